@@ -1,0 +1,81 @@
+# Everything runs in .venv, made on first use from whichever python3 is found.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PY := $(BIN)/python
+ARGS ?=
+
+# What the matrix runs on: each Celery with the kombu of its time. Beside the oldest one everything
+# else is the oldest as well.
+CELERY ?= 5.4 5.5 5.6 5.7
+OLDEST_5.4 := 'redis~=5.2.0' 'django-redis~=5.4.0'
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test matrix browser screenshots messages lint format types bench compare soak docs build clean
+
+help:  ## show this list
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+# One stamp per dependency group, renewed when pyproject.toml changes.
+$(VENV)/.venv:
+	$(PYTHON) -c 'import sys; sys.exit("django-redis-lock needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.12") if sys.version_info < (3, 11) else 0'
+	$(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
+	@touch $@
+$(VENV)/.%: pyproject.toml | $(VENV)/.venv
+	$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[celery]' --group $*
+	@touch $@
+
+demo: $(VENV)/.demo  ## the flash sale and the duplicate tasks, live (ARGS=--once: check the figures and exit)
+	$(PY) -m example_project.demo $(ARGS)
+
+test: $(VENV)/.test  ## the tests, on an embedded server
+	PYTHONDEVMODE=1 $(PY) -m pytest $(ARGS)
+
+.venv-celery-%/.ready: pyproject.toml Makefile
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[celery]' --group test 'celery[redis]~=$*.0' 'kombu~=$*.0' $(OLDEST_$*)
+	@touch $@
+
+matrix: $(CELERY:%=.venv-celery-%/.ready)  ## the Celery tests on each Celery, 5.4 to 5.7 (CELERY=5.4: on one)
+	$(PYTHON) tests/matrix.py '$(CELERY)' $(ARGS)
+
+browser: $(VENV)/.browser  ## the admin page in a real browser (needs Chromium: apt-get install chromium)
+	PYTHONDEVMODE=1 $(PY) -m pytest tests/browser $(ARGS)
+
+screenshots: $(VENV)/.browser  ## the pictures of the admin page for the documentation (needs Chromium)
+	$(PY) -m tests.browser.screenshots
+
+messages: $(VENV)/.test  ## collect and compile the texts to translate (needs gettext: apt-get install gettext)
+	cd django_redis_lock && $(abspath $(BIN))/django-admin makemessages --all --no-location
+	cd django_redis_lock && $(abspath $(BIN))/django-admin compilemessages
+
+lint: $(VENV)/.lint  ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/mypy tests/typed_usage.py
+
+format: $(VENV)/.lint  ## let ruff mend what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.bench  ## measure against the peers; table, JSON and picture into benchmarks/results
+	$(PY) -m benchmarks $(ARGS)
+
+compare: $(VENV)/.bench  ## guards for Celery tasks side by side (ARGS=--docs: into the documentation)
+	$(PY) -m benchmarks.celery_guards $(ARGS)
+
+soak: $(VENV)/.test  ## break it for a while and check the recorded history (ARGS="--seconds 600")
+	$(PY) -m tests.soak $(ARGS)
+
+docs: $(VENV)/.docs  ## the documentation, warnings as errors
+	$(BIN)/sphinx-build --nitpicky --fail-on-warning --fresh-env docs docs/_build/html
+
+build: $(VENV)/.venv  ## sdist and wheel into dist/
+	$(PY) -m pip install --quiet --disable-pip-version-check build
+	$(PY) -m build
+
+clean:  ## remove .venv and every build product
+	rm -rf $(VENV) .venv-celery-* dist build docs/_build .pytest_cache .mypy_cache .ruff_cache benchmarks/results

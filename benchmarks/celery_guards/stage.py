@@ -1,0 +1,172 @@
+"""What a scenario plays on: the app and the worker of one guard, and the diary of its tasks."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from celery import Celery
+from redis import Redis
+
+from ..celery_worker import CeleryWorker
+from .contenders import Guard
+from .diary import LOCKS, Diary, Entry, is_alive, url
+
+PATIENCE = 20
+"""Seconds after which what has to come is taken not to come, and the scenario has failed."""
+SETTLE = 1.5
+"""Seconds in which a call that may run at once would have begun."""
+PROBE_EVERY = 0.1
+POLL = 0.01
+
+
+class StageError(Exception):
+    """A scenario could not be played; the text says what did not come."""
+
+
+@dataclass
+class Left:
+    """The lock after its task was gone, as the next calls met it."""
+
+    seconds: float | None
+    """From the end of the task to the next run; ``None`` when no call ran within the cap."""
+    cap: float
+    """Seconds for which calls were made."""
+    expires_in: float | None = None
+    """Seconds that the server gave the lock still, when no call ran; ``None`` for ever."""
+
+
+class Stage:
+    """One scenario's view; `shop_id` is the key of its own."""
+
+    def __init__(self, app: Celery, guard: type[Guard], worker: CeleryWorker, shop_id: int) -> None:
+        self.app = app
+        self.guard = guard
+        self.worker = worker
+        self.shop_id = self._first = shop_id
+        self.diary = Diary()
+        self.locks = Redis.from_url(url(LOCKS), decode_responses=True)
+        self.refusals: list[str] = []
+        """What the guard raised in the sender."""
+
+    def has(self, name: str) -> bool:
+        """Whether the guard has a task of this kind."""
+        return name in self.app.tasks
+
+    def send(self, name: str, label: str, *, shop_id: int = 0, **options: Any) -> Any:
+        """Send a task; return its result, or ``None`` if the guard raised an error."""
+        arguments = (shop_id or self.shop_id, label)
+        return self.attempt(lambda: self.app.tasks[name].apply_async(arguments, **options))
+
+    def attempt(self, call: Callable[[], Any]) -> Any:
+        """Make a call; note what it raises, as a refusal."""
+        try:
+            return call()
+        except Exception as error:  # each guard has errors of its own
+            self.refusals.append(type(error).__name__)
+            return None
+
+    def began(self, label: str = "") -> list[Entry]:
+        """Return the runs that have begun."""
+        return self.diary.entries(self.shop_id, "began", label)
+
+    def ended(self, label: str = "") -> list[Entry]:
+        """Return the runs that have come to their end."""
+        return self.diary.entries(self.shop_id, "ended", label)
+
+    def together(self) -> int:
+        """Return how many runs began while another of their key was running."""
+        return sum(
+            entry.beside > 0
+            for shop_id in range(self._first, self.shop_id + 1)
+            for entry in self.diary.entries(shop_id, "began")
+        )
+
+    def next_key(self) -> None:
+        """Go on with a key that was not used so far."""
+        self.shop_id += 1
+
+    def wait(self, condition: Callable[[], Any], seconds: float) -> Any:
+        """Return what a condition comes to: its first true value, or the last when time is up."""
+        until = time.monotonic() + seconds
+        while not (value := condition()) and time.monotonic() < until:
+            time.sleep(POLL)
+        return value
+
+    def need(self, condition: Callable[[], Any], what: str) -> Any:
+        """Return the first true value of a condition that has to come true."""
+        value = self.wait(condition, PATIENCE)
+        if not value:
+            raise StageError(f"did not come: {what}")
+        return value
+
+    def pid_of(self, label: str) -> int:
+        """Wait for a run to begin; return the worker child that it is in."""
+        entries: list[Entry] = self.need(lambda: self.began(label), f"the start of {label!r}")
+        return entries[0].pid
+
+    def need_death(self, pid: int) -> float:
+        """Wait until a process is dead; return when, by the clock of the machine."""
+        self.need(lambda: not is_alive(pid), f"the death of process {pid}")
+        return time.time()
+
+    def go(self, label: str = "", times: int = 1) -> None:
+        """Let runs end."""
+        self.diary.let_go(self.shop_id, label, times)
+
+    def probe(
+        self,
+        cap: float,
+        *,
+        name: str = "work",
+        since: float | None = None,
+        watching: int | None = None,
+    ) -> Left:
+        """Call again and again until a call runs: so long the lock was left.
+
+        Counted from a moment, or from the death of a process `watching` which may live yet. It
+        only asks what any caller would see, so it is the same for every guard.
+        """
+        number, since = 0, None if watching else since or time.time()
+        until = time.monotonic() + cap
+        while time.monotonic() < until:
+            if watching and since is None and not is_alive(watching):
+                since, until = time.time(), time.monotonic() + cap
+            self.send(name, f"probe {number}")
+            number += 1
+            found = self.wait(lambda: self.began("probe"), PROBE_EVERY)
+            if found:
+                if watching and since is None:
+                    since = self.need_death(watching)
+                assert since is not None
+                return Left(max(0.0, found[0].at - since), cap)
+        expiries = [self.locks.pttl(key) for key in self._lock_keys()]
+        known = [milliseconds / 1000 for milliseconds in expiries if milliseconds >= 0]
+        if not expiries:
+            raise StageError(f"no call ran within {cap:g} s, though no lock is on the server")
+        return Left(None, cap, max(known, default=None))
+
+    def give_back_unacknowledged(self) -> None:
+        """Let the broker deliver again what no worker has acknowledged so far.
+
+        It is what any worker does with messages older than the visibility timeout; here they are
+        old at once.
+        """
+        with self.app.connection_for_write() as connection:
+            channel = connection.default_channel
+            channel.visibility_timeout = 0
+            channel.qos.restore_visible(interval=1)
+
+    def another_worker(self) -> CeleryWorker:
+        """Return one more worker, to be entered with a `with` block."""
+        return self.worker.twin()
+
+    def clean_up(self) -> None:
+        """Let everything end that still runs, so that the next scenario has a free worker."""
+        keys = range(self._first, self.shop_id + 2)
+        for shop_id in keys:
+            self.diary.let_go(shop_id, times=200)
+        self.wait(lambda: not any(map(self.diary.running, keys)), PATIENCE)
+
+    def _lock_keys(self) -> list[str]:
+        return list(self.locks.scan_iter(match=self.guard.lock_keys, count=1000))

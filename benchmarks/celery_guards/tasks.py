@@ -1,0 +1,76 @@
+"""The tasks that are guarded: what they do, and with which options of Celery."""
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import Any
+
+from celery import Task
+
+from .contenders import BY_ALL, Body
+from .diary import diary
+
+HARD_LIMIT = 2
+RETRIES = 2
+_ENDLESS = 1_000_000_000
+
+
+def work(self: Task, shop_id: int, label: str = "") -> str:
+    """Run until the script says that it is enough."""
+    with diary().run(shop_id, label, self.request.id):
+        return "done" if diary().wait_for_go(shop_id, label) else "forgotten"
+
+
+def busy(self: Task, shop_id: int, label: str = "") -> str:
+    """Run in C, where no signal but SIGKILL gets through; the calls that follow just wait."""
+    if label != "first":
+        return work(self, shop_id, label)
+    with diary().run(shop_id, label, self.request.id):
+        return hashlib.pbkdf2_hmac("sha256", b"", b"", _ENDLESS).hex()
+
+
+def retry(self: Task, shop_id: int, label: str = "") -> str:
+    """Ask to be run again at once, twice."""
+    with diary().run(shop_id, f"{label}{self.request.retries}", self.request.id):
+        pass
+    if self.request.retries < RETRIES:
+        raise self.retry(countdown=0)
+    return "done"
+
+
+def fail(self: Task, shop_id: int, label: str = "") -> str:
+    """Fail twice, for Celery to retry it."""
+    with diary().run(shop_id, f"{label}{self.request.retries}", self.request.id):
+        pass
+    if self.request.retries < RETRIES:
+        raise KeyError(shop_id)
+    return "done"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A task that every guard is put around."""
+
+    body: Body = work
+    celery: dict[str, Any] = field(default_factory=dict)
+    """Options for Celery."""
+    guard: dict[str, Any] = field(default_factory=dict)
+    """Options for `Guard.task`."""
+
+
+_AUTO = {"autoretry_for": (KeyError,), "default_retry_delay": 0, "retry_backoff": False}
+
+KINDS: dict[str, Kind] = {
+    "work": Kind(),
+    "limited": Kind(celery={"time_limit": HARD_LIMIT}),
+    "busy": Kind(busy, celery={"time_limit": HARD_LIMIT}),
+    "late": Kind(celery={"acks_late": True}),
+    "late_rejected": Kind(celery={"acks_late": True, "reject_on_worker_lost": True}),
+    "short": Kind(guard={"lease": "short"}),
+    "short_fixed": Kind(guard={"lease": "short, fixed"}),
+    "told_by_all": Kind(guard={"unique": BY_ALL}),
+    "quiet": Kind(guard={"duplicates": "quiet"}),
+    "raising": Kind(guard={"duplicates": "raise"}),
+    "retry": Kind(retry, celery={"max_retries": RETRIES}),
+    "autoretry": Kind(fail, celery={"max_retries": RETRIES, **_AUTO}),
+}
+"""By the names of the tasks."""

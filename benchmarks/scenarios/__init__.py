@@ -1,0 +1,14 @@
+"""What is measured, in the order of the report."""
+
+from . import contended, guarded, handoff, listing, memory, traffic, uncontended, waiting
+
+SCENARIOS = (
+    uncontended.SCENARIO,
+    traffic.SCENARIO,
+    handoff.SCENARIO,
+    contended.SCENARIO,
+    waiting.SCENARIO,
+    listing.SCENARIO,
+    memory.SCENARIO,
+    guarded.SCENARIO,
+)

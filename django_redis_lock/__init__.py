@@ -1,0 +1,9 @@
+"""Distributed locks for Django and Celery on Redis or Valkey."""
+
+from django_redis_lock.audit import AuditEntry
+from django_redis_lock.handler import lock, locks
+from django_redis_lock.lock import Lock
+from django_redis_lock.records import Holder, Waiter
+
+__all__ = ["AuditEntry", "Holder", "Lock", "Waiter", "lock", "locks"]
+__version__ = "0.1.0"

@@ -1,0 +1,66 @@
+"""How long, in a few words, here and, from the same patterns, in the browser; and when."""
+
+from __future__ import annotations
+
+import json
+import math
+from datetime import datetime
+from typing import Any
+
+from django.utils import timezone
+from django.utils.formats import date_format
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+
+MOMENT = "Y-m-d H:i:s T"
+"""Django's own format of times leaves the seconds out."""
+
+
+def patterns() -> dict[str, str]:
+    """Return how a duration is written, by its largest unit, in the current language."""
+    return {
+        "s": _("{s} s"),
+        "min": _("{min} min {s} s"),
+        "h": _("{h} h {min} min"),
+        "d": _("{d} d {h} h"),
+    }
+
+
+def patterns_json() -> str:
+    """Return the patterns for the script that counts on in the browser."""
+    return json.dumps(patterns())
+
+
+def duration(seconds: float) -> str:
+    """Return a number of whole seconds as a reader says it, in two units at the most."""
+    left = max(0, int(seconds))
+    parts: dict[str, Any] = {}
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60), ("s", 1)):
+        parts[unit], left = divmod(left, size)
+    largest = next((unit for unit, amount in parts.items() if amount), "s")
+    return patterns()[largest].format(**parts)
+
+
+def counting_up(seconds: float) -> SafeString:
+    """Return a duration that grows while the page is open."""
+    return _clock(seconds, math.floor(seconds), "up")
+
+
+def counting_down(seconds: float) -> SafeString:
+    """Return a duration that shrinks while the page is open."""
+    return _clock(seconds, math.ceil(seconds), "down")
+
+
+def _clock(seconds: float, whole: int, direction: str) -> SafeString:
+    return format_html(
+        '<bdi class="lock-clock" data-seconds="{}" data-direction="{}">{}</bdi>',
+        f"{max(0.0, seconds):.3f}",
+        direction,
+        duration(whole),
+    )
+
+
+def moment(at: datetime | None) -> str | None:
+    """Return a time to the second, in the current time zone, which it names."""
+    return None if at is None else date_format(timezone.localtime(at), MOMENT)

@@ -1,0 +1,120 @@
+"""The filters beside the list. Each keeps some of the objects that were read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from django.contrib import admin
+from django.http import HttpRequest
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from django_redis_lock.admin.reading import aliases
+from django_redis_lock.models import HeldLock
+from django_redis_lock.text import visible
+
+Test = Callable[[HeldLock], bool]
+
+
+class LockFilter(admin.SimpleListFilter):
+    """A filter of objects that no database has."""
+
+    tests: ClassVar[dict[str, Test]] = {}
+    """What each choice keeps."""
+
+    def keep(self, rows: list[HeldLock]) -> list[HeldLock]:
+        """Return the objects that pass."""
+        value = self.value()
+        if value is None:
+            return rows
+        test = self.test(value)
+        return [row for row in rows if test(row)]
+
+    def offer(self, rows: list[HeldLock]) -> None:
+        """Add to the choices what all the objects that were read suggest."""
+
+    def test(self, value: str) -> Test:
+        """Return what a value of the query string keeps; an unknown one keeps nothing."""
+        return self.tests.get(value, lambda row: False)
+
+    def queryset(self, request: HttpRequest, queryset: Any) -> Any:
+        """Leave the empty query alone."""
+        return queryset
+
+
+class BackendFilter(LockFilter):
+    """The alias of LOCKS; not shown where there is only one."""
+
+    title = gettext_lazy("backend")
+    parameter_name = "using"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        """Return the aliases."""
+        found = aliases()
+        return [(using, visible(using)) for using in found] if len(found) > 1 else []
+
+    def test(self, value: str) -> Test:
+        """Keep the locks of one backend."""
+        return lambda row: row.using == value
+
+
+class LeaseFilter(LockFilter):
+    """What is conspicuous about a lease."""
+
+    title = gettext_lazy("lease")
+    parameter_name = "lease"
+    tests: ClassVar[dict[str, Test]] = {
+        "longer": lambda row: row.overdue,
+        "endless": lambda row: row.holder is not None and row.holder.ttl is None,
+    }
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        """Return the choices."""
+        return [("longer", _("Held longer than its lease")), ("endless", _("Without end"))]
+
+
+class WaitersFilter(LockFilter):
+    """Whether somebody waits."""
+
+    title = gettext_lazy("waiters")
+    parameter_name = "waiting"
+    tests: ClassVar[dict[str, Test]] = {
+        "yes": lambda row: row.holder is not None and row.holder.waiters > 0,
+        "no": lambda row: row.holder is not None and row.holder.waiters == 0,
+    }
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        """Return the choices."""
+        return [("yes", _("Somebody waits")), ("no", _("Nobody waits"))]
+
+
+class TaskFilter(LockFilter):
+    """Which Celery task holds the lock, of those that hold one now."""
+
+    title = gettext_lazy("Celery task")
+    parameter_name = "task"
+    any_task = "*"
+    no_task = "-"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        """Return the choices that are always there; the list adds the tasks that it read."""
+        return [(self.any_task, _("Any task")), (self.no_task, _("No task"))]
+
+    def offer(self, rows: list[HeldLock]) -> None:
+        """Add the tasks of the objects that were read, and the chosen one."""
+        names: set[str] = {
+            row.holder.task_name for row in rows if row.holder and row.holder.task_name
+        }
+        chosen = self.value()
+        if chosen and chosen not in (self.any_task, self.no_task):
+            names.add(chosen)
+        self.lookup_choices += [(name, visible(name)) for name in sorted(names)]
+
+    def test(self, value: str) -> Test:
+        """Keep the locks of one task, of any, or of none."""
+        if value == self.any_task:
+            return lambda row: row.holder is not None and row.holder.task_id is not None
+        if value == self.no_task:
+            return lambda row: row.holder is not None and row.holder.task_id is None
+        return lambda row: row.holder is not None and row.holder.task_name == value

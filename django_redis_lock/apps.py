@@ -1,0 +1,18 @@
+"""The Django application."""
+
+from django.apps import AppConfig
+from django.core import checks
+from django.utils.translation import gettext_lazy as _
+
+
+class DjangoRedisLockConfig(AppConfig):
+    """Registers the system checks."""
+
+    name = "django_redis_lock"
+    verbose_name = _("Locks")
+
+    def ready(self) -> None:
+        """Register the system checks."""
+        from django_redis_lock.checks import check_locks
+
+        checks.register(check_locks)

@@ -1,0 +1,1 @@
+"""The backends that an entry of ``LOCKS`` can name."""

@@ -1,0 +1,282 @@
+"""What every backend offers, and the settings that every backend takes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+from fnmatch import fnmatchcase
+from typing import Any, ClassVar, TypeVar
+
+from django.core import checks
+
+from django_redis_lock import signals
+from django_redis_lock.audit import AuditEntry, check_text, force_released, read_entry
+from django_redis_lock.drivers import Steps, arun, run
+from django_redis_lock.exceptions import InvalidLockBackend
+from django_redis_lock.protocol import ask
+from django_redis_lock.records import Holder, Waiter, check_name, read_holder, read_waiter
+from django_redis_lock.steps import (
+    Call,
+    Emit,
+    ForceRelease,
+    Inspect,
+    ReadHistory,
+    ReadIndex,
+    ReadLine,
+)
+from django_redis_lock.timing import check_timeout
+from django_redis_lock.waiting import Hub
+
+Result = TypeVar("Result")
+
+
+class BaseLockBackend:
+    """One entry of ``LOCKS``: where its locks are kept and what they are like by default.
+
+    A subclass carries out the calls of the protocol (``call``, ``acall``) and owns a hub.
+    """
+
+    supports_fencing: ClassVar[bool] = True
+    """Whether ``fence`` rises from holder to holder."""
+    supports_queue: ClassVar[bool] = True
+    """Whether waiters are served in the order in which they came."""
+    supports_listing: ClassVar[bool] = True
+    """Whether ``holders()`` shows the held locks."""
+    settings: ClassVar[Collection[str]] = (
+        "BACKEND",
+        "LOCATION",
+        "TIMEOUT",
+        "KEY_PREFIX",
+        "OPTIONS",
+    )
+    """The keys that an entry may have."""
+    options: ClassVar[Collection[str]] = ()
+    """The keys that ``OPTIONS`` may have."""
+    page_size: ClassVar[int] = 500
+    """How many locks ``holders()`` reads in one round trip."""
+
+    hub: Hub
+
+    def __init__(self, alias: str, params: dict[str, Any]) -> None:
+        self.alias = alias
+        self.params = params
+        unknown = sorted(set(params) - set(self.settings))
+        if unknown:
+            raise InvalidLockBackend(
+                f"LOCKS[{alias!r}] has no setting {unknown[0]!r}; "
+                f"there are {', '.join(self.settings)}."
+            )
+        self.timeout = self._default_timeout(params.get("TIMEOUT", 30))
+        """The lease in seconds where a call names none; ``None`` for a lease without end."""
+        self.key_prefix = self._key_prefix(params.get("KEY_PREFIX", "lock"))
+        options = params.get("OPTIONS") or {}
+        if not isinstance(options, Mapping):
+            raise InvalidLockBackend(
+                f"LOCKS[{alias!r}]['OPTIONS'] must be a dict, not {options!r}."
+            )
+        options = dict(options)
+        unknown = sorted(set(options) - set(self.options))
+        if unknown:
+            raise InvalidLockBackend(
+                f"LOCKS[{alias!r}]['OPTIONS'] has no option {unknown[0]!r} "
+                f"with {type(self).__name__}; "
+                + (f"it takes {', '.join(self.options)}." if self.options else "it takes none.")
+            )
+        self.configure(params.get("LOCATION"), options)
+
+    def _default_timeout(self, value: Any) -> float | None:
+        try:
+            return check_timeout(value, "TIMEOUT")
+        except (TypeError, ValueError) as error:
+            raise InvalidLockBackend(f"LOCKS[{self.alias!r}]: {error}") from None
+
+    def _key_prefix(self, value: Any) -> str:
+        if not isinstance(value, str) or not value or not value.isprintable() or " " in value:
+            raise InvalidLockBackend(
+                f"LOCKS[{self.alias!r}]['KEY_PREFIX'] is {value!r}; it must be a str of printable "
+                f"characters without blanks, such as 'lock'."
+            )
+        return value
+
+    def configure(self, location: Any, options: dict[str, Any]) -> None:
+        """Take in LOCATION and OPTIONS; no connection is made. Raises ``InvalidLockBackend``."""
+
+    def check(self) -> list[checks.CheckMessage]:
+        """Return the system check messages about this entry."""
+        return []
+
+    def close(self) -> None:
+        """Let go of connections and threads; the backend can be used again afterwards."""
+        self.hub.close()
+
+    # Carrying out the protocol.
+
+    def call(self, call: Call) -> Any:
+        """Carry out one call. Raises ``LockUnavailable``."""
+        raise NotImplementedError
+
+    async def acall(self, call: Call) -> Any:
+        """Carry out one call under asyncio. Raises ``LockUnavailable``."""
+        return self.call(call)
+
+    def run(self, steps: Steps[Result]) -> Result:
+        """Carry out steps of the protocol, blocking."""
+        return run(self, steps)
+
+    async def arun(self, steps: Steps[Result]) -> Result:
+        """Carry out steps of the protocol under asyncio."""
+        return await arun(self, steps)
+
+    # For operators.
+
+    def holder(self, name: str) -> Holder | None:
+        """Return who holds a lock. Raises ``LockUnavailable``."""
+        return next(iter(self.run(self._read([check_name(name)]))), None)
+
+    async def aholder(self, name: str) -> Holder | None:
+        """Return who holds a lock. Raises ``LockUnavailable``."""
+        return next(iter(await self.arun(self._read([check_name(name)]))), None)
+
+    def holders(self, pattern: str = "*") -> Iterator[Holder]:
+        """Yield the holders of all locks whose name matches a shell pattern.
+
+        ``*``, ``?`` and ``[...]`` have their usual meaning, and case matters. The names are read
+        first, then the locks a page at a time, the latest lease end first; so what is yielded was
+        true when its page was read.
+        Raises ``LockUnavailable``.
+        """
+        index = _Index(pattern)
+        while index.more:
+            self.run(self._turn_page(index))
+        for names in index.pages(self.page_size):
+            yield from self.run(self._read(names))
+
+    async def aholders(self, pattern: str = "*") -> AsyncIterator[Holder]:
+        """Yield what ``holders`` yields."""
+        index = _Index(pattern)
+        while index.more:
+            await self.arun(self._turn_page(index))
+        for names in index.pages(self.page_size):
+            for holder in await self.arun(self._read(names)):
+                yield holder
+
+    def waiting(self, name: str) -> list[Waiter]:
+        """Return who waits for a lock, the longest waiting first. Raises ``LockUnavailable``.
+
+        A waiter whose process has died is shown until its turn comes, or nobody looks after the
+        line any more.
+        """
+        return self.run(self._read_line(name))
+
+    async def awaiting(self, name: str) -> list[Waiter]:
+        """Return who waits for a lock, as ``waiting`` does."""
+        return await self.arun(self._read_line(name))
+
+    def history(self, name: str | None = None, limit: int = 100) -> list[AuditEntry]:
+        """Return what the audit tells of a lock, or of all, the newest entry first.
+
+        Each lock that was taken with ``force_release()`` has an entry, and each that its holder
+        found lost. About the last thousand are kept. Raises ``LockUnavailable``.
+        """
+        return self.run(self._read_history(name, limit))
+
+    async def ahistory(self, name: str | None = None, limit: int = 100) -> list[AuditEntry]:
+        """Return what the audit tells, as ``history`` does."""
+        return await self.arun(self._read_history(name, limit))
+
+    def force_release(
+        self, name: str, token_id: str | None = None, *, by: str = "", reason: str = ""
+    ) -> Holder | None:
+        """Take a lock from its holder and give it to the next waiter.
+
+        With a ``token_id`` (a ``Holder.token_id``) only that holder loses it. Returns the holder
+        that lost it, or ``None`` when nobody did. The former holder learns of it at its next
+        renewal or ``ensure_held()``; its release raises ``LockLost``.
+
+        It is written into the audit, with ``by`` (who does it) and ``reason``, of 500 characters
+        at the most; a server that does not take the entry does not release the lock.
+        Raises ``LockUnavailable``.
+        """
+        return self.run(self._force_release(name, token_id, by, reason))
+
+    async def aforce_release(
+        self, name: str, token_id: str | None = None, *, by: str = "", reason: str = ""
+    ) -> Holder | None:
+        """Take a lock from its holder, as ``force_release`` does."""
+        return await self.arun(self._force_release(name, token_id, by, reason))
+
+    def _read_line(self, name: str) -> Steps[list[Waiter]]:
+        now_ms, *line = yield from ask(ReadLine(check_name(name)))
+        return [read_waiter(item, name=name, using=self.alias, now_ms=now_ms) for item in line]
+
+    def _read_history(self, name: str | None, limit: int) -> Steps[list[AuditEntry]]:
+        if type(limit) is not int or limit < 1:
+            raise ValueError(f"limit={limit!r} is no number of entries; give an int from 1 up.")
+        call = ReadHistory("" if name is None else check_name(name), limit)
+        return [
+            read_entry(entry_id, pairs, using=self.alias)
+            for entry_id, pairs in (yield from ask(call))
+        ]
+
+    def _force_release(
+        self, name: str, token_id: str | None, by: str, reason: str
+    ) -> Steps[Holder | None]:
+        by, reason = check_text(by, "by"), check_text(reason, "reason")
+        # The call always names whom it is to hit: sent twice, it must not hit the next holder.
+        shown = yield from self._read([check_name(name)])
+        if not shown or token_id not in (None, shown[0].token_id):
+            return None
+        entry = force_released(shown[0], by, reason)
+        call = ForceRelease(name, shown[0].token_id, entry)
+        answer = yield from ask(call)
+        if answer is None and not call.resent:
+            return None  # it changed hands meanwhile
+        holder = shown[0]
+        if signals.lock_force_released.receivers:
+            arguments = {"sender": type(self), "using": self.alias, "name": name, "holder": holder}
+            yield Emit(signals.lock_force_released, {**arguments, "by": by, "reason": reason})
+        return holder
+
+    def _read(self, names: list[str]) -> Steps[list[Holder]]:
+        now_ms, *rest = yield from ask(Inspect(names))
+        found = zip(names, rest[0::3], rest[1::3], rest[2::3], strict=True)
+        return [
+            read_holder(
+                value, name=name, using=self.alias, ttl_ms=ttl_ms, waiters=waiters, now_ms=now_ms
+            )
+            for name, value, ttl_ms, waiters in found
+            if value is not None
+        ]
+
+    def _turn_page(self, index: _Index) -> Steps[None]:
+        size = 10 * self.page_size  # of names alone
+        index.add((yield from ask(ReadIndex(index.start, index.offset, size))), size)
+
+
+class _Index:
+    """The names of the held locks, gathered from an index that changes while it is read."""
+
+    def __init__(self, pattern: str) -> None:
+        self._pattern = pattern
+        self._names: dict[str, None] = {}
+        self.start = ""
+        self.offset = 0
+        self.more = True
+
+    def add(self, answer: list[bytes], size: int) -> None:
+        """Take in a page, and note where the next one begins."""
+        ends = [end.decode() for end in answer[1::2]]
+        self.more = len(ends) == size
+        if ends:
+            same = sum(1 for end in ends if end == ends[-1])
+            self.offset = same + (self.offset if ends[-1] == self.start else 0)
+            self.start = ends[-1]
+        for name in (item.decode() for item in answer[0::2]):
+            if fnmatchcase(name, self._pattern):
+                self._names.pop(name, None)  # renewed since an earlier page
+                self._names[name] = None
+
+    def pages(self, size: int) -> Iterator[list[str]]:
+        """Yield the names, the latest lease end first."""
+        names = list(reversed(self._names))
+        for first in range(0, len(names), size):
+            yield names[first : first + size]

@@ -1,0 +1,42 @@
+"""Locks that always are free, for where locking is to be switched off."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, ClassVar
+
+from django_redis_lock import steps
+from django_redis_lock.backends.base import BaseLockBackend
+from django_redis_lock.steps import Call
+from django_redis_lock.waiting import Hub
+
+
+class DummyLockBackend(BaseLockBackend):
+    """Acquires at once, excludes nobody and remembers nothing. LOCATION has no meaning."""
+
+    supports_fencing: ClassVar[bool] = False
+    supports_queue: ClassVar[bool] = False
+    supports_listing: ClassVar[bool] = False
+
+    def configure(self, location: Any, options: dict[str, Any]) -> None:
+        """Make the hub, at which nobody ever waits."""
+        self.hub = Hub()
+
+    def call(self, call: Call) -> Any:
+        """Answer as a server would on which every lock is free."""
+        call.sending()
+        answer: Any = None
+        match call:
+            case steps.Acquire() | steps.TakeOver():
+                answer = time.time_ns() // 1000
+            case steps.Release():
+                answer = 1
+            case steps.Renew(leases=leases):
+                answer = [lease_ms or None for _, _, lease_ms in leases]
+            case steps.Inspect(names=names):
+                answer = [time.time_ns() // 1_000_000, *[None, -2, 0] * len(names)]
+            case steps.ReadLine():
+                answer = [time.time_ns() // 1_000_000]
+            case steps.ReadIndex() | steps.ReadHistory():
+                answer = []
+        return answer

@@ -1,0 +1,145 @@
+"""What LOCATION can be: an alias of CACHES that django-redis serves, or a URL."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import redis
+from django.conf import settings
+from django.core import checks
+
+from django_redis_lock.connections import pool_from_url
+from django_redis_lock.exceptions import InvalidLockBackend
+
+SCHEMES = ("redis://", "rediss://", "unix://")
+HOW_TO = (
+    "Install django-redis and write an alias that it serves, such as "
+    'CACHES = {"locks": {"BACKEND": "django_redis.cache.RedisCache", '
+    '"LOCATION": "redis://127.0.0.1:6379/1"}} with LOCKS = {"default": {"BACKEND": '
+    '"django_redis_lock.backends.redis.RedisLockBackend", "LOCATION": "locks"}}, '
+    'or a URL as LOCATION, such as "redis://127.0.0.1:6379/1".'
+)
+
+
+class Location:
+    """Where the server of one entry of LOCKS is."""
+
+    def __init__(self, value: Any, using: str) -> None:
+        if not isinstance(value, str) or not value:
+            raise InvalidLockBackend(
+                f"LOCKS[{using!r}]['LOCATION'] must be an alias of CACHES or a URL, not {value!r}."
+            )
+        self.using = using
+        self.url = value if value.startswith(SCHEMES) else None
+        self.alias = None if self.url else value
+        if self.alias and "://" in self.alias:
+            raise InvalidLockBackend(
+                f"LOCKS[{using!r}]['LOCATION'] has an unknown scheme: "
+                f"{self.alias.split('://')[0]}://; there are {', '.join(SCHEMES)}."
+            )
+
+    def pool(self) -> redis.ConnectionPool:
+        """Return the pool of connections to the server. Raises ``InvalidLockBackend``."""
+        if self.url:
+            return pool_from_url(self.url)
+        problem = self._problem()
+        if problem:
+            raise InvalidLockBackend(f"{problem} {HOW_TO}")
+        from django_redis import get_redis_connection
+
+        assert self.alias
+        pool: redis.ConnectionPool = get_redis_connection(self.alias).connection_pool
+        return pool
+
+    def _problem(self) -> str:
+        """Return what is wrong with the alias, or an empty string."""
+        configured = settings.CACHES.get(self.alias)
+        if configured is None:
+            return (
+                f"LOCKS[{self.using!r}]['LOCATION'] is {self.alias!r}, which is no alias of CACHES "
+                f"(those are {', '.join(map(repr, settings.CACHES)) or 'none'})."
+            )
+        if not _served_by_django_redis(configured.get("BACKEND", "")):
+            return (
+                f"LOCKS[{self.using!r}]['LOCATION'] is {self.alias!r}, an alias of CACHES that "
+                f"{configured.get('BACKEND')!r} serves and not django-redis."
+            )
+        return ""
+
+    def check(self) -> list[checks.CheckMessage]:
+        """Return the system check messages about the alias, and about sharing a database."""
+        problem = self._problem() if self.alias else ""
+        if problem:
+            missing = self.alias not in settings.CACHES
+            return [
+                checks.Error(
+                    problem,
+                    hint=HOW_TO,
+                    id=f"django_redis_lock.{'E004' if missing else 'E005'}",
+                )
+            ]
+        sharing = self._sharing()
+        if not sharing:
+            return []
+        return [
+            checks.Warning(
+                f"LOCKS[{self.using!r}] keeps its locks in the database of "
+                f"CACHES[{sharing!r}], so clearing that cache frees locks that are held.",
+                hint=(
+                    "Give the locks a database of their own, such as /1 at the end of the URL, by "
+                    'an alias of their own, such as CACHES["locks"].'
+                ),
+                id="django_redis_lock.W001",
+            )
+        ]
+
+    def _sharing(self) -> str | None:
+        """Return a cache that lives in the same database, if one does.
+
+        The alias that LOCATION names counts only where it is ``default``, the one that
+        application code clears; any other alias may be there for the locks alone.
+        """
+        mine = _databases(self.url or settings.CACHES[self.alias])
+        for alias, configured in settings.CACHES.items():
+            if alias == self.alias and alias != "default":
+                continue
+            if mine & _databases(configured):
+                return str(alias)
+        return None
+
+
+def _served_by_django_redis(backend: str) -> bool:
+    from django.utils.module_loading import import_string
+
+    try:
+        from django_redis.cache import RedisCache
+    except ImportError:
+        return False
+    try:
+        found = import_string(backend)
+    except ImportError:
+        return False
+    return isinstance(found, type) and issubclass(found, RedisCache)
+
+
+def _databases(configured: Any) -> set[tuple[Any, ...]]:
+    """Return which databases a URL or an entry of CACHES reaches, as (host, port or path, db)."""
+    if isinstance(configured, str):
+        urls: Any = configured
+    else:
+        urls = configured.get("LOCATION", "")
+    if isinstance(urls, str):
+        urls = [url for part in urls.split(";") for url in part.split(",")]
+    found: set[tuple[Any, ...]] = set()
+    for url in urls:
+        try:
+            parsed = redis.connection.parse_url(url)  # type: ignore[no-untyped-call]
+        except (ValueError, AttributeError):
+            continue  # not the URL of a Redis server
+        if "path" in parsed:
+            found.add((parsed["path"], None, parsed.get("db", 0)))
+        else:
+            host = parsed.get("host", "localhost")
+            host = "127.0.0.1" if host == "localhost" else host
+            found.add((host, parsed.get("port", 6379), parsed.get("db", 0)))
+    return found

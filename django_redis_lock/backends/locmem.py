@@ -1,0 +1,261 @@
+"""Locks in the memory of one process, for tests and development."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from itertools import islice
+from time import monotonic
+from typing import Any, ClassVar
+
+from django_redis_lock import steps
+from django_redis_lock.audit import CAP, Fields
+from django_redis_lock.backends.base import BaseLockBackend
+from django_redis_lock.identity import forget_after_fork
+from django_redis_lock.records import token_id
+from django_redis_lock.steps import Call
+from django_redis_lock.waiting import Grant, Hub
+
+
+class LocMemLockBackend(BaseLockBackend):
+    """First come, first served, with leases, fences and listing, as on a server.
+
+    Threads, greenlets and asyncio tasks of one process exclude each other; other processes have
+    locks of their own. Entries with the same LOCATION share their locks.
+    """
+
+    def configure(self, location: Any, options: dict[str, Any]) -> None:
+        """Find the store that LOCATION names."""
+        with _opening:
+            key = str(location or "")
+            self.store = _stores.setdefault(key, _Store())
+        self.hub = self.store.hub
+
+    def clear(self) -> None:
+        """Forget every lock of this LOCATION, as tests want it between them."""
+        self.store.after_fork()
+
+    def call(self, call: Call) -> Any:
+        """Carry out one call."""
+        call.sending()
+        return self.store.carry_out(call, self.key_prefix)
+
+
+class _Held:
+    """What a server keeps under the key of a held lock."""
+
+    __slots__ = ("end", "fence", "record", "token")
+
+    def __init__(self, token: str, fence: int, record: str, end: float) -> None:
+        self.token = token
+        self.fence = fence
+        self.record = record
+        self.end = end  # monotonic
+
+    @property
+    def value(self) -> bytes:
+        return f"{self.token} {self.fence} {self.record}".encode()
+
+    @property
+    def ttl_ms(self) -> int:
+        return -1 if math.isinf(self.end) else max(0, round((self.end - monotonic()) * 1000))
+
+
+_Key = tuple[str, str]
+
+
+class _Store:
+    """A server's share of the protocol: each method answers as the script of its name does."""
+
+    def __init__(self) -> None:
+        self.hub = Hub()
+        self.after_fork()
+        forget_after_fork(self)
+
+    def after_fork(self) -> None:
+        """Begin empty: the parent's locks are not this process's."""
+        self._mutex = threading.RLock()
+        self._locks: dict[_Key, _Held] = {}
+        self._queues: dict[_Key, deque[str]] = {}
+        self._audits: dict[str, deque[tuple[str, Fields]]] = {}
+        self._noted = 0
+        self._last_fence = 0
+
+    def carry_out(self, call: Call, prefix: str) -> Any:
+        """Carry out a call, whole."""
+        with self._mutex:
+            return self._operations[type(call)](self, call, prefix)
+
+    def _get(self, key: _Key) -> _Held | None:
+        held = self._locks.get(key)
+        if held is not None and monotonic() >= held.end:
+            del self._locks[key]
+            return None
+        return held
+
+    def _give(self, key: _Key, token: str, lease_ms: int, record: str) -> int:
+        self._last_fence = max(self._last_fence + 1, time.time_ns() // 1000)
+        end = monotonic() + lease_ms / 1000
+        self._locks[key] = _Held(token, self._last_fence, record, end)
+        return self._last_fence
+
+    def _hand_over(self, key: _Key, own: str) -> str:
+        """Give the lock to the longest waiting that still listens; return its token or ''."""
+        queue = self._queues.get(key, deque())
+        end = self._locks[key].end if key in self._locks else 0.0
+        while queue:
+            _, token, lease_ms, record = queue.popleft().split(" ", 3)
+            fence = self._give(key, token, int(lease_ms), record)
+            if token == own or self.hub.dispatch(token, Grant(fence, int(lease_ms), _clock_ms())):
+                self._tell_of_end(key, end)
+                break
+        else:
+            self._locks.pop(key, None)
+            token = ""
+        if not queue:
+            self._queues.pop(key, None)
+        return token
+
+    def _tell_of_end(self, key: _Key, before: float) -> None:
+        if self._locks[key].end < before:
+            self.hub.look_soon(key[1])
+
+    def _acquire(self, call: steps.Acquire, prefix: str) -> Any:
+        request = call.request
+        key = prefix, request.name
+        held = self._get(key)
+        if held is None:
+            winner = self._hand_over(key, request.token)
+            if winner == request.token:
+                return [self._locks[key].fence, request.lease_ms, _clock_ms()]
+            if not winner:
+                return self._give(key, request.token, request.lease_ms, request.record)
+            held = self._locks[key]
+        if held.token == request.token:
+            return [held.fence, held.ttl_ms, _clock_ms()]
+        kind = 0
+        if call.channel:
+            entry = request.entry(call.channel)
+            queue = self._queues.setdefault(key, deque())
+            kind = 2 if entry in queue else 1
+            if kind == 1:
+                queue.append(entry)
+        return [0, held.ttl_ms, _clock_ms(), kind]
+
+    def _take_over(self, call: steps.TakeOver, prefix: str) -> int | None:
+        request = call.request
+        key = prefix, request.name
+        held = self._get(key)
+        if held is None or call.token_id != token_id(held.token.encode()):
+            return None
+        fence = self._give(key, request.token, request.lease_ms, request.record)
+        self._tell_of_end(key, held.end)
+        return fence
+
+    def _release(self, call: steps.Release, prefix: str) -> int:
+        key = prefix, call.name
+        held = self._get(key)
+        if held is not None and held.token == call.token:
+            self._hand_over(key, "")
+            return 1
+        queue = self._queues.get(key, deque())
+        if call.entry in queue:
+            queue.remove(call.entry)
+            if not queue:
+                del self._queues[key]
+        return 0
+
+    def _renew(self, call: steps.Renew, prefix: str) -> list[int]:
+        left = []
+        for name, token, lease_ms in call.leases:
+            held = self._get((prefix, name))
+            if held is None or held.token != token:
+                left.append(-2)
+                continue
+            before, end = held.end, math.inf if lease_ms < 0 else monotonic() + lease_ms / 1000
+            if lease_ms and not (call.at_least and before > end):
+                held.end = end
+                self._tell_of_end((prefix, name), before)
+            left.append(held.ttl_ms)
+        return left
+
+    def _inspect(self, call: steps.Inspect, prefix: str) -> list[Any]:
+        answer: list[Any] = [_wall_ms()]
+        for name in call.names:
+            held = self._get((prefix, name))
+            waiters = len(self._queues.get((prefix, name), ()))
+            answer += [held.value, held.ttl_ms, waiters] if held else [None, -2, waiters]
+        return answer
+
+    def _force_release(self, call: steps.ForceRelease, prefix: str) -> int | None:
+        key = prefix, call.name
+        held = self._get(key)
+        if held is None or call.token_id != token_id(held.token.encode()):
+            return None
+        self._note(prefix, call.entry)
+        self._hand_over(key, "")
+        return 1
+
+    def _note(self, prefix: str, entry: Fields) -> None:
+        self._noted += 1
+        audit = self._audits.setdefault(prefix, deque(maxlen=CAP))
+        audit.appendleft((f"{_wall_ms()}-{self._noted}", entry))
+
+    def _note_losses(self, call: steps.NoteLosses, prefix: str) -> int:
+        for entry in call.entries:
+            self._note(prefix, entry)
+        return len(call.entries)
+
+    def _read_history(self, call: steps.ReadHistory, prefix: str) -> list[Any]:
+        audit = self._audits.get(prefix, ())
+        found = (item for item in audit if not call.name or item[1]["name"] == call.name)
+        return [
+            [entry_id.encode(), [part.encode() for pair in entry.items() for part in pair]]
+            for entry_id, entry in islice(found, call.limit)
+        ]
+
+    def _read_line(self, call: steps.ReadLine, prefix: str) -> list[Any]:
+        queue = self._queues.get((prefix, call.name), ())
+        return [_wall_ms(), *[entry.encode() for entry in queue]]
+
+    def _read_index(self, call: steps.ReadIndex, prefix: str) -> list[bytes]:
+        ends = sorted(
+            (round(held.end * 1000) if math.isfinite(held.end) else math.inf, name)
+            for (of, name) in list(self._locks)
+            if of == prefix and (held := self._get((of, name))) is not None
+        )
+        page = [item for item in ends if item[0] >= float(call.start or 0)]
+        answer: list[bytes] = []
+        for end, name in page[call.offset : call.offset + call.count]:
+            answer += [name.encode(), str(end).encode()]
+        return answer
+
+    _operations: ClassVar[dict[type[Call], Callable[[Any, Any, str], Any]]] = {
+        steps.Acquire: _acquire,
+        steps.TakeOver: _take_over,
+        steps.Release: _release,
+        steps.Renew: _renew,
+        steps.Inspect: _inspect,
+        steps.ForceRelease: _force_release,
+        steps.NoteLosses: _note_losses,
+        steps.ReadHistory: _read_history,
+        steps.ReadLine: _read_line,
+        steps.ReadIndex: _read_index,
+    }
+
+
+def _clock_ms() -> int:
+    """Return the clock by which leases run."""
+    return int(monotonic() * 1000)
+
+
+def _wall_ms() -> int:
+    """Return the clock by which a holder's times are shown."""
+    return time.time_ns() // 1_000_000
+
+
+_stores: dict[str, _Store] = {}
+_opening = threading.Lock()

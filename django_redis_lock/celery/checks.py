@@ -1,0 +1,90 @@
+"""Checks of guarded tasks against the limits that Celery and the broker set them.
+
+Django runs them on the tasks that are imported by then, and a worker on all of its own when it is
+ready.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from celery._state import _get_active_apps
+from celery.signals import worker_ready
+from django.core import checks
+
+from django_redis_lock.celery.guard import GUARD
+from django_redis_lock.celery.options import Options
+
+logger = logging.getLogger("django_redis_lock.celery")
+
+VISIBILITY_TIMEOUTS = {"redis": 3600.0, "rediss": 3600.0, "sentinel": 3600.0, "sqs": 1800.0}
+"""Seconds after which a transport delivers an unacknowledged message again, by default."""
+
+
+@checks.register
+def check_tasks(app_configs: Sequence[Any] | None = None, **kwargs: Any) -> list[checks.Warning]:
+    """Return what is risky about the guarded tasks of all Celery apps."""
+    apps = sorted(_get_active_apps(), key=lambda app: str(app.main))
+    found = {str(warning): warning for app in apps for warning in _check_app(app)}
+    return list(found.values())
+
+
+def _check_app(app: Any) -> Iterator[checks.Warning]:
+    for _, task in sorted(app.tasks.items()):
+        guard = getattr(task, GUARD, None)
+        if guard is not None:
+            yield from _check_task(app, task, guard.options)
+
+
+def _check_task(app: Any, task: Any, options: Options) -> Iterator[checks.Warning]:
+    lease = options.timeout if isinstance(options.timeout, int | float) else None
+    limit = task.time_limit or app.conf.task_time_limit
+    if lease is not None and limit and limit > lease:
+        yield checks.Warning(
+            f"Task {task.name} may run for {limit:g} s (its time limit), but its lock has a fixed "
+            f"lease of {lease:g} s, after which another instance can start.",
+            hint="Leave the timeout out, so that the lease is renewed, or make it longer.",
+            id="django_redis_lock.W002",
+        )
+    if not task.acks_late:
+        return
+    if lease is not None:
+        yield checks.Warning(
+            f"Task {task.name} has acks_late and a lock with a fixed lease of {lease:g} s, which "
+            f"is not renewed: a run that takes longer can be started again meanwhile, and after "
+            f"a crash the next delivery waits for the end of the lease.",
+            hint="Leave the timeout out, so that the lease is renewed.",
+            id="django_redis_lock.W003",
+        )
+    visibility = _visibility_timeout(app)
+    longest = max(lease or 0.0, limit or 0.0)
+    if visibility is not None and longest > visibility:
+        yield checks.Warning(
+            f"Task {task.name} has acks_late and may run or hold its lock for {longest:g} s, but "
+            f"the broker delivers its message again after {visibility:g} s "
+            f"(visibility_timeout); that delivery has to wait for the first.",
+            hint=(
+                f"Set broker_transport_options = {{'visibility_timeout': {longest:g}}} or more, "
+                f"or a shorter time limit."
+            ),
+            id="django_redis_lock.W004",
+        )
+
+
+def _visibility_timeout(app: Any) -> float | None:
+    """Return the seconds after which the broker delivers a message again, ``None`` for never."""
+    scheme = str(app.conf.broker_url or "").partition(":")[0].partition("+")[0]
+    default = VISIBILITY_TIMEOUTS.get(scheme)
+    if default is None:
+        return None
+    return float((app.conf.broker_transport_options or {}).get("visibility_timeout", default))
+
+
+def _on_ready(sender: Any = None, **kwargs: Any) -> None:
+    for warning in _check_app(sender.app):
+        logger.warning("%s %s (%s)", warning.msg, warning.hint, warning.id)
+
+
+worker_ready.connect(_on_ready, weak=False)

@@ -1,0 +1,138 @@
+"""What a conflict between two instances of a task is called, and how it is told."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from django.dispatch import Signal
+
+from django_redis_lock.exceptions import LockNotAcquired
+from django_redis_lock.records import Holder
+
+logger = logging.getLogger("django_redis_lock.celery")
+
+skipped: Counter[str] = Counter()
+"""How many duplicates of each task, by its name, this process has skipped."""
+
+task_skipped = Signal()
+"""A duplicate was skipped, or refused. Every signal of this module is sent with ``sender`` (the
+task), ``task_id``, ``key`` and ``holder`` (who has the lock, or ``None``)."""
+
+task_waiting = Signal()
+"""A task waits for its lock, or went back to the queue to come again."""
+
+task_taken_over = Signal()
+"""A task took its lock over from an earlier delivery of itself that died, ``holder``."""
+
+task_lock_lost = Signal()
+"""A task runs whose lock was lost; ``holder`` is ``None``."""
+
+
+class TaskSkipped(dict[str, Any]):
+    """The result of a task that did not run because another instance was running.
+
+    A dict, so that every result serializer takes it: ``skipped`` (True), ``reason``, ``task``,
+    ``key``, and ``holder``: who was running, or None when that ended just then.
+    """
+
+
+class TaskAlreadyRunning(LockNotAcquired):
+    """Another instance of the task is waiting or running.
+
+    ``name`` is the name of the lock, and ``holder`` says who has it, as in ``TaskSkipped``.
+    Survives every result serializer.
+    """
+
+    def __init__(self, message: str, name: str = "", holder: dict[str, Any] | None = None) -> None:
+        super().__init__(message, name=name)
+        self.holder = holder
+        self.args = (message, name, holder)
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), self.args
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """What a callable ``on_conflict`` is given; what it returns is the result of the call."""
+
+    moment: str
+    """``queue`` when the task is being sent, ``run`` when it would run."""
+    task: Any
+    """The task."""
+    task_id: str | None
+    """The id of the duplicate, ``None`` where it was called directly."""
+    key: str
+    """The name of the lock."""
+    holder: Holder | None
+    """Who has the lock; ``None`` where that ended just now."""
+    args: tuple[Any, ...]
+    """The duplicate's positional arguments."""
+    kwargs: dict[str, Any]
+    """The duplicate's keyword arguments."""
+    when_sent: dict[str, Any] | None = None
+    """Who had the lock when the duplicate was sent, where that is what counts."""
+
+    @property
+    def described(self) -> dict[str, Any] | None:
+        """Who has the lock, as plain values for results and messages."""
+        return self.when_sent or describe(self.holder)
+
+    @property
+    def who(self) -> str:
+        """Who has the lock, for people."""
+        if self.when_sent:
+            return "task {task_name}[{task_id}] on {host}:{pid}".format_map(self.when_sent)
+        return str(self.holder or "nobody that is known any more")
+
+    def skip(self, reason: str = "another instance is running") -> TaskSkipped:
+        """Log, count and tell of the duplicate, and return its result."""
+        skipped[self.task.name] += 1
+        self.tell(task_skipped, "skipped: lock %r is held by %s")
+        return TaskSkipped(
+            skipped=True,
+            reason=reason,
+            task=self.task.name,
+            key=self.key,
+            holder=self.described,
+        )
+
+    def error(self, why: str = "") -> TaskAlreadyRunning:
+        """Log, count and tell of the duplicate, and return the exception that refuses it."""
+        skipped[self.task.name] += 1
+        self.tell(task_skipped, "refused: lock %r is held by %s")
+        message = f"Task {self.task.name} is not {'run' if self.moment == 'run' else 'sent'}: " + (
+            why or f"lock {self.key!r} is held by {self.who}."
+        )
+        return TaskAlreadyRunning(message, self.key, self.described)
+
+    def tell(self, signal: Signal, words: str, *more: object) -> None:
+        """Log a line and send a signal; the words take the key, the holder and ``more``."""
+        logger.info(
+            f"Task %s[%s] {words}",  # noqa: G004 - the words are a format of their own
+            self.task.name,
+            self.task_id,
+            self.key,
+            self.who,
+            *more,
+        )
+        signal.send_robust(sender=self.task, task_id=self.task_id, key=self.key, holder=self.holder)
+
+
+def describe(holder: Holder | None) -> dict[str, Any] | None:
+    """Return a holder as plain values, for results and messages."""
+    if holder is None:
+        return None
+    return {
+        "task_id": holder.task_id,
+        "task_name": holder.task_name,
+        "host": holder.host,
+        "pid": holder.pid,
+        "since": holder.acquired_at and holder.acquired_at.isoformat(),
+    }

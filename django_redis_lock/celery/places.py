@@ -1,0 +1,90 @@
+"""The locks that a task can have: where it runs, and where it waits to."""
+
+from __future__ import annotations
+
+import random
+from time import monotonic
+from typing import Any
+
+from django_redis_lock.backends.base import BaseLockBackend
+from django_redis_lock.celery.family import FAMILY
+from django_redis_lock.celery.options import Options
+from django_redis_lock.handler import locks
+from django_redis_lock.holding import Default
+from django_redis_lock.lock import Lock
+from django_redis_lock.records import Holder
+
+QUEUED = "queued"
+"""The ``state`` in the metadata of a lock whose holder is a message in a queue."""
+RESTING = "resting"
+"""The ``state`` of a lock that is kept for a while after a short run."""
+TURN = 1.0
+"""Seconds for which one waits at one of several places before looking at the others."""
+
+
+class TaskLock(Lock):
+    """A lock held by a task; ``task`` and ``task_id`` say by which."""
+
+    task: Any = None
+    task_id: str | None = None
+
+
+class Places:
+    """The locks of one key, for one task: as many as may run at once."""
+
+    def __init__(self, options: Options, key: str, task: Any, task_id: str | None) -> None:
+        self.key = key
+        self._options = options
+        self._task = task
+        self._task_id = task_id
+        count = options.concurrency
+        self.names = [key] if count == 1 else [f"{key}#{number + 1}" for number in range(count)]
+
+    @property
+    def backend(self) -> BaseLockBackend:
+        """The backend that keeps them."""
+        return locks[self._options.using]
+
+    def lock(self, name: str, timeout: float | Default | None, **metadata: str) -> TaskLock:
+        """Return a handle."""
+        lock = TaskLock(
+            lambda: locks[self._options.using],
+            name,
+            timeout,
+            task_id=self._task_id,
+            task_name=self._task.name,
+            metadata={**self._options.metadata, "worker": FAMILY, **metadata},
+        )
+        lock.task, lock.task_id = self._task, self._task_id
+        return lock
+
+    def take(self, timeout: float | Default | None, **metadata: str) -> TaskLock | None:
+        """Take one that is free; return ``None`` where none is. Raises ``LockUnavailable``."""
+        for name in random.sample(self.names, len(self.names)):
+            lock = self.lock(name, timeout, **metadata)
+            if lock.acquire(blocking=False):
+                return lock
+        return None
+
+    def wait(
+        self, timeout: float | Default | None, seconds: float | None, **metadata: str
+    ) -> TaskLock | None:
+        """Wait for one, in its line; return ``None`` when the time is up."""
+        until = None if seconds is None else monotonic() + seconds
+        while True:
+            name = random.choice(self.names)
+            left = None if until is None else max(0.0, until - monotonic())
+            if len(self.names) > 1:
+                left = TURN if left is None else min(TURN, left)
+            lock = self.lock(name, timeout, **metadata)
+            if lock.acquire(blocking_timeout=left):
+                return lock
+            if until is not None and monotonic() >= until:
+                return None
+            if len(self.names) > 1 and (free := self.take(timeout, **metadata)):
+                return free
+
+    def holders(self) -> list[Holder]:
+        """Return who has them. Raises ``LockUnavailable``."""
+        found = map(self.backend.holder, self.names)
+        return [holder for holder in found if holder is not None]

@@ -1,0 +1,150 @@
+"""The guard around the run of a task: from its start, or its conflict, to the release."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextvars import ContextVar
+from time import monotonic
+from typing import Any
+
+from celery.exceptions import SoftTimeLimitExceeded
+
+from django_redis_lock.celery.conflicts import task_lock_lost
+from django_redis_lock.celery.delivery import Delivery
+from django_redis_lock.celery.entering import Entry, enter
+from django_redis_lock.celery.options import QUEUE_AND_RUN, Options
+from django_redis_lock.celery.places import QUEUED, RESTING, TaskLock
+from django_redis_lock.exceptions import LockError, LockUnavailable
+from django_redis_lock.signals import lock_lost
+
+logger = logging.getLogger("django_redis_lock.celery")
+
+_runs: ContextVar[tuple[Run, ...]] = ContextVar("django_redis_lock_runs", default=())
+_UNGUARDED = object()
+
+
+def runs() -> tuple[Run, ...]:
+    """Return the guarded runs that this thread or greenlet is in, the innermost last."""
+    return _runs.get()
+
+
+def current_lock(task: Any = None) -> TaskLock | None:
+    """Return the lock of the guarded run in hand, or of the innermost run of a task."""
+    for run in reversed(runs()):
+        if run.lock is not None and (task is None or run.task.name == task.name):
+            return run.lock
+    return None
+
+
+class Run:
+    """One call of a guarded task, by a worker or directly."""
+
+    def __init__(
+        self,
+        options: Options,
+        task: Any,
+        key: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        self.options = options
+        self.task = task
+        self.key = key
+        self.lock: TaskLock | None = None
+        self.follow_up: float | None = None
+        """Seconds for which the next message of this very task keeps the lock, once it is sent."""
+        self._call = Delivery(options, task, key, (args, kwargs), _request_of(task))
+        self._call.nested = any(
+            run.lock is not None and (run.key, run.options.using) == (key, options.using)
+            for run in runs()
+        )
+
+    @property
+    def task_id(self) -> str | None:
+        """The id of the task, ``None`` where it is called directly."""
+        return self._call.task_id
+
+    def carry_out(self, body: Callable[[], Any]) -> Any:
+        """Run the body with the lock held, or return what the conflict comes to."""
+        if self._call.request is None and self._call.nested:
+            return body()  # a function that calls itself
+        before = _runs.set((*_runs.get(), self))
+        try:
+            lock, result = self._enter()
+            if lock is None:
+                return body() if result is _UNGUARDED else result
+            self.lock = lock
+            began = monotonic()
+            try:
+                return body()
+            finally:
+                self._leave(lock, monotonic() - began)
+        finally:
+            _runs.reset(before)
+
+    def _enter(self) -> Entry:
+        try:
+            lock, result = enter(self._call)
+        except LockUnavailable as error:
+            if self.options.on_unavailable == "raise":
+                raise
+            logger.warning("Task %s[%s] runs unguarded: %s", self.task.name, self.task_id, error)
+            return None, _UNGUARDED
+        except BaseException:
+            self._call.give_up_place()
+            raise
+        if lock is None:
+            self._call.give_up_place()
+        return lock, result
+
+    def _leave(self, lock: TaskLock, seconds: float) -> None:
+        """Release the lock, or leave it to the next message of this task or to its rest.
+
+        A failure is not the task's, whose work is done, and neither is a soft time limit that
+        strikes here.
+        """
+        rest = self.options.at_least_for - seconds
+        try:
+            if self.follow_up is not None and self.options.scope == QUEUE_AND_RUN:
+                lock.detach(self.follow_up, {"state": QUEUED})
+            elif rest >= 0.001 and self.follow_up is None:
+                lock.detach(rest, {"state": RESTING})
+            else:
+                lock.release()
+        except LockError as error:
+            logger.error(  # noqa: TRY400 - the message says it all
+                "Task %s[%s] ran, but its lock was not released: %s",
+                self.task.name,
+                self.task_id,
+                error,
+            )
+        except SoftTimeLimitExceeded:
+            logger.warning(
+                "Task %s[%s] had ended when its soft time limit struck",
+                self.task.name,
+                self.task_id,
+            )
+
+
+def _request_of(task: Any) -> Any:
+    """Return the request for which a worker, or an eager call, runs the task.
+
+    ``None`` where the task is called directly, also by itself while it runs for that request.
+    """
+    request = task.request
+    if request.called_directly:
+        return None
+    entered = any(run.task_id == request.id and run.task.name == task.name for run in runs())
+    return None if entered else request
+
+
+def _on_lock_lost(lock: Any = None, **kwargs: Any) -> None:
+    """Tell of the loss of a lock whose task runs on."""
+    if not isinstance(lock, TaskLock):
+        return
+    logger.error("Task %s[%s] runs on without its lock %r", lock.task.name, lock.task_id, lock.name)
+    task_lock_lost.send_robust(sender=lock.task, task_id=lock.task_id, key=lock.name, holder=None)
+
+
+lock_lost.connect(_on_lock_lost, weak=False)

@@ -1,0 +1,46 @@
+"""How long: as an operator writes it, and as the tables say it."""
+
+from __future__ import annotations
+
+import argparse
+import re
+
+UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+"""Seconds of each unit."""
+_PART = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
+
+
+def parse_duration(text: str) -> float:
+    """Return the seconds of ``90``, ``1.5h`` or ``1h30m``.
+
+    Raises ``argparse.ArgumentTypeError`` naming the text.
+    """
+    try:
+        seconds = float(text)
+    except ValueError:
+        parts = _PART.findall(text)
+        if not parts or "".join(map("".join, parts)) != text:
+            raise argparse.ArgumentTypeError(_senseless(text)) from None
+        seconds = sum(float(amount) * UNITS[unit] for amount, unit in parts)
+    if not 0 <= seconds < float("inf"):
+        raise argparse.ArgumentTypeError(_senseless(text))
+    return seconds
+
+
+def _senseless(text: str) -> str:
+    return f"{text!r} is no duration; write seconds, or such as 90s, 10m, 1h30m or 2d."
+
+
+def duration(seconds: float) -> str:
+    """Return a duration in its two largest units: ``4.2s``, ``3m12s``, ``2h05m``, ``3d04h``."""
+    tenths = round(max(0.0, seconds), 1)
+    if tenths < 10:
+        return f"{tenths:.1f}s"
+    minutes, rest = divmod(round(tenths), 60)
+    if not minutes:
+        return f"{rest}s"
+    hours, minutes = divmod(minutes, 60)
+    if not hours:
+        return f"{minutes}m{rest:02}s"
+    days, hours = divmod(hours, 24)
+    return f"{days}d{hours:02}h" if days else f"{hours}h{minutes:02}m"

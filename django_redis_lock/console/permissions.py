@@ -1,0 +1,132 @@
+"""Whether the server's user may do what locks need: each command is tried, and leaves nothing."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+from redis.exceptions import NoPermissionError, RedisError
+
+from django_redis_lock.backends.redis import RedisLockBackend
+from django_redis_lock.connections import listening_connection
+from django_redis_lock.console.findings import FAIL, OK, Finding
+
+CHECK = "permissions"
+Try = tuple[str, str, tuple[Any, ...]]
+"""A command, the pattern of the key or channel that it is tried on, and its arguments."""
+
+
+def examine_permissions(client: Any, backend: RedisLockBackend) -> Iterator[Finding]:
+    """Try each command on keys that nobody uses, or in a way that changes nothing."""
+    trial = _Trial(client, backend)
+    missing = trial.run()
+    if missing:
+        user = backend.pool.connection_kwargs.get("username") or "default"
+        yield Finding(
+            FAIL,
+            CHECK,
+            f"user {user} may not: {' '.join(missing)}",
+            f"ACL SETUSER {user} {' '.join(missing)}",
+        )
+    else:
+        yield Finding(OK, CHECK, f"all {len(trial.commands)} commands that locks need")
+    for command, error in trial.failed.items():
+        yield Finding(FAIL, CHECK, f"{command}: {error}", "See what hinders the server.")
+
+
+_REMOVERS = {"+lrem", "+lpop", "+del"}
+_EXPECTED = (
+    "No matching script",  # of EVALSHA, and so it is allowed
+    "greater than 0-0",  # of XADD, likewise
+    "READONLY",  # what a replica says is told by another examination
+    "read only",
+)
+
+
+class _Trial:
+    def __init__(self, client: Any, backend: RedisLockBackend) -> None:
+        self._client = client
+        self._backend = backend
+        self.commands: set[str] = set()
+        """The commands that were tried, in lower case."""
+        self.failed: dict[str, str] = {}
+        """Those that failed for another reason than permission, and why."""
+
+    def run(self) -> list[str]:
+        """Return the words of an ACL rule that the user lacks."""
+        missing: dict[str, None] = {}
+        for attempt in self._attempts():
+            if attempt[0] == "RPUSH" and missing.keys() >= _REMOVERS:
+                continue  # what it adds could not be removed
+            if lacking := self._lacks(attempt):
+                missing[lacking] = None
+        if lacking := self._lacks_channel():
+            missing[lacking] = None
+        return list(missing)
+
+    def _attempts(self) -> Iterator[Try]:
+        prefix = self._backend.key_prefix
+        nobody = f"doctor-{secrets.token_hex(8)}"
+        lock, of_lock = f"{prefix}:{nobody}", f"~{prefix}:*"
+        queue, of_queue = f"{prefix}-queue:{nobody}", f"~{prefix}-queue:*"
+        index, fence, audit = f"{prefix}-index", f"{prefix}-fence", f"{prefix}-audit"
+        yield "EVAL", "", ("return 1", 0)
+        yield "EVALSHA", "", ("0" * 40, 0)  # there is no such script
+        if database := self._backend.pool.connection_kwargs.get("db"):
+            yield "SELECT", "", (database,)
+        yield "TIME", "", ()
+        for command in ("EXISTS", "GET", "PTTL", "PERSIST", "DEL"):
+            yield command, of_lock, (lock,)
+        for command, *arguments in (("LREM", 0, "doctor"), ("LPOP",)):
+            yield command, of_queue, (queue, *arguments)  # before anything is there to be removed
+        yield "PEXPIRE", of_lock, (lock, 1)
+        yield "SET", of_lock, (lock, "doctor", "NX", "PX", 1)  # gone in a millisecond
+        yield "LLEN", of_queue, (queue,)
+        yield "LRANGE", of_queue, (queue, 0, -1)
+        yield "LPOS", of_queue, (queue, "doctor")
+        yield "RPUSH", of_queue, (queue, "doctor")
+        for command, *arguments in (("LREM", 0, "doctor"), ("LPOP",), ("DEL",)):
+            yield command, of_queue, (queue, *arguments)  # whichever is allowed removes it
+        yield "ZADD", f"~{index}", (index, "XX", 0, nobody)
+        yield "ZREM", f"~{index}", (index, nobody)
+        yield "ZRANGEBYSCORE", f"~{index}", (index, 1, 0)
+        yield "GET", f"~{fence}", (fence,)
+        yield "SET", f"~{fence}", (fence, 0, "NX", "PX", 1)  # there is one, or there soon is none
+        yield "XADD", f"~{audit}", (audit, "0-0", "event", "doctor")  # an id that no entry can have
+        yield "XREVRANGE", f"~{audit}", (audit, "+", "-", "COUNT", 1)
+        yield "PUBLISH", f"&{prefix}-grant:*", (f"{prefix}-grant:{nobody}", "doctor")
+
+    def _lacks(self, attempt: Try) -> str:
+        command, pattern, arguments = attempt
+        self.commands.add(command.lower())
+        try:
+            self._client.execute_command(command, *arguments)
+        except (RedisError, OSError) as error:
+            return self._word(command, pattern, error)
+        return ""
+
+    def _lacks_channel(self) -> str:
+        prefix = self._backend.key_prefix
+        self.commands.add("subscribe")
+        connection = listening_connection(self._backend.pool)
+        try:
+            connection.connect()
+            connection.send_command("SUBSCRIBE", f"{prefix}-grant:doctor")
+            connection.read_response()
+        except (RedisError, OSError) as error:
+            return self._word("SUBSCRIBE", f"&{prefix}-grant:*", error)
+        finally:
+            with suppress(RedisError, OSError):
+                connection.disconnect()
+        return ""
+
+    def _word(self, command: str, pattern: str, error: Exception) -> str:
+        """Return the word of the rule that an error asks for, if it is about one."""
+        text = str(error)
+        if isinstance(error, NoPermissionError) or "unknown command" in text.lower():
+            return f"+{command.lower()}" if "command" in text else pattern
+        if not any(expected in text for expected in _EXPECTED):
+            self.failed[command] = text
+        return ""

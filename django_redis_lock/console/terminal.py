@@ -1,0 +1,92 @@
+"""Where the command's words go: results to standard output, notices to standard error."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
+
+from django.core.management.color import no_style
+
+from django_redis_lock.console.table import Column, lines
+from django_redis_lock.text import without_passwords
+
+Row = TypeVar("Row")
+
+
+class Terminal:
+    """The two streams of the command, and what they are able to show."""
+
+    def __init__(self, out: Any, err: Any, style: Any, *, force_color: bool, as_json: bool) -> None:
+        self._out = out
+        self._err = err
+        self.as_json = as_json
+        colourful = force_color or (out.isatty() and not os.environ.get("NO_COLOR"))
+        self.style = style if colourful and not as_json else no_style()
+
+    @property
+    def is_interactive(self) -> bool:
+        """Whether somebody looks at the results on a screen."""
+        return bool(self._out.isatty())
+
+    @property
+    def width(self) -> int | None:
+        """The columns of the screen; ``None`` in a pipe, where nothing is cut."""
+        return shutil.get_terminal_size().columns if self.is_interactive else None
+
+    @property
+    def height(self) -> int:
+        """The lines of the screen."""
+        return shutil.get_terminal_size().lines
+
+    def say(self, text: str = "") -> None:
+        """Write a result."""
+        self._out.write(text)
+
+    def redraw(self, text: str) -> None:
+        """Write over what the screen shows, from its top; in a pipe, write below."""
+        if self.is_interactive:
+            text = "\x1b[H" + "".join(f"{line}\x1b[K\n" for line in text.splitlines()) + "\x1b[J"
+        self._out.write(text, ending="")
+        self._out.flush()
+
+    def notice(self, text: str) -> None:
+        """Write what is no result."""
+        self._err.write(without_passwords(text))
+
+    def table(self, columns: Sequence[Column[Row]], rows: Iterable[Row]) -> None:
+        """Write a table as its rows come."""
+        for page in lines(columns, rows, width=self.width, style=self.style):
+            self.say(page)
+            self._out.flush()
+
+    def json_array(self, items: Iterable[Any]) -> None:
+        """Write a JSON array as its items come, one a line."""
+        before = "[\n"
+        batch: list[str] = []
+        for item in items:
+            batch.append(before + json.dumps(item))
+            before = ",\n"
+            if len(batch) == 500:
+                self._write_raw("".join(batch))
+                batch.clear()
+        self._write_raw("".join(batch) + ("[]\n" if before == "[\n" else "\n]\n"))
+
+    def _write_raw(self, text: str) -> None:
+        self._out.write(text, ending="")
+        self._out.flush()
+
+    def confirm(self, question: str) -> bool:
+        """Ask on standard error; whoever says nothing, or has no input to say it with, declines."""
+        try:
+            self._err.write(f"{question} [y/N] ", ending="")
+            self._err.flush()
+            answer = sys.stdin.readline()
+        except KeyboardInterrupt:
+            answer = ""
+        if not answer.endswith("\n"):
+            self._err.write("")
+        return answer.strip().lower() in ("y", "yes")

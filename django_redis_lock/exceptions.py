@@ -1,0 +1,53 @@
+"""Everything that taking, keeping or releasing a lock can raise."""
+
+from __future__ import annotations
+
+from django.core.exceptions import ImproperlyConfigured
+
+
+class InvalidLockBackend(ImproperlyConfigured):
+    """An entry of ``LOCKS`` can't be turned into a backend; the message says what to write."""
+
+
+class LockError(Exception):
+    """The base of every error about one lock; catch it to catch them all.
+
+    Raised itself for wrong use of a handle, such as acquiring it twice.
+    """
+
+    def __init__(self, message: str, *, name: str = "") -> None:
+        super().__init__(message)
+        self.name = name
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Keyword arguments don't survive the default pickling; a Celery result needs them to.
+        return _rebuild, (type(self), str(self), self.name)
+
+
+class LockNotAcquired(LockError):
+    """The wait ran out, or there was none, while another holder kept the lock."""
+
+
+class LockNotOwned(LockError):
+    """A release, extension or reacquisition of a lock that this handle does not hold."""
+
+
+class LockLost(LockNotOwned):
+    """The handle held the lock, and its lease ended or was broken before it was done."""
+
+
+class LockUnavailable(LockError):
+    """The server could not be asked.
+
+    It is unreachable, timed out, read-only, out of memory, or does not permit it.
+
+    Nothing is known about the lock then. A handle that was held keeps its token, so the call
+    can be made again.
+    """
+
+    refused = False
+    """Whether the server was reached and refused; else it is not known whether it was."""
+
+
+def _rebuild(kind: type[LockError], message: str, name: str) -> LockError:
+    return kind(message, name=name)

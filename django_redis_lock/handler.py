@@ -1,0 +1,144 @@
+"""``LOCKS``: from settings to backends, one of each alias in a process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from django.conf import settings
+from django.core.signals import setting_changed
+from django.utils.module_loading import import_string
+
+from django_redis_lock.backends.base import BaseLockBackend
+from django_redis_lock.exceptions import InvalidLockBackend
+from django_redis_lock.holding import DEFAULT, Default
+from django_redis_lock.identity import forget_after_fork
+from django_redis_lock.lock import Lock
+
+DEFAULT_ALIAS = "default"
+DEFAULT_BACKEND = "django_redis_lock.backends.redis.RedisLockBackend"
+
+
+class LockHandler:
+    """The backends that ``LOCKS`` configures, by alias.
+
+    Unlike Django's caches they are shared by the threads of a process, for their waiters share one
+    connection.
+    """
+
+    def __init__(self) -> None:
+        self._backends: dict[str, BaseLockBackend] = {}
+        self._opening = threading.Lock()
+        forget_after_fork(self)
+
+    def after_fork(self) -> None:
+        """Take a new mutex; the backends see to themselves."""
+        self._opening = threading.Lock()
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """``LOCKS``, or one default backend on the default cache. Raises ``InvalidLockBackend``."""
+        configured = getattr(settings, "LOCKS", None)
+        if configured is None:
+            return {DEFAULT_ALIAS: {}}
+        if not isinstance(configured, Mapping):
+            raise InvalidLockBackend(f"LOCKS must be a dict of aliases, not {configured!r}.")
+        return dict(configured)
+
+    def __getitem__(self, alias: str) -> BaseLockBackend:
+        backend = self._backends.get(alias)
+        if backend is None:
+            with self._opening:
+                backend = self._backends.get(alias)
+                if backend is None:
+                    backend = self._backends[alias] = self.create(alias)
+        return backend
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.settings)
+
+    def all(self) -> list[BaseLockBackend]:
+        """Return the backends of all aliases."""
+        return [self[alias] for alias in self]
+
+    def create(self, alias: str) -> BaseLockBackend:
+        """Make the backend of an alias anew. Raises ``InvalidLockBackend``."""
+        configured = self.settings
+        if alias not in configured:
+            raise InvalidLockBackend(
+                f"There is no alias {alias!r} in LOCKS; "
+                f"there are {', '.join(map(repr, configured)) or 'none'}."
+            )
+        params = configured[alias]
+        if not isinstance(params, Mapping):
+            raise InvalidLockBackend(
+                f"LOCKS[{alias!r}] must be a dict of settings, not {params!r}."
+            )
+        path = params.get("BACKEND", DEFAULT_BACKEND)
+        try:
+            kind = import_string(path)
+        except (ImportError, TypeError, AttributeError) as error:
+            raise InvalidLockBackend(
+                f"LOCKS[{alias!r}]['BACKEND'] is {path!r}, which can't be imported: {error}"
+            ) from error
+        if not (isinstance(kind, type) and issubclass(kind, BaseLockBackend)):
+            raise InvalidLockBackend(
+                f"LOCKS[{alias!r}]['BACKEND'] is {path!r}, which is no BaseLockBackend."
+            )
+        return kind(alias, dict(params))
+
+    def reset(self) -> None:
+        """Close all backends; they are made again, from the settings of the day, when needed."""
+        with self._opening:
+            backends, self._backends = self._backends, {}
+        for backend in backends.values():
+            backend.close()
+
+
+locks = LockHandler()
+
+
+def lock(
+    name: str,
+    timeout: float | Default | None = DEFAULT,
+    *,
+    blocking: bool = True,
+    blocking_timeout: float | None = None,
+    auto_renew: bool | None = None,
+    reentrant: bool = False,
+    metadata: Mapping[str, str] | None = None,
+    using: str = DEFAULT_ALIAS,
+) -> Lock:
+    """Return a handle for the lock ``name``: a context manager and a decorator, sync and async.
+
+    ``timeout`` is the lease in seconds. Without it the lease is the backend's TIMEOUT, and is
+    renewed in the background for as long as the handle lives; with it the lease is fixed, unless
+    ``auto_renew`` is true. ``None``, only when written out, never expires.
+
+    ``blocking`` and ``blocking_timeout`` say whether to wait, and for how many seconds at the
+    most; without limit by default. ``reentrant`` lets the same thread, greenlet or asyncio task
+    enter again without a round trip. ``metadata``, a dict of str, is shown with the holder.
+    ``using`` is an alias of LOCKS.
+
+    Raises ``ValueError`` or ``TypeError`` for arguments that make no sense; nothing is sent to the
+    server before the lock is acquired.
+    """
+    return Lock(
+        lambda: locks[using],
+        name,
+        timeout,
+        blocking=blocking,
+        blocking_timeout=blocking_timeout,
+        auto_renew=auto_renew,
+        reentrant=reentrant,
+        metadata=metadata,
+    )
+
+
+def _settings_changed(*, setting: str, **kwargs: Any) -> None:
+    if setting in ("LOCKS", "CACHES"):
+        locks.reset()
+
+
+setting_changed.connect(_settings_changed, dispatch_uid="django_redis_lock")

@@ -1,0 +1,364 @@
+"""What a handle holds and what it does, as steps for either driver."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import math
+import os
+from collections.abc import Callable, Mapping
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Self
+
+from django.dispatch import Signal
+
+from django_redis_lock import audit, protocol, signals, steps
+from django_redis_lock.exceptions import LockError, LockLost, LockNotOwned
+from django_redis_lock.identity import current_process
+from django_redis_lock.lease import Lease, Request, milliseconds
+from django_redis_lock.records import check_metadata, check_name, token_id, write_record
+from django_redis_lock.reentrance import enter_again, find_held, forget, leave, remember
+from django_redis_lock.renewal import mark_lost, note_losses, renewer
+from django_redis_lock.timing import check_timeout, check_wait
+
+if TYPE_CHECKING:
+    from django_redis_lock.backends.base import BaseLockBackend
+    from django_redis_lock.drivers import Steps
+
+logger = logging.getLogger("django_redis_lock")
+
+
+class Default:
+    """Stands for a value that was not given."""
+
+    def __repr__(self) -> str:
+        return "DEFAULT"
+
+
+DEFAULT = Default()
+
+
+class Handle:
+    """The state of a lock's handle, and the steps of each of its operations."""
+
+    def __init__(
+        self,
+        find_backend: Callable[[], BaseLockBackend],
+        name: str,
+        timeout: float | Default | None = DEFAULT,
+        *,
+        blocking: bool = True,
+        blocking_timeout: float | None = None,
+        auto_renew: bool | None = None,
+        reentrant: bool = False,
+        metadata: Mapping[str, str] | None = None,
+        task_id: str | None = None,
+        task_name: str | None = None,
+    ) -> None:
+        self.name = check_name(name)
+        self._find_backend = find_backend
+        self._timeout = timeout if isinstance(timeout, Default) else check_timeout(timeout)
+        self.blocking = blocking
+        self.blocking_timeout = check_wait(blocking_timeout)
+        if not blocking and blocking_timeout is not None:
+            raise _meaningless(blocking_timeout)
+        self._auto_renew = isinstance(timeout, Default) if auto_renew is None else auto_renew
+        if self._auto_renew and self._timeout is None:
+            raise ValueError(
+                "auto_renew=True has no meaning with timeout=None, a lock that never expires."
+            )
+        self.reentrant = reentrant
+        self._origin: dict[str, Any] = {"task_id": task_id, "task_name": task_name}
+        if metadata:
+            self._origin["metadata"] = check_metadata(metadata)
+        self._vacant = [None]  # whoever pops the one item may acquire; a pop is atomic
+        self._lease: Lease | None = None
+        self._backend: BaseLockBackend | None = None
+        self._acquired_at = 0.0
+        self._again = 0  # how often this handle itself was entered again
+
+    def _fresh(self) -> Self:
+        """Return another handle made with the same arguments."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        other._vacant, other._lease, other._backend, other._again = [None], None, None, 0
+        return other
+
+    def __repr__(self) -> str:
+        lease = self._lease
+        if lease is None:
+            return f"<{type(self).__name__} {self.name!r}>"
+        state = "lost" if self.lost else f"fence {lease.fence}, {lease.remaining:.1f} s left"
+        return f"<{type(self).__name__} {self.name!r}: {state}>"
+
+    @property
+    def backend(self) -> BaseLockBackend:
+        """The backend that keeps this lock."""
+        return self._backend or self._find_backend()
+
+    @property
+    def timeout(self) -> float | None:
+        """The lease in seconds; ``None`` for a lock that never expires."""
+        return self.backend.timeout if isinstance(self._timeout, Default) else self._timeout
+
+    @property
+    def fence(self) -> int:
+        """The fencing number of this hold, greater than that of every earlier holder.
+
+        Raises ``LockNotOwned`` when the lock is not held.
+        """
+        return self._held().fence
+
+    @property
+    def token_id(self) -> str:
+        """The digest by which this hold is known to others, as in ``Holder.token_id``.
+
+        Raises ``LockNotOwned`` when the lock is not held.
+        """
+        return token_id(self._held().token.encode())
+
+    @property
+    def ticket(self) -> str:
+        """The ``token_id`` that the lock will have once this handle has detached it.
+
+        Known beforehand, so that it can be sent to whoever is to take the lock over. Raises
+        ``LockNotOwned`` when the lock is not held.
+        """
+        return token_id(_detached(self._held().token).encode())
+
+    @property
+    def remaining(self) -> float:
+        """Seconds of lease left by the local monotonic clock; 0.0 when the lock is not held.
+
+        Infinite for a lock that never expires. No round trip.
+        """
+        lease = self._lease
+        return 0.0 if lease is None or lease.lost or _inherited(lease) else lease.remaining
+
+    @property
+    def lost(self) -> bool:
+        """Whether the lock is known to be lost: a renewal was refused, or the lease has passed.
+
+        No round trip.
+        """
+        lease = self._lease
+        return lease is not None and (lease.lost or lease.passed)
+
+    def _held(self) -> Lease:
+        """Return the lease, lost or not. Raises ``LockNotOwned`` where there is none."""
+        lease = self._lease
+        if lease is None:
+            raise LockNotOwned(f"This handle does not hold lock {self.name!r}.", name=self.name)
+        if _inherited(lease):
+            raise LockNotOwned(
+                f"Lock {self.name!r} is held by the parent process {lease.process.pid}; "
+                f"a forked child does not own its parent's locks.",
+                name=self.name,
+            )
+        return lease
+
+    def _until(
+        self, blocking: bool | None, blocking_timeout: float | Default | None
+    ) -> float | None:
+        """Return until when to wait (monotonic), ``None`` for not at all."""
+        wait = self.blocking_timeout
+        if not isinstance(blocking_timeout, Default):
+            if blocking is False and blocking_timeout is not None:
+                raise _meaningless(blocking_timeout)
+            wait = check_wait(blocking_timeout)
+        if not (self.blocking if blocking is None else blocking) or wait == 0:
+            return None
+        return math.inf if wait is None else monotonic() + wait
+
+    def _acquire(self, until: float | None, from_token_id: str = "") -> Steps[bool]:
+        """Take the lock, waiting ``until``; or take it over from the holder of a token."""
+        began = monotonic()
+        try:
+            self._vacant.pop()
+        except IndexError:
+            raise LockError(
+                f"This handle is acquiring lock {self.name!r} already; make one for each caller.",
+                name=self.name,
+            ) from None
+        try:
+            if self.reentrant and self._lease and enter_again(self._lease):
+                self._again += 1
+                return True
+            self._vacate()
+            backend = self._find_backend()
+            again = self.reentrant and not from_token_id
+            entered = find_held(backend, self.name) if again else None
+            if entered is not None and enter_again(entered):
+                lease: Lease | None = entered
+            else:
+                lease = yield from self._obtain(backend, until, from_token_id)
+            self._lease = lease
+            self._backend = backend if lease else None
+        finally:
+            self._vacant.append(None)
+        self._acquired_at = monotonic()
+        signal = signals.lock_acquired if lease else signals.lock_not_acquired
+        if signal.receivers and (lease is None or lease is not entered):
+            try:
+                yield self._emit(signal, backend, waited=self._acquired_at - began)
+            except BaseException:  # cancelled or interrupted in a receiver: the caller gets no lock
+                if lease is not None:
+                    with contextlib.suppress(LockError):
+                        yield from self._release()
+                raise
+        return lease is not None
+
+    def _vacate(self) -> None:
+        """Make sure that the handle holds nothing that acquiring would overwrite."""
+        lease = self._lease
+        if lease is None:
+            return
+        if not _inherited(lease) and not self.lost:
+            raise LockError(
+                f"This handle holds lock {self.name!r} already, and goes on holding it. Make one "
+                f"for each caller, or let one caller enter again with reentrant=True.",
+                name=self.name,
+            )
+        self._forget(lease)
+
+    def _obtain(
+        self, backend: BaseLockBackend, until: float | None, from_token_id: str
+    ) -> Steps[Lease | None]:
+        timeout = backend.timeout if isinstance(self._timeout, Default) else self._timeout
+        auto_renew = self._auto_renew and timeout is not None
+        record = write_record(auto_renew=auto_renew, **self._origin)
+        request = Request(self.name, os.urandom(16).hex(), timeout, record, auto_renew=auto_renew)
+        try:
+            lease = yield from (
+                protocol.take_over(backend.hub, request, from_token_id)
+                if from_token_id
+                else protocol.acquire(backend.hub, request, until)
+            )
+            if lease is not None:
+                if auto_renew:
+                    renewer.add(lease, backend, self)
+                if self.reentrant:
+                    remember(lease, backend)
+                self._lease, self._backend = lease, backend
+            return lease
+        finally:
+            if request.sent and self._lease is None:  # given up, and the server could not be told
+                call = protocol.withdrawal(backend.hub, request)
+                renewer.withdraw(call, backend, math.inf if timeout is None else timeout)
+
+    def _forget(self, lease: Lease) -> None:
+        if self.reentrant:
+            forget(lease)
+        if lease.auto_renew:
+            renewer.discard(lease)
+        self._lease = self._backend = None
+
+    def _release(self) -> Steps[None]:
+        lease, backend = self._held(), self.backend
+        if self.reentrant and not leave(lease):
+            if self._again:
+                self._again -= 1
+            else:
+                self._lease = self._backend = None
+            return
+        if lease.auto_renew:
+            renewer.discard(lease)  # before the release is sent, so nothing renews it afterwards
+        try:
+            ours = not lease.lost and (yield from protocol.release(lease))
+        except LockError:
+            raise  # not known to be released, so the lease is kept to try again
+        except BaseException:  # interrupted, so that it may not have been sent: see it through
+            call = steps.Release(lease.name, lease.token, patient=False)
+            renewer.withdraw(call, backend, lease.remaining)
+            self._forget(lease)
+            raise
+        self._forget(lease)
+        if not ours:
+            raise (yield from self._loss(lease, "it expired or was broken before its release"))
+        if signals.lock_released.receivers:
+            held_for = monotonic() - self._acquired_at
+            yield self._emit(signals.lock_released, backend, held_for=held_for)
+
+    def _detach(self, seconds: float, metadata: Mapping[str, str] | None) -> Steps[str]:
+        lease = self._held()
+        if check_timeout(seconds, "seconds") is None:
+            raise ValueError("A lock is detached for some seconds, for nobody could release it.")
+        if lease.entries > 1:
+            raise LockError(
+                f"Lock {self.name!r} was entered {lease.entries} times and can't be detached.",
+                name=self.name,
+            )
+        origin = dict(self._origin)
+        if metadata is not None:
+            origin["metadata"] = {**origin.get("metadata", {}), **check_metadata(metadata)}
+        record = write_record(auto_renew=False, **origin)
+        request = Request(self.name, _detached(lease.token), seconds, record)
+        if lease.auto_renew:
+            renewer.discard(lease)
+        # Sent under a token of its own, so that nothing meant for this hold can reach it later.
+        call = steps.TakeOver(request, token_id(lease.token.encode()))
+        detached = not lease.lost and (yield from protocol.detach(lease, call))
+        self._forget(lease)
+        if not detached:
+            raise (yield from self._loss(lease, "it expired or was broken before it was detached"))
+        return token_id(request.token.encode())
+
+    def _extend(self, seconds: float | None, *, replace_ttl: bool) -> Steps[bool]:
+        lease = self._held()
+        if lease.timeout is None:
+            raise LockError(
+                f"Lock {self.name!r} never expires, so its lease can't be set.", name=self.name
+            )
+        seconds = lease.timeout if seconds is None else check_timeout(seconds, "additional_time")
+        assert seconds is not None
+        yield from self._set_lease(lease, seconds if replace_ttl else lease.remaining + seconds)
+        return True
+
+    def _ensure_held(self) -> Steps[None]:
+        yield from self._set_lease(self._held(), 0)
+
+    def _set_lease(self, lease: Lease, seconds: float) -> Steps[None]:
+        """Set the lease, or only look at it for 0 seconds. Raises ``LockLost``."""
+        if lease.lost or not (yield from protocol.set_lease(lease, milliseconds(seconds))):
+            raise (yield from self._loss(lease, "it expired or was broken"))
+
+    def _owned(self) -> Steps[bool]:
+        try:
+            yield from self._ensure_held()
+        except LockNotOwned:
+            return False
+        return True
+
+    def _locked(self) -> Steps[bool]:
+        _, value, *_ = yield from protocol.ask(steps.Inspect([self.name]))
+        return value is not None
+
+    def _loss(self, lease: Lease, reason: str) -> Steps[LockLost]:
+        if mark_lost(lease, reason):
+            backend = self.backend
+            if signals.lock_lost.receivers:
+                yield self._emit(signals.lock_lost, backend)
+            yield from note_losses([audit.lost(lease, reason)], backend)
+        return LockLost(f"Lock {self.name!r} is held no longer: {reason}.", name=self.name)
+
+    def _emit(self, signal: Signal, backend: BaseLockBackend, **news: float) -> steps.Emit:
+        arguments = {"sender": type(backend), "using": backend.alias, "name": self.name}
+        return steps.Emit(signal, {**arguments, "lock": self, **news})
+
+
+def _detached(token: str) -> str:
+    """Return the token under which a lock is detached."""
+    return hashlib.sha256(f"detached {token}".encode()).hexdigest()[:32]
+
+
+def _inherited(lease: Lease) -> bool:
+    """Whether a parent process acquired it."""
+    return lease.process is not current_process()
+
+
+def _meaningless(blocking_timeout: Any) -> ValueError:
+    return ValueError(
+        f"blocking_timeout={blocking_timeout!r} has no meaning with blocking=False; "
+        f"leave one of them out."
+    )

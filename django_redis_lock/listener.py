@@ -1,0 +1,248 @@
+"""Receives this process's grants over one connection, however many waiters it has."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from time import monotonic
+from typing import Any
+
+from redis.exceptions import RedisError
+
+from django_redis_lock.exceptions import LockUnavailable
+from django_redis_lock.waiting import LONGEST_SLEEP, Grant, Hub, Waiter
+
+SILENCE = 10.0
+"""Seconds without a message after which the server is asked whether the connection still lives."""
+PATIENCE = 5.0
+"""Seconds that it may take to answer; then the connection is given up for another."""
+
+
+CLOCK_KEPT = 60.0
+"""Seconds for which what the server's clock read is carried forward by the local one."""
+
+
+class Listener(Hub):
+    """A hub that is told of grants by the server.
+
+    There is no thread while only threads and greenlets wait: one of the waiters reads the
+    connection for all (the leader), the others (followers) sleep until they are woken by it, and
+    a leader that leaves wakes a follower to take its place. So a grant reaches a lone waiter
+    without a switch of threads (the leader/followers pattern, Schmidt and others, 2000). The
+    first asyncio waiter, which can't block, starts a thread that leads from then on.
+    """
+
+    def __init__(self, connect: Callable[[], Any], prefix: str) -> None:
+        self._connect = connect
+        self._prefix = prefix
+        super().__init__()
+
+    def _reset(self) -> None:
+        super()._reset()
+        self._connection: Any = None
+        self._connecting = threading.Lock()
+        self._failed: tuple[float, str] = 0.0, ""  # when connecting failed last, and why
+        self._connected = threading.Event()
+        self._heard_at = 0.0  # when the connection last brought something
+        self._asked_at = 0.0  # when it was asked whether it lives
+        self._leader: object = None  # who reads: a waiter, or the thread
+        self._lead_is_free = threading.Event()  # for the thread, once there is one
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        self._clock = -CLOCK_KEPT, 0  # local (s) and server (ms), when the server last told
+
+    @property
+    def channel(self) -> str:
+        """The channel of this process."""
+        return f"{self._prefix}:{super().channel}"
+
+    @property
+    def listening(self) -> bool:
+        """Whether the channel is subscribed."""
+        return self._connection is not None
+
+    def heard(self, now_ms: int) -> None:
+        """Take in what the server's clock reads now."""
+        self._clock = monotonic(), now_ms
+
+    def server_ms(self) -> int | None:
+        """Return the server's clock, ``None`` where it was not heard for a minute."""
+        local, server_ms = self._clock
+        passed = monotonic() - local
+        return None if passed > CLOCK_KEPT else server_ms + round(passed * 1000)
+
+    def listen(self) -> None:
+        """Subscribe, unless that is done already. Raises ``LockUnavailable``."""
+        asked_at = monotonic()
+        with self._connecting:
+            if self._connection is not None:
+                return
+            failed_at, why = self._failed
+            if failed_at > asked_at:  # another's attempt, while this one stood in line
+                raise LockUnavailable(why)
+            connection = None
+            try:
+                connection = self._connect()
+                connection.connect()
+                connection.send_command("SUBSCRIBE", self.channel)
+                connection.read_response(disable_decoding=True)
+            except (RedisError, OSError) as error:
+                if connection is not None:
+                    connection.disconnect()
+                self._failed = monotonic(), f"Can't listen for grants: {error}"
+                raise LockUnavailable(self._failed[1]) from error
+            except BaseException:
+                if connection is not None:
+                    connection.disconnect()
+                raise
+            self._closed = False
+            self._heard_at = monotonic()
+            self._connection = connection
+            self._connected.set()
+
+    async def alisten(self) -> None:
+        """Subscribe without blocking the loop, and have a thread read."""
+        await asyncio.to_thread(self.listen)
+        with self._mutex:
+            if self._thread is None:
+                thread = threading.Thread(
+                    target=self._lead_for_ever, name="django-redis-lock-listener", daemon=True
+                )
+                thread.start()
+                self._thread = thread
+
+    def close(self) -> None:
+        """Drop the connection; waiters look again and open another."""
+        self._closed = True
+        self._connected.set()
+        self._lead_is_free.set()
+        if self._connection is not None:
+            self._drop(self._connection)
+
+    def wait(self, waiter: Waiter, until: float) -> None:
+        """Block until the waiter is granted its lock, is nudged, or ``until`` (monotonic)."""
+        try:
+            while not waiter.awake and monotonic() < until:
+                if self._take_lead(waiter):
+                    self._lead(waiter, until)
+                else:
+                    self._follow(waiter, until)
+        finally:
+            self._pass_lead(waiter)
+
+    def leave(self, waiter: Waiter) -> None:
+        """Expect it no longer; should ``wait`` have been interrupted at its end, end its lead."""
+        super().leave(waiter)
+        self._pass_lead(waiter)
+
+    async def await_(self, waiter: Waiter, until: float) -> None:
+        """Wait as ``wait`` does, under asyncio."""
+        if self._thread is None:
+            await self.alisten()
+        await super().await_(waiter, until)
+
+    def _lead(self, waiter: Waiter, until: float) -> None:
+        while not waiter.awake and (left := until - monotonic()) > 0:
+            connection = self._connection
+            if connection is None:
+                waiter.nudged = True  # dropped before the waiter came
+                return
+            self._read(connection, left)
+
+    def _follow(self, waiter: Waiter, until: float) -> None:
+        """Sleep until something is there for the waiter, or the lead is."""
+        event = threading.Event()
+        waiter.sleeper = event.set
+        try:
+            if not waiter.awake and self._leader is not None:
+                event.wait(min(max(0.0, until - monotonic()), LONGEST_SLEEP))
+        finally:
+            waiter.sleeper = None
+
+    def _lead_for_ever(self) -> None:
+        thread = threading.current_thread()
+        try:
+            while not self._closed:
+                self._connected.wait()
+                self._lead_is_free.clear()
+                if self._take_lead(thread):
+                    while (connection := self._connection) is not None:
+                        self._read(connection, LONGEST_SLEEP)
+                    self._pass_lead(thread)
+                else:
+                    self._lead_is_free.wait()
+        finally:
+            self._thread = None
+            self._pass_lead(thread)
+
+    def _take_lead(self, candidate: object) -> bool:
+        # Remembered by name rather than by a lock that is held: should an exception come from a
+        # signal in any place, ``_pass_lead`` still knows whose lead it is to end.
+        with self._mutex:
+            if self._leader is None:
+                self._leader = candidate
+            return self._leader is candidate
+
+    def _pass_lead(self, leaver: object) -> None:
+        """End the lead of whoever leaves, if it is theirs; where nobody leads, wake one to."""
+        with self._mutex:
+            if self._leader is leaver:
+                self._leader = None
+            if self._leader is not None:
+                return
+            if self._thread is not None:
+                self._lead_is_free.set()
+                return
+            for waiter in self._waiters.values():
+                if waiter.sleeper is not None:
+                    waiter.wake()
+                    return
+
+    def _read(self, connection: Any, seconds: float) -> None:
+        """Read one message and hand on what it says. A failure drops the connection."""
+        try:
+            if connection.can_read(timeout=min(seconds, self._listen_for(connection))):
+                self._heard_at = monotonic()
+                message = connection.read_response(disable_decoding=True)
+                if message[0] == b"message":
+                    self._take_in(message[2].decode())
+        except (RedisError, OSError, ValueError, TypeError, AttributeError):
+            # The last three are redis-py's where another thread closes the socket under its hands.
+            self._drop(connection)
+        except BaseException:
+            # Interrupted in the middle of a message, perhaps; what follows can't be told apart.
+            self._drop(connection)
+            raise
+
+    def _listen_for(self, connection: Any) -> float:
+        """Return for how many seconds silence is no bad sign, asking for a sign where it may be.
+
+        A connection can die without a word, where a router forgets it. Raises ``OSError`` then.
+        The question is a second subscription, which changes nothing and needs no more permission.
+        """
+        now = monotonic()
+        if now - self._heard_at < SILENCE:
+            return self._heard_at + SILENCE - now
+        if self._asked_at < self._heard_at:
+            connection.send_command("SUBSCRIBE", self.channel, check_health=False)
+            self._asked_at = now
+        if now - self._asked_at > PATIENCE:
+            raise OSError(f"nothing heard for {now - self._heard_at:.0f} s")
+        return max(0.001, self._asked_at + PATIENCE - now)
+
+    def _take_in(self, message: str) -> None:
+        kind, _, rest = message.partition(" ")
+        if kind == "grant":
+            token, fence, lease_ms, now_ms = rest.split(" ")
+            self.dispatch(token, Grant(int(fence), int(lease_ms), int(now_ms)))
+        elif kind == "look":
+            self.look_soon(rest)
+
+    def _drop(self, connection: Any) -> None:
+        """Give up a connection. Grants may have been lost with it, so every waiter has to look."""
+        if self._connection is connection:
+            self._connection = None
+            self._connected.clear()
+        connection.disconnect()
+        self.nudge()

@@ -1,0 +1,74 @@
+"""``manage.py locks``: see who holds what, and break a stuck lock."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from typing import Any, ClassVar
+
+from django.core.management.base import BaseCommand, CommandParser
+
+from django_redis_lock.console import arguments, doctor, events, listing, releasing, showing
+from django_redis_lock.console.terminal import Terminal
+
+RUN = {
+    "list": listing.run,
+    "show": showing.run,
+    "release": releasing.run,
+    "doctor": doctor.run,
+    "history": events.run,
+}
+
+
+class Command(BaseCommand):
+    """Lists the held locks, shows one, releases them, and examines their server."""
+
+    help = "See who holds which lock, break stuck locks, and examine the server they are kept on."
+    # The locks are to be seen even when something else is wrong with the project.
+    requires_system_checks: ClassVar[list[str]] = []  # type: ignore[misc]
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Add the commands and their options."""
+        arguments.add_commands(parser)
+
+    def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
+        """Return a parser that takes ``locks`` for ``locks list``."""
+        parser = super().create_parser(prog_name, subcommand, **kwargs)
+        parse = parser.parse_args
+
+        def parse_completed(args: Any = None, namespace: Any = None) -> Any:
+            try:
+                words = arguments.complete(list(args or []))
+            except ValueError as error:
+                parser.error(str(error))
+            return parse(words, namespace)
+
+        parser.parse_args = parse_completed  # type: ignore[method-assign]
+        return parser
+
+    def run_from_argv(self, argv: list[str]) -> None:
+        """Run as a program: what can't be encoded is escaped, and an interruption is no error."""
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(AttributeError, ValueError):
+                stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+        try:
+            super().run_from_argv(argv)
+            sys.stdout.flush()
+        except BrokenPipeError:  # whoever read it has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(1)
+        except KeyboardInterrupt:
+            sys.stderr.write("\nInterrupted.\n")
+            sys.exit(130)
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Run a command."""
+        terminal = Terminal(
+            self.stdout,
+            self.stderr,
+            self.style,
+            force_color=options["force_color"],
+            as_json=options["format"] == "json",
+        )
+        RUN[options["command"]](options, terminal)

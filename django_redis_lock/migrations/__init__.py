@@ -1,0 +1,1 @@
+"""Migrations of the admin's model; none makes a table."""

@@ -1,0 +1,261 @@
+"""What is asked of the server to take, keep and release a lock, and how its answers are read.
+
+No I/O happens here. Each function is a generator that yields steps (ask this, wait for that) and
+is sent their results; ``drivers`` carries the steps out, with blocking calls or under asyncio. The
+model is psycopg 3, which writes the PostgreSQL protocol once in this way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import random
+from collections.abc import Callable, Generator
+from time import monotonic
+from typing import Any
+
+from django_redis_lock.exceptions import LockError, LockUnavailable
+from django_redis_lock.lease import Lease, Request
+from django_redis_lock.steps import (
+    Acquire,
+    Call,
+    Listen,
+    Pause,
+    Release,
+    Renew,
+    Step,
+    TakeOver,
+    Wait,
+)
+from django_redis_lock.waiting import Grant, Hub, Waiter
+
+RETRY_PAUSES = (0.0, 0.05, 0.2, 0.5)
+"""Seconds before each further sending of a call that the server did not answer."""
+RETRY_FOR = 2.0
+"""Seconds after which a call is not sent again; a server that lets calls time out is down."""
+LOOK_EVERY = 15.0
+"""Seconds after which waiters look in at the latest; their line lives 60 s beyond that."""
+LOOK_AT_FOREIGN = 0.25
+"""Seconds between looks at a lock that a foreign program holds, for it hands over to nobody."""
+PATIENCE = 10.0
+"""Seconds for which a waiter bears an unavailable server before it raises."""
+
+
+Acquiring = Generator[Step, Any, Lease | None]
+
+
+def ask(call: Call) -> Generator[Step, Any, Any]:
+    """Carry out a call, sending it again for a short while where the server can't be reached."""
+    began = monotonic()
+    pauses = iter(RETRY_PAUSES if call.patient else ())
+    while True:
+        try:
+            return (yield call)
+        except LockUnavailable as error:
+            pause = next(pauses, None)
+            if pause is None or error.refused or monotonic() - began > RETRY_FOR:
+                raise
+        yield Pause(pause)
+
+
+def acquire(hub: Hub, request: Request, until: float | None) -> Acquiring:
+    """Take a lock, waiting until ``until`` (monotonic), or not at all for ``None``.
+
+    Returns the lease, or ``None`` when the wait ran out. Whatever interrupts the wait, the
+    request is withdrawn: it leaves the line, and a grant that crossed is passed on. Where the
+    server can't be told, ``request.sent`` stays set, for it may carry out the request yet.
+    """
+    if until is None:
+        return (yield from _obtain(hub, request, lambda: _try(hub, request)))
+    return (yield from _obtain(hub, request, lambda: _wait(hub, request, until)))
+
+
+def take_over(hub: Hub, request: Request, token_id: str) -> Acquiring:
+    """Take a lock from the holder of a token, before all who wait.
+
+    Returns the lease, or ``None`` when that holder has it no more. Interrupted, it withdraws the
+    request as ``acquire`` does.
+    """
+    return (yield from _obtain(hub, request, lambda: _try_to_take_over(request, token_id)))
+
+
+def _obtain(hub: Hub, request: Request, attempt: Callable[[], Acquiring]) -> Acquiring:
+    try:
+        while True:
+            lease = yield from attempt()
+            if lease is None:
+                request.sent = False
+                return None
+            if request.timeout is not None:
+                return lease
+            if (yield from set_lease(lease, -1)):
+                return lease
+    except GeneratorExit:
+        raise
+    except BaseException as error:
+        if isinstance(error, LockError) and not error.name:
+            error.name = request.name
+        if request.sent:
+            with contextlib.suppress(LockError):
+                yield from ask(withdrawal(hub, request))
+                request.sent = False
+        raise
+
+
+def _try(hub: Hub, request: Request) -> Acquiring:
+    call = Acquire(request, "")
+    answer = yield from ask(call)
+    if not isinstance(answer, int):
+        hub.heard(answer[2])
+    return _lease(call, answer)
+
+
+def _try_to_take_over(request: Request, token_id: str) -> Acquiring:
+    call = TakeOver(request, token_id)
+    fence = yield from ask(call)
+    return None if fence is None else request.granted(fence, call.sent_at + request.lease_ms / 1000)
+
+
+def _wait(hub: Hub, request: Request, until: float) -> Acquiring:
+    if not hub.listening or hub.server_ms() is None:
+        # Most locks are free; only one that isn't is worth a subscription. And whoever joins a
+        # line says since when, which takes the server's clock.
+        lease = yield from _try(hub, request)
+        if lease is not None:
+            return lease
+        yield Listen()
+    request.stand_in_line(hub.server_ms())
+    waiter = hub.join(request)
+    try:
+        return (yield from _wait_in_line(hub, request, waiter, until))
+    finally:
+        hub.leave(waiter)
+
+
+def _wait_in_line(hub: Hub, request: Request, waiter: Waiter, until: float) -> Acquiring:
+    busy: tuple[float, int] | None = None  # local and server clock when last found held
+    while True:
+        news = waiter.watch.news
+        call, answer = yield from _look(hub, request, until, waiting=busy is not None)
+        lease = _lease(call, answer)
+        out_of_line = isinstance(answer, int) or (lease is None and answer[3] % 3 == 1)
+        if busy is not None and out_of_line:
+            # Our place was gone, so the line was lost or dropped: the others have to look too.
+            hub.nudge(request.name)
+        if lease is not None:
+            return lease
+        _, ttl_ms, now_ms, kind = answer
+        hub.heard(now_ms)
+        busy = call.sent_at, now_ms
+        waiter.watch.plan(call.sent_at + _next_look(ttl_ms, foreign=kind >= 3), news)
+        while True:
+            yield Wait(waiter, min(until, waiter.watch.due))
+            waiter.stirred = False
+            if waiter.grant is not None:
+                lease = _granted(request, waiter.grant, *busy)
+                waiter.grant = None
+                if not lease.passed:
+                    return lease
+                break  # slept through it
+            if waiter.nudged:
+                waiter.nudged = False
+                break
+            if monotonic() >= until:
+                yield from ask(withdrawal(hub, request, patient=True))
+                return None
+            if waiter.watch.claim():
+                break
+
+
+def _look(
+    hub: Hub, request: Request, until: float, *, waiting: bool
+) -> Generator[Step, Any, tuple[Acquire, Any]]:
+    """Ask for the lock; one who waits already bears an unavailable server for a while."""
+    give_up = min(until, monotonic() + PATIENCE)
+    pause = 0.05
+    while True:
+        try:
+            if not hub.listening:
+                yield Listen()
+            call = Acquire(request, hub.channel)
+            return call, (yield from ask(call))
+        except LockUnavailable:
+            if not waiting or monotonic() >= give_up:
+                raise
+        yield Pause(min(pause * random.uniform(0.5, 1.5), max(0.0, give_up - monotonic())))
+        pause = min(pause * 2, 1.0)
+
+
+def _lease(call: Acquire, answer: Any) -> Lease | None:
+    request = call.request
+    if isinstance(answer, int):
+        return request.granted(answer, call.sent_at + request.lease_ms / 1000)
+    fence, ttl_ms = answer[0], answer[1]
+    if not fence:
+        return None
+    return request.granted(fence, math.inf if ttl_ms < 0 else call.sent_at + ttl_ms / 1000)
+
+
+def _granted(request: Request, grant: Grant, local: float, server_ms: int) -> Lease:
+    """Return the lease of a grant, its end set early rather than late.
+
+    The message may have waited unread for long, so the lease is not counted from its receipt
+    alone but also from when it was given, by what the server's clock read at ``local``.
+    """
+    lease = grant.lease_ms / 1000
+    given_at = local + (grant.now_ms - server_ms) / 1000
+    return request.granted(grant.fence, min(grant.received_at, given_at) + lease)
+
+
+def _next_look(ttl_ms: int, *, foreign: bool) -> float:
+    most = LOOK_AT_FOREIGN if foreign else LOOK_EVERY
+    # A key is gone in the millisecond after its last.
+    return most if ttl_ms < 0 else min(most, (ttl_ms + 2) / 1000)
+
+
+def withdrawal(hub: Hub, request: Request, *, patient: bool = False) -> Release:
+    """Return the call that takes a request back, whatever became of it."""
+    return Release(request.name, request.token, request.entry(hub.channel), patient=patient)
+
+
+def release(lease: Lease) -> Generator[Step, Any, bool]:
+    """Release a lock; return False when it was not ours any more.
+
+    Where the reply to an earlier sending was lost, finding the lock not ours is what success
+    looks like, so it counts as released if the lease was good when that was sent.
+    """
+    call = Release(lease.name, lease.token)
+    try:
+        answer = yield from ask(call)
+    except GeneratorExit:
+        raise
+    except BaseException as error:
+        if lease.release_sent_at is None:
+            lease.release_sent_at = call.first_sent_at
+        if not isinstance(error, LockError):  # interrupted or cancelled: see it through
+            with contextlib.suppress(LockError):
+                yield Release(lease.name, lease.token, patient=False)
+        raise
+    first = lease.release_sent_at
+    if first is None and call.resent:
+        first = call.first_sent_at
+    return bool(answer) or (first is not None and first < lease.deadline)
+
+
+def detach(lease: Lease, call: TakeOver) -> Generator[Step, Any, bool]:
+    """Put another token in the place of a lease's; return False when it was not ours any more.
+
+    Where the reply to the first sending was lost, whoever has the ticket may have the lock by now,
+    so it counts as detached if the lease was good when that was sent.
+    """
+    fence = yield from ask(call)
+    first = call.first_sent_at
+    return fence is not None or (call.resent and first is not None and first < lease.deadline)
+
+
+def set_lease(lease: Lease, lease_ms: int) -> Generator[Step, Any, bool]:
+    """Set what is left of a lease (-1: no end, 0: only look); return False when it is lost."""
+    call = Renew([(lease.name, lease.token, lease_ms)])
+    (left_ms,) = yield from ask(call)
+    lease.version += 1
+    return lease.renewed(left_ms, call.sent_at)

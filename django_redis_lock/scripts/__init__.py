@@ -1,0 +1,50 @@
+"""The Lua scripts, loaded once, and the packing of a call to one."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from importlib.resources import files
+
+
+class Script:
+    """A Lua script and what a server needs to run it.
+
+    A call is packed by hand into the bytes of an EVALSHA: the constant head is made once a
+    script, and the rest in one go, which takes a third off the client's share of a call.
+    """
+
+    def __init__(self, name: str, *, shared: str = "") -> None:
+        self.name = name
+        self.source = shared + (files(__package__) / f"{name}.lua").read_text(encoding="ascii")
+        self.sha = hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
+        self._by_sha = _bulk("EVALSHA") + _bulk(self.sha)
+        self._by_source = _bulk("EVAL") + _bulk(self.source)
+
+    def pack(self, keys: Sequence[str], args: Sequence[str], *, with_source: bool = False) -> bytes:
+        """Return the call as one RESP command; ``with_source`` teaches it to the server again."""
+        items = [str(len(keys)), *keys, *args]
+        text = "".join([f"${len(item)}\r\n{item}\r\n" for item in items])
+        if not text.isascii():
+            # Lengths count bytes: let each character stand for a byte of the UTF-8.
+            text = "".join([_bulk(item.encode().decode("latin-1")) for item in items])
+        head = self._by_source if with_source else self._by_sha
+        return f"*{2 + len(items)}\r\n{head}{text}".encode("latin-1")
+
+
+def _bulk(item: str) -> str:
+    return f"${len(item)}\r\n{item}\r\n"
+
+
+_COMMON = (files(__package__) / "common.lua").read_text(encoding="ascii")
+
+ACQUIRE = Script("acquire", shared=_COMMON)
+RELEASE = Script("release", shared=_COMMON)
+TAKE_OVER = Script("take_over", shared=_COMMON)
+FORCE_RELEASE = Script("force_release", shared=_COMMON)
+RENEW = Script("renew", shared=_COMMON)
+NOTE_LOSSES = Script("note_losses")
+HISTORY = Script("history")
+WAITING = Script("waiting")
+INSPECT = Script("inspect")
+INDEX = Script("index")

@@ -1,0 +1,56 @@
+-- Take the lock, or join its waiters.
+-- KEYS: see common.lua.
+-- ARGV[1] token, ARGV[2] lease (ms), ARGV[3] holder record, ARGV[4] name,
+-- ARGV[5] channel of the caller's process to wait on, or '' not to wait.
+-- Returns the fence               taken just now, with the whole lease, out of no line
+--         "fence ttl now"         the caller's turn, or its lock already: a grant that crossed,
+--                                 or a reply that was lost
+--         "0 ttl now kind"        held by another; kind 0: not waiting, 1: joined just now,
+--                                 2: waiting since before; 3 more where the holder is a foreign
+--                                 program, which frees the lock without a word to the waiters
+-- ttl in ms, -1 for a lease without end; now is the server's clock in ms.
+if redis.call('EXISTS', KEYS[1], KEYS[2]) == 0 then
+  local fence, now = give(ARGV[4], ARGV[1], tonumber(ARGV[2]), ARGV[3])
+  -- One acquisition in sixteen, by the chance of the clock, clears up to 32 expired locks from the
+  -- index: twice as many as are added, so it stays as small as the number of held locks, and no
+  -- call ever pays for more.
+  if fence % 16 == 0 then
+    local stale = redis.call(
+      'ZRANGEBYSCORE', KEYS[3], '-inf', math.floor(now / 1000) - 1, 'LIMIT', 0, 32)
+    if #stale > 0 then
+      redis.call('ZREM', KEYS[3], unpack(stale))
+    end
+  end
+  return fence
+end
+
+local held = redis.call('GET', KEYS[1])
+if not held then
+  -- The holder let its lease run out while others wait: the first of them goes first.
+  if not hand_over(ARGV[4], ARGV[1]) then
+    return (give(ARGV[4], ARGV[1], tonumber(ARGV[2]), ARGV[3]))
+  end
+  held = redis.call('GET', KEYS[1])
+end
+
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local ttl = redis.call('PTTL', KEYS[1])
+local token, fence = string.match(held, '^(%S+) (%d+) ')
+if token == ARGV[1] then
+  return string.format('%s %.0f %.0f', fence, ttl, now)
+end
+
+local kind = token and 0 or 3
+if ARGV[5] ~= '' then
+  local entry = table.concat({ARGV[5], ARGV[1], ARGV[2], ARGV[3]}, ' ')
+  if redis.call('LPOS', KEYS[2], entry) then
+    kind = kind + 2
+  else
+    redis.call('RPUSH', KEYS[2], entry)
+    kind = kind + 1
+  end
+  -- Those who wait look in several times within this time; a line that nobody looks after goes.
+  redis.call('PEXPIRE', KEYS[2], 60000)
+end
+return string.format('0 %.0f %.0f %.0f', ttl, now, kind)

@@ -1,0 +1,29 @@
+-- Write into the audit that leases were found lost.
+-- KEYS[1] the audit.
+-- ARGV[1] how many entries it keeps, ARGV[2] 1 where an earlier sending may have arrived, else 0;
+-- then for each loss the digest of its token, how many values its entry has, and these: fields,
+-- each followed by its value.
+-- Returns how many were written: those that an earlier sending wrote are not written again.
+local known = {}
+if ARGV[2] == '1' then
+  for _, entry in ipairs(redis.call('XREVRANGE', KEYS[1], '+', '-')) do
+    local values = {}
+    for i = 1, #entry[2], 2 do
+      values[entry[2][i]] = entry[2][i + 1]
+    end
+    if values.event == 'lost' and values.token_id then
+      known[values.token_id] = true
+    end
+  end
+end
+local written = 0
+local i = 3
+while i < #ARGV do
+  local last = i + 1 + tonumber(ARGV[i + 1])
+  if not known[ARGV[i]] then
+    redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[1], '*', unpack(ARGV, i + 2, last))
+    written = written + 1
+  end
+  i = last + 1
+end
+return written

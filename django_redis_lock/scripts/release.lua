@@ -1,0 +1,16 @@
+-- Release the lock and give it to the longest waiting; or, giving up, leave the waiters.
+-- KEYS: see common.lua.
+-- ARGV[1] token, ARGV[2] name, ARGV[3] '' or the caller's entry among the waiters, to be removed.
+-- Returns 1: released, 0: not held by this token.
+local held = redis.call('GET', KEYS[1])
+if held and string.sub(held, 1, #ARGV[1] + 1) == ARGV[1] .. ' ' then
+  if not hand_over(ARGV[2], '') then
+    redis.call('DEL', KEYS[1])
+    redis.call('ZREM', KEYS[3], ARGV[2])
+  end
+  return 1
+end
+if ARGV[3] ~= '' then
+  redis.call('LREM', KEYS[2], 1, ARGV[3])
+end
+return 0

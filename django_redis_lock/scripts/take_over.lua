@@ -1,0 +1,18 @@
+-- Take the lock from the holder of a token, before all who wait; they go on waiting.
+-- KEYS: see common.lua.
+-- ARGV[1] token, ARGV[2] lease (ms), ARGV[3] holder record, ARGV[4] name,
+-- ARGV[5] the digest of the token that must still hold the lock.
+-- Returns the fence, or nil when the lock is free or held by another token.
+local held = redis.call('GET', KEYS[1])
+if not held then
+  return false
+end
+local token = string.match(held, '^[^ ]*')
+-- The caller's own token is there where the reply to an earlier sending was lost.
+if token ~= ARGV[1] and string.sub(redis.sha1hex(token), 1, 16) ~= ARGV[5] then
+  return false
+end
+local before = redis.call('PTTL', KEYS[1])
+local fence = give(ARGV[4], ARGV[1], tonumber(ARGV[2]), ARGV[3])
+tell_of_end(ARGV[4], KEYS[2], before, tonumber(ARGV[2]))
+return fence

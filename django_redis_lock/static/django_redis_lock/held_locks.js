@@ -1,0 +1,281 @@
+/* Keeps a page of held locks up to date: clocks run, and every few seconds what has changed is put
+ * in place of what it was before. Nodes that stay the same stay the same nodes, so ticked boxes,
+ * the focus, the selection and the scroll stay as they are. In a hidden tab it does nothing.
+ */
+"use strict";
+{
+    const HEADER = "X-Held-Locks";
+    const TICK_MS = 1000;
+    // A server that takes long to answer is asked less often: it rests this many times as long.
+    const PATIENCE = 4;
+
+    /* Making a node like another one. */
+
+    function keyOf(node) {
+        const ticket = node.nodeType === Node.ELEMENT_NODE && node.querySelector("[data-ticket]");
+        return node.nodeName === "TR" && ticket ? ticket.dataset.ticket : null;
+    }
+
+    function kindOf(node) {
+        const isElement = node.nodeType === Node.ELEMENT_NODE;
+        const mark = isElement && node.nodeName !== "TR" ? node.id || node.classList[0] || "" : "";
+        return `${node.nodeName} ${mark}`;
+    }
+
+    function findLike(child, next) {
+        let found = next;
+        while (found && (keyOf(found) !== null || kindOf(found) !== kindOf(child))) {
+            found = found.nextSibling;
+        }
+        return found;
+    }
+
+    function morph(node, wanted) {
+        if (node.nodeType !== Node.ELEMENT_NODE) {
+            if (node.nodeValue !== wanted.nodeValue) {
+                node.nodeValue = wanted.nodeValue;
+            }
+            return;
+        }
+        if (node.classList.contains("action-counter")) {
+            return; // the selection writes it
+        }
+        for (const { name } of Array.from(node.attributes)) {
+            if (!wanted.hasAttribute(name)) {
+                node.removeAttribute(name);
+            }
+        }
+        for (const { name, value } of Array.from(wanted.attributes)) {
+            if (node.getAttribute(name) !== value) {
+                node.setAttribute(name, value);
+            }
+        }
+        morphChildren(node, wanted);
+    }
+
+    /* Rows are known by their tickets, wherever they are; other nodes by their kind and order. */
+    function morphChildren(parent, wanted) {
+        const rows = new Map(Array.from(parent.children, (row) => [keyOf(row), row]));
+        const kept = new Set(Array.from(wanted.children, keyOf));
+        let next = parent.firstChild;
+
+        function drop() {
+            const gone = next;
+            next = next.nextSibling;
+            gone.remove();
+        }
+
+        for (const child of Array.from(wanted.childNodes)) {
+            const key = keyOf(child);
+            while (next && keyOf(next) !== null && !kept.has(keyOf(next))) {
+                drop(); // a row that is gone makes way, so that those below need not be moved
+            }
+            let found = key === null ? findLike(child, next) : rows.get(key);
+            if (found) {
+                while (key === null && next !== found) {
+                    drop();
+                }
+                morph(found, child);
+            } else {
+                found = document.importNode(child, true);
+            }
+            if (found === next) {
+                next = next.nextSibling;
+            } else {
+                parent.insertBefore(found, next);
+            }
+        }
+        while (next) {
+            drop();
+        }
+    }
+
+    /* Durations, in the words of the page's language. */
+
+    function write(patterns, seconds) {
+        let left = Math.max(0, seconds);
+        const parts = {};
+        for (const [unit, size] of [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]]) {
+            parts[unit] = Math.floor(left / size);
+            left %= size;
+        }
+        const largest = ["d", "h", "min"].find((unit) => parts[unit]) || "s";
+        return patterns[largest].replace(/\{(\w+)\}/g, (_, unit) => parts[unit]);
+    }
+
+    /* The boxes of the list: all at once, a range with Shift, and how many there are. Django's own
+     * script for this knows only the boxes that the page came with. */
+
+    class Selection {
+        constructor(area) {
+            this.area = area;
+            this.last = null;
+            this.shift = false;
+            area.addEventListener("click", (event) => {
+                this.shift = event.shiftKey;
+            }, true);
+            area.addEventListener("change", (event) => this.changed(event.target));
+            window.addEventListener("pageshow", () => this.show());
+        }
+
+        get boxes() {
+            return Array.from(this.area.querySelectorAll("input.action-select"));
+        }
+
+        changed(box) {
+            if (box.id === "action-toggle") {
+                this.boxes.forEach((other) => {
+                    other.checked = box.checked;
+                });
+            } else if (box.classList.contains("action-select")) {
+                this.range(box);
+                this.last = box;
+            }
+            this.show();
+        }
+
+        range(box) {
+            const boxes = this.boxes;
+            const ends = [boxes.indexOf(box), boxes.indexOf(this.last)].sort((a, b) => a - b);
+            if (this.shift && ends[0] >= 0) {
+                boxes.slice(ends[0], ends[1] + 1).forEach((other) => {
+                    other.checked = box.checked;
+                });
+            }
+        }
+
+        show() {
+            const boxes = this.boxes;
+            const ticked = boxes.filter((box) => box.checked).length;
+            boxes.forEach((box) => box.closest("tr").classList.toggle("selected", box.checked));
+            const toggle = document.getElementById("action-toggle");
+            if (toggle) {
+                toggle.checked = ticked > 0 && ticked === boxes.length;
+            }
+            const counter = this.area.querySelector("span.action-counter");
+            if (counter && window.ngettext) {
+                const text = window.ngettext(
+                    "%(sel)s of %(cnt)s selected", "%(sel)s of %(cnt)s selected", ticked);
+                const shown = window.interpolate(text, { sel: ticked, cnt: boxes.length }, true);
+                if (counter.textContent !== shown) {
+                    counter.textContent = shown;
+                }
+            }
+        }
+    }
+
+    /* The page. */
+
+    class LivePage {
+        constructor(area, bar) {
+            this.area = area;
+            this.bar = bar;
+            this.every = Number(area.dataset.every) * 1000;
+            this.patterns = JSON.parse(area.dataset.durations);
+            this.selection = new Selection(area);
+            this.readAt = performance.now();
+            this.paused = false;
+            this.timer = null;
+            this.request = null;
+            document.addEventListener("visibilitychange", () => this.go());
+            window.addEventListener("pageshow", (event) => event.persisted && this.go());
+            if (this.every) {
+                bar.hidden = false;
+                bar.querySelector("button").addEventListener("click", () => this.toggle());
+            }
+            this.selection.show();
+            setInterval(() => document.hidden || this.tick(), TICK_MS);
+            this.later(this.every);
+        }
+
+        toggle() {
+            this.paused = !this.paused;
+            const button = this.bar.querySelector("button");
+            button.textContent = this.paused ? button.dataset.resume : button.dataset.pause;
+            this.say(this.paused ? "paused" : "running");
+            this.go();
+        }
+
+        say(state) {
+            for (const text of this.bar.querySelectorAll("[data-state]")) {
+                text.hidden = text.dataset.state !== state;
+            }
+        }
+
+        tick() {
+            const passed = (performance.now() - this.readAt) / 1000;
+            for (const clock of this.area.querySelectorAll(".lock-clock")) {
+                const seconds = Number(clock.dataset.seconds);
+                const shown = clock.dataset.direction === "down"
+                    ? Math.ceil(seconds - passed)
+                    : Math.floor(seconds + passed);
+                const text = write(this.patterns, shown);
+                if (clock.textContent !== text) {
+                    clock.firstChild.nodeValue = text;
+                }
+            }
+        }
+
+        /* Refresh at once, unless nobody looks. */
+        go() {
+            clearTimeout(this.timer);
+            this.timer = null;
+            if (this.request) {
+                this.request.abort();
+                this.request = null;
+            }
+            if (this.every && !this.paused && !document.hidden) {
+                this.refresh();
+            }
+        }
+
+        later(delay) {
+            if (this.every && !this.paused && !document.hidden) {
+                this.timer = setTimeout(() => this.refresh(), delay);
+            }
+        }
+
+        async refresh() {
+            const request = this.request = new AbortController();
+            const begun = performance.now();
+            try {
+                const response = await fetch(window.location.href, {
+                    headers: { [HEADER]: "live" },
+                    signal: request.signal,
+                });
+                if (!response.ok || response.redirected) {
+                    throw new Error(`the server answered ${response.status}`);
+                }
+                this.put(await response.text(), begun);
+                this.say("running");
+            } catch (error) {
+                if (request.signal.aborted) {
+                    return;
+                }
+                this.say("failed");
+            }
+            this.request = null;
+            this.later(Math.max(this.every, PATIENCE * (performance.now() - begun)));
+        }
+
+        put(html, readAt) {
+            const wanted = new DOMParser().parseFromString(html, "text/html").body;
+            const focused = document.activeElement;
+            morphChildren(this.area, wanted);
+            this.readAt = readAt;
+            this.selection.show();
+            this.tick();
+            if (focused !== document.activeElement && this.area.contains(focused)) {
+                focused.focus({ preventScroll: true });
+            }
+        }
+    }
+
+    document.addEventListener("DOMContentLoaded", () => {
+        const area = document.getElementById("held-locks");
+        const bar = document.getElementById("held-locks-live");
+        if (area && bar) {
+            new LivePage(area, bar);
+        }
+    });
+}

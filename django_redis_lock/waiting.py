@@ -1,0 +1,217 @@
+"""Where the waiters of one process sleep, and how a grant finds the one it is meant for."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from time import monotonic
+from typing import Any
+
+from django_redis_lock.identity import current_process, forget_after_fork
+from django_redis_lock.lease import Request
+
+LONGEST_SLEEP = 3600.0
+"""Seconds of one sleep at the most; whoever waits for ever sleeps on after that."""
+
+
+class Grant:
+    """The news that a waiter was given its lock; ``lease_ms`` counts from ``now_ms``."""
+
+    __slots__ = ("fence", "lease_ms", "now_ms", "received_at")
+
+    def __init__(self, fence: int, lease_ms: int, now_ms: int) -> None:
+        self.fence = fence
+        self.lease_ms = lease_ms
+        self.now_ms = now_ms
+        self.received_at = monotonic()
+
+
+class Watch:
+    """When the waiters of one lock in this process should look at it next.
+
+    They share it and take turns, so a hundred waiters ask the server no more often than one.
+    """
+
+    __slots__ = ("_mutex", "due", "members", "news")
+
+    TURN = 1.0
+    """Seconds after which another waiter looks if the one whose turn it was brought no news."""
+
+    def __init__(self, mutex: Any) -> None:
+        self.due = monotonic() + LONGEST_SLEEP
+        self.members = 0
+        self.news = 0  # how often the waiters were told to look
+        self._mutex = mutex
+
+    def plan(self, due: float, news: int) -> None:
+        """Look next at ``due``, unless there was news since the look that says so was begun."""
+        with self._mutex:
+            if self.news == news:
+                self.due = due
+
+    def claim(self) -> bool:
+        """Return True for one of those who see that the moment has come."""
+        with self._mutex:
+            now = monotonic()
+            if now < self.due:
+                return False
+            self.due = now + self.TURN
+            return True
+
+
+class Waiter:
+    """One acquisition waiting in this process."""
+
+    __slots__ = ("grant", "name", "nudged", "sleeper", "stirred", "token", "watch")
+
+    def __init__(self, token: str, name: str, watch: Watch) -> None:
+        self.token = token
+        self.name = name
+        self.watch = watch
+        self.grant: Grant | None = None
+        self.nudged = False  # it has to look
+        self.stirred = False  # one of those who wait for its lock has to look
+        self.sleeper: Callable[[], object] | None = None  # wakes it, while it sleeps
+
+    @property
+    def awake(self) -> bool:
+        """Whether there is a reason not to sleep."""
+        return self.nudged or self.stirred or self.grant is not None
+
+    def wake(self) -> None:
+        """End its sleep, if it sleeps."""
+        sleeper = self.sleeper
+        if sleeper is not None:
+            sleeper()
+
+
+class Hub:
+    """The waiters of one process and backend. This one is told of grants within the process."""
+
+    def __init__(self) -> None:
+        self._reset()
+        forget_after_fork(self)
+
+    def _reset(self) -> None:
+        self._mutex = threading.RLock()  # the collector may close a generator that waits here
+        self._waiters: dict[str, Waiter] = {}
+        self._watches: dict[str, Watch] = {}
+
+    def after_fork(self) -> None:
+        """Forget the waiters of the parent process."""
+        self._reset()
+
+    @property
+    def channel(self) -> str:
+        """The name by which this process is known to those who grant."""
+        return current_process().id
+
+    @property
+    def listening(self) -> bool:
+        """Whether grants would be received now."""
+        return True
+
+    def heard(self, now_ms: int) -> None:
+        """Take in what the server's clock reads now."""
+
+    def server_ms(self) -> int | None:
+        """Return the server's clock as far as this process knows it, ``None`` if it does not."""
+        return time.time_ns() // 1_000_000
+
+    def listen(self) -> None:
+        """See to it that grants are received."""
+
+    async def alisten(self) -> None:
+        """See to it that grants are received."""
+
+    def close(self) -> None:
+        """Let go of what listening needs."""
+
+    def join(self, request: Request) -> Waiter:
+        """Expect a grant for the request."""
+        with self._mutex:
+            watch = self._watches.get(request.name)
+            if watch is None:
+                watch = self._watches[request.name] = Watch(self._mutex)
+            watch.members += 1
+            waiter = self._waiters[request.token] = Waiter(request.token, request.name, watch)
+        return waiter
+
+    def leave(self, waiter: Waiter) -> None:
+        """Expect it no longer."""
+        with self._mutex:
+            if self._waiters.pop(waiter.token, None) is not None:
+                waiter.watch.members -= 1
+                if not waiter.watch.members:
+                    del self._watches[waiter.name]
+
+    def nudge(self, name: str | None = None) -> None:
+        """Make the waiters of a lock, or all of them, look at it again."""
+        with self._mutex:
+            nudged = [item for item in self._waiters.values() if name in (None, item.name)]
+            for waiter in nudged:
+                waiter.nudged = True
+        for waiter in nudged:
+            waiter.wake()
+
+    def look_soon(self, name: str) -> None:
+        """Let one of the waiters of a lock look at it now rather than when it had meant to."""
+        with self._mutex:
+            watch = self._watches.get(name)
+            if watch is None:
+                return
+            watch.due = monotonic()
+            watch.news += 1
+            stirred = [item for item in self._waiters.values() if item.name == name]
+            for waiter in stirred:
+                waiter.stirred = True
+        for waiter in stirred:
+            waiter.wake()
+
+    def dispatch(self, token: str, grant: Grant) -> bool:
+        """Hand a grant to its waiter; return whether it waits here."""
+        waiter = self._waiters.get(token)
+        if waiter is None:
+            return False
+        waiter.grant = grant
+        waiter.wake()
+        return True
+
+    def wait(self, waiter: Waiter, until: float) -> None:
+        """Block until the waiter is granted its lock, is nudged, or ``until`` (monotonic)."""
+        event = threading.Event()
+        waiter.sleeper = event.set
+        try:
+            if not waiter.awake:
+                event.wait(_seconds_to(until))
+        finally:
+            waiter.sleeper = None
+
+    async def await_(self, waiter: Waiter, until: float) -> None:
+        """Wait as ``wait`` does, under asyncio; the grant may come from any thread."""
+        loop = asyncio.get_running_loop()
+        woken: asyncio.Future[None] = loop.create_future()
+
+        def wake() -> None:
+            if not woken.done():
+                woken.set_result(None)
+
+        def wake_from_anywhere() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop was closed, and the wait with it
+                loop.call_soon_threadsafe(wake)
+
+        timer = loop.call_later(_seconds_to(until), wake)
+        waiter.sleeper = wake_from_anywhere
+        try:
+            if not waiter.awake:
+                await woken
+        finally:
+            waiter.sleeper = None
+            timer.cancel()
+
+
+def _seconds_to(until: float) -> float:
+    return min(max(0.0, until - monotonic()), LONGEST_SLEEP)

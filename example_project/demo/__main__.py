@@ -1,0 +1,101 @@
+"""Start everything, do the steps, print the tables, and go on serving."""
+
+import argparse
+import logging
+import signal
+import sys
+import threading
+from types import FrameType
+
+from rich.console import Console
+
+from example_project.demo.services import ServiceError, Services, running
+from example_project.embedded import EmbeddedServerError
+
+ADMIN = "admin"
+PIPE_WIDTH = 120
+
+
+def main() -> int:
+    """Run the demo and return its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m example_project.demo", description=__doc__)
+    parser.add_argument(
+        "--once", action="store_true", help="exit with 0 when every figure is right, else with 1"
+    )
+    once = parser.parse_args().once
+    signal.signal(signal.SIGTERM, _terminate)
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=PIPE_WIDTH)
+    try:
+        console.print("Starting Valkey, the shop and a Celery worker ...")
+        with running() as services:
+            right = _run_steps(console, services)
+            if not once:
+                _serve(console, services)
+            return 0 if right else 1
+    except (ServiceError, EmbeddedServerError) as error:
+        console.print(f"The demo failed: {error}", style="bold red", markup=False)
+        return 1
+    except KeyboardInterrupt:
+        console.print("Interrupted; everything it started is gone.")
+        return 128 + signal.SIGINT
+
+
+def _run_steps(console: Console, services: Services) -> bool:
+    # Only now: these need Django to be set up.
+    from example_project.demo import report, steps
+
+    # What the locks log would come between the tables, which show it all.
+    logging.getLogger("django_redis_lock").addHandler(logging.NullHandler())
+    figures: list[report.Figure] = []
+    sightings: list[report.Sighting] = []
+    for title, step in (
+        ("1. Flash sale: 300 buyers at once for 100 units", steps.flash_sale),
+        ("2. Duplicates: one import sent 20 times at once", steps.duplicates),
+        ("3. A worker process is killed in the middle of an import", steps.killed_worker),
+        ("4. A chord with a duplicate in it", steps.chord_with_duplicate),
+        ("5. A worker process hangs, and an operator breaks its lock", steps.stuck_task),
+        ("6. What is left", steps.nothing_left),
+    ):
+        console.print(title, style="bold", highlight=False)
+        with steps.progress_bars(console) as bars:
+            more_figures, more_sightings = step(services, bars)
+        figures += more_figures
+        sightings += more_sightings
+    report.print_figures(console, figures)
+    report.print_holders(console, sightings)
+    return all(figure.ok for figure in figures)
+
+
+def _serve(console: Console, services: Services) -> None:
+    """Print the addresses and wait for Ctrl-C, or for a service to end."""
+    from django.contrib.auth import get_user_model
+
+    get_user_model().objects.create_superuser(ADMIN, password=ADMIN)
+    console.print(f"Shop    {services.address}", highlight=False)
+    console.print(
+        f"Admin   {services.address}admin/ (user {ADMIN}, password {ADMIN})", highlight=False
+    )
+    console.print(f"Valkey  {services.server.url()}", highlight=False)
+    console.print(
+        f"Locks   SHOP_REDIS_URL={services.server.url().removesuffix('/0')} "
+        "python -m example_project.manage locks --watch",
+        highlight=False,
+    )
+    console.print("Ctrl-C stops everything.")
+    try:
+        while not threading.Event().wait(1):
+            services.web.check()
+            services.worker.check()
+    except KeyboardInterrupt:
+        console.print("Stopping ...")
+
+
+def _terminate(signum: int, frame: FrameType | None) -> None:
+    # As an exception, so that what was started is stopped on the way out.
+    raise SystemExit(128 + signum)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,72 @@
+"""Many buyers over HTTP, who all buy at the same moment."""
+
+import http.client
+import queue
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from urllib.parse import urlencode
+
+TIMEOUT_SECONDS = 60
+NO_ANSWER = 0
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A buyer has the shop's page open."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the shop answered a buyer: an HTTP status, or `NO_ANSWER`."""
+
+    buyer: str
+    status: int
+
+
+def rush(host: str, port: int, path: str, count: int) -> Iterator[Opened | Answer]:
+    """Let `count` buyers open the page, then post to `path` at once; yield what happens."""
+    events: queue.SimpleQueue[Opened | Answer] = queue.SimpleQueue()
+    everybody_ready = threading.Barrier(count)
+
+    def buy(buyer: str) -> None:
+        connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_SECONDS)
+        try:
+            headers = _open_page(connection)
+            events.put(Opened())
+            everybody_ready.wait(TIMEOUT_SECONDS)
+            status = _post(connection, path, {"buyer": buyer}, headers)
+        except (OSError, http.client.HTTPException, threading.BrokenBarrierError):
+            everybody_ready.abort()
+            status = NO_ANSWER
+        finally:
+            connection.close()
+        events.put(Answer(buyer, status))
+
+    for number in range(1, count + 1):
+        # Daemons: when the demo is interrupted, nobody waits for their answers.
+        threading.Thread(target=buy, args=(f"buyer {number}",), daemon=True).start()
+    answered = 0
+    while answered < count:
+        event = events.get(timeout=2 * TIMEOUT_SECONDS)
+        answered += isinstance(event, Answer)
+        yield event
+
+
+def _open_page(connection: http.client.HTTPConnection) -> dict[str, str]:
+    """Fetch the page as a browser would, and return the headers that its form needs."""
+    connection.request("GET", "/")
+    response = connection.getresponse()
+    response.read()
+    cookie = (response.getheader("Set-Cookie") or "").partition(";")[0]
+    return {"Cookie": cookie, "X-CSRFToken": cookie.partition("=")[2]}
+
+
+def _post(
+    connection: http.client.HTTPConnection, path: str, fields: dict[str, str], more: dict[str, str]
+) -> int:
+    headers = {"Content-Type": "application/x-www-form-urlencoded", **more}
+    connection.request("POST", path, urlencode(fields), headers)
+    response = connection.getresponse()
+    response.read()
+    return response.status

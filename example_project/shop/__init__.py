@@ -1,0 +1,1 @@
+"""Products with stock, orders, a view that sells and a task that imports."""

@@ -1,0 +1,14 @@
+"""The shop as a Django application."""
+
+from django.apps import AppConfig
+
+
+class ShopConfig(AppConfig):
+    """Products and orders."""
+
+    name = "example_project.shop"
+    default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        """Make the shop's Celery application the one that ``manage.py locks`` finds, too."""
+        import example_project.celery  # noqa: F401

@@ -1,0 +1,1 @@
+"""Database changes of the shop."""

@@ -1,0 +1,41 @@
+"""The shop's background work."""
+
+import time
+from decimal import Decimal
+from typing import Any
+
+from django.conf import settings
+
+from django_redis_lock.celery import single_instance_task
+from example_project.celery import app
+from example_project.shop.models import Product
+
+CATALOGUE_ROWS = 8
+
+
+@app.task
+@single_instance_task(key="import:{shop_id}")
+def import_products(shop_id: int) -> dict[str, int]:
+    """Fetch a supplier's catalogue row by row, which is slow, and keep our products up to date.
+
+    Two at once would ask the supplier for everything twice and write over each other's rows.
+    """
+    added = 0
+    for row in range(1, CATALOGUE_ROWS + 1):
+        time.sleep(settings.SHOP_IMPORT_ROW_SECONDS)  # the supplier's answer
+        _, new = Product.objects.update_or_create(
+            slug=f"shop-{shop_id}-item-{row}",
+            defaults={"name": f"Item {row} of shop {shop_id}", "price": Decimal(row)},
+        )
+        added += new
+    return {"shop": shop_id, "rows": CATALOGUE_ROWS, "added": added}
+
+
+@app.task
+def add_up(results: list[dict[str, Any]]) -> dict[str, int]:
+    """Say what several imports came to, with those that were skipped."""
+    return {
+        "imports": len(results),
+        "skipped": sum(bool(result.get("skipped")) for result in results),
+        "rows": sum(result.get("rows", 0) for result in results),
+    }

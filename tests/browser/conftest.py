@@ -1,0 +1,109 @@
+"""A browser, somebody who is logged in, and locks to look at."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Permission
+from django.test import Client
+from playwright.sync_api import Browser, expect, sync_playwright
+
+from django_redis_lock import Lock, lock
+from example_project.embedded import EmbeddedServer
+from tests.browser.chromium import chromium_path
+from tests.browser.tasks import app
+from tests.browser.window import Visitor
+from tests.settings import PORT
+from tests.tools import PATIENCE, ROOT, eventually
+
+# Playwright keeps an event loop in the thread of the tests, which Django would take for async code.
+os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "true"
+expect.set_options(timeout=PATIENCE * 1000)
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Browser]:
+    """The browser that the system has."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium_path())
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def visit(
+    chromium: Browser, live_server: Any, server: EmbeddedServer
+) -> Iterator[Callable[..., Visitor]]:
+    """Return a window for a user with the given permissions, a superuser without any.
+
+    The test fails if a script failed or the content security policy was broken.
+    """
+    visitors: list[Visitor] = []
+
+    def visitor(permissions: list[str] | None = None, **options: Any) -> Visitor:
+        users = get_user_model().objects
+        if permissions is None:
+            user = users.create_superuser(f"root-{len(visitors)}")
+        else:
+            user = users.create_user(f"staff-{len(visitors)}", is_staff=True)
+            user.user_permissions.set(Permission.objects.filter(codename__in=permissions))
+        client = Client()
+        client.force_login(user)
+        context = chromium.new_context(**options)
+        cookie = client.cookies["sessionid"].value
+        context.add_cookies([{"name": "sessionid", "value": cookie, "url": live_server.url}])
+        visitors.append(Visitor(context, live_server.url))
+        return visitors[-1]
+
+    yield visitor
+    for each in visitors:
+        each.context.close()
+    assert [each.complaints for each in visitors] == [[]] * len(visitors)
+
+
+@pytest.fixture
+def hold() -> Iterator[Callable[..., Lock]]:
+    """Take locks that are released after the test, if they still are held."""
+    taken: list[Lock] = []
+
+    def take(name: str, *args: Any, **options: Any) -> Lock:
+        held = lock(name, *args, **options)
+        assert held.acquire(blocking=False)
+        taken.append(held)
+        return held
+
+    yield take
+    for held in taken:
+        if held.owned():
+            held.release()
+
+
+@pytest.fixture
+def worker(server: EmbeddedServer, tmp_path: Path) -> Iterator[None]:
+    """A real worker with two processes, which runs the tasks of ``tests.browser.tasks``."""
+    log = tmp_path / "worker.log"
+    command = [sys.executable, "-m", "celery", "-A", "tests.browser.tasks", "worker"]
+    options = ["-c", "2", "-l", "INFO", "--without-gossip", "--without-mingle", "-Q", "browser"]
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [*command, *options],
+            cwd=ROOT,
+            env={**os.environ, "LOCK_TEST_PORT": str(PORT), "PYTHONDEVMODE": ""},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        eventually(lambda: " ready." in log.read_text(), "the worker's readiness")
+        yield
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(20)
+        app.pool.force_close_all()

@@ -1,0 +1,68 @@
+"""The session's server, and what every test begins with."""
+
+from __future__ import annotations
+
+import gc
+import signal
+import uuid
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from django_redis_lock import locks
+from django_redis_lock.backends.locmem import LocMemLockBackend
+from example_project.embedded import EmbeddedServer
+from tests.settings import PORT
+
+# Where the tests run in the background, a shell has interrupts ignored, and every program that a
+# test starts and interrupts would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+
+
+@pytest.fixture(scope="session")
+def session_server() -> Iterator[EmbeddedServer]:
+    """One server for the whole run, on the port that the settings name."""
+    with EmbeddedServer(port=PORT) as server:
+        yield server
+        gc.collect()  # results of Celery tasks tell the server when they go
+
+
+@pytest.fixture
+def server(session_server: EmbeddedServer) -> Iterator[EmbeddedServer]:
+    """The session's server, empty."""
+    with redis.Redis.from_url(session_server.url()) as client:
+        client.flushall()
+    yield session_server
+    locks.reset()
+
+
+@pytest.fixture
+def own_server() -> Iterator[EmbeddedServer]:
+    """A server of the test's own, which it may pause, kill and configure."""
+    with EmbeddedServer() as server:
+        yield server
+    locks.reset()
+
+
+@pytest.fixture
+def client(server: EmbeddedServer) -> Iterator[redis.Redis]:
+    """A plain client of the session's server."""
+    with redis.Redis.from_url(server.url(), decode_responses=True) as client:
+        yield client
+
+
+@pytest.fixture(autouse=True)
+def _empty_locmem() -> Iterator[None]:
+    """Locks that a test left in the process's memory are not the next one's."""
+    yield
+    LocMemLockBackend("locmem", {}).clear()
+
+
+@pytest.fixture
+def name() -> str:
+    """A lock's name that no other test uses."""
+    return f"test-{uuid.uuid4()}"

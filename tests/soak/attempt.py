@@ -1,0 +1,152 @@
+"""One handle, used as a careful caller would, with everything that happens to it written down."""
+
+from __future__ import annotations
+
+import itertools
+import traceback
+from time import monotonic
+from typing import Any
+
+from django_redis_lock import Lock, lock
+from django_redis_lock.exceptions import LockNotAcquired, LockNotOwned, LockUnavailable
+from tests.soak.history import Recorder
+from tests.soak.means import GaveUp, Means
+from tests.soak.plan import DEFAULT_LEASE
+
+RELEASES = 4
+"""How often a release is tried; after LockUnavailable it can be called again."""
+
+_FAILED = object()
+_numbers = itertools.count(1)
+
+
+class Attempt:
+    """An acquisition and what follows. Every method returns whether the lock is held after it."""
+
+    def __init__(self, means: Means, recorder: Recorder, name: str, **options: Any) -> None:
+        self.lock: Lock = lock(name, **options)
+        self.name = name
+        self.handle = f"{recorder.process}.{next(_numbers)}"
+        self.lost = False
+        self._means = means
+        self._recorder = recorder
+        self._asked = {
+            "name": name,
+            "wait": options.get("blocking_timeout") if self.lock.blocking else 0,
+            "lease": options.get("timeout", DEFAULT_LEASE),
+            "renewed": options.get("auto_renew", "timeout" not in options),
+        }
+
+    def note(self, kind: str, **fields: Any) -> None:
+        """Write down an event of this handle."""
+        self._recorder.note(kind, handle=self.handle, **fields)
+
+    async def acquire(self, operation: str = "acquire") -> bool:
+        """Take the lock, as a context manager if ``operation`` is ``__enter__``."""
+        self.note("requested", **self._asked)
+        got = await self._ask(operation)
+        at = monotonic()
+        if got is _FAILED:
+            return False
+        if not got:
+            self.note("refused", at=at)
+            return False
+        self.note("acquired", at=at, fence=self.lock.fence, until=self._until())
+        return True
+
+    async def give_up_acquiring(self, seconds: float) -> bool:
+        """Begin to wait for the lock, and be interrupted or cancelled."""
+        self.note("requested", **self._asked)
+        got = await self._ask("acquire", broken_off_after=seconds)
+        if got is False:
+            self.note("refused")
+        if not self.lock.remaining:
+            return False
+        # Broken off too late, perhaps, and then the handle says so.
+        self.note("acquired", fence=self.lock.fence, until=self._until())
+        return True
+
+    async def enter_again(self, inner: Attempt) -> bool:
+        """Enter the lock with another handle of the same caller, which may share this lease.
+
+        Where this lease has passed meanwhile the other handle gets one of its own.
+        """
+        inner._asked["inside"] = self.handle
+        return await inner.acquire()
+
+    async def confirm(self) -> bool:
+        """Ask the server whether the lock is still held."""
+        return await self._confirmed("ensure_held")
+
+    async def extend(self, seconds: float, *, replace_ttl: bool) -> bool:
+        """Set another lease."""
+        upto = seconds if replace_ttl else self.lock.remaining + seconds
+        self.note("extending", upto=upto)
+        return await self._confirmed("extend", seconds, replace_ttl=replace_ttl)
+
+    async def reacquire(self) -> bool:
+        """Let the lease begin again."""
+        self.note("extending", upto=self._asked["lease"])
+        return await self._confirmed("reacquire")
+
+    async def release(self) -> None:
+        """Give the lock up; try again while the server can't be asked."""
+        for _ in range(RELEASES):
+            since = monotonic()
+            self.note("releasing", at=since)
+            if await self._ask("release") is not _FAILED:
+                self.note("released", since=since)
+                return
+            if self.lost:
+                return
+        self.note("abandoned")
+
+    async def leave(self, error: BaseException | None) -> None:
+        """Leave a with statement, by the error that its body raised if it did."""
+        since = monotonic()
+        self.note("releasing", at=since)
+        operands = (type(error), error, None) if error else (None, None, None)
+        if await self._ask("__exit__", *operands) is not _FAILED and not self.lock.remaining:
+            self.note("released", since=since)
+        elif not self.lost:
+            self.note("abandoned")
+
+    async def give_up_releasing(self, seconds: float) -> None:
+        """Begin to release the lock, and be interrupted or cancelled."""
+        since = monotonic()
+        self.note("releasing", at=since)
+        if await self._ask("release", broken_off_after=seconds) is not _FAILED:
+            self.note("released", since=since)
+
+    async def _confirmed(self, operation: str, *args: Any, **kwargs: Any) -> bool:
+        since = monotonic()
+        if await self._ask(operation, *args, **kwargs) is _FAILED:
+            return False
+        self.note("confirmed", since=since, until=self._until(), doing=operation)
+        return True
+
+    async def _ask(
+        self, operation: str, *args: Any, broken_off_after: float | None = None, **kwargs: Any
+    ) -> Any:
+        since = monotonic()
+        try:
+            if broken_off_after is not None:
+                return await self._means.give_up(self.lock, operation, broken_off_after)
+            return await self._means.do(self.lock, operation, *args, **kwargs)
+        except GaveUp:
+            self.note("gave_up", since=since, doing=operation)
+        except LockNotAcquired:
+            return False
+        except LockUnavailable as error:
+            self.note("unavailable", since=since, doing=operation, error=str(error))
+        except LockNotOwned as error:
+            self.lost = True
+            self.note("lost", since=since, doing=operation, error=repr(error))
+        except Exception:
+            self.note("failed", since=since, doing=operation, trace=traceback.format_exc())
+        return _FAILED
+
+    def _until(self) -> float:
+        """Return the end of the lease as the handle promises it, early rather than late."""
+        now = monotonic()
+        return now + self.lock.remaining

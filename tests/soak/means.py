@@ -1,0 +1,123 @@
+"""The two ways to use a handle: by blocking calls of a thread, or by awaiting in a task.
+
+What callers do is written once, as coroutines. A thread runs one that never suspends, because
+its means block.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+import time
+from collections.abc import Coroutine
+from types import FrameType
+from typing import Any, Protocol
+
+from django_redis_lock import Lock
+
+
+class GaveUp(Exception):
+    """A call was broken off from outside."""
+
+
+class Swallowed(Exception):
+    """A call was broken off from outside, and raised something else instead of saying so."""
+
+
+class Means(Protocol):
+    """How one caller calls."""
+
+    can_give_up: bool
+
+    async def do(self, lock: Lock, operation: str, *args: Any, **kwargs: Any) -> Any:
+        """Carry out an operation of the handle."""
+
+    async def give_up(self, lock: Lock, operation: str, seconds: float) -> Any:
+        """Carry out an operation, broken off after so many seconds. Raises ``GaveUp``."""
+
+    async def rest(self, seconds: float) -> None:
+        """Do something else for a while."""
+
+
+class Interrupted(BaseException):
+    """What a signal handler raises, as for KeyboardInterrupt or Celery's soft time limit."""
+
+
+class Blocking:
+    """Uses the blocking methods. Signals interrupt the main thread only."""
+
+    def __init__(self) -> None:
+        self.can_give_up = threading.current_thread() is threading.main_thread()
+        self._interrupted = False
+        if self.can_give_up:
+            signal.signal(signal.SIGALRM, self._interrupt)
+
+    async def do(self, lock: Lock, operation: str, *args: Any, **kwargs: Any) -> Any:
+        """Call the method."""
+        return getattr(lock, operation)(*args, **kwargs)
+
+    async def give_up(self, lock: Lock, operation: str, seconds: float) -> Any:
+        """Call the method, and have a signal handler raise meanwhile."""
+        self._interrupted = False
+        try:
+            signal.setitimer(signal.ITIMER_REAL, seconds)
+            try:
+                return getattr(lock, operation)()
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+        except Interrupted:
+            raise GaveUp from None
+        except Exception as error:
+            if self._interrupted:
+                raise Swallowed from error
+            raise
+
+    async def rest(self, seconds: float) -> None:
+        """Sleep."""
+        time.sleep(seconds)  # noqa: ASYNC251 - no event loop runs in this thread
+
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        self._interrupted = True
+        raise Interrupted
+
+
+class Awaiting:
+    """Uses the methods for asyncio."""
+
+    can_give_up = True
+
+    async def do(self, lock: Lock, operation: str, *args: Any, **kwargs: Any) -> Any:
+        """Await the method."""
+        name = operation.replace("__", "__a", 1) if operation[0] == "_" else f"a{operation}"
+        return await getattr(lock, name)(*args, **kwargs)
+
+    async def give_up(self, lock: Lock, operation: str, seconds: float) -> Any:
+        """Await the method in a task that is cancelled meanwhile, and at once cancelled again."""
+        task = asyncio.ensure_future(self.do(lock, operation))
+        cancelled = False
+        for _ in range(2):
+            await asyncio.wait([task], timeout=seconds)
+            cancelled |= task.cancel()
+            seconds = 0
+        try:
+            return await task
+        except asyncio.CancelledError:
+            raise GaveUp from None
+        except Exception as error:
+            if cancelled:
+                raise Swallowed from error
+            raise
+
+    async def rest(self, seconds: float) -> None:
+        """Sleep, and let other tasks run."""
+        await asyncio.sleep(seconds)
+
+
+def run_blocking(coroutine: Coroutine[Any, Any, None]) -> None:
+    """Run a coroutine whose means block, without an event loop."""
+    try:
+        coroutine.send(None)
+    except StopIteration:
+        return
+    raise RuntimeError("a caller that should block has suspended")

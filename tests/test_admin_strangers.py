@@ -1,0 +1,175 @@
+"""The admin and what is not under its control: words of strangers, dead servers, languages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+from django.utils import translation
+
+from django_redis_lock import lock
+from django_redis_lock.admin.tickets import Ticket
+from example_project.embedded import EmbeddedServer, free_port
+from tests.admin_tools import (
+    LIST,
+    RELEASE,
+    hold_as,
+    names,
+    page_of,
+    root,
+    ticket,
+)
+from tests.settings import REDIS, server_url
+
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("server")]
+
+
+# Words of strangers.
+
+NASTY = "<script>alert(1)</script>"
+
+
+def test_names_and_metadata_are_escaped(client: redis.Redis) -> None:
+    """Whatever a program writes into a lock, it stays text on every page."""
+    hold_as(
+        client,
+        NASTY,
+        host=NASTY,
+        thread=NASTY,
+        task_id=NASTY,
+        task_name=NASTY,
+        metadata={NASTY: NASTY},
+    )
+    browser = root()
+    pages = [
+        browser.get(f"{LIST}?task={NASTY}&q={NASTY}"),
+        browser.get(page_of(NASTY)),
+        browser.post(RELEASE, {"_selected_action": ticket(NASTY)}),
+        browser.post(RELEASE, {"_selected_action": str(Ticket("default", NASTY, "gone"))}),
+        browser.post(
+            RELEASE,
+            {"_selected_action": ticket(NASTY), "confirmed": "yes", "reason": NASTY},
+            follow=True,
+        ),
+        browser.get(page_of(NASTY)),
+        browser.get(page_of(NASTY, view="history")),
+        browser.get("/admin/"),
+    ]
+    for page in pages:
+        text = page.content.decode()
+        assert page.status_code == 200
+        assert NASTY not in text
+        assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
+
+
+def test_invisible_characters_are_shown(client: redis.Redis) -> None:
+    """Nothing can hide behind control characters, or turn the direction of the line."""
+    hold_as(client, "a\u202eb", host="h\x1b[31m", thread="t\x00", metadata={"k\u2066": "v\x9b"})
+    browser = root()
+    for page in (browser.get(LIST), browser.get(page_of("a\u202eb"))):
+        text = page.content.decode()
+        assert "a\\u202eb" in text
+        assert "h\\x1b[31m" in text
+        assert not any(character in text for character in "\u202e\x1b\x00\x9b\u2066")
+
+
+# Servers that don't answer.
+
+
+@pytest.fixture
+def broken(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One alias that works, one whose server is away, and one that is written wrongly."""
+    monkeypatch.setattr("django_redis_lock.protocol.RETRY_PAUSES", ())
+    settings.LOCKS = {
+        "default": {"BACKEND": REDIS, "LOCATION": server_url()},
+        "away": {"BACKEND": REDIS, "LOCATION": f"redis://bob:s3cret@127.0.0.1:{free_port()}/0"},
+        "wrong": {"BACKEND": REDIS, "LOCATION": "ftp://bob:s3cret@nowhere"},
+    }
+
+
+@pytest.mark.usefixtures("broken")
+def test_a_server_that_is_away_is_named_and_the_others_are_listed(name: str) -> None:
+    """The page opens, says which alias is away, and shows what the others hold."""
+    lock(name, timeout=60).acquire()
+    client = root()
+    page = client.get(LIST)
+    assert page.status_code == 200
+    assert names(page) == [name]
+    text = page.content.decode()
+    for alias in ("away", "wrong"):
+        assert f"The backend “{alias}” can't be asked" in text
+    for path in (page_of("x", using="away"), page_of("x", using="wrong")):
+        page = client.get(path)
+        assert page.status_code == 200
+        text += page.content.decode()
+        assert "can't be asked" in page.content.decode()
+    assert "s3cret" not in text
+
+
+@pytest.mark.usefixtures("broken")
+def test_a_release_on_a_server_that_is_away(name: str) -> None:
+    """The confirmation leaves it out and says so; a release that is sent anyway is reported."""
+    lock(name, timeout=60).acquire()
+    client = root()
+    away = str(Ticket("away", "x", "0123456789abcdef"))
+    page = client.post(RELEASE, {"_selected_action": [ticket(name), away]})
+    assert [shown["name"] for shown in page.context["held"]] == [name]
+    assert "The backend “away” can't be asked" in page.content.decode()
+
+
+def test_a_server_that_goes_away_comes_back(own_server: EmbeddedServer, settings: Any) -> None:
+    """The page needs no restart."""
+    settings.LOCKS = {"default": {"BACKEND": REDIS, "LOCATION": own_server.url()}}
+    lock("a", timeout=60).acquire()
+    client = root()
+    assert names(client.get(LIST)) == ["a"]
+    own_server.kill()
+    page = client.get(LIST)
+    assert page.status_code == 200
+    assert "The backend “default” can't be asked" in page.content.decode()
+    own_server.restart()
+    lock("b", timeout=60).acquire()
+    assert names(client.get(LIST)) == ["b"]
+
+
+def test_settings_that_are_wrong_altogether(settings: Any) -> None:
+    """Even then the page says what is wrong."""
+    client = root()
+    settings.LOCKS = ["default"]
+    page = client.get(LIST)
+    assert page.status_code == 200
+    assert "LOCKS must be a dict of aliases" in page.content.decode()
+
+
+@pytest.fixture
+def foreign() -> Iterator[None]:
+    """Whatever language a page was in, the next test is in English."""
+    yield
+    translation.deactivate()
+
+
+@pytest.mark.usefixtures("foreign")
+@pytest.mark.parametrize(
+    ("language", "words"),
+    [
+        ("de", ("Gehaltene Sperren", "Inhaber", "Name, Host, Task oder Metadaten")),
+        ("zh-hans", ("已持有的锁", "持有者")),
+    ],
+)
+def test_other_languages(language: str, words: tuple[str, ...], name: str) -> None:
+    """The pages speak the reader's language."""
+    lock(name, timeout=60).acquire()
+    page = root().get(LIST, headers={"Accept-Language": language}).content.decode()
+    for word in words:
+        assert word in page
+
+
+@pytest.mark.usefixtures("foreign")
+def test_right_to_left(name: str) -> None:
+    """A language that is written from right to left turns the page, and not the names."""
+    lock(name, timeout=60).acquire()
+    page = root().get(LIST, headers={"Accept-Language": "he"}).content.decode()
+    assert 'dir="rtl"' in page
+    assert f">{name}</bdi>" in page

@@ -1,0 +1,705 @@
+"""The guard where children, workers and messages die, are stopped, or come twice."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import celery
+import pytest
+import redis
+from celery import states
+from celery.exceptions import SoftTimeLimitExceeded, TaskRevokedError, TimeLimitExceeded
+from kombu import Connection
+
+from django_redis_lock import Holder, lock, locks
+from django_redis_lock.celery import deaths
+from django_redis_lock.celery.family import FAMILY
+from example_project.embedded import EmbeddedServer
+from tests import celery_deaths_app as tasks
+from tests.celery_deaths_app import UNACKED, app
+from tests.celery_deaths_settings import PROXY
+from tests.celery_worker import WAIT, Worker, alive, events, free, go, running_worker, started
+from tests.proxy import Proxy
+from tests.settings import PORT, server_url
+from tests.tools import Child, eventually, waiters
+
+SETTINGS = {"DJANGO_SETTINGS_MODULE": "tests.celery_deaths_settings"}
+AT_ONCE = 3.0
+"""Seconds within which a lock is free that nobody holds any more; a tenth of its lease."""
+
+
+@contextlib.contextmanager
+def worker_of_deaths(directory: Path, *options: str, **more: Any) -> Iterator[Worker]:
+    """Run a worker of the app of these tests."""
+    environment = {**SETTINGS, **more.pop("environment", {})}
+    more = {"app": "tests.celery_deaths_app", "queue": "deaths", "concurrency": 2, **more}
+    with running_worker(directory, *options, environment=environment, **more) as worker:
+        yield worker
+
+
+@pytest.fixture(scope="module")
+def server_of_deaths(session_server: EmbeddedServer) -> Iterator[EmbeddedServer]:
+    """The session's server, empty for this module."""
+    with redis.Redis.from_url(session_server.url()) as client:
+        client.flushall()
+    yield session_server
+    locks.reset()
+    app.pool.force_close_all(close_pool=False)
+    app.backend.client.connection_pool.disconnect()
+
+
+@pytest.fixture(scope="module")
+def proxy() -> Iterator[Proxy]:
+    """A proxy between the worker and the server, for the tasks that go by it."""
+    with Proxy(PORT) as proxy:
+        yield proxy
+
+
+@pytest.fixture(scope="module")
+def worker(
+    server_of_deaths: EmbeddedServer, proxy: Proxy, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Worker]:
+    """A worker with child processes that tests may kill."""
+    directory = tmp_path_factory.mktemp("worker")
+    environment = {PROXY: str(proxy.port), "LOCK_TEST_PATIENCE": "1"}
+    with worker_of_deaths(directory, concurrency=6, environment=environment) as worker:
+        yield worker
+
+
+@pytest.fixture
+def client(server_of_deaths: EmbeddedServer) -> Iterator[redis.Redis]:
+    """The database in which tasks and tests signal to each other, empty."""
+    with events() as client:
+        client.flushdb()
+        yield client
+
+
+def holder_of(name: str) -> Holder:
+    """Return who holds a lock."""
+    holder = locks["default"].holder(name)
+    assert holder is not None
+    return holder
+
+
+def free_beyond_the_proxy(name: str) -> None:
+    """Wait until a lock is free that was taken by way of the proxy."""
+    with redis.Redis.from_url(server_url()) as server:
+        eventually(lambda: not server.exists(f"proxied:{name}"), f"{name} free")
+
+
+def check_one_at_a_time(client: redis.Redis, name: str, runs: int) -> None:
+    """Check how often a task began, and that each time no other run of it was alive."""
+    assert client.lrange(f"overlaps:{name}", 0, -1) == []
+    assert int(client.get(f"runs:{name}") or 0) == runs
+
+
+def deliver_again(worker: Worker, result: Any) -> None:
+    """Deliver what is not acknowledged once more, as the broker does when its time is up.
+
+    Wait until the delivery finds the first one running.
+    """
+    words = f"[{result.id}] waits: lock"
+    before = len(worker.lines(words))
+    options = {**UNACKED, "visibility_timeout": 0}
+    with Connection(server_url(10), transport_options=options) as connection:
+        connection.default_channel.qos.restore_visible(interval=1)
+    eventually(lambda: len(worker.lines(words)) > before, "another delivery")
+
+
+def waiting(name: str) -> None:
+    """Wait until somebody waits for a lock."""
+    eventually(lambda: waiters(name) == 1, f"a waiter for {name}")
+
+
+def acknowledged() -> None:
+    """Wait until no message is waiting or in the hands of a worker."""
+    with redis.Redis.from_url(server_url(10)) as broker:
+        eventually(
+            lambda: not broker.llen("deaths") and not broker.hlen(UNACKED["unacked_key"]),
+            "all messages acknowledged",
+        )
+
+
+def succeeded(result: Any) -> None:
+    """Wait until a task has succeeded, whatever became of an earlier run of it."""
+    eventually(lambda: app.AsyncResult(result.id).state == states.SUCCESS, "success")
+
+
+# Children that die.
+
+
+def kill(client: redis.Redis, name: str, pid: int) -> None:
+    """Kill a worker's child."""
+    os.kill(pid, signal.SIGKILL)
+
+
+def exit_with(status: int) -> Callable[[redis.Redis, str, int], None]:
+    """Let a worker's child end itself, without a word to its parent."""
+    return lambda client, name, pid: go(client, name, say=f"exit {status}")
+
+
+@pytest.mark.parametrize(
+    "end", [kill, exit_with(0), exit_with(1)], ids=["SIGKILL", "os._exit(0)", "os._exit(1)"]
+)
+def test_dead_child_frees_its_lock_at_once(
+    client: redis.Redis, worker: Worker, name: str, end: Callable[..., None]
+) -> None:
+    """Whatever a child dies of, its lock is free long before its lease ends."""
+    tasks.work.delay(name)
+    pid = started(client, name)
+    assert holder_of(name).pid == pid
+    assert holder_of(name).ttl > 20
+    end(client, name, pid)
+    died = time.monotonic()
+    free(name)
+    assert time.monotonic() - died < AT_ONCE
+    again = tasks.work.delay(name)
+    go(client, name)
+    assert again.get(timeout=WAIT) == "go"
+    check_one_at_a_time(client, name, runs=2)
+
+
+def test_dead_child_takes_nobody_elses_lock_along(
+    client: redis.Redis, worker: Worker, name: str
+) -> None:
+    """A lock that was broken and taken anew stays with its new holders when the old one dies."""
+    of_test, of_task, witness = f"{name}-test", f"{name}-task", f"{name}-witness"
+    for each in (of_test, of_task, witness):
+        tasks.work.delay(each)
+    first, second, third = [started(client, each) for each in (of_test, of_task, witness)]
+    for each in (of_test, of_task):
+        locks["default"].force_release(each)
+    successor = tasks.work.delay(of_task)
+    assert started(client, of_task) != second
+    with lock(of_test, blocking=False) as ours:
+        os.kill(first, signal.SIGKILL)
+        os.kill(second, signal.SIGKILL)
+        eventually(lambda: not alive(first) and not alive(second))
+        os.kill(third, signal.SIGKILL)
+        free(witness)  # so the dead have been seen to
+        ours.ensure_held()
+        assert holder_of(of_task).task_id == successor.id
+    go(client, of_task)
+    assert successor.get(timeout=WAIT) == "go"
+
+
+def test_lock_of_the_dead_is_freed_by_its_token(
+    server_of_deaths: EmbeddedServer, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One who takes the lock between the look at its holder and its release keeps it."""
+    program = "lock(sys.argv[1], metadata={'worker': sys.argv[2]}).acquire(); os._exit(0)"
+    with Child(program, name, FAMILY) as child:
+        child.end()
+    backend = locks["default"]
+    dead = holder_of(name)
+    assert dead.pid == child.pid
+    successor = lock(name)
+
+    def holders_of_a_moment_ago() -> list[Holder]:
+        backend.force_release(name)
+        assert successor.acquire(blocking=False)
+        return [dead]
+
+    monkeypatch.setattr(backend, "holders", holders_of_a_moment_ago)
+    deaths.ChildWatch(None, "default").end()
+    successor.release()
+
+
+def test_silent_server_does_not_hold_up_the_locks_of_another(
+    client: redis.Redis, worker: Worker, proxy: Proxy, name: str
+) -> None:
+    """Where the locks of one alias can't be freed, those of the others are, at once."""
+    tasks.proxied.delay(name)
+    others = [f"{name}-{number}" for number in range(2)]
+    for other in others:
+        tasks.work.delay(other)
+    os.kill(started(client, name), signal.SIGKILL)
+    free_beyond_the_proxy(name)  # by a connection of the worker, which is silent from now on
+    proxy.silence()
+    try:
+        for other in others:
+            os.kill(started(client, other), signal.SIGKILL)
+            died = time.monotonic()
+            free(other)
+            assert time.monotonic() - died < AT_ONCE
+    finally:
+        proxy.cut()
+
+
+LOST = [tasks.requeued, tasks.requeued_whole]
+if celery.VERSION >= (5, 7):
+    LOST += [tasks.retried, tasks.retried_whole]
+
+
+def test_task_of_a_dead_child_that_comes_again_runs(
+    client: redis.Redis, worker: Worker, name: str
+) -> None:
+    """A message that is requeued or sent again for a dead child is no duplicate of the dead."""
+    sent = [(f"{name}-{task.name}", task) for task in LOST]
+    results = [task.delay(each) for each, task in sent]
+    for each, _ in sent:
+        os.kill(started(client, each), signal.SIGKILL)
+    for each, _ in sent:
+        started(client, each)
+        go(client, each)
+    assert [result.get(timeout=WAIT) for result in results] == ["go"] * len(sent)
+    for each, _ in sent:
+        check_one_at_a_time(client, each, runs=2)
+        free(each)
+    acknowledged()
+
+
+def test_killed_workers_task_runs_once_more_after_its_lease(
+    client: redis.Redis, name: str, tmp_path: Path
+) -> None:
+    """Nobody knows that a whole worker is dead: its message waits out the lease, and runs once."""
+    queue = f"queue-{name}"
+    with contextlib.ExitStack() as stack:
+        workers = {}
+        for number in range(2):
+            directory = tmp_path / str(number)
+            directory.mkdir()
+            worker = stack.enter_context(worker_of_deaths(directory, queue=queue))
+            workers[worker.process.pid] = worker
+        result = tasks.brief.apply_async((name,), queue=queue)
+        dead = workers.pop(os.getpgid(started(client, name)))
+        os.killpg(dead.process.pid, signal.SIGKILL)
+        dead.process.wait()
+        holder = holder_of(name)
+        (other,) = workers.values()
+        deliver_again(other, result)
+        started(client, name)
+        assert holder.expires_at is not None
+        assert holder_of(name).acquired_at >= holder.expires_at
+        go(client, name)
+        assert result.get(timeout=WAIT) == "go"
+        acknowledged()
+        assert other.lines(f"[{result.id}] takes over lock")
+    check_one_at_a_time(client, name, runs=2)
+
+
+# Messages that come twice.
+
+
+def test_message_delivered_twice_is_dropped_when_the_first_succeeds(
+    client: redis.Redis, worker: Worker, name: str
+) -> None:
+    """Deliveries of a running task wait for its end, and then have nothing to do."""
+    result = tasks.late.delay(name)
+    started(client, name)
+    for _ in range(2):
+        deliver_again(worker, result)
+    go(client, name)
+    assert result.get(timeout=WAIT) == "go"
+    acknowledged()
+    check_one_at_a_time(client, name, runs=1)
+    free(name)
+
+
+def test_message_delivered_twice_runs_when_the_first_dies(
+    client: redis.Redis, worker: Worker, name: str
+) -> None:
+    """A delivery that waited for a run that died carries the task out."""
+    result = tasks.late.delay(name)
+    pid = started(client, name)
+    deliver_again(worker, result)
+    os.kill(pid, signal.SIGKILL)
+    started(client, name)
+    go(client, name)
+    succeeded(result)
+    acknowledged()
+    check_one_at_a_time(client, name, runs=2)
+
+
+def test_message_delivered_twice_comes_again_until_the_first_ends(
+    client: redis.Redis, worker: Worker, name: str
+) -> None:
+    """A delivery that waited in vain makes room for other tasks, and is not lost."""
+    result = tasks.late.delay(name)
+    pid = started(client, name)
+    deliver_again(worker, result)
+    eventually(lambda: len(worker.lines(f"[{result.id}] waits: lock")) == 2, "it came again")
+    assert len(worker.lines(f"[{result.id}] received")) == 3
+    os.kill(pid, signal.SIGKILL)
+    started(client, name)
+    go(client, name)
+    succeeded(result)
+    acknowledged()
+    check_one_at_a_time(client, name, runs=2)
+
+
+# Time limits.
+
+
+def test_hard_time_limit_lets_nobody_begin_before_the_child_is_dead(
+    client: redis.Redis, worker: Worker, name: str
+) -> None:
+    """The next begins when a body was ended, or, where it can't be, its process; then at once."""
+    limited = {
+        f"{name}-waiting": tasks.work.apply_async((f"{name}-waiting",), time_limit=1),
+        f"{name}-busy": tasks.work.apply_async((f"{name}-busy", math.inf), time_limit=1),
+    }
+    pids = {each: started(client, each) for each in limited}
+    successors = {each: tasks.successor.delay(each) for each in limited}
+    for each in limited:
+        began = started(client, each)
+        assert began != pids[each]
+    assert not alive(pids[f"{name}-busy"])
+    for each, result in limited.items():
+        with pytest.raises(TimeLimitExceeded):
+            result.get(timeout=WAIT)
+        go(client, each)
+        assert successors[each].get(timeout=WAIT) == "go"
+        check_one_at_a_time(client, each, runs=2)
+
+
+def test_soft_time_limit_in_the_body_frees_the_lock(
+    client: redis.Redis, worker: Worker, name: str
+) -> None:
+    """The exception is the task's, and the lock is free."""
+    result = tasks.work.apply_async((name,), soft_time_limit=1)
+    started(client, name)
+    with pytest.raises(SoftTimeLimitExceeded):
+        result.get(timeout=WAIT)
+    free(name)
+
+
+def test_soft_time_limit_while_acquiring_leaves_no_waiter(
+    client: redis.Redis, worker: Worker, name: str
+) -> None:
+    """One who is stopped while it waits for the lock leaves the line, and the task fails so."""
+    with lock(name) as ours:
+        result = tasks.successor.apply_async((name,), soft_time_limit=1)
+        waiting(name)
+        with pytest.raises(SoftTimeLimitExceeded):
+            result.get(timeout=WAIT)
+        eventually(lambda: waiters(name) == 0, "no waiter")
+        ours.ensure_held()
+    assert locks["default"].holder(name) is None
+    check_one_at_a_time(client, name, runs=0)
+
+
+def test_soft_time_limit_while_releasing_keeps_the_result(
+    client: redis.Redis, worker: Worker, proxy: Proxy, name: str
+) -> None:
+    """Work that is done stays done, and its lock is released as soon as the server answers."""
+    result = tasks.proxied.apply_async((name,), soft_time_limit=2)
+    started(client, name)
+    proxy.silence()
+    try:
+        go(client, name)
+        assert result.get(timeout=WAIT) == "go"
+        ended = time.monotonic()
+        free_beyond_the_proxy(name)
+        assert time.monotonic() - ended < AT_ONCE
+    finally:
+        proxy.cut()
+    assert worker.lines(f"[{result.id}] had ended when its soft time limit struck")
+
+
+# Messages that are revoked, expire or vanish.
+
+
+def revoke(*results: Any, **options: Any) -> None:
+    """Revoke tasks, and wait for the worker's word that it knows."""
+    ids = [result.id for result in results]
+    assert app.control.revoke(ids, reply=True, limit=1, timeout=WAIT, **options)
+
+
+def test_lock_of_a_message_that_is_revoked_or_expires_is_freed(
+    client: redis.Redis, worker: Worker, name: str
+) -> None:
+    """A message that never runs frees the lock that was taken when it was sent, and no other."""
+    places = {
+        f"{name}-{ending}-{task.name}": (ending, task)
+        for ending in ("revoked", "expired", "broken")
+        for task in (tasks.queued, tasks.whole)
+    }
+    results, named = {}, {}
+    for each, (ending, task) in places.items():
+        options = {"countdown": 1, **({"expires": 0.5} if ending == "expired" else {})}
+        results[each] = task.apply_async((each,), **options)
+        named[each] = f"{each}:queued" if task is tasks.queued else each
+        assert holder_of(named[each]).task_id == results[each].id
+    broken = {each for each, (ending, _) in places.items() if ending == "broken"}
+    with contextlib.ExitStack() as stack:
+        for each in broken:
+            locks["default"].force_release(named[each])
+        taken = [stack.enter_context(lock(named[each], blocking=False)) for each in broken]
+        revoke(*(results[each] for each, (ending, _) in places.items() if ending != "expired"))
+        sent = time.monotonic()
+        for each in places.keys() - broken:
+            free(named[each])
+        assert time.monotonic() - sent < 1 + AT_ONCE
+        for each in places:
+            with pytest.raises(TaskRevokedError):
+                results[each].get(timeout=WAIT)
+        for ours in taken:
+            ours.ensure_held()
+    for each in places:
+        check_one_at_a_time(client, each, runs=0)
+
+
+@pytest.mark.parametrize("how", ["SIGTERM", "SIGKILL"])
+def test_lock_of_a_run_that_is_revoked_is_freed_after_it_ended(
+    client: redis.Redis, worker: Worker, name: str, how: str
+) -> None:
+    """Celery tells of the revocation before the child has died; the lock waits for that."""
+    busy, idle = f"{name}-busy", f"{name}-idle"
+    runs = {busy: tasks.whole.delay(busy, 1.5), idle: tasks.whole.delay(idle)}
+    pids = {each: started(client, each) for each in runs}
+    successors = {each: tasks.successor.delay(each) for each in runs}
+    for each in runs:
+        waiting(each)
+    revoke(*runs.values(), terminate=True, signal=how)
+    revoked = time.monotonic()
+    for each in runs:
+        assert started(client, each) != pids[each]
+        go(client, each)
+        assert successors[each].get(timeout=WAIT) == "go"
+        check_one_at_a_time(client, each, runs=2)
+    assert time.monotonic() - revoked < 1.5 + AT_ONCE
+
+
+def test_lock_of_a_purged_message_is_bounded_and_can_be_broken(
+    client: redis.Redis, worker: Worker, name: str
+) -> None:
+    """A message that vanished holds its place for its lease, or until somebody breaks it."""
+    queue = f"queue-{name}"
+    short, long, expiring = f"{name}-short", f"{name}-long", f"{name}-expiring"
+    tasks.impatient.apply_async((short,), queue=queue)
+    tasks.queued.apply_async((long,), queue=queue)
+    tasks.queued.apply_async((expiring,), queue=queue, expires=10)
+    with Connection(server_url(10)) as connection:
+        assert connection.default_channel.queue_purge(queue) == 3
+    assert 14 < holder_of(f"{expiring}:queued").ttl <= 15
+    assert 50 < holder_of(f"{long}:queued").ttl <= 60
+    lost = holder_of(f"{long}:queued")
+    assert tasks.queued.delay(long).id == lost.task_id
+    assert locks["default"].force_release(f"{long}:queued", lost.token_id) is not None
+    until = time.monotonic() + holder_of(f"{short}:queued").ttl
+    with lock(f"{short}:queued", blocking_timeout=WAIT):
+        assert time.monotonic() - until < 0.1
+    for each, task in ((short, tasks.impatient), (long, tasks.queued)):
+        result = task.delay(each)
+        go(client, each)
+        assert result.get(timeout=WAIT) == "go"
+        check_one_at_a_time(client, each, runs=1)
+
+
+# Workers that are shut down.
+
+
+def test_warm_shutdown_lets_tasks_end_and_leaves_no_lock(
+    client: redis.Redis, name: str, tmp_path: Path
+) -> None:
+    """A worker that gets TERM waits for what it runs, which frees its locks."""
+    queue = f"queue-{name}"
+    with worker_of_deaths(tmp_path, queue=queue) as worker:
+        results = {}
+        for each, task in ((f"{name}-early", tasks.work), (f"{name}-late", tasks.late)):
+            results[each] = task.apply_async((each,), queue=queue)
+            started(client, each)
+        worker.process.send_signal(signal.SIGTERM)
+        eventually(lambda: worker.lines("Warm shutdown"), "the shutdown")
+        for each, result in results.items():
+            assert holder_of(each).task_id == result.id
+            go(client, each)
+        worker.process.wait(WAIT)
+        assert [locks["default"].holder(each) for each in results] == [None, None]
+        assert [result.get(timeout=WAIT) for result in results.values()] == ["go", "go"]
+
+
+@pytest.mark.parametrize(
+    ("sent", "environment"),
+    [(signal.SIGQUIT, {}), (signal.SIGTERM, {"REMAP_SIGTERM": "SIGQUIT"})],
+    ids=["QUIT", "TERM as QUIT"],
+)
+def test_cold_shutdown_leaves_no_lock_beyond_its_lease(
+    client: redis.Redis,
+    name: str,
+    tmp_path: Path,
+    sent: signal.Signals,
+    environment: dict[str, str],
+) -> None:
+    """What is cut off frees its lock on the way out, or, where it can't, with its lease."""
+    early, late, busy = f"{name}-early", f"{name}-late", f"{name}-busy"
+    queue = f"queue-{name}"
+    with worker_of_deaths(tmp_path, queue=queue, concurrency=3, environment=environment) as worker:
+        for each, task, *args in ((early, tasks.work), (late, tasks.late), (busy, tasks.brief, 4)):
+            task.apply_async((each, *args), queue=queue)
+            started(client, each)
+        lease_end = time.monotonic() + holder_of(busy).ttl
+        worker.process.send_signal(sent)
+        sent_at = time.monotonic()
+        free(early)
+        free(late)
+        assert time.monotonic() - sent_at < AT_ONCE
+        free(busy)
+        assert time.monotonic() - lease_end < 0.5
+        worker.process.wait(WAIT)
+        assert [locks["default"].holder(each) for each in (early, late, busy)] == [None] * 3
+    for each in (early, late, busy):
+        check_one_at_a_time(client, each, runs=1)
+
+
+@pytest.mark.parametrize("timeout", [1] if celery.VERSION >= (5, 5) else [])
+def test_soft_shutdown_leaves_no_lock(
+    client: redis.Redis, name: str, tmp_path: Path, timeout: int
+) -> None:
+    """What ends in time ends well; the rest is cut off; the locks of both are free."""
+    ending, cut_off = f"{name}-ending", f"{name}-cut-off"
+    options = ("--", f"worker_soft_shutdown_timeout={timeout}")
+    queue = f"queue-{name}"
+    with worker_of_deaths(tmp_path, *options, queue=queue) as worker:
+        results = {}
+        for each in (ending, cut_off):
+            results[each] = tasks.late.apply_async((each,), queue=queue)
+            started(client, each)
+        worker.process.send_signal(signal.SIGQUIT)
+        eventually(lambda: worker.lines("Initiating Soft Shutdown"), "the shutdown")
+        go(client, ending)
+        assert results[ending].get(timeout=WAIT) == "go"
+        assert holder_of(cut_off).task_id == results[cut_off].id
+        free(ending)
+        free(cut_off)
+        worker.process.wait(WAIT)
+    for each in (ending, cut_off):
+        check_one_at_a_time(client, each, runs=1)
+
+
+# Pools whose tasks share a process.
+
+
+@pytest.mark.parametrize("pool", ["threads", "gevent", "eventlet"])
+def test_tasks_of_one_process_have_locks_of_their_own(
+    client: redis.Redis, name: str, tmp_path: Path, pool: str
+) -> None:
+    """Keys run side by side, duplicates are skipped or wait, and nobody ends another's hold."""
+    queue = f"queue-{name}"
+    one, two, three = f"{name}-one", f"{name}-two", f"{name}-three"
+    with worker_of_deaths(tmp_path, pool=pool, queue=queue, concurrency=8) as worker:
+        first = tasks.work.apply_async((one,), queue=queue)
+        second = tasks.work.apply_async((two,), queue=queue)
+        third = tasks.late.apply_async((three,), queue=queue)
+        assert {started(client, each) for each in (one, two, three)} == {worker.process.pid}
+        before = {each: holder_of(each) for each in (one, two, three)}
+        assert [holder.task_id for holder in before.values()] == [first.id, second.id, third.id]
+        assert len({holder.token_id for holder in before.values()}) == 3
+        duplicates = [tasks.work.apply_async((one,), queue=queue) for _ in range(3)]
+        for duplicate in duplicates:
+            assert duplicate.get(timeout=WAIT)["holder"]["task_id"] == first.id
+        fourth = tasks.successor.apply_async((one,), queue=queue)
+        waiting(one)
+        deliver_again(worker, third)
+        go(client, one, say="look")
+        assert first.get(timeout=WAIT) == {
+            "fence": before[one].fence,
+            "lost": False,
+            "error": None,
+        }
+        started(client, one)
+        assert holder_of(one).task_id == fourth.id
+        assert holder_of(two).token_id == before[two].token_id
+        for each, result in ((one, fourth), (two, second), (three, third)):
+            go(client, each)
+            assert result.get(timeout=WAIT) == "go"
+        eventually(lambda: worker.lines(f"[{third.id}] ignored"), "the second delivery dropped")
+        for each, runs in ((one, 2), (two, 1), (three, 1)):
+            free(each)
+            check_one_at_a_time(client, each, runs)
+
+
+def test_solo_pool_shares_keys_with_other_workers(
+    client: redis.Redis, worker: Worker, name: str, tmp_path: Path
+) -> None:
+    """A worker without children has one owner of each execution as well."""
+    queue = f"queue-{name}"
+    one, two = f"{name}-one", f"{name}-two"
+    with worker_of_deaths(tmp_path, pool="solo", queue=queue) as solo:
+        first = tasks.work.apply_async((one,), queue=queue)
+        next_one = tasks.work.apply_async((one,), queue=queue)
+        assert started(client, one) == solo.process.pid
+        assert tasks.work.delay(one).get(timeout=WAIT)["holder"]["pid"] == solo.process.pid
+        second = tasks.work.delay(two)
+        started(client, two)
+        before = holder_of(one)
+        go(client, one)
+        assert first.get(timeout=WAIT) == "go"
+        started(client, one)
+        assert holder_of(one).task_id == next_one.id
+        assert (holder_of(one).fence or 0) > (before.fence or 0)
+        skipped = tasks.work.apply_async((two,), queue=queue)
+        go(client, one)
+        assert next_one.get(timeout=WAIT) == "go"
+        assert skipped.get(timeout=WAIT)["holder"]["task_id"] == second.id
+        go(client, two)
+        assert second.get(timeout=WAIT) == "go"
+    check_one_at_a_time(client, one, runs=2)
+    check_one_at_a_time(client, two, runs=1)
+
+
+# Leases that end while the task runs.
+
+
+LOST_IN_THE_BODY = {"lost": True, "error": "LockLost"}
+
+
+def test_run_that_outlives_its_lease_knows_it_and_frees_nobody(
+    client: redis.Redis, worker: Worker, name: str
+) -> None:
+    """The body can see that its lock is lost; the run that has it now keeps it."""
+    old = tasks.fixed.delay(name)
+    started(client, name)
+    fence = holder_of(name).fence
+    free(name)
+    new = tasks.work.delay(name)
+    started(client, name)
+    go(client, name, say="look")  # the one who waits longer hears it
+    assert old.get(timeout=WAIT) == {"fence": fence, **LOST_IN_THE_BODY}
+    assert client.blpop([f"lost:{name}"], timeout=WAIT) == (f"lost:{name}", old.id)
+    assert worker.lines(f"[{old.id}] runs on without its lock")
+    assert worker.lines(f"[{old.id}] ran, but its lock was not released")
+    assert holder_of(name).task_id == new.id
+    go(client, name, say="look")
+    assert new.get(timeout=WAIT)["error"] is None
+    free(name)
+
+
+def test_child_that_stood_still_finds_its_loss_and_leaves_its_successor_alone(
+    client: redis.Redis, worker: Worker, name: str
+) -> None:
+    """Nothing renews the lease of a stopped process, or of one that holds the GIL in C."""
+    stopped, busy = f"{name}-stopped", f"{name}-busy"
+    asleep = tasks.brief.delay(stopped)
+    pid = started(client, stopped)
+    fence = holder_of(stopped).fence
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        computing = tasks.brief.delay(busy, 4.5)
+        started(client, busy)
+        with contextlib.ExitStack() as stack:
+            ours = [
+                stack.enter_context(lock(each, blocking_timeout=WAIT)) for each in (stopped, busy)
+            ]
+            assert not computing.ready()
+            os.kill(pid, signal.SIGCONT)
+            assert client.blpop([f"lost:{stopped}"], timeout=WAIT)[1] == asleep.id
+            assert client.blpop([f"lost:{busy}"], timeout=WAIT)[1] == computing.id
+            go(client, stopped, say="look")
+            assert asleep.get(timeout=WAIT) == {"fence": fence, **LOST_IN_THE_BODY}
+            known = computing.get(timeout=WAIT)
+            assert {**known, "fence": None} == {"fence": None, **LOST_IN_THE_BODY}
+            for each in ours:
+                each.ensure_held()
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    for result in (asleep, computing):
+        assert worker.lines(f"[{result.id}] ran, but its lock was not released")

@@ -1,0 +1,271 @@
+"""Every way to connect: protocols, parsers, passwords, sockets, TLS, pools."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+import ipaddress
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from django_redis_lock import lock, locks
+from django_redis_lock.exceptions import LockUnavailable
+from example_project.embedded import EmbeddedServer
+from tests.tools import Background, Child, eventually, waiters
+
+
+def exercise(name: str) -> None:
+    """Take every kind of path to the server: hold, wait, renew, list, break; sync and async."""
+    with lock(name, timeout=20) as held:
+        held.extend(5)
+        held.ensure_held()
+        assert [holder.name for holder in locks["default"].holders()] == [name]
+        waiting = Background(lock(name, timeout=20).acquire)
+        eventually(lambda: waiters(name) == 1)
+        assert [item.thread for item in locks["default"].waiting(name)] == [waiting.name]
+    assert waiting.outcome() is True
+    assert locks["default"].force_release(name, by="ключ")
+    assert [entry.by for entry in locks["default"].history(name)] == ["ключ"]
+
+    async def main() -> None:
+        async with lock(name, timeout=20):
+            task = asyncio.create_task(lock(name).aacquire())
+            while (await locks["default"].aholder(name)).waiters == 0:
+                await asyncio.sleep(0.001)
+            assert len(await locks["default"].awaiting(name)) == 1
+        assert await task
+        assert len(await locks["default"].ahistory(name)) == 1
+
+    asyncio.run(main())
+    assert locks["default"].force_release(name)
+
+
+@pytest.mark.parametrize("decode", [False, True], ids=["bytes", "decode_responses"])
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_protocols_and_decoding(
+    name: str, settings: Any, server: EmbeddedServer, protocol: int, decode: bool
+) -> None:
+    """RESP2 and RESP3, with and without decoded responses."""
+    query = f"?protocol={protocol}&decode_responses={decode}"
+    settings.LOCKS = {"default": {"LOCATION": server.url() + query}}
+    exercise(name)
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_through_django_redis(
+    name: str, settings: Any, server: EmbeddedServer, protocol: int
+) -> None:
+    """The options of a django-redis alias apply."""
+    settings.CACHES = {
+        "default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"},
+        "locks": {
+            "BACKEND": "django_redis.cache.RedisCache",
+            "LOCATION": server.url(3),
+            "OPTIONS": {
+                "CONNECTION_POOL_KWARGS": {"protocol": protocol, "decode_responses": True},
+                "SOCKET_TIMEOUT": 2,
+            },
+        },
+    }
+    settings.LOCKS = {"default": {"LOCATION": "locks"}}
+    exercise(name)
+    assert locks["default"].pool.connection_kwargs["db"] == 3
+
+
+def test_default_cache_of_django_redis_without_locks_setting(
+    name: str, settings: Any, server: EmbeddedServer
+) -> None:
+    """Without LOCKS there is one default backend on CACHES["default"]."""
+    settings.CACHES = {
+        "default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": server.url(4)}
+    }
+    del settings.LOCKS
+    exercise(name)
+
+
+@pytest.mark.parametrize("connections", [1, 2])
+def test_small_blocking_pool(
+    name: str, settings: Any, server: EmbeddedServer, connections: int
+) -> None:
+    """A pool of one connection is enough for any number of locks and waiters."""
+    settings.CACHES = {
+        "locks": {
+            "BACKEND": "django_redis.cache.RedisCache",
+            "LOCATION": server.url(connections + 4),
+            "OPTIONS": {
+                "CONNECTION_POOL_CLASS": "redis.BlockingConnectionPool",
+                "CONNECTION_POOL_KWARGS": {"max_connections": connections, "timeout": 5},
+            },
+        },
+    }
+    settings.LOCKS = {"default": {"LOCATION": "locks"}}
+    exercise(name)
+    with lock(name, timeout=20):
+        line = [Background(lambda: _pass_through(name)) for _ in range(20)]
+        eventually(lambda: waiters(name) == 20)
+    for waiting in line:
+        waiting.outcome()
+
+
+def _pass_through(name: str) -> None:
+    with lock(name, timeout=20):
+        pass
+
+
+def test_unix_socket(name: str, settings: Any, own_server: EmbeddedServer) -> None:
+    """A unix socket as URL."""
+    settings.LOCKS = {"default": {"LOCATION": f"unix://{own_server.unix_socket}?db=2"}}
+    exercise(name)
+
+
+def test_password(name: str, settings: Any) -> None:
+    """A password in the URL; without it the error says what the server said."""
+    with EmbeddedServer("--requirepass", "se cret") as server:
+        settings.LOCKS = {"default": {"LOCATION": f"redis://:se%20cret@127.0.0.1:{server.port}/0"}}
+        exercise(name)
+        settings.LOCKS = {"default": {"LOCATION": server.url()}}
+        with pytest.raises(LockUnavailable, match=r"(?i)auth"):
+            lock(name).acquire(blocking=False)
+        locks.reset()
+
+
+def test_acl_user(name: str, settings: Any, own_server: EmbeddedServer) -> None:
+    """A user with only the keys, channels and commands that locks need."""
+    admin = redis.Redis.from_url(own_server.url())
+    commands = (
+        "eval evalsha get set del exists time pttl pexpire persist zadd zrem zrangebyscore "
+        "lpop rpush lpos lrem llen lrange publish subscribe xadd xrevrange "
+        "hello select ping client|setinfo client|setname"
+    )
+    allowed = [f"+{command}" for command in commands.split()]
+    keys = ["~lock:*", "~lock-*", "&lock-grant:*"]
+    admin.execute_command("ACL", "SETUSER", "app", "on", ">secret", *keys, "-@all", *allowed)
+    admin.close()
+    settings.LOCKS = {"default": {"LOCATION": f"redis://app:secret@127.0.0.1:{own_server.port}/0"}}
+    exercise(name)
+
+
+def test_hiredis_or_not(name: str, settings: Any, server: EmbeddedServer) -> None:
+    """The pure Python parser, whichever redis-py prefers here."""
+    from redis._parsers import _RESP2Parser
+
+    settings.CACHES = {
+        "locks": {
+            "BACKEND": "django_redis.cache.RedisCache",
+            "LOCATION": server.url(9),
+            "OPTIONS": {"PARSER_CLASS": f"{_RESP2Parser.__module__}.{_RESP2Parser.__qualname__}"},
+        },
+    }
+    settings.LOCKS = {"default": {"LOCATION": "locks"}}
+    exercise(name)
+
+
+@pytest.fixture
+def tls(server: EmbeddedServer, tmp_path: Path) -> Iterator[tuple[int, Path]]:
+    """A port that speaks TLS for the server, and the file of the certificate to trust.
+
+    The embedded server is built without TLS, so a tunnel of this process's terminates it.
+    """
+    certificate, key = _certificate(tmp_path)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate, key)
+    listener = socket.create_server(("127.0.0.1", 0))
+    open_sockets: list[socket.socket] = [listener]
+
+    def accept() -> None:
+        while True:
+            try:
+                plain, _ = listener.accept()
+            except OSError:
+                return
+            with contextlib.suppress(OSError), plain:
+                client = context.wrap_socket(plain, server_side=True)
+                upstream = socket.create_connection(("127.0.0.1", server.port))
+                open_sockets.extend([client, upstream])
+                for pair in ((client, upstream), (upstream, client)):
+                    threading.Thread(target=_pump, args=pair, daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    yield listener.getsockname()[1], certificate
+    locks.reset()
+    for item in open_sockets:
+        item.close()
+
+
+def _pump(source: socket.socket, target: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(65536):
+            target.sendall(data)
+    for item in (source, target):
+        with contextlib.suppress(OSError):
+            item.shutdown(socket.SHUT_RDWR)
+
+
+def _certificate(directory: Path) -> tuple[Path, Path]:
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]),
+            critical=False,
+        )
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    files = directory / "certificate.pem", directory / "key.pem"
+    files[0].write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    files[1].write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    return files
+
+
+def test_tls(name: str, settings: Any, tls: tuple[int, Path]) -> None:
+    """A ``rediss://`` URL verifies the server's certificate; sync, async and listening."""
+    port, certificate = tls
+    settings.LOCKS = {
+        "default": {"LOCATION": f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={certificate}"}
+    }
+    exercise(name)
+    settings.LOCKS = {"default": {"LOCATION": f"rediss://127.0.0.1:{port}/0"}}
+    with pytest.raises(LockUnavailable, match=r"(?i)certificate"):
+        lock(name).acquire(blocking=False)
+
+
+@pytest.mark.usefixtures("server")
+def test_first_use_imports_nothing() -> None:
+    """A signal handler that raises in an import can leave its lock taken for good, so none runs."""
+    program = """
+        backend = locks["url"]
+        known = set(sys.modules)
+        with lock("first", using="url", timeout=5):
+            backend.holder("first")
+        say(*sorted(set(sys.modules) - known))
+    """
+    with Child(program) as child:
+        assert child.hear() == ""
+        assert child.end() == 0

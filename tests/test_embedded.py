@@ -1,0 +1,72 @@
+"""The embedded server that the demo, the tests and the benchmark run on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import redis
+
+from example_project.embedded import EmbeddedServer, EmbeddedServerError
+from tests.tools import ROOT, eventually
+
+
+def alive(pid: int) -> bool:
+    """Whether a process exists and is no zombie."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def test_start_restart_and_stop() -> None:
+    """It answers once started, comes back on the same port, and is gone after the stop."""
+    with EmbeddedServer(persist=True) as server:
+        pid, port, directory = server.pid, server.port, server.directory
+        with redis.Redis.from_url(server.url()) as client:
+            client.set("a", "b")
+        server.kill()
+        assert not alive(pid)
+        server.restart()
+        assert server.port == port
+        with redis.Redis.from_url(server.url()) as client:
+            assert client.get("a") == b"b"
+        pid = server.pid
+    assert not alive(pid)
+    assert not directory.exists()
+
+
+def test_bad_configuration_shows_the_log() -> None:
+    """A server that does not start says why."""
+    with pytest.raises(EmbeddedServerError, match="no-such-option"):
+        EmbeddedServer("--no-such-option", "1").start()
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_server_dies_with_its_parent(how: signal.Signals) -> None:
+    """However the process ends that started it, the server and its directory go too."""
+    program = (
+        "import sys; from example_project.embedded import EmbeddedServer\n"
+        "server = EmbeddedServer(); server.start()\n"
+        "print(server.pid, server.directory, flush=True); sys.stdin.read()"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
+    assert parent.stdout is not None
+    pid, directory = parent.stdout.readline().split()
+    assert alive(int(pid))
+    os.kill(parent.pid, how)
+    parent.communicate()
+    eventually(lambda: not alive(int(pid)))
+    eventually(lambda: not Path(directory).exists())

@@ -1,0 +1,325 @@
+"""Forked children, gevent, event loops: who owns what, and what each process makes anew."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import multiprocessing
+import os
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+
+from django_redis_lock import Lock, lock, locks
+from django_redis_lock.exceptions import LockNotOwned
+from tests.tools import ROOT, Background, Child, connections, eventually, waiters
+
+pytestmark = [
+    pytest.mark.usefixtures("server"),
+    # A process with threads forks here on purpose, as web servers and Celery's pool do.
+    pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning"),
+]
+
+
+def in_fork(function: Callable[[], Any]) -> Any:
+    """Return what a function returns in a forked child."""
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe()
+
+    def child() -> None:
+        theirs.send(function())
+
+    process = context.Process(target=child)
+    process.start()
+    assert ours.poll(20), "the forked child said nothing"
+    result = ours.recv()
+    process.join(20)
+    return result
+
+
+def test_forked_child_does_not_own_its_parents_lock(name: str) -> None:
+    """A child can neither release nor extend what its parent acquired, by whatever handle."""
+    held = lock(name, timeout=20)
+    held.acquire()
+
+    def child() -> list[Any]:
+        said: list[Any] = [held.owned(), held.remaining, lock(name).acquire(blocking=False)]
+        for operation in (held.release, held.ensure_held, lambda: held.extend(5)):
+            try:
+                operation()
+            except LockNotOwned as error:
+                said.append("parent process" in str(error))
+        return said
+
+    assert in_fork(child) == [False, 0.0, False, True, True, True]
+    held.ensure_held()
+    held.release()
+
+
+def test_forked_child_does_not_renew_or_reenter(name: str) -> None:
+    """The renewal of the parent's locks, and its reentrant entries, stay in the parent."""
+    with lock(name, timeout=20, auto_renew=True, reentrant=True):
+
+        def child() -> list[Any]:
+            from django_redis_lock.renewal import renewer
+
+            again = lock(name, reentrant=True).acquire(blocking=False)
+            return [list(renewer._leases), again]
+
+        assert in_fork(child) == [[], False]
+
+
+def test_forked_child_locks_waits_and_renews_for_itself(name: str) -> None:
+    """After a fork everything works in the child: calls, waiting, renewal, asyncio."""
+    warm = lock(name + ":warm", timeout=20)
+    warm.acquire()
+    waiting = Background(lock(name + ":warm", timeout=20).acquire)
+    eventually(lambda: waiters(name + ":warm") == 1)  # the parent has a listener now
+
+    def child() -> list[Any]:
+        with lock(name, timeout=1, auto_renew=True) as held:
+            first = held._lease.deadline
+            second = Background(lock(name, timeout=20).acquire)
+            eventually(lambda: waiters(name) == 1)
+            eventually(lambda: held._lease.deadline > first)
+        got = second.outcome()
+        locks["default"].force_release(name)
+
+        async def main() -> bool:
+            async with lock(name):
+                return True
+
+        return [got, asyncio.run(main())]
+
+    assert in_fork(child) == [True, True]
+    warm.release()
+    assert waiting.outcome() is True
+
+
+def test_parent_and_child_hand_over(name: str) -> None:
+    """Parent and child are two processes to each other, with a channel each."""
+    held = lock(name, timeout=20)
+    held.acquire()
+    context = multiprocessing.get_context("fork")
+
+    def child() -> None:
+        with lock(name, timeout=20):
+            os._exit(0)
+
+    process = context.Process(target=child)
+    process.start()
+    eventually(lambda: waiters(name) == 1)
+    held.release()
+    process.join(20)
+    assert process.exitcode == 0
+    assert locks["default"].holder(name).pid == process.pid
+
+
+def test_lock_handle_made_before_the_fork_is_usable_after_it(name: str) -> None:
+    """Decorators and handles at module level work in forked workers."""
+
+    @lock(name)
+    def work() -> int:
+        return os.getpid()
+
+    assert work() == os.getpid()
+    assert in_fork(work) != os.getpid()
+
+
+def test_two_event_loops_in_one_process(name: str) -> None:
+    """Loops in two threads wait for each other, and share the one listening connection."""
+    order: list[int] = []
+    ready = threading.Event()
+
+    async def first() -> None:
+        async with lock(name, timeout=20):
+            ready.set()
+            while (await locks["default"].aholder(name)).waiters < 2:
+                await asyncio.sleep(0.001)
+            order.append(1)
+
+    async def second() -> None:
+        async def wait() -> None:
+            async with lock(name, timeout=20):
+                order.append(2)
+
+        await asyncio.gather(wait(), wait())
+
+    one = Background(lambda: asyncio.run(first()))
+    assert ready.wait(10)
+    two = Background(lambda: asyncio.run(second()))
+    one.outcome()
+    two.outcome()
+    assert order == [1, 2, 2]
+
+
+def test_event_loops_that_come_and_go_leave_no_connections(name: str, client: redis.Redis) -> None:
+    """Each loop closes its connection when it shuts down, as async views under WSGI need."""
+
+    async def main() -> None:
+        async with lock(name):
+            pass
+
+    asyncio.run(main())
+    before = connections(client)
+    loops = []
+    for _ in range(10):
+        with asyncio.Runner() as runner:
+            runner.run(main())
+            loops.append(weakref.ref(runner.get_loop()))
+    del runner
+    gc.collect()
+    assert [loop() for loop in loops] == [None] * 10
+    eventually(lambda: connections(client) <= before, "no connection is left")
+
+
+def test_cancelled_release_still_releases(name: str) -> None:
+    """Cancelling an async release does not strand the lock."""
+
+    async def main() -> None:
+        held = lock(name, timeout=20)
+        await held.aacquire()
+        task = asyncio.create_task(held.arelease())
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert not await lock(name).alocked()
+
+    asyncio.run(main())
+
+
+def test_cancelled_acquisitions_strand_nothing(name: str) -> None:
+    """Cancelled at any step, an async acquisition leaves neither lock nor waiter."""
+
+    async def main() -> None:
+        for steps in range(25):
+            task = asyncio.create_task(lock(name, timeout=20).aacquire())
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            task.cancel()
+            try:
+                acquired = await task
+            except asyncio.CancelledError:
+                acquired = False
+            if acquired:
+                await locks["default"].aforce_release(name)
+            assert not await lock(name).alocked(), f"stranded after {steps} steps"
+
+    asyncio.run(main())
+
+
+def test_killed_process_frees_its_lock_with_its_lease(name: str) -> None:
+    """A process that is killed keeps its renewed lock for one lease at the most."""
+    program = """
+        held = lock(sys.argv[1], timeout=1, auto_renew=True)
+        held.acquire()
+        say("held")
+        hear()
+    """
+    with Child(program, name) as child:
+        assert child.hear() == "held"
+        child.process.kill()
+        assert lock(name).acquire(blocking_timeout=5)
+
+
+GEVENT = """
+    import gevent
+    from gevent import Timeout
+    from django_redis_lock.exceptions import LockError
+    name = sys.argv[1]
+    order = []
+
+    def wait(number):
+        with lock(name, timeout=20):
+            order.append(number)
+
+    held = lock(name, timeout=1, auto_renew=True)
+    held.acquire()
+    first = held._lease.deadline
+    line = []
+    for number in range(30):
+        line.append(gevent.spawn(wait, number))
+        while locks["default"].holder(name).waiters <= number:
+            gevent.sleep(0.001)
+    kinds = [entry for entry in client.client_list() if entry["sub"] != "0"]
+    say("listening connections", len(kinds))
+    # A greenlet that is killed, and one whose time is up, leave the line.
+    line.pop(0).kill()
+    with Timeout(0.05, False):
+        lock(name).acquire()
+    say("waiters", locks["default"].holder(name).waiters)
+    while held._lease.deadline <= first:
+        gevent.sleep(0.01)
+    say("renewed")
+    # Two greenlets are two owners, though they share process and thread.
+    held2 = lock(name + "!", reentrant=True)
+    held2.acquire()
+    again = lock(name + "!", reentrant=True, blocking=False)
+    say("reentered", gevent.spawn(again.acquire).get())
+    held.release()
+    gevent.joinall(line)
+    say("order", order == list(range(1, 30)))
+"""
+
+
+def test_gevent(name: str) -> None:
+    """Greenlets wait in order over one connection, are renewed, and can be killed."""
+    before = (
+        "from gevent import monkey; monkey.patch_all()\n"
+        "import redis; from tests.settings import server_url\n"
+        "client = redis.Redis.from_url(server_url(), decode_responses=True)"
+    )
+    with Child(GEVENT, name, before=before) as child:
+        assert [child.hear() for _ in range(5)] == [
+            "listening connections 1",
+            "waiters 29",
+            "renewed",
+            "reentered False",
+            "order True",
+        ]
+
+
+def test_package_imports_without_celery_and_without_django_redis() -> None:
+    """Neither Celery nor django-redis is imported before it is needed."""
+    program = (
+        "import sys; sys.modules['celery'] = None; sys.modules['django_redis'] = None\n"
+        "from django.conf import settings\n"
+        "settings.configure(LOCKS={'default': {'LOCATION': 'redis://127.0.0.1:1'}},"
+        " INSTALLED_APPS=['django_redis_lock'])\n"
+        "import django; django.setup()\n"
+        "from django.core.management import call_command; call_command('check')\n"
+        "from django_redis_lock import lock; lock('a')\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)
+
+
+def test_backend_works_again_after_it_was_closed(name: str) -> None:
+    """Settings that change close a backend; who still uses it can hold and wait as before."""
+    backend = locks["default"]
+
+    def handle() -> Lock:
+        return Lock(lambda: backend, name, timeout=20)
+
+    async def main() -> None:
+        async with handle():
+            task = asyncio.create_task(handle().aacquire())
+            while (await backend.aholder(name)).waiters == 0:
+                await asyncio.sleep(0.001)
+        assert await task
+        await backend.aforce_release(name)
+
+    for _ in range(3):
+        asyncio.run(main())
+        with handle():
+            waiting = Background(handle().acquire)
+            eventually(lambda: backend.holder(name).waiters == 1)
+        assert waiting.outcome() is True
+        backend.force_release(name)
+        backend.close()

@@ -1,0 +1,91 @@
+"""Holder records: written, read back, and read where another program wrote."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from datetime import UTC, datetime
+
+import pytest
+
+from django_redis_lock.records import Holder, read_holder, token_id, write_record
+
+
+def read(value: bytes, ttl_ms: int = 1500, now_ms: int = 1_700_000_000_000) -> Holder:
+    """Read a stored value."""
+    return read_holder(value, name="n", using="u", ttl_ms=ttl_ms, waiters=2, now_ms=now_ms)
+
+
+def test_what_is_written_is_read_back() -> None:
+    """Every field survives, text of any kind included."""
+    metadata = {"shop": "7", "Ключ": 'quote " space \n \x00', "": ""}
+    record = write_record(auto_renew=True, metadata=metadata, task_id="id", task_name="name")
+    assert record.isascii()
+    assert record.isprintable()
+    holder = read(f"token 1700000000123456 {record}".encode())
+    assert holder.metadata == metadata
+    assert (holder.task_id, holder.task_name, holder.auto_renew) == ("id", "name", True)
+    assert holder.fence == 1700000000123456
+    assert holder.acquired_at == datetime(2023, 11, 14, 22, 13, 20, 123456, UTC)
+    assert holder.expires_at == datetime(2023, 11, 14, 22, 13, 21, 500000, UTC)
+    assert holder.ttl == 1.5
+    assert holder.waiters == 2
+    assert str(holder).startswith("task name[id] on ")
+
+
+def test_token_is_never_shown() -> None:
+    """A holder carries a digest of the token, not the token."""
+    holder = read(b"secret-token 1700000000123456 {}")
+    assert holder.token_id == token_id(b"secret-token")
+    assert "secret-token" not in repr(dataclasses.asdict(holder))
+
+
+def test_holder_is_frozen() -> None:
+    """A holder is what was true when the server was asked."""
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        read(b"t 1 {}").name = "other"  # type: ignore[misc]
+
+
+def test_endless_and_absurd_leases() -> None:
+    """No end is None; an end beyond the calendar is its last day."""
+    assert (read(b"t 1 {}", ttl_ms=-1).ttl, read(b"t 1 {}", ttl_ms=-1).expires_at) == (None, None)
+    assert read(b"t 1 {}", ttl_ms=10**17).expires_at == datetime.max.replace(tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"",
+        b" ",
+        b"1",
+        b"\xff\xfe\x00",
+        b"t x {}",
+        b"t 12345678901234567890 {}",
+        b"t 1 ",
+        b"t 1 []",
+        b"t 1 {",
+        b't 1 {"pid": "x", "host": 1, "metadata": [1], "task_id": {}}',
+        b't 1 {"pid": true}',
+        b't 1 {"metadata": {"a": {"b": 1}}}',
+        b"t 1 " + b"[" * 100_000,
+    ],
+)
+def test_garbage_makes_a_bare_holder(value: bytes) -> None:
+    """Whatever is stored is read without an error."""
+    holder = read(value)
+    assert holder.host is None
+    assert holder.task_id is None
+    assert len(holder.token_id) == 16
+    assert str(holder)
+
+
+def test_random_bytes_make_a_bare_holder() -> None:
+    """Thousands of random values, and of damaged records, are read without an error."""
+    source = random.Random(7)
+    good = f"token 1700000000123456 {write_record(auto_renew=False)}".encode()
+    for _ in range(3000):
+        value = bytearray(good)
+        for _ in range(source.randrange(1, 8)):
+            value[source.randrange(len(value))] = source.randrange(256)
+        assert isinstance(read(bytes(value)), Holder)
+        assert isinstance(read(source.randbytes(source.randrange(60))), Holder)

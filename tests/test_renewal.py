@@ -1,0 +1,215 @@
+"""Leases renewed in the background, and losses told."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import signal
+import threading
+from typing import Any
+
+import pytest
+import redis
+
+from django_redis_lock import lock, locks, signals
+from django_redis_lock.exceptions import LockLost, LockNotOwned
+from django_redis_lock.renewal import renewer
+from example_project.embedded import EmbeddedServer
+from tests.tools import Background, Child, counted, eventually
+
+pytestmark = pytest.mark.usefixtures("server")
+
+
+@pytest.fixture
+def lost() -> Any:
+    """What ``lock_lost`` told."""
+    told: list[dict[str, Any]] = []
+
+    def receive(**kwargs: Any) -> None:
+        told.append(kwargs)
+
+    signals.lock_lost.connect(receive)
+    yield told
+    signals.lock_lost.disconnect(receive)
+
+
+def own_locks(settings: Any, server: EmbeddedServer, **params: Any) -> None:
+    """Point the default alias at a server of the test's own."""
+    settings.LOCKS = {"default": {"LOCATION": server.url(), **params}}
+
+
+def test_lease_is_renewed_while_the_holder_lives(name: str) -> None:
+    """A renewed lock outlives its lease."""
+    with lock(name, timeout=1, auto_renew=True) as held:
+        first = held._lease.deadline
+        eventually(lambda: held._lease.deadline > first + 1.2)
+        held.ensure_held()
+        assert not held.lost
+
+
+def test_locks_are_renewed_in_one_round_trip(name: str, client: redis.Redis) -> None:
+    """However many locks a process holds, a renewal is one command for all of them."""
+    held = [lock(f"{name}:{number}", timeout=1.5, auto_renew=True) for number in range(50)]
+    for item in held:
+        item.acquire()
+    first = [item._lease.deadline for item in held]
+    with counted(client) as counts:
+        eventually(
+            lambda: all(
+                item._lease.deadline > before for item, before in zip(held, first, strict=True)
+            )
+        )
+    assert counts["pexpire"] == 50
+    assert counts["evalsha"] <= 3
+    threads = [item.name for item in threading.enumerate()]
+    assert threads.count("django-redis-lock-renewal") == 1
+
+
+def test_renewal_stops_with_the_release(name: str, client: redis.Redis) -> None:
+    """Renewal never outlives the release: it is off the list before the release is sent."""
+    held = lock(name, timeout=1, auto_renew=True)
+    held.acquire()
+    lease = held._lease
+    assert lease.token in renewer._leases
+    held.release()
+    assert lease.token not in renewer._leases
+    assert not client.exists(f"lock:{name}")
+
+
+@pytest.mark.parametrize("how", ["broken", "deleted", "taken"])
+def test_holder_learns_of_a_loss(
+    name: str, how: str, client: redis.Redis, lost: list[dict[str, Any]]
+) -> None:
+    """A renewer that meets a lost or evicted key tells the holder, and never makes it again."""
+    held = lock(name, timeout=1, auto_renew=True)
+    held.acquire()
+    if how == "broken":
+        locks["default"].force_release(name)
+    else:
+        client.delete(f"lock:{name}")
+    if how == "taken":
+        client.set(f"lock:{name}", "another", px=20_000)
+    eventually(lambda: held.lost)
+    eventually(lambda: lost)
+    assert lost[0]["name"] == name
+    assert lost[0]["lock"] is held
+    assert client.get(f"lock:{name}") == ("another" if how == "taken" else None)
+    with pytest.raises(LockLost):
+        held.ensure_held()
+    with pytest.raises(LockLost):
+        held.extend(5)
+    with pytest.raises(LockLost):
+        held.release()
+    assert len(lost) == 1
+    with pytest.raises(LockNotOwned):
+        held.release()
+
+
+def test_renewal_survives_an_outage_shorter_than_the_lease(
+    name: str, settings: Any, own_server: EmbeddedServer
+) -> None:
+    """A renewal that fails is tried again until the server is back; nothing is lost."""
+    own_locks(settings, own_server, TIMEOUT=6)
+    with lock(name) as held:
+        own_server.pause()
+        try:
+            eventually(lambda: held.remaining < 3.5)
+        finally:
+            own_server.resume()
+        before = held._lease.deadline
+        eventually(lambda: held._lease.deadline > before)
+        held.ensure_held()
+
+
+def test_renewal_comes_back_after_a_reconnect(name: str, client: redis.Redis) -> None:
+    """Renewal goes on over a new connection when its own was closed."""
+    with lock(name, timeout=1.5, auto_renew=True) as held:
+        for _ in range(3):
+            before = held._lease.deadline
+            client.client_kill_filter(_type="normal", skipme=True)
+            eventually(lambda before=before: held._lease.deadline > before)
+        held.ensure_held()
+
+
+def test_outage_longer_than_the_lease_is_a_loss(
+    name: str, settings: Any, own_server: EmbeddedServer, lost: list[dict[str, Any]]
+) -> None:
+    """When the server stays away the holder knows by its own clock that the lease has passed."""
+    own_locks(settings, own_server, TIMEOUT=0.5)
+    held = lock(name)
+    held.acquire()
+    own_server.kill()
+    eventually(lambda: held.lost)
+    assert held.remaining == 0.0
+    eventually(lambda: lost)
+    assert lost[0]["lock"] is held
+
+
+def test_holder_paused_beyond_its_lease_finds_it_lost(name: str) -> None:
+    """A process stopped for longer than its lease learns on waking that the lock is another's."""
+    program = """
+        held = lock(sys.argv[1], timeout=0.5, auto_renew=True)
+        held.acquire()
+        say("held")
+        hear()
+        say(held.lost)
+        try:
+            held.ensure_held()
+        except LockLost:
+            say("LockLost")
+        try:
+            held.release()
+        except LockLost:
+            say("LockLost")
+    """
+    with Child(program, name) as child:
+        assert child.hear() == "held"
+        os.kill(child.pid, signal.SIGSTOP)
+        with lock(name, blocking_timeout=10) as successor:
+            child.say()
+            os.kill(child.pid, signal.SIGCONT)
+            assert [child.hear() for _ in range(3)] == ["True", "LockLost", "LockLost"]
+            successor.ensure_held()
+
+
+def test_dropped_handle_is_not_renewed(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A handle that is dropped without release is left to expire, with a warning."""
+    held = lock(name, timeout=1, auto_renew=True)
+    held.acquire()
+    with caplog.at_level(logging.WARNING, "django_redis_lock"):
+        del held
+        gc.collect()
+        with lock(name, blocking_timeout=10):
+            pass
+        eventually(lambda: "dropped" in caplog.text)
+    assert name in caplog.text
+
+
+def test_longer_extension_is_not_cut_by_renewal(name: str) -> None:
+    """A renewal never shortens what ``extend`` gave."""
+    with lock(name, timeout=1, auto_renew=True) as held:
+        held.extend(20, replace_ttl=True)
+        other = lock(name + "!", timeout=1, auto_renew=True)
+        with other:
+            first = other._lease.deadline
+            eventually(lambda: other._lease.deadline > first + 1.2)
+        held.ensure_held()
+        assert held.remaining > 15
+        assert locks["default"].holder(name).ttl > 15
+
+
+def test_locks_of_all_threads_and_loops_share_the_thread(name: str) -> None:
+    """Locks held by asyncio tasks are renewed by the same one thread."""
+    import asyncio
+
+    async def main() -> None:
+        async with lock(name, timeout=1, auto_renew=True) as held:
+            first = held._lease.deadline
+            await asyncio.to_thread(eventually, lambda: held._lease.deadline > first + 0.6)
+            await held.aensure_held()
+
+    with lock(name + "!", timeout=1, auto_renew=True):
+        Background(lambda: asyncio.run(main())).outcome()
+        threads = [item.name for item in threading.enumerate()]
+        assert threads.count("django-redis-lock-renewal") == 1

@@ -1,0 +1,185 @@
+"""LOCKS: aliases, defaults, mistakes and what the system checks say of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.core.checks import Warning as CheckWarning
+from django.core.checks import run_checks
+from django.core.exceptions import ImproperlyConfigured
+
+from django_redis_lock import lock, locks
+from django_redis_lock.backends.locmem import LocMemLockBackend
+from django_redis_lock.backends.redis import RedisLockBackend
+from django_redis_lock.exceptions import InvalidLockBackend
+
+LOCMEM = "django_redis_lock.backends.locmem.LocMemLockBackend"
+REDIS = "django_redis_lock.backends.redis.RedisLockBackend"
+PLAIN_CACHE = {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}
+DJANGO_REDIS = "django_redis.cache.RedisCache"
+
+
+def messages() -> list[Any]:
+    """Return what the system checks say of LOCKS."""
+    return [item for item in run_checks() if (item.id or "").startswith("django_redis_lock.")]
+
+
+def ids() -> list[str]:
+    """Return the ids of what the system checks say of LOCKS."""
+    return [item.id for item in messages()]
+
+
+def test_backends_are_shared_and_listed() -> None:
+    """An alias names one backend in the whole process; the handler lists the aliases."""
+    assert locks["default"] is locks["default"]
+    assert isinstance(locks["default"], RedisLockBackend)
+    assert list(locks) == ["default", "url", "locmem", "dummy"]
+    assert [backend.alias for backend in locks.all()] == list(locks)
+
+
+def test_settings_of_these_tests_are_clean() -> None:
+    """Good settings give no message."""
+    assert messages() == []
+
+
+def test_changed_settings_take_effect(settings: Any) -> None:
+    """``setting_changed`` makes the backends anew, for handles that exist as well."""
+    handle = lock("a")
+    settings.LOCKS = {"default": {"BACKEND": LOCMEM, "TIMEOUT": 7}}
+    assert isinstance(handle.backend, LocMemLockBackend)
+    assert handle.timeout == 7
+
+
+def test_unknown_alias() -> None:
+    """An alias that is not there is named, with those that are."""
+    with pytest.raises(InvalidLockBackend, match=r"'nope'.*'default'"):
+        lock("a", using="nope").acquire()
+    assert issubclass(InvalidLockBackend, ImproperlyConfigured)
+
+
+@pytest.mark.parametrize(
+    ("configured", "check", "words"),
+    [
+        ({"BACKEND": "no.such.Backend"}, "E002", "no.such.Backend"),
+        ({"BACKEND": "django.http.HttpResponse"}, "E002", "no BaseLockBackend"),
+        ({"BACKEND": LOCMEM, "TIMOUT": 3}, "E002", "TIMOUT"),
+        ({"BACKEND": LOCMEM, "OPTIONS": {"WAIT": "queue"}}, "E002", "takes none"),
+        ({"OPTIONS": {"WIAT": "queue"}}, "E002", "WIAT"),
+        ({"OPTIONS": {"WAIT": "sleep"}}, "E002", "'queue'"),
+        ({"BACKEND": LOCMEM, "TIMEOUT": 0}, "E002", "0.001"),
+        ({"BACKEND": LOCMEM, "TIMEOUT": "30"}, "E002", "TIMEOUT"),
+        ({"BACKEND": LOCMEM, "TIMEOUT": True}, "E002", "bool"),
+        ({"BACKEND": LOCMEM, "KEY_PREFIX": "my locks"}, "E002", "blanks"),
+        ({"BACKEND": LOCMEM, "KEY_PREFIX": None}, "E002", "None"),
+        ({"OPTIONS": "x"}, "E002", "dict"),
+        ({"LOCATION": "nope"}, "E004", "'nope'"),
+        ({"LOCATION": "default"}, "E005", "not django-redis"),
+        ({"LOCATION": "http://localhost"}, "E002", "http://"),
+        ({"LOCATION": 7}, "E002", "7"),
+        ("locmem", "E002", "dict"),
+    ],
+)
+def test_mistakes_are_found_by_check_and_by_use(
+    settings: Any, configured: Any, check: str, words: str
+) -> None:
+    """A mistake is an error of ``manage.py check`` that names it, and of the first use."""
+    settings.LOCKS = {"default": configured}
+    found = messages()
+    assert [item.id for item in found] == [f"django_redis_lock.{check}"]
+    assert words in found[0].msg
+    with pytest.raises(InvalidLockBackend):
+        lock("a").acquire(blocking=False)
+
+
+def test_locks_that_is_no_dict(settings: Any) -> None:
+    """LOCKS itself may be wrong."""
+    settings.LOCKS = ["default"]
+    assert ids() == ["django_redis_lock.E001"]
+
+
+def test_no_default_alias(settings: Any) -> None:
+    """``lock()`` needs an alias named default."""
+    settings.LOCKS = {"other": {"BACKEND": LOCMEM}}
+    assert ids() == ["django_redis_lock.E003"]
+
+
+def test_no_locks_and_no_django_redis(settings: Any) -> None:
+    """Without LOCKS, a default cache that can't serve gives a check that says what to write."""
+    del settings.LOCKS
+    (message,) = messages()
+    assert message.id == "django_redis_lock.E005"
+    assert "CACHES = {" in message.hint
+    assert "LOCKS = {" in message.hint
+
+
+URL = "redis://127.0.0.1:6379"
+
+
+@pytest.mark.parametrize(
+    ("caches", "location", "shared"),
+    [
+        ({"default": URL + "/0"}, "default", True),
+        ({"default": URL + "/0", "locks": URL + "/1"}, "locks", False),
+        ({"default": URL + "/1", "locks": URL + "/1"}, "locks", True),
+        ({"default": URL + "/1", "locks": "redis://localhost/1"}, "locks", True),
+        ({"default": URL + "/1"}, URL + "/1", True),
+        ({"default": URL + "/1"}, URL + "/2", False),
+        ({"default": "unix:///run/a.sock?db=1"}, "unix:///run/a.sock?db=1", True),
+        ({"default": "unix:///run/a.sock?db=1"}, "unix:///run/b.sock?db=1", False),
+    ],
+)
+def test_sharing_a_database_with_a_cache(
+    settings: Any, caches: dict[str, str], location: str, shared: bool
+) -> None:
+    """A database that ``cache.clear()`` would empty is warned of."""
+    settings.CACHES = {
+        alias: {"BACKEND": DJANGO_REDIS, "LOCATION": url} for alias, url in caches.items()
+    }
+    settings.LOCKS = {"default": {"LOCATION": location}}
+    found = messages()
+    assert [item.id for item in found] == (["django_redis_lock.W001"] if shared else [])
+    assert all(isinstance(item, CheckWarning) for item in found)
+
+
+def test_sharing_with_djangos_own_redis_cache(settings: Any) -> None:
+    """Django's built-in Redis cache, with several servers, counts as well."""
+    settings.CACHES = {
+        "default": {
+            "BACKEND": "django.core.cache.backends.redis.RedisCache",
+            "LOCATION": ["redis://other/0", URL + "/5"],
+        }
+    }
+    settings.LOCKS = {"default": {"LOCATION": URL + "/5"}}
+    assert ids() == ["django_redis_lock.W001"]
+
+
+@pytest.mark.usefixtures("server")
+def test_clearing_a_cache_elsewhere_leaves_locks_alone(name: str, settings: Any) -> None:
+    """A cache on another database can be cleared while locks are held."""
+    from django.core.cache import caches
+
+    from tests.settings import server_url
+
+    settings.CACHES = {
+        "default": {"BACKEND": DJANGO_REDIS, "LOCATION": server_url(7)},
+        "locks": {"BACKEND": DJANGO_REDIS, "LOCATION": server_url(0)},
+    }
+    settings.LOCKS = {"default": {"LOCATION": "locks"}}
+    assert messages() == []
+    with lock(name) as held:
+        caches["default"].clear()
+        held.ensure_held()
+
+
+def test_key_prefix_keeps_projects_apart(name: str, settings: Any, client: Any) -> None:
+    """Two prefixes on one database are two sets of locks."""
+    from tests.settings import server_url
+
+    settings.LOCKS = {
+        alias: {"LOCATION": server_url(), "KEY_PREFIX": prefix}
+        for alias, prefix in (("default", "shop"), ("other", "blog"))
+    }
+    with lock(name), lock(name, using="other", blocking=False):
+        assert client.exists(f"shop:{name}", f"blog:{name}") == 2
+        assert [holder.using for holder in locks["other"].holders()] == ["other"]

@@ -1,0 +1,247 @@
+"""What an operator does about a task that hangs, and about holders that are dead: all real."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from django_redis_lock import lock, locks
+from django_redis_lock.console import liveness
+from django_redis_lock.console.liveness import judge, process_lives
+from django_redis_lock.console.releasing import system_user
+from django_redis_lock.records import Holder
+from example_project.embedded import EmbeddedServer
+from tests import celery_app, operators_app
+from tests.console import command
+from tests.settings import PORT
+from tests.tools import ROOT, Background, Child, eventually, waiters
+
+WAIT = 20
+
+
+@dataclass(frozen=True)
+class Worker:
+    """A Celery worker with its children, in a process group of its own."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def start(self, shop: str, **options: Any) -> tuple[Any, int]:
+        """Send a task; return its result and the process id of the child that runs it."""
+        result = operators_app.import_catalogue.apply_async((shop,), **options)
+        with operators_app.events() as client:
+            said = client.blpop([f"started:{shop}"], timeout=WAIT)
+        assert said, self.log.read_text()
+        return result, int(said[1])
+
+    def go(self, shop: str) -> None:
+        """Let a task end."""
+        with operators_app.events() as client:
+            client.rpush(f"go:{shop}", "go")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _connections() -> Iterator[None]:
+    """Close what this process opened to the broker when nobody needs it any more."""
+    yield
+    operators_app.app.pool.force_close_all()
+    operators_app.app.backend.client.connection_pool.disconnect()
+
+
+@pytest.fixture
+def worker(server: EmbeddedServer, tmp_path: Path, settings: Any, db: None) -> Iterator[Worker]:
+    """A worker with two children, and its app as the current one."""
+    settings.LOCKS = {"default": settings.LOCKS["default"]}
+    log = tmp_path / "log"
+    command = [sys.executable, "-m", "celery", "-A", "tests.operators_app", "worker"]
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [*command, "-c", "2", "-l", "INFO", "--without-gossip", "--without-mingle"],
+            cwd=ROOT,
+            env={**os.environ, "LOCK_TEST_PORT": str(PORT), "PYTHONDEVMODE": ""},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    operators_app.app.set_current()
+    try:
+        eventually(lambda: " ready." in log.read_text(), "the worker's readiness")
+        yield Worker(process, log)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGCONT)
+            process.send_signal(signal.SIGTERM)
+            process.wait(WAIT)
+        celery_app.app.set_current()
+        locks.reset()
+
+
+def test_stuck_task_is_found_broken_and_told(worker: Worker) -> None:
+    """A task hangs: it is seen and broken, its lock handed over, its loss found, and all told."""
+    result, child = worker.start("7")
+    os.kill(child, signal.SIGSTOP)
+    heir = lock("import:7", 60)
+    waiting = Background(heir.acquire)
+    eventually(lambda: waiters("import:7") == 1)
+
+    listed = command("list", "import:*")
+    assert f"task shop.import_catalogue[{result.id}]" in listed.out
+    assert listed.lines[1].split()[-2] == "1"  # waits
+    shown = command("show", "import:7").out
+    assert f"process     {child}" in shown
+    assert waiting.name in shown
+    # It is stuck and not dead, so it takes an operator to say so.
+    left_alone = command("release", "import:7", "--only-dead", "--noinput")
+    assert left_alone.code == 3
+    assert not waiting.ended_at
+
+    done = command("release", "import:7", "--noinput", "--reason", "stuck since the morning")
+    assert done.code == 0
+    assert "import:7: released, and handed to" in done.out
+    assert waiting.outcome() is True
+    heir.ensure_held()
+
+    os.kill(child, signal.SIGCONT)
+    worker.go("7")
+    assert result.get(timeout=WAIT) == "done"
+    heir.ensure_held()  # nobody released it but its holder
+    heir.release()
+    lost, broken = eventually(lambda: _events("import:7", 2))
+    assert (broken.event, broken.by, broken.reason) == (
+        "force_released",
+        system_user(),
+        "stuck since the morning",
+    )
+    assert (lost.event, lost.pid, lost.task_id) == ("lost", child, result.id)
+    assert (lost.fence, lost.token_id) == (broken.fence, broken.token_id)
+    assert heir.name == "import:7"
+    history = command("history", "import:7").out
+    assert "stuck since the morning" in history
+    assert "lost" in history
+    assert "Lock 'import:7' was lost while it was held" in worker.log.read_text()
+
+
+def _events(name: str, count: int) -> Any:
+    found = locks["default"].history(name)
+    return found if len(found) == count else None
+
+
+def test_worker_is_asked_for_tasks_that_run_elsewhere(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task of another host lives while its worker says so, and is dead when none answers."""
+    _, child = worker.start("7", ignore_result=True)
+    monkeypatch.setattr(liveness.socket, "gethostname", lambda: "the operator's")
+    holder = locks["default"].holder("import:7")
+    assert _verdict(holder) == (False, "a worker has its task")
+    done = command("release", "--all", "--only-dead", "--noinput")
+    assert done.code == 3
+    assert "1 lock left alone" in done.err
+
+    stranger = _changed(holder, task_id="another")
+    assert _verdict(stranger) == (True, f"the worker on {holder.host} has no such task")
+    queued = _changed(stranger, metadata={"state": "queued"})
+    assert _verdict(queued) == (False, "its message waits in a queue")
+
+    os.killpg(worker.process.pid, signal.SIGKILL)
+    worker.process.wait(WAIT)
+    assert _verdict(holder) == (True, f"no worker on {holder.host} answers")
+    done = command("release", "--all", "--only-dead", "--noinput")
+    assert done.code == 0
+    assert "import:7: released" in done.out
+    assert not process_lives(child)
+
+
+def test_workers_that_can_not_be_asked_kill_nobody(
+    name: str, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When the broker can't be reached the tasks of other hosts are taken to live."""
+    holder = _holder(name, host="elsewhere", task_id="a")
+    told: list[str] = []
+
+    def fail(self: Any, *ids: str) -> None:
+        raise OSError("no broker")
+
+    monkeypatch.setattr("celery.app.control.Inspect.query_task", fail)
+    ((_, verdict),) = judge([holder], told.append)
+    assert verdict == (False, "runs on elsewhere, not here")
+    assert "no broker" in told[0]
+
+
+def test_dead_processes_of_this_host_are_found(server: EmbeddedServer, db: None) -> None:
+    """``--only-dead`` releases what a killed process left, and nothing else."""
+    mine = lock("mine", 60)
+    mine.acquire()
+    program = """
+        held = [lock(name, 60) for name in ("left:1", "left:2")]
+        for item in held:
+            item.acquire()
+        say("ready")
+        hear()
+    """
+    with Child(program) as child, Child(program.replace("left:", "living:")) as living:
+        assert child.hear() == living.hear() == "ready"
+        assert command("release", "--all", "--only-dead", "--noinput").code == 3
+        os.kill(child.pid, signal.SIGKILL)
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # a zombie, which is dead as well
+        assert not process_lives(child.pid)
+        child.end()
+        assert not process_lives(child.pid)
+        done = command("release", "--all", "--only-dead", "--dry-run")
+        assert sorted(line.split()[0] for line in done.lines[1:]) == ["left:1", "left:2"]
+        assert all(line.endswith(f"process {child.pid} is gone") for line in done.lines[1:])
+        assert "3 locks left alone" in done.err
+        assert command("release", "--all", "--only-dead", "--noinput").code == 0
+        left = {holder.name for holder in locks["default"].holders()}
+    assert left == {"mine", "living:1", "living:2"}
+
+
+@pytest.mark.parametrize("pid", [os.getpid(), os.getppid(), 1, 0, -1, -(10**6), 2**70, None])
+def test_in_doubt_a_process_lives(pid: int | None) -> None:
+    """Only a process that is certainly gone is dead; no signal is sent to a group."""
+    assert process_lives(pid)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"host": None}, "a foreign program's"),
+        ({"host": "elsewhere"}, "runs on elsewhere, not here"),
+        ({"pid": os.getpid()}, "its process lives"),
+        ({"metadata": {"state": "queued"}}, "its message waits in a queue"),
+        ({"metadata": {"state": "queued"}, "task_id": "a"}, "its message waits in a queue"),
+    ],
+)
+def test_verdicts(name: str, changes: dict[str, Any], why: str) -> None:
+    """Whoever is not certainly dead is left alone, and why is told."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    holder = _holder(name, host=liveness.socket.gethostname(), pid=process.pid)
+    assert _verdict(holder) == (True, f"process {process.pid} is gone")
+    assert _verdict(_changed(holder, **changes)) == (False, why)
+
+
+def _holder(name: str, **changes: Any) -> Holder:
+    nobody: dict[str, Any] = dict.fromkeys(
+        ("fence", "acquired_at", "expires_at", "ttl", "host", "pid", "thread")
+    )
+    fields = {**nobody, "token_id": "0", "auto_renew": False, "waiters": 0, **changes}
+    return Holder(name=name, using="default", **fields)
+
+
+def _changed(holder: Holder, **changes: Any) -> Holder:
+    return dataclasses.replace(holder, **changes)
+
+
+def _verdict(holder: Holder) -> tuple[bool, str]:
+    ((_, verdict),) = judge([holder], print)
+    return tuple(verdict)

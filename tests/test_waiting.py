@@ -1,0 +1,432 @@
+"""Waiting on a real server: hand-over, dead waiters, looks, connections, and leftovers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+import time
+
+import pytest
+import redis
+
+from django_redis_lock import lock, locks
+from django_redis_lock.exceptions import LockNotAcquired
+from tests.tools import Background, Child, connections, counted, eventually, waiters
+
+pytestmark = pytest.mark.usefixtures("server")
+
+WAIT = """
+    say("ready"); hear()
+    held = lock(sys.argv[1], timeout=20)
+    held.acquire()
+    say("acquired", time.monotonic())
+    hear()
+    held.release()
+    say("released")
+"""
+
+
+def test_free_lock_costs_one_round_trip_each(name: str, client: redis.Redis) -> None:
+    """Acquiring a free lock is one command sent, releasing it another."""
+    lock("warm-up").acquire()
+    with counted(client) as counts:
+        with lock(name, timeout=10):
+            pass
+    assert counts["evalsha"] == 2
+
+
+def test_hand_over_to_another_process(name: str) -> None:
+    """A release wakes the waiter of another process, and the lock is never free in between."""
+    held = lock(name, timeout=20)
+    held.acquire()
+    with Child(WAIT, name) as child:
+        assert child.hear() == "ready"
+        child.say()
+        eventually(lambda: waiters(name) == 1)
+        held.release()
+        assert not lock(name).acquire(blocking=False)
+        assert child.hear().startswith("acquired")
+        child.say()
+        assert child.hear() == "released"
+
+
+def test_lost_wake_up(name: str) -> None:
+    """The release between looking and subscribing wakes the waiter: no wake-up is lost.
+
+    Each round is the first wait of a fresh listener, released as soon as the lock was seen held.
+    """
+    for _ in range(30):
+        locks.reset()
+        held = lock(name, timeout=20)
+        held.acquire()
+        waiting = Background(lock(name, timeout=20).acquire)
+        held.release()
+        assert waiting.outcome() is True
+        locks["default"].force_release(name)
+
+
+def test_each_release_wakes_one(name: str, client: redis.Redis) -> None:
+    """There is no herd: handing over to the first of many costs two commands in all."""
+    held = lock(name, timeout=20)
+    held.acquire()
+    released = threading.Event()
+    line = [
+        Background(lambda: lock(name, timeout=20).acquire() and released.wait()) for _ in range(20)
+    ]
+    eventually(lambda: waiters(name) == 20)
+    with counted(client) as counts:
+        held.release()
+        eventually(lambda: waiters(name) == 19)
+    # The rest are the looks of this test, one each.
+    assert counts["evalsha"] - counts["llen"] == 1
+    assert counts["publish"] == 1
+    released.set()
+    for _ in line:
+        eventually(lambda: locks["default"].holder(name))
+        locks["default"].force_release(name)
+    for waiting in line:
+        waiting.outcome()
+
+
+def test_dead_waiter_is_skipped_at_once(name: str) -> None:
+    """A waiter killed in the line does not delay those behind it."""
+    held = lock(name, timeout=20)
+    held.acquire()
+    with Child(WAIT, name) as dead, Child(WAIT, name) as alive:
+        for number, child in enumerate((dead, alive), start=1):
+            child.hear()
+            child.say()
+            eventually(lambda number=number: waiters(name) == number)
+        dead.process.kill()
+        dead.process.wait()
+        began = time.monotonic()
+        held.release()
+        said, when = alive.hear().split()
+        assert said == "acquired"
+        assert float(when) - began < 1
+
+
+def test_waiter_that_dies_with_the_grant(name: str) -> None:
+    """The woken waiter dies before it takes the lock: the next gets it when the lease ends."""
+    held = lock(name, timeout=20)
+    held.acquire()
+    with Child(WAIT.replace("timeout=20", "timeout=1"), name) as dead:
+        dead.hear()
+        dead.say()
+        eventually(lambda: waiters(name) == 1)
+        os.kill(dead.pid, signal.SIGSTOP)  # so that it is granted the lock and does not know
+        next_one = Background(lock(name, timeout=20).acquire)
+        eventually(lambda: waiters(name) == 2)
+        held.release()
+        holder = eventually(lambda: locks["default"].holder(name))
+        assert holder.pid == dead.pid
+        end = time.monotonic() + holder.ttl
+        dead.process.kill()
+        assert next_one.outcome() is True
+        assert time.monotonic() - end < 0.1
+
+
+def test_paused_waiter_finds_its_grant_stale(name: str) -> None:
+    """A waiter that sleeps through its lease does not run with it; it asks and waits again."""
+    held = lock(name, timeout=20)
+    held.acquire()
+    with Child(WAIT.replace("timeout=20", "timeout=0.3"), name) as paused:
+        paused.hear()
+        paused.say()
+        eventually(lambda: waiters(name) == 1)
+        os.kill(paused.pid, signal.SIGSTOP)
+        held.release()
+        with lock(name, timeout=20, blocking_timeout=10):
+            os.kill(paused.pid, signal.SIGCONT)
+            eventually(lambda: waiters(name) == 1)
+        said, _ = paused.hear().split()
+        assert said == "acquired"
+
+
+def test_expired_holder_is_followed_in_order(name: str) -> None:
+    """When a lease runs out the first of the line goes first, whoever looks first."""
+    order = []
+    lock(name, timeout=0.6).acquire()
+
+    def wait(number: int) -> None:
+        with lock(name, timeout=20):
+            order.append(number)
+
+    line = []
+    for number in range(5):
+        line.append(Background(lambda number=number: wait(number)))
+        eventually(lambda number=number: waiters(name) == number + 1)
+    for waiting in line:
+        waiting.outcome()
+    assert order == list(range(5))
+
+
+def test_newcomer_does_not_pass_the_line_of_an_expired_lock(name: str) -> None:
+    """A try that finds the lock expired and somebody waiting hands it to that one."""
+    with Child(WAIT, name) as child:
+        child.hear()
+        lock(name, timeout=0.5).acquire()
+        child.say()
+        eventually(lambda: waiters(name) == 1)
+        os.kill(child.pid, signal.SIGSTOP)  # so that it can't look by itself
+        eventually(lambda: locks["default"].holder(name) is None)
+        assert lock(name).acquire(blocking=False) is False
+        assert locks["default"].holder(name).pid == child.pid
+        os.kill(child.pid, signal.SIGCONT)
+        assert child.hear().startswith("acquired")
+
+
+def test_endless_lock_given_to_a_dying_waiter_is_not_stuck(name: str) -> None:
+    """A never-expiring lock has an end until whoever was granted it confirms that."""
+    held = lock(name, timeout=20)
+    held.acquire()
+    shorten = "from django_redis_lock.lease import Request; Request.PROBATION = 500; "
+    program = WAIT.replace("timeout=20", "timeout=None").replace("say(", shorten + "say(", 1)
+    with Child(program, name) as dead:
+        dead.hear()
+        dead.say()
+        eventually(lambda: waiters(name) == 1)
+        os.kill(dead.pid, signal.SIGSTOP)
+        held.release()
+        assert 0 < locks["default"].holder(name).ttl <= 0.5
+        dead.process.kill()
+        assert lock(name).acquire(blocking_timeout=10)
+
+
+def test_endless_lock_is_confirmed(name: str) -> None:
+    """A waiter that receives a never-expiring lock makes it endless."""
+    held = lock(name, timeout=20)
+    held.acquire()
+    waiting = Background(lock(name, timeout=None).acquire)
+    eventually(lambda: waiters(name) == 1)
+    held.release()
+    assert waiting.outcome() is True
+    assert locks["default"].holder(name).ttl is None
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, RuntimeError])
+def test_interrupted_waiter_leaves_the_line(name: str, error: type[BaseException]) -> None:
+    """Whatever interrupts a wait, the place is given up: no orphan in the queue."""
+    with lock(name, timeout=20):
+
+        def interrupt(signum: int, frame: object) -> None:
+            raise error
+
+        before = signal.signal(signal.SIGUSR1, interrupt)
+        try:
+            trigger = Background(
+                lambda: (
+                    eventually(lambda: waiters(name) == 1),
+                    os.kill(os.getpid(), signal.SIGUSR1),
+                )
+            )
+            with pytest.raises(error):
+                lock(name).acquire()
+            trigger.outcome()
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+        assert waiters(name) == 0
+    assert lock(name).acquire(blocking=False)
+
+
+def test_interrupted_leader_leaves_the_others_waiting(name: str) -> None:
+    """The waiter that reads for all is interrupted; the others are still granted their lock."""
+    held = lock(name, timeout=20)
+    held.acquire()
+
+    def pass_through() -> bool:
+        with lock(name, timeout=20):
+            return True
+
+    def interrupt(signum: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        line: list[Background] = []
+
+        def join_and_interrupt() -> None:
+            eventually(lambda: waiters(name) == 1)
+            for number in (2, 3):
+                line.append(Background(pass_through))
+                eventually(lambda number=number: waiters(name) == number)
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+        trigger = Background(join_and_interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            lock(name).acquire()
+        trigger.outcome()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    held.release()
+    assert [waiting.outcome() for waiting in line] == [True, True]
+
+
+def test_grant_that_crosses_with_giving_up_is_passed_on(name: str) -> None:
+    """Waits that end just as the lock is handed over never strand it."""
+    for _ in range(60):
+        held = lock(name, timeout=20)
+        assert held.acquire(blocking_timeout=5)
+        hasty = lock(name, timeout=20)
+        waiting = Background(lambda hasty=hasty: hasty.acquire(blocking_timeout=0.012))
+        eventually(lambda waiting=waiting: waiters(name) == 1 or not waiting.is_alive())
+        time.sleep(0.01)  # aims the release at the end of the wait
+        held.release()
+        if waiting.outcome():
+            hasty.release()
+        assert lock(name).locked() is False
+
+
+def test_hundred_waiting_threads_share_one_connection(name: str, client: redis.Redis) -> None:
+    """However many threads wait, they cost one connection and next to no commands."""
+    held = lock(name, timeout=60)
+    held.acquire()
+    before, listening = connections(client), connections(client, "pubsub")
+    enough = threading.Event()
+
+    def wait() -> bool:
+        other = lock(name, timeout=60)
+        if not other.acquire():
+            return False
+        other.release()
+        return enough.wait(20)
+
+    line = []
+    for number in range(100):  # one after the other, so that the pool is not taxed by the start
+        line.append(Background(wait))
+        eventually(lambda number=number: waiters(name) == number + 1)
+    assert len(connections(client, "pubsub") - listening) == 1
+    # Beside it there is what this test and one thread after the other use at the same time.
+    assert len(connections(client) - before) <= 1
+    with counted(client) as counts:
+        time.sleep(1.0)  # idle time is what is measured
+    assert sum(counts.get(command, 0) for command in ("evalsha", "get", "exists", "ping")) < 5
+    held.release()
+    enough.set()
+    assert all(waiting.outcome() for waiting in line)
+
+
+def test_thousand_waiting_tasks_share_one_connection(name: str, client: redis.Redis) -> None:
+    """A thousand asyncio tasks need one connection for calls and one for grants."""
+
+    async def pass_through() -> int:
+        async with lock(name, timeout=60):
+            return 1
+
+    async def main() -> int:
+        before, listening = connections(client), connections(client, "pubsub")
+        async with lock(name, timeout=60):
+            tasks = [asyncio.create_task(pass_through()) for _ in range(1000)]
+            while (await locks["default"].aholder(name)).waiters < 1000:
+                await asyncio.sleep(0)
+            assert len(connections(client) - before) == 1
+            assert len(connections(client, "pubsub") - listening) == 1
+        return sum(await asyncio.gather(*tasks))
+
+    assert asyncio.run(main()) == 1000
+
+
+def test_waiters_look_in_turns(name: str, client: redis.Redis) -> None:
+    """When a lease is due to end the waiters of a process ask once, not each for itself."""
+    held = lock(name, timeout=0.5)
+    held.acquire()
+    line = [Background(lambda: lock(name).acquire(blocking_timeout=2)) for _ in range(20)]
+    eventually(lambda: waiters(name) == 20)
+    held.extend(20, replace_ttl=True)
+    with counted(client) as counts:
+        for waiting in line:
+            waiting.outcome()
+    # Each gives up with one call; the looks beside them are a few.
+    assert counts["evalsha"] <= 20 + 5
+
+
+def test_foreign_lock_excludes_and_is_followed(name: str, client: redis.Redis) -> None:
+    """A lock set by ``SET key value NX PX`` excludes us, and its end is seen in time."""
+    assert client.set(f"lock:{name}", "somebody else", nx=True, px=60_000)
+    assert not lock(name).acquire(blocking=False)
+    holder = locks["default"].holder(name)
+    assert (holder.fence, holder.host, holder.acquired_at) == (None, None, None)
+    assert 59 < holder.ttl <= 60
+    waiting = Background(lambda: lock(name).acquire(blocking_timeout=10))
+    eventually(lambda: waiters(name) == 1)
+    began = time.monotonic()
+    client.delete(f"lock:{name}")
+    assert waiting.outcome() is True
+    assert time.monotonic() - began < 2
+    assert not client.set(f"lock:{name}", "somebody else", nx=True, px=60_000)
+
+
+def test_foreign_lock_can_be_broken(name: str, client: redis.Redis) -> None:
+    """An operator can break a foreign lock, by the digest that is shown."""
+    client.set(f"lock:{name}", b"\xff\xfe binary", px=60_000)
+    shown = locks["default"].holder(name)
+    assert locks["default"].force_release(name, token_id="0" * 16) is None
+    assert locks["default"].force_release(name, token_id=shown.token_id).token_id == shown.token_id
+    assert not client.exists(f"lock:{name}")
+
+
+def test_nothing_is_left_behind(name: str, client: redis.Redis) -> None:
+    """A million one-off names would leave two keys: no signal keys, no queues, no index entries."""
+    for number in range(20):
+        with lock(f"{name}:{number}", timeout=20) as held:
+            waiting = Background(
+                lambda number=number: lock(f"{name}:{number}", timeout=20).acquire()
+            )
+            eventually(lambda held=held: waiters(held.name) == 1)
+        waiting.outcome()
+        locks["default"].force_release(f"{name}:{number}")
+    assert set(client.keys("*")) == {"lock-fence", "lock-audit"}
+
+
+def test_index_is_pruned_as_locks_come_and_go(name: str, client: redis.Redis) -> None:
+    """Entries of expired locks leave the index when other locks are taken."""
+    for number in range(50):
+        lock(f"{name}:{number}", timeout=0.02).acquire()
+    eventually(lambda: not list(locks["default"].holders()))
+
+    def others_come_and_go() -> bool:
+        with lock(name, timeout=20):
+            pass
+        return client.zcard("lock-index") == 0
+
+    eventually(others_come_and_go)
+
+
+def test_listing_costs_the_held_locks_only(name: str, client: redis.Redis) -> None:
+    """Listing never goes through the database: no KEYS, no SCAN, and no silent cap."""
+    client.mset({f"page:{number}": "" for number in range(5000)})
+    held = [lock(f"{name}:{number}", timeout=60) for number in range(1200)]
+    for item in held:
+        item.acquire()
+    with counted(client) as counts:
+        assert len(list(locks["default"].holders())) == 1200
+    assert not {"keys", "scan", "randomkey"} & counts.keys()
+    assert counts["evalsha"] == 4  # the index, and three pages of locks
+
+
+def test_line_lost_to_a_flush_forms_again(name: str, client: redis.Redis) -> None:
+    """A flush of the database forgets lock and line; the waiters are all served even so."""
+    lock(name, timeout=1).acquire()
+    done = []
+
+    def wait() -> None:
+        with lock(name, timeout=5):
+            done.append(1)
+
+    began = time.monotonic()
+    line = [Background(wait) for _ in range(6)]
+    eventually(lambda: waiters(name) == 6)
+    client.flushdb()
+    for waiting in line:
+        waiting.outcome()
+    assert len(done) == 6
+    assert time.monotonic() - began < 1.5
+
+
+def test_with_statement_says_for_how_long_it_tried(name: str) -> None:
+    """The error of a failed wait names the lock and the time."""
+    with lock(name), pytest.raises(LockNotAcquired, match=r"0\.02 s"):
+        with lock(name, blocking_timeout=0.02):
+            pass

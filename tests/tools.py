@@ -1,0 +1,136 @@
+"""What tests do again and again: run in the background, wait for an event, count commands."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from django_redis_lock import locks
+
+ROOT = Path(__file__).parent.parent
+PATIENCE = 20.0
+"""Seconds after which an event that a test waits for is taken not to come."""
+
+
+def eventually(condition: Callable[[], Any], what: str = "") -> Any:
+    """Return the first true value of ``condition``; fail when there is none in time."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        value = condition()
+        if value:
+            return value
+        assert time.monotonic() < deadline, f"never came true: {what or condition}"
+        time.sleep(0.002)
+
+
+def waiters(name: str, using: str = "default") -> int:
+    """Return how many wait for a lock."""
+    holder = locks[using].holder(name)
+    return 0 if holder is None else holder.waiters
+
+
+class Background(threading.Thread):
+    """A function in a thread, whose result or exception ``outcome()`` gives."""
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        super().__init__(daemon=True)
+        self._function = function
+        self._result: Any = None
+        self._error: BaseException | None = None
+        self.ended_at = 0.0  # monotonic
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self._result = self._function()
+        except BaseException as error:
+            self._error = error
+        self.ended_at = time.monotonic()
+
+    def outcome(self) -> Any:
+        """Wait for the end; return the result or raise the exception."""
+        self.join(PATIENCE)
+        assert not self.is_alive(), f"{self._function} did not end"
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+
+class Child:
+    """A Python program in a process of its own, with Django set up for the tests.
+
+    It says lines on its standard output with ``say(...)`` and hears lines with ``hear()``.
+    """
+
+    HEAD = """
+        import os, sys, threading, time
+        os.environ["DJANGO_SETTINGS_MODULE"] = "tests.settings"
+        {before}
+        import django
+        django.setup()
+        from django_redis_lock import lock, locks
+        from django_redis_lock.exceptions import *
+        def say(*what): print(*what, flush=True)
+        def hear(): return sys.stdin.readline().strip()
+    """
+
+    def __init__(self, program: str, *args: str, before: str = "") -> None:
+        head = textwrap.dedent(self.HEAD).replace("{before}", before)
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", head + textwrap.dedent(program), *args],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+        )
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self.process.pid
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+    def hear(self) -> str:
+        """Return the next line that the program says."""
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def say(self, line: str = "") -> None:
+        """Send the program a line."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{line}\n")
+        self.process.stdin.flush()
+
+    def end(self) -> int:
+        """Wait for the program to end; return its exit code."""
+        return self.process.wait(PATIENCE)
+
+
+@contextmanager
+def counted(client: redis.Redis) -> Iterator[dict[str, int]]:
+    """Fill a dict with how often the server ran each command during the block."""
+    counts: dict[str, int] = {}
+    client.config_resetstat()
+    yield counts
+    for command, numbers in client.info("commandstats").items():
+        counts[command.removeprefix("cmdstat_")] = numbers["calls"]
+
+
+def connections(client: redis.Redis, kind: str = "normal") -> set[str]:
+    """Return the ids of the server's connections: ``normal`` ones, or ``pubsub`` that listen."""
+    return {entry["id"] for entry in client.client_list(_type=kind)}
