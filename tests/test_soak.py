@@ -10,6 +10,7 @@ import pytest
 
 from tests.soak import driver, report
 from tests.soak.checker import check
+from tests.soak.crew import _tracebacks
 from tests.soak.faults import FAULTS
 from tests.soak.history import Event
 from tests.soak.plan import Plan
@@ -401,6 +402,26 @@ class TestTelling:
         past.note("outage", 11.2, DRIVER, since=10.2, what="crashed")
         assert broken_rules(past) == []
 
+    def test_unavailable_after_two_disturbances(self, past: History) -> None:
+        """A short outage and a cut in a row use up the tries of a call; long before, they don't."""
+        past.requests("1.1", 14.0)
+        past.acquires("1.1", 14.1)
+        past.raises("unavailable", "1.1", 15.0, 20.0, "extend")
+        past.note("outage", 19.4, DRIVER, since=19.2, what="restarted")
+        past.note("cut", 15.5, DRIVER, what="normal")
+        assert broken_rules(past) == ["no cause"]
+        past.note("cut", 19.9, DRIVER, what="normal")
+        assert broken_rules(past) == []
+
+    def test_unavailable_after_a_pause(self, past: History) -> None:
+        """A process that stood still for longer than calls are tried raises when it goes on."""
+        past.requests("1.1", 10.0)
+        past.raises("unavailable", "1.1", 10.0, 13.0, "acquire")
+        past.note("stalled", 11.5, 1, since=10.0)
+        assert broken_rules(past) == ["no cause"]
+        past.note("stalled", 12.9, 1, since=11.5)
+        assert broken_rules(past) == []
+
     def test_unavailable_when_the_time_is_up(self, past: History) -> None:
         """A wait that runs out during a short outage ends in LockUnavailable, for who can know?"""
         past.requests("1.1", 10.0, wait=0.5)
@@ -426,6 +447,19 @@ class TestTelling:
         """Keys left on the server, dead workers and logged tracebacks are violations."""
         past.note(kind, 10.0, DRIVER, **fields)
         assert broken_rules(past) == [kind]
+
+
+def test_tracebacks_in_a_log() -> None:
+    """A traceback is found whole, and an interruption that met a destructor is none."""
+    frames = ["Traceback (most recent call last):", '  File "a.py", line 1, in f', "    def f():"]
+    error = [*frames, "", '  File "b.py", line 2, in g', "ValueError: wrong"]
+    met = [
+        "Exception ignored in: <function C.__del__>",
+        *error[:-1],
+        "tests.soak.means.Interrupted: ",
+    ]
+    assert _tracebacks("\n".join(["before", *error, "after"])) == ["\n".join(["before", *error])]
+    assert _tracebacks("\n".join([*met, "after"])) == []
 
 
 def test_spans() -> None:

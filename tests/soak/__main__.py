@@ -34,7 +34,8 @@ def main() -> int:
     verdict = driver.run(plan)
     print(report.table(plan, verdict))
     if verdict.violations:
-        print(f"The violations and their events: {report.write_violations(plan, verdict)}")
+        path = report.write_violations(plan, verdict)
+        print(f"The violations and their events: {path}\n{report.excerpt(path)}")
         return 1
     if not arguments.keep:
         shutil.rmtree(plan.directory)

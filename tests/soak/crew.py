@@ -138,10 +138,10 @@ def _tracebacks(text: str) -> list[str]:
     found = []
     for start in starts:
         end = start + 1
-        while end < len(lines) and lines[end].startswith(" "):
+        while "".join(lines[end : end + 2]).startswith(" "):  # a line of source may be empty
             end += 1
         trace = "\n".join(lines[max(0, start - 1) : end + 1])
         # An interruption that met a destructor: Python can only print it.
-        if not (trace.startswith("Exception ignored") and trace.endswith("Interrupted")):
+        if not (trace.startswith("Exception ignored") and "Interrupted" in trace.splitlines()[-1]):
             found.append(trace)
     return found

@@ -14,6 +14,8 @@ AROUND = 1.0
 """Seconds around a violation from which the driver's events are shown."""
 MOST = 50
 """Violations that are written out."""
+TOLD, LINES_TOLD, LONGEST_LINE = 2, 12, 240
+"""Violations of which an excerpt is printed, its lines for each, and characters of a line."""
 
 
 def table(plan: Plan, verdict: Verdict) -> str:
@@ -50,6 +52,13 @@ def write_violations(plan: Plan, verdict: Verdict) -> Path:
     path = Path(plan.directory) / "violations.txt"
     path.write_text("\n".join(_written_out(item, theirs, of_driver) for item in chosen))
     return path
+
+
+def excerpt(path: Path) -> str:
+    """Return the first violations as they were written, so short that the end of a log has them."""
+    blocks = path.read_text().strip().split("\n\n")[:TOLD]
+    lines = [line for block in blocks for line in block.splitlines()[:LINES_TOLD]]
+    return "\n".join(line[:LONGEST_LINE] for line in lines if '"clock"' not in line)
 
 
 def _written_out(

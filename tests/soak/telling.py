@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from django_redis_lock.protocol import RETRY_FOR
 from tests.soak.exclusion import ended_by_others
 from tests.soak.history import Event
 from tests.soak.story import Story, Trouble
@@ -11,6 +12,8 @@ EARLY = 0.005
 """Seconds by which a lease may end before its promised end."""
 BEARABLE = 0.5
 """Seconds of an outage that callers don't notice: their calls are sent again for a while."""
+TRYING = 4.0
+"""Seconds before an error from which its last tries were; each lasts up to a second."""
 SLACK = 0.05
 
 
@@ -56,17 +59,26 @@ def _lost(story: Story, trouble: Trouble) -> bool:
 def _unavailable(story: Story, trouble: Trouble) -> bool:
     """Return whether a server was away for so long that a caller may be told of it.
 
-    Calls are sent again for a while, so one that meets a cut connection or a quick restart goes on,
-    unless the caller's own time ran out meanwhile.
+    Calls are sent again for a while, so one that meets a cut connection, a quick restart or a short
+    pause of its process goes on, unless the caller's own time ran out meanwhile. Two of them in a
+    row can use up its tries.
     """
     since, at = trouble.since - SLACK, trouble.at + SLACK
-    request = trouble.request
+    request, process = trouble.request, story.process(trouble.request.process)
+    if story.server.covered(since, at) >= BEARABLE or process.covered(since, at) >= RETRY_FOR:
+        return True
     out_of_time = (
         request.hold is None and request.wait is not None and at >= request.began + request.wait
     )
-    return story.server.covered(since, at) >= BEARABLE or (
-        out_of_time and story.server.touch(since, at)
-    )
+    if out_of_time and story.server.touch(since, at):
+        return True
+    lately = max(since, at - TRYING)
+    met = [
+        *story.server.between(lately, at),
+        *process.between(lately, at),
+        *(cut for cut in story.cuts if lately <= cut <= at),
+    ]
+    return len(met) >= 2
 
 
 def _alarm(event: Event) -> Violation:
