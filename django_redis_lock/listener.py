@@ -11,7 +11,7 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from django_redis_lock.exceptions import LockUnavailable
-from django_redis_lock.waiting import LONGEST_SLEEP, Grant, Hub, Waiter
+from django_redis_lock.waiting import LONGEST_SLEEP, Bell, Grant, Hub, Waiter
 
 SILENCE = 10.0
 """Seconds without a message after which the server is asked whether the connection still lives."""
@@ -152,11 +152,11 @@ class Listener(Hub):
 
     def _follow(self, waiter: Waiter, until: float) -> None:
         """Sleep until something is there for the waiter, or the lead is."""
-        event = threading.Event()
-        waiter.sleeper = event.set
+        bell = Bell()
+        waiter.sleeper = bell.ring
         try:
             if not waiter.awake and self._leader is not None:
-                event.wait(min(max(0.0, until - monotonic()), LONGEST_SLEEP))
+                bell.wait(until)
         finally:
             waiter.sleeper = None
 

@@ -37,6 +37,12 @@ def main() -> int:
         path = report.write_violations(plan, verdict)
         print(f"The violations and their events: {path}\n{report.excerpt(path)}")
         return 1
+    lacking = report.lacking(verdict)
+    if lacking:
+        print(
+            f"This run shows too little, for want of: {', '.join(lacking)}. Give it more --seconds."
+        )
+        return 1
     if not arguments.keep:
         shutil.rmtree(plan.directory)
     return 0

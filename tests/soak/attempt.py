@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 import traceback
+from contextvars import ContextVar
 from time import monotonic
 from typing import Any
 
 from django_redis_lock import Lock, lock
 from django_redis_lock.exceptions import LockNotAcquired, LockNotOwned, LockUnavailable
+from django_redis_lock.waiting import Hub, Waiter
 from tests.soak.history import Recorder
 from tests.soak.means import GaveUp, Means
 from tests.soak.plan import DEFAULT_LEASE
@@ -18,6 +20,22 @@ RELEASES = 4
 
 _FAILED = object()
 _numbers = itertools.count(1)
+_asking: ContextVar[Attempt] = ContextVar("asking")
+
+
+def watch_line(hub: Hub) -> None:
+    """Have it written down when an attempt begins to sleep in the line of its lock."""
+    wait, await_ = hub.wait, hub.await_
+
+    def blocking(waiter: Waiter, until: float) -> None:
+        _asking.get().in_line()
+        wait(waiter, until)
+
+    async def awaiting(waiter: Waiter, until: float) -> None:
+        _asking.get().in_line()
+        await await_(waiter, until)
+
+    hub.wait, hub.await_ = blocking, awaiting  # type: ignore[method-assign]
 
 
 class Attempt:
@@ -28,6 +46,7 @@ class Attempt:
         self.name = name
         self.handle = f"{recorder.process}.{next(_numbers)}"
         self.lost = False
+        self._stood_in_line = False
         self._means = means
         self._recorder = recorder
         self._asked = {
@@ -40,6 +59,12 @@ class Attempt:
     def note(self, kind: str, **fields: Any) -> None:
         """Write down an event of this handle."""
         self._recorder.note(kind, handle=self.handle, **fields)
+
+    def in_line(self) -> None:
+        """Write down that it waits in the line, the first time."""
+        if not self._stood_in_line:
+            self._stood_in_line = True
+            self.note("in_line")
 
     async def acquire(self, operation: str = "acquire") -> bool:
         """Take the lock, as a context manager if ``operation`` is ``__enter__``."""
@@ -129,6 +154,7 @@ class Attempt:
         self, operation: str, *args: Any, broken_off_after: float | None = None, **kwargs: Any
     ) -> Any:
         since = monotonic()
+        _asking.set(self)
         try:
             if broken_off_after is not None:
                 return await self._means.give_up(self.lock, operation, broken_off_after)

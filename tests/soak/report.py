@@ -6,10 +6,12 @@ import json
 from collections import Counter
 from pathlib import Path
 
+from tests.soak.faults import FAULTS
 from tests.soak.history import Event, read
 from tests.soak.plan import Plan
 from tests.soak.verdict import Verdict, Violation
 
+LEAST = {"acquisitions": 100, "pairs in line compared": 1}
 AROUND = 1.0
 """Seconds around a violation from which the driver's events are shown."""
 MOST = 50
@@ -35,6 +37,12 @@ def table(plan: Plan, verdict: Verdict) -> str:
     rules = Counter(violation.rule for violation in verdict.violations)
     lines += [f"{'  ' + rule:<{width}}  {count}" for rule, count in rules.most_common()]
     return "\n".join(lines)
+
+
+def lacking(verdict: Verdict) -> list[str]:
+    """Return what a run must have for its cleanness to mean anything, and has not."""
+    few = [name for name, least in LEAST.items() if verdict.figures[name] < least]
+    return [fault for fault in FAULTS if not verdict.faults.get(fault)] + few
 
 
 def write_violations(plan: Plan, verdict: Verdict) -> Path:

@@ -25,6 +25,8 @@ class Request:
     lease: float
     renewed: bool
     inside: str | None
+    in_line: float = math.inf
+    """When it first slept in the line."""
     ended: float = math.inf
     outcome: str = ""
     """acquired, refused, gave_up, unavailable, lost or failed; killed with its process."""
@@ -178,6 +180,9 @@ class Story:
         )
         self.requests.append(request)
         self._by_handle[request.handle] = request
+
+    def _on_in_line(self, event: Event) -> None:
+        self._by_handle[event["handle"]].in_line = event["at"]
 
     def _on_acquired(self, event: Event) -> None:
         request = self._by_handle[event["handle"]]

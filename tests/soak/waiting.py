@@ -6,8 +6,11 @@ cut, or the caller's process stood still, the time does not count.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+
 from tests.soak.occupation import Occupation
-from tests.soak.spans import Spans
+from tests.soak.spans import Span, Spans
 from tests.soak.story import Request, Story, by_name
 from tests.soak.verdict import Verdict, Violation
 
@@ -18,7 +21,7 @@ LATE = 0.5
 EARLY = 0.005
 """Seconds by which a refusal may come before the end of the wait."""
 QUEUED = 0.25
-"""Seconds after which a request is certainly in the line, if its process and the server run."""
+"""Seconds in which a request that comes back to the line has asked for its place."""
 AFTER_OUTAGE = 0.5
 LONGEST_PAUSE = 1.5
 """Seconds after an outage in which waiters come back: they pause between tries, for the longer the
@@ -31,11 +34,7 @@ AFTER_CUT = 0.5
 def judge(story: Story, verdict: Verdict) -> None:
     """Add the violations of the rules on waiting."""
     server = Spans(
-        [
-            (start - AFTER_CUT, end + AFTER_OUTAGE + min(LONGEST_PAUSE, end - start))
-            for start, end in story.server
-        ]
-        + [(at - AFTER_CUT, at + AFTER_CUT) for at in story.cuts]
+        [*_outages(story.server), *((at - AFTER_CUT, at + AFTER_CUT) for at in story.cuts)]
     )
     longest = 0.0
     in_line = 0
@@ -52,6 +51,19 @@ def judge(story: Story, verdict: Verdict) -> None:
     )
     verdict.figures["longest wait beside a free lock (ms)"] = round(longest * 1000)
     verdict.figures["pairs in line compared"] = in_line
+
+
+def _outages(server: Spans) -> Iterator[Span]:
+    """Yield each outage and the time in which waiters come back from it.
+
+    One that begins while they come back from another finds them pausing for as long as before.
+    """
+    began = back = -math.inf
+    for start, end in server:
+        if start > back:
+            began = start
+        back = end + AFTER_OUTAGE + min(LONGEST_PAUSE, end - began)
+        yield start - AFTER_CUT, back
 
 
 def _left_behind(request: Request, occupation: Occupation, story: Story, verdict: Verdict) -> float:
@@ -99,8 +111,8 @@ def _unpunctual(request: Request, occupation: Occupation, story: Story, verdict:
 def _overtaken(requests: list[Request], story: Story, server: Spans, verdict: Verdict) -> int:
     """Find requests that got the lock before one that certainly stood in line before them.
 
-    A request is in line some time after it began, and again some time after a disturbance, in which
-    it may have lost its place. A request that begins after that is behind it.
+    A request is in line when it sleeps there, and again some time after a disturbance, in which it
+    may have lost its place. A request that begins after that is behind it.
     Returns how many pairs could be compared.
     """
     pairs = 0
@@ -135,7 +147,7 @@ def _in_line(first: Request, began: float, granted: float, story: Story, server:
     """
     start, end = began - QUEUED, min(granted, first.ended)
     return (
-        first.began <= start
+        first.in_line <= began
         and not server.touch(start, end)
         and not story.process(first.process).touch(start, end)
     )

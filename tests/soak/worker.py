@@ -15,6 +15,7 @@ import django
 from django.conf import settings
 
 from tests.soak import heartbeat
+from tests.soak.attempt import watch_line
 from tests.soak.behaviour import Caller
 from tests.soak.history import Recorder
 from tests.soak.means import Awaiting, Blocking, Means, run_blocking
@@ -29,7 +30,7 @@ def main(plan: Plan, number: int, role: Role) -> None:
     django.setup()
     from django_redis_lock import locks
 
-    assert locks["default"]  # imported now, so that the first request doesn't have to wait for it
+    watch_line(locks["default"].hub)  # and imported now, so that no request has to wait for that
     recorder = Recorder(plan.directory, number)
     pulse = heartbeat.of_process(recorder)
     pulse.start()
