@@ -41,6 +41,7 @@ class Listener(Hub):
     def _reset(self) -> None:
         super()._reset()
         self._connection: Any = None
+        self._interrupted: list[Any] = []  # connections in whose reading an exception struck
         self._connecting = threading.Lock()
         self._failed: tuple[float, str] = 0.0, ""  # when connecting failed last, and why
         self._connected = threading.Event()
@@ -100,6 +101,7 @@ class Listener(Hub):
             self._heard_at = monotonic()
             self._connection = connection
             self._connected.set()
+            self._disconnect_interrupted()
 
     async def alisten(self) -> None:
         """Subscribe without blocking the loop, and have a thread read."""
@@ -119,6 +121,7 @@ class Listener(Hub):
         self._lead_is_free.set()
         if self._connection is not None:
             self._drop(self._connection)
+        self._disconnect_interrupted()
 
     def wait(self, waiter: Waiter, until: float) -> None:
         """Block until the waiter is granted its lock, is nudged, or ``until`` (monotonic)."""
@@ -211,8 +214,11 @@ class Listener(Hub):
             # The last three are redis-py's where another thread closes the socket under its hands.
             self._drop(connection)
         except BaseException:
-            # Interrupted in the middle of a message, perhaps; what follows can't be told apart.
-            self._drop(connection)
+            # Interrupted in the middle of a message, perhaps; what follows can't be told apart. But
+            # whoever waits here keeps its place only while the channel has a subscriber, so this
+            # connection stays until there is another. A grant that it gets is found by looking.
+            self._interrupted.append(connection)
+            self._forget(connection)
             raise
 
     def _listen_for(self, connection: Any) -> float:
@@ -240,9 +246,16 @@ class Listener(Hub):
             self.look_soon(rest)
 
     def _drop(self, connection: Any) -> None:
-        """Give up a connection. Grants may have been lost with it, so every waiter has to look."""
+        self._forget(connection)
+        connection.disconnect()
+
+    def _disconnect_interrupted(self) -> None:
+        while self._interrupted:
+            self._interrupted.pop().disconnect()
+
+    def _forget(self, connection: Any) -> None:
+        """Read a connection no more. Grants may be lost with it, so every waiter has to look."""
         if self._connection is connection:
             self._connection = None
             self._connected.clear()
-        connection.disconnect()
         self.nudge()

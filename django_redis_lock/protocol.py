@@ -44,7 +44,7 @@ PATIENCE = 10.0
 Acquiring = Generator[Step, Any, Lease | None]
 
 
-def ask(call: Call) -> Generator[Step, Any, Any]:
+def ask(call: Call | Listen) -> Generator[Step, Any, Any]:
     """Carry out a call, sending it again for a short while where the server can't be reached."""
     began = monotonic()
     pauses = iter(RETRY_PAUSES if call.patient else ())
@@ -123,7 +123,7 @@ def _wait(hub: Hub, request: Request, until: float) -> Acquiring:
         lease = yield from _try(hub, request)
         if lease is not None:
             return lease
-        yield Listen()
+        yield from ask(Listen())
     request.stand_in_line(hub.server_ms())
     waiter = hub.join(request)
     try:
@@ -176,7 +176,7 @@ def _look(
     while True:
         try:
             if not hub.listening:
-                yield Listen()
+                yield from ask(Listen())
             call = Acquire(request, hub.channel)
             return call, (yield from ask(call))
         except LockUnavailable:

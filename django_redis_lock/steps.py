@@ -175,6 +175,7 @@ class Listen(Step):
     """See to it that grants for this process are received."""
 
     __slots__ = ()
+    patient = True
 
 
 class Wait(Step):

@@ -122,6 +122,22 @@ def test_lost_reply_to_joining_the_line(name: str, proxy: Proxy) -> None:
     assert waiting.outcome() is True
 
 
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_lost_reply_to_a_subscription(name: str, proxy: Proxy, asynchronous: bool) -> None:
+    """A waiter whose first subscription fails subscribes again, as calls are sent again."""
+    held = lock(name, using="direct")
+    held.acquire()
+    proxy.lose_replies(1, b"SUBSCRIBE")
+    waiter = lock(name, timeout=10)
+    waiting = Background(
+        (lambda: asyncio.run(waiter.aacquire())) if asynchronous else waiter.acquire
+    )
+    assert proxy.lost.acquire(timeout=5)
+    eventually(lambda: waiters(name, "direct") == 1)
+    held.release()
+    assert waiting.outcome() is True
+
+
 def test_lost_reply_to_an_extension_adds_once(name: str, proxy: Proxy) -> None:
     """An extension that is sent twice adds its seconds once."""
     with lock(name, timeout=10) as held:

@@ -7,13 +7,14 @@ import os
 import signal
 import threading
 import time
+from typing import Any
 
 import pytest
 import redis
 
 from django_redis_lock import lock, locks
 from django_redis_lock.exceptions import LockNotAcquired
-from tests.tools import Background, Child, connections, counted, eventually, waiters
+from tests.tools import PATIENCE, Background, Child, connections, counted, eventually, waiters
 
 pytestmark = pytest.mark.usefixtures("server")
 
@@ -262,6 +263,50 @@ def test_interrupted_leader_leaves_the_others_waiting(name: str) -> None:
         signal.signal(signal.SIGUSR1, before)
     held.release()
     assert [waiting.outcome() for waiting in line] == [True, True]
+
+
+def test_interrupted_leader_costs_the_others_no_place(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A release between the interruption and the next subscription passes nobody over."""
+    hub = locks["default"].hub
+    connect, released = hub._connect, threading.Event()
+
+    def connect_after_the_release() -> Any:
+        assert released.wait(PATIENCE)
+        return connect()
+
+    def interrupt(signum: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    held = lock(name, timeout=20)
+    held.acquire()
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        with Child(WAIT, name) as other:
+
+            def join_and_interrupt() -> Background:
+                eventually(lambda: waiters(name) == 1)
+                second = Background(lock(name, timeout=20).acquire)
+                eventually(lambda: waiters(name) == 2)
+                assert other.hear() == "ready"
+                other.say()
+                eventually(lambda: waiters(name) == 3)
+                monkeypatch.setattr(hub, "_connect", connect_after_the_release)
+                os.kill(os.getpid(), signal.SIGUSR1)
+                return second
+
+            trigger = Background(join_and_interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                lock(name).acquire()
+            second = trigger.outcome()
+            held.release()
+            holder = locks["default"].holder(name)
+            assert (holder.pid, holder.waiters) == (os.getpid(), 1)
+            released.set()
+            assert second.outcome() is True
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 def test_grant_that_crosses_with_giving_up_is_passed_on(name: str) -> None:
