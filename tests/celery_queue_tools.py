@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import pytest
 import redis
 from celery import Celery
 from kombu import pools
@@ -79,6 +80,16 @@ def fences() -> str | None:
     """Return the last fence that was given; another one tells that a lock was taken meanwhile."""
     with redis.Redis.from_url(server_url(), decode_responses=True) as server:
         return server.get("lock-fence")
+
+
+def takes_no_lock(act: Callable[[], None]) -> None:
+    """Fail if an action takes a lock; tasks of other tests may, but hardly each time."""
+    for _ in range(5):
+        before = fences()
+        act()
+        if fences() == before:
+            return
+    pytest.fail("each time a lock was taken")
 
 
 def told(client: redis.Redis, task_id: str, kind: str) -> list[dict[str, Any]]:

@@ -199,7 +199,7 @@ def test_silent_connection_is_noticed(
     began = time.monotonic()
     held.release()
     assert waiting.outcome() is True
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 5
 
 
 def test_interrupted_release_is_seen_through(name: str, proxy: Proxy) -> None:

@@ -14,7 +14,7 @@ import redis
 
 from django_redis_lock import lock, locks
 from django_redis_lock.exceptions import LockNotAcquired
-from tests.tools import PATIENCE, Background, Child, connections, counted, eventually, waiters
+from tests.tools import PATIENCE, SOON, Background, Child, connections, counted, eventually, waiters
 
 pytestmark = pytest.mark.usefixtures("server")
 
@@ -126,7 +126,7 @@ def test_waiter_that_dies_with_the_grant(name: str) -> None:
         end = time.monotonic() + holder.ttl
         dead.process.kill()
         assert next_one.outcome() is True
-        assert time.monotonic() - end < 0.1
+        assert time.monotonic() - end < SOON
 
 
 def test_paused_waiter_finds_its_grant_stale(name: str) -> None:
@@ -168,10 +168,12 @@ def test_newcomer_does_not_pass_the_line_of_an_expired_lock(name: str) -> None:
     """A try that finds the lock expired and somebody waiting hands it to that one."""
     with Child(WAIT, name) as child:
         child.hear()
-        lock(name, timeout=0.5).acquire()
+        held = lock(name, timeout=20)
+        held.acquire()
         child.say()
         eventually(lambda: waiters(name) == 1)
         os.kill(child.pid, signal.SIGSTOP)  # so that it can't look by itself
+        held.extend(0.05, replace_ttl=True)
         eventually(lambda: locks["default"].holder(name) is None)
         assert lock(name).acquire(blocking=False) is False
         assert locks["default"].holder(name).pid == child.pid
@@ -399,7 +401,7 @@ def test_foreign_lock_excludes_and_is_followed(name: str, client: redis.Redis) -
     began = time.monotonic()
     client.delete(f"lock:{name}")
     assert waiting.outcome() is True
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 5
     assert not client.set(f"lock:{name}", "somebody else", nx=True, px=60_000)
 
 
@@ -467,7 +469,7 @@ def test_line_lost_to_a_flush_forms_again(name: str, client: redis.Redis) -> Non
     for waiting in line:
         waiting.outcome()
     assert len(done) == 6
-    assert time.monotonic() - began < 1.5
+    assert time.monotonic() - began < 5
 
 
 def test_with_statement_says_for_how_long_it_tried(name: str) -> None:

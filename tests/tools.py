@@ -19,6 +19,8 @@ from django_redis_lock import locks
 ROOT = Path(__file__).parent.parent
 PATIENCE = 20.0
 """Seconds after which an event that a test waits for is taken not to come."""
+SOON = 0.5
+"""Seconds for what comes at once, on a busy machine; by a look at random it would take 15 s."""
 
 
 def eventually(condition: Callable[[], Any], what: str = "") -> Any:
