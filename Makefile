@@ -30,7 +30,7 @@ demo: $(VENV)/.demo  ## the flash sale and the duplicate tasks, live (ARGS=--onc
 	$(PY) -m example_project.demo $(ARGS)
 
 test: $(VENV)/.test  ## the tests, on an embedded server
-	PYTHONDEVMODE=1 $(PY) -m pytest $(ARGS)
+	PYTHONDEVMODE=1 $(PY) -m pytest -n 2 --dist loadfile $(ARGS)
 
 .venv-celery-%/.ready: pyproject.toml Makefile
 	$(PYTHON) -m venv $(@D)

@@ -13,7 +13,7 @@ from pathlib import Path
 import redis
 
 from django_redis_lock import locks
-from tests.settings import PORT, server_url
+from tests.settings import server_url
 from tests.tools import ROOT, eventually
 
 WAIT = 20
@@ -55,7 +55,6 @@ def running_worker(
             cwd=ROOT,
             env={
                 **os.environ,
-                "LOCK_TEST_PORT": str(PORT),
                 "PYTHONDEVMODE": "",
                 **(environment or {}),
             },

@@ -6,7 +6,8 @@ import os
 
 from example_project.embedded import free_port
 
-PORT = int(os.environ.setdefault("LOCK_TEST_PORT", str(free_port())))
+_PORT = f"LOCK_TEST_PORT{os.environ.get('PYTEST_XDIST_WORKER', '')}"
+PORT = int(os.environ.setdefault(_PORT, str(free_port())))
 """Where the session's server listens; chosen here, so that child processes agree on it."""
 
 

@@ -22,7 +22,6 @@ from django_redis_lock.records import Holder
 from example_project.embedded import EmbeddedServer
 from tests import celery_app, operators_app
 from tests.console import command
-from tests.settings import PORT
 from tests.tools import ROOT, Background, Child, eventually, waiters
 
 WAIT = 20
@@ -67,7 +66,7 @@ def worker(server: EmbeddedServer, tmp_path: Path, settings: Any, db: None) -> I
         process = subprocess.Popen(
             [*command, "-c", "2", "-l", "INFO", "--without-gossip", "--without-mingle"],
             cwd=ROOT,
-            env={**os.environ, "LOCK_TEST_PORT": str(PORT), "PYTHONDEVMODE": ""},
+            env={**os.environ, "PYTHONDEVMODE": ""},
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
@@ -205,7 +204,14 @@ def test_dead_processes_of_this_host_are_found(server: EmbeddedServer, db: None)
     assert left == {"mine", "living:1", "living:2"}
 
 
-@pytest.mark.parametrize("pid", [os.getpid(), os.getppid(), 1, 0, -1, -(10**6), 2**70, None])
+@pytest.mark.parametrize(
+    "pid",
+    [
+        pytest.param(os.getpid(), id="own"),
+        pytest.param(os.getppid(), id="parent"),
+        *(1, 0, -1, -(10**6), 2**70, None),
+    ],
+)
 def test_in_doubt_a_process_lives(pid: int | None) -> None:
     """Only a process that is certainly gone is dead; no signal is sent to a group."""
     assert process_lives(pid)

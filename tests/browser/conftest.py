@@ -21,7 +21,6 @@ from example_project.embedded import EmbeddedServer
 from tests.browser.chromium import chromium_path
 from tests.browser.tasks import app
 from tests.browser.window import Visitor
-from tests.settings import PORT
 from tests.tools import PATIENCE, ROOT, eventually
 
 # Playwright keeps an event loop in the thread of the tests, which Django would take for async code.
@@ -96,7 +95,7 @@ def worker(server: EmbeddedServer, tmp_path: Path) -> Iterator[None]:
         process = subprocess.Popen(
             [*command, *options],
             cwd=ROOT,
-            env={**os.environ, "LOCK_TEST_PORT": str(PORT), "PYTHONDEVMODE": ""},
+            env={**os.environ, "PYTHONDEVMODE": ""},
             stdout=output,
             stderr=subprocess.STDOUT,
         )
