@@ -11,7 +11,7 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from django_redis_lock.exceptions import LockUnavailable
-from django_redis_lock.waiting import LONGEST_SLEEP, Grant, Hub, Waiter
+from django_redis_lock.waiting import LONGEST_SLEEP, Grant, ServerHub, Waiter
 
 SILENCE = 10.0
 """Seconds without a message after which the server is asked whether the connection still lives."""
@@ -19,11 +19,7 @@ PATIENCE = 5.0
 """Seconds that it may take to answer; then the connection is given up for another."""
 
 
-CLOCK_KEPT = 60.0
-"""Seconds for which what the server's clock read is carried forward by the local one."""
-
-
-class Listener(Hub):
+class Listener(ServerHub):
     """A hub that is told of grants by the server.
 
     There is no thread while only threads and greenlets wait: one of the waiters reads the
@@ -50,7 +46,6 @@ class Listener(Hub):
         self._lead_is_free = threading.Event()  # for the thread, once there is one
         self._thread: threading.Thread | None = None
         self._closed = False
-        self._clock = -CLOCK_KEPT, 0  # local (s) and server (ms), when the server last told
 
     @property
     def channel(self) -> str:
@@ -61,16 +56,6 @@ class Listener(Hub):
     def listening(self) -> bool:
         """Whether the channel is subscribed."""
         return self._connection is not None
-
-    def heard(self, now_ms: int) -> None:
-        """Take in what the server's clock reads now."""
-        self._clock = monotonic(), now_ms
-
-    def server_ms(self) -> int | None:
-        """Return the server's clock, ``None`` where it was not heard for a minute."""
-        local, server_ms = self._clock
-        passed = monotonic() - local
-        return None if passed > CLOCK_KEPT else server_ms + round(passed * 1000)
 
     def listen(self) -> None:
         """Subscribe, unless that is done already. Raises ``LockUnavailable``."""

@@ -10,7 +10,7 @@ from django.dispatch import Signal
 
 from django_redis_lock.audit import CAP, Fields
 from django_redis_lock.lease import Request
-from django_redis_lock.waiting import Waiter
+from django_redis_lock.waiting import Hub, Waiter
 
 
 class Step:
@@ -172,17 +172,21 @@ class ReadIndex(Call):
 
 
 class Listen(Step):
-    """See to it that grants for this process are received."""
+    """See to it that grants for this process are received at a hub."""
 
-    __slots__ = ()
+    __slots__ = ("hub",)
+
+    def __init__(self, hub: Hub) -> None:
+        self.hub = hub
 
 
 class Wait(Step):
     """Sleep until the waiter is granted its lock, is nudged to look again, or ``until``."""
 
-    __slots__ = ("until", "waiter")
+    __slots__ = ("hub", "until", "waiter")
 
-    def __init__(self, waiter: Waiter, until: float) -> None:
+    def __init__(self, hub: Hub, waiter: Waiter, until: float) -> None:
+        self.hub = hub
         self.waiter = waiter
         self.until = until
 
