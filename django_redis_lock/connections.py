@@ -18,7 +18,7 @@ from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.identity import forget_after_fork
-from django_redis_lock.scripts import Script
+from django_redis_lock.scripts import Command, Script
 
 # ``encodings.idna`` is what Python imports when it first looks up a host. An exception from a
 # signal handler (Celery's soft time limit) in the middle of an import can leave the lock of that
@@ -35,7 +35,7 @@ class Packed:
 
     def __init__(
         self,
-        script: Script,
+        script: Script | Command,
         keys: Sequence[str],
         args: Sequence[str],
         sending: Callable[[], None],

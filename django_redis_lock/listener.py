@@ -70,8 +70,7 @@ class Listener(ServerHub):
             try:
                 connection = self._connect()
                 connection.connect()
-                connection.send_command("SUBSCRIBE", self.channel)
-                connection.read_response(disable_decoding=True)
+                self._open(connection)
             except (RedisError, OSError) as error:
                 if connection is not None:
                     connection.disconnect()
@@ -85,6 +84,11 @@ class Listener(ServerHub):
             self._heard_at = monotonic()
             self._connection = connection
             self._connected.set()
+
+    def _open(self, connection: Any) -> None:
+        """Say on a new connection what it is for."""
+        connection.send_command("SUBSCRIBE", self.channel)
+        connection.read_response(disable_decoding=True)
 
     async def alisten(self) -> None:
         """Subscribe without blocking the loop, and have a thread read."""
@@ -150,9 +154,10 @@ class Listener(ServerHub):
         try:
             while not self._closed:
                 self._connected.wait()
+                self._rest()
                 self._lead_is_free.clear()
                 if self._take_lead(thread):
-                    while (connection := self._connection) is not None:
+                    while (connection := self._connection) is not None and self._worth_leading():
                         self._read(connection, LONGEST_SLEEP)
                     self._pass_lead(thread)
                 else:
@@ -160,6 +165,13 @@ class Listener(ServerHub):
         finally:
             self._thread = None
             self._pass_lead(thread)
+
+    def _rest(self) -> None:
+        """Block the thread while it is of no use."""
+
+    def _worth_leading(self) -> bool:
+        """Whether the thread is of use when it reads."""
+        return True
 
     def _take_lead(self, candidate: object) -> bool:
         # Remembered by name rather than by a lock that is held: should an exception come from a
@@ -187,11 +199,7 @@ class Listener(ServerHub):
     def _read(self, connection: Any, seconds: float) -> None:
         """Read one message and hand on what it says. A failure drops the connection."""
         try:
-            if connection.can_read(timeout=min(seconds, self._listen_for(connection))):
-                self._heard_at = monotonic()
-                message = connection.read_response(disable_decoding=True)
-                if message[0] == b"message":
-                    self._take_in(message[2].decode())
+            self._receive(connection, seconds)
         except (RedisError, OSError, ValueError, TypeError, AttributeError):
             # The last three are redis-py's where another thread closes the socket under its hands.
             self._drop(connection)
@@ -199,6 +207,13 @@ class Listener(ServerHub):
             # Interrupted in the middle of a message, perhaps; what follows can't be told apart.
             self._drop(connection)
             raise
+
+    def _receive(self, connection: Any, seconds: float) -> None:
+        if connection.can_read(timeout=min(seconds, self._listen_for(connection))):
+            self._heard_at = monotonic()
+            message = connection.read_response(disable_decoding=True)
+            if message[0] == b"message":
+                self._take_in(message[2].decode())
 
     def _listen_for(self, connection: Any) -> float:
         """Return for how many seconds silence is no bad sign, asking for a sign where it may be.

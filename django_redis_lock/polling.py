@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any
 
 from django_redis_lock.exceptions import InvalidLockBackend
@@ -15,6 +16,9 @@ POLL_OPTIONS = ("POLL_INTERVAL", "POLL_RETRIES")
 """The keys of ``OPTIONS`` that ``poll_options`` reads."""
 INTERVAL = 0.25
 """Seconds between two looks, unless ``POLL_INTERVAL`` says otherwise."""
+CLAIM_MS = 1500
+"""Milliseconds for which a lock is kept for a poller whose turn it is; longer where that is less
+than five intervals."""
 SHORTEST = 0.001
 """Seconds; the smallest interval that may be asked for."""
 LONGEST = 10.0
@@ -83,6 +87,7 @@ class PollingHub(ServerHub):
         self.jitter = jitter
         self.retries = retries
         self._channel = channel
+        self.glances = bool(channel)
 
     @property
     def channel(self) -> str:
@@ -93,3 +98,34 @@ class PollingHub(ServerHub):
         """Return after how many seconds to look again at a lock with so much lease left."""
         pause = self.interval * random.uniform(1 - self.jitter, 1 + self.jitter)
         return pause if ttl_ms < 0 else min(pause, (ttl_ms + 2) / 1000)
+
+    def freed(self, name: str) -> None:
+        """Let one of those who wait here for a lock that this process released look at once."""
+        with self._mutex:
+            watch = self._watches.get(name)
+            if watch is None:
+                return
+            watch.due = monotonic()
+            watch.news += 1
+            waiter = next((item for item in self._waiters.values() if item.name == name), None)
+        if waiter is not None:
+            waiter.stirred = True
+            waiter.wake()
+
+
+class ClaimingHub(PollingHub):
+    """A hub whose waiters stand in line, and look whether the lock was written for one of them.
+
+    One who is not seen to claim it within ``claim_ms`` is taken for dead, or loses its turn.
+    """
+
+    def __init__(self, polling: Polling) -> None:
+        longest = polling.interval * (1 + JITTER)
+        self.claim_ms = max(CLAIM_MS, round(5 * longest * 1000))
+        super().__init__(
+            polling.interval, JITTER, polling.retries, channel=f"@poll:{self.claim_ms}"
+        )
+
+    def may_have_missed(self, seconds: float) -> bool:
+        """Whether a turn may have come and gone unseen between two looks so many seconds apart."""
+        return seconds * 1000 > self.claim_ms

@@ -20,6 +20,7 @@ from django_redis_lock.lease import Lease, Request
 from django_redis_lock.steps import (
     Acquire,
     Call,
+    Glance,
     Listen,
     Pause,
     Release,
@@ -28,7 +29,7 @@ from django_redis_lock.steps import (
     TakeOver,
     Wait,
 )
-from django_redis_lock.waiting import Grant, Hub, Waiter
+from django_redis_lock.waiting import LOOK_EVERY, Grant, Hub, Waiter
 
 RETRY_PAUSES = (0.0, 0.05, 0.2, 0.5)
 """Seconds before each further sending of a call that the server did not answer."""
@@ -141,12 +142,18 @@ def _wait_in_line(hub: Hub, request: Request, waiter: Waiter, until: float) -> A
             # Our place was gone, so the line was lost or dropped: the others have to look too.
             hub.nudge(request.name)
         if lease is not None:
+            left = -1 if lease.deadline == math.inf else int(lease.remaining * 1000)
+            waiter.watch.plan(call.sent_at + hub.next_look(left), news)  # for the others
             return lease
         _, ttl_ms, now_ms, kind = answer
         hub.heard(now_ms)
         busy = call.sent_at, now_ms
-        waiter.watch.plan(call.sent_at + hub.next_look(ttl_ms, foreign=kind >= 3), news)
-        waiter.watch.looks += for_all
+        watch = waiter.watch
+        watch.asked_at = call.sent_at
+        # Where one is to glance, this one found the lock free, and may have got it for another.
+        pause = 0.0 if for_all and hub.glances else hub.next_look(ttl_ms, foreign=kind >= 3)
+        watch.plan(call.sent_at + pause, news)
+        watch.looks += for_all
         reason = yield from _sleep(hub, waiter, until)
         if reason is _Awake.GRANTED:
             assert waiter.grant is not None
@@ -182,8 +189,32 @@ def _sleep(hub: Hub, waiter: Waiter, until: float) -> Generator[Step, Any, _Awak
             return _Awake.NUDGED
         if monotonic() >= until:
             return _Awake.OVER
-        if waiter.watch.claim():
+        if waiter.watch.claim() and (
+            not hub.glances or (yield from _glance_shows_need(hub, waiter))
+        ):
             return _Awake.TURN
+
+
+def _glance_shows_need(hub: Hub, waiter: Waiter) -> Generator[Step, Any, bool]:
+    """Read who holds the lock, for all who wait for it here; return whether to ask for it."""
+    watch = waiter.watch
+    news, before, began = watch.news, watch.glanced_at, monotonic()
+    if began - watch.asked_at > LOOK_EVERY:
+        return True  # the line has to be kept alive
+    try:
+        value = yield from ask(Glance(waiter.name))
+    except LockUnavailable:
+        return True
+    watch.glanced_at = began
+    if hub.may_have_missed(monotonic() - before):
+        hub.nudge(waiter.name)  # some turns may have come and gone
+    if value is None:
+        return True
+    watch.looks += 1
+    watch.plan(began + hub.next_look(-1), news)
+    token = value.partition(b" ")[0].decode(errors="replace")
+    hub.nudge_one(token)
+    return bool(token == waiter.token)
 
 
 def _look(

@@ -113,6 +113,16 @@ class Inspect(Call):
         self.names = names
 
 
+class Glance(Call):
+    """Read what is stored for a lock; answers the value, ``None`` where it is free."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+
+
 class ForceRelease(Call):
     """Take a lock from the holder of a token, and write ``entry`` into the audit.
 

@@ -13,6 +13,8 @@ from typing import Any
 from django_redis_lock.identity import current_process, forget_after_fork
 from django_redis_lock.lease import Request
 
+WAITING_SCHEMES = ("queue", "blpop", "poll")
+"""How those who wait can hear of their turn: by pub/sub, from a list, or by looking."""
 LONGEST_SLEEP = 3600.0
 """Seconds of one sleep at the most; whoever waits for ever sleeps on after that."""
 LOOK_EVERY = 15.0
@@ -21,6 +23,17 @@ LOOK_AT_FOREIGN = 0.25
 """Seconds between looks at a lock that a foreign program holds, for it hands over to nobody."""
 CLOCK_KEPT = 60.0
 """Seconds for which what the server's clock read is carried forward by the local one."""
+
+
+def check_scheme(wait: Any) -> str | None:
+    """Return a waiting scheme, ``None`` for that of the backend. Raises ``ValueError``."""
+    if wait is not None and wait not in WAITING_SCHEMES:
+        raise ValueError(
+            f"wait={wait!r} is no way to wait; "
+            f"there are {', '.join(map(repr, WAITING_SCHEMES))}, and None for the backend's."
+        )
+    scheme: str | None = wait
+    return scheme
 
 
 class Grant:
@@ -41,7 +54,7 @@ class Watch:
     They share it and take turns, so a hundred waiters ask the server no more often than one.
     """
 
-    __slots__ = ("_mutex", "due", "looks", "members", "news")
+    __slots__ = ("_mutex", "asked_at", "due", "glanced_at", "looks", "members", "news")
 
     TURN = 1.0
     """Seconds after which another waiter looks if the one whose turn it was brought no news."""
@@ -49,6 +62,7 @@ class Watch:
     def __init__(self, mutex: Any) -> None:
         self.due = monotonic() + LONGEST_SLEEP
         self.members = 0
+        self.asked_at = self.glanced_at = monotonic()  # when one of them last asked, or glanced
         self.looks = 0  # how often one of them has looked again for all
         self.news = 0  # how often the waiters were told to look
         self._mutex = mutex
@@ -102,6 +116,8 @@ class Hub:
     retries: int | None = None
     """How often a waiter looks again at a held lock before its wait is over; ``None`` for as long
     as the wait lasts."""
+    glances = False
+    """Whether it is enough for those who wait to read who holds the lock, while that is another."""
 
     def __init__(self) -> None:
         self._reset()
@@ -182,6 +198,20 @@ class Hub:
                 waiter.nudged = True
         for waiter in nudged:
             waiter.wake()
+
+    def nudge_one(self, token: str) -> None:
+        """Make the waiter with this token look, if it waits here."""
+        waiter = self._waiters.get(token)
+        if waiter is not None:
+            waiter.nudged = True
+            waiter.wake()
+
+    def may_have_missed(self, seconds: float) -> bool:
+        """Whether a turn may have come and gone unseen between two looks so many seconds apart."""
+        return False
+
+    def freed(self, name: str) -> None:
+        """Take in that this process has released a lock."""
 
     def look_soon(self, name: str) -> None:
         """Let one of the waiters of a lock look at it now rather than when it had meant to."""

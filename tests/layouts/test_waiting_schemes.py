@@ -1,0 +1,46 @@
+"""The contract under each waiting scheme, with scripts and without."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.test import override_settings
+
+from django_redis_lock import Lock, lock
+from example_project.embedded import EmbeddedServer
+from tests.contract import LockContract
+from tests.settings import REDIS, server_url
+
+
+def entry(wait: str, **options: Any) -> dict[str, Any]:
+    """Return an entry of LOCKS on the session's server."""
+    return {"BACKEND": REDIS, "LOCATION": server_url(2), "OPTIONS": {"WAIT": wait, **options}}
+
+
+@pytest.fixture
+def schemes(server: EmbeddedServer) -> Iterator[None]:
+    """An alias for each scheme."""
+    with override_settings(
+        LOCKS={"blpop": entry("blpop"), "scripted": entry("queue", POLL_INTERVAL=0.05)}
+    ):
+        yield
+
+
+@pytest.mark.usefixtures("schemes")
+class TestBlpop(LockContract):
+    """Waiters that pop their grants from a list."""
+
+    using = "blpop"
+
+
+@pytest.mark.usefixtures("schemes")
+class TestPollWithScripts(LockContract):
+    """Waiters that look, chosen for each lock, on a backend that runs scripts."""
+
+    using = "scripted"
+
+    def lock(self, name: str, *args: Any, **kwargs: Any) -> Lock:
+        """Return a handle whose waiters look."""
+        return lock(name, *args, using=self.using, wait="poll", **kwargs)
