@@ -25,6 +25,7 @@ from django_redis_lock.exceptions import InvalidLockBackend, LockError, LockUnav
 from django_redis_lock.polling import POLL_OPTIONS, poll_options
 from django_redis_lock.schemes import Hubs
 from django_redis_lock.steps import Call
+from django_redis_lock.transacting import AsyncTransactingClient, TransactingClient
 from django_redis_lock.waiting import WAITING_SCHEMES, Hub
 
 
@@ -90,12 +91,14 @@ class RedisLockBackend(BaseLockBackend):
 
     @cached_property
     def _client(self) -> BlockingClient:
-        return BlockingClient(self.pool)
+        kind = TransactingClient if self.wait == "poll" else BlockingClient
+        return kind(self.pool)
 
     @cached_property
     def _async_client(self) -> AsyncClient:
         timeout = self.pool.connection_kwargs.get("socket_timeout")
-        return AsyncClient(lambda: asyncio_connection(self.pool), timeout)
+        kind = AsyncTransactingClient if self.wait == "poll" else AsyncClient
+        return kind(lambda: asyncio_connection(self.pool), timeout)
 
     def call(self, call: Call) -> Any:
         """Carry out one call. Raises ``LockUnavailable``."""

@@ -36,6 +36,7 @@ class Command:
     """A command without a script, packed as one."""
 
     def __init__(self, name: str) -> None:
+        self.name = name.lower()
         self._head = _bulk(name)
 
     def pack(self, keys: Sequence[str], args: Sequence[str], *, with_source: bool = False) -> bytes:

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import redis
 from django.test import override_settings
 
-from django_redis_lock import Lock, lock
+from django_redis_lock import Lock, lock, locks
 from example_project.embedded import EmbeddedServer
 from tests.contract import LockContract
 from tests.settings import REDIS, server_url
@@ -44,3 +45,28 @@ class TestPollWithScripts(LockContract):
     def lock(self, name: str, *args: Any, **kwargs: Any) -> Lock:
         """Return a handle whose waiters look."""
         return lock(name, *args, using=self.using, wait="poll", **kwargs)
+
+
+@pytest.fixture(scope="module")
+def bare_server() -> Iterator[EmbeddedServer]:
+    """A server that knows no scripts and no pub/sub."""
+    forbidden = ("EVAL", "EVALSHA", "SCRIPT", "SUBSCRIBE", "PSUBSCRIBE", "PUBLISH", "PUBSUB")
+    with EmbeddedServer(
+        *(part for command in forbidden for part in ("--rename-command", command, ""))
+    ) as server:
+        yield server
+
+
+class TestPollWithoutScripts(LockContract):
+    """A server that knows neither scripts nor pub/sub."""
+
+    using = "bare"
+
+    @pytest.fixture(autouse=True)
+    def _aliases(self, bare_server: EmbeddedServer) -> Iterator[None]:
+        with redis.Redis.from_url(bare_server.url()) as client:
+            client.flushall()
+        bare = entry("poll", POLL_INTERVAL=0.05) | {"LOCATION": bare_server.url()}
+        with override_settings(LOCKS={"bare": bare}):
+            yield
+            locks.reset()
