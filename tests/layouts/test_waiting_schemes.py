@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from django.test import override_settings
 from django_redis_lock import Lock, lock, locks
 from example_project.embedded import EmbeddedServer
 from tests.contract import LockContract
+from tests.layouts.mixed import KINDS, Crew
 from tests.settings import REDIS, server_url
 
 
@@ -70,3 +72,32 @@ class TestPollWithoutScripts(LockContract):
         with override_settings(LOCKS={"bare": bare}):
             yield
             locks.reset()
+
+
+@pytest.mark.timeout(300)
+def test_all_schemes_on_one_lock(server: EmbeddedServer, name: str, tmp_path: Path) -> None:
+    """Processes of each scheme take turns fairly, through the deaths of waiters and of holders."""
+    settings = {
+        "default": entry("queue", POLL_INTERVAL=0.05),
+        "bare": entry("poll", POLL_INTERVAL=0.05),
+    }
+    with override_settings(LOCKS=settings), Crew(name, settings, tmp_path) as crew:
+        crew.hire(*KINDS, *KINDS)
+        crew.all_go_on()
+        shares = crew.shares(30)
+        assert min(shares.values()) >= 15, shares
+        for doing in ("waiting", "holding"):
+            for kind in KINDS:
+                crew.replace(crew.one(kind, doing, locks["default"], name))
+        crew.all_go_on()
+        assert crew.check() > 240
+    with (
+        override_settings(LOCKS=settings),
+        redis.Redis.from_url(server_url(2), decode_responses=True) as client,
+    ):
+        with lock(name, timeout=20, blocking_timeout=60):  # the dead are passed over, or run out
+            pass
+        # What was pushed for those who were killed goes by itself.
+        for key in set(client.keys("*")) - {"lock-fence"}:
+            assert key.startswith("lock-grant:")
+            assert 0 < client.pttl(key) <= 60_000 or not client.exists(key)
