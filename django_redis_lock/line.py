@@ -92,8 +92,9 @@ class Line:
         if channel.startswith(b"@poll:"):
             return None
         if channel.startswith(_LIST):
-            (alive,) = yield Read([("EXISTS", channel.removeprefix(_LIST) + b":alive")])
-            return bool(alive)
+            alive_key = channel.removeprefix(_LIST) + b":alive"
+            (alive,) = yield Read([("EXISTS", alive_key)], lenient=True)
+            return bool(alive) if isinstance(alive, int) else None
         if not self._publishes:
             return None
         (answer,) = yield Read([("PUBSUB", "NUMSUB", channel)], lenient=True)

@@ -164,7 +164,7 @@ def renew(keys: Sequence[str], args: Sequence[str], *, publishes: bool) -> Opera
             yield from line.tell_of_end(entries, ttl, lease)
             commands += [
                 *line.commands,
-                ("PEXPIRE", lock, lease),
+                ("PEXPIREAT", lock, now + lease),
                 ("ZADD", index, now + lease, name),
             ]
             left[number] = lease

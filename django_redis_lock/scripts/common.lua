@@ -29,18 +29,18 @@ local function give(name, token, lease, record)
 end
 
 -- Send a message to a process that waits. Returns how many received it, false where it can't be
--- told: it looks by itself, or this user may not publish.
+-- told: it looks by itself, or this user may not reach its channel or list.
 local function tell(channel, message)
   local kind, rest = string.match(channel, '^@(%l+):(.*)$')
   if kind == 'poll' then
     return false
   elseif kind == 'list' then
-    local alive = redis.call('EXISTS', rest .. ':alive')
-    if alive > 0 then
+    local alive = redis.pcall('EXISTS', rest .. ':alive')
+    if alive == 1 then
       redis.call('RPUSH', rest, message)
       redis.call('PEXPIRE', rest, 60000)
     end
-    return alive
+    return type(alive) == 'number' and alive
   end
   local receivers = redis.pcall('PUBLISH', channel, message)
   return type(receivers) == 'number' and receivers
