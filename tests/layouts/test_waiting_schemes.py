@@ -15,6 +15,8 @@ from example_project.embedded import EmbeddedServer
 from tests.contract import LockContract
 from tests.layouts.mixed import KINDS, Crew
 from tests.settings import REDIS, server_url
+from tests.test_waiting_schemes import OTHERS
+from tests.tools import Child, eventually, waiters
 
 
 def entry(wait: str, **options: Any) -> dict[str, Any]:
@@ -101,3 +103,91 @@ def test_all_schemes_on_one_lock(server: EmbeddedServer, name: str, tmp_path: Pa
         for key in set(client.keys("*")) - {"lock-fence"}:
             assert key.startswith("lock-grant:")
             assert 0 < client.pttl(key) <= 60_000 or not client.exists(key)
+
+
+WAIT = """
+    say("ready"); hear()
+    held = lock(sys.argv[1], timeout=float(sys.argv[3]), wait=sys.argv[2])
+    held.acquire()
+    say("acquired")
+    hear()
+    held.release()
+    say("released")
+"""
+
+
+@pytest.mark.parametrize("wait", OTHERS)
+def test_hand_over_to_another_process(server: EmbeddedServer, name: str, wait: str) -> None:
+    """A release gives the lock to the waiter of another process, and it is never free between."""
+    held = lock(name, timeout=20)
+    held.acquire()
+    with Child(WAIT, name, wait, "30") as child:
+        assert child.hear() == "ready"
+        child.say()
+        eventually(lambda: waiters(name) == 1)
+        held.release()
+        assert not lock(name).acquire(blocking=False)
+        assert child.hear().startswith("acquired")
+        assert 20 < locks["default"].holder(name).ttl <= 30
+        child.say()
+        assert child.hear() == "released"
+
+
+FORK = """
+    held = lock(sys.argv[1], timeout=20)
+    held.acquire()
+    first = lock(sys.argv[1], timeout=20, wait=sys.argv[2])
+    waiting = threading.Thread(target=first.acquire)
+    waiting.start()
+    while not locks["default"].waiting(sys.argv[1]): time.sleep(0.005)
+    pid = os.fork()
+    if not pid:
+        with lock(sys.argv[1], timeout=20, wait=sys.argv[2]) as child:
+            say("child", child.fence)
+        os._exit(0)
+    while len(locks["default"].waiting(sys.argv[1])) < 2: time.sleep(0.005)
+    held.release()
+    waiting.join()
+    say("parent", first.fence)
+    first.release()
+    os.waitpid(pid, 0)
+"""
+
+
+@pytest.mark.parametrize("wait", OTHERS)
+def test_a_forked_child_waits_by_itself(server: EmbeddedServer, name: str, wait: str) -> None:
+    """Parent and child hear of their turns each for itself."""
+    with Child(
+        FORK, name, wait, before="import warnings; warnings.simplefilter('ignore')"
+    ) as child:
+        said = [child.hear().split() for _ in range(2)]
+        assert [who for who, _ in said] == ["parent", "child"]
+        assert int(said[0][1]) < int(said[1][1])
+        assert child.end() == 0
+
+
+GREENLETS = """
+    import gevent
+    done = []
+    def wait(number):
+        with lock(sys.argv[1], timeout=20, wait=sys.argv[2]):
+            done.append(number)
+    held = lock(sys.argv[1], timeout=20)
+    held.acquire()
+    line = []
+    for number in range(10):
+        line.append(gevent.spawn(wait, number))
+        while len(locks["default"].waiting(sys.argv[1])) <= number: gevent.sleep(0.005)
+    held.release()
+    gevent.joinall(line)
+    say(*done)
+"""
+
+
+@pytest.mark.parametrize("wait", OTHERS)
+def test_greenlets_wait_beside_each_other(server: EmbeddedServer, name: str, wait: str) -> None:
+    """One that waits does not block the others, and they are served in their order."""
+    with Child(
+        GREENLETS, name, wait, before="from gevent import monkey; monkey.patch_all()"
+    ) as child:
+        assert child.hear().split() == [*"0123456789"]
