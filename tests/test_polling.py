@@ -13,6 +13,7 @@ from django_redis_lock.backends.locmem import LocMemLockBackend
 from django_redis_lock.exceptions import InvalidLockBackend, LockNotAcquired
 from django_redis_lock.lock import Lock
 from django_redis_lock.polling import Polling, PollingHub, poll_options
+from django_redis_lock.waiting import Watch
 from tests.tools import Background, eventually
 
 
@@ -51,8 +52,11 @@ def test_a_waiter_sees_the_release(name: str) -> None:
         backend.looks = 0
 
 
-def test_the_waiters_of_a_lock_share_their_looks(name: str) -> None:
-    """Twenty threads look no more often than one would."""
+def test_the_waiters_of_a_lock_share_their_looks(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twenty threads look no more often than one would, and go on when one has the lock."""
+    monkeypatch.setattr(Watch, "TURN", 1000)  # whoever has looked says when to look next
     backend = Deaf()
     with backend.lock(name):
         line = [

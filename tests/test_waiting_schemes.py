@@ -23,6 +23,8 @@ OTHERS = ("blpop", "poll")
 WAIT = """
     hub = locks["default"].hub_for("poll")
     hub.claim_ms, hub._channel = 300, "@poll:300"
+    from django_redis_lock import protocol
+    protocol.LOOK_EVERY = 1000  # no help from there
     say("ready"); hear()
     held = lock(sys.argv[1], timeout=float(sys.argv[3]), wait=sys.argv[2])
     held.acquire()
@@ -52,15 +54,15 @@ def stand(name: str, wait: str, number: int, timeout: float = 20) -> Lock:
 
 def test_all_schemes_stand_in_one_line(name: str) -> None:
     """However they wait, they are served in the order in which they came, with rising fences."""
-    held = lock(name, timeout=20)
+    held = lock(name, timeout=60)
     held.acquire()
-    line = [stand(name, wait, number + 1) for number, wait in enumerate(WAITING_SCHEMES * 3)]
+    line = [stand(name, wait, number + 1, 60) for number, wait in enumerate(WAITING_SCHEMES * 3)]
     fences = [held.fence]
     for waiter in line:
         held.release()
         assert not lock(name).acquire(blocking=False)
         assert waiter.waiting.outcome() is True
-        assert 0 < waiter.remaining <= 20
+        assert 20 < waiter.remaining <= 60  # and not for the time to claim it in alone
         held = waiter
         held.ensure_held()
         fences.append(held.fence)
@@ -289,3 +291,17 @@ def test_nothing_is_popped_while_nobody_waits(
         with counted(client) as counts:
             time.sleep(0.5)  # idle time is what is measured
         assert counts.get("blpop", 0) <= 1
+
+
+def test_a_poller_sees_what_its_own_process_releases(name: str) -> None:
+    """A release wakes a poller of the same process, however long its interval is."""
+    locks["default"].hub_for("poll").interval = 1000
+    for acquire in (
+        lambda: lock(name, timeout=20, wait="poll").acquire(),
+        lambda: asyncio.run(lock(name, timeout=20, wait="poll").aacquire()),
+    ):
+        with lock(name, timeout=20):
+            waiting = Background(acquire)
+            eventually(lambda: waiters(name) == 1)
+        assert waiting.outcome() is True
+        locks["default"].force_release(name)
