@@ -18,7 +18,7 @@ from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.identity import forget_after_fork
-from django_redis_lock.scripts import Script
+from django_redis_lock.scripts import Command, Script
 
 # ``encodings.idna`` is what Python imports when it first looks up a host. An exception from a
 # signal handler (Celery's soft time limit) in the middle of an import can leave the lock of that
@@ -35,7 +35,7 @@ class Packed:
 
     def __init__(
         self,
-        script: Script,
+        script: Script | Command,
         keys: Sequence[str],
         args: Sequence[str],
         sending: Callable[[], None],
@@ -83,9 +83,8 @@ class BlockingClient:
 
     def call(self, packed: Packed) -> Any:
         """Send a call and return its reply. Raises ``RedisError`` and ``OSError``."""
-        command = packed.pack()
         try:
-            return self._send(packed, command)
+            return self._send(packed)
         except (AttributeError, TypeError, ValueError) as error:
             # What redis-py's parsers raise where another thread closes the pool's connections,
             # as django-redis does after each request with DJANGO_REDIS_CLOSE_CONNECTION.
@@ -93,7 +92,8 @@ class BlockingClient:
                 "The connection was closed while in use"
             ) from error
 
-    def _send(self, packed: Packed, command: bytes) -> Any:
+    def _send(self, packed: Packed) -> Any:
+        command = packed.pack()
         connection, since = self._take()
         try:
             packed.sending()
@@ -110,11 +110,14 @@ class BlockingClient:
             connection.disconnect()  # its reply may still come
             self._pool.release(connection)
             raise
+        self._keep(connection, since)
+        return reply
+
+    def _keep(self, connection: Any, since: float) -> None:
         if self._may_keep and not self._kept:
             self._kept.append((connection, since))
         else:
             self._pool.release(connection)
-        return reply
 
     def _take(self) -> tuple[Any, float]:
         now = monotonic()
@@ -139,20 +142,29 @@ class AsyncClient:
     def __init__(self, make_connection: Callable[[], Any], timeout: float | None) -> None:
         self._make_connection = make_connection
         self._timeout = timeout
-        self._wires: weakref.WeakKeyDictionary[Any, _Wire] = weakref.WeakKeyDictionary()
+        self._wires: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         forget_after_fork(self)
 
     def after_fork(self) -> None:
         """Leave the connections to the parent process."""
         self._wires = weakref.WeakKeyDictionary()
 
-    async def call(self, packed: Packed) -> Any:
-        """Send a call and return its reply. Raises ``RedisError`` and ``OSError``."""
+    def open_wire(self, connection: Any, timeout: float | None) -> _Wire:
+        """Return what carries the calls of one event loop."""
+        return _Wire(connection, timeout)
+
+    async def wire(self) -> Any:
+        """Return the connection of the running event loop."""
         loop = asyncio.get_running_loop()
         wire = self._wires.get(loop)
         if wire is None:
-            wire = self._wires[loop] = _Wire(self._make_connection(), self._timeout)
+            wire = self._wires[loop] = self.open_wire(self._make_connection(), self._timeout)
             await wire.close_with_loop(lambda: self._wires.pop(loop, None))
+        return wire
+
+    async def call(self, packed: Packed) -> Any:
+        """Send a call and return its reply. Raises ``RedisError`` and ``OSError``."""
+        wire = await self.wire()
         try:
             return await wire.call(packed.pack(), packed.sending)
         except NoScriptError:

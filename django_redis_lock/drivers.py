@@ -9,7 +9,6 @@ from collections.abc import Callable, Generator
 from typing import Any, Protocol, TypeVar
 
 from django_redis_lock.steps import Call, Emit, Listen, Pause, Step, Wait
-from django_redis_lock.waiting import Hub
 
 Result = TypeVar("Result")
 Steps = Generator[Step, Any, Result]
@@ -17,10 +16,6 @@ Steps = Generator[Step, Any, Result]
 
 class Port(Protocol):
     """What the drivers work on: a backend."""
-
-    @property
-    def hub(self) -> Hub:
-        """Where waiters sleep."""
 
     def call(self, call: Call) -> Any:
         """Carry out a call, once. Raises ``LockUnavailable``."""
@@ -36,7 +31,7 @@ def run(port: Port, steps: Steps[Result]) -> Result:
     while True:
         try:
             step = resume(value)
-            value = port.call(step) if isinstance(step, Call) else _perform(port, step)
+            value = port.call(step) if isinstance(step, Call) else _perform(step)
             resume = steps.send
         except StopIteration as stop:
             result: Result = stop.value
@@ -47,11 +42,11 @@ def run(port: Port, steps: Steps[Result]) -> Result:
             resume, value = steps.throw, error  # of the call, or of a signal in between
 
 
-def _perform(port: Port, step: Step) -> Any:
+def _perform(step: Step) -> Any:
     if isinstance(step, Wait):
-        port.hub.wait(step.waiter, step.until)
+        step.hub.wait(step.waiter, step.until)
     elif isinstance(step, Listen):
-        port.hub.listen()
+        step.hub.listen()
     elif isinstance(step, Pause):
         time.sleep(step.seconds)
     elif isinstance(step, Emit):
@@ -99,9 +94,9 @@ async def _aperform(port: Port, step: Step) -> Any:
     if isinstance(step, Call):
         return await port.acall(step)
     if isinstance(step, Wait):
-        await port.hub.await_(step.waiter, step.until)
+        await step.hub.await_(step.waiter, step.until)
     elif isinstance(step, Listen):
-        await port.hub.alisten()
+        await step.hub.alisten()
     elif isinstance(step, Pause):
         await asyncio.sleep(step.seconds)
     elif isinstance(step, Emit):

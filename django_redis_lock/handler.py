@@ -107,6 +107,7 @@ def lock(
     blocking_timeout: float | None = None,
     auto_renew: bool | None = None,
     reentrant: bool = False,
+    wait: str | None = None,
     metadata: Mapping[str, str] | None = None,
     using: str = DEFAULT_ALIAS,
 ) -> Lock:
@@ -118,8 +119,9 @@ def lock(
 
     ``blocking`` and ``blocking_timeout`` say whether to wait, and for how many seconds at the
     most; without limit by default. ``reentrant`` lets the same thread, greenlet or asyncio task
-    enter again without a round trip. ``metadata``, a dict of str, is shown with the holder.
-    ``using`` is an alias of LOCKS.
+    enter again without a round trip. ``wait`` is a waiting scheme, ``"queue"``, ``"blpop"`` or
+    ``"poll"``, in place of that of the backend. ``metadata``, a dict of str, is shown with the
+    holder. ``using`` is an alias of LOCKS.
 
     Raises ``ValueError`` or ``TypeError`` for arguments that make no sense; nothing is sent to the
     server before the lock is acquired.
@@ -132,6 +134,7 @@ def lock(
         blocking_timeout=blocking_timeout,
         auto_renew=auto_renew,
         reentrant=reentrant,
+        wait=wait,
         metadata=metadata,
     )
 

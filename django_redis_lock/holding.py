@@ -21,6 +21,7 @@ from django_redis_lock.records import check_metadata, check_name, token_id, writ
 from django_redis_lock.reentrance import enter_again, find_held, forget, leave, remember
 from django_redis_lock.renewal import mark_lost, note_losses, renewer
 from django_redis_lock.timing import check_timeout, check_wait
+from django_redis_lock.waiting import check_scheme
 
 if TYPE_CHECKING:
     from django_redis_lock.backends.base import BaseLockBackend
@@ -52,6 +53,7 @@ class Handle:
         blocking_timeout: float | None = None,
         auto_renew: bool | None = None,
         reentrant: bool = False,
+        wait: str | None = None,
         metadata: Mapping[str, str] | None = None,
         task_id: str | None = None,
         task_name: str | None = None,
@@ -69,6 +71,7 @@ class Handle:
                 "auto_renew=True has no meaning with timeout=None, a lock that never expires."
             )
         self.reentrant = reentrant
+        self._wait = check_scheme(wait)
         self._origin: dict[str, Any] = {"task_id": task_id, "task_name": task_name}
         if metadata:
             self._origin["metadata"] = check_metadata(metadata)
@@ -229,11 +232,12 @@ class Handle:
         auto_renew = self._auto_renew and timeout is not None
         record = write_record(auto_renew=auto_renew, **self._origin)
         request = Request(self.name, os.urandom(16).hex(), timeout, record, auto_renew=auto_renew)
+        hub = backend.hub_for(self._wait)
         try:
             lease = yield from (
-                protocol.take_over(backend.hub, request, from_token_id)
+                protocol.take_over(hub, request, from_token_id)
                 if from_token_id
-                else protocol.acquire(backend.hub, request, until)
+                else protocol.acquire(hub, request, until)
             )
             if lease is not None:
                 if auto_renew:
@@ -244,7 +248,7 @@ class Handle:
             return lease
         finally:
             if request.sent and self._lease is None:  # given up, and the server could not be told
-                call = protocol.withdrawal(backend.hub, request)
+                call = protocol.withdrawal(hub, request)
                 renewer.withdraw(call, backend, math.inf if timeout is None else timeout)
 
     def _forget(self, lease: Lease) -> None:
@@ -276,6 +280,7 @@ class Handle:
         self._forget(lease)
         if not ours:
             raise (yield from self._loss(lease, "it expired or was broken before its release"))
+        backend.freed(lease.name)
         if signals.lock_released.receivers:
             held_for = monotonic() - self._acquired_at
             yield self._emit(signals.lock_released, backend, held_for=held_for)

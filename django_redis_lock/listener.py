@@ -11,7 +11,7 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from django_redis_lock.exceptions import LockUnavailable
-from django_redis_lock.waiting import LONGEST_SLEEP, Bell, Grant, Hub, Waiter
+from django_redis_lock.waiting import LONGEST_SLEEP, Bell, Grant, ServerHub, Waiter
 
 SILENCE = 10.0
 """Seconds without a message after which the server is asked whether the connection still lives."""
@@ -19,11 +19,7 @@ PATIENCE = 5.0
 """Seconds that it may take to answer; then the connection is given up for another."""
 
 
-CLOCK_KEPT = 60.0
-"""Seconds for which what the server's clock read is carried forward by the local one."""
-
-
-class Listener(Hub):
+class Listener(ServerHub):
     """A hub that is told of grants by the server.
 
     There is no thread while only threads and greenlets wait: one of the waiters reads the
@@ -51,7 +47,6 @@ class Listener(Hub):
         self._lead_is_free = threading.Event()  # for the thread, once there is one
         self._thread: threading.Thread | None = None
         self._closed = False
-        self._clock = -CLOCK_KEPT, 0  # local (s) and server (ms), when the server last told
 
     @property
     def channel(self) -> str:
@@ -62,16 +57,6 @@ class Listener(Hub):
     def listening(self) -> bool:
         """Whether the channel is subscribed."""
         return self._connection is not None
-
-    def heard(self, now_ms: int) -> None:
-        """Take in what the server's clock reads now."""
-        self._clock = monotonic(), now_ms
-
-    def server_ms(self) -> int | None:
-        """Return the server's clock, ``None`` where it was not heard for a minute."""
-        local, server_ms = self._clock
-        passed = monotonic() - local
-        return None if passed > CLOCK_KEPT else server_ms + round(passed * 1000)
 
     def listen(self) -> None:
         """Subscribe, unless that is done already. Raises ``LockUnavailable``."""
@@ -86,8 +71,7 @@ class Listener(Hub):
             try:
                 connection = self._connect()
                 connection.connect()
-                connection.send_command("SUBSCRIBE", self.channel)
-                connection.read_response(disable_decoding=True)
+                self._open(connection)
             except (RedisError, OSError) as error:
                 if connection is not None:
                     connection.disconnect()
@@ -102,6 +86,11 @@ class Listener(Hub):
             self._connection = connection
             self._connected.set()
             self._disconnect_interrupted()
+
+    def _open(self, connection: Any) -> None:
+        """Say on a new connection what it is for."""
+        connection.send_command("SUBSCRIBE", self.channel)
+        connection.read_response(disable_decoding=True)
 
     async def alisten(self) -> None:
         """Subscribe without blocking the loop, and have a thread read."""
@@ -168,9 +157,10 @@ class Listener(Hub):
         try:
             while not self._closed:
                 self._connected.wait()
+                self._rest()
                 self._lead_is_free.clear()
                 if self._take_lead(thread):
-                    while (connection := self._connection) is not None:
+                    while (connection := self._connection) is not None and self._worth_leading():
                         self._read(connection, LONGEST_SLEEP)
                     self._pass_lead(thread)
                 else:
@@ -178,6 +168,13 @@ class Listener(Hub):
         finally:
             self._thread = None
             self._pass_lead(thread)
+
+    def _rest(self) -> None:
+        """Block the thread while it is of no use."""
+
+    def _worth_leading(self) -> bool:
+        """Whether the thread is of use when it reads."""
+        return True
 
     def _take_lead(self, candidate: object) -> bool:
         # Remembered by name rather than by a lock that is held: should an exception come from a
@@ -205,21 +202,21 @@ class Listener(Hub):
     def _read(self, connection: Any, seconds: float) -> None:
         """Read one message and hand on what it says. A failure drops the connection."""
         try:
-            if connection.can_read(timeout=min(seconds, self._listen_for(connection))):
-                self._heard_at = monotonic()
-                message = connection.read_response(disable_decoding=True)
-                if message[0] == b"message":
-                    self._take_in(message[2].decode())
+            self._receive(connection, seconds)
         except (RedisError, OSError, ValueError, TypeError, AttributeError):
             # The last three are redis-py's where another thread closes the socket under its hands.
             self._drop(connection)
         except BaseException:
-            # Interrupted in the middle of a message, perhaps; what follows can't be told apart. But
-            # whoever waits here keeps its place only while the channel has a subscriber, so this
-            # connection stays until there is another. A grant that it gets is found by looking.
-            self._interrupted.append(connection)
-            self._forget(connection)
+            # Interrupted in the middle of a message, perhaps; what follows can't be told apart.
+            self._abandon(connection)
             raise
+
+    def _receive(self, connection: Any, seconds: float) -> None:
+        if connection.can_read(timeout=min(seconds, self._listen_for(connection))):
+            self._heard_at = monotonic()
+            message = connection.read_response(disable_decoding=True)
+            if message[0] == b"message":
+                self._take_in(message[2].decode())
 
     def _listen_for(self, connection: Any) -> float:
         """Return for how many seconds silence is no bad sign, asking for a sign where it may be.
@@ -248,6 +245,15 @@ class Listener(Hub):
     def _drop(self, connection: Any) -> None:
         self._forget(connection)
         connection.disconnect()
+
+    def _abandon(self, connection: Any) -> None:
+        """Read a connection no more, but keep it until there is another.
+
+        Whoever waits here keeps its place only while the channel has a subscriber. A grant that
+        this one gets is found by looking.
+        """
+        self._interrupted.append(connection)
+        self._forget(connection)
 
     def _disconnect_interrupted(self) -> None:
         while self._interrupted:

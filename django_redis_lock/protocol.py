@@ -11,6 +11,7 @@ import contextlib
 import math
 import random
 from collections.abc import Callable, Generator
+from enum import Enum, auto
 from time import monotonic
 from typing import Any
 
@@ -19,6 +20,7 @@ from django_redis_lock.lease import Lease, Request
 from django_redis_lock.steps import (
     Acquire,
     Call,
+    Glance,
     Listen,
     Pause,
     Release,
@@ -27,16 +29,12 @@ from django_redis_lock.steps import (
     TakeOver,
     Wait,
 )
-from django_redis_lock.waiting import Grant, Hub, Waiter
+from django_redis_lock.waiting import LOOK_EVERY, Grant, Hub, Waiter
 
 RETRY_PAUSES = (0.0, 0.05, 0.2, 0.5)
 """Seconds before each further sending of a call that the server did not answer."""
 RETRY_FOR = 2.0
 """Seconds after which a call is not sent again; a server that lets calls time out is down."""
-LOOK_EVERY = 15.0
-"""Seconds after which waiters look in at the latest; their line lives 60 s beyond that."""
-LOOK_AT_FOREIGN = 0.25
-"""Seconds between looks at a lock that a foreign program holds, for it hands over to nobody."""
 PATIENCE = 10.0
 """Seconds for which a waiter bears an unavailable server before it raises."""
 
@@ -123,7 +121,7 @@ def _wait(hub: Hub, request: Request, until: float) -> Acquiring:
         lease = yield from _try(hub, request)
         if lease is not None:
             return lease
-        yield from ask(Listen())
+        yield from ask(Listen(hub))
     request.stand_in_line(hub.server_ms())
     waiter = hub.join(request)
     try:
@@ -134,37 +132,89 @@ def _wait(hub: Hub, request: Request, until: float) -> Acquiring:
 
 def _wait_in_line(hub: Hub, request: Request, waiter: Waiter, until: float) -> Acquiring:
     busy: tuple[float, int] | None = None  # local and server clock when last found held
+    for_all = False  # whether this is one of the looks that the waiters of the lock share
     while True:
         news = waiter.watch.news
         call, answer = yield from _look(hub, request, until, waiting=busy is not None)
         lease = _lease(call, answer)
         out_of_line = isinstance(answer, int) or (lease is None and answer[3] % 3 == 1)
-        if busy is not None and out_of_line:
+        if busy is not None and out_of_line and hub.in_line:
             # Our place was gone, so the line was lost or dropped: the others have to look too.
             hub.nudge(request.name)
         if lease is not None:
+            left = -1 if lease.deadline == math.inf else int(lease.remaining * 1000)
+            waiter.watch.plan(call.sent_at + hub.next_look(left), news)  # for the others
             return lease
         _, ttl_ms, now_ms, kind = answer
         hub.heard(now_ms)
         busy = call.sent_at, now_ms
-        waiter.watch.plan(call.sent_at + _next_look(ttl_ms, foreign=kind >= 3), news)
-        while True:
-            yield Wait(waiter, min(until, waiter.watch.due))
-            waiter.stirred = False
-            if waiter.grant is not None:
-                lease = _granted(request, waiter.grant, *busy)
-                waiter.grant = None
-                if not lease.passed:
-                    return lease
-                break  # slept through it
-            if waiter.nudged:
-                waiter.nudged = False
-                break
-            if monotonic() >= until:
-                yield from ask(withdrawal(hub, request, patient=True))
-                return None
-            if waiter.watch.claim():
-                break
+        watch = waiter.watch
+        watch.asked_at = call.sent_at
+        # Where one is to glance, this one found the lock free, and may have got it for another.
+        pause = 0.0 if for_all and hub.glances else hub.next_look(ttl_ms, foreign=kind >= 3)
+        watch.plan(call.sent_at + pause, news)
+        watch.looks += for_all
+        reason = yield from _sleep(hub, waiter, until)
+        if reason is _Awake.GRANTED:
+            assert waiter.grant is not None
+            lease = _granted(request, waiter.grant, *busy)
+            waiter.grant = None
+            if not lease.passed:  # else slept through it
+                return lease
+        elif reason is _Awake.OVER:
+            yield from ask(withdrawal(hub, request, patient=True))
+            return None
+        for_all = reason is _Awake.TURN
+
+
+class _Awake(Enum):
+    """Why a waiter sleeps no more."""
+
+    GRANTED = auto()
+    NUDGED = auto()  # it has to look
+    TURN = auto()  # to look for all who wait for its lock
+    OVER = auto()
+
+
+def _sleep(hub: Hub, waiter: Waiter, until: float) -> Generator[Step, Any, _Awake]:
+    while True:
+        if hub.retries is not None and waiter.watch.looks - waiter.joined_at >= hub.retries:
+            until = monotonic()
+        yield Wait(hub, waiter, min(until, waiter.watch.due))
+        waiter.stirred = False
+        if waiter.grant is not None:
+            return _Awake.GRANTED
+        if waiter.nudged:
+            waiter.nudged = False
+            return _Awake.NUDGED
+        if monotonic() >= until:
+            return _Awake.OVER
+        if waiter.watch.claim() and (
+            not hub.glances or (yield from _glance_shows_need(hub, waiter))
+        ):
+            return _Awake.TURN
+
+
+def _glance_shows_need(hub: Hub, waiter: Waiter) -> Generator[Step, Any, bool]:
+    """Read who holds the lock, for all who wait for it here; return whether to ask for it."""
+    watch = waiter.watch
+    news, before, began = watch.news, watch.glanced_at, monotonic()
+    if began - watch.asked_at > LOOK_EVERY:
+        return True  # the line has to be kept alive
+    try:
+        value = yield from ask(Glance(waiter.name))
+    except LockUnavailable:
+        return True
+    watch.glanced_at = began
+    if hub.may_have_missed(monotonic() - before):
+        hub.nudge(waiter.name)  # some turns may have come and gone
+    if value is None:
+        return True
+    watch.looks += 1
+    watch.plan(began + hub.next_look(-1), news)
+    token = value.partition(b" ")[0].decode(errors="replace")
+    hub.nudge_one(token)
+    return bool(token == waiter.token)
 
 
 def _look(
@@ -176,7 +226,7 @@ def _look(
     while True:
         try:
             if not hub.listening:
-                yield from ask(Listen())
+                yield from ask(Listen(hub))
             call = Acquire(request, hub.channel)
             return call, (yield from ask(call))
         except LockUnavailable:
@@ -205,12 +255,6 @@ def _granted(request: Request, grant: Grant, local: float, server_ms: int) -> Le
     lease = grant.lease_ms / 1000
     given_at = local + (grant.now_ms - server_ms) / 1000
     return request.granted(grant.fence, min(grant.received_at, given_at) + lease)
-
-
-def _next_look(ttl_ms: int, *, foreign: bool) -> float:
-    most = LOOK_AT_FOREIGN if foreign else LOOK_EVERY
-    # A key is gone in the millisecond after its last.
-    return most if ttl_ms < 0 else min(most, (ttl_ms + 2) / 1000)
 
 
 def withdrawal(hub: Hub, request: Request, *, patient: bool = False) -> Release:

@@ -10,7 +10,7 @@ from django.dispatch import Signal
 
 from django_redis_lock.audit import CAP, Fields
 from django_redis_lock.lease import Request
-from django_redis_lock.waiting import Waiter
+from django_redis_lock.waiting import Hub, Waiter
 
 
 class Step:
@@ -113,6 +113,16 @@ class Inspect(Call):
         self.names = names
 
 
+class Glance(Call):
+    """Read what is stored for a lock; answers the value, ``None`` where it is free."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+
+
 class ForceRelease(Call):
     """Take a lock from the holder of a token, and write ``entry`` into the audit.
 
@@ -172,18 +182,22 @@ class ReadIndex(Call):
 
 
 class Listen(Step):
-    """See to it that grants for this process are received."""
+    """See to it that grants for this process are received at a hub."""
 
-    __slots__ = ()
+    __slots__ = ("hub",)
     patient = True
+
+    def __init__(self, hub: Hub) -> None:
+        self.hub = hub
 
 
 class Wait(Step):
     """Sleep until the waiter is granted its lock, is nudged to look again, or ``until``."""
 
-    __slots__ = ("until", "waiter")
+    __slots__ = ("hub", "until", "waiter")
 
-    def __init__(self, waiter: Waiter, until: float) -> None:
+    def __init__(self, hub: Hub, waiter: Waiter, until: float) -> None:
+        self.hub = hub
         self.waiter = waiter
         self.until = until
 

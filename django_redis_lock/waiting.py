@@ -13,8 +13,27 @@ from typing import Any
 from django_redis_lock.identity import current_process, forget_after_fork
 from django_redis_lock.lease import Request
 
+WAITING_SCHEMES = ("queue", "blpop", "poll")
+"""How those who wait can hear of their turn: by pub/sub, from a list, or by looking."""
 LONGEST_SLEEP = 3600.0
 """Seconds of one sleep at the most; whoever waits for ever sleeps on after that."""
+LOOK_EVERY = 15.0
+"""Seconds after which waiters look in at the latest; their line lives 60 s beyond that."""
+LOOK_AT_FOREIGN = 0.25
+"""Seconds between looks at a lock that a foreign program holds, for it hands over to nobody."""
+CLOCK_KEPT = 60.0
+"""Seconds for which what the server's clock read is carried forward by the local one."""
+
+
+def check_scheme(wait: Any) -> str | None:
+    """Return a waiting scheme, ``None`` for that of the backend. Raises ``ValueError``."""
+    if wait is not None and wait not in WAITING_SCHEMES:
+        raise ValueError(
+            f"wait={wait!r} is no way to wait; "
+            f"there are {', '.join(map(repr, WAITING_SCHEMES))}, and None for the backend's."
+        )
+    scheme: str | None = wait
+    return scheme
 
 
 class Grant:
@@ -35,7 +54,7 @@ class Watch:
     They share it and take turns, so a hundred waiters ask the server no more often than one.
     """
 
-    __slots__ = ("_mutex", "due", "members", "news")
+    __slots__ = ("_mutex", "asked_at", "due", "glanced_at", "looks", "members", "news")
 
     TURN = 1.0
     """Seconds after which another waiter looks if the one whose turn it was brought no news."""
@@ -43,6 +62,8 @@ class Watch:
     def __init__(self, mutex: Any) -> None:
         self.due = monotonic() + LONGEST_SLEEP
         self.members = 0
+        self.asked_at = self.glanced_at = monotonic()  # when one of them last asked, or glanced
+        self.looks = 0  # how often one of them has looked again for all
         self.news = 0  # how often the waiters were told to look
         self._mutex = mutex
 
@@ -65,12 +86,13 @@ class Watch:
 class Waiter:
     """One acquisition waiting in this process."""
 
-    __slots__ = ("grant", "name", "nudged", "sleeper", "stirred", "token", "watch")
+    __slots__ = ("grant", "joined_at", "name", "nudged", "sleeper", "stirred", "token", "watch")
 
     def __init__(self, token: str, name: str, watch: Watch) -> None:
         self.token = token
         self.name = name
         self.watch = watch
+        self.joined_at = watch.looks
         self.grant: Grant | None = None
         self.nudged = False  # it has to look
         self.stirred = False  # one of those who wait for its lock has to look
@@ -114,6 +136,12 @@ class Bell:
 class Hub:
     """The waiters of one process and backend. This one is told of grants within the process."""
 
+    retries: int | None = None
+    """How often a waiter looks again at a held lock before its wait is over; ``None`` for as long
+    as the wait lasts."""
+    glances = False
+    """Whether it is enough for those who wait to read who holds the lock, while that is another."""
+
     def __init__(self) -> None:
         self._reset()
         forget_after_fork(self)
@@ -136,6 +164,20 @@ class Hub:
     def listening(self) -> bool:
         """Whether grants would be received now."""
         return True
+
+    @property
+    def in_line(self) -> bool:
+        """Whether those who wait here stand in line, so that none of them comes out of turn."""
+        return bool(self.channel)
+
+    def next_look(self, ttl_ms: int, *, foreign: bool = False) -> float:
+        """Return after how many seconds to look again at a lock with so much lease left.
+
+        ``ttl_ms`` is -1 without end; ``foreign`` says that its holder hands over to nobody.
+        """
+        most = LOOK_AT_FOREIGN if foreign else LOOK_EVERY
+        # A key is gone in the millisecond after its last.
+        return most if ttl_ms < 0 else min(most, (ttl_ms + 2) / 1000)
 
     def heard(self, now_ms: int) -> None:
         """Take in what the server's clock reads now."""
@@ -179,6 +221,20 @@ class Hub:
                 waiter.nudged = True
         for waiter in nudged:
             waiter.wake()
+
+    def nudge_one(self, token: str) -> None:
+        """Make the waiter with this token look, if it waits here."""
+        waiter = self._waiters.get(token)
+        if waiter is not None:
+            waiter.nudged = True
+            waiter.wake()
+
+    def may_have_missed(self, seconds: float) -> bool:
+        """Whether a turn may have come and gone unseen between two looks so many seconds apart."""
+        return False
+
+    def freed(self, name: str) -> None:
+        """Take in that this process has released a lock."""
 
     def look_soon(self, name: str) -> None:
         """Let one of the waiters of a lock look at it now rather than when it had meant to."""
@@ -234,6 +290,24 @@ class Hub:
         finally:
             waiter.sleeper = None
             timer.cancel()
+
+
+class ServerHub(Hub):
+    """A hub that carries the clock of a server forward by the local one."""
+
+    def _reset(self) -> None:
+        super()._reset()
+        self._clock = -CLOCK_KEPT, 0  # local (s) and server (ms), when the server last told
+
+    def heard(self, now_ms: int) -> None:
+        """Take in what the server's clock reads now."""
+        self._clock = monotonic(), now_ms
+
+    def server_ms(self) -> int | None:
+        """Return the server's clock, ``None`` where it was not heard for a minute."""
+        local, server_ms = self._clock
+        passed = monotonic() - local
+        return None if passed > CLOCK_KEPT else server_ms + round(passed * 1000)
 
 
 def _seconds_to(until: float) -> float:

@@ -514,20 +514,34 @@ def test_the_keys_on_the_server_are_those_that_the_reference_lists(
 # The rule for the server's user.
 
 
-def acl_rule() -> list[str]:
-    """Return the arguments of the rule on its page."""
+USERS = {"queue": "locker", "blpop": "popper", "poll": "poller"}
+"""The user on the page for each waiting scheme."""
+
+
+def acl_rule(wait: str = "queue") -> list[str]:
+    """Return the arguments of a rule on its page."""
     text = (DOCS / "how-to/restrict-by-acl.md").read_text()
-    (rule,) = re.findall(r"^ACL SETUSER locker (.*)$", text, re.MULTILINE)
+    (rule,) = re.findall(rf"^ACL SETUSER {USERS[wait]} (.*)$", text, re.MULTILINE)
     return str(rule).split()
 
 
 @pytest.fixture
-def locker(own_server: EmbeddedServer) -> Iterator[Callable[[list[str]], redis.Redis]]:
+def wait() -> str:
+    """The waiting scheme."""
+    return "queue"
+
+
+@pytest.fixture
+def locker(own_server: EmbeddedServer, wait: str) -> Iterator[Callable[[list[str]], redis.Redis]]:
     """Give the locks a user with a rule; return a client of the administrator."""
-    url = f"redis://locker:secret@127.0.0.1:{own_server.port}/1"
+    entry = {
+        "LOCATION": f"redis://locker:secret@127.0.0.1:{own_server.port}/1",
+        "TIMEOUT": 20,
+        "OPTIONS": {"WAIT": wait, "POLL_INTERVAL": 0.02},
+    }
     with (
         redis.Redis.from_url(own_server.url(1), decode_responses=True) as admin,
-        override_settings(LOCKS={"default": {"LOCATION": url, "TIMEOUT": 20}}),
+        override_settings(LOCKS={"default": entry}),
     ):
 
         def become(rule: list[str]) -> redis.Redis:
@@ -537,17 +551,18 @@ def locker(own_server: EmbeddedServer) -> Iterator[Callable[[list[str]], redis.R
         yield become
 
 
+@pytest.mark.parametrize("wait", USERS)
 def test_the_acl_rule_is_enough_and_has_nothing_to_spare(
-    locker: Callable[[list[str]], redis.Redis],
+    wait: str, locker: Callable[[list[str]], redis.Redis]
 ) -> None:
     """A user with the documented rule can do everything, and uses each command that it names."""
-    admin = locker(acl_rule())
+    admin = locker(acl_rule(wait))
     with counted(admin) as counts:
         _do_everything(admin)
     of_the_connection = {"auth", "hello", "client|setinfo"}
     of_this_test = {"config|resetstat", "info", "zscore"}
     used = {command for command, calls in counts.items() if calls}
-    allowed = {word[1:] for word in acl_rule() if word.startswith("+")}
+    allowed = {word[1:] for word in acl_rule(wait) if word.startswith("+")}
     assert used - of_the_connection - of_this_test == allowed
 
 

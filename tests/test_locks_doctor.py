@@ -260,6 +260,22 @@ def test_every_needed_command_is_tried(patient: redis.Redis) -> None:
     assert trial.commands == {word[1:] for word in acl_rule() if word.startswith("+")}
 
 
+@pytest.mark.parametrize("wait", ["blpop", "poll"])
+def test_each_waiting_scheme_needs_commands_of_its_own(
+    wait: str, user: Callable[[list[str]], redis.Redis], settings: Any
+) -> None:
+    """What is tried is what the documented rule of the scheme allows; what is missing is named."""
+    settings.LOCKS = {"default": {**settings.LOCKS["default"], "OPTIONS": {"WAIT": wait}}}
+    rule = acl_rule(wait)
+    user(rule)
+    trial = _Trial(redis.Redis(connection_pool=locks["default"].pool), locks["default"])
+    assert (trial.run(), trial.failed) == ([], {})
+    assert trial.commands == {word[1:] for word in rule if word.startswith("+")}
+    for word in {*rule} - {*acl_rule(), "resetchannels"}:
+        user([item for item in rule if item != word])
+        assert trial.run() == [word]
+
+
 @pytest.mark.parametrize(
     "word", [word for word in acl_rule() if word[0] in "+~&" and word not in ("+select", "+time")]
 )

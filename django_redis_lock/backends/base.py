@@ -110,6 +110,14 @@ class BaseLockBackend:
 
     # Carrying out the protocol.
 
+    def hub_for(self, wait: str | None) -> Hub:
+        """Return where those wait who chose a waiting scheme; most backends have just one."""
+        return self.hub
+
+    def freed(self, name: str) -> None:
+        """Take in that this process has released a lock."""
+        self.hub.freed(name)
+
     def call(self, call: Call) -> Any:
         """Carry out one call. Raises ``LockUnavailable``."""
         raise NotImplementedError

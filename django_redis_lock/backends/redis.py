@@ -22,25 +22,27 @@ from django_redis_lock.connections import (
     listening_connection,
 )
 from django_redis_lock.exceptions import InvalidLockBackend, LockError, LockUnavailable
-from django_redis_lock.listener import Listener
+from django_redis_lock.polling import POLL_OPTIONS, poll_options
+from django_redis_lock.schemes import Hubs
 from django_redis_lock.steps import Call
-
-WAITING_SCHEMES = ("queue",)
+from django_redis_lock.transacting import AsyncTransactingClient, TransactingClient
+from django_redis_lock.waiting import WAITING_SCHEMES, Hub
 
 
 class RedisLockBackend(BaseLockBackend):
     """Locks on one server, in scripts that do each operation whole.
 
     LOCATION is an alias of CACHES that django-redis serves, or a URL.
-    OPTIONS["WAIT"] is ``queue``: waiters are served in the order in which they came.
+    OPTIONS["WAIT"] says how waiters hear of their turn: ``queue`` by pub/sub, ``blpop`` from a
+    list, ``poll`` by looking. Whichever it is, they are served in the order in which they came.
     """
 
-    options: ClassVar[tuple[str, ...]] = ("WAIT",)
+    options: ClassVar[tuple[str, ...]] = ("WAIT", *POLL_OPTIONS)
 
     def configure(self, location: Any, options: dict[str, Any]) -> None:
         """Take in LOCATION and OPTIONS; no connection is made. Raises ``InvalidLockBackend``."""
         self.location = Location("default" if location is None else location, self.alias)
-        wait = options.get("WAIT", "queue")
+        self.wait = wait = options.get("WAIT", "queue")
         if wait not in WAITING_SCHEMES:
             raise InvalidLockBackend(
                 f"LOCKS[{self.alias!r}]['OPTIONS']['WAIT'] is {wait!r}; "
@@ -51,9 +53,12 @@ class RedisLockBackend(BaseLockBackend):
         self._index_key = f"{self.key_prefix}-index"
         self._fence_key = f"{self.key_prefix}-fence"
         self._audit_key = f"{self.key_prefix}-audit"
-        self.hub = Listener(
-            lambda: listening_connection(self.pool), prefix=f"{self.key_prefix}-grant"
+        self._hubs = Hubs(
+            lambda: listening_connection(self.pool),
+            f"{self.key_prefix}-grant",
+            poll_options(self.alias, options),
         )
+        self.hub = self._hubs[wait]
 
     def check(self) -> list[checks.CheckMessage]:
         """Return the system check messages about this entry."""
@@ -61,13 +66,23 @@ class RedisLockBackend(BaseLockBackend):
 
     def close(self) -> None:
         """Let go of connections; the backend can be used again afterwards."""
-        super().close()
+        for hub in self._hubs:
+            hub.close()
         client = self.__dict__.pop("_client", None)
         if client is not None:
             client.close()
         self.__dict__.pop("_async_client", None)  # each loop closes its own connection
         if "pool" in self.__dict__ and self.location.alias is None:
             self.pool.disconnect()
+
+    def hub_for(self, wait: str | None) -> Hub:
+        """Return where those wait who chose a waiting scheme; ``None`` for that of the backend."""
+        return self.hub if wait is None else self._hubs[wait]
+
+    def freed(self, name: str) -> None:
+        """Take in that this process has released a lock."""
+        for hub in self._hubs:
+            hub.freed(name)
 
     @cached_property
     def pool(self) -> redis.ConnectionPool:
@@ -76,24 +91,26 @@ class RedisLockBackend(BaseLockBackend):
 
     @cached_property
     def _client(self) -> BlockingClient:
-        return BlockingClient(self.pool)
+        kind = TransactingClient if self.wait == "poll" else BlockingClient
+        return kind(self.pool)
 
     @cached_property
     def _async_client(self) -> AsyncClient:
         timeout = self.pool.connection_kwargs.get("socket_timeout")
-        return AsyncClient(lambda: asyncio_connection(self.pool), timeout)
+        kind = AsyncTransactingClient if self.wait == "poll" else AsyncClient
+        return kind(lambda: asyncio_connection(self.pool), timeout)
 
     def call(self, call: Call) -> Any:
         """Carry out one call. Raises ``LockUnavailable``."""
         try:
-            return _numbers(self._client.call(self._pack(call)))
+            return _answer(call, self._client.call(self._pack(call)))
         except (RedisError, OSError) as error:
             raise self._error(call, error) from error
 
     async def acall(self, call: Call) -> Any:
         """Carry out one call under asyncio. Raises ``LockUnavailable``."""
         try:
-            return _numbers(await self._async_client.call(self._pack(call)))
+            return _answer(call, await self._async_client.call(self._pack(call)))
         except (RedisError, OSError) as error:
             raise self._error(call, error) from error
 
@@ -180,13 +197,18 @@ class RedisLockBackend(BaseLockBackend):
             keys += [self._lock_prefix + name, self._queue_prefix + name]
         return keys, []
 
+    def _encode_glance(self, call: steps.Glance) -> _Encoded:
+        return [self._lock_prefix + call.name], []
+
     def _encode_read_index(self, call: steps.ReadIndex) -> _Encoded:
         return [self._index_key], [call.start, str(call.offset), str(call.count)]
 
 
-def _numbers(answer: Any) -> Any:
+def _answer(call: Call, answer: Any) -> Any:
     """Return the numbers in an answer that is a text; one text is read faster than an array."""
-    return list(map(int, answer.split())) if isinstance(answer, bytes) else answer
+    if isinstance(answer, bytes) and not isinstance(call, steps.Glance):
+        return list(map(int, answer.split()))
+    return answer
 
 
 def _pairs(entry: Fields) -> list[str]:
@@ -194,11 +216,13 @@ def _pairs(entry: Fields) -> list[str]:
 
 
 _Encoded = tuple[list[str], list[str]]
-_ENCODERS: dict[type[Call], tuple[scripts.Script, Callable[[Any, Any], _Encoded]]] = {
+_Encoder = tuple[scripts.Script | scripts.Command, Callable[[Any, Any], _Encoded]]
+_ENCODERS: dict[type[Call], _Encoder] = {
     steps.Acquire: (scripts.ACQUIRE, RedisLockBackend._encode_acquire),
     steps.TakeOver: (scripts.TAKE_OVER, RedisLockBackend._encode_take_over),
     steps.Release: (scripts.RELEASE, RedisLockBackend._encode_release),
     steps.Renew: (scripts.RENEW, RedisLockBackend._encode_renew),
+    steps.Glance: (scripts.GET, RedisLockBackend._encode_glance),
     steps.Inspect: (scripts.INSPECT, RedisLockBackend._encode_inspect),
     steps.ForceRelease: (scripts.FORCE_RELEASE, RedisLockBackend._encode_force_release),
     steps.NoteLosses: (scripts.NOTE_LOSSES, RedisLockBackend._encode_note_losses),

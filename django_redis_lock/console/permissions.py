@@ -40,6 +40,7 @@ _REMOVERS = {"+lrem", "+lpop", "+del"}
 _EXPECTED = (
     "No matching script",  # of EVALSHA, and so it is allowed
     "greater than 0-0",  # of XADD, likewise
+    "EXEC without MULTI",  # which was refused, and is named for it
     "READONLY",  # what a replica says is told by another examination
     "read only",
 )
@@ -49,6 +50,7 @@ class _Trial:
     def __init__(self, client: Any, backend: RedisLockBackend) -> None:
         self._client = client
         self._backend = backend
+        self._wait = backend.wait
         self.commands: set[str] = set()
         """The commands that were tried, in lower case."""
         self.failed: dict[str, str] = {}
@@ -62,7 +64,7 @@ class _Trial:
                 continue  # what it adds could not be removed
             if lacking := self._lacks(attempt):
                 missing[lacking] = None
-        if lacking := self._lacks_channel():
+        for lacking in self._lacks_apart():
             missing[lacking] = None
         return list(missing)
 
@@ -72,12 +74,17 @@ class _Trial:
         lock, of_lock = f"{prefix}:{nobody}", f"~{prefix}:*"
         queue, of_queue = f"{prefix}-queue:{nobody}", f"~{prefix}-queue:*"
         index, fence, audit = f"{prefix}-index", f"{prefix}-fence", f"{prefix}-audit"
-        yield "EVAL", "", ("return 1", 0)
-        yield "EVALSHA", "", ("0" * 40, 0)  # there is no such script
+        if self._wait == "poll":
+            yield "PEXPIREAT", of_lock, (lock, 1)
+            yield "ZREMRANGEBYSCORE", f"~{index}", (index, 1, 0)
+        else:
+            yield "EVAL", "", ("return 1", 0)
+            yield "EVALSHA", "", ("0" * 40, 0)  # there is no such script
+            yield "EXISTS", of_lock, (lock,)
         if database := self._backend.pool.connection_kwargs.get("db"):
             yield "SELECT", "", (database,)
         yield "TIME", "", ()
-        for command in ("EXISTS", "GET", "PTTL", "PERSIST", "DEL"):
+        for command in ("GET", "PTTL", "PERSIST", "DEL"):
             yield command, of_lock, (lock,)
         for command, *arguments in (("LREM", 0, "doctor"), ("LPOP",)):
             yield command, of_queue, (queue, *arguments)  # before anything is there to be removed
@@ -96,7 +103,20 @@ class _Trial:
         yield "SET", f"~{fence}", (fence, 0, "NX", "PX", 1)  # there is one, or there soon is none
         yield "XADD", f"~{audit}", (audit, "0-0", "event", "doctor")  # an id that no entry can have
         yield "XREVRANGE", f"~{audit}", (audit, "+", "-", "COUNT", 1)
-        yield "PUBLISH", f"&{prefix}-grant:*", (f"{prefix}-grant:{nobody}", "doctor")
+        if self._wait == "queue":
+            yield "PUBLISH", f"&{prefix}-grant:*", (f"{prefix}-grant:{nobody}", "doctor")
+
+    def _attempts_apart(self) -> Iterator[Try]:
+        """Yield what leaves a mark on its connection, or blocks it."""
+        prefix = self._backend.key_prefix
+        if self._wait == "queue":
+            yield "SUBSCRIBE", f"&{prefix}-grant:*", (f"{prefix}-grant:doctor",)
+        elif self._wait == "blpop":
+            yield "BLPOP", f"~{prefix}-grant:*", (f"{prefix}-grant:doctor", 0.01)
+        else:
+            yield "WATCH", f"~{prefix}:*", (f"{prefix}:doctor",)
+            for command in ("UNWATCH", "MULTI", "EXEC"):
+                yield command, "", ()
 
     def _lacks(self, attempt: Try) -> str:
         command, pattern, arguments = attempt
@@ -107,25 +127,26 @@ class _Trial:
             return self._word(command, pattern, error)
         return ""
 
-    def _lacks_channel(self) -> str:
-        prefix = self._backend.key_prefix
-        self.commands.add("subscribe")
+    def _lacks_apart(self) -> Iterator[str]:
         connection = listening_connection(self._backend.pool)
         try:
-            connection.connect()
-            connection.send_command("SUBSCRIBE", f"{prefix}-grant:doctor")
-            connection.read_response()
-        except (RedisError, OSError) as error:
-            return self._word("SUBSCRIBE", f"&{prefix}-grant:*", error)
+            for command, pattern, arguments in self._attempts_apart():
+                self.commands.add(command.lower())
+                try:
+                    connection.send_command(command, *arguments)
+                    connection.read_response()
+                except (RedisError, OSError) as error:
+                    if lacking := self._word(command, pattern, error):
+                        yield lacking
         finally:
             with suppress(RedisError, OSError):
                 connection.disconnect()
-        return ""
 
     def _word(self, command: str, pattern: str, error: Exception) -> str:
         """Return the word of the rule that an error asks for, if it is about one."""
         text = str(error)
-        if isinstance(error, NoPermissionError) or "unknown command" in text.lower():
+        refused = isinstance(error, NoPermissionError) or "NOPERM" in text  # of EXEC, within
+        if refused or "unknown command" in text.lower():
             return f"+{command.lower()}" if "command" in text else pattern
         if not any(expected in text for expected in _EXPECTED):
             self.failed[command] = text

@@ -1,4 +1,4 @@
-"""The Lua scripts, loaded once, and the packing of a call to one."""
+"""The Lua scripts, loaded once, and the packing of a call to one, or of a plain command."""
 
 from __future__ import annotations
 
@@ -32,6 +32,20 @@ class Script:
         return f"*{2 + len(items)}\r\n{head}{text}".encode("latin-1")
 
 
+class Command:
+    """A command without a script, packed as one."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name.lower()
+        self._head = _bulk(name)
+
+    def pack(self, keys: Sequence[str], args: Sequence[str], *, with_source: bool = False) -> bytes:
+        """Return the call as one RESP command."""
+        items = [item.encode() for item in (*keys, *args)]
+        text = b"".join([b"$%d\r\n%s\r\n" % (len(item), item) for item in items])
+        return b"*%d\r\n%s%s" % (1 + len(items), self._head.encode(), text)
+
+
 def _bulk(item: str) -> str:
     return f"${len(item)}\r\n{item}\r\n"
 
@@ -48,3 +62,4 @@ HISTORY = Script("history")
 WAITING = Script("waiting")
 INSPECT = Script("inspect")
 INDEX = Script("index")
+GET = Command("GET")

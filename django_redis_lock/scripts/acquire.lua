@@ -1,7 +1,7 @@
 -- Take the lock, or join its waiters.
 -- KEYS: see common.lua.
 -- ARGV[1] token, ARGV[2] lease (ms), ARGV[3] holder record, ARGV[4] name,
--- ARGV[5] channel of the caller's process to wait on, or '' not to wait.
+-- ARGV[5] channel on which the caller waits, or '' not to wait.
 -- Returns the fence               taken just now, with the whole lease, out of no line
 --         "fence ttl now"         the caller's turn, or its lock already: a grant that crossed,
 --                                 or a reply that was lost
@@ -38,6 +38,11 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local ttl = redis.call('PTTL', KEYS[1])
 local token, fence = string.match(held, '^(%S+) (%d+) ')
 if token == ARGV[1] then
+  if string.find(held, '^%S+ %d+ {"unclaimed":true,') then
+    ttl = tonumber(ARGV[2])
+    redis.call('SET', KEYS[1], table.concat({token, fence, ARGV[3]}, ' '), 'PX', ttl)
+    redis.call('ZADD', KEYS[3], now + ttl, ARGV[4])
+  end
   return string.format('%s %.0f %.0f', fence, ttl, now)
 end
 
@@ -49,6 +54,10 @@ if ARGV[5] ~= '' then
   else
     redis.call('RPUSH', KEYS[2], entry)
     kind = kind + 1
+  end
+  local list = string.match(ARGV[5], '^@list:(.*)$')
+  if list then
+    redis.call('SET', list .. ':alive', '', 'PX', 5000)
   end
   -- Those who wait look in several times within this time; a line that nobody looks after goes.
   redis.call('PEXPIRE', KEYS[2], 60000)

@@ -1,0 +1,32 @@
+"""The hubs of the three waiting schemes, each made when somebody first waits by it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from django_redis_lock.listener import Listener
+from django_redis_lock.polling import ClaimingHub, Polling
+from django_redis_lock.popping import Popper
+from django_redis_lock.waiting import Hub
+
+
+class Hubs:
+    """Where the waiters of one process and server sleep: one hub for each scheme in use."""
+
+    def __init__(self, connect: Callable[[], Any], prefix: str, polling: Polling) -> None:
+        self._makers: dict[str, Callable[[], Hub]] = {
+            "queue": lambda: Listener(connect, prefix),
+            "blpop": lambda: Popper(connect, prefix),
+            "poll": lambda: ClaimingHub(polling),
+        }
+        self._hubs: dict[str, Hub] = {}
+
+    def __getitem__(self, scheme: str) -> Hub:
+        hub = self._hubs.get(scheme)
+        if hub is None:  # of two that are made at the same time, one is used
+            hub = self._hubs.setdefault(scheme, self._makers[scheme]())
+        return hub
+
+    def __iter__(self) -> Iterator[Hub]:
+        return iter([*self._hubs.values()])

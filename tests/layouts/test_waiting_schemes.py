@@ -1,0 +1,193 @@
+"""The contract under each waiting scheme, with scripts and without."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from django.test import override_settings
+
+from django_redis_lock import Lock, lock, locks
+from example_project.embedded import EmbeddedServer
+from tests.contract import LockContract
+from tests.layouts.mixed import KINDS, Crew
+from tests.settings import REDIS, server_url
+from tests.test_waiting_schemes import OTHERS
+from tests.tools import Child, eventually, waiters
+
+
+def entry(wait: str, **options: Any) -> dict[str, Any]:
+    """Return an entry of LOCKS on the session's server."""
+    return {"BACKEND": REDIS, "LOCATION": server_url(2), "OPTIONS": {"WAIT": wait, **options}}
+
+
+@pytest.fixture
+def schemes(server: EmbeddedServer) -> Iterator[None]:
+    """An alias for each scheme."""
+    with override_settings(
+        LOCKS={"blpop": entry("blpop"), "scripted": entry("queue", POLL_INTERVAL=0.05)}
+    ):
+        yield
+
+
+@pytest.mark.usefixtures("schemes")
+class TestBlpop(LockContract):
+    """Waiters that pop their grants from a list."""
+
+    using = "blpop"
+
+
+@pytest.mark.usefixtures("schemes")
+class TestPollWithScripts(LockContract):
+    """Waiters that look, chosen for each lock, on a backend that runs scripts."""
+
+    using = "scripted"
+
+    def lock(self, name: str, *args: Any, **kwargs: Any) -> Lock:
+        """Return a handle whose waiters look."""
+        return lock(name, *args, using=self.using, wait="poll", **kwargs)
+
+
+@pytest.fixture(scope="module")
+def bare_server() -> Iterator[EmbeddedServer]:
+    """A server that knows no scripts and no pub/sub."""
+    forbidden = ("EVAL", "EVALSHA", "SCRIPT", "SUBSCRIBE", "PSUBSCRIBE", "PUBLISH", "PUBSUB")
+    with EmbeddedServer(
+        *(part for command in forbidden for part in ("--rename-command", command, ""))
+    ) as server:
+        yield server
+
+
+class TestPollWithoutScripts(LockContract):
+    """A server that knows neither scripts nor pub/sub."""
+
+    using = "bare"
+
+    @pytest.fixture(autouse=True)
+    def _aliases(self, bare_server: EmbeddedServer) -> Iterator[None]:
+        with redis.Redis.from_url(bare_server.url()) as client:
+            client.flushall()
+        bare = entry("poll", POLL_INTERVAL=0.05) | {"LOCATION": bare_server.url()}
+        with override_settings(LOCKS={"bare": bare}):
+            yield
+            locks.reset()
+
+
+@pytest.mark.timeout(300)
+def test_all_schemes_on_one_lock(server: EmbeddedServer, name: str, tmp_path: Path) -> None:
+    """Processes of each scheme take turns fairly, through the deaths of waiters and of holders."""
+    settings = {
+        "default": entry("queue", POLL_INTERVAL=0.05),
+        "bare": entry("poll", POLL_INTERVAL=0.05),
+    }
+    with override_settings(LOCKS=settings), Crew(name, settings, tmp_path) as crew:
+        crew.hire(*KINDS, *KINDS)
+        crew.all_go_on()
+        shares = crew.shares(30)
+        assert min(shares.values()) >= 15, shares
+        for doing in ("waiting", "holding"):
+            for kind in KINDS:
+                crew.replace(crew.one(kind, doing, locks["default"], name))
+        crew.all_go_on()
+        assert crew.check() > 240
+    with (
+        override_settings(LOCKS=settings),
+        redis.Redis.from_url(server_url(2), decode_responses=True) as client,
+    ):
+        with lock(name, timeout=20, blocking_timeout=60):  # the dead are passed over, or run out
+            pass
+        # What was pushed for those who were killed goes by itself.
+        for key in set(client.keys("*")) - {"lock-fence"}:
+            assert key.startswith("lock-grant:")
+            assert 0 < client.pttl(key) <= 60_000 or not client.exists(key)
+
+
+WAIT = """
+    say("ready"); hear()
+    held = lock(sys.argv[1], timeout=float(sys.argv[3]), wait=sys.argv[2])
+    held.acquire()
+    say("acquired")
+    hear()
+    held.release()
+    say("released")
+"""
+
+
+@pytest.mark.parametrize("wait", OTHERS)
+def test_hand_over_to_another_process(server: EmbeddedServer, name: str, wait: str) -> None:
+    """A release gives the lock to the waiter of another process, and it is never free between."""
+    held = lock(name, timeout=20)
+    held.acquire()
+    with Child(WAIT, name, wait, "30") as child:
+        assert child.hear() == "ready"
+        child.say()
+        eventually(lambda: waiters(name) == 1)
+        held.release()
+        assert not lock(name).acquire(blocking=False)
+        assert child.hear().startswith("acquired")
+        assert 20 < locks["default"].holder(name).ttl <= 30
+        child.say()
+        assert child.hear() == "released"
+
+
+FORK = """
+    held = lock(sys.argv[1], timeout=20)
+    held.acquire()
+    first = lock(sys.argv[1], timeout=20, wait=sys.argv[2])
+    waiting = threading.Thread(target=first.acquire)
+    waiting.start()
+    while not locks["default"].waiting(sys.argv[1]): time.sleep(0.005)
+    pid = os.fork()
+    if not pid:
+        with lock(sys.argv[1], timeout=20, wait=sys.argv[2]) as child:
+            say("child", child.fence)
+        os._exit(0)
+    while len(locks["default"].waiting(sys.argv[1])) < 2: time.sleep(0.005)
+    held.release()
+    waiting.join()
+    say("parent", first.fence)
+    first.release()
+    os.waitpid(pid, 0)
+"""
+
+
+@pytest.mark.parametrize("wait", OTHERS)
+def test_a_forked_child_waits_by_itself(server: EmbeddedServer, name: str, wait: str) -> None:
+    """Parent and child hear of their turns each for itself."""
+    with Child(
+        FORK, name, wait, before="import warnings; warnings.simplefilter('ignore')"
+    ) as child:
+        said = [child.hear().split() for _ in range(2)]
+        assert [who for who, _ in said] == ["parent", "child"]
+        assert int(said[0][1]) < int(said[1][1])
+        assert child.end() == 0
+
+
+GREENLETS = """
+    import gevent
+    done = []
+    def wait(number):
+        with lock(sys.argv[1], timeout=20, wait=sys.argv[2]):
+            done.append(number)
+    held = lock(sys.argv[1], timeout=20)
+    held.acquire()
+    line = []
+    for number in range(10):
+        line.append(gevent.spawn(wait, number))
+        while len(locks["default"].waiting(sys.argv[1])) <= number: gevent.sleep(0.005)
+    held.release()
+    gevent.joinall(line)
+    say(*done)
+"""
+
+
+@pytest.mark.parametrize("wait", OTHERS)
+def test_greenlets_wait_beside_each_other(server: EmbeddedServer, name: str, wait: str) -> None:
+    """One that waits does not block the others, and they are served in their order."""
+    with Child(
+        GREENLETS, name, wait, before="from gevent import monkey; monkey.patch_all()"
+    ) as child:
+        assert child.hear().split() == [*"0123456789"]

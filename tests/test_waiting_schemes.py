@@ -1,0 +1,307 @@
+"""The waiting schemes beside each other on one lock: order, dead waiters, cost, leftovers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from typing import Any
+
+import pytest
+import redis
+
+from django_redis_lock import Lock, lock, locks
+from django_redis_lock.exceptions import InvalidLockBackend
+from django_redis_lock.waiting import WAITING_SCHEMES
+from tests.settings import server_url
+from tests.tools import Background, Child, connections, counted, eventually, waiters
+
+pytestmark = pytest.mark.usefixtures("server")
+
+OTHERS = ("blpop", "poll")
+WAIT = """
+    hub = locks["default"].hub_for("poll")
+    hub.claim_ms, hub._channel = 300, "@poll:300"
+    from django_redis_lock import protocol
+    protocol.LOOK_EVERY = 1000  # no help from there
+    say("ready"); hear()
+    held = lock(sys.argv[1], timeout=float(sys.argv[3]), wait=sys.argv[2])
+    held.acquire()
+    say("acquired", time.monotonic())
+    hear()
+    held.release()
+    say("released")
+"""
+
+
+@pytest.fixture(autouse=True)
+def _quick_and_patient() -> None:
+    """Pollers of this process look often, and keep their turn on a machine that stalls."""
+    hub = locks["default"].hub_for("poll")
+    hub.interval = 0.02
+    hub.claim_ms = 15_000
+    hub._channel = f"@poll:{hub.claim_ms}"
+
+
+def stand(name: str, wait: str, number: int, timeout: float = 20) -> Lock:
+    """Return a handle that waits, as the one with this number, in a thread of its own."""
+    handle = lock(name, timeout=timeout, wait=wait)
+    handle.waiting = Background(handle.acquire)
+    eventually(lambda: waiters(name) == number)
+    return handle
+
+
+def test_all_schemes_stand_in_one_line(name: str) -> None:
+    """However they wait, they are served in the order in which they came, with rising fences."""
+    held = lock(name, timeout=60)
+    held.acquire()
+    line = [stand(name, wait, number + 1, 60) for number, wait in enumerate(WAITING_SCHEMES * 3)]
+    fences = [held.fence]
+    for waiter in line:
+        held.release()
+        assert not lock(name).acquire(blocking=False)
+        assert waiter.waiting.outcome() is True
+        assert 20 < waiter.remaining <= 60  # and not for the time to claim it in alone
+        held = waiter
+        held.ensure_held()
+        fences.append(held.fence)
+    held.release()
+    assert fences == sorted(set(fences))
+    assert lock(name).locked() is False
+
+
+@pytest.mark.parametrize("wait", OTHERS)
+def test_a_waiter_that_is_killed_delays_the_next_by_little(name: str, wait: str) -> None:
+    """A dead waiter's turn lasts a moment, and not its lease."""
+    held = lock(name, timeout=300)
+    held.acquire()
+    with Child(WAIT, name, wait, "300") as dead:
+        dead.hear()
+        dead.say()
+        eventually(lambda: waiters(name) == 1)
+        next_one = stand(name, "queue", 2)
+        dead.process.kill()
+        dead.process.wait()
+        if wait == "blpop":  # it counts as alive for some seconds
+            server = redis.Redis(connection_pool=locks["default"].pool)
+            for alive in server.keys("*:alive"):
+                assert server.pttl(alive) <= 5000
+                server.delete(alive)
+        held.release()
+        assert next_one.waiting.outcome() is True
+        next_one.release()
+
+
+def test_a_poller_that_misses_its_turn_stands_in_line_again(name: str) -> None:
+    """A waiter that sleeps through its turn loses that, and gets another."""
+    held = lock(name, timeout=20)
+    held.acquire()
+    with Child(WAIT, name, "poll", "20") as paused:
+        paused.hear()
+        paused.say()
+        eventually(lambda: waiters(name) == 1)
+        os.kill(paused.pid, signal.SIGSTOP)
+        held.release()
+        with lock(name, timeout=20, blocking_timeout=10):
+            os.kill(paused.pid, signal.SIGCONT)
+            eventually(lambda: waiters(name) == 1)
+        assert paused.hear().startswith("acquired")
+
+
+@pytest.mark.parametrize("wait", OTHERS)
+def test_a_grant_that_crosses_with_giving_up_is_passed_on(name: str, wait: str) -> None:
+    """A waiter that leaves as its turn comes strands nothing."""
+    for pause in (0.0, 0.005, 0.01, 0.02):
+        held = lock(name, timeout=20)
+        assert held.acquire(blocking_timeout=10)
+        hasty = lock(name, timeout=20, wait=wait)
+        waiting = Background(lambda hasty=hasty: hasty.acquire(blocking_timeout=0.02))
+        eventually(lambda waiting=waiting: waiters(name) == 1 or not waiting.is_alive())
+        time.sleep(pause)  # aims the release at the end of the wait
+        held.release()
+        if waiting.outcome():
+            hasty.release()
+        assert lock(name).locked() is False
+
+
+@pytest.mark.parametrize("wait", OTHERS)
+def test_a_hundred_waiters_cost_as_much_as_one(name: str, wait: str, client: redis.Redis) -> None:
+    """Threads and tasks that wait for one lock share what is asked, and a connection."""
+
+    async def wait_as_tasks() -> int:
+        tasks = [asyncio.create_task(take()) for _ in range(50)]
+        return sum(await asyncio.gather(*tasks))
+
+    async def take() -> int:
+        async with lock(name, timeout=60, wait=wait):
+            return 1
+
+    locks["default"].hub_for("poll").interval = 0.25
+    with lock(name, timeout=60):
+        before = connections(client)
+        line = [stand(name, wait, number + 1, 60) for number in range(50)]
+        tasks = Background(lambda: asyncio.run(wait_as_tasks()))
+        eventually(lambda: waiters(name) == 100)
+        # One to pop from, one for the event loop, and what a thread after the other uses.
+        assert len(connections(client) - before) <= 3
+        with counted(client) as counts:
+            began = time.monotonic()
+            time.sleep(1.0)  # idle time is what is measured
+            seconds = time.monotonic() - began
+    assert counts.get("evalsha", 0) <= 2
+    assert counts.get("publish", 0) == 0
+    looks, rounds = counts.get("get", 0), counts.get("blpop", 0)
+    if wait == "poll":  # a sleep is a fifth shorter than the interval at the most
+        assert (looks <= seconds / 0.2 + 1, rounds) == (True, 0)
+    else:
+        assert (looks, rounds <= seconds / 2.0 + 1) == (0, True)
+    for waiter in line:
+        assert waiter.waiting.outcome() is True
+        waiter.release()
+    assert tasks.outcome() == 50
+
+
+@pytest.mark.parametrize("wait", OTHERS)
+def test_nothing_is_left_behind(name: str, wait: str, client: redis.Redis) -> None:
+    """Served or not, waiters leave no key for good."""
+    with lock(name, timeout=20):
+        assert lock(name, wait=wait).acquire(blocking_timeout=0.05) is False
+        waiter = stand(name, wait, 1)
+    assert waiter.waiting.outcome() is True
+    waiter.release()
+    for key in client.keys("*:alive"):
+        assert 0 < client.pttl(key) <= 5000
+        assert client.type(key) == "string"
+    assert {key for key in client.keys("*") if not key.endswith(":alive")} == {"lock-fence"}
+
+
+def test_what_nobody_pops_goes_by_itself(name: str, client: redis.Redis) -> None:
+    """A grant for a process that dies before it reads it has an end."""
+    held = lock(name, timeout=20)
+    held.acquire()
+    with Child(WAIT, name, "blpop", "20") as dead:
+        dead.hear()
+        dead.say()
+        eventually(lambda: waiters(name) == 1)
+        channel = client.lindex(f"lock-queue:{name}", 0).split()[0]
+        dead.process.kill()
+        dead.process.wait()
+        # The server notices, and pops for the dead no more.
+        eventually(lambda: not any("blpop" in item["cmd"] for item in client.client_list()))
+        key = channel.removeprefix("@list:")
+        client.set(f"{key}:alive", "")
+        held.release()
+    assert client.lindex(key, 0).startswith("grant ")
+    assert 0 < client.pttl(key) <= 60_000
+
+
+@pytest.mark.parametrize("wait", ["", "Queue", "pubsub", 1, True, ("poll",)])
+def test_an_unknown_scheme_is_refused_at_once(name: str, wait: Any, settings: Any) -> None:
+    """The error names the value and what there is, before anything is sent."""
+    with pytest.raises(ValueError, match="no way to wait; there are 'queue', 'blpop', 'poll'"):
+        lock(name, wait=wait)
+    settings.LOCKS = {"default": {"LOCATION": "locks", "OPTIONS": {"WAIT": wait}}}
+    with pytest.raises(InvalidLockBackend, match="'queue' or 'blpop' or 'poll'"):
+        _ = locks["default"]
+
+
+def test_a_backend_with_one_way_to_wait_takes_no_notice(name: str) -> None:
+    """Code that names a scheme runs on the backends for tests."""
+    for using in ("locmem", "dummy"):
+        with lock(name, wait="poll", using=using):
+            pass
+
+
+def test_the_decorator_takes_a_scheme(name: str) -> None:
+    """A decorated function waits as it is told."""
+    seen = []
+
+    @lock(name, timeout=20, wait="blpop")
+    def work() -> None:
+        seen.append(locks["default"].holder(name))
+
+    with lock(name, timeout=20):
+        waiting = Background(work)
+        (waiter,) = eventually(lambda: locks["default"].waiting(name))
+        assert waiter.waited is not None
+    waiting.outcome()
+    assert len(seen) == 1
+
+
+def test_the_tries_of_a_poller_are_counted(name: str, settings: Any) -> None:
+    """A wait is over after POLL_RETRIES looks beyond the first, and its place is given up."""
+    options = {"POLL_INTERVAL": 0.01, "POLL_RETRIES": 3}
+    settings.LOCKS = {"default": {"LOCATION": "locks", "OPTIONS": options}}
+    with lock(name, timeout=20):
+        assert lock(name, wait="poll").acquire() is False
+        assert waiters(name) == 0
+
+
+def test_a_wait_outlasts_the_socket_timeout(name: str, settings: Any) -> None:
+    """However short the client's timeout is, it does not cut a wait short."""
+    url = f"{server_url(0)}?socket_timeout=0.2"
+    settings.LOCKS = {"default": {"LOCATION": url, "OPTIONS": {"WAIT": "blpop"}}}
+    with lock(name, timeout=20):
+        assert lock(name).acquire(blocking_timeout=0.7) is False
+        waiter = lock(name, timeout=20)
+        waiting = Background(waiter.acquire)
+        eventually(lambda: waiters(name) == 1)
+        time.sleep(0.5)  # more than the socket timeout, less than a round
+    assert waiting.outcome() is True
+
+
+def test_a_lost_connection_is_opened_again(name: str, client: redis.Redis) -> None:
+    """Who pops finds its grant though the connection was cut, before or after the release."""
+    for early in (True, False):
+        held = lock(name, timeout=20)
+        held.acquire()
+        waiter = stand(name, "blpop", 1)
+        before = eventually(lambda: popping(client))
+        client.client_kill_filter(_id=before)
+        if early:
+            eventually(lambda before=before: popping(client) not in ("", before))
+        held.release()
+        assert waiter.waiting.outcome() is True
+        waiter.release()
+
+
+def popping(client: redis.Redis) -> str:
+    """Return the id of the connection that pops, an empty one where none does."""
+    return next((item["id"] for item in client.client_list() if item["cmd"] == "blpop"), "")
+
+
+def test_nothing_is_popped_while_nobody_waits(
+    name: str, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that pops for asyncio rests between waits, and works again in the next one."""
+    monkeypatch.setattr("django_redis_lock.popping.ROUND", 0.05)
+
+    async def take() -> None:
+        async with lock(name, timeout=20, wait="blpop"):
+            pass
+
+    for _ in range(2):
+        held = lock(name, timeout=20)
+        held.acquire()
+        waiting = Background(lambda: asyncio.run(take()))
+        eventually(lambda: popping(client))
+        held.release()
+        waiting.outcome()
+        with counted(client) as counts:
+            time.sleep(0.5)  # idle time is what is measured
+        assert counts.get("blpop", 0) <= 1
+
+
+def test_a_poller_sees_what_its_own_process_releases(name: str) -> None:
+    """A release wakes a poller of the same process, however long its interval is."""
+    locks["default"].hub_for("poll").interval = 1000
+    for acquire in (
+        lambda: lock(name, timeout=20, wait="poll").acquire(),
+        lambda: asyncio.run(lock(name, timeout=20, wait="poll").aacquire()),
+    ):
+        with lock(name, timeout=20):
+            waiting = Background(acquire)
+            eventually(lambda: waiters(name) == 1)
+        assert waiting.outcome() is True
+        locks["default"].force_release(name)
