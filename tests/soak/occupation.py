@@ -46,7 +46,7 @@ class Occupation:
     def _spans(self, request: Request) -> Iterator[Span]:
         hold = request.hold
         if hold is not None and hold.request is request:
-            yield hold.granted - SLACK, _over(hold)
+            yield hold.granted - SLACK, self._over(hold)
         yield from self._while_paused(request)
         lease = request.lease
         start, end = request.ended - SLACK, request.ended + lease + SLACK
@@ -67,7 +67,13 @@ class Occupation:
             for start, end in pauses.between(request.began, request.ended):
                 yield start - SLACK, end + request.lease + SLACK
 
+    def _over(self, hold: Hold) -> float:
+        """Return when a hold had ended, as far as those who wait can know.
 
-def _over(hold: Hold) -> float:
-    """Return when a hold had ended at the latest."""
-    return hold.latest_end + SLACK if hold.ended is None else hold.ended
+        One that ended early by itself told nobody, so it ends for them when its lease would have.
+        """
+        if hold.ended is None:
+            return hold.latest_end + SLACK
+        if any(since <= hold.ended and at >= hold.granted for since, at in self._story.unsettled):
+            return max(hold.ended, hold.latest_end + SLACK)
+        return hold.ended

@@ -64,8 +64,10 @@ def _unavailable(story: Story, trouble: Trouble) -> bool:
     out_of_time = (
         request.hold is None and request.wait is not None and at >= request.began + request.wait
     )
-    return story.server.covered(since, at) >= BEARABLE or (
-        out_of_time and story.server.touch(since, at)
+    return (
+        story.server.covered(since, at) >= BEARABLE
+        or story.refusals.touch(since, at)
+        or (out_of_time and story.server.touch(since, at))
     )
 
 
