@@ -18,6 +18,8 @@ def judge(story: Story, verdict: Verdict) -> None:
     """Add the violations of the rules on errors."""
     verdict.violations += [_alarm(event) for event in story.alarms]
     for trouble in story.troubles:
+        if trouble.kind == "unavailable" and story.refusals.touch(trouble.since, trouble.at):
+            continue  # a refusal is told at once
         excused = _lost if trouble.kind == "lost" else _unavailable
         if not excused(story, trouble):
             verdict.violations.append(
@@ -64,10 +66,8 @@ def _unavailable(story: Story, trouble: Trouble) -> bool:
     out_of_time = (
         request.hold is None and request.wait is not None and at >= request.began + request.wait
     )
-    return (
-        story.server.covered(since, at) >= BEARABLE
-        or story.refusals.touch(since, at)
-        or (out_of_time and story.server.touch(since, at))
+    return story.server.covered(since, at) >= BEARABLE or (
+        out_of_time and story.server.touch(since, at)
     )
 
 
