@@ -92,6 +92,10 @@ class Plan:
             "TIMEOUT": DEFAULT_LEASE,
         }
 
+    def settings(self) -> dict[str, object]:
+        """Return the Django settings of the callers, without INSTALLED_APPS."""
+        return {"LOCKS": {"default": self.locks()}}
+
     def all_names(self) -> tuple[str, ...]:
         """Return the names of all the locks of the run."""
         return (*self.names, self.quiet, self.fleeting)
