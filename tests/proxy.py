@@ -31,7 +31,6 @@ class Proxy:
         """Seconds for which everything is under way, in each direction."""
         self._flowing = threading.Event()
         self._flowing.set()
-        self._sockets: list[socket.socket] = []
         self._pairs: list[_Pair] = []
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -56,6 +55,11 @@ class Proxy:
         """Lose the replies to the next ``count`` commands that contain ``marker``."""
         with self._mutex:
             self._to_lose, self._marker = count, marker
+
+    @property
+    def losing(self) -> int:
+        """How many replies are still to be lost."""
+        return self._to_lose
 
     def silence(self, *, listening_only: bool = False) -> None:
         """Let the connections that are open now go nowhere, without a word to either end."""
@@ -89,12 +93,12 @@ class Proxy:
             threading.Event().wait(self.delay)
         self._flowing.wait()
 
-    def cut(self) -> None:
-        """Close every connection."""
-        with self._mutex:
-            sockets, self._sockets = self._sockets, []
-        for item in sockets:
-            _close(item)
+    def cut(self) -> int:
+        """Close every connection; return how many."""
+        pairs = self._open_pairs()
+        for pair in pairs:
+            pair.close()
+        return len(pairs)
 
     def _open_pairs(self) -> list[_Pair]:
         with self._mutex:
@@ -112,7 +116,6 @@ class Proxy:
                     continue
                 pair = _Pair(self, client, server)
                 with self._mutex:
-                    self._sockets += [client, server]
                     self._pairs.append(pair)
                 threading.Thread(target=pair.forward_requests, daemon=True).start()
                 threading.Thread(target=pair.forward_replies, daemon=True).start()

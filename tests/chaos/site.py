@@ -1,0 +1,168 @@
+"""The servers of a run, and what a fault can do to them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from example_project.embedded import EmbeddedServer
+from tests.proxy import Proxy
+from tests.soak.plan import DEFAULT_LEASE
+
+TIMEOUT = 1.0
+"""Seconds after which a reply is taken not to come, by callers and by the pulse."""
+PULSE_KEY = "chaos-pulse"
+PULSE_MS = 60_000
+STAYS = {"lock-fence", "lock-audit", PULSE_KEY}
+"""Keys that are there for all locks, and stay."""
+_FAKETIME = (
+    "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1",
+    "/usr/lib/aarch64-linux-gnu/faketime/libfaketimeMT.so.1",
+)
+
+
+class SteppedServer(EmbeddedServer):
+    """A server whose clock can be set while it runs, by libfaketime; the monotonic one goes on."""
+
+    def __init__(self, *config: str, persist: bool = False) -> None:
+        super().__init__(*config, persist=persist)
+        self._ahead = 0.0
+
+    def step(self, seconds: float) -> None:
+        """Set the clock forward, or back."""
+        self._ahead += seconds
+        new = self._clock.with_suffix(".new")
+        new.write_text(f"{self._ahead:+.3f}")
+        new.replace(self._clock)  # whole or not at all, for the server reads it all the time
+
+    @property
+    def _clock(self) -> Path:
+        return self.directory / "clock"
+
+    def _command(self, binary: Path) -> list[str]:
+        self.step(0.0)
+        environment = (
+            f"LD_PRELOAD={_faketime()}",
+            f"FAKETIME_TIMESTAMP_FILE={self._clock}",
+            "FAKETIME_NO_CACHE=1",
+            "FAKETIME_DONT_FAKE_MONOTONIC=1",
+        )
+        return ["/usr/bin/env", *environment, *super()._command(binary)]
+
+
+def _faketime() -> str:
+    for path in _FAKETIME:
+        if Path(path).exists():
+            return path
+    raise FileNotFoundError("steps of the clock need libfaketime: apt-get install faketime")
+
+
+def client(port: int) -> redis.Redis:
+    """Return a client that tries once, and for a second."""
+    return redis.Redis(
+        port=port,
+        socket_timeout=TIMEOUT,
+        socket_connect_timeout=TIMEOUT,
+        retry=Retry(NoBackoff(), 0),
+    )
+
+
+class Site:
+    """Servers that locks are kept on, and the Django settings by which callers find them.
+
+    ``needed`` is how many of the servers have to work for locks to be had.
+    """
+
+    servers: Sequence[EmbeddedServer]
+    proxies: Sequence[Proxy] = ()
+    """One in front of each server, where the network is to fail."""
+    marker = b"EVAL"
+    """What is in every request whose reply may be lost."""
+    needed = 1
+    stepped = False
+    """Whether the clocks of the servers are set, so that a fence does not tell the time."""
+
+    def settings(self) -> dict[str, Any]:
+        """Return the Django settings of callers, without INSTALLED_APPS."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """End what was started."""
+        with contextlib.ExitStack() as stack:
+            for server in self.servers:
+                stack.callback(server.stop)
+            for proxy in self.proxies:
+                stack.callback(proxy.close)
+
+    def doors(self) -> list[int]:
+        """Return the port by which callers reach each server."""
+        return [item.port for item in self.proxies or self.servers]
+
+    def ask(self) -> None:
+        """Do what callers need, the way they do it. Raises what a client raises."""
+        errors: list[Exception] = []
+        for port in self.doors():
+            try:
+                with client(port) as one:
+                    one.set(PULSE_KEY, "", px=PULSE_MS)
+            except (redis.RedisError, OSError) as error:
+                errors.append(error)
+        if len(self.doors()) - len(errors) < self.needed:
+            raise errors[0]
+
+    def leftovers(self) -> list[str]:
+        """Return the keys that are left when nobody uses locks."""
+        return leftovers(self.servers)
+
+
+def leftovers(servers: Iterable[EmbeddedServer]) -> list[str]:
+    """Return what is on servers beyond what is to stay."""
+    found: set[str] = set()
+    for server in servers:
+        with client(server.port) as one:
+            found |= {key.decode() for key in one.scan_iter()}
+    return sorted(found - STAYS)
+
+
+class Independent(Site):
+    """Servers that know nothing of each other: one, or a quorum's.
+
+    ``entry`` is what the alias of LOCKS says beside LOCATION, a URL or a list of them.
+    """
+
+    def __init__(
+        self,
+        entry: dict[str, Any],
+        count: int = 1,
+        *,
+        proxied: bool = False,
+        persist: bool = True,
+        stepped: bool = False,
+    ) -> None:
+        self._entry = entry
+        self.needed = count // 2 + 1
+        self.stepped = stepped
+        kind = SteppedServer if stepped else EmbeddedServer
+        self.servers = [kind(persist=persist) for _ in range(count)]
+        try:
+            for server in self.servers:
+                server.start()
+            if proxied:
+                self.proxies = [Proxy(server.port) for server in self.servers]
+        except BaseException:
+            self.close()
+            raise
+
+    def settings(self) -> dict[str, Any]:
+        """Return the Django settings of callers, without INSTALLED_APPS."""
+        options = f"socket_timeout={TIMEOUT}&socket_connect_timeout={TIMEOUT}"
+        urls = [f"redis://127.0.0.1:{port}/0?{options}" for port in self.doors()]
+        location = urls[0] if len(urls) == 1 else urls
+        entry = {"LOCATION": location, "TIMEOUT": DEFAULT_LEASE, **self._entry}
+        return {"LOCKS": {"default": entry}}
