@@ -41,6 +41,8 @@ class BaseLockBackend:
     """Whether waiters are served in the order in which they came."""
     supports_listing: ClassVar[bool] = True
     """Whether ``holders()`` shows the held locks."""
+    supports_passing: ClassVar[bool] = True
+    """Whether ``take_over()`` and ``detach()`` pass a lock on."""
     settings: ClassVar[Collection[str]] = (
         "BACKEND",
         "LOCATION",
