@@ -10,13 +10,16 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import redis
 
 from example_project.embedded import EmbeddedServer
 from tests.chaos.site import SteppedServer, client
 from tests.chaos.stage import Stage
+
+if TYPE_CHECKING:
+    from tests.chaos.watched import ClusterSite, Watched
 
 SHORT = (0.1, 0.4)
 LONG = (1.0, 2.0)
@@ -264,3 +267,59 @@ def read_only(stage: Stage) -> None:
             stage.rest(*LONG)
             one.replicaof("NO", "ONE")
     stage.rest(*SHORT)
+
+
+# Masters and replicas.
+
+
+def _watched(stage: Stage) -> Watched:
+    return cast("Watched", stage.site)
+
+
+@fault()
+def failover(stage: Stage) -> None:
+    """A replica takes over in good order."""
+    since = monotonic()
+    with stage.outage("failover"):
+        _watched(stage).fail_over()
+    stage.unsettled(since)
+    stage.rest(*SHORT)
+
+
+@fault()
+def master_killed(stage: Stage) -> None:
+    """SIGKILL for a master; a replica takes over, and the dead one comes back as its replica."""
+    since = monotonic()
+    with stage.outage("killed"):
+        server = _watched(stage).master()
+        server.kill()
+        _watched(stage).fail_over()
+    stage.unsettled(since)
+    server.restart()
+    _watched(stage).settle()
+    stage.rest(*SHORT)
+
+
+@fault()
+def master_stopped(stage: Stage) -> None:
+    """SIGSTOP for a master until a replica has taken over; then it wakes, and takes itself for it.
+
+    Until the others have told it, there are two.
+    """
+    since = monotonic()
+    with stage.outage("stopped"):
+        server = _watched(stage).master()
+        server.pause()
+        _watched(stage).fail_over()
+        server.resume()
+        _watched(stage).settle()
+    stage.unsettled(since)
+    stage.rest(*SHORT)
+
+
+@fault()
+def resharding(stage: Stage) -> None:
+    """The slot that locks are in moves to another master."""
+    with stage.outage("moved"):
+        cast("ClusterSite", stage.site).move()
+    stage.rest(*LONG)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Any
 
+from django_redis_lock.backends.redis import WAITING_SCHEMES
 from tests.chaos.faults import Fault
 from tests.chaos.site import Independent, Site
 
@@ -49,13 +51,69 @@ SERVERS = ("server stopped", "server restarted", "server crashed", "data lost")
 CLOCK = ("clock set forward", "clock set back")
 REFUSALS = ("disk broken", "out of memory", "read only")
 
-LAYOUTS: dict[str, Layout] = {
-    layout.name: layout
-    for layout in (
-        Layout(
-            "standalone",
-            independent(BACKEND=REDIS),
-            (*NETWORK, *CALLERS, *SERVERS, *CLOCK, *REFUSALS),
-        ),
-    )
-}
+# Replication is asynchronous, so a replica may not have heard of the last holder.
+NOT_HEARD = frozenset({"double holds"})
+
+
+def waiting_by(scheme: str) -> Callable[[Fault], Site]:
+    """Return what opens one server where callers wait in some way."""
+    return independent(BACKEND=REDIS, OPTIONS={"WAIT": scheme})
+
+
+def sentinel(_fault: Fault) -> Site:
+    """Open a master and a replica under three sentinels."""
+    from tests.chaos.watched import SentinelSite
+
+    return SentinelSite({})
+
+
+def cluster(_fault: Fault) -> Site:
+    """Open a cluster of three masters with a replica each."""
+    from tests.chaos.watched import ClusterSite
+
+    return ClusterSite({})
+
+
+_ALL = (
+    Layout(
+        "standalone",
+        independent(BACKEND=REDIS),
+        (*NETWORK, *CALLERS, *SERVERS, *CLOCK, *REFUSALS),
+    ),
+    Layout(
+        "blpop",
+        waiting_by("blpop"),
+        ("half open", "black hole", *CALLERS, "server stopped", "data lost", "clock set forward"),
+    ),
+    Layout(
+        "poll",
+        waiting_by("poll"),
+        ("cut connections", *CALLERS, "server stopped", "data lost"),
+    ),
+    Layout(
+        "sentinel",
+        sentinel,
+        ("client killed", "failover", "master killed", "master stopped"),
+        unpromised=dict.fromkeys(("failover", "master killed", "master stopped"), NOT_HEARD),
+    ),
+    Layout(
+        "cluster",
+        cluster,
+        ("client killed", "failover", "master killed", "master stopped", "resharding"),
+        unpromised=dict.fromkeys(("failover", "master killed", "master stopped"), NOT_HEARD),
+    ),
+)
+
+
+def _is_there(layout: Layout) -> bool:
+    """Return whether this checkout has what a layout is made of."""
+    if layout.name in {"blpop", "poll"}:
+        return layout.name in WAITING_SCHEMES
+    if layout.name in {"sentinel", "cluster"}:
+        return find_spec("tests.layouts") is not None and (
+            find_spec("tests.layouts.servers") is not None
+        )
+    return True
+
+
+LAYOUTS: dict[str, Layout] = {layout.name: layout for layout in _ALL if _is_there(layout)}
