@@ -125,7 +125,11 @@ def client_killed(stage: Stage) -> None:
     found = stage.holder()
     worker = found[0] if found else stage.crew.any_running(stage.dice)
     if worker is not None:
+        since = monotonic()
         stage.crew.kill(worker)
+        if stage.site.kept_for:  # it may have been its turn
+            at = monotonic() + stage.site.kept_for
+            stage.recorder.note("outage", what="kept", since=since, at=at)
     stage.rest(*SHORT)
 
 
@@ -213,6 +217,8 @@ def _step(stage: Stage, seconds: float) -> None:
         stage.until(lambda: abs(_ahead(one) - before - seconds) < abs(seconds) / 2)
     if seconds > 0:
         stage.unsettled(since)
+    else:
+        stage.recorder.note("postponed", since=monotonic(), seconds=-seconds)
     stage.rest(*LONG)
 
 

@@ -30,7 +30,7 @@ class Layout:
     """Rules of the checker that this layout does not claim to keep."""
 
 
-def independent(count: int = 1, **entry: Any) -> Callable[[Fault], Site]:
+def independent(count: int = 1, kept_for: float = 0.0, **entry: Any) -> Callable[[Fault], Site]:
     """Return what opens a site of servers that know nothing of each other."""
 
     def open_(fault: Fault) -> Site:
@@ -40,6 +40,7 @@ def independent(count: int = 1, **entry: Any) -> Callable[[Fault], Site]:
             proxied=fault.proxied,
             persist=fault.persist,
             stepped=fault.stepped,
+            kept_for=kept_for,
         )
 
     return open_
@@ -55,9 +56,9 @@ REFUSALS = ("disk broken", "out of memory", "read only")
 NOT_HEARD = frozenset({"double holds"})
 
 
-def waiting_by(scheme: str) -> Callable[[Fault], Site]:
+def waiting_by(scheme: str, kept_for: float = 0.0) -> Callable[[Fault], Site]:
     """Return what opens one server where callers wait in some way."""
-    return independent(BACKEND=REDIS, OPTIONS={"WAIT": scheme})
+    return independent(BACKEND=REDIS, OPTIONS={"WAIT": scheme}, kept_for=kept_for)
 
 
 def sentinel(_fault: Fault) -> Site:
@@ -87,8 +88,9 @@ _ALL = (
     ),
     Layout(
         "poll",
-        waiting_by("poll"),
+        waiting_by("poll", kept_for=2.0),
         ("cut connections", *CALLERS, "server stopped", "data lost"),
+        rules_off=frozenset({"promise too long"}),  # a fence is given with the turn, before a lease
     ),
     Layout(
         "sentinel",

@@ -19,8 +19,8 @@ TIMEOUT = 1.0
 """Seconds after which a reply is taken not to come, by callers and by the pulse."""
 PULSE_KEY = "chaos-pulse"
 PULSE_MS = 60_000
-STAYS = ("-fence", "-audit", PULSE_KEY)
-"""How keys end that are there for all locks, and stay."""
+STAYS = ("-fence", "-audit", ":alive", PULSE_KEY)
+"""How keys end that are there for all locks or for a process, and stay."""
 _FAKETIME = (
     "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1",
     "/usr/lib/aarch64-linux-gnu/faketime/libfaketimeMT.so.1",
@@ -85,6 +85,8 @@ class Site:
     marker = b"EVAL"
     """What is in every request whose reply may be lost."""
     needed = 1
+    kept_for = 0.0
+    """Seconds for which a lock is kept for one whose turn it is, and who may be dead."""
     stepped = False
     """Whether the clocks of the servers are set, so that a fence does not tell the time."""
 
@@ -144,8 +146,10 @@ class Independent(Site):
         proxied: bool = False,
         persist: bool = True,
         stepped: bool = False,
+        kept_for: float = 0.0,
     ) -> None:
         self._entry = entry
+        self.kept_for = kept_for
         self.needed = count // 2 + 1
         self.stepped = stepped
         kind = SteppedServer if stepped else EmbeddedServer

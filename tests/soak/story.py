@@ -108,6 +108,8 @@ class Story:
         self.wipes: list[Span] = []
         self.unsettled: list[Span] = []
         """When leases may have ended before their time, though not all of them did."""
+        self.postponed: list[tuple[float, float]] = []
+        """When the ends of all leases were put off, and by how many seconds."""
         self.refusals = Spans()
         """When the server answered, and refused."""
         self.cuts: list[float] = []
@@ -314,6 +316,9 @@ class Story:
 
     def _on_unsettled(self, event: Event) -> None:
         self.unsettled.append((event["since"], event["at"]))
+
+    def _on_postponed(self, event: Event) -> None:
+        self.postponed.append((event["since"], event["seconds"]))
 
     def _on_cut(self, event: Event) -> None:
         self.cuts.append(event["at"])
