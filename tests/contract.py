@@ -27,7 +27,7 @@ from django_redis_lock.exceptions import LockError, LockLost, LockNotAcquired, L
 from tests.tools import Background, eventually, waiters
 
 Case = TypeVar("Case", bound=Callable[..., None])
-CAPABILITIES = ("fencing", "queue", "listing", "passing")
+CAPABILITIES = ("fencing", "queue", "listing", "passing", "records")
 """What a backend says of itself with ``supports_...``."""
 
 
@@ -46,7 +46,7 @@ class HandleContract:
 
     using: ClassVar[str]
     lacks: ClassVar[frozenset[str]] = frozenset()
-    """Capabilities that the backend does not have."""
+    """Capabilities that the backend does not have; or ``precision``, in milliseconds."""
 
     def __init_subclass__(cls) -> None:
         for name in dir(cls):
@@ -472,6 +472,7 @@ class LockContract(HandleContract):
             assert not self.lock(name).acquire(blocking=False)
             held.ensure_held()
 
+    @needs("precision")
     def test_short_wait_for_a_lock_that_comes_free(self, name: str) -> None:
         """A wait shorter than any polling interval gets a lock that comes free within it."""
         self.lock(name, timeout=0.03).acquire()
@@ -492,6 +493,7 @@ class LockContract(HandleContract):
             assert waiting.outcome() is False
             assert 1 <= waiting.ended_at - began < 1.3
 
+    @needs("precision")
     def test_clock_of_the_client_decides_nothing(
         self, name: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -541,6 +543,7 @@ class LockContract(HandleContract):
             successor.ensure_held()
             assert not self.lock(name, blocking=False).acquire()
 
+    @needs("precision")
     def test_dead_holder_delays_waiters_by_its_lease_only(self, name: str) -> None:
         """A waiter gets the lock within 100 ms of the end of a lease that nobody released."""
         dead = self.lock(name, timeout=0.4)
@@ -561,6 +564,7 @@ class LockContract(HandleContract):
         assert waiting.outcome() is True
         assert time.monotonic() - end < 0.1
 
+    @needs("precision")
     def test_lease_is_exact_to_the_millisecond(self, name: str) -> None:
         """Fractions of a second are kept: 1.9 s is not 1 s."""
         with self.lock(name, timeout=1.9):
@@ -657,6 +661,7 @@ class LockContract(HandleContract):
 
         asyncio.run(main())
 
+    @needs("records")
     def test_holder_record(self, name: str) -> None:
         """A holder's record says who, since when, until when, and what the caller gave."""
         with self.lock(name, timeout=20, metadata={"shop": "7", "é": "\n"}) as held:
@@ -675,6 +680,7 @@ class LockContract(HandleContract):
             assert str(holder.pid) in str(holder)
         assert locks[self.using].holder(name) is None
 
+    @needs("records")
     def test_auto_renewed_record(self, name: str) -> None:
         """Without a timeout the lease is the backend's, and is renewed."""
         with self.lock(name):
@@ -734,12 +740,14 @@ class LockContract(HandleContract):
         assert sorted(found) == sorted(item.name for item in held)
         assert found[0] == held[12].name
 
+    @needs("precision")
     def test_expired_locks_are_not_listed(self, name: str) -> None:
         """A lock whose lease has passed is nobody's."""
         self.lock(name, timeout=0.02).acquire()
         eventually(lambda: not list(locks[self.using].holders(name)))
         assert locks[self.using].holder(name) is None
 
+    @needs("records")
     def test_force_release(self, name: str) -> None:
         """An operator's release frees the lock, tells who lost it, and the loser learns it."""
         told = []
@@ -764,6 +772,7 @@ class LockContract(HandleContract):
         with pytest.raises(LockLost):
             held.release()
 
+    @needs("records")
     def test_forced_release_is_in_the_audit(self, name: str) -> None:
         """The audit tells who lost which hold, when, to whom and why; the newest comes first."""
         backend = locks[self.using]
@@ -788,6 +797,7 @@ class LockContract(HandleContract):
         assert [newest] == backend.history(limit=1) == backend.history(name, 1)
         assert [item.event for item in backend.history(name)].count("force_released") == 2
 
+    @needs("records")
     @pytest.mark.parametrize("how", ["ensure_held", "release", "extend", "renewal", "async"])
     def test_loss_is_in_the_audit_once(self, name: str, how: str) -> None:
         """Whoever finds that a lease was lost writes it down, and nobody writes it again."""
@@ -916,6 +926,7 @@ class LockContract(HandleContract):
             with pytest.raises(LockError, match="entered 2 times"):
                 held.detach(5)
 
+    @needs("records")
     def test_force_release_of_a_shown_holder_only(self, name: str) -> None:
         """With a token_id only that holder loses the lock; a successor is left alone."""
         with self.lock(name):

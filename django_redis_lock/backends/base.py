@@ -43,6 +43,8 @@ class BaseLockBackend:
     """Whether ``holders()`` shows the held locks."""
     supports_passing: ClassVar[bool] = True
     """Whether ``take_over()`` and ``detach()`` pass a lock on."""
+    supports_records: ClassVar[bool] = True
+    """Whether the server knows who holds a lock, so that a ``Holder`` tells it."""
     settings: ClassVar[Collection[str]] = (
         "BACKEND",
         "LOCATION",

@@ -18,6 +18,7 @@ class DummyLockBackend(BaseLockBackend):
     supports_queue: ClassVar[bool] = False
     supports_listing: ClassVar[bool] = False
     supports_passing: ClassVar[bool] = False
+    supports_records: ClassVar[bool] = False
 
     def configure(self, location: Any, options: dict[str, Any]) -> None:
         """Make the hub, at which nobody ever waits."""

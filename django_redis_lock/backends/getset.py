@@ -66,7 +66,8 @@ class GetSetLockBackend(BaseLockBackend):
         )
         if not form.keeps_tokens:
             # Of other backends these are the same for all entries; here they depend on FORMAT.
-            vars(self).update(supports_fencing=False, supports_passing=False)
+            flags = ("supports_fencing", "supports_passing", "supports_records")
+            vars(self).update(dict.fromkeys(flags, False))
 
     def _key_of_locks(self, key: Any) -> str:
         if not isinstance(key, str) or key.count(NAME) != 1:
@@ -146,7 +147,7 @@ class GetSetLockBackend(BaseLockBackend):
                 f"another program and is no lock: {error}. Choose another KEY_PREFIX.",
                 name=name,
             )
-        if refused and str(command[0]).startswith("INCR") and "integer" in str(error):
+        if refused and str(command[0]).startswith("INCR") and _is_no_counter(str(error)):
             return LockError(
                 f"The key {command[1]!r} holds no fence of ours: another program has written it. "
                 f"Delete that key.",
@@ -188,6 +189,10 @@ class GetSetLockBackend(BaseLockBackend):
             acquired_at=moment(stamp.acquired_ms * 1000),
             held_for=max(0.0, (now_ms - stamp.acquired_ms) / 1000),
         )
+
+
+def _is_no_counter(error: str) -> bool:
+    return "not an integer" in error or "overflow" in error
 
 
 class _Plain(Packed):

@@ -97,14 +97,14 @@ def read_stamp(value: bytes) -> Stamp:
     """Read what is stored under a lock's key, in whichever form.
 
     A number is taken for seconds, milliseconds or microseconds by its size: the three meet in no
-    year from 2002 to 5138. What is no time is held until it is deleted.
+    year from 2002 to 33000. What is no time is held until it is deleted.
     """
     if match := _RECORD.fullmatch(value):
         end, token, fence, acquired, record = match.groups()
         return Stamp(value, _end(int(end)), token, int(fence), int(acquired), record)
     if match := _NUMBER.fullmatch(value):
         number = float(match[1])
-        if number < 1e11:
+        if number < 1e12:
             return Stamp(value, _end(number * 1000))
         return Stamp(value, _end(number if number < 1e15 else number / 1000))
     return Stamp(value, math.inf)
