@@ -93,7 +93,7 @@ def cut_connections(stage: Stage) -> None:
 @fault(proxied=True)
 def half_open(stage: Stage) -> None:
     """Connections go dead without a word, as after a firewall forgot them; new ones work."""
-    with stage.outage("half open", late_grants=True):
+    with stage.outage("half open", of_all=True, late_grants=True):
         for proxy in stage.site.proxies:
             proxy.silence()
         # Who listens must find out by itself; who calls does when it is not answered.
@@ -107,7 +107,7 @@ def half_open(stage: Stage) -> None:
 @fault(proxied=True)
 def black_hole(stage: Stage) -> None:
     """Nothing gets through, and then everything late, requests given up long ago included."""
-    with stage.outage("black hole", late_grants=True):
+    with stage.outage("black hole", of_all=True, late_grants=True):
         for proxy in stage.site.proxies:
             proxy.hold_back()
         stage.rest(*LONG)

@@ -28,7 +28,7 @@ class Pulse(Heartbeat):
 
     def beat(self) -> None:
         """Ask once."""
-        if self._beats % CLOCK_BEATS == 0 and not self._site.stepped:
+        if self._beats % CLOCK_BEATS == 0 and self._site.fences_tell:
             self._recorder.note("clock", wall=time.time())
         self._beats += 1
         try:

@@ -55,6 +55,7 @@ def _play(
     plan = Plan.of(directory, seed, site.settings())
     settings.configure(**plan.settings(), INSTALLED_APPS=["django_redis_lock"])
     django.setup()
+    site.prepare()
     pulse = Pulse(site, recorder)
     pulse.start()
     with Crew(plan, recorder) as crew:

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from django_redis_lock import locks
 from example_project.embedded import EmbeddedServer
 from tests.proxy import Proxy
+from tests.soak.heartbeat import BEAT
 from tests.soak.plan import DEFAULT_LEASE
 
 TIMEOUT = 1.0
 """Seconds after which a reply is taken not to come, by callers and by the pulse."""
 PULSE_KEY = "chaos-pulse"
 PULSE_MS = 60_000
+FRESH = 0.25
+"""Seconds for which an answer tells that a server works."""
 STAYS = ("-fence", "-audit", ":alive", PULSE_KEY)
 """How keys end that are there for all locks or for a process, and stay."""
 _FAKETIME = (
@@ -73,6 +79,12 @@ def client(port: int) -> redis.Redis:
     )
 
 
+def write(port: int) -> None:
+    """Write something on a server."""
+    with client(port) as one:
+        one.set(PULSE_KEY, "", px=PULSE_MS)
+
+
 class Site:
     """Servers that locks are kept on, and the Django settings by which callers find them.
 
@@ -87,8 +99,8 @@ class Site:
     needed = 1
     kept_for = 0.0
     """Seconds for which a lock is kept for one whose turn it is, and who may be dead."""
-    stepped = False
-    """Whether the clocks of the servers are set, so that a fence does not tell the time."""
+    fences_tell = True
+    """Whether a fence is a moment of the clock that all processes share."""
 
     def settings(self) -> dict[str, Any]:
         """Return the Django settings of callers, without INSTALLED_APPS."""
@@ -106,13 +118,15 @@ class Site:
         """Return the port by which callers reach each server."""
         return [item.port for item in self.proxies or self.servers]
 
+    def prepare(self) -> None:
+        """Do what has to be done once before locks can be had; the settings are in force."""
+
     def ask(self) -> None:
         """Do what callers need, the way they do it. Raises what a client raises."""
         errors: list[Exception] = []
         for port in self.doors():
             try:
-                with client(port) as one:
-                    one.set(PULSE_KEY, "", px=PULSE_MS)
+                write(port)
             except (redis.RedisError, OSError) as error:
                 errors.append(error)
         if len(self.doors()) - len(errors) < self.needed:
@@ -129,7 +143,7 @@ def leftovers(servers: Iterable[EmbeddedServer]) -> list[str]:
     for server in servers:
         with client(server.port) as one:
             found |= {key.decode() for key in one.scan_iter()}
-    return sorted(key for key in found if not key.endswith(STAYS))
+    return sorted(key for key in found if not key.endswith(STAYS) and "-claim:" not in key)
 
 
 class Independent(Site):
@@ -147,11 +161,15 @@ class Independent(Site):
         persist: bool = True,
         stepped: bool = False,
         kept_for: float = 0.0,
+        fences_tell: bool = True,
+        marker: bytes = b"EVAL",
     ) -> None:
         self._entry = entry
         self.kept_for = kept_for
         self.needed = count // 2 + 1
-        self.stepped = stepped
+        self.fences_tell = fences_tell and not stepped
+        self.marker = marker
+        self._pings: list[_Pings] = []
         kind = SteppedServer if stepped else EmbeddedServer
         self.servers = [kind(persist=persist) for _ in range(count)]
         try:
@@ -159,6 +177,8 @@ class Independent(Site):
                 server.start()
             if proxied:
                 self.proxies = [Proxy(server.port) for server in self.servers]
+            if count > 1:
+                self._pings = [_Pings(port) for port in self.doors()]
         except BaseException:
             self.close()
             raise
@@ -170,3 +190,49 @@ class Independent(Site):
         location = urls[0] if len(urls) == 1 else urls
         entry = {"LOCATION": location, "TIMEOUT": DEFAULT_LEASE, **self._entry}
         return {"LOCKS": {"default": entry}}
+
+    def prepare(self) -> None:
+        """Tell the servers of a quorum that there was nobody before us."""
+        if len(self.servers) > 1:
+            locks["default"].admit()
+
+    def ask(self) -> None:
+        """Write on as many servers as have to work, without waiting for the others."""
+        if not self._pings:
+            super().ask()
+            return
+        fresh = [item for item in self._pings if item.good]
+        if len(fresh) < self.needed:
+            raise next(item for item in self._pings if not item.good).error
+
+    def close(self) -> None:
+        """End what was started."""
+        for item in self._pings:
+            item.stopped.set()
+        super().close()
+
+
+class _Pings(threading.Thread):
+    """Asks one server all the time."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(daemon=True)
+        self._port = port
+        self._good_at = 0.0
+        self.error: Exception = redis.ConnectionError("not asked yet")
+        self.stopped = threading.Event()
+        self.start()
+
+    @property
+    def good(self) -> bool:
+        """Whether it answered just now."""
+        return monotonic() - self._good_at < FRESH
+
+    def run(self) -> None:
+        while not self.stopped.wait(BEAT):
+            try:
+                write(self._port)
+            except (redis.RedisError, OSError) as error:
+                self.error, self._good_at = error, 0.0
+            else:
+                self._good_at = monotonic()

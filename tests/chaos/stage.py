@@ -66,9 +66,12 @@ class Stage:
         return False
 
     @contextlib.contextmanager
-    def outage(self, what: str, *, late_grants: bool = False) -> Iterator[None]:
+    def outage(
+        self, what: str, *, of_all: bool = False, late_grants: bool = False
+    ) -> Iterator[None]:
         """Note that callers may not be served during the block, and until they are again.
 
+        Where one server fails that is not needed, there is nothing to note.
         With ``late_grants`` a lock may have been given at the end to one who can't hear of it, so
         its lease is waited for as well.
         """
@@ -78,6 +81,8 @@ class Stage:
         finally:
             ended = monotonic()
             self.until(lambda: self._pulse.good_at > ended)
+            if not of_all and len(self.site.servers) > self.site.needed:
+                return
             at = monotonic() + (LONGEST_LEASE if late_grants else 0.0)
             self.recorder.note("outage", what=what, since=since, at=at)
 

@@ -18,12 +18,15 @@ from tests.soak.plan import DEFAULT_LEASE
 
 DOWN_AFTER = 1.0
 """Seconds without an answer after which a master is taken for dead."""
+ALL = 1000
 SCAN_BEATS = 20
 """Beats from one look at which slots are in use to the next."""
 
 
 class Watched(Site):
-    """Servers of which others watch the masters."""
+    """Servers of which others watch the masters, each of which is needed."""
+
+    needed = ALL
 
     def master(self) -> EmbeddedServer:
         """Return a master that keeps locks."""
