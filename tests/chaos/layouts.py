@@ -9,9 +9,12 @@ from typing import Any
 
 from django_redis_lock.backends.redis import WAITING_SCHEMES
 from tests.chaos.faults import Fault
+from tests.chaos.plan import LONGEST_LEASE
 from tests.chaos.site import Independent, Site
 
 REDIS = "django_redis_lock.backends.redis.RedisLockBackend"
+REDLOCK = "django_redis_lock.backends.redlock.RedlockLockBackend"
+GETSET = "django_redis_lock.backends.getset.GetSetLockBackend"
 
 EVERY_PROMISE = frozenset({"double holds", "fences", "lost waiters", "stuck locks", "other"})
 
@@ -30,7 +33,14 @@ class Layout:
     """Rules of the checker that this layout does not claim to keep."""
 
 
-def independent(count: int = 1, kept_for: float = 0.0, **entry: Any) -> Callable[[Fault], Site]:
+def independent(
+    count: int = 1,
+    *,
+    kept_for: float = 0.0,
+    fences_tell: bool = True,
+    marker: bytes = b"EVAL",
+    **entry: Any,
+) -> Callable[[Fault], Site]:
     """Return what opens a site of servers that know nothing of each other."""
 
     def open_(fault: Fault) -> Site:
@@ -41,6 +51,8 @@ def independent(count: int = 1, kept_for: float = 0.0, **entry: Any) -> Callable
             persist=fault.persist,
             stepped=fault.stepped,
             kept_for=kept_for,
+            fences_tell=fences_tell,
+            marker=marker,
         )
 
     return open_
@@ -93,6 +105,30 @@ _ALL = (
         rules_off=frozenset({"promise too long"}),  # a fence is given with the turn, before a lease
     ),
     Layout(
+        "redlock",
+        # A server that was started anew does not vote before the longest lease has passed.
+        independent(3, BACKEND=REDLOCK, fences_tell=False, OPTIONS={"REJOIN_DELAY": LONGEST_LEASE}),
+        (
+            *("lost replies", "cut connections", "black hole"),
+            *CALLERS,
+            *("server stopped", "server crashed", "data lost"),
+            *("clock set forward", "out of memory"),
+        ),
+        rules_off=frozenset({"overtaken"}),
+    ),
+    Layout(
+        "getset",
+        independent(BACKEND=GETSET, fences_tell=False, marker=b"lock:"),
+        (
+            *("lost replies", "cut connections"),
+            *CALLERS,
+            *("server stopped", "server crashed", "data lost", "clock set forward", "read only"),
+        ),
+        # Between two commands of one step anything can happen to a lease.
+        unpromised=dict.fromkeys(("client stopped", "server stopped"), NOT_HEARD),
+        rules_off=frozenset({"overtaken"}),
+    ),
+    Layout(
         "sentinel",
         sentinel,
         ("client killed", "failover", "master killed", "master stopped"),
@@ -111,11 +147,13 @@ def _is_there(layout: Layout) -> bool:
     """Return whether this checkout has what a layout is made of."""
     if layout.name in {"blpop", "poll"}:
         return layout.name in WAITING_SCHEMES
-    if layout.name in {"sentinel", "cluster"}:
-        return find_spec("tests.layouts") is not None and (
-            find_spec("tests.layouts.servers") is not None
-        )
-    return True
+    needed = {
+        "redlock": "django_redis_lock.backends.redlock",
+        "getset": "django_redis_lock.backends.getset",
+        "sentinel": "tests.layouts.servers",
+        "cluster": "tests.layouts.servers",
+    }.get(layout.name, __name__)
+    return find_spec(needed.rpartition(".")[0]) is not None and find_spec(needed) is not None
 
 
 LAYOUTS: dict[str, Layout] = {layout.name: layout for layout in _ALL if _is_there(layout)}

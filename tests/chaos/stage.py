@@ -81,10 +81,9 @@ class Stage:
         finally:
             ended = monotonic()
             self.until(lambda: self._pulse.good_at > ended)
-            if not of_all and len(self.site.servers) > self.site.needed:
-                return
             at = monotonic() + (LONGEST_LEASE if late_grants else 0.0)
-            self.recorder.note("outage", what=what, since=since, at=at)
+            if of_all or len(self.site.servers) <= self.site.needed:
+                self.recorder.note("outage", what=what, since=since, at=at)
 
     def unsettled(self, since: float) -> None:
         """Note that leases may have ended early since a moment."""
