@@ -50,10 +50,10 @@ class Quorum:
 
 
 @contextmanager
-def started(size: int) -> Iterator[Quorum]:
+def started(size: int, *, persist: bool = False) -> Iterator[Quorum]:
     """Start servers."""
     with ExitStack() as stack:
-        quorum = Quorum([stack.enter_context(EmbeddedServer()) for _ in range(size)])
+        quorum = Quorum([stack.enter_context(EmbeddedServer(persist=persist)) for _ in range(size)])
         try:
             yield quorum
         finally:

@@ -25,6 +25,9 @@ from django_redis_lock.rounds import PENDING
 from tests.quorums import REDLOCK, Quorum, in_use, started
 from tests.tools import Background, eventually, waiters
 
+# A process with threads forks here on purpose, as web servers do.
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+
 URLS = [f"redis://locks-{number}.internal:6379/0" for number in range(1, 6)]
 
 
@@ -302,6 +305,34 @@ def test_a_release_reaches_a_server_that_was_away(name: str) -> None:
         assert lock(name, using="redlock").locked() is False
         servers.servers[0].resume()
         eventually(lambda: servers.values(name) == [None] * 3)
+
+
+def test_a_release_reaches_a_server_that_was_down(name: str) -> None:
+    """A server that kept its data over a crash is told of a release that it missed."""
+    with started(3, persist=True) as servers, in_use(servers):
+        held = lock(name, timeout=600, using="redlock")
+        held.acquire()
+        eventually(lambda: all(servers.values(name)))
+        servers.servers[0].kill()
+        held.release()
+        servers.servers[0].restart()
+        eventually(lambda: servers.values(name) == [None] * 3)
+
+
+def test_a_vote_that_came_too_late_is_no_lock(servers: Quorum, name: str) -> None:
+    """A majority that answers when the lease is over gives nothing, and keeps nothing."""
+    for server in servers.servers:
+        server.pause()
+    late = lock(name, timeout=0.2, using="redlock")
+    trying = Background(lambda: late.acquire(blocking=False))
+    wires = [server.wire for server in backend().servers]
+    eventually(lambda: all(wire.busy for wire in wires))
+    began = time.monotonic()
+    eventually(lambda: time.monotonic() - began > 0.3)
+    servers.resume()
+    assert trying.outcome() is False
+    assert late.remaining == 0.0
+    eventually(lambda: servers.values(name) == [None] * 3)
 
 
 def test_a_lock_without_its_majority_is_lost(name: str) -> None:
