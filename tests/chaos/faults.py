@@ -216,7 +216,7 @@ def _step(stage: Stage, seconds: float) -> None:
         server.step(seconds)
         stage.until(lambda: abs(_ahead(one) - before - seconds) < abs(seconds) / 2)
     if seconds > 0:
-        stage.unsettled(since)
+        stage.unsettled(since, monotonic() + stage.site.clock_kept_for)
     else:
         stage.recorder.note("postponed", since=monotonic(), seconds=-seconds)
     stage.rest(*LONG)

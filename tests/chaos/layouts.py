@@ -37,6 +37,7 @@ def independent(
     count: int = 1,
     *,
     kept_for: float = 0.0,
+    clock_kept_for: float = 0.0,
     fences_tell: bool = True,
     marker: bytes = b"EVAL",
     **entry: Any,
@@ -51,6 +52,7 @@ def independent(
             persist=fault.persist,
             stepped=fault.stepped,
             kept_for=kept_for,
+            clock_kept_for=clock_kept_for,
             fences_tell=fences_tell,
             marker=marker,
         )
@@ -102,6 +104,8 @@ _ALL = (
         "poll",
         waiting_by("poll", kept_for=2.0),
         ("cut connections", *CALLERS, "server stopped", "data lost"),
+        # Each waiter that died keeps the lock while its turn lasts.
+        unpromised={"client killed": frozenset({"lost waiters"})},
         rules_off=frozenset({"promise too long"}),  # a fence is given with the turn, before a lease
     ),
     Layout(
@@ -118,7 +122,7 @@ _ALL = (
     ),
     Layout(
         "getset",
-        independent(BACKEND=GETSET, fences_tell=False, marker=b"lock:"),
+        independent(BACKEND=GETSET, clock_kept_for=5.0, fences_tell=False, marker=b"lock:"),
         (
             *("lost replies", "cut connections"),
             *CALLERS,

@@ -21,6 +21,8 @@ COLUMNS = {
 }
 """Which rules of the checker each column counts; every other rule is counted under ``other``."""
 OTHER = "other"
+ALWAYS = {"stuck"}
+"""Rules that nothing excuses from: everybody ends when there are no faults any more."""
 SERVED = ("acquired", "confirmed", "released")
 _EXCUSES = ("wiped", "unsettled")
 
@@ -67,7 +69,9 @@ def judge(
     found = [item for item in checker.check(history).violations if item.rule not in rules_off]
     row.counts.update(column(item) for item in found)
     row.counts["double holds"] = len(_double_holds(history, rules_off))
-    row.violations = [item for item in found if column(item) not in unpromised]
+    row.violations = [
+        item for item in found if item.rule in ALWAYS or column(item) not in unpromised
+    ]
     if not row.taken or not row.times:
         nothing = f"{row.taken} locks were taken, and the fault happened {row.times} times"
         row.violations.append(Violation("nothing happened", nothing))

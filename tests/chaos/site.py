@@ -25,8 +25,10 @@ PULSE_KEY = "chaos-pulse"
 PULSE_MS = 60_000
 FRESH = 0.25
 """Seconds for which an answer tells that a server works."""
-STAYS = ("-fence", "-audit", ":alive", PULSE_KEY)
-"""How keys end that are there for all locks or for a process, and stay."""
+STAYS = ("-fence", "-audit", PULSE_KEY)
+"""How keys end that are there for all locks, and stay."""
+BOUNDED = ("-claim:", "-grant:")
+"""What is in keys that a dead process may leave, if they have an end."""
 _FAKETIME = (
     "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1",
     "/usr/lib/aarch64-linux-gnu/faketime/libfaketimeMT.so.1",
@@ -99,6 +101,8 @@ class Site:
     needed = 1
     kept_for = 0.0
     """Seconds for which a lock is kept for one whose turn it is, and who may be dead."""
+    clock_kept_for = 0.0
+    """Seconds for which callers go by what the server's clock read before."""
     fences_tell = True
     """Whether a fence is a moment of the clock that all processes share."""
 
@@ -142,8 +146,12 @@ def leftovers(servers: Iterable[EmbeddedServer]) -> list[str]:
     found: set[str] = set()
     for server in servers:
         with client(server.port) as one:
-            found |= {key.decode() for key in one.scan_iter()}
-    return sorted(key for key in found if not key.endswith(STAYS) and "-claim:" not in key)
+            for key in one.scan_iter():
+                text = key.decode()
+                bounded = any(part in text for part in BOUNDED) and one.pttl(key) != -1
+                if not (bounded or text.endswith(STAYS)):
+                    found.add(text)
+    return sorted(found)
 
 
 class Independent(Site):
@@ -161,11 +169,13 @@ class Independent(Site):
         persist: bool = True,
         stepped: bool = False,
         kept_for: float = 0.0,
+        clock_kept_for: float = 0.0,
         fences_tell: bool = True,
         marker: bytes = b"EVAL",
     ) -> None:
         self._entry = entry
         self.kept_for = kept_for
+        self.clock_kept_for = clock_kept_for
         self.needed = count // 2 + 1
         self.fences_tell = fences_tell and not stepped
         self.marker = marker

@@ -85,9 +85,10 @@ class Stage:
             if of_all or len(self.site.servers) <= self.site.needed:
                 self.recorder.note("outage", what=what, since=since, at=at)
 
-    def unsettled(self, since: float) -> None:
+    def unsettled(self, since: float, until: float | None = None) -> None:
         """Note that leases may have ended early since a moment."""
-        self.recorder.note("unsettled", since=since)
+        at = monotonic() if until is None else until
+        self.recorder.note("unsettled", since=since, at=at)
 
     def settled_in(self, since: float = 0.0) -> bool:
         """Wait until every caller's process was answered since a moment; note who was not."""
