@@ -25,7 +25,7 @@ PULSE_KEY = "chaos-pulse"
 PULSE_MS = 60_000
 FRESH = 0.25
 """Seconds for which an answer tells that a server works."""
-STAYS = ("-fence", "-audit", PULSE_KEY)
+STAYS = ("-fence", "-audit", "-server", PULSE_KEY)
 """How keys end that are there for all locks, and stay."""
 BOUNDED = ("-claim:", "-grant:")
 """What is in keys that a dead process may leave, if they have an end."""
@@ -101,6 +101,8 @@ class Site:
     needed = 1
     kept_for = 0.0
     """Seconds for which a lock is kept for one whose turn it is, and who may be dead."""
+    rejoins_in = 0.0
+    """Seconds after its start in which a server does not take part; no other may fail meanwhile."""
     clock_kept_for = 0.0
     """Seconds for which callers go by what the server's clock read before."""
     fences_tell = True
@@ -169,12 +171,14 @@ class Independent(Site):
         persist: bool = True,
         stepped: bool = False,
         kept_for: float = 0.0,
+        rejoins_in: float = 0.0,
         clock_kept_for: float = 0.0,
         fences_tell: bool = True,
         marker: bytes = b"EVAL",
     ) -> None:
         self._entry = entry
         self.kept_for = kept_for
+        self.rejoins_in = rejoins_in
         self.clock_kept_for = clock_kept_for
         self.needed = count // 2 + 1
         self.fences_tell = fences_tell and not stepped
