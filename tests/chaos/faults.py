@@ -177,7 +177,7 @@ def server_crashed(stage: Stage) -> None:
         server.kill()
         stage.rest(*LONG)
         server.restart()
-    stage.rest(*SHORT)
+    _rejoin(stage)
 
 
 @fault(persist=False)
@@ -193,7 +193,12 @@ def data_lost(stage: Stage) -> None:
         server.restart()
         if stage.site.needed == 1:
             stage.recorder.note("wiped", since=since)
-    stage.rest(*SHORT)
+    _rejoin(stage)
+
+
+def _rejoin(stage: Stage) -> None:
+    """Wait until a server that was started anew takes part again."""
+    stage.rest(stage.site.rejoins_in + SHORT[0], stage.site.rejoins_in + SHORT[1])
 
 
 @fault(stepped=True)

@@ -113,7 +113,13 @@ _ALL = (
     Layout(
         "redlock",
         # A server that was started anew does not vote before the longest lease has passed.
-        independent(3, BACKEND=REDLOCK, fences_tell=False, OPTIONS={"REJOIN_DELAY": LONGEST_LEASE}),
+        independent(
+            3,
+            BACKEND=REDLOCK,
+            OPTIONS={"REJOIN_DELAY": LONGEST_LEASE},
+            rejoins_in=LONGEST_LEASE,
+            fences_tell=False,
+        ),
         (
             *("lost replies", "cut connections", "black hole"),
             *CALLERS,
