@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections.abc import Callable
 from time import monotonic
@@ -18,6 +19,9 @@ SILENCE = 10.0
 PATIENCE = 5.0
 """Seconds that it may take to answer; then the connection is given up for another."""
 
+
+_GRANT = re.compile(rb"grant ([!-~]+) (\d{1,16}) (\d{1,16}) (\d{1,16})")
+"""What a script publishes; anybody may publish anything, and that is passed over."""
 
 CLOCK_KEPT = 60.0
 """Seconds for which what the server's clock read is carried forward by the local one."""
@@ -206,7 +210,7 @@ class Listener(Hub):
                 self._heard_at = monotonic()
                 message = connection.read_response(disable_decoding=True)
                 if message[0] == b"message":
-                    self._take_in(message[2].decode())
+                    self._take_in(message[2])
         except (RedisError, OSError, ValueError, TypeError, AttributeError):
             # The last three are redis-py's where another thread closes the socket under its hands.
             self._drop(connection)
@@ -231,13 +235,12 @@ class Listener(Hub):
             raise OSError(f"nothing heard for {now - self._heard_at:.0f} s")
         return max(0.001, self._asked_at + PATIENCE - now)
 
-    def _take_in(self, message: str) -> None:
-        kind, _, rest = message.partition(" ")
-        if kind == "grant":
-            token, fence, lease_ms, now_ms = rest.split(" ")
-            self.dispatch(token, Grant(int(fence), int(lease_ms), int(now_ms)))
-        elif kind == "look":
-            self.look_soon(rest)
+    def _take_in(self, message: bytes) -> None:
+        if grant := _GRANT.fullmatch(message):
+            token, *numbers = grant.groups()
+            self.dispatch(token.decode(), Grant(*map(int, numbers)))
+        elif message.startswith(b"look "):
+            self.look_soon(message[5:].decode(errors="replace"))
 
     def _drop(self, connection: Any) -> None:
         """Give up a connection. Grants may have been lost with it, so every waiter has to look."""

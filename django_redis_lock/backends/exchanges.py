@@ -11,12 +11,15 @@ can't be done in ``docs/explanation/getset.md``.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import random
 from collections.abc import Callable, Generator
 from dataclasses import replace
 from time import monotonic
 from typing import Any, ClassVar
+
+from redis.exceptions import ResponseError
 
 from django_redis_lock import steps
 from django_redis_lock.backends.clocks import Clock, Command
@@ -239,7 +242,7 @@ class Exchanges(Readings):
         yield from self._clock.look()
         key = self._key(request.name)
         value = yield "GET", key
-        stamp = read_stamp(value or b"0")
+        stamp = read_stamp(b"0" if value is None else value)
         if stamp.passed(self._clock.earliest_ms()):
             return None
         # The caller's own token is there where the reply to an earlier sending was lost.
@@ -274,7 +277,13 @@ class Exchanges(Readings):
         yield from self._clock.look()
         left = []
         for name, token, lease_ms in call.leases:
-            left.append((yield from self._renew_one(name, token, lease_ms, call.at_least)))
+            try:
+                left_ms = yield from self._renew_one(name, token, lease_ms, call.at_least)
+            except ResponseError as error:
+                if "WRONGTYPE" not in str(error):
+                    raise
+                left_ms = -2  # another program has written over this one; the others go on
+            left.append(left_ms)
         return left
 
     def _renew_one(
@@ -296,7 +305,8 @@ class Exchanges(Readings):
             return -2
         if old != longer.value:
             self._not_there(token, old)
-        yield "ZADD", self._index_key, _score(longer), name
+        with contextlib.suppress(ResponseError):  # the index alone, and the lock is held
+            yield "ZADD", self._index_key, _score(longer), name
         return lease_ms
 
     def _force_release(self, call: steps.ForceRelease) -> Talk:

@@ -26,7 +26,7 @@ from django_redis_lock.connections import (
 from django_redis_lock.drivers import Steps
 from django_redis_lock.exceptions import InvalidLockBackend, LockError, LockUnavailable
 from django_redis_lock.protocol import ask
-from django_redis_lock.records import Holder, moment, read_holder
+from django_redis_lock.records import Holder, moment, read_holder, token_id
 from django_redis_lock.steps import Call, Inspect
 from django_redis_lock.waiting import Hub
 
@@ -122,8 +122,10 @@ class GetSetLockBackend(BaseLockBackend):
             try:
                 reply = self._client.call(_Plain(command, sending))
             except (RedisError, OSError) as error:
-                raise self._error(call, command, error) from error
-            command, sending = _go_on(talk, reply), _nothing
+                command = self._refuse(call, talk, command, error)
+            else:
+                command = _go_on(talk, reply)
+            sending = _nothing
         return command.value
 
     async def acall(self, call: Call) -> Any:
@@ -134,9 +136,22 @@ class GetSetLockBackend(BaseLockBackend):
             try:
                 reply = await self._async_client.call(_Plain(command, sending))
             except (RedisError, OSError) as error:
-                raise self._error(call, command, error) from error
-            command, sending = _go_on(talk, reply), _nothing
+                command = self._refuse(call, talk, command, error)
+            else:
+                command = _go_on(talk, reply)
+            sending = _nothing
         return command.value
+
+    def _refuse(
+        self, call: Call, talk: Talk, command: Command, error: Exception
+    ) -> Command | _Answer:
+        """Tell the talk of an error, which may go on; else raise it as one of ours."""
+        try:
+            return talk.throw(error)
+        except StopIteration as stop:
+            return _Answer(stop.value)
+        except (RedisError, OSError):
+            raise self._error(call, command, error) from error
 
     def _error(self, call: Call, command: Command, error: Exception) -> LockError:
         name = getattr(call, "name", "") or getattr(getattr(call, "request", None), "name", "")
@@ -176,13 +191,14 @@ class GetSetLockBackend(BaseLockBackend):
 
     def _holder(self, name: str, value: bytes, ttl_ms: int, now_ms: int) -> Holder:
         stamp = read_stamp(value)
-        if stamp.token:
-            value = b"%b %d %b" % (stamp.token, stamp.fence, stamp.record)
+        known = b"%b %d %b" % (stamp.token, stamp.fence, stamp.record)
         holder = read_holder(
-            value, name=name, using=self.alias, ttl_ms=ttl_ms, waiters=0, now_ms=now_ms
+            known, name=name, using=self.alias, ttl_ms=ttl_ms, waiters=0, now_ms=now_ms
         )
         if stamp.acquired_ms is None:
-            return replace(holder, fence=None, acquired_at=None, held_for=None)
+            return replace(
+                holder, token_id=token_id(value), fence=None, acquired_at=None, held_for=None
+            )
         return replace(
             holder,
             fence=stamp.fence or None,

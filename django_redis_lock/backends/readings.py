@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, ClassVar
 
+from redis.exceptions import ResponseError
+
 from django_redis_lock import steps
 from django_redis_lock.audit import CAP, LOST, Fields
 from django_redis_lock.backends.clocks import Clock, Command
@@ -41,8 +43,11 @@ class Readings:
         answer: list[Any] = []
         now_ms = self._clock.latest_ms()
         for name in call.names:
-            value = yield "GET", self._key(name)
-            stamp = read_stamp(value or b"0")
+            try:
+                value = yield "GET", self._key(name)
+            except ResponseError:  # another program's, and no string
+                value = None
+            stamp = read_stamp(b"0" if value is None else value)
             held = None if stamp.passed(now_ms) else value
             answer += [held, stamp.left_ms(now_ms) if held else -2, 0]
         return [now_ms, *answer]

@@ -13,7 +13,8 @@ local function give(name, token, lease, record)
   local now = time[1] * 1000000 + time[2]
   local fence = now
   local last = tonumber(redis.call('GET', KEYS[4]))
-  if last and last >= now then
+  -- Beyond 2^53 there are no whole numbers: whatever is there then, we did not write it.
+  if last and last >= now and last < 9007199254740992 then
     fence = last + 1
   end
   local written = string.format('%.0f', fence)
@@ -30,7 +31,7 @@ local function tell_of_end(name, queue, before, after)
     return
   end
   local told = {}
-  for _, entry in ipairs(redis.call('LRANGE', queue, 0, -1)) do
+  for _, entry in ipairs(redis.pcall('LRANGE', queue, 0, -1)) do -- an error has no items
     local channel = string.match(entry, '^%S+')
     if channel and not told[channel] then
       told[channel] = true
@@ -47,11 +48,13 @@ local function hand_over(name, own)
   local before = entry and redis.call('PTTL', KEYS[1])
   while entry do
     local channel, token, lease, record = string.match(entry, '^(%S+) (%S+) (%d+) (.*)$')
-    if token then
-      local fence, now = give(name, token, tonumber(lease), record)
+    local wanted = tonumber(lease)
+    -- Whatever another program has put there, it is no lease of none or of a hundred years.
+    if token and wanted > 0 and wanted < 4e12 then
+      local fence, now = give(name, token, wanted, record)
       if token == own or redis.call('PUBLISH', channel, string.format(
           'grant %s %.0f %s %.0f', token, fence, lease, math.floor(now / 1000))) > 0 then
-        tell_of_end(name, KEYS[2], before, tonumber(lease))
+        tell_of_end(name, KEYS[2], before, wanted)
         return true
       end
     end
