@@ -474,8 +474,11 @@ def quorum_threads() -> list[threading.Thread]:
     ]
 
 
-def test_threads_are_few_and_end_with_the_backend(servers: Quorum, name: str) -> None:
+def test_threads_are_few_and_end_with_the_backend(
+    servers: Quorum, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """However many wait, there is one thread a server; ``close()`` ends them."""
+    monkeypatch.setattr("django_redis_lock.fanout.Wire.IDLE", 600.0)
     with lock(name, timeout=60, using="redlock"):
         waiting = [
             Background(lambda: lock(name, timeout=60, using="redlock").acquire(blocking_timeout=1))
@@ -489,6 +492,17 @@ def test_threads_are_few_and_end_with_the_backend(servers: Quorum, name: str) ->
     assert not quorum_threads()
     with lock(name, timeout=60, using="redlock"):  # and it can be used again
         pass
+
+
+def test_threads_end_when_nobody_locks(
+    servers: Quorum, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some seconds after the last call the threads are gone; the next call starts them again."""
+    monkeypatch.setattr("django_redis_lock.fanout.Wire.IDLE", 0.05)
+    for _ in range(2):
+        with lock(name, timeout=60, using="redlock"):
+            pass
+        eventually(lambda: not quorum_threads())
 
 
 def test_a_forked_child_has_its_own_connections(servers: Quorum, name: str) -> None:

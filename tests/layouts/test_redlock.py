@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import textwrap
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +20,8 @@ from django_redis_lock.exceptions import LockLost
 from example_project.embedded import EmbeddedServer
 from tests.contract import LockContract
 from tests.quorums import REDLOCK, Quorum, in_use, started
-from tests.tools import Background, Child, eventually, waiters
+from tests.test_docs import acl_rule
+from tests.tools import ROOT, Background, Child, eventually, waiters
 
 
 @pytest.fixture(scope="module", params=[3, 5])
@@ -359,3 +361,36 @@ def test_passwords_and_unix_sockets_are_ways_to_a_server(name: str) -> None:
                 held.ensure_held()
                 assert not lock(name, blocking=False).acquire()
             locks.reset()
+
+
+def test_the_documented_rule_of_acl_is_enough(own_quorum: Quorum, name: str) -> None:
+    """A user with the usual rule and what the guide adds can do everything."""
+    guide = (ROOT / "docs/how-to/use-several-servers.md").read_text()
+    (more,) = re.findall(r"beside it\s+`([^`]*)`", guide)
+    rule = [word for word in acl_rule() if word != "+subscribe"] + more.split()
+    for client in own_quorum.clients:
+        client.execute_command("ACL", "SETUSER", "locker", "reset", *rule)
+    entry = own_quorum.entry(SERVER_TIMEOUT=2, REJOIN_DELAY=600)
+    entry["LOCATION"] = [
+        url.replace("redis://", "redis://locker:secret@") for url in own_quorum.urls
+    ]
+    with override_settings(LOCKS={"default": entry}):
+        locks["default"].admit()
+        with lock(name, timeout=60) as held:
+            waiting = Background(lambda: lock(name, timeout=60).acquire(blocking_timeout=20))
+            eventually(lambda: locks["default"].waiting(name))
+            held.extend(5, replace_ttl=True)
+            held.ensure_held()
+        assert waiting.outcome() is True
+        other = lock(name, timeout=60)
+        assert other.take_over(locks["default"].holder(name).token_id)
+        other.detach(30)
+        assert [item.name for item in locks["default"].holders()] == [name]
+        assert locks["default"].force_release(name, by="ada")
+        assert len(locks["default"].history(name)) == 1
+        with lock(name, timeout=None):
+            pass
+        locks.reset()
+    for client in own_quorum.clients:
+        refused = {entry["object"] for entry in client.acl_log()}
+        assert refused <= {"client|setinfo"}
