@@ -153,11 +153,11 @@ class Wire:
             now = monotonic()
             owed = [letter for letter in self._owed if now < letter.owed_until]
             letters = [*owed, *self._outbox]
+            self._busy_since = now
             self._owed = []
             self._outbox.clear()
             for letter in letters:
                 letter.sent = True
-            self._busy_since = now
             return letters
 
     def _exchange(self, letters: Sequence[Letter]) -> None:

@@ -16,6 +16,7 @@ from django.core.checks import run_checks
 
 from django_redis_lock import lock, locks, quorum
 from django_redis_lock.backends.redlock import RedlockLockBackend
+from django_redis_lock.backends.voters import Clocks
 from django_redis_lock.exceptions import (
     InvalidLockBackend,
     LockLost,
@@ -188,7 +189,7 @@ def test_a_lease_is_what_a_majority_keeps() -> None:
 @pytest.mark.parametrize("how", ["down", "paused"])
 def test_a_minority_that_fails_is_not_noticed(name: str, how: str) -> None:
     """With one server of three down or paused, all goes on, and nobody waits for it."""
-    with started(3) as servers, in_use(servers, SERVER_TIMEOUT=10):
+    with started(3) as servers, in_use(servers, SERVER_TIMEOUT=20):
         before = lock(name + "before", using="redlock")
         before.acquire()
         if how == "down":
@@ -204,8 +205,8 @@ def test_a_minority_that_fails_is_not_noticed(name: str, how: str) -> None:
                 assert backend().holder(name).fence == held.fence
         asyncio.run(_hold_under_asyncio(name))
         before.release()
-        # The server's own time would be ten seconds for each of these calls.
-        assert time.monotonic() - began < 10
+        # Waiting for the server would be twenty seconds for each of these calls.
+        assert time.monotonic() - began < 20
 
 
 async def _hold_under_asyncio(name: str) -> None:
@@ -443,22 +444,37 @@ def test_a_fence_is_known_to_a_majority_before_it_is_given_out(servers: Quorum, 
         assert all(str(held.fence) in value for value in servers.values(name)[:2])
 
 
-def test_a_free_lock_is_mostly_one_round_trip(servers: Quorum, name: str) -> None:
-    """Where the clocks are known, the fence is agreed on in the first round."""
-    with lock(name, timeout=60, using="redlock"):
-        pass
+def test_a_free_lock_is_one_round_trip_where_the_clocks_are_known(
+    servers: Quorum, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a fence that is ahead of all clocks all servers give the same, and nothing is left."""
+    monkeypatch.setattr(Clocks, "MOST_AHEAD", 60_000_000)
     rounds = []
     send = RedlockLockBackend._send
 
     def count(self: Any, *args: Any, **kwargs: Any) -> Any:
-        rounds.append(args[0])
+        if getattr(getattr(args[0], "request", args[0]), "name", "") == name:
+            rounds.append(args[0])
         return send(self, *args, **kwargs)
 
-    vars(backend())["_send"] = count.__get__(backend())
-    for _ in range(30):
-        with lock(name, timeout=60, using="redlock"):
-            pass
-    assert 60 <= len(rounds) < 85  # never more than 90
+    monkeypatch.setattr(RedlockLockBackend, "_send", count)
+    fences = []
+    for _ in range(5):
+        with lock(name, timeout=60, using="redlock") as held:
+            fences.append(held.fence)
+        backend()._clocks._took = 10.0  # so much does it add for calls that are on their way
+    assert len(rounds) in (10, 11)  # to acquire and to release; the first did not know the clocks
+    assert fences == sorted(set(fences))
+
+
+def test_the_least_fence_is_ahead_of_every_clock() -> None:
+    """It is counted on from what the clocks read, and a little more; unknown clocks give none."""
+    clocks = Clocks()
+    assert clocks.next_fence() == 0
+    clocks.heard([[1, 1, 5_000_000, 0, 0], OSError(), [1, 1, 9_000_000, 0, 0]], took=0.001)
+    assert 9_000_200 <= clocks.next_fence() < 9_000_000 + 60_000_000
+    clocks.heard([[1, 1, 20_000_000, 0, 0], PENDING, [1, 1, 19_000_000, 0, 0]], took=5.0)
+    assert 20_000_200 <= clocks.next_fence() < 20_000_000 + 60_000_000
 
 
 # Life of the threads.
