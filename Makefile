@@ -11,7 +11,7 @@ CELERY ?= 5.4 5.5 5.6 5.7
 OLDEST_5.4 := 'redis~=5.2.0' 'django-redis~=5.4.0'
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test matrix browser screenshots messages lint format types bench compare soak docs build clean
+.PHONY: help demo test matrix browser screenshots messages lint format types bench compare soak chaos docs build clean
 
 help:  ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -69,6 +69,9 @@ compare: $(VENV)/.bench  ## guards for Celery tasks side by side (ARGS=--docs: i
 
 soak: $(VENV)/.test  ## break it for a while and check the recorded history (ARGS="--seconds 600")
 	$(PY) -m tests.soak $(ARGS)
+
+chaos: $(VENV)/.test  ## one fault at a time on each layout of servers; needs libfaketime (ARGS="--seconds-each 60")
+	$(PY) -m tests.chaos $(ARGS)
 
 docs: $(VENV)/.docs  ## the documentation, warnings as errors
 	$(BIN)/sphinx-build --nitpicky --fail-on-warning --fresh-env docs docs/_build/html

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections.abc import Callable
 from time import monotonic
@@ -17,6 +18,10 @@ SILENCE = 10.0
 """Seconds without a message after which the server is asked whether the connection still lives."""
 PATIENCE = 5.0
 """Seconds that it may take to answer; then the connection is given up for another."""
+
+
+_GRANT = re.compile(rb"grant ([!-~]+) (\d{1,16}) (\d{1,16}) (\d{1,16})")
+"""What a script publishes; anybody may publish anything, and that is passed over."""
 
 
 class Listener(ServerHub):
@@ -216,7 +221,7 @@ class Listener(ServerHub):
             self._heard_at = monotonic()
             message = connection.read_response(disable_decoding=True)
             if message[0] == b"message":
-                self._take_in(message[2].decode())
+                self._take_in(message[2])
 
     def _listen_for(self, connection: Any) -> float:
         """Return for how many seconds silence is no bad sign, asking for a sign where it may be.
@@ -234,13 +239,12 @@ class Listener(ServerHub):
             raise OSError(f"nothing heard for {now - self._heard_at:.0f} s")
         return max(0.001, self._asked_at + PATIENCE - now)
 
-    def _take_in(self, message: str) -> None:
-        kind, _, rest = message.partition(" ")
-        if kind == "grant":
-            token, fence, lease_ms, now_ms = rest.split(" ")
-            self.dispatch(token, Grant(int(fence), int(lease_ms), int(now_ms)))
-        elif kind == "look":
-            self.look_soon(rest)
+    def _take_in(self, message: bytes) -> None:
+        if grant := _GRANT.fullmatch(message):
+            token, *numbers = grant.groups()
+            self.dispatch(token.decode(), Grant(*map(int, numbers)))
+        elif message.startswith(b"look "):
+            self.look_soon(message[5:].decode(errors="replace"))
 
     def _drop(self, connection: Any) -> None:
         self._forget(connection)

@@ -11,6 +11,7 @@ from typing import Any, Self, TypeVar, cast
 
 from django_redis_lock.exceptions import LockError, LockNotAcquired
 from django_redis_lock.holding import DEFAULT, Default, Handle
+from django_redis_lock.records import check_token_id
 
 logger = logging.getLogger("django_redis_lock")
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -49,11 +50,11 @@ class Lock(Handle):
         acquired or detached for this purpose, a lock passes from process to process without ever
         being free. Raises as ``acquire`` does.
         """
-        return self.backend.run(self._acquire(None, token_id))
+        return self.backend.run(self._acquire(None, check_token_id(token_id)))
 
     async def atake_over(self, token_id: str) -> bool:
         """Take the lock from another holder, as ``take_over`` does."""
-        return await self.backend.arun(self._acquire(None, token_id))
+        return await self.backend.arun(self._acquire(None, check_token_id(token_id)))
 
     def detach(self, seconds: float, metadata: Mapping[str, str] | None = None) -> str:
         """Leave the lock held by nobody for some seconds, and return its ``ticket``.

@@ -83,7 +83,7 @@ class Popper(Listener):
             if answer != b"OK":  # which is the answer to the sign of life
                 self._asked_until = None
             if isinstance(answer, list):
-                self._take_in(answer[1].decode())
+                self._take_in(answer[1])
         elif patience <= 0:
             raise OSError(f"nothing heard for {ROUND + PATIENCE:.0f} s")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -13,6 +14,7 @@ from typing import Any, Protocol
 from django_redis_lock.identity import current_process
 
 MAX_NAME_LENGTH = 512
+_TOKEN_ID = re.compile("[0-9a-f]{16}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +183,16 @@ def token_id(token: bytes) -> str:
     return hashlib.sha1(token, usedforsecurity=False).hexdigest()[:16]
 
 
+def check_token_id(token_id: str) -> str:
+    """Return a digest as it was received; what is none becomes one that nobody has.
+
+    Raises ``TypeError`` for what is no text.
+    """
+    if not isinstance(token_id, str):
+        raise TypeError(f"token_id must be a str, not {type(token_id).__name__}: {token_id!r}.")
+    return token_id if _TOKEN_ID.fullmatch(token_id) else "nobody"
+
+
 def read_holder(
     value: bytes, *, name: str, using: str, ttl_ms: int, waiters: int, now_ms: int
 ) -> Holder:
@@ -244,7 +256,7 @@ def _metadata(record: Mapping[str, Any]) -> dict[str, str]:
     metadata = record.get("metadata")
     if not isinstance(metadata, dict):
         return {}
-    return {str(key): str(item) for key, item in metadata.items()}
+    return {_sound(str(key)): _sound(str(item)) for key, item in metadata.items()}
 
 
 @lru_cache(maxsize=512)  # the locks of one process and thread often have the same
@@ -269,4 +281,9 @@ def moment(microseconds: int) -> datetime:
 
 
 def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
+    return _sound(value) if isinstance(value, str) else None
+
+
+def _sound(text: str) -> str:
+    """Return a text that can be encoded: JSON can hold lone surrogates, and no page can."""
+    return text if text.isascii() else text.encode(errors="backslashreplace").decode()

@@ -146,10 +146,10 @@ class Renewer:
                 self.withdraw(NoteLosses(losses), backend, NOTE_FOR)
             return
         for (kept, lease), version, left_ms in zip(batch, versions, answers, strict=True):
-            if left_ms is not None and left_ms < -1:
-                losses += self._lose(kept, lease, "it expired or was broken")
-            elif lease.version != version:
-                kept.postpone()  # the holder set it meanwhile; which came last is not known
+            if why := _why_lost(lease, left_ms):
+                losses += self._lose(kept, lease, why)
+            elif left_ms is None or lease.version != version:
+                kept.postpone()  # not known; or the holder set it meanwhile, which may come last
             elif self._leases.get(lease.token) is kept:  # else released meanwhile
                 lease.renewed(left_ms, call.sent_at)
                 kept.schedule(lease)
@@ -229,6 +229,13 @@ class _Withdrawal:
 
     def postpone(self) -> None:
         self.due = monotonic() + 0.5
+
+
+def _why_lost(lease: Lease, left_ms: int | None) -> str:
+    """Return why a lease is lost after a renewal, ``""`` where it is not."""
+    if left_ms is None:  # too few of several servers know
+        return "too few servers answered in time" if lease.passed else ""
+    return "it expired or was broken" if left_ms < -1 else ""
 
 
 def mark_lost(lease: Lease, reason: str) -> bool:

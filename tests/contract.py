@@ -1,7 +1,8 @@
 """What every backend promises; a test class for each backend extends these classes.
 
 ``HandleContract`` is what a handle does whoever keeps the lock. ``LockContract`` adds what a
-backend promises that really excludes.
+backend promises that really excludes. What a backend says that it does not support, in its flags,
+is not asked of it: a test that ``needs`` it is not collected.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ import math
 import os
 import threading
 import time
+from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import pytest
 
@@ -24,11 +26,38 @@ from django_redis_lock.audit import CAP
 from django_redis_lock.exceptions import LockError, LockLost, LockNotAcquired, LockNotOwned
 from tests.tools import SOON, Background, eventually, waiters
 
+Case = TypeVar("Case", bound=Callable[..., None])
+CAPABILITIES = ("fencing", "queue", "listing", "passing", "records")
+"""What a backend says of itself with ``supports_...``."""
+
+
+def needs(*capabilities: str) -> Callable[[Case], Case]:
+    """Mark a test of what only backends with these capabilities promise."""
+
+    def mark(test: Case) -> Case:
+        vars(test)["needs"] = capabilities
+        return test
+
+    return mark
+
 
 class HandleContract:
     """What a handle does, whether or not the backend excludes anybody."""
 
     using: ClassVar[str]
+    lacks: ClassVar[frozenset[str]] = frozenset()
+    """Capabilities that the backend does not have; or ``precision``, in milliseconds."""
+
+    def __init_subclass__(cls) -> None:
+        for name in dir(cls):
+            if cls.lacks.intersection(getattr(getattr(cls, name), "needs", ())):
+                setattr(cls, name, None)
+
+    def test_what_it_lacks_is_what_it_says(self) -> None:
+        """The flags of the backend are what its contract leaves out."""
+        backend = locks[self.using]
+        supported = {item: getattr(backend, f"supports_{item}") for item in CAPABILITIES}
+        assert supported == {item: item not in self.lacks for item in CAPABILITIES}
 
     def lock(self, name: str, *args: Any, **kwargs: Any) -> Lock:
         """Return a handle on the backend under test."""
@@ -323,6 +352,7 @@ class LockContract(HandleContract):
             assert not other.owned()
         assert not other.locked()
 
+    @needs("fencing")
     def test_fences_rise(self, name: str) -> None:
         """Each holder's fence is greater than every earlier one's."""
         fences = []
@@ -345,6 +375,7 @@ class LockContract(HandleContract):
         other.ensure_held()
         other.release()
 
+    @needs("queue")
     def test_waiters_are_served_in_their_order(self, name: str) -> None:
         """First come, first served; nobody who comes later passes the line."""
         order: list[int] = []
@@ -364,6 +395,7 @@ class LockContract(HandleContract):
             waiting.outcome()
         assert order == list(range(8))
 
+    @needs("queue")
     def test_waiter_that_gives_up_leaves_the_line(self, name: str) -> None:
         """A waiter whose time runs out leaves nothing behind, and the next is served."""
         with self.lock(name):
@@ -373,6 +405,7 @@ class LockContract(HandleContract):
             eventually(lambda: waiters(name, self.using) == 1)
         assert patient.outcome() is True
 
+    @needs("queue")
     def test_line_is_shown(self, name: str) -> None:
         """``waiting`` tells who waits, in which order, since when, and what for."""
         backend = locks[self.using]
@@ -407,6 +440,7 @@ class LockContract(HandleContract):
         assert waiting[1].outcome() is True
         assert backend.waiting(name) == []
 
+    @needs("queue")
     def test_since_stays_while_one_waits(self, name: str) -> None:
         """However often a waiter looks again, it has waited since it came."""
         with self.lock(name) as held:
@@ -421,6 +455,7 @@ class LockContract(HandleContract):
             assert (after.since, after.token_id) == (before.since, before.token_id)
         assert waiting.outcome() is True
 
+    @needs("queue")
     def test_waiter_that_was_interrupted_leaves_the_line(self, name: str) -> None:
         """The entry that carries the time is the one that is taken back."""
         with self.lock(name):
@@ -437,11 +472,13 @@ class LockContract(HandleContract):
             assert not self.lock(name).acquire(blocking=False)
             held.ensure_held()
 
+    @needs("precision")
     def test_short_wait_for_a_lock_that_comes_free(self, name: str) -> None:
         """A wait shorter than any polling interval gets a lock that comes free within it."""
         self.lock(name, timeout=0.03).acquire()
         assert self.lock(name).acquire(blocking_timeout=0.24)
 
+    @needs("queue")
     def test_deadline_is_kept_through_many_wake_ups(self, name: str) -> None:
         """A wait of one second ends after one second however often the waiter is woken."""
         with self.lock(name, timeout=30) as held:
@@ -456,6 +493,7 @@ class LockContract(HandleContract):
             assert waiting.outcome() is False
             assert 1 <= waiting.ended_at - began < 3
 
+    @needs("precision")
     def test_clock_of_the_client_decides_nothing(
         self, name: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -505,6 +543,7 @@ class LockContract(HandleContract):
             successor.ensure_held()
             assert not self.lock(name, blocking=False).acquire()
 
+    @needs("precision")
     def test_dead_holder_delays_waiters_by_its_lease_only(self, name: str) -> None:
         """A waiter gets the lock within 100 ms of the end of a lease that nobody released."""
         dead = self.lock(name, timeout=0.4)
@@ -513,6 +552,7 @@ class LockContract(HandleContract):
         with self.lock(name, blocking_timeout=5):
             assert -0.01 < time.monotonic() - end < SOON
 
+    @needs("queue")
     def test_shortened_lease_is_noticed_by_waiters(self, name: str) -> None:
         """A lease that its holder cuts short delays the next by what is left of it only."""
         held = self.lock(name, timeout=30)
@@ -524,6 +564,7 @@ class LockContract(HandleContract):
         assert waiting.outcome() is True
         assert time.monotonic() - end < SOON
 
+    @needs("precision")
     def test_lease_is_exact_to_the_millisecond(self, name: str) -> None:
         """Fractions of a second are kept: 1.9 s is not 1 s."""
         with self.lock(name, timeout=1.9):
@@ -620,6 +661,7 @@ class LockContract(HandleContract):
 
         asyncio.run(main())
 
+    @needs("records")
     def test_holder_record(self, name: str) -> None:
         """A holder's record says who, since when, until when, and what the caller gave."""
         with self.lock(name, timeout=20, metadata={"shop": "7", "é": "\n"}) as held:
@@ -638,6 +680,7 @@ class LockContract(HandleContract):
             assert str(holder.pid) in str(holder)
         assert locks[self.using].holder(name) is None
 
+    @needs("records")
     def test_auto_renewed_record(self, name: str) -> None:
         """Without a timeout the lease is the backend's, and is renewed."""
         with self.lock(name):
@@ -645,6 +688,7 @@ class LockContract(HandleContract):
             assert holder.auto_renew is True
             assert 0 <= locks[self.using].timeout - holder.ttl < 1
 
+    @needs("listing")
     def test_listing(self, name: str) -> None:
         """``holders`` yields what is held and matches, the newest lease end first."""
         held = [self.lock(f"{name}:{number}", timeout=10 + number) for number in range(5)]
@@ -658,6 +702,7 @@ class LockContract(HandleContract):
         assert found == [held[4].name, held[3].name, held[1].name, held[0].name]
         assert not list(locks[self.using].holders(f"{name}"))
 
+    @needs("listing")
     def test_listing_turns_pages(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         """More locks than a page holds are all listed once, equal lease ends included."""
         backend = locks[self.using]
@@ -674,6 +719,7 @@ class LockContract(HandleContract):
 
         assert asyncio.run(collect()) == found
 
+    @needs("listing")
     def test_lock_renewed_while_it_is_listed_is_not_missed(
         self, name: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -694,12 +740,14 @@ class LockContract(HandleContract):
         assert sorted(found) == sorted(item.name for item in held)
         assert found[0] == held[12].name
 
+    @needs("precision")
     def test_expired_locks_are_not_listed(self, name: str) -> None:
         """A lock whose lease has passed is nobody's."""
         self.lock(name, timeout=0.02).acquire()
         eventually(lambda: not list(locks[self.using].holders(name)))
         assert locks[self.using].holder(name) is None
 
+    @needs("records")
     def test_force_release(self, name: str) -> None:
         """An operator's release frees the lock, tells who lost it, and the loser learns it."""
         told = []
@@ -724,6 +772,7 @@ class LockContract(HandleContract):
         with pytest.raises(LockLost):
             held.release()
 
+    @needs("records")
     def test_forced_release_is_in_the_audit(self, name: str) -> None:
         """The audit tells who lost which hold, when, to whom and why; the newest comes first."""
         backend = locks[self.using]
@@ -748,6 +797,7 @@ class LockContract(HandleContract):
         assert [newest] == backend.history(limit=1) == backend.history(name, 1)
         assert [item.event for item in backend.history(name)].count("force_released") == 2
 
+    @needs("records")
     @pytest.mark.parametrize("how", ["ensure_held", "release", "extend", "renewal", "async"])
     def test_loss_is_in_the_audit_once(self, name: str, how: str) -> None:
         """Whoever finds that a lease was lost writes it down, and nobody writes it again."""
@@ -791,6 +841,7 @@ class LockContract(HandleContract):
         assert CAP <= len(kept) <= CAP + 100
         assert [item.reason for item in kept[:2]] == [str(CAP + 249), str(CAP + 248)]
 
+    @needs("queue")
     def test_force_release_hands_over(self, name: str) -> None:
         """A broken lock goes to the longest waiting."""
         held = self.lock(name)
@@ -800,6 +851,7 @@ class LockContract(HandleContract):
         assert locks[self.using].force_release(name).waiters == 1
         assert waiting.outcome() is True
 
+    @needs("passing")
     def test_take_over_from_a_named_holder(self, name: str) -> None:
         """A lock passes from one holder to another; nobody who waits comes in between."""
         first, second = self.lock(name, timeout=20), self.lock(name, timeout=30)
@@ -819,6 +871,7 @@ class LockContract(HandleContract):
         second.release()
         assert waiting.outcome() is True
 
+    @needs("passing")
     def test_take_over_of_a_free_lock(self, name: str) -> None:
         """Where the holder has gone there is nothing to take over, not even a free lock."""
         first, second = self.lock(name), self.lock(name)
@@ -830,6 +883,7 @@ class LockContract(HandleContract):
         assert asyncio.run(self.lock(name).atake_over(token_id)) is False
         assert asyncio.run(self.lock(name).atake_over(second.token_id)) is True
 
+    @needs("passing")
     def test_detached_lock_is_nobodys_until_it_is_taken_over(self, name: str) -> None:
         """A detached lock stays held; whoever has its ticket takes it over, once."""
         first = self.lock(name, metadata={"state": "working"})
@@ -850,6 +904,7 @@ class LockContract(HandleContract):
         ticket = asyncio.run(second.adetach(0.05))
         assert third.acquire(blocking_timeout=10)
 
+    @needs("passing")
     def test_detaching_what_was_lost(self, name: str) -> None:
         """Who has lost a lock is told so, and detaches nobody else's."""
         held = self.lock(name, timeout=20)
@@ -862,6 +917,7 @@ class LockContract(HandleContract):
         with pytest.raises(LockNotOwned):
             held.detach(10)
 
+    @needs("passing")
     def test_mistakes_in_detaching(self, name: str) -> None:
         """A lock can't be detached for ever, nor one that is entered twice."""
         with self.lock(name, reentrant=True) as held, self.lock(name, reentrant=True):
@@ -870,6 +926,7 @@ class LockContract(HandleContract):
             with pytest.raises(LockError, match="entered 2 times"):
                 held.detach(5)
 
+    @needs("records")
     def test_force_release_of_a_shown_holder_only(self, name: str) -> None:
         """With a token_id only that holder loses the lock; a successor is left alone."""
         with self.lock(name):
@@ -900,6 +957,7 @@ class LockContract(HandleContract):
         assert told[0]["name"] == name
         assert told[0]["waited"] >= 0.02
 
+    @needs("queue")
     def test_async_waiters_are_served_in_their_order(self, name: str) -> None:
         """Asyncio tasks stand in the same line."""
 
@@ -921,6 +979,7 @@ class LockContract(HandleContract):
 
         assert asyncio.run(main()) == list(range(20))
 
+    @needs("queue")
     def test_cancelled_async_acquire_leaves_the_line(self, name: str) -> None:
         """Cancelling an async acquire gives the place up and strands nothing."""
 

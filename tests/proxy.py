@@ -1,4 +1,4 @@
-"""A TCP proxy in front of a server, which loses replies on command."""
+"""A TCP proxy in front of a server, which misbehaves on command as networks do."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ class Proxy:
 
     ``lose_replies(n)`` lets the next n replies of the server vanish together with the connection,
     after the server has carried the command out: what a client can't tell from a command that
-    never arrived.
+    never arrived. ``silence()`` makes the open connections dead without a word (half-open), while
+    new ones work. ``hold_back()`` stops all traffic, also of new connections, until ``let_go()``
+    delivers what was sent meanwhile, as TCP does after a gap. ``delay`` is a slow network.
     """
 
     def __init__(self, port: int) -> None:
@@ -25,7 +27,10 @@ class Proxy:
         self._to_lose = 0
         self._marker = b""
         self.lost = threading.Semaphore(0)  # one for each reply lost
-        self._sockets: list[socket.socket] = []
+        self.delay = 0.0
+        """Seconds for which everything is under way, in each direction."""
+        self._flowing = threading.Event()
+        self._flowing.set()
         self._pairs: list[_Pair] = []
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -38,7 +43,12 @@ class Proxy:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._listener.close()
+        self.close()
+
+    def close(self) -> None:
+        """Forward nothing any more."""
+        _close(self._listener)  # wakes the thread that accepts
+        self.let_go()
         self.cut()
 
     def lose_replies(self, count: int, marker: bytes = b"EVAL") -> None:
@@ -46,27 +56,64 @@ class Proxy:
         with self._mutex:
             self._to_lose, self._marker = count, marker
 
+    @property
+    def losing(self) -> int:
+        """How many replies are still to be lost."""
+        return self._to_lose
+
     def silence(self, *, listening_only: bool = False) -> None:
         """Let the connections that are open now go nowhere, without a word to either end."""
-        with self._mutex:
-            pairs = [pair for pair in self._pairs if pair.listening or not listening_only]
-        for pair in pairs:
-            pair.silent = True
+        for pair in self._open_pairs():
+            if pair.listening or not listening_only:
+                pair.silent = True
 
-    def cut(self) -> None:
-        """Close every connection."""
+    def silent(self, *, listening_only: bool = False) -> int:
+        """Return how many silent connections their clients still take for open."""
+        return sum(
+            pair.silent and (pair.listening or not listening_only) for pair in self._open_pairs()
+        )
+
+    def cut_silent(self) -> None:
+        """Close the silent connections."""
+        for pair in self._open_pairs():
+            if pair.silent:
+                pair.close()
+
+    def hold_back(self) -> None:
+        """Forward nothing for now."""
+        self._flowing.clear()
+
+    def let_go(self) -> None:
+        """Deliver what was held back, and forward again."""
+        self._flowing.set()
+
+    def flow(self) -> None:
+        """Return when something that was sent may arrive."""
+        if self.delay:
+            threading.Event().wait(self.delay)
+        self._flowing.wait()
+
+    def cut(self) -> int:
+        """Close every connection; return how many."""
+        pairs = self._open_pairs()
+        for pair in pairs:
+            pair.close()
+        return len(pairs)
+
+    def _open_pairs(self) -> list[_Pair]:
         with self._mutex:
-            sockets, self._sockets = self._sockets, []
-        for item in sockets:
-            _close(item)
+            self._pairs = [pair for pair in self._pairs if pair.open]
+            return list(self._pairs)
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
-                server = socket.create_connection(self._target)
-                with self._mutex:
-                    self._sockets += [client, server]
+                try:
+                    server = socket.create_connection(self._target)
+                except OSError:  # it is down just now
+                    _close(client)
+                    continue
                 pair = _Pair(self, client, server)
                 with self._mutex:
                     self._pairs.append(pair)
@@ -90,8 +137,15 @@ class _Pair:
         self._client = client
         self._server = server
         self._losing = False
+        self.open = True
         self.silent = False
         self.listening = False
+
+    def close(self) -> None:
+        """Close both connections."""
+        self.open = False
+        _close(self._client)
+        _close(self._server)
 
     def forward_requests(self) -> None:
         with contextlib.suppress(OSError):
@@ -100,7 +154,10 @@ class _Pair:
                     continue
                 self.listening = self.listening or b"SUBSCRIBE" in request
                 self._losing = self._proxy.loses(request)
+                self._proxy.flow()
                 self._server.sendall(request)
+        self._proxy.flow()  # that the client has gone takes as long to be known
+        self.open = False
         _close(self._server)
 
     def forward_replies(self) -> None:
@@ -108,12 +165,12 @@ class _Pair:
             while reply := self._server.recv(65536):
                 if self.silent:
                     continue
+                self._proxy.flow()
                 if self._losing:
                     self._proxy.lost.release()
                     break
                 self._client.sendall(reply)
-        _close(self._client)
-        _close(self._server)
+        self.close()
 
 
 def _close(item: socket.socket) -> None:

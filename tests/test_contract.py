@@ -31,6 +31,7 @@ class TestDummy(HandleContract):
     """The backend that always acquires."""
 
     using = "dummy"
+    lacks = frozenset({"fencing", "queue", "listing", "passing", "records"})
 
     def test_everybody_acquires(self, name: str) -> None:
         """Nobody is kept out, nothing is listed."""

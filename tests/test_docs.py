@@ -43,8 +43,10 @@ import django_redis_lock
 from django_redis_lock import exceptions, lock, locks, signals
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.dummy import DummyLockBackend
+from django_redis_lock.backends.getset import GetSetLockBackend
 from django_redis_lock.backends.locmem import LocMemLockBackend
 from django_redis_lock.backends.redis import WAITING_SCHEMES, RedisLockBackend
+from django_redis_lock.backends.redlock import RedlockLockBackend
 from django_redis_lock.celery import conflicts, single_instance_task
 from django_redis_lock.celery.conflicts import Conflict
 from django_redis_lock.celery.message import Slip
@@ -67,6 +69,13 @@ PAGES = sorted(
 )
 
 SETTINGS = ("CACHES", "LOCKS")
+BACKENDS = (
+    RedisLockBackend,
+    RedlockLockBackend,
+    GetSetLockBackend,
+    LocMemLockBackend,
+    DummyLockBackend,
+)
 _BLOCK = re.compile(
     r"<!-- test\n(?P<hidden>.*?)-->"
     r"|(?:<!-- test: (?P<how>\w+) ?(?P<what>[^\n]*?) -->\n+)?"
@@ -308,8 +317,7 @@ def test_the_settings_and_their_defaults_are_those_of_the_code(settings: Any) ->
 def test_the_options_and_their_defaults_are_those_of_the_code() -> None:
     """The table of options names what OPTIONS can have, for each backend."""
     rows = table(DOCS / "reference/settings.md", "Options")
-    backends = (RedisLockBackend, LocMemLockBackend, DummyLockBackend)
-    taken = {(option, kind.__name__) for kind in backends for option in kind.options}
+    taken = {(option, kind.__name__) for kind in BACKENDS for option in kind.options}
     assert {(row[0], row[1]) for row in rows} == taken
     assert [ast.literal_eval(row[2]) for row in rows if row[0] == "WAIT"] == [WAITING_SCHEMES[0]]
 
@@ -338,9 +346,7 @@ def test_the_capabilities_of_the_backends_are_those_of_the_code() -> None:
     page = DOCS / "reference/backends.md"
     flags = re.findall(r"`(supports_\w+)`", page.read_text().split("|---", 1)[0])
     for name, *documented, _ in table(page, "Backends"):
-        kind = {
-            kind.__name__: kind for kind in (RedisLockBackend, LocMemLockBackend, DummyLockBackend)
-        }[name]
+        kind = {kind.__name__: kind for kind in BACKENDS}[name]
         assert documented == [str(getattr(kind, flag)) for flag in flags], name
 
 

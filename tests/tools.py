@@ -35,8 +35,12 @@ def eventually(condition: Callable[[], Any], what: str = "") -> Any:
 
 
 def waiters(name: str, using: str = "default") -> int:
-    """Return how many wait for a lock."""
-    holder = locks[using].holder(name)
+    """Return how many wait for a lock; of those that stand in no line, the ones of this process."""
+    backend = locks[using]
+    if not backend.supports_queue:
+        watch = backend.hub._watches.get(name)
+        return watch.members if watch else 0
+    holder = backend.holder(name)
     return 0 if holder is None else holder.waiters
 
 

@@ -41,6 +41,10 @@ class BaseLockBackend:
     """Whether waiters are served in the order in which they came."""
     supports_listing: ClassVar[bool] = True
     """Whether ``holders()`` shows the held locks."""
+    supports_passing: ClassVar[bool] = True
+    """Whether ``take_over()`` and ``detach()`` pass a lock on."""
+    supports_records: ClassVar[bool] = True
+    """Whether the server knows who holds a lock, so that a ``Holder`` tells it."""
     settings: ClassVar[Collection[str]] = (
         "BACKEND",
         "LOCATION",
@@ -278,8 +282,8 @@ class _Index:
             same = sum(1 for end in ends if end == ends[-1])
             self.offset = same + (self.offset if ends[-1] == self.start else 0)
             self.start = ends[-1]
-        for name in (item.decode() for item in answer[0::2]):
-            if fnmatchcase(name, self._pattern):
+        for name in map(_name, answer[0::2]):
+            if name is not None and fnmatchcase(name, self._pattern):
                 self._names.pop(name, None)  # renewed since an earlier page
                 self._names[name] = None
 
@@ -288,3 +292,11 @@ class _Index:
         names = list(reversed(self._names))
         for first in range(0, len(names), size):
             yield names[first : first + size]
+
+
+def _name(member: bytes) -> str | None:
+    """Return a member of the index as a name, ``None`` if another program put it there."""
+    try:
+        return check_name(member.decode())
+    except ValueError:
+        return None

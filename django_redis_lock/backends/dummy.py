@@ -17,6 +17,8 @@ class DummyLockBackend(BaseLockBackend):
     supports_fencing: ClassVar[bool] = False
     supports_queue: ClassVar[bool] = False
     supports_listing: ClassVar[bool] = False
+    supports_passing: ClassVar[bool] = False
+    supports_records: ClassVar[bool] = False
 
     def configure(self, location: Any, options: dict[str, Any]) -> None:
         """Make the hub, at which nobody ever waits."""

@@ -63,3 +63,11 @@ WAITING = Script("waiting")
 INSPECT = Script("inspect")
 INDEX = Script("index")
 GET = Command("GET")
+
+_QUORUM_COMMON = (files(__package__) / "quorum_common.lua").read_text(encoding="ascii")
+
+QUORUM_ACQUIRE = Script("quorum_acquire", shared=_QUORUM_COMMON)
+QUORUM_TAKE_OVER = Script("quorum_take_over", shared=_QUORUM_COMMON)
+QUORUM_SETTLE = Script("quorum_settle")
+QUORUM_RELEASE = Script("quorum_release")
+QUORUM_ADMIT = Script("quorum_admit")

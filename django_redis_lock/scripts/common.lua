@@ -18,7 +18,8 @@ local function give(name, token, lease, record)
   local now = time[1] * 1000000 + time[2]
   local fence = now
   local last = tonumber(redis.call('GET', KEYS[4]))
-  if last and last >= now then
+  -- Beyond 2^53 there are no whole numbers: whatever is there then, we did not write it.
+  if last and last >= now and last < 9007199254740992 then
     fence = last + 1
   end
   local written = string.format('%.0f', fence)
@@ -53,7 +54,7 @@ local function tell_of_end(name, queue, before, after)
     return
   end
   local told = {}
-  for _, entry in ipairs(redis.call('LRANGE', queue, 0, -1)) do
+  for _, entry in ipairs(redis.pcall('LRANGE', queue, 0, -1)) do -- an error has no items
     local channel = string.match(entry, '^%S+')
     if channel and not told[channel] then
       told[channel] = true
@@ -72,8 +73,9 @@ local function hand_over(name, own)
   local before = entry and redis.call('PTTL', KEYS[1])
   while entry do
     local channel, token, lease, record = string.match(entry, '^(%S+) (%S+) (%d+) (.*)$')
-    if token then
-      lease = tonumber(lease)
+    lease = tonumber(lease)
+    -- Whatever another program has put there, it is no lease of none or of a hundred years.
+    if token and lease > 0 and lease < 4e12 then
       local fence, now = give(name, token, lease, record)
       local received = token == own or tell(channel, string.format(
         'grant %s %.0f %.0f %.0f', token, fence, lease, math.floor(now / 1000)))

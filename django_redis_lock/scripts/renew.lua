@@ -7,23 +7,25 @@
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local left = {}
+-- With pcall: one lock, or the index, that another program has written over is no reason to let the
+-- others go.
 for i = 1, #ARGV / 3 do
   local lock, queue = KEYS[2 * i], KEYS[2 * i + 1]
   local name, token, lease = ARGV[3 * i - 2], ARGV[3 * i - 1], tonumber(ARGV[3 * i])
-  local held = redis.call('GET', lock)
+  local held = redis.pcall('GET', lock)
   local ttl = redis.call('PTTL', lock)
-  if not held or string.sub(held, 1, #token + 1) ~= token .. ' ' then
+  if type(held) ~= 'string' or string.sub(held, 1, #token + 1) ~= token .. ' ' then
     left[i] = -2
   elseif lease == 0 or (string.sub(ARGV[3 * i], 1, 1) == '+' and (ttl < 0 or ttl > lease)) then
     left[i] = ttl
   elseif lease > 0 then
     tell_of_end(name, queue, ttl, lease)
     redis.call('PEXPIRE', lock, lease)
-    redis.call('ZADD', KEYS[1], now + lease, name)
+    redis.pcall('ZADD', KEYS[1], now + lease, name)
     left[i] = lease
   else
     redis.call('PERSIST', lock)
-    redis.call('ZADD', KEYS[1], '+inf', name)
+    redis.pcall('ZADD', KEYS[1], '+inf', name)
     left[i] = -1
   end
 end

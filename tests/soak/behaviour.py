@@ -11,7 +11,7 @@ from typing import Any
 from tests.soak.attempt import Attempt
 from tests.soak.history import Recorder
 from tests.soak.means import Means
-from tests.soak.plan import FIXED_LEASES, QUIET_LEASES, RENEWED_LEASES, Plan
+from tests.soak.plan import FIXED_LEASES, RENEWED_LEASES, Plan
 
 SETTLING = 1.0
 """Seconds after the last fault before the calm begins for callers."""
@@ -77,14 +77,15 @@ class Caller:
 
     async def run(self) -> None:
         """Use locks until the end of the run."""
-        while (now := monotonic()) < self._plan.stop_at:
-            ways = self._stormy if now < self._plan.calm_at + SETTLING else self._calm
+        while not self._plan.over():
+            calm = monotonic() >= self._plan.calm_at + SETTLING
+            ways = self._calm if calm else self._stormy
             (way,) = self._dice.choices(list(ways), list(ways.values()))
             try:
                 await way()
             except Exception:
                 self._recorder.note("failed", doing=way.__name__, trace=traceback.format_exc())
-            await self._rest(0, 0.02)
+            await self._rest(0, self._plan.pause)
 
     async def patient(self) -> None:
         """Wait without limit."""
@@ -193,19 +194,20 @@ class Caller:
 
     async def quietly(self) -> None:
         """Use a quiet lock, waiting without limit, and sometimes stay away after a long lease."""
-        lease = self._dice.choice(QUIET_LEASES)
+        lease = self._dice.choice(self._plan.quiet_leases)
         attempt = self._attempt(timeout=lease, auto_renew=self._dice.random() < 0.3)
         if await attempt.acquire():
             await self._hold_and_release(attempt)
-            if lease == max(QUIET_LEASES) and self._dice.random() < 0.3:
+            if lease == max(self._plan.quiet_leases) and self._dice.random() < 0.3:
                 await self._rest(0, STAY_AWAY)
 
     async def leaving_quietly(self) -> None:
         """Forget to release a quiet lock, and stay away for longer than its lease."""
-        attempt = self._attempt(timeout=QUIET_LEASES[0])
+        lease = self._plan.quiet_leases[0]
+        attempt = self._attempt(timeout=lease)
         if await attempt.acquire():
             attempt.note("abandoned")
-            await self._rest(QUIET_LEASES[0], QUIET_LEASES[0] + STAY_AWAY)
+            await self._rest(lease, lease + STAY_AWAY)
 
     def _attempt(self, name: str | None = None, **options: Any) -> Attempt:
         return Attempt(

@@ -36,6 +36,9 @@ class Worker:
 class Crew:
     """All the workers. They end with this process at the latest."""
 
+    program = "tests.soak.worker"
+    """The module that a worker runs."""
+
     def __init__(self, plan: Plan, recorder: Recorder) -> None:
         self._plan = plan
         self._recorder = recorder
@@ -59,7 +62,7 @@ class Crew:
     def _start(self, role: Role) -> None:
         self._number += 1
         arguments = [self._plan.dumps(), str(self._number), json.dumps(asdict(role))]
-        command = (sys.executable, "-m", "tests.soak.worker", *arguments)
+        command = (sys.executable, "-m", self.program, *arguments)
         with self._log(self._number).open("wb") as log:
             process = self._keeper.spawn(*command, cwd=_ROOT, stderr=log)
         self.workers.append(Worker(self._number, role, process))
@@ -104,7 +107,8 @@ class Crew:
 
     def drain(self) -> None:
         """Wait until every worker has finished; note who does not, and where it hangs."""
-        deadline = self._plan.stop_at + DRAIN_SECONDS
+        now = monotonic()
+        deadline = (now if self._plan.over() else self._plan.stop_at) + DRAIN_SECONDS
         for worker in self.workers:
             try:
                 code = worker.process.wait(max(0.0, deadline - monotonic()))

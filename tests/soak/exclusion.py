@@ -126,12 +126,17 @@ def _revivals(story: Story) -> Iterator[Violation]:
 
 
 def ended_by_others(story: Story, hold: Hold, moment: float) -> bool:
-    """Return whether a forced release or a loss of data may have ended a hold by a moment."""
+    """Return whether somebody else may have ended a hold by a moment.
+
+    By a forced release, a loss of data, a step of the server's clock or a failover.
+    """
     return any(
         item.name == hold.name and item.fence in (hold.fence, None) and item.since <= moment
         for item in story.breaks
         if item.at >= hold.granted
-    ) or any(since <= moment and at >= hold.granted for since, at in story.wipes)
+    ) or any(
+        since <= moment and at >= hold.granted for since, at in (*story.wipes, *story.unsettled)
+    )
 
 
 def _pairs(holds: list[Hold], reach: Callable[[Hold], float]) -> Iterator[tuple[Hold, Hold]]:

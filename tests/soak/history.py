@@ -16,7 +16,8 @@ Of one handle (``handle``, unique in a run):
 Of a worker: stalled (since), ended.
 Of the driver: clock (wall: what the wall clock reads), started, killed (worker, since), paused,
     resumed, died, stuck (worker, trace), outage (since, what), cut (what, connections), wiped
-    (since), fault (what), broken (name, fence, since), left (keys), logged (worker, trace), calm,
+    (since), unsettled (since: leases may have ended early), postponed (since, seconds: they end
+    later), fault (what), broken (name, fence, since), left (keys), logged (worker, trace), calm,
     drained.
 """
 

@@ -46,9 +46,9 @@ class Occupation:
     def _spans(self, request: Request) -> Iterator[Span]:
         hold = request.hold
         if hold is not None and hold.request is request:
-            yield hold.granted - SLACK, _over(hold)
+            yield hold.granted - SLACK, self._over(hold)
         yield from self._while_paused(request)
-        lease = request.lease
+        lease = request.lease + self._later(request.began)
         start, end = request.ended - SLACK, request.ended + lease + SLACK
         if request.outcome == "killed":
             # Given just before, and killed before it could say so; or the server did not know yet.
@@ -65,9 +65,20 @@ class Occupation:
         pauses = self._story.pauses.get(request.process)
         if pauses is not None:
             for start, end in pauses.between(request.began, request.ended):
-                yield start - SLACK, end + request.lease + SLACK
+                lease = request.lease + self._later(request.began)
+                yield start - SLACK, end + lease + SLACK
 
+    def _over(self, hold: Hold) -> float:
+        """Return when a hold had ended, as far as those who wait can know.
 
-def _over(hold: Hold) -> float:
-    """Return when a hold had ended at the latest."""
-    return hold.latest_end + SLACK if hold.ended is None else hold.ended
+        One that ended early by itself told nobody, so it ends for them when its lease would have.
+        """
+        if hold.ended is None:
+            return hold.latest_end + self._later(hold.granted) + SLACK
+        if any(since <= hold.ended and at >= hold.granted for since, at in self._story.unsettled):
+            return max(hold.ended, hold.latest_end + SLACK)
+        return hold.ended
+
+    def _later(self, moment: float) -> float:
+        """Return by how many seconds the end of a lease was put off that began at a moment."""
+        return sum(seconds for since, seconds in self._story.postponed if since >= moment - SLACK)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from time import monotonic
 from typing import Self
 
@@ -55,6 +56,9 @@ class Plan:
     free, or to read what is meant for those who wait."""
     fleeting: str = "spark"
     """A lock mostly free, for those who give up: their first call often takes it."""
+    quiet_leases: tuple[float, ...] = QUIET_LEASES
+    pause: float = 0.02
+    """Seconds at the most from one lock of a caller to its next."""
     calm_at: float = 0.0
     """When the faults end."""
     stop_at: float = 0.0
@@ -67,6 +71,18 @@ class Plan:
         stop_at = now + self.seconds
         return replace(self, url=url, calm_at=stop_at - calm, stop_at=stop_at)
 
+    def over(self) -> bool:
+        """Return whether callers begin nothing new: at its moment, or when ``stop`` was called."""
+        return monotonic() >= self.stop_at or self._stop_sign.exists()
+
+    def stop(self) -> None:
+        """Let callers begin nothing new from now on."""
+        self._stop_sign.touch()
+
+    @property
+    def _stop_sign(self) -> Path:
+        return Path(self.directory) / "stop"
+
     def locks(self) -> dict[str, object]:
         """Return the entry of LOCKS that the callers use."""
         return {
@@ -75,6 +91,10 @@ class Plan:
             "LOCATION": f"{self.url}?socket_timeout=1&socket_connect_timeout=1",
             "TIMEOUT": DEFAULT_LEASE,
         }
+
+    def settings(self) -> dict[str, object]:
+        """Return the Django settings of the callers, without INSTALLED_APPS."""
+        return {"LOCKS": {"default": self.locks()}}
 
     def all_names(self) -> tuple[str, ...]:
         """Return the names of all the locks of the run."""

@@ -108,6 +108,12 @@ class Story:
         self.troubles: list[Trouble] = []
         self.breaks: list[Broken] = []
         self.wipes: list[Span] = []
+        self.unsettled: list[Span] = []
+        """When leases may have ended before their time, though not all of them did."""
+        self.postponed: list[tuple[float, float]] = []
+        """When the ends of all leases were put off, and by how many seconds."""
+        self.refusals = Spans()
+        """When the server answered, and refused."""
         self.cuts: list[float] = []
         self.alarms: list[Event] = []
         """Events that are violations by themselves."""
@@ -116,6 +122,7 @@ class Story:
         self.calm_at = math.inf
         self.end = 0.0
         self._outages: list[Span] = []
+        self._refusals: list[Span] = []
         self._stalls: defaultdict[int, list[Span]] = defaultdict(list)
         self._paused: dict[int, float] = {}
         self._pauses: defaultdict[int, list[Span]] = defaultdict(list)
@@ -137,6 +144,7 @@ class Story:
     def _conclude(self) -> None:
         self.server = Spans(self._outages)
         """When the server did not answer, or was slow."""
+        self.refusals = Spans(self._refusals)
         for process, since in self._paused.items():
             self._pauses[process].append((since, self.end))
         self.pauses = {process: Spans(spans) for process, spans in self._pauses.items()}
@@ -286,6 +294,8 @@ class Story:
 
     def _moment_of(self, fence: int) -> float:
         """Return a fence, which is a moment in microseconds, by the monotonic clock."""
+        if not self._clock:
+            return math.inf  # nobody compared the clocks, so it tells nothing
         wall = fence / 1e6
         index = max(0, bisect_right(self._clock, (wall, 0.0)) - 1)
         then, at = self._clock[index]
@@ -303,9 +313,17 @@ class Story:
 
     def _on_outage(self, event: Event) -> None:
         self._outages.append((event["since"], event["at"]))
+        if event["what"] == "refused":
+            self._refusals.append((event["since"], event["at"]))
 
     def _on_wiped(self, event: Event) -> None:
         self.wipes.append((event["since"], event["at"]))
+
+    def _on_unsettled(self, event: Event) -> None:
+        self.unsettled.append((event["since"], event["at"]))
+
+    def _on_postponed(self, event: Event) -> None:
+        self.postponed.append((event["since"], event["seconds"]))
 
     def _on_cut(self, event: Event) -> None:
         self.cuts.append(event["at"])

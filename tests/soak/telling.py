@@ -21,6 +21,8 @@ def judge(story: Story, verdict: Verdict) -> None:
     """Add the violations of the rules on errors."""
     verdict.violations += [_alarm(event) for event in story.alarms]
     for trouble in story.troubles:
+        if trouble.kind == "unavailable" and story.refusals.touch(trouble.since, trouble.at):
+            continue  # a refusal is told at once
         excused = _lost if trouble.kind == "lost" else _unavailable
         if not excused(story, trouble):
             verdict.violations.append(

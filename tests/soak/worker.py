@@ -26,7 +26,7 @@ def main(plan: Plan, number: int, role: Role) -> None:
     """Run the callers until the end of the run."""
     faulthandler.register(signal.SIGUSR1)  # the driver asks who hangs where
     logging.basicConfig(level=logging.WARNING, format="%(threadName)s %(name)s %(message)s")
-    settings.configure(LOCKS={"default": plan.locks()}, INSTALLED_APPS=["django_redis_lock"])
+    settings.configure(**plan.settings(), INSTALLED_APPS=["django_redis_lock"])
     django.setup()
     from django_redis_lock import locks
 

@@ -1,0 +1,111 @@
+"""What is asked of a server that runs no scripts to read its locks and to keep the audit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, ClassVar
+
+from redis.exceptions import ResponseError
+
+from django_redis_lock import steps
+from django_redis_lock.audit import CAP, LOST, Fields
+from django_redis_lock.backends.clocks import Clock, Command
+from django_redis_lock.backends.timestamps import read_stamp
+from django_redis_lock.steps import Call
+
+Talk = Generator[Command, Any, Any]
+"""Yields commands, is sent their replies, and returns the answer to a call."""
+Talks = dict[type[Call], Callable[[Any, Any], Talk]]
+
+NAME = "{name}"
+"""What stands for the lock's name in the key of a lock."""
+
+
+class Readings:
+    """The talk that carries out each call which takes no lock and releases none."""
+
+    def __init__(self, prefix: str, key: str, clock: Clock) -> None:
+        self._before, _, self._after = key.partition(NAME)
+        self._clock = clock
+        self._index_key = f"{prefix}-index"
+        self._audit_key = f"{prefix}-audit"
+
+    def talk(self, call: Call) -> Talk:
+        """Return the talk that carries out a call; it returns what the script of its name does."""
+        return self._talks[type(call)](self, call)
+
+    def _key(self, name: str) -> str:
+        return f"{self._before}{name}{self._after}"
+
+    def _inspect(self, call: steps.Inspect) -> Talk:
+        yield from self._clock.look()
+        answer: list[Any] = []
+        now_ms = self._clock.latest_ms()
+        for name in call.names:
+            try:
+                value = yield "GET", self._key(name)
+            except ResponseError:  # another program's, and no string
+                value = None
+            stamp = read_stamp(b"0" if value is None else value)
+            held = None if stamp.passed(now_ms) else value
+            answer += [held, stamp.left_ms(now_ms) if held else -2, 0]
+        return [now_ms, *answer]
+
+    def _read_line(self, call: steps.ReadLine) -> Talk:
+        yield from self._clock.look()
+        return [self._clock.earliest_ms()]  # nobody tells that he waits
+
+    def _read_index(self, call: steps.ReadIndex) -> Talk:
+        yield from self._clock.look()
+        start = call.start or str(self._clock.earliest_ms())
+        page = ("LIMIT", call.offset, call.count)
+        found = yield "ZRANGEBYSCORE", self._index_key, start, "+inf", "WITHSCORES", *page
+        answer: list[bytes] = []
+        for item in found:  # pairs in RESP3, one after the other in RESP2
+            answer += item if isinstance(item, list) else [item]
+        return [_bytes(item) for item in answer]
+
+    def _note_losses(self, call: steps.NoteLosses) -> Talk:
+        known: set[bytes] = set()
+        if call.first_sent_at is not None:  # an earlier sending may have arrived
+            known = {
+                fields.get(b"token_id", b"")
+                for fields in map(_fields, (yield "XREVRANGE", self._audit_key, "+", "-"))
+                if fields.get(b"event") == LOST.encode()
+            }
+        new = [entry for entry in call.entries if entry["token_id"].encode() not in known]
+        for entry in new:
+            yield self._entry(entry)
+        return len(new)
+
+    def _read_history(self, call: steps.ReadHistory) -> Talk:
+        limit = () if call.name else ("COUNT", call.limit)
+        found = yield "XREVRANGE", self._audit_key, "+", "-", *limit
+        if call.name:
+            name = call.name.encode()
+            found = [entry for entry in found if _fields(entry).get(b"name") == name]
+        return found[: call.limit]
+
+    def _entry(self, entry: Fields) -> Command:
+        pairs = [part for pair in entry.items() for part in pair]
+        return "XADD", self._audit_key, "MAXLEN", "~", CAP, "*", *pairs
+
+    _talks: ClassVar[Talks] = {
+        steps.Inspect: _inspect,
+        steps.NoteLosses: _note_losses,
+        steps.ReadHistory: _read_history,
+        steps.ReadLine: _read_line,
+        steps.ReadIndex: _read_index,
+    }
+
+
+def _fields(entry: Sequence[Any]) -> dict[bytes, bytes]:
+    return dict(zip(entry[1][0::2], entry[1][1::2], strict=False))
+
+
+def _bytes(item: Any) -> bytes:
+    if isinstance(item, float):  # a score in RESP3
+        return b"%.0f" % item if abs(item) != math.inf else b"inf"
+    assert isinstance(item, bytes)
+    return item

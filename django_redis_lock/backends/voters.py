@@ -1,0 +1,177 @@
+"""One server of a quorum: what it is asked, the way there, and what its clock reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import monotonic
+from types import SimpleNamespace
+from typing import Any
+
+from django_redis_lock import scripts, steps
+from django_redis_lock.backends.location import _databases
+from django_redis_lock.backends.redis import RedisLockBackend
+from django_redis_lock.connections import Packed, listening_connection
+from django_redis_lock.exceptions import InvalidLockBackend, LockError
+from django_redis_lock.fanout import Wire
+from django_redis_lock.steps import Call
+from django_redis_lock.text import without_passwords
+
+
+class Server(RedisLockBackend):
+    """One of the servers: what is sent to it, and the way there."""
+
+    def __init__(self, alias: str, params: dict[str, Any], timeout: float) -> None:
+        super().__init__(alias, params)
+        self.wire = Wire(self._connection, timeout)
+        self._timeout = timeout
+        self._mark_key = f"{self.key_prefix}-server"
+
+    def __str__(self) -> str:
+        return self.location.alias or without_passwords(self.location.url or "")
+
+    def _connection(self) -> Any:
+        """Return a connection like those of the pool, but with our own patience."""
+        own = {"socket_timeout": self._timeout, "socket_connect_timeout": self._timeout}
+        kwargs = {**self.pool.connection_kwargs, **own}
+        kwargs.pop("retry", None)
+        like: Any = SimpleNamespace(
+            connection_class=self.pool.connection_class, connection_kwargs=kwargs
+        )
+        return listening_connection(like)
+
+    def pack(self, call: Call) -> Packed:
+        """Return a call as this server is asked it."""
+        if isinstance(call, steps.Release):
+            return self.release(call)
+        if isinstance(call, Admit):
+            return _packed(scripts.QUORUM_ADMIT, [self._mark_key], [])
+        return self._pack(call)
+
+    def error(self, call: Call, error: Exception) -> LockError:
+        """Return what a caller is told of a failure."""
+        return self._error(call, error)
+
+    def acquire(self, call: steps.Acquire, attempt: int, least: int, delay_ms: int) -> Packed:
+        request = call.request
+        return _packed(
+            scripts.QUORUM_ACQUIRE,
+            [*self._keys(request.name), self._mark_key],
+            [
+                request.token,
+                str(request.lease_ms),
+                f'{request.record[:-1]},"try":{attempt}}}',
+                request.name,
+                request.entry(call.channel) if call.channel else "",
+                str(least),
+                str(delay_ms),
+            ],
+        )
+
+    def take_over(self, call: steps.TakeOver, least: int, delay_ms: int) -> Packed:
+        keys, args = self._encode_take_over(call)
+        return _packed(
+            scripts.QUORUM_TAKE_OVER,
+            [*keys, self._mark_key],
+            [*args, str(least), str(delay_ms)],
+        )
+
+    def settle(self, name: str, token: str, fence: int, entry: str) -> Packed:
+        lock, queue, _, last = self._keys(name)
+        return _packed(scripts.QUORUM_SETTLE, [lock, queue, last], [token, str(fence), entry])
+
+    def release(self, call: steps.Release, attempt: int | str = "") -> Packed:
+        lock, queue, index, _ = self._keys(call.name)
+        args = [call.token, call.name, call.entry, str(attempt)]
+        return _packed(scripts.QUORUM_RELEASE, [lock, queue, index], args)
+
+
+def _packed(script: scripts.Script, keys: list[str], args: list[str]) -> Packed:
+    return Packed(script, keys, args, lambda: None)
+
+
+class Admit(Call):
+    """Let servers vote that were started anew."""
+
+    __slots__ = ()
+
+
+class ReadPages(Call):
+    """Read a page of each server's held locks, where its cursor is."""
+
+    __slots__ = ("pages",)
+
+    def __init__(self, pages: Sequence[steps.ReadIndex]) -> None:
+        super().__init__()
+        self.pages = pages
+
+
+class Clocks:
+    """What the clocks of the servers read, as far as this process knows.
+
+    With a fence that is ahead of them all, all servers give the same one, and no second round trip
+    is needed to agree on it. A wrong guess costs that round trip, and nothing else.
+    """
+
+    MOST_AHEAD = 5000  # microseconds
+
+    def __init__(self) -> None:
+        self._ahead: dict[int, float] = {}  # of the local monotonic clock, by server
+        self._took = 0.001  # seconds of a quick round
+
+    def heard(self, answers: Sequence[Any], took: float) -> None:
+        """Take in the answers to a vote."""
+        now = monotonic() * 1_000_000
+        self._took = min(took, self._took * 1.1)
+        for index, answer in enumerate(answers):
+            if isinstance(answer, list):
+                self._ahead[index] = answer[2] - now
+
+    def next_fence(self) -> int:
+        """Return a time (microseconds) that no server's clock has passed when it is asked."""
+        if not self._ahead:
+            return 0
+        margin = min(self.MOST_AHEAD, 200 + 2_000_000 * self._took)
+        return round(max(self._ahead.values()) + monotonic() * 1_000_000 + margin)
+
+
+def silent(answer: Any) -> bool:
+    """Whether a server said that it does not vote yet, to an acquire or a takeover."""
+    if not isinstance(answer, list):
+        return False
+    return bool(answer[3] == 2 if len(answer) == 5 else answer[0] == -1)
+
+
+def check_servers(alias: str, location: Any) -> list[Any]:
+    """Return LOCATION as a list of servers. Raises ``InvalidLockBackend``."""
+    where = f"LOCKS[{alias!r}]['LOCATION']"
+    if not isinstance(location, list | tuple):
+        raise InvalidLockBackend(
+            f"{where} must be a list of at least three servers, each an alias of CACHES or a "
+            f"URL, not {location!r}."
+        )
+    if len(location) < 3 or len(location) % 2 == 0:
+        raise InvalidLockBackend(
+            f"{where} has {len(location)} servers; give an odd number from 3 up. A majority of "
+            f"4 is 3, so the fourth would bear no further failure."
+        )
+    seen: dict[Any, Any] = {}
+    for item in location:
+        for address in _addresses(item):
+            if address in seen:
+                raise InvalidLockBackend(
+                    f"{where} names one server twice: {without_passwords(str(seen[address]))} "
+                    f"and {without_passwords(str(item))}. Its failure would count twice; give "
+                    f"servers that fail independently."
+                )
+            seen[address] = item
+    return list(location)
+
+
+def _addresses(location: Any) -> set[tuple[Any, ...]]:
+    """Return where a server is, without its databases; the alias itself where CACHES lacks it."""
+    from django.conf import settings
+
+    configured = location if "://" in str(location) else settings.CACHES.get(location)
+    databases = _databases(configured) if configured else set()
+    found: set[tuple[Any, ...]] = {(host, port) for host, port, _ in databases}
+    return found or {(str(location),)}

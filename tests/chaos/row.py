@@ -1,0 +1,114 @@
+"""A line of the table: what came of one fault on one layout."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from tests.soak import checker, exclusion
+from tests.soak.history import Event
+from tests.soak.story import Story, by_name
+from tests.soak.verdict import Verdict, Violation
+
+COLUMNS = {
+    "double holds": ("overlap", "promise broken"),
+    "fences": ("fence went back", "fence given twice"),
+    "lost waiters": ("left behind", "stuck"),
+    "stuck locks": ("left",),
+}
+"""Which rules of the checker each column counts; every other rule is counted under ``other``."""
+OTHER = "other"
+ALWAYS = {"stuck"}
+"""Rules that nothing excuses from: everybody ends when there are no faults any more."""
+SERVED = ("acquired", "confirmed", "released")
+_EXCUSES = ("wiped", "unsettled")
+
+
+@dataclass
+class Row:
+    """What one run came to."""
+
+    fault: str
+    layout: str
+    taken: int = 0
+    """Locks acquired."""
+    times: int = 0
+    """How often the fault was done."""
+    unavailable: float = 0.0
+    """The longest time (s) that somebody waited for a lock while nobody was served it."""
+    counts: Counter[str] = field(default_factory=Counter)
+    """By column, what was counted, promised or not."""
+    errors: Counter[str] = field(default_factory=Counter)
+    """What callers saw: LockUnavailable, LockLost."""
+    violations: list[Violation] = field(default_factory=list)
+    """Promises that were broken."""
+
+    def broken(self) -> Counter[str]:
+        """Return how many promises were broken, by column."""
+        return Counter(column(item) for item in self.violations)
+
+
+def judge(
+    fault: str,
+    layout: str,
+    events: Iterable[Event],
+    *,
+    unpromised: frozenset[str] = frozenset(),
+    rules_off: frozenset[str] = frozenset(),
+) -> Row:
+    """Return the line for the history of a run."""
+    history = list(events)
+    story = Story(history)
+    row = Row(fault, layout, taken=len(story.holds), times=sum(story.faults.values()))
+    row.unavailable = longest_wait(story, history)
+    for trouble in story.troubles:
+        row.errors["LockLost" if trouble.kind == "lost" else "LockUnavailable"] += 1
+    found = [item for item in checker.check(history).violations if item.rule not in rules_off]
+    row.counts.update(column(item) for item in found)
+    row.counts["double holds"] = len(_double_holds(history, rules_off))
+    row.violations = [
+        item for item in found if item.rule in ALWAYS or column(item) not in unpromised
+    ]
+    if not row.taken or not row.times:
+        nothing = f"{row.taken} locks were taken, and the fault happened {row.times} times"
+        row.violations.append(Violation("nothing happened", nothing))
+    return row
+
+
+def column(violation: Violation) -> str:
+    """Return where a violation is counted."""
+    return next((name for name, rules in COLUMNS.items() if violation.rule in rules), OTHER)
+
+
+def _double_holds(history: list[Event], rules_off: frozenset[str]) -> list[Violation]:
+    """Return the double holds, also those of which nobody promises that there are none.
+
+    After a loss of data or a step of the clock a handle's ``remaining`` is more than the server's.
+    """
+    verdict = Verdict()
+    exclusion.judge(Story(event for event in history if event["kind"] not in _EXCUSES), verdict)
+    rules = set(COLUMNS["double holds"]) - rules_off
+    return [item for item in verdict.violations if item.rule in rules]
+
+
+def longest_wait(story: Story, history: Iterable[Event]) -> float:
+    """Return the longest time in which somebody wanted a lock, and nobody was served on it."""
+    names = {request.handle: request.name for request in story.requests}
+    served: dict[str, list[float]] = {name: [] for name in names.values()}
+    for event in history:
+        if event["kind"] in SERVED:
+            served[names[event["handle"]]].append(event["at"])
+    longest = 0.0
+    for name, requests in by_name(story.requests).items():
+        moments = sorted(served[name])
+        for request in requests:
+            if request.outcome == "killed":
+                continue
+            first = bisect_left(moments, request.began)
+            inside = moments[first : bisect_right(moments, request.ended)]
+            edges = [request.began, *inside, request.ended]
+            longest = max(longest, *(b - a for a, b in pairwise(edges)))
+    return longest

@@ -1,0 +1,72 @@
+"""The SETNX and GETSET backend against the contract, in the form of its own and in foreign ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from example_project.embedded import EmbeddedServer
+from tests.contract import LockContract
+from tests.test_getset import exclude_each_other
+
+GETSET = "django_redis_lock.backends.getset.GetSetLockBackend"
+
+
+@pytest.fixture(autouse=True)
+def _alias(server: EmbeddedServer, settings: Any, request: pytest.FixtureRequest) -> None:
+    """An alias for the backend, with the options that the class names."""
+    options = getattr(request.cls, "options", {})
+    settings.LOCKS = {
+        "default": {"LOCATION": server.url()},
+        "getset": {"BACKEND": GETSET, "LOCATION": server.url(), "OPTIONS": options},
+    }
+
+
+class TestRecord(LockContract):
+    """With values that tell whose they are."""
+
+    using = "getset"
+    lacks = frozenset({"queue"})
+    options: ClassVar[dict[str, str]] = {}
+
+
+class TestLocalClock(TestRecord):
+    """With the clock of this machine."""
+
+    options: ClassVar[dict[str, str]] = {"CLOCK": "local"}
+
+
+class PlainContract(LockContract):
+    """With values that are nothing but a time, as foreign programs write and read them."""
+
+    using = "getset"
+    lacks = frozenset({"queue", "fencing", "passing", "records"})
+
+
+class TestFractions(PlainContract):
+    """In seconds with microseconds, as ``float()`` reads them."""
+
+    options: ClassVar[dict[str, str]] = {"FORMAT": "fractions"}
+
+
+class TestMilliseconds(PlainContract):
+    """In milliseconds."""
+
+    options: ClassVar[dict[str, str]] = {"FORMAT": "milliseconds"}
+
+
+class TestSeconds(PlainContract):
+    """In whole seconds, as the documentation of SETNX has them."""
+
+    lacks = PlainContract.lacks | {"precision"}
+    options: ClassVar[dict[str, str]] = {"FORMAT": "seconds"}
+
+
+@pytest.mark.parametrize("form", ["seconds", "fractions"])
+def test_many_programs_exclude_each_other(
+    name: str, server: EmbeddedServer, tmp_path: Path, form: str
+) -> None:
+    """Never two inside, of eight foreign and own processes, while many holders die."""
+    exclude_each_other(server, name, tmp_path / "inside", form, pairs=4, sections=100, dead=50)

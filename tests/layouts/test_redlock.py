@@ -1,0 +1,397 @@
+"""The quorum against the contract, and against servers that fail while locks are held."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.test import override_settings
+
+from django_redis_lock import lock, locks
+from django_redis_lock.exceptions import LockLost
+from example_project.embedded import EmbeddedServer
+from tests.contract import LockContract
+from tests.quorums import REDLOCK, Quorum, in_use, started
+from tests.test_docs import acl_rule
+from tests.tools import ROOT, Background, Child, eventually, waiters
+
+
+@pytest.fixture(scope="module", params=[3, 5])
+def session_quorum(request: pytest.FixtureRequest) -> Iterator[Quorum]:
+    """Servers for all tests of this module."""
+    with started(request.param) as quorum:
+        yield quorum
+
+
+@pytest.fixture
+def quorum(session_quorum: Quorum) -> Iterator[Quorum]:
+    """The servers, empty, as an entry of LOCKS."""
+    with in_use(session_quorum):
+        yield session_quorum
+
+
+@pytest.mark.usefixtures("quorum")
+class TestContract(LockContract):
+    """The quorum keeps the contract of all backends, but for the order of those who wait."""
+
+    using = "redlock"
+    lacks = frozenset({"queue"})
+
+    def test_all_waiters_are_served(self, name: str) -> None:
+        """All are served, one at a time; in which order is not promised."""
+        served: list[int] = []
+        inside: list[int] = []
+
+        def wait(number: int) -> None:
+            with self.lock(name):
+                inside.append(number)
+                assert inside == [number]
+                served.append(number)
+                inside.remove(number)
+
+        with self.lock(name):
+            line = []
+            for number in range(8):
+                line.append(Background(lambda number=number: wait(number)))
+                eventually(lambda number=number: waiters(name, self.using) == number + 1)
+        for waiting in line:
+            waiting.outcome()
+        assert sorted(served) == list(range(8))
+
+    def test_all_async_waiters_are_served(self, name: str) -> None:
+        """All tasks are served; in which order is not promised."""
+
+        async def main() -> list[int]:
+            served: list[int] = []
+
+            async def wait(number: int) -> None:
+                async with self.lock(name):
+                    served.append(number)
+
+            async with self.lock(name):
+                tasks = []
+                for number in range(20):
+                    tasks.append(asyncio.create_task(wait(number)))
+                    while (await locks[self.using].aholder(name)).waiters <= number:
+                        await asyncio.sleep(0)
+            await asyncio.gather(*tasks)
+            return served
+
+        assert sorted(asyncio.run(main())) == list(range(20))
+
+
+# Who waits is shown, as by backends that keep an order; there is only no order.
+for shown in (
+    LockContract.test_waiter_that_gives_up_leaves_the_line,
+    LockContract.test_line_is_shown,
+    LockContract.test_since_stays_while_one_waits,
+    LockContract.test_waiter_that_was_interrupted_leaves_the_line,
+    LockContract.test_deadline_is_kept_through_many_wake_ups,
+    LockContract.test_force_release_hands_over,
+    LockContract.test_cancelled_async_acquire_leaves_the_line,
+):
+    setattr(TestContract, shown.__name__, shown)
+
+
+# Servers that fail while locks are held and waited for.
+
+USE = """
+import json
+from django.conf import settings
+settings.LOCKS = {"default": json.loads(sys.argv[1])}
+name = sys.argv[2]
+"""
+"""Makes a quorum the default backend of a child process."""
+
+
+def in_child(program: str, entry: dict[str, Any], *args: str, before: str = "") -> Child:
+    """Return a process that locks on the servers of an entry."""
+    return Child(USE + textwrap.dedent(program), json.dumps(entry), *args, before=before)
+
+
+@pytest.fixture
+def own_quorum(session_quorum: Quorum) -> Iterator[Quorum]:
+    """Servers of the test's own, which it may break; as many as the module's."""
+    with started(len(session_quorum.servers)) as quorum, in_use(quorum, REJOIN_DELAY=600):
+        yield quorum
+
+
+def minority(quorum: Quorum) -> range:
+    """Return how many servers may fail, as indices."""
+    return range(len(quorum.servers) // 2)
+
+
+def kill(quorum: Quorum) -> None:
+    """Kill a minority."""
+    for index in minority(quorum):
+        quorum.servers[index].kill()
+
+
+def pause(quorum: Quorum) -> None:
+    """Stop a minority in its tracks."""
+    for index in minority(quorum):
+        quorum.servers[index].pause()
+
+
+def restart(quorum: Quorum) -> None:
+    """Restart a minority, without its data."""
+    for index in minority(quorum):
+        quorum.servers[index].kill()
+        quorum.servers[index].restart()
+
+
+WAITER = """
+    held = lock(name, timeout=60)
+    say("ready")
+    held.acquire()
+    say("got", held.fence)
+    hear()
+    held.release()
+    say("released")
+"""
+
+
+@pytest.mark.parametrize("fault", [kill, pause, restart])
+def test_a_minority_fails_in_the_middle_of_a_hold_and_a_wait(
+    own_quorum: Quorum, name: str, fault: Callable[[Quorum], None]
+) -> None:
+    """Holder and waiter, in two processes, do not notice that a minority fails."""
+    held = lock(name, timeout=60, using="redlock")
+    held.acquire()
+    eventually(lambda: all(own_quorum.values(name)))
+    with in_child(WAITER, own_quorum.entry(SERVER_TIMEOUT=2), name) as child:
+        assert child.hear() == "ready"
+        eventually(lambda: len(locks["redlock"].waiting(name)) == 1)
+        fault(own_quorum)
+        held.ensure_held()
+        held.extend(60)
+        assert locks["redlock"].holder(name).fence == held.fence
+        fence = held.fence
+        held.release()
+        said, number = child.hear().split()
+        assert said == "got"
+        assert int(number) > fence
+        assert lock(name, blocking=False, using="redlock").acquire() is False
+        child.say()
+        assert child.hear() == "released"
+    with lock(name, timeout=60, using="redlock") as last:
+        assert last.fence > int(number)
+
+
+def test_renewal_goes_on_without_a_minority(own_quorum: Quorum, name: str) -> None:
+    """The leases of a process are renewed by those that are left."""
+    with lock(name, timeout=6, auto_renew=True, using="redlock") as held:
+        pause(own_quorum)
+        first = held._lease.deadline
+        eventually(lambda: held._lease.deadline > first + 1)
+        held.ensure_held()
+        assert not held.lost
+
+
+def test_holds_of_a_batch_are_each_renewed_by_who_knows_them(own_quorum: Quorum, name: str) -> None:
+    """A lock that stands on a bare majority, and loses it, is lost alone."""
+    with ExitStack() as stack:
+        good = stack.enter_context(lock(name, timeout=6, auto_renew=True, using="redlock"))
+        bad = lock(name + "bad", timeout=6, auto_renew=True, using="redlock")
+        bad.acquire()
+        eventually(lambda: all(own_quorum.values(name)))
+        for index in range(len(own_quorum.servers) // 2 + 1):
+            own_quorum.clients[index].delete(f"lock:{name}bad")
+        own_quorum.servers[-1].pause()
+        eventually(lambda: bad.lost)
+        first = good._lease.deadline
+        eventually(lambda: good._lease.deadline > first)
+        assert not good.lost
+        with pytest.raises(LockLost):
+            bad.release()
+
+
+def test_a_dead_holder_delays_by_its_lease_only(own_quorum: Quorum, name: str) -> None:
+    """A killed process holds nobody up for longer than its lease, with a minority down as well."""
+    program = """
+        held = lock(name, timeout=3)
+        held.acquire()
+        say(held.fence)
+        hear()
+    """
+    with in_child(program, own_quorum.entry(SERVER_TIMEOUT=2), name) as child:
+        fence = int(child.hear())
+        child.process.kill()
+        kill(own_quorum)
+        began = time.monotonic()
+        with lock(name, timeout=60, blocking_timeout=20, using="redlock") as held:
+            assert held.fence > fence
+        assert time.monotonic() - began < 13
+
+
+WORKER = """
+    import fcntl
+    journal, enough = sys.argv[3], threading.Event()
+    def work():
+        witness = open(journal, "a+")
+        while not enough.is_set():
+            try:
+                with lock(name, timeout=20, blocking_timeout=20) as held:
+                    fcntl.flock(witness, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    try:
+                        witness.write(f"{held.fence} {os.getpid()}\\n")
+                        witness.flush()
+                        held.ensure_held()
+                    finally:
+                        fcntl.flock(witness, fcntl.LOCK_UN)
+            except LockUnavailable as error:
+                print(error, file=sys.stderr)
+    workers = [threading.Thread(target=work) for _ in range(2)]
+    say("ready")
+    hear()
+    failed = []
+    threading.excepthook = lambda problem: failed.append(repr(problem.exc_value))
+    for worker in workers: worker.start()
+    hear()
+    enough.set()
+    for worker in workers: worker.join()
+    say("failed" if failed else "done", *failed)
+"""
+
+
+def test_many_processes_exclude_each_other_while_servers_fail(
+    session_quorum: Quorum, name: str, tmp_path: Path
+) -> None:
+    """Servers are paused, and killed and restarted without data: never two holders, fences rise."""
+    size = len(session_quorum.servers)
+    journal = tmp_path / "journal"
+    options = {"SERVER_TIMEOUT": 2, "REJOIN_DELAY": 20}
+    with started(size) as quorum, in_use(quorum, **options), ExitStack() as stack:
+        entry = quorum.entry(**options)
+        children = [
+            stack.enter_context(in_child(WORKER, entry, name, str(journal))) for _ in range(4)
+        ]
+        for child in children:
+            assert child.hear() == "ready"
+        for child in children:
+            child.say()
+
+        def goes_on() -> None:
+            before = journal.stat().st_size
+            eventually(lambda: journal.stat().st_size > before + 200)
+
+        eventually(journal.exists)
+        goes_on()
+        quorum.servers[1].pause()
+        goes_on()
+        quorum.servers[1].resume()
+        goes_on()
+        quorum.servers[0].kill()
+        goes_on()
+        quorum.servers[0].restart()
+        goes_on()
+        quorum.servers[1 + size // 3].pause()
+        if size == 5:
+            goes_on()
+        quorum.resume()
+        goes_on()
+        for child in children:
+            child.say()
+        assert [child.hear() for child in children] == ["done"] * 4
+    fences = [int(line.split()[0]) for line in journal.read_text().splitlines()]
+    assert len(fences) > 50
+    assert fences == sorted(set(fences))
+    assert len({line.split()[1] for line in journal.read_text().splitlines()}) == 4
+
+
+GREENLETS = """
+    import gevent
+    ticks, served, inside = [], [], []
+    def tick():
+        while True:
+            ticks.append(1)
+            gevent.sleep(0.01)
+    def work(number):
+        with lock(name, timeout=60) as held:
+            inside.append(number)
+            assert inside == [number]
+            served.append(number)
+            gevent.sleep(0.001)
+            inside.remove(number)
+    ticking = gevent.spawn(tick)
+    jobs = [gevent.spawn(work, number) for number in range(20)]
+    gevent.joinall(jobs, raise_error=True)
+    say(sorted(served) == list(range(20)), len(ticks) > 3)
+    say("threads", len([one for one in threading.enumerate() if "quorum" in one.name]))
+    locks["default"].close()
+    say("threads", len([one for one in threading.enumerate() if "quorum" in one.name]))
+"""
+
+
+def test_gevent(own_quorum: Quorum, name: str) -> None:
+    """Greenlets exclude each other and go on while others wait, with a minority paused."""
+    pause(own_quorum)
+    before = "from gevent import monkey; monkey.patch_all()"
+    entry = own_quorum.entry(SERVER_TIMEOUT=2, REJOIN_DELAY=600)
+    with in_child(GREENLETS, entry, name, before=before) as child:
+        assert child.hear() == "True True"
+        assert child.hear() == f"threads {len(own_quorum.servers)}"
+        assert child.hear() == "threads 0"
+
+
+def test_passwords_and_unix_sockets_are_ways_to_a_server(name: str) -> None:
+    """Each server is reached as its own URL says."""
+    with ExitStack() as stack:
+        servers = [stack.enter_context(EmbeddedServer()) for _ in range(2)]
+        closed = stack.enter_context(EmbeddedServer("--requirepass", "secret"))
+        entry = {
+            "BACKEND": REDLOCK,
+            "LOCATION": [
+                servers[0].url(3),
+                f"unix://{servers[1].unix_socket}",
+                f"redis://:secret@127.0.0.1:{closed.port}/2",
+            ],
+        }
+        with override_settings(LOCKS={"default": entry}):
+            locks["default"].admit()
+            servers[0].kill()
+            with lock(name, timeout=60) as held:
+                held.ensure_held()
+                assert not lock(name, blocking=False).acquire()
+            locks.reset()
+
+
+def test_the_documented_rule_of_acl_is_enough(own_quorum: Quorum, name: str) -> None:
+    """A user with the usual rule and what the guide adds can do everything."""
+    guide = (ROOT / "docs/how-to/use-several-servers.md").read_text()
+    (more,) = re.findall(r"beside it\s+`([^`]*)`", guide)
+    rule = [word for word in acl_rule() if word != "+subscribe"] + more.split()
+    for client in own_quorum.clients:
+        client.execute_command("ACL", "SETUSER", "locker", "reset", *rule)
+    entry = own_quorum.entry(SERVER_TIMEOUT=2, REJOIN_DELAY=600)
+    entry["LOCATION"] = [
+        url.replace("redis://", "redis://locker:secret@") for url in own_quorum.urls
+    ]
+    with override_settings(LOCKS={"default": entry}):
+        locks["default"].admit()
+        with lock(name, timeout=60) as held:
+            waiting = Background(lambda: lock(name, timeout=60).acquire(blocking_timeout=20))
+            eventually(lambda: locks["default"].waiting(name))
+            held.extend(5, replace_ttl=True)
+            held.ensure_held()
+        assert waiting.outcome() is True
+        other = lock(name, timeout=60)
+        assert other.take_over(locks["default"].holder(name).token_id)
+        other.detach(30)
+        assert [item.name for item in locks["default"].holders()] == [name]
+        assert locks["default"].force_release(name, by="ada")
+        assert len(locks["default"].history(name)) == 1
+        with lock(name, timeout=None):
+            pass
+        locks.reset()
+    for client in own_quorum.clients:
+        refused = {entry["object"] for entry in client.acl_log()}
+        assert refused <= {"client|setinfo"}

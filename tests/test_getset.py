@@ -1,0 +1,709 @@
+"""The SETNX and GETSET backend: values, foreign programs, crossing commands, restricted servers."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from django.core.management import CommandError, call_command
+
+from django_redis_lock import lock, locks, steps
+from django_redis_lock.backends.exchanges import CLAIM
+from django_redis_lock.backends.getset import GetSetLockBackend
+from django_redis_lock.backends.timestamps import ENDLESS, FORMATS, Form, read_stamp
+from django_redis_lock.exceptions import (
+    InvalidLockBackend,
+    LockError,
+    LockLost,
+    LockUnavailable,
+)
+from django_redis_lock.lease import Request
+from example_project.embedded import EmbeddedServer
+from tests.proxy import Proxy
+from tests.test_docs import DOCS
+from tests.tools import ROOT, Background, counted, eventually, waiters
+
+GETSET = "django_redis_lock.backends.getset.GetSetLockBackend"
+PLAIN = tuple(name for name in FORMATS if name != "record")
+
+
+@pytest.fixture
+def configure(server: EmbeddedServer, settings: Any) -> Callable[..., GetSetLockBackend]:
+    """Return a function that makes the default alias a GETSET backend with such options."""
+
+    def configure(url: str = "", **options: str) -> GetSetLockBackend:
+        entry = {"BACKEND": GETSET, "LOCATION": url or server.url(), "OPTIONS": options}
+        settings.LOCKS = {"default": entry}
+        backend = locks["default"]
+        assert isinstance(backend, GetSetLockBackend)
+        return backend
+
+    return configure
+
+
+Configure = Callable[..., GetSetLockBackend]
+
+
+# What is stored.
+
+
+def test_whole_seconds_are_those_of_the_documentation_of_setnx(
+    name: str, configure: Configure, client: redis.Redis
+) -> None:
+    """The value is the current time, the timeout and one."""
+    configure(FORMAT="seconds")
+    before = int(client.time()[0])
+    with lock(name, timeout=30):
+        value = client.get(f"lock:{name}")
+    assert value.isdecimal()
+    assert before + 31 <= int(value) <= int(client.time()[0]) + 40
+
+
+@pytest.mark.parametrize("form", PLAIN)
+@pytest.mark.parametrize("lease", [0.5, 30, 86400 * 400])
+def test_a_time_is_read_as_it_was_written(form: str, lease: float) -> None:
+    """Never before the end of the lease, and not much after it; unless it has no end."""
+    now_ms = time.time_ns() // 1_000_000
+    end_ms = now_ms + int(lease * 1000)
+    stamp = Form(form).stamp(end_ms, "0" * 32, now_ms, "{}")
+    read = read_stamp(stamp.value)
+    assert end_ms <= read.end_ms <= end_ms + 1000
+    assert float(stamp.value) * (1 if form == "milliseconds" else 1000) == read.end_ms
+    endless = {Form(form).stamp(math.inf, "0" * 32, now_ms, "{}").value for _ in range(3)}
+    assert len(endless) == 3
+    assert all(read_stamp(value).end_ms == math.inf for value in endless)
+    assert all(float(value) >= ENDLESS for value in endless)
+
+
+@pytest.mark.parametrize(
+    ("value", "end_ms"),
+    [
+        (b"1700000000", 1_700_000_000_000),
+        (b" 1700000000\n", 1_700_000_000_000),
+        (b"1700000000.25", 1_700_000_000_250),
+        (b"1700000000123", 1_700_000_000_123),
+        (b"1700000000123456", 1_700_000_000_123.456),
+        (b"0", 0),
+        (b"2147483649.0", 2_147_483_649_000),  # redis-py 2: "one past the last time"
+        (b"99999999999999999999", math.inf),
+        (b"", math.inf),
+        (b"-1", math.inf),
+        (b"nan", math.inf),
+        (b"1e9", math.inf),
+        (b"0x10", math.inf),
+        ("١٢".encode(), math.inf),
+        (b"\xff\x00", math.inf),
+    ],
+)
+def test_times_of_other_programs(value: bytes, end_ms: float) -> None:
+    """Seconds, milliseconds and microseconds are understood; what is no time never ends."""
+    assert read_stamp(value).end_ms == end_ms
+
+
+def test_what_is_no_time_is_held_until_it_is_deleted(
+    name: str, configure: Configure, client: redis.Redis
+) -> None:
+    """A foreign value that can't be read excludes; it can be shown and taken away."""
+    backend = configure()
+    client.set(f"lock:{name}", "somebody's")
+    assert not lock(name).acquire(blocking_timeout=0.05)
+    holder = backend.holder(name)
+    assert (holder.ttl, holder.fence, holder.host) == (None, None, None)
+    assert backend.force_release(name) == holder
+    assert lock(name).acquire(blocking=False)
+    client.delete(f"lock:{name}")
+    client.rpush(f"lock:{name}", "no string")
+    with pytest.raises(LockError, match="another program"):
+        lock(name).acquire(blocking=False)
+
+
+def test_key_of_another_program(name: str, configure: Configure, client: redis.Redis) -> None:
+    """The key can be the one that a foreign program uses."""
+    configure(FORMAT="seconds", KEY="lock.{name}")
+    with lock(name):
+        assert client.get(f"lock.{name}").isdecimal()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"FORMAT": "iso"}, "'FORMAT'] is 'iso'; it can be 'record', 'seconds'"),
+        ({"CLOCK": None}, "'CLOCK'] is None; it can be 'server', 'local'"),
+        ({"KEY": "lock.foo"}, r"'KEY'] is 'lock.foo'; .* such as 'lock.{name}'"),
+        ({"WAIT": "queue"}, "no option 'WAIT'"),
+    ],
+)
+def test_senseless_options(configure: Configure, options: dict[str, Any], words: str) -> None:
+    """An option that makes no sense is an error that says what would."""
+    with pytest.raises(InvalidLockBackend, match=words):
+        configure(**options)
+
+
+# Commands that cross. A talk is carried out up to a command, and goes on later.
+
+
+class Halted:
+    """A call of one process that has come as far as to send a command."""
+
+    def __init__(self, backend: GetSetLockBackend, call: steps.Call, before: str) -> None:
+        self._backend = backend
+        self._client = redis.Redis.from_url(backend.location.url)
+        self._talk = backend._exchanges.talk(call)
+        self.sent: list[Any] = []
+        self.command = self._talk.send(None)
+        while self.command[0] != before:
+            self.command = self._talk.send(self._carry_out())
+
+    def _carry_out(self) -> Any:
+        self.sent.append(self.command[0])
+        with self._client.client() as connection:
+            connection.response_callbacks = {}
+            return connection.execute_command(*self.command)
+
+    def go_on(self) -> Any:
+        """Carry out the rest; return the answer."""
+        try:
+            while True:
+                self.command = self._talk.send(self._carry_out())
+        except StopIteration as stop:
+            self._client.close()
+            return stop.value
+
+
+def request(name: str, seconds: float = 20) -> Request:
+    """Return a request of some process."""
+    return Request(name, f"{time.monotonic_ns():032x}", seconds, "{}")
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_who_comes_too_late_puts_the_time_of_the_winner_back(
+    name: str, configure: Configure, client: redis.Redis, form: str
+) -> None:
+    """Between the look at an ended lock and GETSET a foreign program takes it, and keeps it."""
+    backend = configure(FORMAT=form)
+    client.set(f"lock:{name}", "1000000000")
+    late = Halted(backend, steps.Acquire(request(name), ""), before="GETSET")
+    winner = str(int(time.time()) + 61)
+    assert client.getset(f"lock:{name}", winner) == "1000000000"
+    fence, ttl_ms, _, kind = late.go_on()
+    assert (fence, kind) == (0, 3)
+    assert 50_000 < ttl_ms <= 80_000
+    assert client.get(f"lock:{name}") == winner
+
+
+def test_released_while_somebody_comes_too_late(
+    name: str, configure: Configure, client: redis.Redis
+) -> None:
+    """What the late one puts back does not bring a lock to life that was released meanwhile."""
+    backend = configure()
+    client.set(f"lock:{name}", "1000000000")
+    late = Halted(backend, steps.Acquire(request(name), ""), before="GETSET")
+    client.set(f"lock:{name}", str(int(time.time()) + 61))
+    late.command = late._talk.send(late._carry_out())
+    client.delete(f"lock:{name}")
+    assert late.go_on()[0] == 0
+    assert not client.exists(f"lock:{name}")
+
+
+def test_only_one_of_ours_replaces_an_ended_value(
+    name: str, configure: Configure, client: redis.Redis
+) -> None:
+    """Whoever finds that another is about to replace it leaves it alone, until that one is dead."""
+    backend = configure()
+    client.set(f"lock:{name}", "1000000000")
+    first = Halted(backend, steps.Acquire(request(name), ""), before="GETSET")
+    assert not lock(name).acquire(blocking=False)
+    assert client.get(f"lock:{name}") == "1000000000"
+    (claim,) = client.keys(f"lock-claim:*:{name}")
+    assert 0 < client.pttl(claim) <= CLAIM * 1000
+    assert first.go_on()[0] > 0
+    assert not lock(name).acquire(blocking=False)
+
+
+def test_dead_claimant_is_waited_out(name: str, configure: Configure, client: redis.Redis) -> None:
+    """The right to replace a value ends by itself."""
+    backend = configure()
+    client.set(f"lock:{name}", "1000000000")
+    Halted(backend, steps.Acquire(request(name), ""), before="GETSET")
+    (claim,) = client.keys(f"lock-claim:*:{name}")
+    client.pexpire(claim, 100)
+    assert lock(name).acquire(blocking_timeout=10)
+
+
+@pytest.mark.parametrize("form", PLAIN)
+def test_winner_writes_its_time_again_where_a_loser_went_over_it(
+    name: str, configure: Configure, client: redis.Redis, form: str
+) -> None:
+    """The GETSET of a foreign program that lost does not shorten the lease that was won."""
+    backend = configure(FORMAT=form)
+    client.set(f"lock:{name}", "1000000000")
+    mine = request(name)
+    winner = Halted(backend, steps.Acquire(mine, ""), before="GETSET")
+    winner.command = winner._talk.send(winner._carry_out())
+    client.getset(f"lock:{name}", str(int(time.time()) + 2))
+    assert winner.go_on()[0] > 0
+    assert float(client.get(f"lock:{name}")) > time.time() + 15
+    assert backend.call(steps.Release(name, mine.token)) == 1
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_late_renewal_leaves_the_successor_alone(
+    name: str, configure: Configure, client: redis.Redis, form: str
+) -> None:
+    """A renewal that arrives after the end of the lease does not take the lock back."""
+    backend = configure(FORMAT=form)
+    mine = request(name)
+    assert backend.call(steps.Acquire(mine, ""))[0] > 0
+    late = Halted(backend, steps.Renew([(name, mine.token, 20_000)]), before="GETSET")
+    client.delete(f"lock:{name}")  # as if the lease had passed
+    with lock(name, timeout=77) as successor:
+        value = client.get(f"lock:{name}")
+        assert late.go_on() == [-2]
+        assert client.get(f"lock:{name}") == value
+        successor.ensure_held()
+    late = Halted(backend, steps.Acquire(mine, ""), before="SETNX")
+    late.go_on()
+    late = Halted(backend, steps.Renew([(name, mine.token, 20_000)]), before="GETSET")
+    client.delete(f"lock:{name}")
+    assert late.go_on() == [-2]
+    assert not client.exists(f"lock:{name}"), "a renewal must not bring a lost lock back"
+
+
+def test_fence_is_drawn_within_the_hold(
+    name: str, configure: Configure, client: redis.Redis
+) -> None:
+    """Who lost the lock while it drew its number has neither, and the next one's is kept."""
+    backend = configure()
+    late = Halted(backend, steps.Acquire(request(name), ""), before="GETSET")
+    client.delete(f"lock:{name}")
+    with lock(name) as successor:
+        value = client.get(f"lock:{name}")
+        assert late.go_on()[0] == 0
+        assert client.get(f"lock:{name}") == value
+        assert backend.holder(name).fence == successor.fence
+
+
+def test_fences_rise_after_the_data_were_lost(
+    name: str, configure: Configure, client: redis.Redis
+) -> None:
+    """They begin at the server's clock, so that they go on rising."""
+    configure()
+    with lock(name) as held:
+        first = held.fence
+        assert abs(first / 1e6 - time.time()) < 60
+    client.flushall()
+    with lock(name) as held:
+        assert held.fence > first
+
+
+@pytest.mark.parametrize("number", ["10000000000000000", "9223372036854775807", "x", "1.5"])
+def test_foreign_fence_key(
+    name: str, configure: Configure, client: redis.Redis, number: str
+) -> None:
+    """What is no fence of ours is an error that names the key, and leaves no lock behind."""
+    configure()
+    client.set("lock-fence", number)
+    with pytest.raises(LockError, match=r"'lock-fence'.* another program"):
+        lock(name).acquire()
+    assert not client.exists(f"lock:{name}")
+
+
+def test_release_at_the_last_moment_deletes_nothing(
+    name: str, configure: Configure, client: redis.Redis
+) -> None:
+    """So close to its end the lock is left to end by itself: DEL could hit the next holder."""
+    backend = configure()
+    mine = request(name)
+    backend.call(steps.Acquire(mine, ""))
+    backend.call(steps.Renew([(name, mine.token, 40)]))
+    with counted(client) as counts:
+        assert backend.call(steps.Release(name, mine.token)) in (0, 1)
+    assert "del" not in counts
+
+
+# Replies that are lost.
+
+
+@pytest.fixture
+def proxied(server: EmbeddedServer, configure: Configure) -> Iterator[Callable[..., Proxy]]:
+    """Return a function that puts a proxy before the server, for a format."""
+    with Proxy(server.port) as proxy:
+
+        def through(form: str) -> Proxy:
+            configure(f"redis://127.0.0.1:{proxy.port}/0", FORMAT=form)
+            return proxy
+
+        yield through
+
+
+@pytest.mark.parametrize("form", ["record", "fractions"])
+@pytest.mark.parametrize("command", ["SETNX", "ZADD", "INCR", "GETSET"])
+def test_lost_reply_does_not_strand_a_lock(
+    name: str, proxied: Callable[..., Proxy], client: redis.Redis, form: str, command: str
+) -> None:
+    """What was stored is found to be ours when the call is made again."""
+    proxy = proxied(form)
+    if form == "fractions" and command == "GETSET":
+        client.set(f"lock:{name}", "1000000000")  # where it sends one
+    loses = form == "record" or command != "INCR"
+    proxy.lose_replies(1, marker=f"\r\n{command}\r\n".encode())
+    held = lock(name, timeout=20)
+    assert held.acquire(blocking=False)
+    assert proxy.lost.acquire(blocking=False) is loses
+    held.ensure_held()
+    held.release()
+    assert not client.exists(f"lock:{name}")
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("command", ["GETSET", "DEL"])
+def test_lost_reply_to_a_renewal_or_a_release_is_no_loss(
+    name: str, proxied: Callable[..., Proxy], client: redis.Redis, form: str, command: str
+) -> None:
+    """What was carried out counts, though the reply was lost."""
+    proxy = proxied(form)
+    with lock(name, timeout=20) as held:
+        proxy.lose_replies(1, marker=f"\r\n{command}\r\n".encode())
+        held.extend(50)
+        held.ensure_held()
+    assert proxy.lost.acquire(timeout=1)
+    assert not client.exists(f"lock:{name}")
+
+
+@pytest.mark.parametrize("form", ["seconds", "milliseconds"])
+def test_lost_reply_where_values_are_alike(
+    name: str, proxied: Callable[..., Proxy], client: redis.Redis, form: str
+) -> None:
+    """It is not known who wrote it, so nobody has the lock until that time has come."""
+    proxy = proxied(form)
+    proxy.lose_replies(1, marker=b"\r\nSETNX\r\n")
+    assert not lock(name, timeout=20).acquire(blocking=False)
+    assert proxy.lost.acquire(timeout=1)
+    assert client.exists(f"lock:{name}")
+    assert not lock(name, timeout=20).acquire(blocking=False)
+
+
+@pytest.mark.parametrize("form", ["seconds", "milliseconds"])
+def test_equal_values_are_not_taken_for_ours(
+    name: str, configure: Configure, client: redis.Redis, form: str
+) -> None:
+    """Who finds exactly the value that it tried to write has not written it."""
+    backend = configure(FORMAT=form)
+    mine = request(name)
+    halted = Halted(backend, steps.Acquire(mine, ""), before="SETNX")
+    client.set(f"lock:{name}", halted.command[2])
+    assert halted.go_on()[0] == 0
+    assert backend.call(steps.Release(name, mine.token)) == 0
+    assert client.exists(f"lock:{name}")
+
+
+def test_lost_reply_to_a_forced_release(
+    name: str, proxied: Callable[..., Proxy], client: redis.Redis
+) -> None:
+    """The second call finds the lock gone, and it counts as released."""
+    proxy = proxied("record")
+    held = lock(name)
+    held.acquire()
+    proxy.lose_replies(1, marker=b"\r\nDEL\r\n")
+    assert locks["default"].force_release(name, by="ada").token_id == held.token_id
+    assert [entry.by for entry in locks["default"].history(name)] == ["ada"]
+    with pytest.raises(LockLost):
+        held.ensure_held()
+
+
+# Foreign programs.
+
+INSIDE = """
+import fcntl, sys, time
+
+def inside(path, expires):
+    # Alone here, but for somebody who stays beyond the end of his lease.
+    with open(path, "r+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            assert float(file.read() or "inf") < time.time(), "two inside"
+            return
+        file.truncate()
+        file.write(f"{expires:020.6f}")
+        file.flush()
+        time.sleep(0.001)
+        file.seek(0)
+        file.truncate()
+"""
+
+FOREIGN = """
+import redis
+port, key, path, sections = int(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])
+TIMEOUT = 1
+client = redis.Redis(port=port)
+
+def take():
+    while True:
+        expires = int(time.time()) + TIMEOUT + 1
+        if client.setnx(key, expires):
+            return expires
+        found = client.get(key)
+        if found is not None and float(found) < time.time():
+            expires = int(time.time()) + TIMEOUT + 1
+            found = client.getset(key, expires)
+            if found is None or float(found) < time.time():
+                return expires
+        time.sleep(0.002)
+
+print("ready", flush=True)
+sys.stdin.readline()
+for _ in range(sections):
+    expires = take()
+    inside(path, expires)
+    if time.time() < expires:
+        client.delete(key)
+print("done", flush=True)
+"""
+
+OURS = """
+import os
+os.environ["DJANGO_SETTINGS_MODULE"] = "tests.settings"
+port, key, path, sections, form = sys.argv[1:]
+import django
+from django.conf import settings
+settings.LOCKS = {"default": {
+    "BACKEND": "django_redis_lock.backends.getset.GetSetLockBackend",
+    "LOCATION": f"redis://127.0.0.1:{port}/0",
+    "OPTIONS": {"FORMAT": form, "KEY": "{name}"},
+}}
+django.setup()
+from django_redis_lock import lock
+from django_redis_lock.exceptions import LockLost
+print("ready", flush=True)
+sys.stdin.readline()
+for _ in range(int(sections)):
+    held = lock(key, timeout=1)
+    held.acquire()
+    inside(path, time.time() + held.remaining)
+    try:
+        held.release()
+    except LockLost:
+        pass  # a foreign program that came too late has written over our time
+print("done", flush=True)
+"""
+
+
+def exclude_each_other(
+    server: EmbeddedServer, key: str, path: Path, form: str, *, pairs: int, sections: int, dead: int
+) -> None:
+    """Let foreign programs and ours take a lock in turns, while up to so many holders die.
+
+    The dead are planted: a time that has passed, stored while nobody holds the lock. One is there
+    from the beginning.
+    """
+    path.touch()
+    common = [str(server.port), key, str(path), str(sections)]
+    programs = [[INSIDE + FOREIGN, *common], [INSIDE + OURS, *common, form]] * pairs
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", *program],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+        )
+        for program in programs
+    ]
+    client = redis.Redis(port=server.port)
+    try:
+        for process in running:
+            assert process.stdout.readline() == "ready\n"
+        client.set(key, int(time.time()) - 10**6)
+        for process in running:
+            process.stdin.write("\n")
+            process.stdin.flush()
+        while any(process.poll() is None for process in running):
+            dead -= bool(dead and client.setnx(key, int(time.time()) - 1000 * dead))
+            time.sleep(0.005)
+        for process in running:
+            out, told = process.communicate()
+            assert (out, process.returncode) == ("done\n", 0), told
+    finally:
+        client.close()
+        for process in running:
+            process.kill()
+            process.communicate()
+
+
+def test_foreign_programs_and_ours_exclude_each_other(
+    name: str, server: EmbeddedServer, tmp_path: Path
+) -> None:
+    """Never two inside, whoever they are, though holders die and are replaced."""
+    exclude_each_other(server, name, tmp_path / "inside", "seconds", pairs=2, sections=20, dead=3)
+
+
+def test_foreign_holder_is_waited_out(name: str, configure: Configure, client: redis.Redis) -> None:
+    """A foreign holder that died delays us until its time has come, and no longer."""
+    configure(FORMAT="fractions")
+    client.set(f"lock:{name}", f"{time.time() + 100:.6f}")
+    assert not lock(name).acquire(blocking_timeout=0.05)
+    held = lock(name)
+    waiting = Background(held.acquire)
+    client.set(f"lock:{name}", f"{time.time() + 0.1:.6f}")
+    assert waiting.outcome() is True
+    assert float(client.get(f"lock:{name}")) > time.time() + 15
+    held.release()
+    assert not client.exists(f"lock:{name}")
+
+
+def test_plain_times_can_not_be_passed_on(name: str, configure: Configure) -> None:
+    """Without a token nobody can be named to take a lock from: an error that says what it takes."""
+    configure(FORMAT="seconds")
+    with lock(name) as held:
+        with pytest.raises(LockError, match=r"OPTIONS\['FORMAT'\] = 'record'"):
+            lock(name).take_over(held.token_id)
+        with pytest.raises(LockError, match=r"OPTIONS\['FORMAT'\] = 'record'"):
+            held.detach(5)
+
+
+def test_waiters_of_a_process_need_not_poll_for_each_other(name: str, configure: Configure) -> None:
+    """A release wakes who waits in the same process, well before the next look."""
+    configure()
+    for _ in range(4):
+        held = lock(name)
+        held.acquire()
+        other = lock(name)
+        waiting = Background(other.acquire)
+        eventually(lambda: waiters(name) == 1)
+        held.release()
+        assert waiting.outcome() is True
+        other.release()
+
+
+# Servers that permit little.
+
+ACL = (DOCS / "how-to" / "share-locks-by-getset.md").read_text().split("ACL SETUSER locker ")[1]
+ACL = ACL.split("\n")[0]
+
+
+def exercise(name: str) -> None:
+    """Do everything that can be done."""
+    backend = locks["default"]
+    with lock(name, timeout=20) as held:
+        held.extend(5)
+        held.ensure_held()
+        assert not lock(name).acquire(blocking_timeout=0.02)
+        assert [holder.name for holder in backend.holders()] == [name]
+        assert backend.holder(name).pid
+        assert backend.waiting(name) == []
+    lost = lock(name, timeout=20)
+    lost.acquire()
+    assert backend.force_release(name, by="ключ")
+    with pytest.raises(LockLost):
+        lost.release()
+    assert [entry.event for entry in backend.history(name)] == ["lost", "force_released"]
+    assert len(backend.history(limit=1)) == 1
+
+    async def main() -> None:
+        async with lock(name, timeout=20) as held:
+            await held.aextend(5)
+            assert [holder.name async for holder in backend.aholders()] == [name]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("decode", [False, True], ids=["bytes", "decode_responses"])
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_protocols_and_decoding(
+    name: str, server: EmbeddedServer, settings: Any, protocol: int, decode: bool
+) -> None:
+    """RESP2 and RESP3, decoded responses or not, by an alias of CACHES."""
+    settings.CACHES = {
+        "default": {"BACKEND": "django.core.cache.backends.dummy.DummyCache"},
+        "locks": {
+            "BACKEND": "django_redis.cache.RedisCache",
+            "LOCATION": server.url(),
+            "OPTIONS": {
+                "CONNECTION_POOL_KWARGS": {"protocol": protocol, "decode_responses": decode}
+            },
+        },
+    }
+    settings.LOCKS = {"default": {"BACKEND": GETSET, "LOCATION": "locks"}}
+    exercise(name)
+
+
+def test_the_documented_rule_is_enough_and_names_what_is_used(
+    name: str, server: EmbeddedServer, configure: Configure, client: redis.Redis
+) -> None:
+    """No scripts, no transactions, no channels; every command names one key."""
+    client.execute_command("ACL", "SETUSER", "locker", *ACL.split())
+    configure(f"redis://locker:secret@127.0.0.1:{server.port}/0")
+    with counted(client) as counts:
+        lock("late", timeout=0.03).acquire()
+        client.delete("lock-fence")
+        with lock("late", blocking_timeout=5):
+            pass
+        exercise(name)
+        for number in range(100):
+            with lock(f"{name}:{number}"):
+                pass
+    permitted = {item[1:] for item in ACL.split() if item.startswith("+")}
+    used = {command.split("|")[0] for command in counts} - {"client", "hello", "auth", "config"}
+    assert used <= permitted
+    assert permitted - used <= {"select"}
+
+
+def test_time_is_forbidden(
+    name: str, server: EmbeddedServer, configure: Configure, client: redis.Redis
+) -> None:
+    """The error says what to write, and with that the clock of the machine does."""
+    client.execute_command("ACL", "SETUSER", "untimed", *ACL.split(), "-time")
+    url = f"redis://untimed:secret@127.0.0.1:{server.port}/0"
+    configure(url)
+    with pytest.raises(LockUnavailable, match=r"OPTIONS\['CLOCK'\] = 'local'"):
+        lock(name).acquire()
+    configure(url, CLOCK="local")
+    exercise(name)
+
+
+def test_down(name: str, settings: Any) -> None:
+    """A server that can't be reached is LockUnavailable."""
+    settings.LOCKS = {"default": {"BACKEND": GETSET, "LOCATION": "redis://127.0.0.1:1/0"}}
+    with pytest.raises(LockUnavailable) as caught:
+        lock(name).acquire()
+    assert caught.value.name == name
+
+
+# For operators.
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("form", FORMATS)
+def test_command(name: str, configure: Configure, client: redis.Redis, form: str) -> None:
+    """The command lists, shows, releases and examines such locks, and foreign ones by name."""
+    configure(FORMAT=form)
+
+    def run(*arguments: str) -> str:
+        out = StringIO()
+        call_command("locks", *arguments, stdout=out, stderr=out)
+        return out.getvalue()
+
+    held = lock(name, timeout=20)
+    held.acquire()
+    assert name in run("list")
+    assert name in run("show", name)
+    assert name in run("release", name, "--no-input", "--reason", "test")
+    assert not held.owned()
+    assert "test" in run("history")
+    client.set(f"lock:{name}", int(time.time()) + 100)
+    assert "foreign" in run("show", name)
+    client.set(f"lock:{name}", 5)
+    with pytest.raises(CommandError, match="Nobody holds"):
+        run("show", name)
+    run("doctor")

@@ -1,0 +1,542 @@
+"""The quorum: its settings, servers that fail while it is asked, and fences across majorities."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+import os
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.core.checks import run_checks
+
+from django_redis_lock import lock, locks, quorum
+from django_redis_lock.backends.redlock import RedlockLockBackend
+from django_redis_lock.backends.voters import Clocks
+from django_redis_lock.exceptions import (
+    InvalidLockBackend,
+    LockLost,
+    LockUnavailable,
+)
+from django_redis_lock.rounds import PENDING
+from tests.quorums import REDLOCK, Quorum, in_use, started
+from tests.tools import Background, eventually, waiters
+
+# A process with threads forks here on purpose, as web servers do.
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+
+URLS = [f"redis://locks-{number}.internal:6379/0" for number in range(1, 6)]
+
+
+@pytest.fixture(scope="module")
+def session_quorum() -> Iterator[Quorum]:
+    """Three servers for all tests of this module."""
+    with started(3) as servers:
+        yield servers
+
+
+@pytest.fixture
+def servers(session_quorum: Quorum) -> Iterator[Quorum]:
+    """The servers, empty, as an entry of LOCKS."""
+    with in_use(session_quorum):
+        yield session_quorum
+
+
+def backend() -> RedlockLockBackend:
+    """Return the backend under test."""
+    found = locks["redlock"]
+    assert isinstance(found, RedlockLockBackend)
+    return found
+
+
+# Settings.
+
+
+@pytest.mark.parametrize(
+    ("location", "words"),
+    [
+        (None, "a list of at least three"),
+        (URLS[0], "a list of at least three"),
+        (URLS[:1], "has 1 servers"),
+        (URLS[:2], "has 2 servers"),
+        (URLS[:4], "has 4 servers.*odd number from 3"),
+        ([URLS[0], URLS[1], URLS[0]], "one server twice"),
+        ([URLS[0], URLS[1], URLS[0].replace("/0", "/1")], "one server twice.*6379/0.*6379/1"),
+        (["redis://localhost", "redis://127.0.0.1:6379/3", URLS[0]], "one server twice"),
+        (["unix:///a.sock", "unix:///b.sock", "unix:///a.sock?db=1"], "one server twice"),
+        (["locks", "locks", URLS[0]], "one server twice"),
+        ([*URLS[:2], 7], "not 7"),
+        ([*URLS[:2], "http://a"], "http://"),
+    ],
+)
+def test_servers_that_are_no_quorum(settings: Any, location: Any, words: str) -> None:
+    """An even number, too few, or one twice is found by the checks and by the first use."""
+    settings.LOCKS = {"default": {"BACKEND": REDLOCK, "LOCATION": location}}
+    messages = [item for item in run_checks() if (item.id or "").startswith("django_redis_lock.")]
+    assert [item.id for item in messages] == ["django_redis_lock.E002"]
+    with pytest.raises(InvalidLockBackend, match=words):
+        lock("a").acquire()
+
+
+def test_passwords_are_not_shown(settings: Any) -> None:
+    """What is said of a wrong LOCATION has no password."""
+    urls = ["redis://:secret@a/0", "redis://:secret@a/1", "redis://b"]
+    settings.LOCKS = {"default": {"BACKEND": REDLOCK, "LOCATION": urls}}
+    with pytest.raises(InvalidLockBackend) as caught:
+        lock("a").acquire()
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("size", [3, 5])
+def test_good_settings(settings: Any, size: int) -> None:
+    """Three or five servers are fine, and the delay is the lease unless it is given."""
+    entry = {"BACKEND": REDLOCK, "LOCATION": URLS[:size], "TIMEOUT": 7}
+    settings.LOCKS = {
+        "default": entry,
+        "endless": {**entry, "TIMEOUT": None},
+        "set": {**entry, "OPTIONS": {"SERVER_TIMEOUT": 0.1, "REJOIN_DELAY": 0}},
+    }
+    assert not [item for item in run_checks() if "LOCKS" in item.msg]
+    assert [locks[alias].rejoin_delay for alias in locks] == [7, 30, 0]
+    assert [locks[alias].server_timeout for alias in locks] == [0.5, 0.5, 0.1]
+    assert not locks["default"].supports_queue
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"SERVER_TIMEOUT": 0},
+        {"SERVER_TIMEOUT": "1"},
+        {"SERVER_TIMEOUT": True},
+        {"REJOIN_DELAY": -1},
+        {"REJOIN_DELAY": math.inf},
+        {"WAIT": "queue"},
+    ],
+)
+def test_senseless_options(settings: Any, options: dict[str, Any]) -> None:
+    """An option that makes no sense is named."""
+    (name,) = options
+    settings.LOCKS = {"default": {"BACKEND": REDLOCK, "LOCATION": URLS[:3], "OPTIONS": options}}
+    with pytest.raises(InvalidLockBackend, match=name):
+        lock("a").acquire()
+
+
+def test_aliases_of_caches(settings: Any) -> None:
+    """A server can be an alias; one that CACHES lacks is the finding of a check."""
+    redis = {"BACKEND": "django_redis.cache.RedisCache"}
+    settings.CACHES = {
+        **settings.CACHES,
+        "one": {**redis, "LOCATION": URLS[0]},
+        "two": {**redis, "LOCATION": URLS[1]},
+    }
+    settings.LOCKS = {"default": {"BACKEND": REDLOCK, "LOCATION": ["one", "two", "three"]}}
+    assert [item.id for item in run_checks()] == ["django_redis_lock.E004"]
+    settings.CACHES = {**settings.CACHES, "same": {**redis, "LOCATION": URLS[0]}}
+    settings.LOCKS = {"default": {"BACKEND": REDLOCK, "LOCATION": ["one", "two", "same"]}}
+    with pytest.raises(InvalidLockBackend, match="one server twice: one and same"):
+        lock("a").acquire()
+
+
+# What answers come to.
+
+
+def test_votes_are_counted_as_soon_as_they_decide() -> None:
+    """Nobody waits for a server that can't change the outcome."""
+    yes, no, silent = [7, 100, 0, 0, 1], [0, 50, 0, 0, 2], [0, 50, 0, 2, 0]
+    down = OSError()
+    count = quorum.count_votes
+    assert count([yes, yes, PENDING]).won
+    assert count([yes, no, PENDING]) is PENDING
+    assert not count([no, no, PENDING]).won
+    assert count([yes, down, PENDING]) is PENDING
+    assert not count([yes, no, down]).won
+    for answers in ([yes, down, down], [yes, silent, silent], [no, down, silent]):
+        with pytest.raises(quorum.NoQuorum):
+            count(answers)
+
+
+def test_split_votes_are_known_from_held_locks() -> None:
+    """Where one token may have a majority the lock is held; else callers only came together."""
+    yes, one, two = [7, 100, 0, 0, 1], [0, 50, 0, 0, 2], [0, 70, 0, 0, 3]
+    assert quorum.count_votes([yes, one, two]).split
+    assert not quorum.count_votes([yes, one, one]).split
+    assert not quorum.count_votes([yes, one, OSError()]).split  # the third may be for one too
+    assert quorum.count_votes([two, one, one]).left_ms == 50
+    assert quorum.count_votes([two, two, [0, -1, 0, 0, 3]]).left_ms == 70
+    assert quorum.count_votes([two, [0, -1, 0, 0, 3], [0, -1, 0, 0, 3]]).left_ms == math.inf
+
+
+def test_a_lease_is_what_a_majority_keeps() -> None:
+    """The lease that counts is the shortest of the longest majority, less the drift."""
+    assert quorum.leases([[10_000], [5_000], [1_000]]) == [quorum.trusted(5_000)]
+    assert quorum.trusted(5_000) == 4_948
+    assert quorum.leases([[10_000], [5_000], PENDING]) == [quorum.trusted(5_000)]
+    assert quorum.leases([[-1], [-1], [-2]]) == [-1]
+    assert quorum.leases([[-2], [-2], PENDING]) == [-2]
+    assert quorum.leases([[9], [-2], PENDING]) is PENDING
+    assert quorum.leases([[9, -1], [-2, -1], OSError()]) == [None, -1]
+    with pytest.raises(quorum.NoQuorum):
+        quorum.leases([[9], [-2], OSError()])
+
+
+# Servers that fail.
+
+
+@pytest.mark.parametrize("how", ["down", "paused"])
+def test_a_minority_that_fails_is_not_noticed(name: str, how: str) -> None:
+    """With one server of three down or paused, all goes on, and nobody waits for it."""
+    with started(3) as servers, in_use(servers, SERVER_TIMEOUT=20):
+        before = lock(name + "before", using="redlock")
+        before.acquire()
+        if how == "down":
+            servers.servers[1].kill()
+        else:
+            servers.servers[1].pause()
+        began = time.monotonic()
+        before.ensure_held()
+        for _ in range(5):
+            with lock(name, timeout=60, using="redlock") as held:
+                held.ensure_held()
+                assert lock(name, blocking=False, using="redlock").acquire() is False
+                assert backend().holder(name).fence == held.fence
+        asyncio.run(_hold_under_asyncio(name))
+        before.release()
+        # Waiting for the server would be twenty seconds for each of these calls.
+        assert time.monotonic() - began < 20
+
+
+async def _hold_under_asyncio(name: str) -> None:
+    async with lock(name, timeout=60, using="redlock") as held:
+        await held.aensure_held()
+        assert not await lock(name, blocking=False, using="redlock").aacquire()
+
+
+def test_what_a_slow_server_grants_late_is_taken_back(servers: Quorum, name: str) -> None:
+    """A server that comes round after the vote was lost keeps nothing of it."""
+    with in_use(servers, SERVER_TIMEOUT=0.2):
+        for client in servers.clients[:2]:
+            client.set(f"lock:{name}", "foreign")
+        servers.servers[2].pause()
+        assert lock(name, blocking=False, using="redlock").acquire() is False
+        servers.servers[2].resume()
+        wire = backend().servers[2].wire
+        eventually(lambda: not wire.busy)
+        assert servers.values(name) == ["foreign", "foreign", None]
+        script = servers.clients[2].info("commandstats")
+        assert sum(script[key]["calls"] for key in script if key.startswith("cmdstat_eval")) >= 2
+
+
+def test_a_partial_vote_is_taken_back(servers: Quorum, name: str) -> None:
+    """Who gets one vote of three gives it back at once, and it does not block others."""
+    for client in servers.clients[:2]:
+        client.set(f"lock:{name}", "foreign", px=60_000)
+    assert lock(name, blocking=False, using="redlock").acquire() is False
+    eventually(lambda: servers.values(name) == ["foreign", "foreign", None])
+    assert backend().holder(name).fence is None  # the foreign one has the majority
+    for client in servers.clients[:2]:
+        client.delete(f"lock:{name}")
+    assert lock(name, blocking=False, using="redlock").acquire() is True
+
+
+def test_taking_back_does_not_hit_a_later_attempt(servers: Quorum, name: str) -> None:
+    """The withdrawal of an attempt that arrives late leaves the vote for the next one alone."""
+    held = lock(name, using="redlock")
+    held.acquire()
+    late = [item.split(" ", 2) for item in servers.values(name) if item]
+    from django_redis_lock import steps
+
+    call = steps.Release(name, late[0][0])
+    (attempt,) = {int(item[2].rpartition(":")[2].rstrip("}")) for item in late}
+    for other in (attempt - 1, attempt + 1):
+        for server in backend().servers:
+            _ask(server, server.release(call, other))
+    held.ensure_held()
+    for server in backend().servers:
+        _ask(server, server.release(call, attempt))
+    assert servers.values(name) == [None] * 3
+
+
+def _ask(server: Any, packed: Any) -> Any:
+    from django_redis_lock.fanout import Letter
+
+    answered, answers = threading.Event(), []
+
+    def reply(answer: Any) -> None:
+        answers.append(answer)
+        answered.set()
+
+    server.wire.post(Letter(packed, reply))
+    assert answered.wait(20)
+    return answers[0]
+
+
+def test_no_majority_is_unavailable_and_not_a_refusal(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two of three down: the error names them, and is never taken for a lock that is held."""
+    monkeypatch.setattr("django_redis_lock.protocol.RETRY_PAUSES", ())
+    with started(3) as servers, in_use(servers):
+        servers.servers[0].kill()
+        servers.servers[1].kill()
+        with pytest.raises(LockUnavailable, match="no majority of its 3 servers") as error:
+            lock(name, using="redlock").acquire(blocking=False)
+        assert error.value.name == name
+        for url in servers.urls[:2]:
+            assert url in str(error.value)
+        assert servers.urls[2] not in str(error.value)
+        for ask in (backend().holder, backend().waiting, backend().history):
+            with pytest.raises(LockUnavailable):
+                ask(name)
+        # The vote that the third gave is withdrawn, so that it blocks nobody later.
+        eventually(lambda: servers.clients[2].get(f"lock:{name}") is None)
+
+
+def test_a_release_reaches_a_server_that_was_away(name: str) -> None:
+    """A server that was paused while a lock was released learns of it when it goes on."""
+    with started(3) as servers, in_use(servers):
+        held = lock(name, timeout=600, using="redlock")
+        held.acquire()
+        eventually(lambda: all(servers.values(name)))
+        servers.servers[0].pause()
+        held.release()
+        assert lock(name, using="redlock").locked() is False
+        servers.servers[0].resume()
+        eventually(lambda: servers.values(name) == [None] * 3)
+
+
+def test_a_release_reaches_a_server_that_was_down(name: str) -> None:
+    """A server that kept its data over a crash is told of a release that it missed."""
+    with started(3, persist=True) as servers, in_use(servers):
+        held = lock(name, timeout=600, using="redlock")
+        held.acquire()
+        eventually(lambda: all(servers.values(name)))
+        servers.servers[0].kill()
+        held.release()
+        servers.servers[0].restart()
+        eventually(lambda: servers.values(name) == [None] * 3)
+
+
+def test_a_vote_that_came_too_late_is_no_lock(servers: Quorum, name: str) -> None:
+    """A majority that answers when the lease is over gives nothing, and keeps nothing."""
+    for server in servers.servers:
+        server.pause()
+    late = lock(name, timeout=0.2, using="redlock")
+    trying = Background(lambda: late.acquire(blocking=False))
+    wires = [server.wire for server in backend().servers]
+    eventually(lambda: all(wire.busy for wire in wires))
+    began = time.monotonic()
+    eventually(lambda: time.monotonic() - began > 0.3)
+    servers.resume()
+    assert trying.outcome() is False
+    assert late.remaining == 0.0
+    eventually(lambda: servers.values(name) == [None] * 3)
+
+
+def test_a_lock_without_its_majority_is_lost(name: str) -> None:
+    """When two servers of three have lost their data, the holder is told."""
+    with started(3) as servers, in_use(servers):
+        held = lock(name, timeout=60, using="redlock")
+        held.acquire()
+        eventually(lambda: all(servers.values(name)))
+        servers.clients[0].flushall()
+        held.ensure_held()
+        servers.clients[1].flushall()
+        with pytest.raises(LockLost):
+            held.ensure_held()
+
+
+@pytest.mark.parametrize("how", ["restart", "flush", "old data"])
+def test_a_server_that_forgot_gives_no_lock_to_anybody(
+    name: str, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that lost its data does not make a second majority with one that never knew."""
+    monkeypatch.setattr("django_redis_lock.protocol.RETRY_PAUSES", ())
+    with started(3) as servers, in_use(servers, REJOIN_DELAY=600):
+        held = lock(name, timeout=60, using="redlock")
+        with _away(servers, 2, name):
+            held.acquire()  # by the first two
+        if how == "flush":
+            servers.clients[1].flushall()
+        else:
+            mark = servers.clients[1].get("lock-server")
+            servers.servers[1].kill()
+            servers.servers[1].restart()
+            if how == "old data":
+                servers.clients[1].set("lock-server", mark)
+        assert lock(name, timeout=60, using="redlock").acquire(blocking=False) is False
+        with pytest.raises(LockLost):  # and the holder is told
+            held.ensure_held()
+        servers.servers[0].kill()
+        with pytest.raises(LockUnavailable, match=r"started anew.*\(REJOIN_DELAY\)"):
+            lock(name, timeout=60, using="redlock").acquire(blocking=False)
+        backend().admit()
+        assert lock(name, timeout=60, using="redlock").acquire(blocking=False) is True
+
+
+def test_a_delay_ends(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server votes again when the delay has passed, by its own clock."""
+    monkeypatch.setattr("django_redis_lock.protocol.RETRY_PAUSES", ())
+    with started(3) as servers, in_use(servers, REJOIN_DELAY=0.3):
+        for client in servers.clients:
+            client.flushall()
+        with pytest.raises(LockUnavailable, match="started anew"):
+            lock(name, using="redlock").acquire(blocking=False)
+        eventually(lambda: _available(name))
+
+
+def _available(name: str) -> bool:
+    try:
+        with lock(name, using="redlock"):
+            return True
+    except LockUnavailable:
+        return False
+
+
+# Fences.
+
+
+@pytest.mark.parametrize("quick", [True, False], ids=["one round", "two rounds"])
+def test_fences_rise_across_majorities(
+    servers: Quorum, name: str, quick: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever two of three servers answer, and however their clocks differ, fences rise."""
+    if not quick:
+        monkeypatch.setattr("django_redis_lock.backends.voters.Clocks.next_fence", lambda self: 0)
+    now = time.time_ns() // 1000
+    hour = 3_600_000_000
+    servers.clients[0].set("lock-fence", now + 5 * hour)  # as with a clock five hours ahead
+    servers.clients[1].set("lock-fence", now + 2 * hour)
+    fences = []
+    pairs = itertools.chain.from_iterable([itertools.permutations(range(3))] * 3)
+    for away, *_ in pairs:
+        with _away(servers, away, name), lock(name, timeout=60, using="redlock") as held:
+            fences.append(held.fence)
+            assert backend().holder(name).fence == held.fence
+    assert fences == sorted(set(fences))
+    assert fences[0] > now + 2 * hour
+
+
+class _away:  # noqa: N801 - it reads as a word
+    """Take one server out of the votes for a name, as if it could not be reached."""
+
+    def __init__(self, servers: Quorum, index: int, name: str) -> None:
+        self._wire = backend().servers[index].wire
+        self._post = self._wire.post
+
+    def __enter__(self) -> None:
+        vars(self._wire)["post"] = lambda letter: letter.reply(ConnectionError("away"))
+
+    def __exit__(self, *error: object) -> None:
+        del vars(self._wire)["post"]
+
+
+def test_a_fence_is_known_to_a_majority_before_it_is_given_out(servers: Quorum, name: str) -> None:
+    """What one server alone would give is written back to others first."""
+    ahead = time.time_ns() // 1000 + 3_600_000_000
+    servers.clients[1].set("lock-fence", ahead)
+    with _away(servers, 2, name), lock(name, timeout=60, using="redlock") as held:
+        assert held.fence > ahead
+        assert [int(client.get("lock-fence")) for client in servers.clients[:2]] == [held.fence] * 2
+        assert all(str(held.fence) in value for value in servers.values(name)[:2])
+
+
+def test_a_free_lock_is_one_round_trip_where_the_clocks_are_known(
+    servers: Quorum, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a fence that is ahead of all clocks all servers give the same, and nothing is left."""
+    monkeypatch.setattr(Clocks, "MOST_AHEAD", 60_000_000)
+    rounds = []
+    send = RedlockLockBackend._send
+
+    def count(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if getattr(getattr(args[0], "request", args[0]), "name", "") == name:
+            rounds.append(args[0])
+        return send(self, *args, **kwargs)
+
+    monkeypatch.setattr(RedlockLockBackend, "_send", count)
+    fences = []
+    for _ in range(5):
+        with lock(name, timeout=60, using="redlock") as held:
+            fences.append(held.fence)
+        backend()._clocks._took = 10.0  # so much does it add for calls that are on their way
+    assert len(rounds) in (10, 11)  # to acquire and to release; the first did not know the clocks
+    assert fences == sorted(set(fences))
+
+
+def test_the_least_fence_is_ahead_of_every_clock() -> None:
+    """It is counted on from what the clocks read, and a little more; unknown clocks give none."""
+    clocks = Clocks()
+    assert clocks.next_fence() == 0
+    clocks.heard([[1, 1, 5_000_000, 0, 0], OSError(), [1, 1, 9_000_000, 0, 0]], took=0.001)
+    assert 9_000_200 <= clocks.next_fence() < 9_000_000 + 60_000_000
+    clocks.heard([[1, 1, 20_000_000, 0, 0], PENDING, [1, 1, 19_000_000, 0, 0]], took=5.0)
+    assert 20_000_200 <= clocks.next_fence() < 20_000_000 + 60_000_000
+
+
+# Life of the threads.
+
+
+def quorum_threads() -> list[threading.Thread]:
+    """Return the threads of the backend under test."""
+    wires = [server.wire for server in backend().servers]
+    return [
+        thread
+        for thread in threading.enumerate()
+        if getattr(getattr(thread, "_target", None), "__self__", None) in wires
+    ]
+
+
+def test_threads_are_few_and_end_with_the_backend(
+    servers: Quorum, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many wait, there is one thread a server; ``close()`` ends them."""
+    monkeypatch.setattr("django_redis_lock.fanout.Wire.IDLE", 600.0)
+    with lock(name, timeout=60, using="redlock"):
+        waiting = [
+            Background(lambda: lock(name, timeout=60, using="redlock").acquire(blocking_timeout=1))
+            for _ in range(20)
+        ]
+        eventually(lambda: waiters(name, "redlock") == 20)
+        assert len(quorum_threads()) == 3
+        for item in waiting:
+            assert item.outcome() is False
+    backend().close()
+    assert not quorum_threads()
+    with lock(name, timeout=60, using="redlock"):  # and it can be used again
+        pass
+
+
+def test_threads_end_when_nobody_locks(
+    servers: Quorum, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some seconds after the last call the threads are gone; the next call starts them again."""
+    monkeypatch.setattr("django_redis_lock.fanout.Wire.IDLE", 0.05)
+    for _ in range(2):
+        with lock(name, timeout=60, using="redlock"):
+            pass
+        eventually(lambda: not quorum_threads())
+
+
+def test_a_forked_child_has_its_own_connections(servers: Quorum, name: str) -> None:
+    """A child locks over connections of its own, and does not disturb its parent's."""
+    with lock(name, timeout=60, using="redlock") as held:
+        reading, writing = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                other = lock(name + "child", timeout=60, using="redlock")
+                mine = lock(name, blocking=False, using="redlock").acquire()
+                os.write(writing, b"good" if other.acquire() and not mine else b"bad")
+                other.release()
+            finally:
+                os._exit(0)
+        os.close(writing)
+        with os.fdopen(reading, "rb") as said:
+            assert said.read() == b"good"
+        os.waitpid(pid, 0)
+        held.ensure_held()
+    assert lock(name + "child", blocking=False, using="redlock").acquire()
