@@ -1,19 +1,17 @@
 """The shop's page, and the view that sells.
 
-``/buy/1/?guard=off`` sells without the lock, to show what it is for.
+``/buy/1/?guard=none`` sells without the lock, to show what it is for.
 """
-
-from contextlib import nullcontext
 
 from django.db.models import Count
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import get_object_or_404, render
 from django.views.decorators.http import require_GET, require_POST
 
-from django_redis_lock import lock
 from django_redis_lock.exceptions import LockNotAcquired, LockUnavailable
+from example_project.shop.guards import DEFAULT_GUARD, GUARDS
 from example_project.shop.models import Order, Product
-from example_project.shop.sales import SoldOutError, sell
+from example_project.shop.sales import SoldOutError
 
 NEWEST_ORDERS = 12
 
@@ -33,15 +31,13 @@ def buy(request: HttpRequest, product_id: int) -> JsonResponse:
     """Sell one unit: 201 with the order, 410 when sold out, 409 or 503 when the lock said no."""
     product = get_object_or_404(Product, pk=product_id)
     buyer = request.POST.get("buyer", "").strip() or "somebody"
-    # The lock goes around the transaction in sell(), so that it is released after the commit.
-    guard = (
-        nullcontext()
-        if request.GET.get("guard") == "off"
-        else lock(f"product:{product.pk}", timeout=10, blocking_timeout=30)
-    )
+    name = request.GET.get("guard", DEFAULT_GUARD)
+    guard = GUARDS.get(name)
+    if guard is None:
+        error = f"there is no guard {name!r}; there are {', '.join(GUARDS)}"
+        return JsonResponse({"error": error}, status=400)
     try:
-        with guard:
-            order = sell(product.pk, buyer)
+        order = guard.sell(product.pk, buyer)
     except SoldOutError:
         return JsonResponse({"error": f"{product} is sold out"}, status=410)
     except LockNotAcquired:
