@@ -109,6 +109,7 @@ def lock(
     reentrant: bool = False,
     metadata: Mapping[str, str] | None = None,
     using: str = DEFAULT_ALIAS,
+    after_commit: bool = True,
 ) -> Lock:
     """Return a handle for the lock ``name``: a context manager and a decorator, sync and async.
 
@@ -119,7 +120,8 @@ def lock(
     ``blocking`` and ``blocking_timeout`` say whether to wait, and for how many seconds at the
     most; without limit by default. ``reentrant`` lets the same thread, greenlet or asyncio task
     enter again without a round trip. ``metadata``, a dict of str, is shown with the holder.
-    ``using`` is an alias of LOCKS.
+    ``using`` is an alias of LOCKS. A lock that is released inside of a database transaction is
+    given up when that has ended; with ``after_commit=False`` at once.
 
     Raises ``ValueError`` or ``TypeError`` for arguments that make no sense; nothing is sent to the
     server before the lock is acquired.
@@ -133,6 +135,7 @@ def lock(
         auto_renew=auto_renew,
         reentrant=reentrant,
         metadata=metadata,
+        after_commit=after_commit,
     )
 
 

@@ -1,0 +1,49 @@
+"""Locks in transactions on SQLite, and where there is no database at all."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tools import ROOT
+from tests.transactions import TransactionContract, aliases
+
+
+class TestOnSQLite(TransactionContract):
+    """Transactions on two SQLite files."""
+
+    @pytest.fixture
+    def databases(self, tmp_path: Path, django_db_blocker: Any) -> Iterator[None]:
+        """Two files with a table each, that can be read while they are written."""
+        options = {"init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=OFF", "timeout": 20}
+        with (
+            django_db_blocker.unblock(),
+            aliases(
+                {
+                    alias: {"NAME": str(tmp_path / alias), "OPTIONS": options}
+                    for alias in ("first", "second")
+                }
+            ),
+        ):
+            yield
+
+
+def test_project_without_a_database() -> None:
+    """Locks work where DATABASES is not set."""
+    program = (
+        "import django\n"
+        "from django.conf import settings\n"
+        "backend = 'django_redis_lock.backends.locmem.LocMemLockBackend'\n"
+        "settings.configure(INSTALLED_APPS=['django_redis_lock'],\n"
+        "                   LOCKS={'default': {'BACKEND': backend}})\n"
+        "django.setup()\n"
+        "from django_redis_lock import lock\n"
+        "with lock('a') as held: held.ensure_held()\n"
+        "assert not held.locked()\n"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, timeout=60)
