@@ -13,6 +13,7 @@ from django.contrib.auth import get_user_model
 from django.db import connection
 from django.http import HttpResponse
 from django.test import AsyncClient, Client, RequestFactory
+from django.utils import translation
 from django.views import View
 
 from django_redis_lock import lock, locks, signals
@@ -323,7 +324,7 @@ def test_json_or_html(accept: str | None, kind: str) -> None:
 
 def test_the_language_of_the_client(web: Client) -> None:
     """Both forms are translated, and the page says in which language it is."""
-    with lock("product:7", timeout=60):
+    with lock("product:7", timeout=60), translation.override("en"):  # in force again afterwards
         page = web.post("/buy/7/", headers={**BROWSER, "accept-language": "de"})
         data = web.post("/buy/7/", headers={"accept-language": "de"})
     assert '<html lang="de">' in page.content.decode()
