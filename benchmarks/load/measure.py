@@ -38,7 +38,8 @@ class Cell:
 def sale(stage: Stage, guard: str, cell: Cell, seconds: float) -> Row:
     """Let the buyers buy without end, one order after the other, for so many seconds."""
     products = stage.shelf.put(cell.products, ENDLESS)
-    commands, processor = stage.commands(), stage.processor_seconds()
+    commands, requests = stage.commands(), stage.requests()
+    processor = stage.processor_seconds()
     began = time.monotonic()
     end = began + LEAD + seconds
     paths = [_path(guard, product, cell.payment) for product in products]
@@ -48,6 +49,7 @@ def sale(stage: Stage, guard: str, cell: Cell, seconds: float) -> Row:
     return {
         **summary(answers, began + LEAD, end, cell.buyers),
         "oversold": oversold(orders, cell.products * ENDLESS, stage.shelf.left(products)),
+        "requests_per_order": (stage.requests() - requests) / max(orders, 1),
         "commands_per_order": (stage.commands() - commands) / max(orders, 1),
         "processor_ms_per_order": 1000 * (stage.processor_seconds() - processor) / max(orders, 1),
         "seconds": took,
@@ -139,7 +141,9 @@ async def _wait_for_one(stage: Stage, guard: str, buyers: int, watch: float) -> 
         await queue
         answers = holder.answers + crowd.answers
         took = time.monotonic() - began
-    redis, listening, database = (after - before for after, before in zip(together, alone))
+    redis, listening, database = (
+        after - before for after, before in zip(together, alone, strict=True)
+    )
     return {
         "buyers": buyers,
         "processes": len(stage.processes()),

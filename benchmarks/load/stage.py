@@ -25,9 +25,6 @@ from example_project.postgres import Postgres
 ROOT = Path(__file__).parents[2]
 HOST = "127.0.0.1"
 PATIENCE = 60
-CLIENT_OPTIONS = "?socket_timeout=90&max_connections=4096"
-"""The same for all guards: a BLPOP may last as long as a lease, and 1,000 threads may need 1,000
-connections; redis-py's own limits are 5 s and 100."""
 POSTGRESQL_CONFIG = {"max_connections": 400, "fsync": "on"}
 """Commits reach the disk, as in a shop; and there is a connection for each thread."""
 
@@ -59,6 +56,10 @@ class Stage:
         """Return how many commands the Redis server has run, inside scripts too."""
         figures = self.admin.info("commandstats").values()
         return sum(figure["calls"] for figure in figures)
+
+    def requests(self) -> int:
+        """Return how often the Redis server has read from a connection."""
+        return int(self.admin.info("stats")["total_reads_processed"])
 
     def processor_seconds(self) -> float:
         """Return how much processor time the web server has taken."""
@@ -96,9 +97,17 @@ def _target(link: Path) -> str:
 
 @contextmanager
 def staged(
-    database: str, *, processes: int, threads: int, pool: int | None = None
+    database: str,
+    *,
+    processes: int,
+    threads: int,
+    database_pool: int = 0,
+    redis_pool: int = 0,
 ) -> Iterator[Stage]:
-    """Start all of it; leave nothing behind. `pool` bounds the database connections a process."""
+    """Start all of it; leave nothing behind.
+
+    The pools bound the connections of a process; 0 lets each thread have one.
+    """
     with ExitStack() as stack:
         directory = Path(tempfile.mkdtemp(prefix="load-"))
         keeper = Keeper(directory)
@@ -108,7 +117,7 @@ def staged(
         stack.callback(admin.close)
         if database == POSTGRESQL:
             server = stack.enter_context(Postgres(**POSTGRESQL_CONFIG))
-            entry = _postgresql(server, pool or threads)
+            entry = _postgresql(server, database_pool or threads)
         else:
             entry = _sqlite(directory / "shop.sqlite3")
         environment = {
@@ -118,7 +127,8 @@ def staged(
             "LOAD_STAGE": json.dumps(
                 {
                     "database": entry,
-                    "redis": redis.url() + CLIENT_OPTIONS,
+                    "redis": redis.url().rpartition("/")[0],
+                    "redis_pool": redis_pool,
                     "hold": str(directory / "hold"),
                     "arrivals": str(directory / "arrivals"),
                 }

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from django.conf import settings
 from django.db import transaction
 from django.db.models import F
+from django_redis import get_redis_connection
 from redis import Redis
 from redis.exceptions import LockError as RedisPyLockError
 
@@ -30,7 +31,6 @@ class Guard:
     """No guard: read the stock, and later write it, as Django's own ``save()`` does."""
 
     slug: ClassVar[str] = "none"
-    title: ClassVar[str] = "no guard"
     ours: ClassVar[bool] = False
     guards: ClassVar[bool] = True
     waits: ClassVar[bool] = True
@@ -63,7 +63,6 @@ class RowLock(Guard):
     """``select_for_update()``: the row is locked from the read to the commit."""
 
     slug = "row"
-    title = "select_for_update"
     databases = (POSTGRESQL,)  # SQLite has no locks of rows; Django leaves the clause out there
 
     def around(self, _product_id: int) -> AbstractContextManager[Any]:
@@ -77,7 +76,6 @@ class ConditionalUpdate(Guard):
     """``UPDATE ... SET stock = stock - 1 WHERE stock >= 1``: the write itself decides."""
 
     slug = "update"
-    title = "conditional F() update"
     waits = False
 
     def write(self, product: Product, _held: Any) -> bool:
@@ -90,15 +88,15 @@ class _RedisGuard(Guard):
 
     @cached_property
     def client(self) -> Redis:
-        """The peers' client, made when it is first used, which is after the server has forked."""
-        return Redis.from_url(settings.STAGE["redis"])
+        """The peers' client, with a pool like that of our locks."""
+        client: Redis = get_redis_connection("peers")
+        return client
 
 
 class RedisPy(_RedisGuard):
     """``Lock`` of redis-py as it comes: a try every 0.1 s."""
 
     slug = "redis-py"
-    title = "redis-py Lock"
     sleep: ClassVar[float] = 0.1
 
     @contextmanager
@@ -118,7 +116,6 @@ class RedisPyEager(RedisPy):
     """The same with a try every 0.01 s, for who would rather wake up early than late."""
 
     slug = "redis-py-eager"
-    title = "redis-py Lock, sleep=0.01"
     sleep = 0.01
 
 
@@ -126,7 +123,12 @@ class PythonRedisLock(_RedisGuard):
     """``Lock`` of python-redis-lock: each waiter blocks on a list, over a connection of its own."""
 
     slug = "python-redis-lock"
-    title = "python-redis-lock"
+
+    @cached_property
+    def client(self) -> Redis:
+        """A client without a bound: each waiter keeps a connection, so a bound would be a trap."""
+        url = f"{settings.STAGE['redis']}/2"
+        return Redis.from_url(url, max_connections=4096, socket_timeout=90)
 
     @contextmanager
     def around(self, product_id: int) -> Iterator[None]:
@@ -145,7 +147,6 @@ class Ours(Guard):
     """``lock(name, timeout=…, blocking_timeout=…)``."""
 
     slug = "ours"
-    title = "django-redis-lock"
     ours = True
 
     def around(self, product_id: int) -> AbstractContextManager[Any]:
@@ -156,7 +157,6 @@ class OursFenced(Ours):
     """The same, and the row takes no write that carries an older fence than the last one."""
 
     slug = "ours-fenced"
-    title = "django-redis-lock, fenced"
 
     def write(self, product: Product, held: Any) -> bool:
         shelf = Product.objects.filter(pk=product.pk, fence__lte=held.fence)

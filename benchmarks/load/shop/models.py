@@ -9,9 +9,15 @@ class Product(models.Model):
     stock = models.IntegerField()
     fence = models.BigIntegerField(default=0)
 
+    def __str__(self) -> str:
+        return f"product {self.pk}"
+
 
 class Order(models.Model):
     """One unit of a product, sold."""
 
     product = models.ForeignKey(Product, on_delete=models.CASCADE)
     buyer = models.CharField(max_length=100)
+
+    def __str__(self) -> str:
+        return f"product {self.product_id} for {self.buyer}"
