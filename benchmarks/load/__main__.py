@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
@@ -33,6 +34,8 @@ def main() -> int:
     """Measure, print, write; return 1 if something was oversold or a target was missed."""
     options = _options()
     plan = QUICK if options.quick else LONG
+    if options.rounds:
+        plan = replace(plan, rounds=options.rounds)
     began = time.monotonic()
     results: dict[str, Any] = {"quick": options.quick, "sales": {}, "rush": {}}
     for database, cells in plan.cells.items():
@@ -164,6 +167,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--quick", action="store_true", help="a minute: is anything oversold? Rough figures"
     )
+    parser.add_argument("--rounds", type=int, help="how often each sale is measured")
     parser.add_argument("--docs", action="store_true", help=f"write the tables into {PAGE.name}")
     parser.add_argument(
         "--output",
