@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 class Hold(Protocol):
     """One or several locks that are released together: a handle."""
 
-    after_commit: bool
+    @property
+    def after_commit(self) -> bool:
+        """Whether a release inside of a database transaction waits until that has ended."""
 
     @property
     def backend(self) -> Any:

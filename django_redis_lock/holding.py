@@ -200,9 +200,9 @@ class Handle:
             if self.reentrant and self._lease and enter_again(self._lease):
                 self._again += 1
                 return True
-            if not self._put_off:
-                self._vacate()
             backend = self._find_backend()
+            if not (self._put_off and gate.current().waiting(backend, self.name)):
+                self._vacate()
             again = self.reentrant and not from_token_id
             entered = find_held(backend, self.name) if again else None
             if entered is not None and enter_again(entered):
@@ -241,10 +241,7 @@ class Handle:
     def _obtain(
         self, backend: BaseLockBackend, until: float | None, from_token_id: str
     ) -> Steps[Lease | None]:
-        timeout = backend.timeout if isinstance(self._timeout, Default) else self._timeout
-        auto_renew = self._auto_renew and timeout is not None
-        record = write_record(auto_renew=auto_renew, **self._origin)
-        request = Request(self.name, os.urandom(16).hex(), timeout, record, auto_renew=auto_renew)
+        request = self._request(backend)
         former = None if from_token_id else gate.current().waiting(backend, self.name)
         if former is not None:
             from_token_id = former.token_id
@@ -261,17 +258,26 @@ class Handle:
                     raise (yield from former._loss(former._held(), reason))
                 former._forget(former._held())
             if lease is not None:
-                if auto_renew:
-                    renewer.add(lease, backend, self)
-                if self.reentrant:
-                    remember(lease, backend)
-                self._lease, self._backend = lease, backend
+                self._keep(lease, backend)
             return lease
         finally:
             # Given up, and the server could not be told.
             if request.sent and (lease is None or self._lease is not lease):
                 call = protocol.withdrawal(backend.hub, request)
-                renewer.withdraw(call, backend, math.inf if timeout is None else timeout)
+                renewer.withdraw(call, backend, request.longest)
+
+    def _request(self, backend: BaseLockBackend) -> Request:
+        timeout = backend.timeout if isinstance(self._timeout, Default) else self._timeout
+        auto_renew = self._auto_renew and timeout is not None
+        record = write_record(auto_renew=auto_renew, **self._origin)
+        return Request(self.name, os.urandom(16).hex(), timeout, record, auto_renew=auto_renew)
+
+    def _keep(self, lease: Lease, backend: BaseLockBackend) -> None:
+        if lease.auto_renew:
+            renewer.add(lease, backend, self)
+        if self.reentrant:
+            remember(lease, backend)
+        self._lease, self._backend = lease, backend
 
     def _forget(self, lease: Lease) -> None:
         if self.reentrant:

@@ -41,6 +41,8 @@ class BaseLockBackend:
     """Whether waiters are served in the order in which they came."""
     supports_listing: ClassVar[bool] = True
     """Whether ``holders()`` shows the held locks."""
+    supports_many: ClassVar[bool] = False
+    """Whether several locks can be taken, and released, in one call."""
     settings: ClassVar[Collection[str]] = (
         "BACKEND",
         "LOCATION",

@@ -35,6 +35,7 @@ class RedisLockBackend(BaseLockBackend):
     OPTIONS["WAIT"] is ``queue``: waiters are served in the order in which they came.
     """
 
+    supports_many: ClassVar[bool] = True
     options: ClassVar[tuple[str, ...]] = ("WAIT",)
 
     def configure(self, location: Any, options: dict[str, Any]) -> None:
@@ -132,6 +133,25 @@ class RedisLockBackend(BaseLockBackend):
             call.channel,
         ]
 
+    def _encode_acquire_many(self, call: steps.AcquireMany) -> _Encoded:
+        args = []
+        for request in call.requests:
+            args += [request.token, str(request.lease_ms), request.record, request.name]
+        return self._keys_of_many([request.name for request in call.requests]), args
+
+    def _encode_release_many(self, call: steps.ReleaseMany) -> _Encoded:
+        names = [name for name, _ in call.holds]
+        return self._keys_of_many(names), [
+            item for name, token in call.holds for item in (token, name)
+        ]
+
+    def _keys_of_many(self, names: list[str]) -> list[str]:
+        first, *others = names
+        keys = self._keys(first)
+        for name in others:
+            keys += self._keys(name)[:2]
+        return keys
+
     def _encode_take_over(self, call: steps.TakeOver) -> _Encoded:
         request = call.request
         return self._keys(request.name), [
@@ -196,8 +216,10 @@ def _pairs(entry: Fields) -> list[str]:
 _Encoded = tuple[list[str], list[str]]
 _ENCODERS: dict[type[Call], tuple[scripts.Script, Callable[[Any, Any], _Encoded]]] = {
     steps.Acquire: (scripts.ACQUIRE, RedisLockBackend._encode_acquire),
+    steps.AcquireMany: (scripts.ACQUIRE_MANY, RedisLockBackend._encode_acquire_many),
     steps.TakeOver: (scripts.TAKE_OVER, RedisLockBackend._encode_take_over),
     steps.Release: (scripts.RELEASE, RedisLockBackend._encode_release),
+    steps.ReleaseMany: (scripts.RELEASE_MANY, RedisLockBackend._encode_release_many),
     steps.Renew: (scripts.RENEW, RedisLockBackend._encode_renew),
     steps.Inspect: (scripts.INSPECT, RedisLockBackend._encode_inspect),
     steps.ForceRelease: (scripts.FORCE_RELEASE, RedisLockBackend._encode_force_release),
