@@ -18,7 +18,9 @@ from django.test import override_settings
 
 from django_redis_lock import LockGroup, lock, lock_many, locks, signals
 from django_redis_lock.exceptions import LockError, LockLost, LockNotAcquired, LockNotOwned
+from django_redis_lock.lease import Request
 from django_redis_lock.renewal import renewer
+from django_redis_lock.steps import AcquireMany
 from example_project.embedded import EmbeddedServer
 from tests.proxy import Proxy
 from tests.tools import Background, Child, counted, eventually, waiters
@@ -415,6 +417,18 @@ class TestOnAServer:
         proxy.lose_replies(1)
         group.release()
         assert held(names) == []
+
+    def test_sent_again_after_a_loss(self, names: list[str]) -> None:
+        """Where one was lost before a call comes the second time, none of the others is kept."""
+        backend = locks["default"]
+        requests = [Request(name, f"token-{name}", 30, "{}") for name in sorted(names)]
+        call = AcquireMany(requests)
+        assert len(backend.call(call)) == 6
+        assert backend.call(call)[::2] == [backend.holder(name).fence for name in sorted(names)]
+        backend.force_release(names[0])
+        with lock(names[0]):
+            assert backend.call(call) == sorted(names).index(names[0]) + 1
+            assert held(names) == [names[0][-1]]
 
     def test_interrupted_acquisition(self, proxy: Proxy, names: list[str]) -> None:
         """Where every reply is lost the locks are withdrawn when the server can be asked again."""

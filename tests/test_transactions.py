@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.db import connections
+from django.db.transaction import atomic
 
+from django_redis_lock import lock
 from tests.tools import ROOT
-from tests.transactions import TransactionContract, aliases
+from tests.transactions import TransactionContract, aliases, execute, is_held
 
 
 class TestOnSQLite(TransactionContract):
@@ -31,6 +34,18 @@ class TestOnSQLite(TransactionContract):
             ),
         ):
             yield
+
+    def test_interrupted_commit(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Ctrl-C in the middle of a commit keeps no lock for ever."""
+        connection = connections["first"]
+
+        def interrupted(self: Any) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(type(connection), "_commit", interrupted)
+        with pytest.raises(KeyboardInterrupt), atomic("first"), lock(name):
+            execute("first", "SELECT 1")
+        assert not is_held(name)
 
 
 def test_project_without_a_database() -> None:

@@ -47,9 +47,14 @@ def aliases(settings: dict[str, dict[str, Any]]) -> Iterator[None]:
         yield
     finally:
         for alias in settings:
-            connections[alias].close()
-            del connections[alias]
+            forget_connection(alias)
             del connections.settings[alias]
+
+
+def forget_connection(alias: str) -> None:
+    """Close this thread's connection; the next one is of the settings of the day."""
+    connections[alias].close()
+    del connections[alias]
 
 
 def execute(alias: str, statement: str) -> None:
@@ -77,7 +82,7 @@ def units_for_others(alias: str = "first") -> int:
         try:
             return units(alias)
         finally:
-            connections[alias].close()
+            forget_connection(alias)
 
     return int(Background(look).outcome())
 
@@ -110,7 +115,7 @@ class TransactionContract:
                 with lock(name):
                     return units()
             finally:
-                connections["first"].close()
+                forget_connection("first")
 
         with atomic("first"):
             with lock(name):
@@ -432,7 +437,7 @@ class TransactionContract:
                 with lock(name):
                     sell()
                 seen.append(is_held(name))
-            connections["first"].close()
+            forget_connection("first")
 
         async def view() -> None:
             await sync_to_async(work)()
