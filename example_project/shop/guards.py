@@ -8,15 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from django_redis_lock import lock
-from example_project.shop.models import Order
-from example_project.shop.sales import sell
+from django_redis_lock import Lock, lock
+from example_project.shop.models import Order, Product
+from example_project.shop.sales import Purchase, sell
 
-Sell = Callable[[int, str], Order]
-"""Takes a product's id and a buyer; raises ``SoldOutError`` or what the guard raises."""
+Sell = Callable[[Purchase], Order]
+"""Raises ``SoldOutError``, or what the guard raises."""
 
-LEASE_SECONDS = 10
-PATIENCE_SECONDS = 30
+LEASE_SECONDS = 10.0
+SHORT_LEASE_SECONDS = 1.0
+"""The lease of a buyer that stalls, so that it ends before the payment does."""
+PATIENCE_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
@@ -26,32 +28,43 @@ class Guard:
     name: str
     label: str
     sell: Sell
-    shown: bool
-    """Whether the sale's page offers it."""
 
 
 GUARDS: dict[str, Guard] = {}
 DEFAULT_GUARD = "lock"
 
 
-def guard(name: str, label: str, *, shown: bool = True) -> Callable[[Sell], Sell]:
+def guard(name: str, label: str) -> Callable[[Sell], Sell]:
     """Make a function a guard that can be chosen."""
 
     def register(sell: Sell) -> Sell:
-        GUARDS[name] = Guard(name, label, sell, shown)
+        GUARDS[name] = Guard(name, label, sell)
         return sell
 
     return register
 
 
+def product_lock(purchase: Purchase) -> Lock:
+    """Return the lock of a product, with a lease that is not renewed."""
+    lease = SHORT_LEASE_SECONDS if purchase.stalls else LEASE_SECONDS
+    return lock(f"product:{purchase.product_id}", lease, blocking_timeout=PATIENCE_SECONDS)
+
+
 @guard("none", "No guard")
-def sell_unguarded(product_id: int, buyer: str) -> Order:
+def sell_unguarded(purchase: Purchase) -> Order:
     """Hope that nobody else buys at the same moment."""
-    return sell(product_id, buyer)
+    return sell(purchase)
 
 
 @guard("lock", "Lock")
-def sell_locked(product_id: int, buyer: str) -> Order:
+def sell_locked(purchase: Purchase) -> Order:
     """Sell while nobody else does; the lock goes around the transaction in ``sell``."""
-    with lock(f"product:{product_id}", LEASE_SECONDS, blocking_timeout=PATIENCE_SECONDS):
-        return sell(product_id, buyer)
+    with product_lock(purchase):
+        return sell(purchase)
+
+
+@guard("fenced", "Lock with fencing")
+def sell_fenced(purchase: Purchase) -> Order:
+    """Sell under the lock, and let the row refuse whoever has lost it without knowing."""
+    with product_lock(purchase) as held:
+        return sell(purchase, Product.objects.fenced(held))

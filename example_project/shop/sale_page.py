@@ -30,12 +30,13 @@ class RushForm(forms.Form):
     """What the visitor wants to see."""
 
     guard = forms.ChoiceField(
-        choices=lambda: [(guard.name, guard.label) for guard in GUARDS.values() if guard.shown],
+        choices=lambda: [(guard.name, guard.label) for guard in GUARDS.values()],
         widget=forms.RadioSelect,
         initial=DEFAULT_GUARD,
     )
     buyers = forms.IntegerField(min_value=1, max_value=rushes.MAX_BUYERS, initial=200)
     units = forms.IntegerField(min_value=1, max_value=rushes.MAX_UNITS, initial=100)
+    stall = forms.BooleanField(required=False)
 
 
 @require_GET
@@ -75,8 +76,8 @@ def start_rush(request: HttpRequest, product_id: int) -> HttpResponse:
     if not form.is_valid():
         return JsonResponse({"error": "invalid", "detail": _first_mistake(form)}, status=400)
     wanted = form.cleaned_data
-    label = GUARDS[wanted["guard"]].label
-    plan = rushes.Plan(product.pk, wanted["guard"], label, wanted["buyers"], wanted["units"])
+    label = GUARDS[wanted["guard"]].label + (", one stalls" if wanted["stall"] else "")
+    plan = rushes.Plan(product.pk, label=label, **wanted)
     rushes.restock(plan)
     # The thread takes the lock over from this request, so it is not free in between.
     ticket = request.lock.detach(rushes.TAKEOVER_SECONDS)  # type: ignore[attr-defined]

@@ -18,7 +18,7 @@ from tests.browser.test_looks import CONTRAST, spilling
 from tests.browser.window import Visitor
 from tests.tools import PATIENCE, ROOT
 
-GUARDED = ["Lock"]
+GUARDED = ["Lock", "Lock with fencing"]
 LONG = 90_000
 """Milliseconds that a rush may take on a machine with a lot to do."""
 
@@ -108,6 +108,12 @@ def shown(page: Page, field: str) -> Locator:
     return page.locator(f'[data-field="{field}"]')
 
 
+def result(page: Page, label: str) -> Locator:
+    """Return the row of a guard among the results."""
+    head = page.get_by_role("rowheader", name=label, exact=True)
+    return page.locator("#results tr").filter(has=head)
+
+
 @pytest.mark.parametrize("guard", GUARDED)
 def test_a_guarded_sale_ends_when_the_stock_does(look: Callable[..., Page], guard: str) -> None:
     """Orders rise to the stock and never beyond; the page shows holder, waiters and a chart."""
@@ -132,7 +138,7 @@ def test_a_guarded_sale_ends_when_the_stock_does(look: Callable[..., Page], guar
     line = chart.locator(".orders").get_attribute("points") or ""
     dashes = float(chart.locator(".units").get_attribute("y1") or 0)
     assert float(line.split(",")[-1]) == pytest.approx(dashes, abs=0.1)
-    row = page.locator("#results tr").filter(has_text=guard)
+    row = result(page, guard)
     expect(row.locator("td")).to_contain_text(["90", "40", "40", "0"])
 
 
@@ -148,10 +154,27 @@ def test_without_a_guard_the_oversale_is_plain(look: Callable[..., Page]) -> Non
     assert oversold > 0
     assert int(shown(page, "orders").inner_text()) == 10 + oversold
     expect(page.locator("#chart svg .oversold")).to_have_count(1)
-    row = page.locator("#results tr").filter(has_text="No guard")
+    row = result(page, "No guard")
     expect(row.locator("td.bad")).to_have_text(str(oversold))
     expect(shown(other, "oversold")).to_have_text(str(oversold))
     expect(other.locator("#verdict")).to_have_text(verdict.inner_text())
+
+
+def test_a_lock_alone_does_not_stop_who_has_lost_it(look: Callable[..., Page]) -> None:
+    """A buyer that stalls beyond its lease writes what it had read; with fencing it is refused."""
+    page = look()
+    page.get_by_role("checkbox").check()
+    verdict = rush(page, "Lock", buyers=50, units=45)
+    expect(verdict).to_contain_text("Lock, one stalls: ", timeout=LONG)
+    expect(verdict).to_have_attribute("data-kind", "bad", timeout=LONG)
+    assert int(shown(page, "orders").inner_text()) + int(shown(page, "stock").inner_text()) > 45
+    verdict = rush(page, "Lock with fencing", buyers=50, units=45)
+    expect(verdict).to_contain_text(
+        "Lock with fencing, one stalls: sold what was there and no more, 45 orders for 45 units.",
+        timeout=LONG,
+    )
+    expect(result(page, "Lock, one stalls").locator("td").first).to_have_text("50")
+    expect(result(page, "Lock with fencing, one stalls").locator("td").nth(3)).to_have_text("0")
 
 
 def test_one_rush_at_a_time(look: Callable[..., Page], shop: Shop) -> None:
