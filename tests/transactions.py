@@ -107,6 +107,28 @@ class TransactionContract:
         assert held.remaining == 0.0
         assert units_for_others() == 9
 
+    @pytest.mark.parametrize("how", ["_commit", "_rollback"])
+    def test_release_comes_after_the_end(
+        self, name: str, how: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """When the database has just ended the transaction the lock is still held."""
+        seen = []
+        kind = type(connections["first"])
+        end = getattr(kind, how)
+
+        def watched(connection: Any) -> None:
+            end(connection)
+            seen.append(is_held(name))
+
+        monkeypatch.setattr(kind, how, watched)
+        with contextlib.suppress(KeyError), atomic("first"):
+            with lock(name):
+                sell()
+            if how == "_rollback":
+                raise KeyError
+        assert seen == [True]
+        assert not is_held(name)
+
     def test_next_holder_sees_what_the_one_before_wrote(self, name: str) -> None:
         """Whoever waits for the lock gets it when the row is there to be read."""
 
