@@ -40,7 +40,7 @@ from django.dispatch import Signal
 from django.test import override_settings
 
 import django_redis_lock
-from django_redis_lock import exceptions, lock, locks, signals
+from django_redis_lock import exceptions, lock, lock_many, locks, signals
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.dummy import DummyLockBackend
 from django_redis_lock.backends.locmem import LocMemLockBackend
@@ -316,13 +316,18 @@ def test_the_options_and_their_defaults_are_those_of_the_code() -> None:
 
 
 @pytest.mark.parametrize(
-    ("page", "function"),
-    [("locks.md", lock), ("celery.md", single_instance_task), ("views.md", locked)],
+    ("page", "heading", "function"),
+    [
+        ("locks.md", "lock()", lock),
+        ("locks.md", "lock_many()", lock_many),
+        ("celery.md", "single_instance_task", single_instance_task),
+        ("views.md", "locked", locked),
+    ],
 )
-def test_the_arguments_and_their_defaults_are_those_of_the_code(page: str, function: Any) -> None:
+def test_the_arguments_and_their_defaults_are_those_of_the_code(
+    page: str, heading: str, function: Any
+) -> None:
     """The table of arguments is the signature of the function."""
-    headings = {"locks.md": "lock()", "celery.md": "single_instance_task", "views.md": "locked"}
-    heading = headings[page]
     documented = [row[:2] for row in table(DOCS / "reference" / page, heading)]
     parameters = inspect.signature(function).parameters.values()
     assert documented == [[item.name, _documented_default(item.default)] for item in parameters]
