@@ -39,14 +39,15 @@ class NameMaker:
             )
 
     def check(self, view: Callable[..., Any]) -> None:
-        """Raise ``ValueError`` for a placeholder that can be no argument of the view."""
-        known = _parameters(view)
-        if any(item.kind is item.VAR_KEYWORD for item in known):
+        """Raise ``ValueError`` for a placeholder that no argument of the view, or class, fits."""
+        handlers = _handlers(view)
+        known = [item for handler in handlers for item in _arguments(handler)]
+        if not handlers or any(item.kind is item.VAR_KEYWORD for item in known):
             return  # the URL decides
-        names = [item.name for item in known]
+        names = [REQUEST, *dict.fromkeys(item.name for item in known)]
         for root in self._roots:
-            if root != REQUEST and root not in names:
-                raise self._unknown(root, [REQUEST, *names[1:]], "the view takes")
+            if root not in names:
+                raise self._unknown(root, names, "the view takes")
 
     def __call__(
         self, view: Callable[..., Any], request: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -85,11 +86,10 @@ class NameMaker:
     ) -> dict[str, Any]:
         if all(root in kwargs or root == REQUEST for root in self._roots):
             return {**kwargs, REQUEST: request}
-        known = _parameters(view)
+        known = _arguments(view)
         names = [item.name for item in known]
-        first = len(names) and 1 + (names[0] == "self")
         defaults = {item.name: item.default for item in known if item.default is not item.empty}
-        unnamed = dict(zip(names[first:], args, strict=False))
+        unnamed = dict(zip(names, args, strict=False))
         return {**defaults, **unnamed, **kwargs, REQUEST: request}
 
     def _unknown(self, root: str, known: list[str], where: str) -> ValueError:
@@ -120,6 +120,17 @@ def _roots(template: str) -> Iterator[str]:
         yield from _roots(spec) if spec else ()
 
 
-def _parameters(view: Callable[..., Any]) -> list[inspect.Parameter]:
+def _handlers(view: Callable[..., Any]) -> list[Callable[..., Any]]:
+    """Return what is called in the end: of a class, or what its ``as_view()`` returned, methods."""
+    kind = view if isinstance(view, type) else getattr(view, "view_class", None)
+    if kind is None:
+        return [view]
+    methods = ("get", "post", "put", "patch", "delete")  # the others may be Django's own
+    return [getattr(kind, method) for method in methods if hasattr(kind, method)]
+
+
+def _arguments(view: Callable[..., Any]) -> list[inspect.Parameter]:
+    """Return what a view takes after the request."""
     target = view.func if isinstance(view, functools.partial) else view
-    return list(inspect.signature(target).parameters.values())
+    known = list(inspect.signature(target).parameters.values())
+    return known[2 if known and known[0].name == "self" else 1 :]

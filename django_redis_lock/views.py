@@ -147,6 +147,7 @@ class _Guard:
         dispatch = getattr(view, "dispatch", None)
         if dispatch is None:
             raise TypeError(f"locked decorates a view, and {view!r} has no method dispatch().")
+        self._make_name.check(view)
         view.dispatch = self.decorate(dispatch)  # type: ignore[attr-defined]
         return view
 

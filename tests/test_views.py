@@ -244,6 +244,31 @@ def test_templates_that_fit_no_request(name: str, expected: str) -> None:
         locked(name)(two)
 
 
+def test_a_template_for_a_view_without_arguments() -> None:
+    """Whatever the view calls its request, the template calls it so."""
+    with pytest.raises(ValueError, match=r"'req', but the view takes request\."):
+        locked("{req.path}")(lambda req: HttpResponse("done"))
+    assert locked("{request.path}")(lambda req: HttpResponse("done"))
+
+
+class Two(View):
+    """A view with two methods."""
+
+    def get(self, request: Any, product_id: int) -> HttpResponse:
+        raise AssertionError
+
+    def post(self, request: Any, product_id: int, size: str) -> HttpResponse:
+        raise AssertionError
+
+
+@pytest.mark.parametrize("view", [type("Copy", (Two,), {}), Two.as_view()])
+def test_templates_that_fit_no_method(view: Any) -> None:
+    """Of a class, the methods are looked at."""
+    with pytest.raises(ValueError, match="'pk', but the view takes request, product_id, size"):
+        locked("product:{pk}")(view)
+    assert locked("product:{product_id}:{size}")(view)
+
+
 @pytest.mark.parametrize(
     ("options", "error", "expected"),
     [
