@@ -22,6 +22,8 @@ from example_project.keeper import Keeper
 from tests.asgi_app import FILES, allow_many_files
 from tests.tools import ROOT, connections, waiters
 
+pytestmark = pytest.mark.timeout(300)
+
 CLIENTS = 1000
 PATIENCE = 100.0
 """Seconds that a thousand requests may take on a machine with a lot to do."""
