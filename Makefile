@@ -11,7 +11,7 @@ CELERY ?= 5.4 5.5 5.6 5.7
 OLDEST_5.4 := 'redis~=5.2.0' 'django-redis~=5.4.0'
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test matrix browser screenshots messages lint format types bench compare soak chaos docs build clean
+.PHONY: help demo test matrix browser databases tutorial screenshots messages lint format types bench compare load soak chaos docs build clean
 
 help:  ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,6 +44,9 @@ matrix: $(CELERY:%=.venv-celery-%/.ready)  ## the Celery tests on each Celery, 5
 browser: $(VENV)/.browser  ## the admin page in a real browser (needs Chromium: apt-get install chromium)
 	PYTHONDEVMODE=1 $(PY) -m pytest tests/browser $(ARGS)
 
+databases: $(VENV)/.databases  ## transactions and fencing on PostgreSQL (needs it: apt-get install postgresql)
+	PYTHONDEVMODE=1 $(PY) -m pytest tests/databases $(ARGS)
+
 screenshots: $(VENV)/.browser  ## the pictures of the admin page for the documentation (needs Chromium)
 	$(PY) -m tests.browser.screenshots
 
@@ -66,6 +69,10 @@ bench: $(VENV)/.bench  ## measure against the peers; table, JSON and picture int
 
 compare: $(VENV)/.bench  ## guards for Celery tasks side by side (ARGS=--docs: into the documentation)
 	$(PY) -m benchmarks.celery_guards $(ARGS)
+
+load: $(VENV)/.bench  ## a shop under load, with each guard against overselling (ARGS=--quick: a minute)
+	@ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || command -v postgres >/dev/null || (apt-get update -qq && apt-get install -y -qq postgresql)
+	$(PY) -m benchmarks.load $(ARGS)
 
 soak: $(VENV)/.test  ## break it for a while and check the recorded history (ARGS="--seconds 600")
 	$(PY) -m tests.soak $(ARGS)

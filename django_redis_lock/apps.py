@@ -6,13 +6,16 @@ from django.utils.translation import gettext_lazy as _
 
 
 class DjangoRedisLockConfig(AppConfig):
-    """Registers the system checks."""
+    """Registers the system checks, and lets releases wait for transactions to end."""
 
     name = "django_redis_lock"
     verbose_name = _("Locks")
 
     def ready(self) -> None:
-        """Register the system checks."""
+        """Register the system checks, and put the gate of transactions before releases."""
+        from django_redis_lock import gate
         from django_redis_lock.checks import check_locks
+        from django_redis_lock.transactions import TransactionGate
 
         checks.register(check_locks)
+        gate.install(TransactionGate())

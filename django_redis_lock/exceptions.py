@@ -36,6 +36,20 @@ class LockLost(LockNotOwned):
     """The handle held the lock, and its lease ended or was broken before it was done."""
 
 
+class StaleFence(LockError):
+    """A write under a fence came after that of a later holder, and was not made.
+
+    ``fence`` is the one that was out of date. Give up what was begun: it is the later holder's.
+    """
+
+    def __init__(self, message: str, *, name: str = "", fence: int = 0) -> None:
+        super().__init__(message, name=name)
+        self.fence = fence
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild_stale, (str(self), self.name, self.fence)
+
+
 class LockUnavailable(LockError):
     """The server could not be asked.
 
@@ -51,3 +65,7 @@ class LockUnavailable(LockError):
 
 def _rebuild(kind: type[LockError], message: str, name: str) -> LockError:
     return kind(message, name=name)
+
+
+def _rebuild_stale(message: str, name: str, fence: int) -> StaleFence:
+    return StaleFence(message, name=name, fence=fence)

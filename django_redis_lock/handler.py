@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from django.conf import settings
@@ -12,11 +12,14 @@ from django.utils.module_loading import import_string
 
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.exceptions import InvalidLockBackend
+from django_redis_lock.group import LockGroup
 from django_redis_lock.holding import DEFAULT, Default
 from django_redis_lock.identity import forget_after_fork
 from django_redis_lock.lock import Lock
 
 DEFAULT_ALIAS = "default"
+MOST_NAMES = 1000
+"""Locks that one call takes at the most; the server does nothing else meanwhile."""
 DEFAULT_BACKEND = "django_redis_lock.backends.redis.RedisLockBackend"
 
 
@@ -110,6 +113,7 @@ def lock(
     wait: str | None = None,
     metadata: Mapping[str, str] | None = None,
     using: str = DEFAULT_ALIAS,
+    after_commit: bool = True,
 ) -> Lock:
     """Return a handle for the lock ``name``: a context manager and a decorator, sync and async.
 
@@ -121,7 +125,8 @@ def lock(
     most; without limit by default. ``reentrant`` lets the same thread, greenlet or asyncio task
     enter again without a round trip. ``wait`` is a waiting scheme, ``"queue"``, ``"blpop"`` or
     ``"poll"``, in place of that of the backend. ``metadata``, a dict of str, is shown with the
-    holder. ``using`` is an alias of LOCKS.
+    holder. ``using`` is an alias of LOCKS. A lock that is released inside of a database transaction
+    is given up when that has ended; with ``after_commit=False`` at once.
 
     Raises ``ValueError`` or ``TypeError`` for arguments that make no sense; nothing is sent to the
     server before the lock is acquired.
@@ -136,6 +141,54 @@ def lock(
         reentrant=reentrant,
         wait=wait,
         metadata=metadata,
+        after_commit=after_commit,
+    )
+
+
+def lock_many(
+    names: Iterable[str],
+    timeout: float | Default | None = DEFAULT,
+    *,
+    blocking: bool = True,
+    blocking_timeout: float | None = None,
+    auto_renew: bool | None = None,
+    metadata: Mapping[str, str] | None = None,
+    using: str = DEFAULT_ALIAS,
+    after_commit: bool = True,
+) -> LockGroup:
+    """Return a handle for several locks: all of them are taken or none, in whatever order given.
+
+    Where all are free it takes one round trip, as does the release. Who has to wait gets one after
+    another, in the order of their names, so that callers never wait for each other; the leases
+    begin when the last one is taken. A name given twice counts once. The other arguments are those
+    of ``lock()``; ``blocking_timeout`` is for all locks together.
+
+    Raises ``ValueError`` or ``TypeError`` for arguments that make no sense.
+    """
+    if isinstance(names, str):
+        raise TypeError(f"names={names!r} is one name; give several, or use lock().")
+    distinct = sorted(set(names))
+    if not distinct:
+        raise ValueError("There are no names of locks to take.")
+    if len(distinct) > MOST_NAMES:
+        raise ValueError(
+            f"{len(distinct)} locks are too many to take at once; the limit is {MOST_NAMES}. "
+            f"Let one lock stand for all of them."
+        )
+    return LockGroup(
+        [
+            Lock(
+                lambda: locks[using],
+                name,
+                timeout,
+                blocking=blocking,
+                blocking_timeout=blocking_timeout,
+                auto_renew=auto_renew,
+                metadata=metadata,
+                after_commit=after_commit,
+            )
+            for name in distinct
+        ]
     )
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from django.dispatch import Signal
 
-from django_redis_lock import audit, protocol, signals, steps
+from django_redis_lock import audit, gate, protocol, signals, steps
 from django_redis_lock.exceptions import LockError, LockLost, LockNotOwned
 from django_redis_lock.identity import current_process
 from django_redis_lock.lease import Lease, Request, milliseconds
@@ -57,6 +57,7 @@ class Handle:
         metadata: Mapping[str, str] | None = None,
         task_id: str | None = None,
         task_name: str | None = None,
+        after_commit: bool = True,
     ) -> None:
         self.name = check_name(name)
         self._find_backend = find_backend
@@ -80,12 +81,15 @@ class Handle:
         self._backend: BaseLockBackend | None = None
         self._acquired_at = 0.0
         self._again = 0  # how often this handle itself was entered again
+        self.after_commit = after_commit
+        self._put_off = False  # released, and kept until a transaction has ended
 
     def _fresh(self) -> Self:
         """Return another handle made with the same arguments."""
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         other._vacant, other._lease, other._backend, other._again = [None], None, None, 0
+        other._put_off = False
         return other
 
     def __repr__(self) -> str:
@@ -161,6 +165,17 @@ class Handle:
             )
         return lease
 
+    def _in_hand(self) -> Lease:
+        """Return the lease, as ``_held`` does, unless it was released already."""
+        lease = self._held()
+        if self._put_off:
+            raise LockNotOwned(
+                f"Lock {self.name!r} was released already, and is given up when the transaction "
+                f"ends.",
+                name=self.name,
+            )
+        return lease
+
     def _until(
         self, blocking: bool | None, blocking_timeout: float | Default | None
     ) -> float | None:
@@ -188,8 +203,9 @@ class Handle:
             if self.reentrant and self._lease and enter_again(self._lease):
                 self._again += 1
                 return True
-            self._vacate()
             backend = self._find_backend()
+            if not (self._put_off and gate.current().waiting(backend, self.name)):
+                self._vacate()
             again = self.reentrant and not from_token_id
             entered = find_held(backend, self.name) if again else None
             if entered is not None and enter_again(entered):
@@ -208,7 +224,7 @@ class Handle:
             except BaseException:  # cancelled or interrupted in a receiver: the caller gets no lock
                 if lease is not None:
                     with contextlib.suppress(LockError):
-                        yield from self._release()
+                        yield from self._release(at_once=True)
                 raise
         return lease is not None
 
@@ -228,28 +244,44 @@ class Handle:
     def _obtain(
         self, backend: BaseLockBackend, until: float | None, from_token_id: str
     ) -> Steps[Lease | None]:
-        timeout = backend.timeout if isinstance(self._timeout, Default) else self._timeout
-        auto_renew = self._auto_renew and timeout is not None
-        record = write_record(auto_renew=auto_renew, **self._origin)
-        request = Request(self.name, os.urandom(16).hex(), timeout, record, auto_renew=auto_renew)
+        request = self._request(backend)
         hub = backend.hub_for(self._wait)
+        former = None if from_token_id else gate.current().waiting(backend, self.name)
+        if former is not None:
+            from_token_id = former.token_id
+        lease = None
         try:
             lease = yield from (
                 protocol.take_over(hub, request, from_token_id)
                 if from_token_id
                 else protocol.acquire(hub, request, until)
             )
+            if former is not None:
+                if lease is None:
+                    reason = "it expired or was broken before the transaction ended"
+                    raise (yield from former._loss(former._held(), reason))
+                former._forget(former._held())
             if lease is not None:
-                if auto_renew:
-                    renewer.add(lease, backend, self)
-                if self.reentrant:
-                    remember(lease, backend)
-                self._lease, self._backend = lease, backend
+                self._keep(lease, backend)
             return lease
         finally:
-            if request.sent and self._lease is None:  # given up, and the server could not be told
+            # Given up, and the server could not be told.
+            if request.sent and (lease is None or self._lease is not lease):
                 call = protocol.withdrawal(hub, request)
-                renewer.withdraw(call, backend, math.inf if timeout is None else timeout)
+                renewer.withdraw(call, backend, request.longest)
+
+    def _request(self, backend: BaseLockBackend) -> Request:
+        timeout = backend.timeout if isinstance(self._timeout, Default) else self._timeout
+        auto_renew = self._auto_renew and timeout is not None
+        record = write_record(auto_renew=auto_renew, **self._origin)
+        return Request(self.name, os.urandom(16).hex(), timeout, record, auto_renew=auto_renew)
+
+    def _keep(self, lease: Lease, backend: BaseLockBackend) -> None:
+        if lease.auto_renew:
+            renewer.add(lease, backend, self)
+        if self.reentrant:
+            remember(lease, backend)
+        self._lease, self._backend = lease, backend
 
     def _forget(self, lease: Lease) -> None:
         if self.reentrant:
@@ -257,15 +289,23 @@ class Handle:
         if lease.auto_renew:
             renewer.discard(lease)
         self._lease = self._backend = None
+        self._put_off = False
 
-    def _release(self) -> Steps[None]:
-        lease, backend = self._held(), self.backend
+    def _release(self, *, at_once: bool = False) -> Steps[None]:
+        lease = self._in_hand()
         if self.reentrant and not leave(lease):
             if self._again:
                 self._again -= 1
             else:
                 self._lease = self._backend = None
             return
+        if not (at_once or lease.lost) and gate.current().puts_off(self):
+            self._put_off = True
+            return
+        yield from self._give_up(lease)
+
+    def _give_up(self, lease: Lease) -> Steps[None]:
+        backend = self.backend
         if lease.auto_renew:
             renewer.discard(lease)  # before the release is sent, so nothing renews it afterwards
         try:
@@ -285,8 +325,32 @@ class Handle:
             held_for = monotonic() - self._acquired_at
             yield self._emit(signals.lock_released, backend, held_for=held_for)
 
+    def parts(self) -> list[Handle]:
+        """Return this handle where it holds its lock."""
+        return [] if self._lease is None else [self]
+
+    def confirm(self, parts: list[Handle]) -> Steps[None]:
+        """Ask the server whether the lock is still held. Raises ``LockLost``."""
+        if parts:
+            yield from self._ensure_held()
+
+    def finish(self, parts: list[Handle]) -> Steps[None]:
+        """Give the lock up; what goes wrong is logged, and tried again for as long as it helps."""
+        lease, backend = self._lease, self.backend
+        if not parts or lease is None:
+            return
+        try:
+            yield from self._give_up(lease)
+        except LockLost:
+            pass  # and logged when it was found
+        except LockError as error:
+            logger.warning("Lock %r could not be released yet, trying again: %s", self.name, error)
+            call = steps.Release(lease.name, lease.token, patient=False)
+            renewer.withdraw(call, backend, lease.remaining)
+            self._forget(lease)
+
     def _detach(self, seconds: float, metadata: Mapping[str, str] | None) -> Steps[str]:
-        lease = self._held()
+        lease = self._in_hand()
         if check_timeout(seconds, "seconds") is None:
             raise ValueError("A lock is detached for some seconds, for nobody could release it.")
         if lease.entries > 1:

@@ -40,6 +40,11 @@ class Request:
         self.lease_ms = self.PROBATION if timeout is None else milliseconds(timeout)
         self.sent = False  # and not taken back: the server may have carried it out, or do so yet
 
+    @property
+    def longest(self) -> float:
+        """Seconds after which a lock that was given for it has come free by itself."""
+        return math.inf if self.timeout is None else self.timeout
+
     def stand_in_line(self, now_ms: int | None) -> None:
         """Note the time (ms) of the server's clock from which on this request waits.
 

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
-import logging
-from collections.abc import Callable, Mapping
-from functools import wraps
-from types import TracebackType
-from typing import Any, Self, TypeVar, cast
+from collections.abc import Mapping
 
-from django_redis_lock.exceptions import LockError, LockNotAcquired
+from django_redis_lock.exceptions import LockNotAcquired
 from django_redis_lock.holding import DEFAULT, Default, Handle
+from django_redis_lock.managed import Managed
 from django_redis_lock.records import check_token_id
 
-logger = logging.getLogger("django_redis_lock")
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
-
-class Lock(Handle):
+class Lock(Handle, Managed):
     """A handle for one lock; held at most once at a time, by whoever calls ``acquire``.
 
     It is a context manager and a decorator, for synchronous and for asynchronous code, and can be
@@ -129,16 +122,6 @@ class Lock(Handle):
         """Ask the server whether anybody holds the lock. Raises ``LockUnavailable``."""
         return await self.backend.arun(self._locked())
 
-    def __enter__(self) -> Self:
-        if not self.acquire():
-            raise self._not_acquired()
-        return self
-
-    async def __aenter__(self) -> Self:
-        if not await self.aacquire():
-            raise self._not_acquired()
-        return self
-
     def _not_acquired(self) -> LockNotAcquired:
         wait = self.blocking_timeout
         tried = f"within {wait:g} s" if self.blocking and wait else "at once"
@@ -146,58 +129,3 @@ class Lock(Handle):
             f"Lock {self.name!r} could not be acquired {tried}; another holder has it.",
             name=self.name,
         )
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        try:
-            self.release()
-        except LockError as failure:
-            self._raise_unless_masking(failure, error)
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        try:
-            await self.arelease()
-        except LockError as failure:
-            self._raise_unless_masking(failure, error)
-
-    def _raise_unless_masking(self, failure: LockError, error: BaseException | None) -> None:
-        """Raise the failure of a release, unless that would hide the error of the body."""
-        if error is None:
-            raise failure
-        logger.warning("The release of lock %r failed after an error: %s", self.name, failure)
-
-    def __call__(self, function: Decorated) -> Decorated:
-        """Make every call of a function, synchronous or not, hold the lock while it runs.
-
-        Each call uses a handle of its own. Raises ``LockNotAcquired`` from the call when the wait
-        runs out, and ``TypeError`` at once for what does not run when it is called: a generator.
-        """
-        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            raise TypeError(
-                f"{function!r} is a generator, whose body runs after the call; take the lock "
-                f"inside of it with a with statement."
-            )
-        if inspect.iscoroutinefunction(function):
-
-            @wraps(function)
-            async def alocked(*args: Any, **kwargs: Any) -> Any:
-                async with self._fresh():
-                    return await function(*args, **kwargs)
-
-            return cast("Decorated", alocked)
-
-        @wraps(function)
-        def locked(*args: Any, **kwargs: Any) -> Any:
-            with self._fresh():
-                return function(*args, **kwargs)
-
-        return cast("Decorated", locked)

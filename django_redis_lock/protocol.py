@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 import random
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from enum import Enum, auto
 from time import monotonic
 from typing import Any
@@ -19,11 +19,13 @@ from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.lease import Lease, Request
 from django_redis_lock.steps import (
     Acquire,
+    AcquireMany,
     Call,
     Glance,
     Listen,
     Pause,
     Release,
+    ReleaseMany,
     Renew,
     Step,
     TakeOver,
@@ -286,6 +288,63 @@ def release(lease: Lease) -> Generator[Step, Any, bool]:
     return bool(answer) or (first is not None and first < lease.deadline)
 
 
+def acquire_many(requests: Sequence[Request]) -> Generator[Step, Any, list[Lease] | int]:
+    """Take all locks or none, waiting for none; return the leases, or the number of one held.
+
+    Interrupted, it withdraws the requests as ``acquire`` does.
+    """
+    try:
+        while True:
+            call = AcquireMany(requests)
+            answer = yield from ask(call)
+            if isinstance(answer, int):
+                for request in requests:
+                    request.sent = False
+                return answer - 1
+            numbers = zip(requests, answer[::2], answer[1::2], strict=True)
+            leases = [
+                request.granted(fence, call.sent_at + ms / 1000 if ms >= 0 else math.inf)
+                for request, fence, ms in numbers
+            ]
+            endless = [lease for lease in leases if lease.timeout is None]
+            if not endless or not (yield from set_leases(endless, [-1] * len(endless))):
+                return leases
+    except GeneratorExit:
+        raise
+    except BaseException as error:
+        if isinstance(error, LockError) and not error.name:
+            error.name = requests[0].name
+        with contextlib.suppress(LockError):
+            yield from ask(ReleaseMany([(item.name, item.token) for item in requests]))
+            for request in requests:
+                request.sent = False
+        raise
+
+
+def release_many(leases: Sequence[Lease]) -> Generator[Step, Any, list[bool]]:
+    """Release locks, as ``release`` does; return for each whether it was ours."""
+    call = ReleaseMany([(lease.name, lease.token) for lease in leases])
+    try:
+        answers = yield from ask(call)
+    except GeneratorExit:
+        raise
+    except BaseException as error:
+        for lease in leases:
+            if lease.release_sent_at is None:
+                lease.release_sent_at = call.first_sent_at
+        if not isinstance(error, LockError):  # interrupted or cancelled: see it through
+            with contextlib.suppress(LockError):
+                yield ReleaseMany(call.holds, patient=False)
+        raise
+    ours = []
+    for lease, answer in zip(leases, answers, strict=True):
+        first = lease.release_sent_at
+        if first is None and call.resent:
+            first = call.first_sent_at
+        ours.append(bool(answer) or (first is not None and first < lease.deadline))
+    return ours
+
+
 def detach(lease: Lease, call: TakeOver) -> Generator[Step, Any, bool]:
     """Put another token in the place of a lease's; return False when it was not ours any more.
 
@@ -299,7 +358,17 @@ def detach(lease: Lease, call: TakeOver) -> Generator[Step, Any, bool]:
 
 def set_lease(lease: Lease, lease_ms: int) -> Generator[Step, Any, bool]:
     """Set what is left of a lease (-1: no end, 0: only look); return False when it is lost."""
-    call = Renew([(lease.name, lease.token, lease_ms)])
-    (left_ms,) = yield from ask(call)
-    lease.version += 1
-    return lease.renewed(left_ms, call.sent_at)
+    return not (yield from set_leases([lease], [lease_ms]))
+
+
+def set_leases(
+    leases: Sequence[Lease], lease_ms: Sequence[int]
+) -> Generator[Step, Any, list[Lease]]:
+    """Set what is left of several leases, as ``set_lease`` does; return those that are lost."""
+    pairs = zip(leases, lease_ms, strict=True)
+    call = Renew([(lease.name, lease.token, ms) for lease, ms in pairs])
+    answers = yield from ask(call)
+    for lease, left_ms in zip(leases, answers, strict=True):
+        lease.version += 1
+        lease.renewed(left_ms, call.sent_at)
+    return [lease for lease in leases if lease.lost]

@@ -14,9 +14,10 @@ from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.identity import forget_after_fork
 from django_redis_lock.lease import Lease, milliseconds
 from django_redis_lock.protocol import ask
-from django_redis_lock.steps import NoteLosses, Release, Renew, Step
+from django_redis_lock.steps import NoteLosses, Release, ReleaseMany, Renew, Step
 
 logger = logging.getLogger("django_redis_lock")
+Withdrawing = Release | ReleaseMany | NoteLosses
 NOTE_FOR = 60.0
 """Seconds for which losses are sent to an audit that can't be reached."""
 
@@ -59,7 +60,7 @@ class Renewer:
         with self._condition:
             self._leases.pop(lease.token, None)
 
-    def withdraw(self, call: Release | NoteLosses, backend: Any, seconds: float) -> None:
+    def withdraw(self, call: Withdrawing, backend: Any, seconds: float) -> None:
         """Send a withdrawal until it arrives, or until what it is about has passed by itself.
 
         An entry of the audit that did not reach the server is sent in the same way.
@@ -221,7 +222,7 @@ class _Withdrawal:
 
     __slots__ = ("backend", "call", "due", "until")
 
-    def __init__(self, call: Release | NoteLosses, backend: Any, until: float) -> None:
+    def __init__(self, call: Withdrawing, backend: Any, until: float) -> None:
         self.call = call
         self.backend = backend
         self.until = until

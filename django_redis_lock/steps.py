@@ -68,6 +68,31 @@ class Release(Call):
         self.entry = entry
 
 
+class AcquireMany(Call):
+    """Take several locks or none, waiting for none; see ``acquire_many.lua`` for the answer."""
+
+    __slots__ = ("requests",)
+
+    def __init__(self, requests: Sequence[Request]) -> None:
+        super().__init__()
+        self.requests = requests
+
+    def sending(self) -> None:
+        for request in self.requests:
+            request.sent = True
+        super().sending()
+
+
+class ReleaseMany(Call):
+    """Release several locks, as (name, token); answers 1 or 0 for each."""
+
+    __slots__ = ("holds",)
+
+    def __init__(self, holds: Sequence[tuple[str, str]], *, patient: bool = True) -> None:
+        super().__init__(patient=patient)
+        self.holds = holds
+
+
 class TakeOver(Call):
     """Take the lock from the holder of a token, before all who wait; see ``take_over.lua``."""
 

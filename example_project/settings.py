@@ -21,6 +21,7 @@ INSTALLED_APPS = [
     "example_project.shop",
 ]
 MIDDLEWARE = [
+    "example_project.shop.csp.strict_csp",
     "django.middleware.security.SecurityMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.locale.LocaleMiddleware",

@@ -40,7 +40,7 @@ from django.dispatch import Signal
 from django.test import override_settings
 
 import django_redis_lock
-from django_redis_lock import exceptions, lock, locks, signals
+from django_redis_lock import exceptions, lock, lock_many, locks, signals
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.dummy import DummyLockBackend
 from django_redis_lock.backends.getset import GetSetLockBackend
@@ -54,6 +54,7 @@ from django_redis_lock.celery.options import ON_CONFLICT
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.handler import DEFAULT_BACKEND
 from django_redis_lock.holding import Default
+from django_redis_lock.views import locked
 from example_project.embedded import EmbeddedServer, free_port
 from tests.tools import ROOT, Background, counted, eventually, waiters
 
@@ -323,11 +324,18 @@ def test_the_options_and_their_defaults_are_those_of_the_code() -> None:
 
 
 @pytest.mark.parametrize(
-    ("page", "function"), [("locks.md", lock), ("celery.md", single_instance_task)]
+    ("page", "heading", "function"),
+    [
+        ("locks.md", "lock()", lock),
+        ("locks.md", "lock_many()", lock_many),
+        ("celery.md", "single_instance_task", single_instance_task),
+        ("views.md", "locked", locked),
+    ],
 )
-def test_the_arguments_and_their_defaults_are_those_of_the_code(page: str, function: Any) -> None:
+def test_the_arguments_and_their_defaults_are_those_of_the_code(
+    page: str, heading: str, function: Any
+) -> None:
     """The table of arguments is the signature of the function."""
-    heading = {"locks.md": "lock()", "celery.md": "single_instance_task"}[page]
     documented = [row[:2] for row in table(DOCS / "reference" / page, heading)]
     parameters = inspect.signature(function).parameters.values()
     assert documented == [[item.name, _documented_default(item.default)] for item in parameters]
@@ -484,6 +492,20 @@ def test_the_log_lines_of_tasks_are_those_of_the_code() -> None:
     assert {line.removeprefix(prefix) for line in told - without_values} == logged
     source = (PACKAGE / "celery/deaths.py").read_text()
     assert all(f'"{line}"' in source for line in without_values)
+
+
+def test_the_log_lines_of_views_are_those_of_the_code() -> None:
+    """The table of log lines of views has all of them, and nothing else."""
+    source = ast.parse((PACKAGE / "views.py").read_text())
+    logged = {
+        (node.func.attr.upper(), node.args[0].value)
+        for node in ast.walk(source)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and ast.unparse(node.func.value) == "logger"
+        and isinstance(node.args[0], ast.Constant)
+    }
+    assert {(level, line) for level, line in table(DOCS / "reference/views.md", "Log")} == logged
 
 
 def test_the_numbers_are_those_of_the_code() -> None:

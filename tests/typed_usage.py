@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from typing import assert_type
 
-from django_redis_lock import AuditEntry, Holder, Lock, Waiter, lock, locks
+from django_redis_lock import AuditEntry, Holder, Lock, LockGroup, Waiter, lock, lock_many, locks
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.celery import single_instance_task
 
@@ -27,6 +27,14 @@ async def asynchronous() -> None:
         assert_type(held, Lock)
         assert_type(await held.aowned(), bool)
     assert_type(locks["default"].aholders(), AsyncIterator[Holder])
+
+
+def several() -> None:
+    """Take several locks."""
+    with lock_many(["a", "b"], timeout=10) as group:
+        assert_type(group, LockGroup)
+        assert_type(group.fences, dict[str, int])
+        assert_type(group["a"], Lock)
 
 
 @lock("nightly")

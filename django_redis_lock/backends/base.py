@@ -45,6 +45,8 @@ class BaseLockBackend:
     """Whether ``take_over()`` and ``detach()`` pass a lock on."""
     supports_records: ClassVar[bool] = True
     """Whether the server knows who holds a lock, so that a ``Holder`` tells it."""
+    supports_many: bool = False
+    """Whether several locks can be taken, and released, in one call."""
     settings: ClassVar[Collection[str]] = (
         "BACKEND",
         "LOCATION",

@@ -20,6 +20,8 @@ class DummyLockBackend(BaseLockBackend):
     supports_passing: ClassVar[bool] = False
     supports_records: ClassVar[bool] = False
 
+    supports_many = True
+
     def configure(self, location: Any, options: dict[str, Any]) -> None:
         """Make the hub, at which nobody ever waits."""
         self.hub = Hub()
@@ -31,8 +33,13 @@ class DummyLockBackend(BaseLockBackend):
         match call:
             case steps.Acquire() | steps.TakeOver():
                 answer = time.time_ns() // 1000
+            case steps.AcquireMany(requests=requests):
+                fence = time.time_ns() // 1000
+                answer = [number for item in requests for number in (fence, item.lease_ms)]
             case steps.Release():
                 answer = 1
+            case steps.ReleaseMany(holds=holds):
+                answer = [1] * len(holds)
             case steps.Renew(leases=leases):
                 answer = [lease_ms or None for _, _, lease_ms in leases]
             case steps.Inspect(names=names):

@@ -27,6 +27,8 @@ class LocMemLockBackend(BaseLockBackend):
     locks of their own. Entries with the same LOCATION share their locks.
     """
 
+    supports_many = True
+
     def configure(self, location: Any, options: dict[str, Any]) -> None:
         """Find the store that LOCATION names."""
         with _opening:
@@ -145,6 +147,18 @@ class _Store:
                 queue.append(entry)
         return [0, held.ttl_ms, _clock_ms(), kind]
 
+    def _acquire_many(self, call: steps.AcquireMany, prefix: str) -> list[int] | int:
+        for number, request in enumerate(call.requests, 1):
+            key = prefix, request.name
+            if self._get(key) is not None or self._hand_over(key, ""):
+                return number
+        answer = []
+        for request in call.requests:
+            key = prefix, request.name
+            fence = self._give(key, request.token, request.lease_ms, request.record)
+            answer += [fence, request.lease_ms]
+        return answer
+
     def _take_over(self, call: steps.TakeOver, prefix: str) -> int | None:
         request = call.request
         key = prefix, request.name
@@ -167,6 +181,9 @@ class _Store:
             if not queue:
                 del self._queues[key]
         return 0
+
+    def _release_many(self, call: steps.ReleaseMany, prefix: str) -> list[int]:
+        return [self._release(steps.Release(*hold), prefix) for hold in call.holds]
 
     def _renew(self, call: steps.Renew, prefix: str) -> list[int]:
         left = []
@@ -235,8 +252,10 @@ class _Store:
 
     _operations: ClassVar[dict[type[Call], Callable[[Any, Any, str], Any]]] = {
         steps.Acquire: _acquire,
+        steps.AcquireMany: _acquire_many,
         steps.TakeOver: _take_over,
         steps.Release: _release,
+        steps.ReleaseMany: _release_many,
         steps.Renew: _renew,
         steps.Inspect: _inspect,
         steps.ForceRelease: _force_release,

@@ -37,6 +37,7 @@ class RedisLockBackend(BaseLockBackend):
     list, ``poll`` by looking. Whichever it is, they are served in the order in which they came.
     """
 
+    supports_many = True
     options: ClassVar[tuple[str, ...]] = ("WAIT", *POLL_OPTIONS)
 
     def configure(self, location: Any, options: dict[str, Any]) -> None:
@@ -59,6 +60,7 @@ class RedisLockBackend(BaseLockBackend):
             poll_options(self.alias, options),
         )
         self.hub = self._hubs[wait]
+        self.supports_many = wait != "poll"  # that takes a script
 
     def check(self) -> list[checks.CheckMessage]:
         """Return the system check messages about this entry."""
@@ -149,6 +151,25 @@ class RedisLockBackend(BaseLockBackend):
             call.channel,
         ]
 
+    def _encode_acquire_many(self, call: steps.AcquireMany) -> _Encoded:
+        args = []
+        for request in call.requests:
+            args += [request.token, str(request.lease_ms), request.record, request.name]
+        return self._keys_of_many([request.name for request in call.requests]), args
+
+    def _encode_release_many(self, call: steps.ReleaseMany) -> _Encoded:
+        names = [name for name, _ in call.holds]
+        return self._keys_of_many(names), [
+            item for name, token in call.holds for item in (token, name)
+        ]
+
+    def _keys_of_many(self, names: list[str]) -> list[str]:
+        first, *others = names
+        keys = self._keys(first)
+        for name in others:
+            keys += self._keys(name)[:2]
+        return keys
+
     def _encode_take_over(self, call: steps.TakeOver) -> _Encoded:
         request = call.request
         return self._keys(request.name), [
@@ -205,10 +226,12 @@ class RedisLockBackend(BaseLockBackend):
 
 
 def _answer(call: Call, answer: Any) -> Any:
+    return answer if isinstance(call, steps.Glance) else numbers(answer)
+
+
+def numbers(answer: Any) -> Any:
     """Return the numbers in an answer that is a text; one text is read faster than an array."""
-    if isinstance(answer, bytes) and not isinstance(call, steps.Glance):
-        return list(map(int, answer.split()))
-    return answer
+    return list(map(int, answer.split())) if isinstance(answer, bytes) else answer
 
 
 def _pairs(entry: Fields) -> list[str]:
@@ -219,8 +242,10 @@ _Encoded = tuple[list[str], list[str]]
 _Encoder = tuple[scripts.Script | scripts.Command, Callable[[Any, Any], _Encoded]]
 _ENCODERS: dict[type[Call], _Encoder] = {
     steps.Acquire: (scripts.ACQUIRE, RedisLockBackend._encode_acquire),
+    steps.AcquireMany: (scripts.ACQUIRE_MANY, RedisLockBackend._encode_acquire_many),
     steps.TakeOver: (scripts.TAKE_OVER, RedisLockBackend._encode_take_over),
     steps.Release: (scripts.RELEASE, RedisLockBackend._encode_release),
+    steps.ReleaseMany: (scripts.RELEASE_MANY, RedisLockBackend._encode_release_many),
     steps.Renew: (scripts.RENEW, RedisLockBackend._encode_renew),
     steps.Glance: (scripts.GET, RedisLockBackend._encode_glance),
     steps.Inspect: (scripts.INSPECT, RedisLockBackend._encode_inspect),

@@ -14,7 +14,7 @@ from redis.exceptions import ResponseError
 
 from django_redis_lock import quorum, steps
 from django_redis_lock.backends.base import BaseLockBackend, _Index
-from django_redis_lock.backends.redis import _numbers
+from django_redis_lock.backends.redis import numbers
 from django_redis_lock.backends.voters import (
     Admit,
     Clocks,
@@ -40,6 +40,7 @@ SPLIT_TRIES = 4
 """How often a vote is held again at once where callers came together and nobody got a majority."""
 OWED_FOR = 60.0
 """Seconds for which a server that can't be reached is tried with a release."""
+
 
 class _Hub(Hub):
     """Where waiters sleep between their looks; they stand in line to be seen, not to be called."""
@@ -188,7 +189,7 @@ class RedlockLockBackend(BaseLockBackend):
         for index, packed in enumerate(letters):
 
             def reply(answer: Any, index: int = index) -> None:
-                asked.take(index, _numbers(answer))
+                asked.take(index, numbers(answer))
 
             asked.letters.append(Letter(packed, reply, owed_until=owed_until))
         for server, letter in zip(self.servers, asked.letters, strict=True):

@@ -51,9 +51,12 @@ def _bulk(item: str) -> str:
 
 
 _COMMON = (files(__package__) / "common.lua").read_text(encoding="ascii")
+_MANY = (files(__package__) / "many.lua").read_text(encoding="ascii")
 
 ACQUIRE = Script("acquire", shared=_COMMON)
 RELEASE = Script("release", shared=_COMMON)
+ACQUIRE_MANY = Script("acquire_many", shared=_COMMON + _MANY)
+RELEASE_MANY = Script("release_many", shared=_COMMON + _MANY)
 TAKE_OVER = Script("take_over", shared=_COMMON)
 FORCE_RELEASE = Script("force_release", shared=_COMMON)
 RENEW = Script("renew", shared=_COMMON)

@@ -22,7 +22,10 @@ def main() -> int:
     parser.add_argument(
         "--once", action="store_true", help="exit with 0 when every figure is right, else with 1"
     )
-    once = parser.parse_args().once
+    parser.add_argument(
+        "--sale", action="store_true", help="only start the shop, with a product to sell"
+    )
+    wanted = parser.parse_args()
     signal.signal(signal.SIGTERM, _terminate)
     console = Console()
     if not console.is_terminal:
@@ -30,8 +33,10 @@ def main() -> int:
     try:
         console.print("Starting Valkey, the shop and a Celery worker ...")
         with running() as services:
-            right = _run_steps(console, services)
-            if not once:
+            right = wanted.sale or _run_steps(console, services)
+            if wanted.sale:
+                _add_product()
+            if not wanted.once:
                 _serve(console, services)
             return 0 if right else 1
     except (ServiceError, EmbeddedServerError) as error:
@@ -68,12 +73,22 @@ def _run_steps(console: Console, services: Services) -> bool:
     return all(figure.ok for figure in figures)
 
 
+def _add_product() -> None:
+    from example_project.shop.models import Product
+
+    Product.objects.create(name="Headphones", slug="headphones", stock=100, price="79.00")
+
+
 def _serve(console: Console, services: Services) -> None:
     """Print the addresses and wait for Ctrl-C, or for a service to end."""
     from django.contrib.auth import get_user_model
 
+    from example_project.shop.models import Product
+
     get_user_model().objects.create_superuser(ADMIN, password=ADMIN)
+    on_sale = Product.objects.get(slug="headphones")
     console.print(f"Shop    {services.address}", highlight=False)
+    console.print(f"Sale    {services.address}sale/{on_sale.pk}/", highlight=False)
     console.print(
         f"Admin   {services.address}admin/ (user {ADMIN}, password {ADMIN})", highlight=False
     )

@@ -15,9 +15,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from django_redis_lock import Holder, lock, locks
-from example_project.demo.buyers import Answer, rush
 from example_project.demo.report import Figure, Sighting, look
 from example_project.demo.services import HOST, PATIENCE_SECONDS, Services, wait_for
+from example_project.shop.buyers import Answer, rush
 from example_project.shop.models import Product
 from example_project.shop.tasks import CATALOGUE_ROWS, add_up, import_products
 
@@ -48,8 +48,8 @@ def flash_sale(services: Services, bars: Progress) -> Outcome:
     off = Product.objects.create(name="Desk lamp", slug="desk-lamp", stock=UNITS, price="39.90")
     on = Product.objects.create(name="Headphones", slug="headphones", stock=UNITS, price="79.00")
 
-    _sale(services, bars, off, "guard=off", "guard off")
-    answers, seen = _sale(services, bars, on, "guard=on", "guard on")
+    _sale(services, bars, off, "guard=none", "guard off")
+    answers, seen = _sale(services, bars, on, "guard=lock", "guard on")
 
     statuses = Counter(answer.status for answer in answers)
     sold, sold_out = statuses.pop(201, 0), statuses.pop(410, 0)

@@ -3,9 +3,11 @@
 from django.core.validators import MinValueValidator
 from django.db import models
 
+from django_redis_lock.fencing import Fenced
 
-class Product(models.Model):
-    """Something to sell, as long as there is stock."""
+
+class Product(Fenced):
+    """Something to sell, as long as there is stock; its row remembers the fence of who wrote it."""
 
     name = models.CharField(max_length=100)
     slug = models.SlugField(unique=True)

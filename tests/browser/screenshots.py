@@ -1,7 +1,7 @@
-"""Takes the pictures of the admin page for the documentation: ``make screenshots``.
+"""Takes the pictures for the documentation: ``make screenshots``.
 
-The shop runs as in the demo, with its web server; the holders are made up, so that the pictures
-show every kind of them.
+The shop runs as in the demo, with its web server. The sales are real; the holders on the admin page
+are made up, so that the pictures show every kind of them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import redis
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, sync_playwright
 
 from example_project.demo.services import Services, running
 from tests.browser.chromium import chromium_path
@@ -25,6 +25,11 @@ IMAGES = Path(__file__).parent.parent.parent / "docs" / "images"
 ADMIN = "ada"
 WIDE = {"width": 1440, "height": 720}
 NARROW = {"width": 390, "height": 780}
+SALE = {"width": 1180, "height": 1150}
+HALF_SOLD = """
+    () => document.querySelector('[data-field="waiters"]').textContent > 20
+        && document.querySelector('[data-field="orders"]').textContent >= 50
+"""
 
 IMPORT = {"auto_renew": True, "task_name": "shop.tasks.import_products", "thread": "MainThread"}
 REPORT = {"auto_renew": True, "task_name": "shop.tasks.nightly_report"}
@@ -77,7 +82,48 @@ def main() -> None:
             take_list(log_in(viewport=WIDE, locale="he"), "admin-list-rtl")
             take_lock(log_in(viewport=WIDE))
             take_confirmation(log_in(viewport=WIDE))
+        take_sales(browser, services)
         browser.close()
+
+
+def take_sales(browser: Browser, services: Services) -> None:
+    """Take pictures of a flash sale without a guard, with a lock while it lasts, and fenced."""
+    from example_project.shop.models import Product
+
+    product = Product.objects.create(name="Headphones", slug="headphones", stock=100, price=79)
+    address = f"{services.address}sale/{product.pk}/"
+
+    def look(**options: Any) -> Page:
+        page = browser.new_context(**options).new_page()
+        page.goto(address)
+        return page
+
+    page = look(viewport=SALE)
+    rush(page, "No guard").wait_for()
+    page.screenshot(path=IMAGES / "sale-none.png")
+    ended = rush(page, "Lock")
+    page.wait_for_function(HALF_SOLD)
+    page.screenshot(path=IMAGES / "sale-running.png")
+    ended.wait_for()
+    page.get_by_role("checkbox").check()
+    rush(page, "Lock, one stalls").wait_for()
+    page.screenshot(path=IMAGES / "sale-stall.png")
+    rush(page, "Lock with fencing, one stalls").wait_for()
+    page.context.close()
+    dark = look(viewport=SALE, color_scheme="dark")
+    dark.locator("#chart polyline").first.wait_for()
+    take(dark, "sale-dark")
+    narrow = look(viewport=NARROW, device_scale_factor=2, color_scheme="dark")
+    narrow.locator("#chart polyline").first.wait_for()
+    take(narrow, "sale-narrow", whole=True)
+
+
+def rush(page: Page, label: str) -> Locator:
+    """Start a rush; return what is there once it has ended."""
+    page.get_by_role("radio", name=label.partition(",")[0], exact=True).check()
+    page.get_by_role("button", name="Start the rush").click()
+    ended = page.locator("#verdict:is([data-kind=good], [data-kind=bad])")
+    return ended.filter(has_text=f"{label}: ")
 
 
 @contextmanager

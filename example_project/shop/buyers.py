@@ -3,7 +3,7 @@
 import http.client
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from urllib.parse import urlencode
 
@@ -24,10 +24,15 @@ class Answer:
     status: int
 
 
-def rush(host: str, port: int, path: str, count: int) -> Iterator[Opened | Answer]:
-    """Let `count` buyers open the page, then post to `path` at once; yield what happens."""
+def rush(
+    host: str, port: int, path: str, count: int, before: Callable[[], None] | None = None
+) -> Iterator[Opened | Answer]:
+    """Let `count` buyers open the page, then post to `path` at once; yield what happens.
+
+    `before` is called when all have the page open.
+    """
     events: queue.SimpleQueue[Opened | Answer] = queue.SimpleQueue()
-    everybody_ready = threading.Barrier(count)
+    everybody_ready = threading.Barrier(count, before)
 
     def buy(buyer: str) -> None:
         connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_SECONDS)
@@ -51,6 +56,17 @@ def rush(host: str, port: int, path: str, count: int) -> Iterator[Opened | Answe
         event = events.get(timeout=2 * TIMEOUT_SECONDS)
         answered += isinstance(event, Answer)
         yield event
+
+
+def buy_one(host: str, port: int, path: str, buyer: str) -> int:
+    """Let one buyer open the page and post to `path`; return the status, or `NO_ANSWER`."""
+    connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_SECONDS)
+    try:
+        return _post(connection, path, {"buyer": buyer}, _open_page(connection))
+    except (OSError, http.client.HTTPException):
+        return NO_ANSWER
+    finally:
+        connection.close()
 
 
 def _open_page(connection: http.client.HTTPConnection) -> dict[str, str]:

@@ -1,0 +1,61 @@
+"""The shop's database as the load run sees it: over a connection of its own, without Django."""
+
+import sqlite3
+from pathlib import Path
+from typing import Any, Self
+
+OWN = "load-run"
+"""The name under which the run itself is connected, so that it is left out of its counts."""
+
+
+class Shelf:
+    """Puts products on the shelf and counts what became of them."""
+
+    def __init__(self, connection: Any, mark: str) -> None:
+        self._connection = connection
+        self._mark = mark  # how a parameter is written in SQL
+
+    @classmethod
+    def on_postgresql(cls, url: str) -> Self:
+        """Connect to a PostgreSQL server."""
+        import psycopg
+
+        return cls(psycopg.connect(url, autocommit=True, application_name=OWN), "%s")
+
+    @classmethod
+    def in_sqlite(cls, path: Path) -> Self:
+        """Open an SQLite file."""
+        return cls(sqlite3.connect(path, timeout=30, isolation_level=None), "?")
+
+    def close(self) -> None:
+        """Let go of the database."""
+        self._connection.close()
+
+    def put(self, products: int, stock: int) -> list[int]:
+        """Add so many products with so much stock; return their numbers."""
+        sql = "INSERT INTO shop_product (stock, fence) VALUES (?, 0) RETURNING id"
+        return [self._ask(sql, stock)[0][0] for _ in range(products)]
+
+    def orders(self, products: list[int]) -> int:
+        """Return how many orders there are for some products."""
+        return self._sum("SELECT count(*) FROM shop_order WHERE product_id = ?", products)
+
+    def left(self, products: list[int]) -> int:
+        """Return how many units of some products are on the shelf."""
+        return self._sum("SELECT stock FROM shop_product WHERE id = ?", products)
+
+    def connections(self) -> int:
+        """Return how many connections the shop has to a PostgreSQL server."""
+        sql = (
+            "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' "
+            "AND application_name <> ?"
+        )
+        return int(self._ask(sql, OWN)[0][0])
+
+    def _sum(self, sql: str, products: list[int]) -> int:
+        return sum(int(self._ask(sql, product)[0][0]) for product in products)
+
+    def _ask(self, sql: str, parameter: Any) -> list[Any]:
+        cursor = self._connection.execute(sql.replace("?", self._mark), (parameter,))
+        found: list[Any] = cursor.fetchall()
+        return found

@@ -1,0 +1,23 @@
+"""What is sold, and to whom."""
+
+from django.db import models
+
+
+class Product(models.Model):
+    """Something to sell, as long as there is stock."""
+
+    stock = models.IntegerField()
+    fence = models.BigIntegerField(default=0)
+
+    def __str__(self) -> str:
+        return f"product {self.pk}"
+
+
+class Order(models.Model):
+    """One unit of a product, sold."""
+
+    product = models.ForeignKey(Product, on_delete=models.CASCADE)
+    buyer = models.CharField(max_length=100)
+
+    def __str__(self) -> str:
+        return f"product {self.product_id} for {self.buyer}"

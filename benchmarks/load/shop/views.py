@@ -1,0 +1,76 @@
+"""The view under load: the same for every guard."""
+
+import os
+import time
+from pathlib import Path
+
+from django.conf import settings
+from django.db import transaction
+from django.http import HttpRequest, JsonResponse
+from django.views.decorators.csrf import csrf_exempt
+from django.views.decorators.http import require_POST
+
+from benchmarks.load.shop.guards import GUARDS, REFUSALS, Guard
+from benchmarks.load.shop.models import Order, Product
+from benchmarks.load.shop.names import REFUSED, SOLD, SOLD_OUT, UNPAID
+
+
+class SoldOutError(Exception):
+    """There was no unit left when the stock was read."""
+
+
+class PaidForNothingError(Exception):
+    """There was no unit left when the stock was written; whoever paid wants the money back."""
+
+
+@csrf_exempt
+@require_POST
+def buy(request: HttpRequest, guard: str, product_id: int, payment: str) -> JsonResponse:
+    """Sell one unit."""
+    if payment == "held":
+        _arrive()
+    try:
+        order = sell(GUARDS[guard], product_id, request.headers["X-Buyer"], payment)
+    except SoldOutError:
+        return JsonResponse({"error": "sold out"}, status=SOLD_OUT)
+    except PaidForNothingError:
+        return JsonResponse({"error": "sold out, your money comes back"}, status=UNPAID)
+    except REFUSALS:
+        return JsonResponse({"error": "busy, try again"}, status=REFUSED)
+    return JsonResponse({"order": order.pk}, status=SOLD)
+
+
+def show(_request: HttpRequest, product_id: int) -> JsonResponse:
+    """Tell the stock: one read, for somebody who only looks."""
+    return JsonResponse({"stock": Product.objects.get(pk=product_id).stock})
+
+
+def sell(guard: Guard, product_id: int, buyer: str, payment: str) -> Order:
+    """Read the stock, take the payment, write the stock and the order."""
+    with guard.around(product_id) as held:
+        product = guard.read(product_id)
+        if product.stock < 1:
+            raise SoldOutError
+        take_payment(payment)
+        with transaction.atomic(savepoint=False):
+            if not guard.write(product, held):
+                raise PaidForNothingError
+            return Order.objects.create(product=product, buyer=buyer)
+
+
+def take_payment(payment: str) -> None:
+    """Stand in for the call of a payment service: none, one of 5 ms, or one that hangs for now."""
+    if payment == "slow":
+        time.sleep(settings.PAYMENT_SECONDS)
+    elif payment == "held":
+        hold = Path(settings.STAGE["hold"])
+        while hold.exists():
+            time.sleep(0.01)
+
+
+def _arrive() -> None:
+    """Leave word that one more request is about to take its guard."""
+    # One byte at the end of a file is written whole, whichever process writes it.
+    file = os.open(settings.STAGE["arrivals"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(file, b".")
+    os.close(file)

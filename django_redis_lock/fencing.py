@@ -1,0 +1,228 @@
+"""Rows that take no writes from a holder that has been succeeded, whatever it believes.
+
+Each row keeps the highest fence that has written it. A write under a lower one changes nothing; it
+is told from any other in the ``UPDATE`` itself, so that no time lies between the look and the write
+(Kleppmann, "How to do distributed locking", 2016).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Self
+
+from django.db import connections, models, transaction
+from django.db.models.query import ModelIterable
+
+from django_redis_lock.exceptions import StaleFence
+from django_redis_lock.lock import Lock
+
+
+class _Guard:
+    """The fence that writes carry, and the lock that it is of."""
+
+    __slots__ = ("fence", "name")
+
+    def __init__(self, held: Lock | int) -> None:
+        if isinstance(held, bool) or not isinstance(held, Lock | int):
+            raise TypeError(
+                f"A row is fenced by a lock that is held, or by its fence; not {held!r}."
+            )
+        self.name = "" if isinstance(held, int) else held.name
+        self.fence = held if isinstance(held, int) else held.fence
+
+    def raise_if_stale(self, rows: models.QuerySet[Any, Any]) -> None:
+        """Raise ``StaleFence`` where one of the rows was written under a higher fence."""
+        if rows.filter(fence__gt=self.fence).exists():
+            by = f"lock {self.name!r}" if self.name else "a lock"
+            raise StaleFence(
+                f"A later holder of {by} has written here: fence {self.fence} is out of date.",
+                name=self.name,
+                fence=self.fence,
+            )
+
+
+class _FencedIterable(ModelIterable):  # type: ignore[type-arg]
+    """Model instances that are saved under the fence of their query."""
+
+    def __iter__(self) -> Iterator[Any]:
+        queryset: Any = self.queryset
+        for instance in super().__iter__():
+            instance._guard = queryset._guard
+            yield instance
+
+
+class FencedQuerySet(models.QuerySet[Any, Any]):
+    """A queryset that can write under a fence."""
+
+    _guard: _Guard | None = None
+
+    def fenced(self, held: Lock | int) -> Self:
+        """Return a queryset whose writes carry the fence of a lock, or the fence that is given.
+
+        ``update()`` writes the rows whose stored fence is not higher, and stores this one; rows
+        with a higher one stay as they are. It is one ``UPDATE``; only where that wrote nothing a
+        query tells whether there was nothing to write, and 0 is returned, or whether a later holder
+        was here, and ``StaleFence`` is raised. Instances that it yields are saved in the same way,
+        and ``create()`` stores the fence.
+
+        Raises ``LockNotOwned`` for a lock that is not held, and ``TypeError`` for a model whose
+        fields lie in several tables.
+        """
+        parents = self.model._meta.concrete_model._meta.parents
+        if parents:
+            raise TypeError(
+                f"{self.model.__name__} keeps its fields in more than one table, which no single "
+                f"UPDATE can fence. Let it inherit from abstract models."
+            )
+        fenced = self.all()
+        fenced._guard = _Guard(held)
+        if fenced._iterable_class is ModelIterable:
+            fenced._iterable_class = _FencedIterable
+        return fenced
+
+    def _clone(self) -> Self:
+        clone: Self = super()._clone()  # type: ignore[misc]
+        clone._guard = self._guard
+        return clone
+
+    def update(self, **values: Any) -> int:
+        """Write values into all rows, and return how many there were; see ``fenced``."""
+        if self._guard is None:
+            return super().update(**values)
+        self._for_write = True
+        rows = self.using(self.db)._in_one_table().filter(fence__lte=self._guard.fence)
+        written = super(FencedQuerySet, rows).update(**{**values, "fence": self._guard.fence})
+        self._result_cache = None
+        if not written:
+            self._guard.raise_if_stale(self.using(self.db))
+        return written
+
+    def _in_one_table(self) -> Self:
+        """Return the same rows without joins.
+
+        Django would move all conditions into a subquery otherwise, and a database that has waited
+        for another's write looks at those of the ``UPDATE`` itself once more, and at no others.
+        """
+        self.query.get_initial_alias()
+        if self.query.count_active_tables() == 1:
+            return self
+        keys: Any = self.order_by().values("pk")
+        if not connections[self.db].features.update_can_self_select:
+            keys = list(keys.values_list("pk", flat=True))
+        rows = type(self)(self.model, using=self.db).filter(pk__in=keys)
+        rows._guard = self._guard
+        return rows
+
+    def bulk_update(self, objs: Iterable[Any], fields: Any, batch_size: int | None = None) -> int:
+        """Write fields of many objects; see ``fenced``. Where one is stale none is written."""
+        if self._guard is None:
+            return super().bulk_update(objs, fields, batch_size)
+        objs = tuple(objs)
+        self._for_write = True
+        with transaction.atomic(using=self.db):
+            written = super().bulk_update(objs, fields, batch_size)
+            if written < len(objs):
+                self._guard.raise_if_stale(self.using(self.db).filter(pk__in=[o.pk for o in objs]))
+        return written
+
+    def create(self, **values: Any) -> Any:
+        """Make a row, which carries the fence from the beginning."""
+        if self._guard is None:
+            return super().create(**values)
+        instance = super().create(**{**values, "fence": self._guard.fence})
+        instance._guard = self._guard
+        return instance
+
+    def bulk_create(self, *args: Any, **options: Any) -> list[Any]:
+        """Make many rows; not under a fence."""
+        self._refuse_fenced("bulk_create")
+        return super().bulk_create(*args, **options)
+
+    def get_or_create(self, *args: Any, **options: Any) -> tuple[Any, bool]:
+        """Find a row or make it; not under a fence."""
+        self._refuse_fenced("get_or_create")
+        return super().get_or_create(*args, **options)
+
+    def update_or_create(self, *args: Any, **options: Any) -> tuple[Any, bool]:
+        """Write a row or make it; not under a fence."""
+        self._refuse_fenced("update_or_create")
+        return super().update_or_create(*args, **options)
+
+    def delete(self) -> tuple[int, dict[str, int]]:
+        """Delete the rows; not under a fence."""
+        self._refuse_fenced("delete")
+        return super().delete()
+
+    delete.alters_data = True  # type: ignore[attr-defined] # as Django has it: not from templates
+    delete.queryset_only = True  # type: ignore[attr-defined] # and not on the manager
+
+    def _refuse_fenced(self, what: str) -> None:
+        if self._guard is not None:
+            raise _refusal(what)
+
+
+def _refusal(what: str) -> TypeError:
+    return TypeError(
+        f"{what}() can't be fenced. Use update(), bulk_update(), create(), or save() of an "
+        f"instance; in place of a deletion mark the row, for its fence would go with it."
+    )
+
+
+class Fenced(models.Model):
+    """A model whose rows remember the highest fence that has written them.
+
+    Inherit from it, and write under a lock with ``Product.objects.fenced(held)`` or
+    ``product.fenced(held).save()``. A manager of your own is made of ``FencedQuerySet``. Writes
+    without a fence go through, and leave the stored one alone.
+    """
+
+    fence: models.BigIntegerField[int, int] = models.BigIntegerField(
+        default=0, db_default=0, editable=False
+    )
+
+    objects = FencedQuerySet.as_manager()
+
+    _guard: _Guard | None = None
+
+    class Meta:
+        abstract = True
+
+    def fenced(self, held: Lock | int) -> Self:
+        """Let this instance be saved under the fence of a lock, or a given one; return it.
+
+        ``save()`` raises ``StaleFence`` then where a later holder has written the row.
+        """
+        rows: Any = FencedQuerySet(type(self)).fenced(held)
+        self._guard = rows._guard
+        return self
+
+    def save_base(self, *args: Any, **options: Any) -> None:
+        """Write the instance; under its fence, if it has one."""
+        if self._guard is None:
+            super().save_base(*args, **options)
+            return
+        before, self.fence = self.fence, self._guard.fence
+        if options.get("update_fields") is not None:
+            options["update_fields"] = {*options["update_fields"], "fence"}
+        elif not self._state.adding and not options.get("force_insert"):
+            options["force_update"] = True  # a row that was deleted meanwhile is not made again
+        try:
+            super().save_base(*args, **options)
+        except BaseException:
+            self.fence = before
+            raise
+
+    def _do_update(self, base_qs: Any, *args: Any, **options: Any) -> Any:
+        if self._guard is None:
+            return super()._do_update(base_qs, *args, **options)
+        rows = base_qs.filter(fence__lte=self._guard.fence)
+        updated = super()._do_update(rows, *args, **options)
+        if not updated:
+            self._guard.raise_if_stale(base_qs.filter(pk=self.pk))
+        return updated
+
+    def delete(self, *args: Any, **options: Any) -> tuple[int, dict[str, int]]:
+        """Delete the row; not under a fence."""
+        if self._guard is not None:
+            raise _refusal("delete")
+        return super().delete(*args, **options)

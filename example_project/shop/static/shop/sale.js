@@ -1,0 +1,151 @@
+/* Keeps the page of a flash sale up to date, and starts rushes. In a hidden tab it does nothing. */
+"use strict";
+{
+    const LONGEST_LINE = 60;
+    const page = document.getElementById("sale");
+    const form = document.getElementById("rush");
+    const button = form.querySelector("button");
+    const verdict = document.getElementById("verdict");
+    const figure = document.getElementById("chart");
+    const chart = new window.SaleChart(figure.querySelector("svg"));
+    let news = null;
+    let shownResults = "";
+    let said = false; // a refusal is shown, until there is a rush to speak of
+
+    function write(field, text) {
+        const node = page.querySelector(`[data-field="${field}"]`);
+        if (node.textContent !== String(text)) {
+            node.textContent = text;
+        }
+    }
+
+    function mark(name, kind) {
+        page.querySelector(`[data-figure="${name}"]`).dataset.kind = kind;
+    }
+
+    function tell(text, kind = "") {
+        if (verdict.textContent !== text) {
+            verdict.textContent = text;
+        }
+        verdict.dataset.kind = kind;
+    }
+
+    function judge({ rush, orders, stock }) {
+        const { plan, answers } = rush;
+        const units = plan.units;
+        if (rush.running) {
+            tell(`${plan.label}: ${plan.buyers} buyers want ${units} units.`);
+        } else if (rush.oversold) {
+            tell(`${plan.label}: oversold by ${rush.oversold}. There are ${orders} orders for ${units} ` +
+                `units, and the shop still counts ${stock} in stock.`, "bad");
+        } else if (stock !== units - orders) {
+            tell(`${plan.label}: wrong. There are ${orders} orders for ${units} units, but the shop ` +
+                `counts ${stock} in stock.`, "bad");
+        } else {
+            const out = answers.sold_out ? ` ${answers.sold_out} buyers were told that it is sold out.` : "";
+            tell(`${plan.label}: sold what was there and no more, ${orders} orders for ${units} units.${out}`,
+                "good");
+        }
+    }
+
+    function showLine(count) {
+        const line = page.querySelector("[data-line]");
+        const wanted = Math.min(count, LONGEST_LINE);
+        while (line.childElementCount > wanted) {
+            line.lastElementChild.remove();
+        }
+        while (line.childElementCount < wanted) {
+            line.append(document.createElement("i"));
+        }
+        write("in-line", count);
+    }
+
+    function showResults(results) {
+        const wanted = JSON.stringify(results);
+        if (wanted === shownResults) {
+            return;
+        }
+        shownResults = wanted;
+        const rows = results.map((each) => {
+            const row = document.createElement("tr");
+            const head = document.createElement("th");
+            head.scope = "row";
+            head.textContent = each.plan.label;
+            row.append(head);
+            const figures = [each.plan.buyers, each.plan.units, each.orders, each.oversold, each.seconds.toFixed(1)];
+            for (const [place, text] of figures.entries()) {
+                const cell = document.createElement("td");
+                cell.className = place === 3 && each.oversold ? "number bad" : "number";
+                cell.textContent = text;
+                row.append(cell);
+            }
+            return row;
+        });
+        if (rows.length) {
+            document.getElementById("results").replaceChildren(...rows);
+        }
+    }
+
+    function show(state) {
+        for (const field of ["units", "orders", "oversold", "stock", "waiters"]) {
+            write(field, state[field]);
+        }
+        const wrong = state.rush && !state.rush.running && state.stock !== state.units - state.orders;
+        mark("orders", state.oversold ? "bad" : state.orders && state.orders === state.units ? "good" : "");
+        mark("oversold", state.oversold ? "bad" : "");
+        mark("stock", wrong ? "bad" : "");
+        if (state.available) {
+            write("holder", state.holder ? state.holder.who : "nobody");
+        } else {
+            write("holder", "the lock server can't be asked");
+        }
+        write("fence", state.holder && state.holder.fence ? state.holder.fence : "–");
+        showLine(state.waiters);
+        const running = Boolean(state.rush && state.rush.running);
+        button.disabled = running;
+        button.textContent = running ? "The rush is on" : "Start the rush";
+        if (state.rush) {
+            said = said && !running;
+            figure.hidden = false;
+            chart.show(state.rush);
+            showResults(state.results);
+            if (!said) {
+                judge(state);
+            }
+        }
+    }
+
+    function listen() {
+        if (news) {
+            news.close();
+            news = null;
+        }
+        if (!document.hidden) {
+            news = new EventSource(page.dataset.news);
+            news.addEventListener("message", (event) => show(JSON.parse(event.data)));
+        }
+    }
+
+    form.addEventListener("submit", async (event) => {
+        event.preventDefault();
+        button.disabled = true;
+        try {
+            const answer = await fetch(form.action, {
+                method: "POST",
+                body: new FormData(form),
+                headers: { Accept: "application/json" },
+            });
+            said = !answer.ok;
+            if (said) {
+                const { detail } = await answer.json();
+                tell(detail, "bad");
+            }
+        } catch {
+            said = true;
+            tell("The shop does not answer.", "bad");
+        }
+        button.disabled = false;
+    });
+    document.addEventListener("visibilitychange", listen);
+    listen();
+}

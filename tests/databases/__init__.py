@@ -1,0 +1,1 @@
+"""Tests that need a PostgreSQL server on the machine: make databases."""

@@ -1,0 +1,63 @@
+"""The PostgreSQL server that these tests and the load runs start."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from example_project.postgres import Postgres, PostgresError
+from tests.test_embedded import alive
+from tests.tools import ROOT, eventually
+
+
+def test_it_takes_clients_and_settings() -> None:
+    """A started server lets clients in, is set as it was told to be, and is gone after the stop."""
+    with Postgres(max_connections=17) as server:
+        directory = server.directory
+        with psycopg.connect(server.url) as connection:
+            assert connection.execute("SHOW max_connections").fetchone() == ("17",)
+    assert not directory.exists()
+
+
+def test_stop_does_not_wait_for_clients() -> None:
+    """A client that forgot to leave does not hold up the stop."""
+    with Postgres() as server:
+        connection = psycopg.connect(server.url)
+    with pytest.raises(psycopg.OperationalError):
+        connection.execute("SELECT 1")
+    connection.close()
+
+
+def test_bad_configuration_shows_the_log() -> None:
+    """A server that does not start says why."""
+    with pytest.raises(PostgresError, match="no_such_setting"):
+        Postgres(no_such_setting=1).start()
+
+
+def test_server_dies_with_its_parent() -> None:
+    """A killed parent leaves neither the server nor its directory behind."""
+    program = (
+        "import sys; from example_project.postgres import Postgres\n"
+        "server = Postgres(); server.start()\n"
+        "print(server.pid, server.directory, flush=True); sys.stdin.read()"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
+    assert parent.stdout is not None
+    pid, directory = parent.stdout.readline().split()
+    assert alive(int(pid))
+    os.kill(parent.pid, signal.SIGKILL)
+    parent.communicate()
+    eventually(lambda: not alive(int(pid)))
+    eventually(lambda: not Path(directory).exists())

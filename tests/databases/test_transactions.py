@@ -1,0 +1,53 @@
+"""Locks in transactions on PostgreSQL."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from django.db import Error, connections
+from django.db.transaction import atomic
+
+from django_redis_lock import lock
+from example_project.postgres import Postgres
+from tests.databases.conftest import DATABASES
+from tests.transactions import TransactionContract, aliases, is_held, sell, units
+
+
+class TestOnPostgreSQL(TransactionContract):
+    """Transactions on two databases of a PostgreSQL."""
+
+    @pytest.fixture
+    def databases(self, postgres: Postgres, django_db_blocker: Any) -> Iterator[None]:
+        """Two databases with a table each."""
+        entries = {alias: postgres.settings(NAME=alias, OPTIONS={}) for alias in DATABASES}
+        with django_db_blocker.unblock(), aliases(entries):
+            yield
+
+    def test_connection_that_breaks(self, postgres: Postgres, name: str) -> None:
+        """Where the server ends the connection the lock is given up, and nothing was written."""
+        with contextlib.suppress(Error), atomic("first"):
+            with lock(name):
+                sell()
+            with connections["first"].cursor() as cursor:
+                cursor.execute("SELECT pg_backend_pid()")
+                (pid,) = cursor.fetchone()
+            with psycopg.connect(postgres.url) as admin:
+                admin.execute("SELECT pg_terminate_backend(%s, 10000)", [pid])
+            assert is_held(name)
+        assert not is_held(name)
+        assert units() == 10
+
+    def test_statement_that_fails(self, name: str) -> None:
+        """A transaction that the database has given up is rolled back, and then the lock goes."""
+        with contextlib.suppress(Error), atomic("first"):
+            with lock(name):
+                sell()
+                with contextlib.suppress(Error), connections["first"].cursor() as cursor:
+                    cursor.execute("SELECT nonsense")
+            assert is_held(name)
+        assert not is_held(name)
+        assert units() == 10

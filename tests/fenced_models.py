@@ -1,0 +1,45 @@
+"""Models whose rows are fenced; the tests make their tables themselves."""
+
+from __future__ import annotations
+
+from django.db import models
+
+from django_redis_lock.fencing import Fenced
+
+
+class Shop(models.Model):
+    """Who sells."""
+
+    name = models.CharField(max_length=50)
+
+    class Meta:
+        app_label = "tests"
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Product(Fenced):
+    """What is sold."""
+
+    shop = models.ForeignKey(Shop, on_delete=models.CASCADE, related_name="products")
+    stock = models.IntegerField()
+    label = models.CharField(max_length=50, default="")
+
+    class Meta:
+        app_label = "tests"
+
+    def __str__(self) -> str:
+        return f"{self.pk}: {self.stock}"
+
+
+class Offer(Product):
+    """A product with fields in a second table."""
+
+    discount = models.IntegerField()
+
+    class Meta:
+        app_label = "tests"
+
+
+TABLES = (Shop, Product)

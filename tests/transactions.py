@@ -1,0 +1,553 @@
+"""What a lock promises in a database transaction, whichever database; a test class each extends it.
+
+The fixture ``databases`` gives two aliases, ``first`` and ``second``, each with a table ``stock``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import unittest
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from asgiref.sync import sync_to_async
+from django.db import DatabaseError, IntegrityError, connections
+from django.db.transaction import atomic, on_commit
+from django.http import HttpRequest, HttpResponse
+from django.test import Client, TestCase, override_settings
+from django.urls import path
+
+from django_redis_lock import gate, lock, locks
+from django_redis_lock.exceptions import LockLost, LockNotOwned, LockUnavailable
+from example_project.embedded import EmbeddedServer
+from tests.tools import Background, Child, eventually, waiters
+
+SCHEMA = (
+    "DROP TABLE IF EXISTS sale",
+    "DROP TABLE IF EXISTS stock",
+    "CREATE TABLE stock (id integer PRIMARY KEY, units integer NOT NULL)",
+    "INSERT INTO stock VALUES (1, 10)",
+    """CREATE TABLE sale (
+        stock_id integer REFERENCES stock (id) DEFERRABLE INITIALLY DEFERRED)""",
+)
+
+
+@contextlib.contextmanager
+def aliases(settings: dict[str, dict[str, Any]]) -> Iterator[None]:
+    """Add databases to those that Django knows, by alias, and put the tables into them anew."""
+    for alias, entry in settings.items():
+        connections.settings[alias] = {**connections.settings["default"], **entry}
+        for statement in SCHEMA:
+            execute(alias, statement)
+    try:
+        yield
+    finally:
+        for alias in settings:
+            forget_connection(alias)
+            del connections.settings[alias]
+
+
+def forget_connection(alias: str) -> None:
+    """Close this thread's connection; the next one is of the settings of the day."""
+    connections[alias].close()
+    del connections[alias]
+
+
+def execute(alias: str, statement: str) -> None:
+    """Execute a statement."""
+    with connections[alias].cursor() as cursor:
+        cursor.execute(statement)
+
+
+def sell(alias: str = "first") -> None:
+    """Take a unit from the stock."""
+    execute(alias, "UPDATE stock SET units = units - 1")
+
+
+def units(alias: str = "first") -> int:
+    """Return how many there are, as this thread's connection sees it."""
+    with connections[alias].cursor() as cursor:
+        cursor.execute("SELECT units FROM stock")
+        return int(cursor.fetchone()[0])
+
+
+def units_for_others(alias: str = "first") -> int:
+    """Return how many there are for another connection."""
+
+    def look() -> int:
+        try:
+            return units(alias)
+        finally:
+            forget_connection(alias)
+
+    return int(Background(look).outcome())
+
+
+def is_held(name: str) -> bool:
+    """Whether anybody holds the lock."""
+    return locks["default"].holder(name) is not None
+
+
+@pytest.mark.usefixtures("server", "databases")
+class TransactionContract:
+    """Where a lock ends that is released inside of a transaction."""
+
+    def test_release_waits_for_the_commit(self, name: str) -> None:
+        """The lock is held until the transaction has committed, and is free then."""
+        with atomic("first"):
+            with lock(name) as held:
+                sell()
+            assert is_held(name)
+            assert units_for_others() == 10
+        assert not is_held(name)
+        assert held.remaining == 0.0
+        assert units_for_others() == 9
+
+    @pytest.mark.parametrize("how", ["_commit", "_rollback"])
+    def test_release_comes_after_the_end(
+        self, name: str, how: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """When the database has just ended the transaction the lock is still held."""
+        seen = []
+        kind = type(connections["first"])
+        end = getattr(kind, how)
+
+        def watched(connection: Any) -> None:
+            end(connection)
+            seen.append(is_held(name))
+
+        monkeypatch.setattr(kind, how, watched)
+        with contextlib.suppress(KeyError), atomic("first"):
+            with lock(name):
+                sell()
+            if how == "_rollback":
+                raise KeyError
+        assert seen == [True]
+        assert not is_held(name)
+
+    def test_next_holder_sees_what_the_one_before_wrote(self, name: str) -> None:
+        """Whoever waits for the lock gets it when the row is there to be read."""
+
+        def next_holder() -> int:
+            try:
+                with lock(name):
+                    return units()
+            finally:
+                forget_connection("first")
+
+        with atomic("first"):
+            with lock(name):
+                sell()
+                waiter = Background(next_holder)
+                eventually(lambda: waiters(name) == 1)
+            assert waiters(name) == 1
+        assert waiter.outcome() == 9
+
+    def test_release_waits_for_the_rollback(self, name: str) -> None:
+        """After an exception the lock is given up when the transaction has been rolled back."""
+        with pytest.raises(KeyError), atomic("first"):
+            with pytest.raises(ZeroDivisionError), lock(name):
+                sell()
+                raise ZeroDivisionError
+            assert is_held(name)
+            raise KeyError
+        assert not is_held(name)
+        assert units() == 10
+
+    def test_release_waits_for_the_outermost_block(self, name: str) -> None:
+        """Neither a nested block's end nor its rollback gives the lock up, or forgets to."""
+        with atomic("first"):
+            with atomic("first"), lock(name):
+                sell()
+            assert is_held(name)
+            with contextlib.suppress(KeyError), atomic("first"):
+                with lock(f"{name}-2"):
+                    sell()
+                raise KeyError
+            with atomic("first", savepoint=False), lock(f"{name}-3"):
+                sell()
+            assert all(map(is_held, [name, f"{name}-2", f"{name}-3"]))
+        assert not any(map(is_held, [name, f"{name}-2", f"{name}-3"]))
+        assert units() == 8
+
+    def test_release_waits_for_every_database(self, name: str) -> None:
+        """With transactions on several databases the last one's end gives the lock up."""
+        with atomic("first"):
+            with atomic("second"):
+                with lock(name):
+                    sell("first")
+                    sell("second")
+                assert is_held(name)
+            assert is_held(name)
+            assert units_for_others("second") == 9
+        assert not is_held(name)
+
+    def test_commit_hooks_find_the_lock_free(self, name: str) -> None:
+        """What is done on commit can take the lock, and runs after the release."""
+        seen = []
+        with atomic("first"):
+            on_commit(lambda: seen.append(is_held(name)), using="first")
+            with lock(name):
+                sell()
+        assert seen == [False]
+
+    def test_lock_around_the_transaction(self, name: str) -> None:
+        """A lock whose block is around the transaction's is given up at the end of its block."""
+        with lock(name):
+            with atomic("first"):
+                sell()
+            assert is_held(name)
+        assert not is_held(name)
+
+    def test_lost_lease_rolls_back(self, name: str) -> None:
+        """What was done under a lease that was lost before the commit is rolled back."""
+        with pytest.raises(LockLost) as caught, atomic("first"):
+            with lock(name):
+                sell()
+            locks["default"].force_release(name)
+            on_commit(lambda: pytest.fail("was committed"), using="first")
+        assert caught.value.name == name
+        assert units_for_others() == 10
+        with atomic("first"):
+            sell()
+        assert units_for_others() == 9
+
+    def test_loss_on_one_database_of_two(self, name: str) -> None:
+        """A loss found at the first commit rolls back all of them."""
+        with pytest.raises(LockLost), atomic("first"), atomic("second"):
+            with lock(name):
+                sell("first")
+                sell("second")
+            locks["default"].force_release(name)
+        assert (units("first"), units("second")) == (10, 10)
+
+    def test_successor_keeps_its_lock(self, name: str) -> None:
+        """The end of a transaction whose lock was lost does not touch the next holder's."""
+        with pytest.raises(LockLost), atomic("first"):
+            with lock(name):
+                sell()
+            locks["default"].force_release(name)
+            successor = Background(lambda: self._acquired(name)).outcome()
+        successor.ensure_held()
+        successor.release()
+
+    @staticmethod
+    def _acquired(name: str) -> Any:
+        held = lock(name)
+        assert held.acquire(blocking=False)
+        return held
+
+    def test_server_that_cannot_be_asked_rolls_back(
+        self, own_server: EmbeddedServer, name: str
+    ) -> None:
+        """Where nobody can say whether the lock is held, nothing is committed."""
+        entry = {**locks.settings["default"], "LOCATION": own_server.url()}
+        with override_settings(LOCKS={"default": entry}):
+            with pytest.raises(LockUnavailable), atomic("first"):
+                with lock(name):
+                    sell()
+                own_server.kill()
+            assert units() == 10
+            own_server.restart()
+            assert not is_held(name)
+
+    def test_handle_holds_until_then(self, name: str) -> None:
+        """A handle whose release waits holds its lock and can be asked, but not released again."""
+        with atomic("first"):
+            held = lock(name, timeout=20)
+            held.acquire()
+            held.release()
+            assert held.owned()
+            assert not held.lost
+            assert held.fence > 0
+            held.extend(20)
+            assert held.remaining > 30
+            for again in (held.release, lambda: held.detach(5)):
+                with pytest.raises(LockNotOwned, match="when the transaction ends"):
+                    again()
+        with pytest.raises(LockNotOwned):
+            held.ensure_held()
+        assert held.acquire(blocking=False)
+
+    def test_renewal_goes_on_until_then(self, name: str) -> None:
+        """A lease that is renewed is renewed until the lock is given up, and no longer."""
+        with atomic("first"):
+            with lock(name, timeout=3, auto_renew=True) as held:
+                lease = held._lease
+                assert lease is not None
+                deadline = lease.deadline
+            eventually(lambda: lease.deadline > deadline)
+        assert not is_held(name)
+
+    def test_same_lock_again_in_one_transaction(self, name: str) -> None:
+        """A lock released in this transaction can be taken again in it, by any handle."""
+        one, fences = lock(name), []
+
+        @lock(name, timeout=7)
+        def decorated() -> None:
+            fences.append(locks["default"].holder(name).fence)
+
+        with atomic("first"):
+            for held in (one, one, lock(name, timeout=5), lock(name, reentrant=True)):
+                with held:
+                    fences.append(held.fence)
+                    held.ensure_held()
+                assert is_held(name)
+            decorated()
+            decorated()
+            with one:  # of another lease by now
+                assert one.remaining > 20
+        assert fences == sorted(set(fences))
+        assert not is_held(name)
+
+    def test_taken_again_and_kept(self, name: str) -> None:
+        """A lock that was taken again and not released outlasts the transaction."""
+        held = lock(name)
+        with atomic("first"):
+            with held:
+                pass
+            held.acquire()
+        held.ensure_held()
+        held.release()
+        assert not is_held(name)
+
+    def test_taken_again_after_a_loss(self, name: str) -> None:
+        """Taking a lock again that was lost in this transaction raises, and so does the commit."""
+        with pytest.raises(LockLost), atomic("first"):
+            with lock(name):
+                sell()
+            locks["default"].force_release(name)
+            with pytest.raises(LockLost), lock(name):
+                pass
+        assert units() == 10
+
+    def test_others_wait_for_the_transaction(self, name: str) -> None:
+        """Only the thread of the transaction can take the lock again."""
+        with atomic("first"):
+            with lock(name):
+                pass
+            other = Background(lambda: lock(name).acquire(blocking=False))
+            assert other.outcome() is False
+
+    def test_switched_off(self, name: str, caplog: pytest.LogCaptureFixture) -> None:
+        """With ``after_commit=False`` the lock is given up at once, with a warning."""
+        with atomic("first"):
+            with lock(name, after_commit=False):
+                sell()
+            assert not is_held(name)
+        (record,) = caplog.records
+        assert record.levelno == logging.WARNING
+        assert name in record.getMessage()
+        assert "'first'" in record.getMessage()
+
+    def test_reentrant(self, name: str) -> None:
+        """The last of several entries is put off; those before it release nothing."""
+        with atomic("first"):
+            with lock(name, reentrant=True) as outer, lock(name, reentrant=True) as inner:
+                assert inner.fence == outer.fence
+            assert is_held(name)
+        assert not is_held(name)
+
+    def test_reentrant_around_the_transaction(self, name: str) -> None:
+        """Entries inside of a transaction leave a lock alone that was taken around it."""
+        with lock(name, reentrant=True) as outer:
+            with atomic("first"), lock(name, reentrant=True):
+                sell()
+            outer.ensure_held()
+        assert not is_held(name)
+
+    def test_manual_transactions(self, name: str) -> None:
+        """With autocommit switched off the lock waits for ``commit()`` or ``rollback()``."""
+        connection = connections["first"]
+        connection.set_autocommit(False)
+        try:
+            for end in ("commit", "rollback"):
+                with lock(name):
+                    sell()
+                assert is_held(name)
+                with atomic("first"), lock(f"{name}-2"):
+                    sell()
+                assert is_held(f"{name}-2")
+                getattr(connection, end)()
+                assert not is_held(name)
+                assert not is_held(f"{name}-2")
+        finally:
+            connection.set_autocommit(True)
+        assert units() == 8
+
+    def test_connection_closed_in_the_middle(self, name: str) -> None:
+        """A connection that is closed ends its transaction, and the lock is given up."""
+        with contextlib.suppress(DatabaseError), atomic("first"):
+            with lock(name):
+                sell()
+            connections["first"].close()
+            assert not is_held(name)
+            with lock(name):
+                pass
+            assert not is_held(name)
+        assert units() == 10
+
+    def test_commit_that_fails(self, name: str) -> None:
+        """A commit that the database refuses is rolled back, and the lock is given up."""
+        with pytest.raises(IntegrityError), atomic("first"):
+            with lock(name):
+                execute("first", "INSERT INTO sale VALUES (99)")
+            assert is_held(name)
+        assert not is_held(name)
+
+    def test_interrupted_body(self, name: str) -> None:
+        """Ctrl-C in the transaction rolls it back, and gives the lock up."""
+        with pytest.raises(KeyboardInterrupt), atomic("first"):
+            with lock(name):
+                sell()
+            raise KeyboardInterrupt
+        assert not is_held(name)
+
+    def test_failing_release_is_made_up_for(
+        self, name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """A release that fails after the commit is repeated; the transaction has not failed."""
+        connection = connections["first"]
+        with EmbeddedServer(persist=True) as server:
+            commit = type(connection)._commit
+
+            def commit_and_kill(self: Any) -> None:
+                commit(self)
+                server.kill()
+
+            monkeypatch.setattr(type(connection), "_commit", commit_and_kill)
+            entry = {**locks.settings["default"], "LOCATION": server.url()}
+            with override_settings(LOCKS={"default": entry}):
+                with atomic("first"), lock(name):
+                    sell()
+                assert any("trying again" in record.getMessage() for record in caplog.records)
+                assert units() == 9
+                server.restart()
+                eventually(lambda: not is_held(name))
+
+    @pytest.mark.parametrize("fails", [False, True])
+    def test_requests_in_a_transaction(self, name: str, fails: bool) -> None:
+        """With ATOMIC_REQUESTS a view's lock is held until its response has been made."""
+        seen = []
+
+        def view(request: HttpRequest) -> HttpResponse:
+            with lock(name):
+                sell()
+            seen.append(is_held(name))
+            if fails:
+                raise KeyError
+            return HttpResponse()
+
+        urls = type("urls", (), {"urlpatterns": [path("sell/", view)]})
+        connections.settings["first"]["ATOMIC_REQUESTS"] = True
+        with override_settings(ROOT_URLCONF=urls, MIDDLEWARE=[]):
+            response = Client(raise_request_exception=False).get("/sell/")
+        assert (response.status_code, seen) == (500 if fails else 200, [True])
+        assert not is_held(name)
+        assert units() == (10 if fails else 9)
+
+    def test_sync_function_in_async_code(self, name: str) -> None:
+        """A transaction in a thread of an async view keeps its lock as any other."""
+        seen = []
+
+        def work() -> None:
+            with atomic("first"):
+                with lock(name):
+                    sell()
+                seen.append(is_held(name))
+            forget_connection("first")
+
+        async def view() -> None:
+            await sync_to_async(work)()
+            async with lock(name):
+                seen.append(is_held(name))
+
+        asyncio.run(view())
+        assert seen == [True, True]
+        assert not is_held(name)
+
+    def test_test_case(self, name: str) -> None:
+        """In a ``TestCase`` its own transaction does not count, and those inside of it do."""
+
+        class Case(TestCase):
+            databases = {"first"}  # noqa: RUF012 - as Django has it
+
+            def test(self) -> None:
+                with lock(name):
+                    pass
+                assert not is_held(name)
+                with atomic("first"):
+                    with atomic("first"), lock(name):
+                        sell()
+                    assert is_held(name)
+                assert not is_held(name)
+                with contextlib.suppress(KeyError), atomic("first"), lock(name):
+                    raise KeyError
+                assert not is_held(name)
+                with atomic("first", savepoint=False):
+                    with lock(name):
+                        pass
+                    assert not is_held(name)
+                with pytest.raises(LockLost), atomic("first"):
+                    with lock(name):
+                        sell()
+                    locks["default"].force_release(name)
+                assert units() == 9
+                with atomic("first", durable=True), lock(name):
+                    pass
+                assert not is_held(name)
+
+        result = unittest.TestResult()
+        unittest.defaultTestLoader.loadTestsFromTestCase(Case).run(result)
+        assert (result.testsRun, result.errors, result.failures) == (1, [], [])
+        assert units() == 10
+
+    def test_killed_in_a_transaction(self, name: str) -> None:
+        """A process that dies before its commit leaves the lock to its lease, and no row."""
+        program = """
+            from django.db import connections
+            from django.db.transaction import atomic
+            connections.settings["first"] = {**connections.settings["default"], **eval(sys.argv[2])}
+            with atomic("first"):
+                with lock(sys.argv[1], timeout=1.5):
+                    connections["first"].cursor().execute("UPDATE stock SET units = units - 1")
+                say("released")
+                hear()
+        """
+        mine = connections.settings["first"]
+        settings = {key: mine[key] for key in ("ENGINE", "NAME", "USER", "HOST", "PORT", "OPTIONS")}
+        with Child(program, name, repr(settings)) as child:
+            assert child.hear() == "released"
+            child.process.send_signal(signal.SIGKILL)
+            with lock(name, blocking_timeout=15):
+                assert units() == 10
+
+    def test_costs_one_question(self, name: str, client: Any) -> None:
+        """A transaction costs one call more, and none where no lock was released in it."""
+        calls = {}
+        for inside in (False, True):
+            with lock(f"{name}-0"):
+                pass
+            client.config_resetstat()
+            with atomic("first"):
+                if inside:
+                    with lock(name):
+                        pass
+            calls[inside] = client.info("commandstats").get("cmdstat_evalsha", {}).get("calls", 0)
+        assert calls == {False: 0, True: 3}
+
+    def test_without_the_app(self, name: str) -> None:
+        """Where the app is not installed no gate is, and a lock is given up at once."""
+        before = gate.current()
+        gate.install(gate.Gate())
+        try:
+            with atomic("first"):
+                with lock(name):
+                    pass
+                assert not is_held(name)
+        finally:
+            gate.install(before)
