@@ -78,11 +78,8 @@ class AsyncTransactingClient(AsyncClient):
         packed.sending()
         for attempt in range(TRIES):
             course = Course(packed, publishes=self._publishes)
-            # A cancelled caller does not wait for the end, but the transaction comes to one.
-            running = asyncio.ensure_future(wire.carry_out(course))
-            running.add_done_callback(_see)
             try:
-                return await asyncio.shield(running)
+                return await wire.carry_out(course)
             except _RefusedError:
                 self._publishes = False
             except WatchError:
@@ -107,7 +104,7 @@ class _Conversation(_Wire):
                         replies = [await self._answer() for _ in commands]
             except (WatchError, _RefusedError):
                 raise
-            except BaseException as error:
+            except BaseException as error:  # cancelled, it is in the middle of something too
                 await self._connection.disconnect(nowait=True)
                 if isinstance(error, TimeoutError):
                     raise redis.exceptions.TimeoutError("Timeout in a transaction") from error
@@ -200,12 +197,6 @@ def _read(connection: Any) -> Any:
         return connection.read_response(disable_decoding=True)
     except ResponseError as error:
         return error
-
-
-def _see(task: asyncio.Future[Any]) -> None:
-    """Nobody may be left to see the error of a task."""
-    if not task.cancelled():
-        task.exception()
 
 
 def _pause(attempt: int) -> float:

@@ -300,8 +300,20 @@ def test_a_poller_sees_what_its_own_process_releases(name: str) -> None:
         lambda: lock(name, timeout=20, wait="poll").acquire(),
         lambda: asyncio.run(lock(name, timeout=20, wait="poll").aacquire()),
     ):
-        with lock(name, timeout=20):
+        with lock(name, timeout=300):
             waiting = Background(acquire)
             eventually(lambda: waiters(name) == 1)
         assert waiting.outcome() is True
         locks["default"].force_release(name)
+
+
+def test_a_process_that_pops_says_that_it_lives(
+    name: str, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While somebody waits its process renews the key that says so."""
+    key = f"{locks['default'].hub_for('blpop').list_key}:alive"
+    monkeypatch.setattr("django_redis_lock.popping.ALIVE_MS", 60_000)
+    with lock(name, timeout=20):
+        waiter = stand(name, "blpop", 1)
+        eventually(lambda: client.pttl(key) > 5000)
+    assert waiter.waiting.outcome() is True
