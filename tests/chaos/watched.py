@@ -16,7 +16,7 @@ from tests.chaos.site import PULSE_KEY, PULSE_MS, TIMEOUT, Site, client, leftove
 from tests.layouts.servers import Cluster, Sentinel
 from tests.soak.plan import DEFAULT_LEASE
 
-DOWN_AFTER = 1.0
+DOWN_AFTER = 2.0
 """Seconds without an answer after which a master is taken for dead."""
 ALL = 1000
 SCAN_BEATS = 20
@@ -128,10 +128,12 @@ class ClusterSite(Watched):
                 )
             for tag in self._tags or {"any"}:
                 self._client.set(f"{{{tag}}}{PULSE_KEY}", "", px=PULSE_MS)
-        except (redis.RedisError, OSError):
+        except (redis.RedisError, OSError, AttributeError) as error:
             if self._client is not None:
                 self._client.close()
                 self._client = None
+            if isinstance(error, AttributeError):  # where it knows of no node any more
+                raise redis.ConnectionError(str(error)) from error
             raise
 
     def _lock_keys(self) -> list[str]:
