@@ -294,6 +294,7 @@ def failover(stage: Stage) -> None:
     with stage.outage("failover"):
         _watched(stage).fail_over()
     stage.unsettled(since)
+    _watched(stage).settle()
     stage.rest(*SHORT)
 
 
@@ -304,7 +305,7 @@ def master_killed(stage: Stage) -> None:
     with stage.outage("killed"):
         server = _watched(stage).master()
         server.kill()
-        _watched(stage).fail_over()
+        stage.served_again()
     stage.unsettled(since)
     server.restart()
     _watched(stage).settle()
@@ -321,7 +322,7 @@ def master_stopped(stage: Stage) -> None:
     with stage.outage("stopped"):
         server = _watched(stage).master()
         server.pause()
-        _watched(stage).fail_over()
+        stage.served_again()
         server.resume()
         _watched(stage).settle()
     stage.unsettled(since)
