@@ -720,4 +720,11 @@ def test_command(name: str, configure: Configure, client: redis.Redis, form: str
     client.set(f"lock:{name}", 5)
     with pytest.raises(CommandError, match="Nobody holds"):
         run("show", name)
-    run("doctor")
+    assert "answers" in run("doctor")
+
+
+def test_doctor_of_a_server_that_is_down(settings: Any) -> None:
+    """What does not answer is no sound backend."""
+    settings.LOCKS = {"default": {"BACKEND": GETSET, "LOCATION": "redis://127.0.0.1:1/0"}}
+    with pytest.raises(CommandError, match="1 of"):
+        call_command("locks", "doctor", stdout=StringIO())
