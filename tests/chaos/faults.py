@@ -293,8 +293,8 @@ def failover(stage: Stage) -> None:
     since = monotonic()
     with stage.outage("failover"):
         _watched(stage).fail_over()
-    stage.unsettled(since)
     _watched(stage).settle()
+    stage.unsettled(since)  # until the old master has learnt of it
     stage.rest(*SHORT)
 
 
@@ -306,9 +306,9 @@ def master_killed(stage: Stage) -> None:
         server = _watched(stage).master()
         server.kill()
         stage.served_again()
-    stage.unsettled(since)
     server.restart()
     _watched(stage).settle()
+    stage.unsettled(since)
     stage.rest(*SHORT)
 
 
