@@ -41,6 +41,7 @@ SPLIT_TRIES = 4
 OWED_FOR = 60.0
 """Seconds for which a server that can't be reached is tried with a release."""
 
+
 class _Hub(Hub):
     """Where waiters sleep between their looks; they stand in line to be seen, not to be called."""
 
