@@ -191,6 +191,8 @@ def test_key_of_another_kind(key: str, raw: redis.Redis, bystander: Callable[[],
         held.acquire()
         raw.delete(f"{key}:{kind}")
         put(raw, f"{key}:{kind}")
+        if key == "lock-queue":
+            assert held.extend(5, replace_ttl=True) is True  # who waits would be told
         other = lock(kind, timeout=20)
         for operation in (
             lambda other=other: other.acquire(blocking_timeout=0.01),

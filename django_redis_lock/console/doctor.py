@@ -17,7 +17,7 @@ from django_redis_lock.console.leases import examine_leases
 from django_redis_lock.console.selection import Backends
 from django_redis_lock.console.server import examine_server
 from django_redis_lock.console.terminal import Terminal
-from django_redis_lock.exceptions import InvalidLockBackend
+from django_redis_lock.exceptions import InvalidLockBackend, LockError
 from django_redis_lock.text import visible, without_passwords
 
 PRODUCTION = 'Write "BACKEND": "django_redis_lock.backends.redis.RedisLockBackend" for production.'
@@ -62,7 +62,17 @@ def _examine_backend(backend: BaseLockBackend) -> Iterator[Finding]:
     elif isinstance(backend, DummyLockBackend):
         yield Finding(WARN, "server", "none: this backend excludes nobody", PRODUCTION)
     else:
-        yield Finding(OK, "server", f"{type(backend).__name__} is not known here, nor examined")
+        yield _examine_stranger(backend)
+
+
+def _examine_stranger(backend: BaseLockBackend) -> Finding:
+    """Ask a backend of which nothing is known here whether it answers at all."""
+    kind = type(backend).__name__
+    try:
+        backend.holder("django-redis-lock")
+    except (LockError, InvalidLockBackend) as error:
+        return Finding(FAIL, "server", without_passwords(str(error)), "Mend LOCKS, or the server.")
+    return Finding(OK, "server", f"answers; of {kind} there is no more to examine")
 
 
 def _examine_settings(backend: BaseLockBackend) -> Iterator[Finding]:

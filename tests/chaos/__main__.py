@@ -103,7 +103,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--layout", action="append", choices=LAYOUTS, help="only this layout")
     parser.add_argument("--fault", action="append", choices=FAULTS, help="only this fault")
     parser.add_argument("--seed", type=int, help="of callers and faults (default: a new one)")
-    parser.add_argument("--at-once", type=int, default=2, help="runs at a time (default 2)")
+    parser.add_argument("--at-once", type=int, default=3, help="runs at a time (default 3)")
     parser.add_argument("--keep", action="store_true", help="keep the histories of clean runs")
     parser.add_argument("--list", action="store_true", help="list the runs, and do nothing")
     return parser

@@ -293,7 +293,8 @@ def failover(stage: Stage) -> None:
     since = monotonic()
     with stage.outage("failover"):
         _watched(stage).fail_over()
-    stage.unsettled(since)
+    _watched(stage).settle()
+    stage.unsettled(since)  # until the old master has learnt of it
     stage.rest(*SHORT)
 
 
@@ -304,10 +305,10 @@ def master_killed(stage: Stage) -> None:
     with stage.outage("killed"):
         server = _watched(stage).master()
         server.kill()
-        _watched(stage).fail_over()
-    stage.unsettled(since)
+        stage.served_again()
     server.restart()
     _watched(stage).settle()
+    stage.unsettled(since)
     stage.rest(*SHORT)
 
 
@@ -321,7 +322,7 @@ def master_stopped(stage: Stage) -> None:
     with stage.outage("stopped"):
         server = _watched(stage).master()
         server.pause()
-        _watched(stage).fail_over()
+        stage.served_again()
         server.resume()
         _watched(stage).settle()
     stage.unsettled(since)

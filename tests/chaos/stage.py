@@ -16,9 +16,10 @@ from django_redis_lock import Holder, locks
 from django_redis_lock.exceptions import LockError
 from tests.chaos.plan import LONGEST_LEASE
 from tests.chaos.pulse import Pulse
-from tests.chaos.site import Site
+from tests.chaos.site import TIMEOUT, Site
 from tests.soak.crew import Crew as SoakCrew
 from tests.soak.crew import Worker
+from tests.soak.heartbeat import BEAT
 from tests.soak.history import Recorder
 
 PATIENCE = 60.0
@@ -64,6 +65,12 @@ class Stage:
                 return True
             self.rest(LOOK_EVERY)
         return False
+
+    def served_again(self) -> bool:
+        """Wait until locks can be had again after something was broken."""
+        self.rest(2 * BEAT + TIMEOUT / 2)  # what was under way has been answered, or will not be
+        broken = monotonic()
+        return self.until(lambda: self._pulse.good_at > broken)
 
     @contextlib.contextmanager
     def outage(

@@ -13,11 +13,13 @@ from redis.sentinel import Sentinel as SentinelClient
 
 from example_project.embedded import EmbeddedServer
 from tests.chaos.site import PULSE_KEY, PULSE_MS, TIMEOUT, Site, client, leftovers
+from tests.layouts import servers
 from tests.layouts.servers import Cluster, Sentinel
 from tests.soak.plan import DEFAULT_LEASE
 
 DOWN_AFTER = 1.0
-"""Seconds without an answer after which a master is taken for dead."""
+NODE_TIMEOUT = 2.0
+"""Seconds without an answer after which a master is taken for dead, by sentinels and by nodes."""
 ALL = 1000
 SCAN_BEATS = 20
 """Beats from one look at which slots are in use to the next."""
@@ -33,7 +35,7 @@ class Watched(Site):
         raise NotImplementedError
 
     def fail_over(self) -> None:
-        """Have a replica take over in good order, or wait until one has from a dead master."""
+        """Have a replica take over in good order."""
         raise NotImplementedError
 
     def settle(self) -> None:
@@ -74,7 +76,10 @@ class SentinelSite(Watched):
 
     def fail_over(self) -> None:
         """Have a replica take over."""
-        self.layout.failover()
+        before = self.layout.master
+        with servers.client(self.layout.sentinels[0]) as one:
+            servers.agree(lambda: _asks_for_failover(one, self.layout.service))
+        servers.agree(lambda: self.layout.master is not before)
 
     def settle(self) -> None:
         """Wait until the sentinels agree."""
@@ -96,7 +101,7 @@ class ClusterSite(Watched):
 
     def __init__(self, entry: dict[str, Any]) -> None:
         self._entry = entry
-        self.layout = Cluster(node_timeout=DOWN_AFTER)
+        self.layout = Cluster(node_timeout=NODE_TIMEOUT)
         self.layout.start()
         self.servers = self.layout.servers
         self._client: RedisCluster | None = None
@@ -128,10 +133,12 @@ class ClusterSite(Watched):
                 )
             for tag in self._tags or {"any"}:
                 self._client.set(f"{{{tag}}}{PULSE_KEY}", "", px=PULSE_MS)
-        except (redis.RedisError, OSError):
+        except (redis.RedisError, OSError, AttributeError) as error:
             if self._client is not None:
                 self._client.close()
                 self._client = None
+            if isinstance(error, AttributeError):  # where it knows of no node any more
+                raise redis.ConnectionError(str(error)) from error
             raise
 
     def _lock_keys(self) -> list[str]:
@@ -172,6 +179,13 @@ class ClusterSite(Watched):
         if self._client is not None:
             self._client.close()
         self.layout.stop()
+
+
+def _asks_for_failover(one: redis.Redis, service: str) -> bool:
+    with contextlib.suppress(redis.ResponseError):  # while it knows no good replica
+        one.execute_command("SENTINEL", "FAILOVER", service)
+        return True
+    return False
 
 
 def _tag(key: str) -> str:
