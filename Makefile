@@ -11,7 +11,7 @@ CELERY ?= 5.4 5.5 5.6 5.7
 OLDEST_5.4 := 'redis~=5.2.0' 'django-redis~=5.4.0'
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test matrix browser databases screenshots messages lint format types bench compare load soak docs build clean
+.PHONY: help demo test matrix browser databases tutorial screenshots messages lint format types bench compare load soak docs build clean
 
 help:  ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,6 +46,9 @@ browser: $(VENV)/.browser  ## the admin page in a real browser (needs Chromium: 
 
 databases: $(VENV)/.databases  ## transactions and fencing on PostgreSQL (needs it: apt-get install postgresql)
 	PYTHONDEVMODE=1 $(PY) -m pytest tests/databases $(ARGS)
+
+tutorial: $(VENV)/.test  ## the tutorial word for word, in an empty folder
+	$(PY) -m pytest tests/tutorial $(ARGS)
 
 screenshots: $(VENV)/.browser  ## the pictures of the admin page for the documentation (needs Chromium)
 	$(PY) -m tests.browser.screenshots

@@ -29,9 +29,7 @@ ONE = Cell("one", "One hot product, 100 buyers", 1, 100)
 TEN = Cell("ten", "10 hot products, 100 buyers", 10, 100)
 HUNDRED = Cell("hundred", "100 hot products, 100 buyers", 100, 100)
 FEW = Cell("few", "One hot product, 20 buyers", 1, 20)
-PAYING = Cell(
-    "paying", "One hot product, 100 buyers, a payment of 5 ms in each order", 1, 100, "slow"
-)
+PAYING = Cell("paying", "One hot product, 100 buyers, a payment of 5 ms", 1, 100, "slow")
 CELLS = {cell.slug: cell for cell in (ONE, TEN, HUNDRED, FEW, PAYING)}
 
 
