@@ -147,6 +147,8 @@ def test_there_is_no_ratio_to_a_peer_that_served_nobody() -> None:
     found = compared({"ours": [row()], "redis-py": [row(orders_per_second=0.0, p99=math.nan)]})
     assert found["ours"]["speed"] is None
     assert found["ours"]["p99_ratio"] is None
+    found = compared({"ours": [row(p99=math.nan)], "redis-py": [row()]})
+    assert found["ours"]["p99_ratio"] is None
 
 
 def good() -> dict[str, Any]:

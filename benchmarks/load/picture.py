@@ -54,15 +54,19 @@ def draw(results: dict[str, Any], path: Path) -> None:
 
 def _bars(axis: Axes, title: str, rows: dict[str, Any], key: str, *, wait: bool = False) -> None:
     slugs = [slug for slug in TITLES if slug in rows and slug not in LEFT_OUT]
-    values = [(1000 if wait else 1) * rows[slug][key] for slug in slugs]
+    measured = [(1000 if wait else 1) * rows[slug][key] for slug in slugs]
+    least = min((value for value in measured if value > 0), default=1.0)
+    # Whoever served nobody has no wait to show, and a logarithmic scale has no zero.
+    values = [value if value > 0 else least / 2 if wait else 0.0 for value in measured]
     colours = [
         WARNING if rows[slug]["oversold"] else OURS if slug.startswith(OURSELVES) else PEER
         for slug in slugs
     ]
     axis.barh(range(len(slugs)), values, 0.68, color=colours)
-    for place, value in enumerate(values):
+    for place, (value, figure) in enumerate(zip(values, measured, strict=True)):
+        text = number(round(figure, 1)) if figure > 0 else "nobody served"
         axis.annotate(
-            number(round(value, 1)), (value, place), (5, 0), textcoords="offset points",
+            text, (value, place), (5, 0), textcoords="offset points",
             va="center", fontsize=9, color=SOFT,
         )  # fmt: skip
     names = [TITLES[slug].replace("`", "") for slug in slugs]

@@ -46,6 +46,8 @@ class Plan:
     """The database, how many wait, behind which guards."""
     bystanders: tuple[str, ...]
     """Behind which guards somebody looks on."""
+    left_out: tuple[str, ...] = ()
+    """Guards that are not measured."""
     processes: int = 3
     lookers: int = 5
     redis_pool: int = 8
@@ -72,4 +74,5 @@ QUICK = Plan(
     cells={POSTGRESQL: ("one",), SQLITE: ("one",)},
     waiting=((POSTGRESQL, 200, (OURS,)),),
     bystanders=(),
+    left_out=(EAGER,),
 )
