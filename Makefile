@@ -47,6 +47,9 @@ browser: $(VENV)/.browser  ## the admin page in a real browser (needs Chromium: 
 databases: $(VENV)/.databases  ## transactions and fencing on PostgreSQL (needs it: apt-get install postgresql)
 	PYTHONDEVMODE=1 $(PY) -m pytest tests/databases $(ARGS)
 
+tutorial: $(VENV)/.test  ## the tutorial word for word, in an empty folder
+	$(PY) -m pytest tests/tutorial $(ARGS)
+
 screenshots: $(VENV)/.browser  ## the pictures of the admin page for the documentation (needs Chromium)
 	$(PY) -m tests.browser.screenshots
 

@@ -6,9 +6,6 @@ the session's server. A block that assigns LOCKS or CACHES sets them, and the sy
 then find nothing. HTML comments, which readers do not see, direct this:
 
     <!-- test: skip REASON -->       the block below is not run
-    <!-- test: append PATH -->       the block below goes to the end of a file of the tutorial
-    <!-- test: background TEXT -->   the command below goes on running, and is up once it says TEXT
-    <!-- test: varies -->            the command below has an output that differs from run to run
     <!-- test                        code that tries what the block above defined
     CODE -->
 """
@@ -22,8 +19,6 @@ import importlib
 import inspect
 import os
 import re
-import shlex
-import signal
 import subprocess
 import sys
 import tomllib
@@ -55,7 +50,7 @@ from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.handler import DEFAULT_BACKEND
 from django_redis_lock.holding import Default
 from django_redis_lock.views import locked
-from example_project.embedded import EmbeddedServer, free_port
+from example_project.embedded import EmbeddedServer
 from tests.tools import ROOT, Background, counted, eventually, waiters
 
 PACKAGE = Path(django_redis_lock.__file__).parent
@@ -188,112 +183,6 @@ def test_few_blocks_are_not_run() -> None:
     skipped = [block for path in PAGES for block in blocks(path) if block.how == "skip"]
     assert all(len(block.what) > 10 for block in skipped)
     assert len([block for block in skipped if block.language.startswith("py")]) <= 3
-
-
-OUR_OWN = ("DJANGO_SETTINGS_MODULE", "PYTHONDEVMODE", "PYTHONWARNINGS")
-"""What the tests have in their environment, and a reader has not."""
-
-
-class Tutorial:
-    """The tutorial's project in a directory of its own, and what runs in its terminals."""
-
-    def __init__(self, directory: Path, port: int) -> None:
-        self.directory = directory
-        self._addresses = {
-            "127.0.0.1:6379": f"127.0.0.1:{port}",
-            "127.0.0.1:8000": f"127.0.0.1:{free_port()}",
-        }
-        self._environment = {
-            **{key: value for key, value in os.environ.items() if key not in OUR_OWN},
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-            "PYTHONUNBUFFERED": "1",
-        }
-        self._running: dict[str, tuple[subprocess.Popen[bytes], str]] = {}
-        self._stale = False
-
-    def __enter__(self) -> Tutorial:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for process, _ in self._running.values():
-            self._end(process)
-
-    def follow(self, block: Block) -> None:
-        """Do what a block of the tutorial tells its reader to do."""
-        text = block.text
-        for documented, real in self._addresses.items():
-            text = text.replace(documented, real)
-        if block.how == "append":
-            path = self.directory / block.what
-            self._stale = self._stale or path.exists()
-            with path.open("a") as file:
-                file.write(f"\n\n{text}")
-        elif block.how == "background":
-            self._start(text.removeprefix("$ ").strip(), block.what)
-        elif block.language == "console" and block.how != "skip":
-            self._reload()
-            commands = re.findall(r"^\$ (.*)\n((?:[^$].*\n)*)", text, re.MULTILINE)
-            for command, expected in commands:
-                got = self._run(command)
-                assert block.how == "varies" or not expected or got == expected, command
-
-    def _run(self, command: str) -> str:
-        finished = subprocess.run(
-            shlex.split(command),
-            cwd=self.directory,
-            env=self._environment,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        told = f"{command}:\n{finished.stdout}\n{finished.stderr}\n{self._logs()}"
-        assert finished.returncode == 0, told
-        return finished.stdout
-
-    def _start(self, command: str, ready: str) -> None:
-        log = self._log(command)
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                shlex.split(command),
-                cwd=self.directory,
-                env=self._environment,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        self._running[command] = process, ready
-        eventually(lambda: ready in log.read_text() or process.poll() is not None, command)
-        assert process.poll() is None, f"{command}:\n{log.read_text()}"
-
-    def _reload(self) -> None:
-        """Start anew what runs, as Django's development server does when a file has changed."""
-        if self._stale:
-            for command, (process, ready) in list(self._running.items()):
-                self._end(process)
-                self._start(command, ready)
-        self._stale = False
-
-    def _end(self, process: subprocess.Popen[bytes]) -> None:
-        os.killpg(process.pid, signal.SIGTERM)
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-
-    def _log(self, command: str) -> Path:
-        return self.directory / f"{command.split(maxsplit=1)[0]}.log"
-
-    def _logs(self) -> str:
-        return "\n".join(self._log(command).read_text() for command in self._running)
-
-
-def test_the_tutorial_does_what_it_says(server: EmbeddedServer, tmp_path: Path) -> None:
-    """Whoever follows the tutorial gets its project to run, with the figures that it names."""
-    with Tutorial(tmp_path, server.port) as tutorial:
-        for block in blocks(TUTORIAL):
-            tutorial.follow(block)
 
 
 # The tables of the reference.

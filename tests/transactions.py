@@ -276,7 +276,7 @@ class TransactionContract:
     def test_renewal_goes_on_until_then(self, name: str) -> None:
         """A lease that is renewed is renewed until the lock is given up, and no longer."""
         with atomic("first"):
-            with lock(name, timeout=3, auto_renew=True) as held:
+            with lock(name, timeout=6, auto_renew=True) as held:
                 lease = held._lease
                 assert lease is not None
                 deadline = lease.deadline

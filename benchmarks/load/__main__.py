@@ -73,7 +73,8 @@ def main() -> int:
 
 def sell_on(database: str, cells: tuple[str, ...], plan: Plan) -> tuple[Row, Row, Row]:
     """Return the figures of the sales and of the rushes on a database, and the environment."""
-    guards = list(ON_POSTGRESQL if database == POSTGRESQL else ON_SQLITE)
+    known = ON_POSTGRESQL if database == POSTGRESQL else ON_SQLITE
+    guards = [slug for slug in known if slug not in plan.left_out]
     rounds: dict[str, dict[str, list[Row]]] = {
         cell: {slug: [] for slug in guards} for cell in cells
     }
@@ -110,8 +111,8 @@ def compared(rounds: dict[str, list[Row]]) -> dict[str, Row]:
 
 def _ratios(rounds: dict[str, list[Row]], slug: str, key: str) -> Any:
     values, base = ([row[key] for row in rounds[of]] for of in (slug, REDIS_PY))
-    if not all(value > 0 and math.isfinite(value) for value in base):
-        return None  # redis-py has served nobody
+    if not all(math.isfinite(value) for value in values) or not all(value > 0 for value in base):
+        return None  # one of the two has served nobody
     return ratios(values, base)
 
 

@@ -11,7 +11,7 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 from benchmarks.picture import INK, OURS, PEER, PEER_LIGHT, SOFT
 from benchmarks.show import number
 
-from .plan import CELLS, EAGER, TITLES
+from .plan import CELLS, EAGER, FEW, TITLES
 from .plan import OURS as OURSELVES
 from .shop.names import POSTGRESQL, SQLITE
 
@@ -27,9 +27,10 @@ def draw(results: dict[str, Any], path: Path) -> None:
     charts = [
         (f"Orders a second: {CELLS[cell].title.lower()}", rows, "orders_per_second", False)
         for cell, rows in sales.items()
+        if cell != FEW.slug
     ]
     first = next(iter(sales))
-    charts.append(("p99 of a buyer's wait, one hot product", sales[first], "p99", True))
+    charts.append(("p99 of a buyer's wait: one hot product, 100 buyers", sales[first], "p99", True))
     if results["bystanders"]:
         title = "p99 of a page of another product meanwhile"
         charts.append((title, results["bystanders"], "bystander_p99", True))
@@ -53,21 +54,25 @@ def draw(results: dict[str, Any], path: Path) -> None:
 
 def _bars(axis: Axes, title: str, rows: dict[str, Any], key: str, *, wait: bool = False) -> None:
     slugs = [slug for slug in TITLES if slug in rows and slug not in LEFT_OUT]
-    values = [(1000 if wait else 1) * rows[slug][key] for slug in slugs]
+    measured = [(1000 if wait else 1) * rows[slug][key] for slug in slugs]
+    least = min((value for value in measured if value > 0), default=1.0)
+    # Whoever served nobody has no wait to show, and a logarithmic scale has no zero.
+    values = [value if value > 0 else least / 2 if wait else 0.0 for value in measured]
     colours = [
         WARNING if rows[slug]["oversold"] else OURS if slug.startswith(OURSELVES) else PEER
         for slug in slugs
     ]
     axis.barh(range(len(slugs)), values, 0.68, color=colours)
-    for place, value in enumerate(values):
+    for place, (value, figure) in enumerate(zip(values, measured, strict=True)):
+        text = number(round(figure, 1)) if figure > 0 else "nobody served"
         axis.annotate(
-            number(round(value, 1)), (value, place), (5, 0), textcoords="offset points",
+            text, (value, place), (5, 0), textcoords="offset points",
             va="center", fontsize=9, color=SOFT,
         )  # fmt: skip
     names = [TITLES[slug].replace("`", "") for slug in slugs]
     axis.set_yticks(range(len(slugs)), names, fontsize=9)
     axis.set_ylim(len(slugs) - 0.5, -0.5)
-    axis.set_title(title, loc="left", fontsize=11, fontweight="bold", color=INK)
+    axis.set_title(title, loc="left", fontsize=10, fontweight="bold", color=INK)
     if wait:
         axis.set_xscale("log")
         axis.set_xlim(min(values) / 3, max(values) * 5)

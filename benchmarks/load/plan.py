@@ -29,9 +29,7 @@ ONE = Cell("one", "One hot product, 100 buyers", 1, 100)
 TEN = Cell("ten", "10 hot products, 100 buyers", 10, 100)
 HUNDRED = Cell("hundred", "100 hot products, 100 buyers", 100, 100)
 FEW = Cell("few", "One hot product, 20 buyers", 1, 20)
-PAYING = Cell(
-    "paying", "One hot product, 100 buyers, a payment of 5 ms in each order", 1, 100, "slow"
-)
+PAYING = Cell("paying", "One hot product, 100 buyers, a payment of 5 ms", 1, 100, "slow")
 CELLS = {cell.slug: cell for cell in (ONE, TEN, HUNDRED, FEW, PAYING)}
 
 
@@ -48,6 +46,8 @@ class Plan:
     """The database, how many wait, behind which guards."""
     bystanders: tuple[str, ...]
     """Behind which guards somebody looks on."""
+    left_out: tuple[str, ...] = ()
+    """Guards that are not measured."""
     processes: int = 3
     lookers: int = 5
     redis_pool: int = 8
@@ -74,4 +74,5 @@ QUICK = Plan(
     cells={POSTGRESQL: ("one",), SQLITE: ("one",)},
     waiting=((POSTGRESQL, 200, (OURS,)),),
     bystanders=(),
+    left_out=(EAGER,),
 )

@@ -159,8 +159,9 @@ class OursFenced(Ours):
     slug = "ours-fenced"
 
     def write(self, product: Product, held: Any) -> bool:
-        shelf = Product.objects.filter(pk=product.pk, fence__lte=held.fence)
-        return shelf.update(stock=product.stock - 1, fence=held.fence) == 1
+        product.stock -= 1
+        product.fenced(held).save(update_fields=["stock"])
+        return True
 
 
 REFUSALS = (RefusedError, LockNotAcquired, RedisPyLockError)

@@ -2,12 +2,13 @@
 
 from django.db import models
 
+from django_redis_lock.fencing import Fenced
 
-class Product(models.Model):
+
+class Product(Fenced):
     """Something to sell, as long as there is stock."""
 
     stock = models.IntegerField()
-    fence = models.BigIntegerField(default=0)
 
     def __str__(self) -> str:
         return f"product {self.pk}"
