@@ -11,7 +11,7 @@ CELERY ?= 5.4 5.5 5.6 5.7
 OLDEST_5.4 := 'redis~=5.2.0' 'django-redis~=5.4.0'
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test matrix browser screenshots messages lint format types bench compare soak docs build clean
+.PHONY: help demo test matrix browser layouts screenshots messages lint format types bench compare soak docs build clean
 
 help:  ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +43,9 @@ matrix: $(CELERY:%=.venv-celery-%/.ready)  ## the Celery tests on each Celery, 5
 
 browser: $(VENV)/.browser  ## the admin page in a real browser (needs Chromium: apt-get install chromium)
 	PYTHONDEVMODE=1 $(PY) -m pytest tests/browser $(ARGS)
+
+layouts: $(VENV)/.test  ## the contract on every server layout (needs Redis: apt-get install redis-server)
+	PYTHONDEVMODE=1 $(PY) -m pytest tests/layouts $(ARGS)
 
 screenshots: $(VENV)/.browser  ## the pictures of the admin page for the documentation (needs Chromium)
 	$(PY) -m tests.browser.screenshots
