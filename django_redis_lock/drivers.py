@@ -51,7 +51,7 @@ def _perform(port: Port, step: Step) -> Any:
     if isinstance(step, Wait):
         port.hub.wait(step.waiter, step.until)
     elif isinstance(step, Listen):
-        port.hub.listen()
+        port.hub.listen(step.name)
     elif isinstance(step, Pause):
         time.sleep(step.seconds)
     elif isinstance(step, Emit):
@@ -101,7 +101,7 @@ async def _aperform(port: Port, step: Step) -> Any:
     if isinstance(step, Wait):
         await port.hub.await_(step.waiter, step.until)
     elif isinstance(step, Listen):
-        await port.hub.alisten()
+        await port.hub.alisten(step.name)
     elif isinstance(step, Pause):
         await asyncio.sleep(step.seconds)
     elif isinstance(step, Emit):

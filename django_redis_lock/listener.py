@@ -33,9 +33,12 @@ class Listener(Hub):
     first asyncio waiter, which can't block, starts a thread that leads from then on.
     """
 
-    def __init__(self, connect: Callable[[], Any], prefix: str) -> None:
+    def __init__(
+        self, connect: Callable[[], Any], prefix: str, *, confirming: bool = False
+    ) -> None:
         self._connect = connect
         self._prefix = prefix
+        self._confirming = confirming  # a waiter takes a grant only from the answer to its look
         super().__init__()
 
     def _reset(self) -> None:
@@ -72,7 +75,7 @@ class Listener(Hub):
         passed = monotonic() - local
         return None if passed > CLOCK_KEPT else server_ms + round(passed * 1000)
 
-    def listen(self) -> None:
+    def listen(self, name: str = "") -> None:
         """Subscribe, unless that is done already. Raises ``LockUnavailable``."""
         asked_at = monotonic()
         with self._connecting:
@@ -101,9 +104,9 @@ class Listener(Hub):
             self._connection = connection
             self._connected.set()
 
-    async def alisten(self) -> None:
+    async def alisten(self, name: str = "") -> None:
         """Subscribe without blocking the loop, and have a thread read."""
-        await asyncio.to_thread(self.listen)
+        await asyncio.to_thread(self.listen, name)
         with self._mutex:
             if self._thread is None:
                 thread = threading.Thread(
@@ -117,6 +120,9 @@ class Listener(Hub):
         self._closed = True
         self._connected.set()
         self._lead_is_free.set()
+        self._hang_up()
+
+    def _hang_up(self) -> None:
         if self._connection is not None:
             self._drop(self._connection)
 
@@ -139,16 +145,22 @@ class Listener(Hub):
     async def await_(self, waiter: Waiter, until: float) -> None:
         """Wait as ``wait`` does, under asyncio."""
         if self._thread is None:
-            await self.alisten()
+            await self.alisten(waiter.name)
         await super().await_(waiter, until)
 
     def _lead(self, waiter: Waiter, until: float) -> None:
         while not waiter.awake and (left := until - monotonic()) > 0:
-            connection = self._connection
-            if connection is None:
+            if not self._hear(left):
                 waiter.nudged = True  # dropped before the waiter came
                 return
-            self._read(connection, left)
+
+    def _hear(self, seconds: float) -> bool:
+        """Take in what comes within some seconds; return False where nothing is listened to."""
+        connection = self._connection
+        if connection is None:
+            return False
+        self._read(connection, seconds)
+        return True
 
     def _follow(self, waiter: Waiter, until: float) -> None:
         """Sleep until something is there for the waiter, or the lead is."""
@@ -167,8 +179,8 @@ class Listener(Hub):
                 self._connected.wait()
                 self._lead_is_free.clear()
                 if self._take_lead(thread):
-                    while (connection := self._connection) is not None:
-                        self._read(connection, LONGEST_SLEEP)
+                    while self._hear(LONGEST_SLEEP):
+                        pass
                     self._pass_lead(thread)
                 else:
                     self._lead_is_free.wait()
@@ -235,6 +247,9 @@ class Listener(Hub):
         kind, _, rest = message.partition(" ")
         if kind == "grant":
             token, fence, lease_ms, now_ms = rest.split(" ")
+            if self._confirming:
+                self._nudge(lambda waiter: waiter.token == token)
+                return
             self.dispatch(token, Grant(int(fence), int(lease_ms), int(now_ms)))
         elif kind == "look":
             self.look_soon(rest)

@@ -172,9 +172,12 @@ class ReadIndex(Call):
 
 
 class Listen(Step):
-    """See to it that grants for this process are received."""
+    """See to it that grants of a lock for this process are received."""
 
-    __slots__ = ()
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
 
 
 class Wait(Step):

@@ -1,7 +1,8 @@
 -- Take the lock, or join its waiters.
 -- KEYS: see common.lua.
 -- ARGV[1] token, ARGV[2] lease (ms), ARGV[3] holder record, ARGV[4] name,
--- ARGV[5] channel of the caller's process to wait on, or '' not to wait.
+-- ARGV[5] channel of the caller's process to wait on, or '' not to wait,
+-- ARGV[6] there where the caller then waits for replicas, which it can only for a write of its own.
 -- Returns the fence               taken just now, with the whole lease, out of no line
 --         "fence ttl now"         the caller's turn, or its lock already: a grant that crossed,
 --                                 or a reply that was lost
@@ -38,6 +39,9 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local ttl = redis.call('PTTL', KEYS[1])
 local token, fence = string.match(held, '^(%S+) (%d+) ')
 if token == ARGV[1] then
+  if ARGV[6] then
+    redis.call('SET', KEYS[4], redis.call('GET', KEYS[4]) or fence)
+  end
   return string.format('%s %.0f %.0f', fence, ttl, now)
 end
 

@@ -5,6 +5,15 @@
 -- Published are "grant token fence lease now" to the process of whom the lock is given, and
 -- "look name" to the processes that wait for a lock which may come free sooner than they know.
 
+-- Tell a process. In a cluster its channel has the shard's hash tag where the server knows sharded
+-- channels. Returns how many received it, on this server.
+local function publish(channel, message)
+  if string.find(channel, '-grant:{%d+}:[^:]*$') then
+    return redis.call('SPUBLISH', channel, message)
+  end
+  return redis.call('PUBLISH', channel, message)
+end
+
 -- Write the lock for `token` with a lease of `lease` ms from now.
 -- Returns the fence and the server's clock, both in microseconds. A fence is the clock, or one
 -- more than the last fence where the clock has not passed that.
@@ -34,28 +43,34 @@ local function tell_of_end(name, queue, before, after)
     local channel = string.match(entry, '^%S+')
     if channel and not told[channel] then
       told[channel] = true
-      redis.call('PUBLISH', channel, 'look ' .. name)
+      publish(channel, 'look ' .. name)
     end
   end
 end
 
 -- Give the lock to the longest waiting that still listens: the grant is published to the channel
 -- of its process, and where nobody receives it the waiter is dead and dropped. `own` is the token
--- of the caller, who needs no message. Returns false when nobody was left to take it; what is then under the lock's key is the caller's to overwrite or delete.
+-- of the caller, who needs no message. Returns false when nobody was left to take it; what is then
+-- under the lock's key is the caller's to overwrite or delete.
+-- A list that was emptied is not touched again: in a cluster that moves the slot just then, a key
+-- that is not there is taken to be elsewhere, and the script would end half-way.
 local function hand_over(name, own)
-  local entry = redis.call('LPOP', KEYS[2])
-  local before = entry and redis.call('PTTL', KEYS[1])
-  while entry do
+  local left = redis.call('LLEN', KEYS[2])
+  local before = left > 0 and redis.call('PTTL', KEYS[1])
+  while left > 0 do
+    local entry = redis.call('LPOP', KEYS[2])
+    left = left - 1
     local channel, token, lease, record = string.match(entry, '^(%S+) (%S+) (%d+) (.*)$')
     if token then
       local fence, now = give(name, token, tonumber(lease), record)
-      if token == own or redis.call('PUBLISH', channel, string.format(
+      if token == own or publish(channel, string.format(
           'grant %s %.0f %s %.0f', token, fence, lease, math.floor(now / 1000))) > 0 then
-        tell_of_end(name, KEYS[2], before, tonumber(lease))
+        if left > 0 then
+          tell_of_end(name, KEYS[2], before, tonumber(lease))
+        end
         return true
       end
     end
-    entry = redis.call('LPOP', KEYS[2])
   end
   return false
 end

@@ -22,6 +22,7 @@ for i = 1, #ARGV / 3 do
     redis.call('ZADD', KEYS[1], now + lease, name)
     left[i] = lease
   else
+    redis.call('PEXPIRE', lock, 10000) -- so that something is written in any case, for replicas
     redis.call('PERSIST', lock)
     redis.call('ZADD', KEYS[1], '+inf', name)
     left[i] = -1

@@ -1,0 +1,45 @@
+"""The layouts, one of each for a run, and what every test on them begins with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from django.test import override_settings
+
+from django_redis_lock import locks
+from tests.layouts.servers import Cluster, Layout, Sentinel
+
+
+@pytest.fixture(scope="session")
+def session_cluster() -> Iterator[Cluster]:
+    """Three masters with a replica each."""
+    with Cluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def session_sentinel() -> Iterator[Sentinel]:
+    """A master with two replicas, and three sentinels."""
+    with Sentinel() as sentinel:
+        yield sentinel
+
+
+def settled(layout: Layout) -> Iterator[Layout]:
+    """Yield a layout, empty and in LOCKS as ``default``."""
+    layout.flush()
+    with override_settings(**layout.locks()):
+        yield layout
+    locks.reset()
+
+
+@pytest.fixture
+def cluster(session_cluster: Cluster) -> Iterator[Layout]:
+    """The run's cluster, empty, as the default of LOCKS."""
+    yield from settled(session_cluster)
+
+
+@pytest.fixture
+def sentinel(session_sentinel: Sentinel) -> Iterator[Layout]:
+    """The run's sentinels and their servers, empty, as the default of LOCKS."""
+    yield from settled(session_sentinel)
