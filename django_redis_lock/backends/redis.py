@@ -16,6 +16,7 @@ from redis.exceptions import (
     ResponseError,
     TryAgainError,
 )
+from redis.sentinel import MasterNotFoundError
 
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.location import Location
@@ -151,7 +152,10 @@ class RedisLockBackend(BaseLockBackend):
                 f"another program and is no lock: {error}. Choose another KEY_PREFIX.",
                 name=name,
             )
-        unavailable = LockUnavailable(f"LOCKS[{self.alias!r}] can't be asked: {error}", name=name)
+        why = str(error)
+        if isinstance(error, MasterNotFoundError):
+            why = why.partition(" : ")[0]  # what follows are the arguments of every connection
+        unavailable = LockUnavailable(f"LOCKS[{self.alias!r}] can't be asked: {why}", name=name)
         unavailable.refused = isinstance(error, ResponseError) and not passes(error)
         return unavailable
 
@@ -169,6 +173,7 @@ _PASSING = (
     MovedError,
     TryAgainError,
 )
+from redis.sentinel import MasterNotFoundError
 _PASSING_WORDS = (
     "READONLY",  # a demoted master
     "UNBLOCKED",  # one that was demoted while it waited for replicas

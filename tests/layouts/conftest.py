@@ -14,14 +14,14 @@ from tests.layouts.servers import Cluster, Layout, Sentinel
 @pytest.fixture(scope="session")
 def session_cluster() -> Iterator[Cluster]:
     """Three masters with a replica each."""
-    with Cluster() as cluster:
+    with Cluster(node_timeout=15) as cluster:  # nobody is to be taken for dead here
         yield cluster
 
 
 @pytest.fixture(scope="session")
 def session_sentinel() -> Iterator[Sentinel]:
     """A master with two replicas, and three sentinels."""
-    with Sentinel() as sentinel:
+    with Sentinel(down_after=15) as sentinel:  # nobody is to be taken for dead here
         yield sentinel
 
 

@@ -10,6 +10,7 @@ All of them die with this process, as an ``EmbeddedServer`` does.
 from __future__ import annotations
 
 import contextlib
+import secrets
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -217,8 +218,6 @@ class Cluster(Layout):
 class Sentinel(Layout):
     """A master with replicas and three sentinels that watch it; ``urls`` are the data servers'."""
 
-    service = "locks"
-
     def __init__(
         self,
         replicas: int = 2,
@@ -227,6 +226,8 @@ class Sentinel(Layout):
         down_after: float = 3.0,
         binary: str | Path | None = None,
     ) -> None:
+        # One of its own, for django-redis keeps its pools by it for as long as the process lives.
+        self.service = f"locks-{secrets.token_hex(4)}"
         self.servers = [
             EmbeddedServer("--repl-diskless-sync-delay", "0", *config, binary=binary)
             for _ in range(1 + replicas)
