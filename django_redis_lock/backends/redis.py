@@ -173,7 +173,6 @@ _PASSING = (
     MovedError,
     TryAgainError,
 )
-from redis.sentinel import MasterNotFoundError
 _PASSING_WORDS = (
     "READONLY",  # a demoted master
     "UNBLOCKED",  # one that was demoted while it waited for replicas
