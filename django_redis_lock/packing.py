@@ -70,6 +70,7 @@ class Packing:
     """The keys that a backend uses, all of them or those of one shard, and the calls on them."""
 
     def __init__(self, prefix: str, shard: str = "", replicas: Replicas | None = None) -> None:
+        self.shard = shard
         tag = f":{{{shard}}}" if shard else ""
         self.lock_prefix = f"{prefix}{tag}:"
         self.queue_prefix = f"{prefix}-queue{tag}:"
