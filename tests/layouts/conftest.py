@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from django.test import override_settings
@@ -25,10 +26,10 @@ def session_sentinel() -> Iterator[Sentinel]:
         yield sentinel
 
 
-def settled(layout: Layout) -> Iterator[Layout]:
+def settled(layout: Layout, **entry: Any) -> Iterator[Layout]:
     """Yield a layout, empty and in LOCKS as ``default``."""
     layout.flush()
-    with override_settings(**layout.locks()):
+    with override_settings(**layout.locks(**entry)):
         yield layout
     locks.reset()
 
@@ -43,3 +44,15 @@ def cluster(session_cluster: Cluster) -> Iterator[Layout]:
 def sentinel(session_sentinel: Sentinel) -> Iterator[Layout]:
     """The run's sentinels and their servers, empty, as the default of LOCKS."""
     yield from settled(session_sentinel)
+
+
+@pytest.fixture
+def replicating_cluster(session_cluster: Cluster) -> Iterator[Layout]:
+    """The same, where each lock counts once the replica of its node knows of it."""
+    yield from settled(session_cluster, OPTIONS={"REPLICAS": 1, "REPLICA_TIMEOUT": 4})
+
+
+@pytest.fixture
+def replicating_sentinel(session_sentinel: Sentinel) -> Iterator[Layout]:
+    """The same, where each lock counts once both replicas know of it."""
+    yield from settled(session_sentinel, OPTIONS={"REPLICAS": 2, "REPLICA_TIMEOUT": 4})

@@ -19,3 +19,17 @@ class TestSentinel(LockContract):
     """A master with two replicas, found by asking sentinels."""
 
     using = "default"
+
+
+@pytest.mark.usefixtures("replicating_cluster")
+class TestReplicatingCluster(LockContract):
+    """The same with REPLICAS."""
+
+    using = "default"
+
+
+@pytest.mark.usefixtures("replicating_sentinel")
+class TestReplicatingSentinel(LockContract):
+    """The same with REPLICAS."""
+
+    using = "default"

@@ -1,6 +1,6 @@
 """The contract on Debian's Redis 7.0, alone and as a cluster.
 
-    apt-get install -y redis-server
+apt-get install -y redis-server
 """
 
 from __future__ import annotations
@@ -35,9 +35,7 @@ def redis_server() -> Iterator[EmbeddedServer]:
 @pytest.fixture
 def on_redis(redis_server: EmbeddedServer) -> Iterator[None]:
     """Locks on it."""
-    with override_settings(
-        LOCKS={"default": {"BACKEND": BACKEND, "LOCATION": redis_server.url()}}
-    ):
+    with override_settings(LOCKS={"default": {"BACKEND": BACKEND, "LOCATION": redis_server.url()}}):
         yield
     locks.reset()
 
