@@ -21,6 +21,11 @@ HOW_TO = (
     '"django_redis_lock.backends.redis.RedisLockBackend", "LOCATION": "locks"}}, '
     'or a URL as LOCATION, such as "redis://127.0.0.1:6379/1".'
 )
+A_DATABASE_OF_THEIR_OWN = (
+    "Give the locks a database of their own, such as /1 at the end of the URL, by "
+    'an alias of their own, such as CACHES["locks"].'
+)
+A_CLUSTER_OF_THEIR_OWN = "A cluster has one database for all; give the locks servers of their own."
 
 
 class Location:
@@ -92,12 +97,7 @@ class Location:
             checks.Warning(
                 f"LOCKS[{self.using!r}] keeps its locks in the database of "
                 f"CACHES[{sharing!r}], so clearing that cache frees locks that are held.",
-                hint=(
-                    "A cluster has one database for all; give the locks servers of their own."
-                    if self.urls
-                    else "Give the locks a database of their own, such as /1 at the end of the URL, "
-                    'by an alias of their own, such as CACHES["locks"].'
-                ),
+                hint=A_CLUSTER_OF_THEIR_OWN if self.urls else A_DATABASE_OF_THEIR_OWN,
                 id="django_redis_lock.W001",
             )
         ]

@@ -151,8 +151,8 @@ class ClusterListener(Listener):
                 except BROKEN:
                     self._drop_ear(ear)
                     return True
-            selector.select(seconds)
-        bell.hush()
+            if any(key.fileobj is bell for key, _ in selector.select(seconds)):
+                bell.hush()
         return True
 
     def _read_ready(self, ear: _Ear) -> bool:
@@ -270,6 +270,9 @@ class _Bell:
             os.write(self._ends[1], b"!")
 
     def hush(self) -> None:
-        """Be silent until it rings again."""
+        """Be silent until it rings again; to be called when it was heard, for eventlet would wait.
+
+        Whoever rang until now is seen to by who was woken.
+        """
         with contextlib.suppress(BlockingIOError):
             os.read(self._ends[0], 4096)

@@ -258,6 +258,71 @@ def _of_same_shard(name: str) -> Any:
     return lock(f"{name}:{number}", timeout=60)
 
 
+def test_moving_slot_does_not_break_a_release(cluster: Cluster, name: str) -> None:
+    """A release that empties the line of a slot in motion is carried out whole."""
+    slot = slot_of(name)
+    with Child(WAIT, name, before=_settings(cluster)) as dead:
+        dead.hear()
+        held = lock(name, timeout=60)
+        held.acquire()
+        dead.say()
+        eventually(lambda: waiters(name) == 1)
+        dead.process.kill()
+        dead.end()
+        eventually(lambda: _receivers(cluster, name) == 0)
+        with cluster.moving_slot(slot, other_master(cluster, slot)):
+            held.release()  # all its keys are there still; the dead waiter's entry is the last
+            with client(cluster.master_of(slot)) as master:
+                left = master.execute_command("CLUSTER GETKEYSINSLOT", slot, 10)
+                assert f"lock:{{{TAGS[shard_of(name)]}}}:{name}" not in left
+    assert lock(name, timeout=5, blocking=False).acquire()
+    cluster.settle()
+
+
+def test_message_alone_is_no_grant(cluster: Cluster, name: str) -> None:
+    """What a node says that may have lost its slot is no more than a reason to look."""
+    with lock(name, timeout=60) as held:
+        waiting = Background(lock(name, timeout=60).acquire)
+        eventually(lambda: waiters(name) == 1)
+        tag = TAGS[shard_of(name)]
+        with client(cluster.master_of(slot_of(name))) as master:
+            (entry,) = master.lrange(f"lock-queue:{{{tag}}}:{name}", 0, -1)
+            channel, token, lease, _ = entry.split(" ", 3)
+            looks = master.info("commandstats")["cmdstat_evalsha"]["calls"]
+            told = f"grant {token} {held.fence + 1} {lease} {time.time_ns() // 1_000_000}"
+            assert master.execute_command("SPUBLISH", channel, told) == 1
+            eventually(lambda: master.info("commandstats")["cmdstat_evalsha"]["calls"] > looks)
+        assert waiting.is_alive()
+        held.ensure_held()
+    assert waiting.outcome() is True
+
+
+@pytest.mark.parametrize("green", ["gevent", "eventlet"])
+def test_greenlets_wait_together(cluster: Cluster, name: str, green: str) -> None:
+    """Greenlets share the listening connections, and none blocks the others."""
+    patch = {
+        "gevent": "import gevent.monkey; gevent.monkey.patch_all()",
+        "eventlet": "import eventlet; eventlet.monkey_patch()",
+    }[green]
+    program = f"""
+        import {green}
+        names = [sys.argv[1] + str(number) for number in range(12)]
+        done = []
+        def work(name):
+            for _ in range(3):
+                with lock(name, timeout=60, blocking_timeout=60):
+                    time.sleep(0.01)
+                    done.append(name)
+        workers = [{green}.spawn(work, name) for name in names for _ in range(3)]
+        for worker in workers:
+            worker.{"join" if green == "gevent" else "wait"}()
+        say(len(done))
+    """
+    with Child(program, name, before=f"{patch}; {_settings(cluster)}") as child:
+        assert child.hear() == "108"
+        assert child.end() == 0
+
+
 def test_resharding_under_load(cluster: Cluster, name: str) -> None:
     """Locks are taken, waited for and released by many while their slots go to and fro."""
     names = [f"{name}:{number}" for number in range(4)]

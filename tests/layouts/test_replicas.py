@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,7 +15,7 @@ from django_redis_lock.exceptions import LockUnavailable
 from example_project.embedded import EmbeddedServer
 from tests.contract import LockContract
 from tests.layouts.servers import BACKEND, client
-from tests.tools import Background, eventually, waiters
+from tests.tools import Background, connections, eventually, waiters
 
 
 class Pair:
@@ -182,3 +183,30 @@ def test_timeout_beyond_the_connections(pair: Pair, name: str) -> None:
     with override_settings(LOCKS={"default": {**entry, "OPTIONS": options}}):
         with pytest.raises(Exception, match="connection is given up after 2 s"):
             lock(name).acquire()
+
+
+@pytest.mark.parametrize("way", ["sync", "async"])
+def test_server_that_became_read_only_is_left(name: str, way: str) -> None:
+    """A demoted master is told apart from a refusal: the connection to it is not kept."""
+    with EmbeddedServer() as master, EmbeddedServer() as other:
+        entry = {"BACKEND": BACKEND, "LOCATION": master.url()}
+        with override_settings(LOCKS={"default": entry}), client(master) as one:
+
+            async def main() -> None:
+                async def call(blocking_timeout: float) -> bool:
+                    held = lock(f"{name}:{uuid.uuid4()}", timeout=60)
+                    if way == "async":
+                        return await held.aacquire(blocking_timeout=blocking_timeout)
+                    return held.acquire(blocking_timeout=blocking_timeout)
+
+                assert await call(5)
+                before = connections(one) - {str(one.client_id())}
+                one.execute_command("REPLICAOF", "127.0.0.1", other.port)
+                with pytest.raises(LockUnavailable):
+                    await call(0)
+                await asyncio.to_thread(eventually, lambda: not before & connections(one))
+                one.execute_command("REPLICAOF", "NO", "ONE")
+                assert await call(5)
+
+            asyncio.run(main())
+            locks.reset()
