@@ -46,7 +46,7 @@ def _perform(step: Step) -> Any:
     if isinstance(step, Wait):
         step.hub.wait(step.waiter, step.until)
     elif isinstance(step, Listen):
-        step.hub.listen()
+        step.hub.listen(step.name)
     elif isinstance(step, Pause):
         time.sleep(step.seconds)
     elif isinstance(step, Emit):
@@ -96,7 +96,7 @@ async def _aperform(port: Port, step: Step) -> Any:
     if isinstance(step, Wait):
         await step.hub.await_(step.waiter, step.until)
     elif isinstance(step, Listen):
-        await step.hub.alisten()
+        await step.hub.alisten(step.name)
     elif isinstance(step, Pause):
         await asyncio.sleep(step.seconds)
     elif isinstance(step, Emit):

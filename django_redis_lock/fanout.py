@@ -21,8 +21,8 @@ from typing import Any
 import redis
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
-from django_redis_lock.connections import Packed
 from django_redis_lock.identity import forget_after_fork
+from django_redis_lock.packing import Packed
 
 
 class Letter:

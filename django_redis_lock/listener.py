@@ -34,9 +34,12 @@ class Listener(ServerHub):
     first asyncio waiter, which can't block, starts a thread that leads from then on.
     """
 
-    def __init__(self, connect: Callable[[], Any], prefix: str) -> None:
+    def __init__(
+        self, connect: Callable[[], Any], prefix: str, *, confirming: bool = False
+    ) -> None:
         self._connect = connect
         self._prefix = prefix
+        self._confirming = confirming  # a waiter takes a grant only from the answer to its look
         super().__init__()
 
     def _reset(self) -> None:
@@ -63,7 +66,7 @@ class Listener(ServerHub):
         """Whether the channel is subscribed."""
         return self._connection is not None
 
-    def listen(self) -> None:
+    def listen(self, name: str = "") -> None:
         """Subscribe, unless that is done already. Raises ``LockUnavailable``."""
         asked_at = monotonic()
         with self._connecting:
@@ -76,7 +79,7 @@ class Listener(ServerHub):
             try:
                 connection = self._connect()
                 connection.connect()
-                self._open(connection)
+                self._introduce(connection)
             except (RedisError, OSError) as error:
                 if connection is not None:
                     connection.disconnect()
@@ -92,14 +95,14 @@ class Listener(ServerHub):
             self._connected.set()
             self._disconnect_interrupted()
 
-    def _open(self, connection: Any) -> None:
+    def _introduce(self, connection: Any) -> None:
         """Say on a new connection what it is for."""
         connection.send_command("SUBSCRIBE", self.channel)
         connection.read_response(disable_decoding=True)
 
-    async def alisten(self) -> None:
+    async def alisten(self, name: str = "") -> None:
         """Subscribe without blocking the loop, and have a thread read."""
-        await asyncio.to_thread(self.listen)
+        await asyncio.to_thread(self.listen, name)
         with self._mutex:
             if self._thread is None:
                 thread = threading.Thread(
@@ -113,6 +116,9 @@ class Listener(ServerHub):
         self._closed = True
         self._connected.set()
         self._lead_is_free.set()
+        self._hang_up()
+
+    def _hang_up(self) -> None:
         if self._connection is not None:
             self._drop(self._connection)
         self._disconnect_interrupted()
@@ -136,16 +142,22 @@ class Listener(ServerHub):
     async def await_(self, waiter: Waiter, until: float) -> None:
         """Wait as ``wait`` does, under asyncio."""
         if self._thread is None:
-            await self.alisten()
+            await self.alisten(waiter.name)
         await super().await_(waiter, until)
 
     def _lead(self, waiter: Waiter, until: float) -> None:
         while not waiter.awake and (left := until - monotonic()) > 0:
-            connection = self._connection
-            if connection is None:
+            if not self._hear(left):
                 waiter.nudged = True  # dropped before the waiter came
                 return
-            self._read(connection, left)
+
+    def _hear(self, seconds: float) -> bool:
+        """Take in what comes within some seconds; return False where nothing is listened to."""
+        connection = self._connection
+        if connection is None:
+            return False
+        self._read(connection, seconds)
+        return True
 
     def _follow(self, waiter: Waiter, until: float) -> None:
         """Sleep until something is there for the waiter, or the lead is."""
@@ -165,8 +177,8 @@ class Listener(ServerHub):
                 self._rest()
                 self._lead_is_free.clear()
                 if self._take_lead(thread):
-                    while (connection := self._connection) is not None and self._worth_leading():
-                        self._read(connection, LONGEST_SLEEP)
+                    while self._worth_leading() and self._hear(LONGEST_SLEEP):
+                        pass
                     self._pass_lead(thread)
                 else:
                     self._lead_is_free.wait()
@@ -242,12 +254,15 @@ class Listener(ServerHub):
     def _take_in(self, message: bytes) -> None:
         if grant := _GRANT.fullmatch(message):
             token, *numbers = grant.groups()
-            self.dispatch(token.decode(), Grant(*map(int, numbers)))
+            if self._confirming:
+                self.nudge_one(token.decode())
+            else:
+                self.dispatch(token.decode(), Grant(*map(int, numbers)))
         elif message.startswith(b"look "):
             self.look_soon(message[5:].decode(errors="replace"))
 
     def _drop(self, connection: Any) -> None:
-        self._forget(connection)
+        self._turn_from(connection)
         connection.disconnect()
 
     def _abandon(self, connection: Any) -> None:
@@ -257,13 +272,13 @@ class Listener(ServerHub):
         this one gets is found by looking.
         """
         self._interrupted.append(connection)
-        self._forget(connection)
+        self._turn_from(connection)
 
     def _disconnect_interrupted(self) -> None:
         while self._interrupted:
             self._interrupted.pop().disconnect()
 
-    def _forget(self, connection: Any) -> None:
+    def _turn_from(self, connection: Any) -> None:
         """Read a connection no more. Grants may be lost with it, so every waiter has to look."""
         if self._connection is connection:
             self._connection = None

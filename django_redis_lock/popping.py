@@ -51,7 +51,7 @@ class Popper(Listener):
         super().close()
         self._wanted.set()
 
-    def _open(self, connection: Any) -> None:
+    def _introduce(self, connection: Any) -> None:
         connection.send_command(*self._sign_of_life)
         connection.read_response(disable_decoding=True)
         self._asked_until = None

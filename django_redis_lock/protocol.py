@@ -117,13 +117,13 @@ def _try_to_take_over(request: Request, token_id: str) -> Acquiring:
 
 
 def _wait(hub: Hub, request: Request, until: float) -> Acquiring:
-    if not hub.listening or hub.server_ms() is None:
+    if not hub.listens_for(request.name) or hub.server_ms() is None:
         # Most locks are free; only one that isn't is worth a subscription. And whoever joins a
         # line says since when, which takes the server's clock.
         lease = yield from _try(hub, request)
         if lease is not None:
             return lease
-        yield from ask(Listen(hub))
+        yield from ask(Listen(hub, request.name))
     request.stand_in_line(hub.server_ms())
     waiter = hub.join(request)
     try:
@@ -227,9 +227,9 @@ def _look(
     pause = 0.05
     while True:
         try:
-            if not hub.listening:
-                yield from ask(Listen(hub))
-            call = Acquire(request, hub.channel)
+            if not hub.listens_for(request.name):
+                yield from ask(Listen(hub, request.name))
+            call = Acquire(request, hub.channel_of(request.name))
             return call, (yield from ask(call))
         except LockUnavailable:
             if not waiting or monotonic() >= give_up:
@@ -261,7 +261,8 @@ def _granted(request: Request, grant: Grant, local: float, server_ms: int) -> Le
 
 def withdrawal(hub: Hub, request: Request, *, patient: bool = False) -> Release:
     """Return the call that takes a request back, whatever became of it."""
-    return Release(request.name, request.token, request.entry(hub.channel), patient=patient)
+    entry = request.entry(hub.channel_of(request.name))
+    return Release(request.name, request.token, entry, patient=patient)
 
 
 def release(lease: Lease) -> Generator[Step, Any, bool]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
-from collections.abc import Generator
+from collections.abc import Generator, Hashable
 from time import monotonic
 from typing import Any
 
@@ -26,8 +26,8 @@ class Renewer:
     """Keeps every registered lease alive until it is discarded, lost or garbage.
 
     A lease is renewed when a third of it has passed, together with all that are due soon, in one
-    round trip for each backend. While the server can't be reached it is tried again until
-    the lease has passed, which is a loss.
+    round trip for each backend, or for each node of a cluster. While the server can't be reached
+    it is tried again until the lease has passed, which is a loss.
 
     A request whose withdrawal did not reach the server is withdrawn here as soon as it does, so
     that a server which carries it out late does not keep a lock for nobody.
@@ -110,11 +110,12 @@ class Renewer:
                     kept.postpone()
 
     def _renew(self, due: list[_Kept]) -> None:
-        batches: dict[Any, list[tuple[_Kept, Lease]]] = {}
+        batches: dict[tuple[Any, Hashable], list[tuple[_Kept, Lease]]] = {}
         for kept in due:
             lease = kept.lease()
             if lease is not None:
-                batches.setdefault(kept.backend, []).append((kept, lease))
+                whole = kept.backend, kept.backend.together(kept.name)
+                batches.setdefault(whole, []).append((kept, lease))
             elif self._forget(kept):
                 logger.warning(
                     "Lock %r was dropped without being released, and is free in %.1f s at the "
@@ -122,7 +123,7 @@ class Renewer:
                     kept.name,
                     kept.timeout,
                 )
-        for backend, batch in batches.items():
+        for (backend, _), batch in batches.items():
             self._renew_batch(backend, batch)
 
     def _renew_batch(self, backend: Any, batch: list[tuple[_Kept, Lease]]) -> None:

@@ -14,10 +14,12 @@ from django_redis_lock.waiting import Hub
 class Hubs:
     """Where the waiters of one process and server sleep: one hub for each scheme in use."""
 
-    def __init__(self, connect: Callable[[], Any], prefix: str, polling: Polling) -> None:
+    def __init__(
+        self, connect: Callable[[], Any], prefix: str, polling: Polling, *, confirming: bool
+    ) -> None:
         self._makers: dict[str, Callable[[], Hub]] = {
-            "queue": lambda: Listener(connect, prefix),
-            "blpop": lambda: Popper(connect, prefix),
+            "queue": lambda: Listener(connect, prefix, confirming=confirming),
+            "blpop": lambda: Popper(connect, prefix, confirming=confirming),
             "poll": lambda: ClaimingHub(polling),
         }
         self._hubs: dict[str, Hub] = {}

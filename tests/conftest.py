@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import uuid
 from collections.abc import Iterator
@@ -25,8 +26,11 @@ if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
 
 @pytest.fixture(scope="session")
 def session_server() -> Iterator[EmbeddedServer]:
-    """One server for the whole run, on the port that the settings name."""
-    with EmbeddedServer(port=PORT) as server:
+    """One server for the whole run, on the port that the settings name.
+
+    ``LOCKS_TEST_SERVER=/usr/bin/redis-server`` has another program do it.
+    """
+    with EmbeddedServer(port=PORT, binary=os.environ.get("LOCKS_TEST_SERVER")) as server:
         yield server
         gc.collect()  # results of Celery tasks tell the server when they go
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+from collections.abc import AsyncIterator, Collection, Hashable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any, ClassVar, TypeVar
 
@@ -132,6 +132,10 @@ class BaseLockBackend:
         """Carry out one call under asyncio. Raises ``LockUnavailable``."""
         return self.call(call)
 
+    def together(self, name: str) -> Hashable:
+        """Return the same for all locks whose leases can be renewed in one round trip."""
+        return None
+
     def run(self, steps: Steps[Result]) -> Result:
         """Carry out steps of the protocol, blocking."""
         return run(self, steps)
@@ -158,7 +162,7 @@ class BaseLockBackend:
         true when its page was read.
         Raises ``LockUnavailable``.
         """
-        index = _Index(pattern)
+        index = self._new_index(pattern)
         while index.more:
             self.run(self._turn_page(index))
         for names in index.pages(self.page_size):
@@ -166,7 +170,7 @@ class BaseLockBackend:
 
     async def aholders(self, pattern: str = "*") -> AsyncIterator[Holder]:
         """Yield what ``holders`` yields."""
-        index = _Index(pattern)
+        index = self._new_index(pattern)
         while index.more:
             await self.arun(self._turn_page(index))
         for names in index.pages(self.page_size):
@@ -261,17 +265,20 @@ class BaseLockBackend:
             if value is not None
         ]
 
-    def _turn_page(self, index: _Index) -> Steps[None]:
+    def _new_index(self, pattern: str) -> Index:
+        return Index(pattern)
+
+    def _turn_page(self, index: Index) -> Steps[None]:
         size = 10 * self.page_size  # of names alone
         index.add((yield from ask(ReadIndex(index.start, index.offset, size))), size)
 
 
-class _Index:
+class Index:
     """The names of the held locks, gathered from an index that changes while it is read."""
 
     def __init__(self, pattern: str) -> None:
         self._pattern = pattern
-        self._names: dict[str, None] = {}
+        self.ends: dict[str, str] = {}  # the lease end of each name, in the order of those
         self.start = ""
         self.offset = 0
         self.more = True
@@ -284,14 +291,19 @@ class _Index:
             same = sum(1 for end in ends if end == ends[-1])
             self.offset = same + (self.offset if ends[-1] == self.start else 0)
             self.start = ends[-1]
-        for name in map(_name, answer[0::2]):
+        for member, end in zip(answer[0::2], ends, strict=True):
+            name = _name(member)
             if name is not None and fnmatchcase(name, self._pattern):
-                self._names.pop(name, None)  # renewed since an earlier page
-                self._names[name] = None
+                self.ends.pop(name, None)  # renewed since an earlier page
+                self.ends[name] = end
+
+    def names(self) -> list[str]:
+        """Return the names, the earliest lease end first."""
+        return list(self.ends)
 
     def pages(self, size: int) -> Iterator[list[str]]:
         """Yield the names, the latest lease end first."""
-        names = list(reversed(self._names))
+        names = self.names()[::-1]
         for first in range(0, len(names), size):
             yield names[first : first + size]
 

@@ -270,7 +270,6 @@ class Exchanges(Readings):
             yield "DEL", self._key(call.name)
         yield "ZREM", self._index_key, call.name
         self._written.pop(call.token, None)
-        self._freed(call.name)
         return 1
 
     def _renew(self, call: steps.Renew) -> Talk:

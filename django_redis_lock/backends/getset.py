@@ -17,18 +17,15 @@ from django_redis_lock.backends.exchanges import Exchanges
 from django_redis_lock.backends.location import Location
 from django_redis_lock.backends.readings import NAME, Talk
 from django_redis_lock.backends.timestamps import FORMATS, Form, read_stamp
-from django_redis_lock.connections import (
-    AsyncClient,
-    BlockingClient,
-    Packed,
-    asyncio_connection,
-)
+from django_redis_lock.clients import AsyncClient, BlockingClient
+from django_redis_lock.connections import asyncio_connection, master_of
 from django_redis_lock.drivers import Steps
 from django_redis_lock.exceptions import InvalidLockBackend, LockError, LockUnavailable
+from django_redis_lock.packing import Packed
+from django_redis_lock.polling import POLL_OPTIONS, PollingHub, poll_options
 from django_redis_lock.protocol import ask
 from django_redis_lock.records import Holder, moment, read_holder, token_id
 from django_redis_lock.steps import Call, Inspect
-from django_redis_lock.waiting import Hub
 
 CLOCKS = ("server", "local")
 
@@ -49,20 +46,21 @@ class GetSetLockBackend(BaseLockBackend):
     """
 
     supports_queue: ClassVar[bool] = False
-    options: ClassVar[tuple[str, ...]] = ("FORMAT", "KEY", "CLOCK")
+    options: ClassVar[tuple[str, ...]] = ("FORMAT", "KEY", "CLOCK", *POLL_OPTIONS)
 
     def configure(self, location: Any, options: dict[str, Any]) -> None:
         """Take in LOCATION and OPTIONS; no connection is made. Raises ``InvalidLockBackend``."""
         self.location = Location("default" if location is None else location, self.alias)
         form = Form(self._choice(options, "FORMAT", FORMATS))
         clock = self._choice(options, "CLOCK", CLOCKS)
-        self.hub = Hub()  # where waiters sleep between their looks
+        polling = poll_options(self.alias, options)
+        self.hub = PollingHub(polling.interval, retries=polling.retries)
         self._exchanges = Exchanges(
             self.key_prefix,
             self._key_of_locks(options.get("KEY", f"{self.key_prefix}:{NAME}")),
             form,
             ServerClock() if clock == "server" else LocalClock(),
-            freed=self.hub.look_soon,
+            freed=self.hub.freed,
         )
         if not form.keeps_tokens:
             # Of other backends these are the same for all entries; here they depend on FORMAT.
@@ -112,7 +110,7 @@ class GetSetLockBackend(BaseLockBackend):
     @cached_property
     def _async_client(self) -> AsyncClient:
         timeout = self.pool.connection_kwargs.get("socket_timeout")
-        return AsyncClient(lambda: asyncio_connection(self.pool), timeout)
+        return AsyncClient(lambda: asyncio_connection(self.pool), timeout, master_of(self.pool))
 
     def call(self, call: Call) -> Any:
         """Carry out one call. Raises ``LockUnavailable``."""

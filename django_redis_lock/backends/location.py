@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urlsplit
 
 import redis
 from django.conf import settings
@@ -10,6 +11,7 @@ from django.core import checks
 
 from django_redis_lock.connections import pool_from_url
 from django_redis_lock.exceptions import InvalidLockBackend
+from django_redis_lock.text import without_passwords
 
 SCHEMES = ("redis://", "rediss://", "unix://")
 HOW_TO = (
@@ -19,17 +21,27 @@ HOW_TO = (
     '"django_redis_lock.backends.redis.RedisLockBackend", "LOCATION": "locks"}}, '
     'or a URL as LOCATION, such as "redis://127.0.0.1:6379/1".'
 )
+A_DATABASE_OF_THEIR_OWN = (
+    "Give the locks a database of their own, such as /1 at the end of the URL, by "
+    'an alias of their own, such as CACHES["locks"].'
+)
+A_CLUSTER_OF_THEIR_OWN = "A cluster has one database for all; give the locks servers of their own."
 
 
 class Location:
     """Where the server of one entry of LOCKS is."""
 
     def __init__(self, value: Any, using: str) -> None:
+        self.using = using
+        self.urls: list[str] | None = None
+        if isinstance(value, list | tuple):
+            self.urls, self.url, self.alias = check_urls(value, using), None, None
+            return
         if not isinstance(value, str) or not value:
             raise InvalidLockBackend(
-                f"LOCKS[{using!r}]['LOCATION'] must be an alias of CACHES or a URL, not {value!r}."
+                f"LOCKS[{using!r}]['LOCATION'] must be an alias of CACHES, a URL, or a list of "
+                f"the URLs of a cluster's nodes, not {value!r}."
             )
-        self.using = using
         self.url = value if value.startswith(SCHEMES) else None
         self.alias = None if self.url else value
         if self.alias and "://" in self.alias:
@@ -85,10 +97,7 @@ class Location:
             checks.Warning(
                 f"LOCKS[{self.using!r}] keeps its locks in the database of "
                 f"CACHES[{sharing!r}], so clearing that cache frees locks that are held.",
-                hint=(
-                    "Give the locks a database of their own, such as /1 at the end of the URL, by "
-                    'an alias of their own, such as CACHES["locks"].'
-                ),
+                hint=A_CLUSTER_OF_THEIR_OWN if self.urls else A_DATABASE_OF_THEIR_OWN,
                 id="django_redis_lock.W001",
             )
         ]
@@ -99,13 +108,55 @@ class Location:
         The alias that LOCATION names counts only where it is ``default``, the one that
         application code clears; any other alias may be there for the locks alone.
         """
-        mine = _databases(self.url or settings.CACHES[self.alias])
+        place = {"LOCATION": self.urls} if self.urls else self.url or settings.CACHES[self.alias]
+        mine = _databases(place)
         for alias, configured in settings.CACHES.items():
             if alias == self.alias and alias != "default":
                 continue
             if mine & _databases(configured):
                 return str(alias)
         return None
+
+
+def check_urls(value: Any, using: str) -> list[str]:
+    """Return the URLs of a cluster's nodes, of which some are enough.
+
+    Raises ``InvalidLockBackend`` where they can't be those of one cluster.
+    """
+    where = f"LOCKS[{using!r}]['LOCATION']"
+    if not value:
+        raise InvalidLockBackend(
+            f"{where} is an empty list; write the URLs of some nodes of the cluster, such as "
+            f"['redis://10.0.0.1:6379', 'redis://10.0.0.2:6379']."
+        )
+    ways = set()
+    for url in value:
+        if not isinstance(url, str) or not url.startswith(("redis://", "rediss://")):
+            raise InvalidLockBackend(
+                f"{where} has {shown(url)}; a list names the nodes of a cluster, each by a URL "
+                f"that begins with redis:// or rediss://."
+            )
+        try:
+            kwargs = redis.connection.parse_url(url)  # type: ignore[no-untyped-call]
+        except ValueError as error:
+            raise InvalidLockBackend(f"{where} has {shown(url)}: {error}.") from None
+        if kwargs.get("db"):
+            raise InvalidLockBackend(
+                f"{where} has {shown(url)}; a cluster has no database but 0, so leave it out."
+            )
+        parts = urlsplit(url)
+        ways.add((parts.scheme, parts.netloc.rpartition("@")[0], parts.query))
+    if len(ways) > 1:
+        raise InvalidLockBackend(
+            f"{where} names nodes with different schemes, users, passwords or options; the nodes "
+            f"of one cluster are reached in one way, so write the same in each URL."
+        )
+    return list(value)
+
+
+def shown(url: Any) -> str:
+    """Return what was written for a URL, without its password."""
+    return without_passwords(repr(url))
 
 
 def _served_by_django_redis(backend: str) -> bool:

@@ -2,43 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cached_property
 from typing import Any, ClassVar
 
 import redis
 from django.core import checks
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import (
+    AskError,
+    ClusterDownError,
+    MasterDownError,
+    MovedError,
+    RedisError,
+    ResponseError,
+    TryAgainError,
+)
+from redis.sentinel import MasterNotFoundError
 
-from django_redis_lock import scripts, steps
-from django_redis_lock.audit import CAP, Fields
+from django_redis_lock import steps
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.location import Location
-from django_redis_lock.connections import (
-    AsyncClient,
-    BlockingClient,
-    Packed,
-    asyncio_connection,
-    listening_connection,
-)
+from django_redis_lock.clients import AsyncClient, BlockingClient
+from django_redis_lock.connections import asyncio_connection, listening_connection, master_of
 from django_redis_lock.exceptions import InvalidLockBackend, LockError, LockUnavailable
-from django_redis_lock.polling import POLL_OPTIONS, poll_options
+from django_redis_lock.packing import Packing, Replicas
+from django_redis_lock.polling import POLL_OPTIONS, Polling, poll_options
 from django_redis_lock.schemes import Hubs
 from django_redis_lock.steps import Call
+from django_redis_lock.timing import check_timeout
 from django_redis_lock.transacting import AsyncTransactingClient, TransactingClient
 from django_redis_lock.waiting import WAITING_SCHEMES, Hub
+
+REPLICA_TIMEOUT = 1.0
+"""Seconds that replicas may take to acknowledge a lock, where OPTIONS say nothing of it."""
 
 
 class RedisLockBackend(BaseLockBackend):
     """Locks on one server, in scripts that do each operation whole.
 
-    LOCATION is an alias of CACHES that django-redis serves, or a URL.
+    LOCATION is an alias of CACHES that django-redis serves, its Sentinel client included; or a URL;
+    or a list of URLs, of some nodes of a cluster.
     OPTIONS["WAIT"] says how waiters hear of their turn: ``queue`` by pub/sub, ``blpop`` from a
     list, ``poll`` by looking. Whichever it is, they are served in the order in which they came.
+    OPTIONS["REPLICAS"] is how many replicas have to know of a lock before it counts as acquired,
+    and OPTIONS["REPLICA_TIMEOUT"] how many seconds that may take.
     """
 
     supports_many = True
-    options: ClassVar[tuple[str, ...]] = ("WAIT", *POLL_OPTIONS)
+    options: ClassVar[tuple[str, ...]] = ("WAIT", *POLL_OPTIONS, "REPLICAS", "REPLICA_TIMEOUT")
+
+    def __new__(cls, alias: str, params: dict[str, Any]) -> RedisLockBackend:
+        """Make the backend for a cluster where LOCATION is a list."""
+        if cls is RedisLockBackend and isinstance(params.get("LOCATION"), list | tuple):
+            from django_redis_lock.backends.cluster import RedisClusterLockBackend
+
+            return super().__new__(RedisClusterLockBackend)
+        return super().__new__(cls)
 
     def configure(self, location: Any, options: dict[str, Any]) -> None:
         """Take in LOCATION and OPTIONS; no connection is made. Raises ``InvalidLockBackend``."""
@@ -49,18 +67,28 @@ class RedisLockBackend(BaseLockBackend):
                 f"LOCKS[{self.alias!r}]['OPTIONS']['WAIT'] is {wait!r}; "
                 f"it can be {' or '.join(map(repr, WAITING_SCHEMES))}."
             )
-        self._lock_prefix = f"{self.key_prefix}:"
-        self._queue_prefix = f"{self.key_prefix}-queue:"
-        self._index_key = f"{self.key_prefix}-index"
-        self._fence_key = f"{self.key_prefix}-fence"
-        self._audit_key = f"{self.key_prefix}-audit"
+        polling = poll_options(self.alias, options)
+        self.replicas = check_replicas(self.alias, options)
+        if wait == "poll" and self.replicas is not None:
+            raise InvalidLockBackend(
+                f"LOCKS[{self.alias!r}]['OPTIONS'] has REPLICAS with WAIT 'poll', which works "
+                f"without scripts and can't wait for replicas; choose another WAIT."
+            )
+        # Both take a script that does it all, and no word from replicas.
+        self.supports_many = wait != "poll" and self.replicas is None
+        self._connect(polling)
+
+    def _connect(self, polling: Polling) -> None:
+        """Make what sends calls and hears of grants; nothing is sent yet."""
+        self._packing = Packing(self.key_prefix, replicas=self.replicas)
         self._hubs = Hubs(
             lambda: listening_connection(self.pool),
             f"{self.key_prefix}-grant",
-            poll_options(self.alias, options),
+            polling,
+            # A grant that was handed over counts only once the replicas know of it, too.
+            confirming=self.replicas is not None,
         )
-        self.hub = self._hubs[wait]
-        self.supports_many = wait != "poll"  # that takes a script
+        self.hub = self._hubs[self.wait]
 
     def check(self) -> list[checks.CheckMessage]:
         """Return the system check messages about this entry."""
@@ -70,6 +98,9 @@ class RedisLockBackend(BaseLockBackend):
         """Let go of connections; the backend can be used again afterwards."""
         for hub in self._hubs:
             hub.close()
+        self._close_clients()
+
+    def _close_clients(self) -> None:
         client = self.__dict__.pop("_client", None)
         if client is not None:
             client.close()
@@ -91,30 +122,56 @@ class RedisLockBackend(BaseLockBackend):
         """The connections: django-redis's own where LOCATION is an alias."""
         return self.location.pool()
 
+    def pools(self) -> list[redis.ConnectionPool]:
+        """Return the connections to each server that takes locks. Raises ``RedisError``."""
+        return [self.pool]
+
+    def packing_at(self, pool: redis.ConnectionPool) -> Packing:
+        """Return keys that are on one of the servers."""
+        return self._packing
+
+    def _patience(self, pool: redis.ConnectionPool) -> float | None:
+        """Return the timeout (s) of a pool's connections; replicas must not take as long."""
+        timeout: float | None = pool.connection_kwargs.get("socket_timeout")
+        if self.replicas is not None and timeout and timeout <= self.replicas.timeout:
+            raise InvalidLockBackend(
+                f"LOCKS[{self.alias!r}]['OPTIONS']['REPLICA_TIMEOUT'] is "
+                f"{self.replicas.timeout:g} s, but a connection is given up after {timeout:g} s; "
+                f"make it shorter than the connection's socket_timeout."
+            )
+        return timeout
+
     @cached_property
     def _client(self) -> BlockingClient:
+        self._patience(self.pool)
         kind = TransactingClient if self.wait == "poll" else BlockingClient
         return kind(self.pool)
 
     @cached_property
     def _async_client(self) -> AsyncClient:
-        timeout = self.pool.connection_kwargs.get("socket_timeout")
+        timeout = self._patience(self.pool)
         kind = AsyncTransactingClient if self.wait == "poll" else AsyncClient
-        return kind(lambda: asyncio_connection(self.pool), timeout)
+        return kind(lambda: asyncio_connection(self.pool), timeout, master_of(self.pool))
 
     def call(self, call: Call) -> Any:
         """Carry out one call. Raises ``LockUnavailable``."""
         try:
-            return _answer(call, self._client.call(self._pack(call)))
+            return self._carry_out(call)
         except (RedisError, OSError) as error:
             raise self._error(call, error) from error
 
     async def acall(self, call: Call) -> Any:
         """Carry out one call under asyncio. Raises ``LockUnavailable``."""
         try:
-            return _answer(call, await self._async_client.call(self._pack(call)))
+            return await self._acarry_out(call)
         except (RedisError, OSError) as error:
             raise self._error(call, error) from error
+
+    def _carry_out(self, call: Call) -> Any:
+        return _answer(call, self._client.call(self._packing.pack(call)))
+
+    async def _acarry_out(self, call: Call) -> Any:
+        return _answer(call, await self._async_client.call(self._packing.pack(call)))
 
     def _error(self, call: Call, error: Exception) -> LockError:
         name = getattr(call, "name", "") or getattr(getattr(call, "request", None), "name", "")
@@ -124,105 +181,62 @@ class RedisLockBackend(BaseLockBackend):
                 f"another program and is no lock: {error}. Choose another KEY_PREFIX.",
                 name=name,
             )
-        unavailable = LockUnavailable(f"LOCKS[{self.alias!r}] can't be asked: {error}", name=name)
-        unavailable.refused = isinstance(error, ResponseError)
+        why = str(error)
+        if isinstance(error, MasterNotFoundError):
+            why = why.partition(" : ")[0]  # what follows are the arguments of every connection
+        unavailable = LockUnavailable(f"LOCKS[{self.alias!r}] can't be asked: {why}", name=name)
+        unavailable.refused = isinstance(error, ResponseError) and not passes(error)
         return unavailable
 
-    def _pack(self, call: Call) -> Packed:
-        script, encode = _ENCODERS[type(call)]
-        keys, args = encode(self, call)
-        return Packed(script, keys, args, call.sending)
 
-    def _keys(self, name: str) -> list[str]:
-        return [
-            self._lock_prefix + name,
-            self._queue_prefix + name,
-            self._index_key,
-            self._fence_key,
-        ]
+def passes(error: ResponseError) -> bool:
+    """Whether a server refuses only until a failover or the moving of a slot is over."""
+    text = str(error)
+    return isinstance(error, _PASSING) or any(words in text for words in _PASSING_WORDS)
 
-    def _encode_acquire(self, call: steps.Acquire) -> _Encoded:
-        request = call.request
-        return self._keys(request.name), [
-            request.token,
-            str(request.lease_ms),
-            request.record,
-            request.name,
-            call.channel,
-        ]
 
-    def _encode_acquire_many(self, call: steps.AcquireMany) -> _Encoded:
-        args = []
-        for request in call.requests:
-            args += [request.token, str(request.lease_ms), request.record, request.name]
-        return self._keys_of_many([request.name for request in call.requests]), args
+_PASSING = (
+    AskError,
+    ClusterDownError,
+    MasterDownError,
+    MovedError,
+    TryAgainError,
+)
+_PASSING_WORDS = (
+    "READONLY",  # a demoted master
+    "UNBLOCKED",  # one that was demoted while it waited for replicas
+    "replica instances",  # or before
+    "non local key",  # the slot went away under the script's hands
+    "cluster is down",
+)
 
-    def _encode_release_many(self, call: steps.ReleaseMany) -> _Encoded:
-        names = [name for name, _ in call.holds]
-        return self._keys_of_many(names), [
-            item for name, token in call.holds for item in (token, name)
-        ]
 
-    def _keys_of_many(self, names: list[str]) -> list[str]:
-        first, *others = names
-        keys = self._keys(first)
-        for name in others:
-            keys += self._keys(name)[:2]
-        return keys
-
-    def _encode_take_over(self, call: steps.TakeOver) -> _Encoded:
-        request = call.request
-        return self._keys(request.name), [
-            request.token,
-            str(request.lease_ms),
-            request.record,
-            request.name,
-            call.token_id,
-        ]
-
-    def _encode_release(self, call: steps.Release) -> _Encoded:
-        return self._keys(call.name), [call.token, call.name, call.entry]
-
-    def _encode_force_release(self, call: steps.ForceRelease) -> _Encoded:
-        entry = _pairs(call.entry)
-        return [*self._keys(call.name), self._audit_key], [
-            call.name,
-            call.token_id,
-            str(CAP),
-            *entry,
-        ]
-
-    def _encode_note_losses(self, call: steps.NoteLosses) -> _Encoded:
-        args = [str(CAP), "0" if call.first_sent_at is None else "1"]
-        for entry in call.entries:
-            pairs = _pairs(entry)
-            args += [entry["token_id"], str(len(pairs)), *pairs]
-        return [self._audit_key], args
-
-    def _encode_read_history(self, call: steps.ReadHistory) -> _Encoded:
-        return [self._audit_key], [call.name, str(call.limit)]
-
-    def _encode_read_line(self, call: steps.ReadLine) -> _Encoded:
-        return [self._queue_prefix + call.name], []
-
-    def _encode_renew(self, call: steps.Renew) -> _Encoded:
-        keys, args = [self._index_key], []
-        for name, token, lease_ms in call.leases:
-            keys += [self._lock_prefix + name, self._queue_prefix + name]
-            args += [name, token, f"+{lease_ms}" if call.at_least else str(lease_ms)]
-        return keys, args
-
-    def _encode_inspect(self, call: steps.Inspect) -> _Encoded:
-        keys = []
-        for name in call.names:
-            keys += [self._lock_prefix + name, self._queue_prefix + name]
-        return keys, []
-
-    def _encode_glance(self, call: steps.Glance) -> _Encoded:
-        return [self._lock_prefix + call.name], []
-
-    def _encode_read_index(self, call: steps.ReadIndex) -> _Encoded:
-        return [self._index_key], [call.start, str(call.offset), str(call.count)]
+def check_replicas(using: str, options: dict[str, Any]) -> Replicas | None:
+    """Return what OPTIONS say of replicas. Raises ``InvalidLockBackend``."""
+    where = f"LOCKS[{using!r}]['OPTIONS']"
+    number = options.get("REPLICAS", 0)
+    if type(number) is not int or number < 0:
+        raise InvalidLockBackend(
+            f"{where}['REPLICAS'] is {number!r}; it must be how many replicas have to know of a "
+            f"lock, an int from 0 up."
+        )
+    if "REPLICA_TIMEOUT" in options and not number:
+        raise InvalidLockBackend(
+            f"{where} has REPLICA_TIMEOUT without REPLICAS; add how many replicas to wait for, or "
+            f"leave it out."
+        )
+    if not number:
+        return None
+    try:
+        timeout = check_timeout(options.get("REPLICA_TIMEOUT", REPLICA_TIMEOUT), "REPLICA_TIMEOUT")
+    except (TypeError, ValueError) as error:
+        raise InvalidLockBackend(f"{where}: {error}") from None
+    if timeout is None:
+        raise InvalidLockBackend(
+            f"{where}['REPLICA_TIMEOUT'] is None; a lock must not wait for replicas for ever, so "
+            f"give it some seconds."
+        )
+    return Replicas(number, timeout)
 
 
 def _answer(call: Call, answer: Any) -> Any:
@@ -232,26 +246,3 @@ def _answer(call: Call, answer: Any) -> Any:
 def numbers(answer: Any) -> Any:
     """Return the numbers in an answer that is a text; one text is read faster than an array."""
     return list(map(int, answer.split())) if isinstance(answer, bytes) else answer
-
-
-def _pairs(entry: Fields) -> list[str]:
-    return [part for pair in entry.items() for part in pair]
-
-
-_Encoded = tuple[list[str], list[str]]
-_Encoder = tuple[scripts.Script | scripts.Command, Callable[[Any, Any], _Encoded]]
-_ENCODERS: dict[type[Call], _Encoder] = {
-    steps.Acquire: (scripts.ACQUIRE, RedisLockBackend._encode_acquire),
-    steps.AcquireMany: (scripts.ACQUIRE_MANY, RedisLockBackend._encode_acquire_many),
-    steps.TakeOver: (scripts.TAKE_OVER, RedisLockBackend._encode_take_over),
-    steps.Release: (scripts.RELEASE, RedisLockBackend._encode_release),
-    steps.ReleaseMany: (scripts.RELEASE_MANY, RedisLockBackend._encode_release_many),
-    steps.Renew: (scripts.RENEW, RedisLockBackend._encode_renew),
-    steps.Glance: (scripts.GET, RedisLockBackend._encode_glance),
-    steps.Inspect: (scripts.INSPECT, RedisLockBackend._encode_inspect),
-    steps.ForceRelease: (scripts.FORCE_RELEASE, RedisLockBackend._encode_force_release),
-    steps.NoteLosses: (scripts.NOTE_LOSSES, RedisLockBackend._encode_note_losses),
-    steps.ReadHistory: (scripts.HISTORY, RedisLockBackend._encode_read_history),
-    steps.ReadLine: (scripts.WAITING, RedisLockBackend._encode_read_line),
-    steps.ReadIndex: (scripts.INDEX, RedisLockBackend._encode_read_index),
-}

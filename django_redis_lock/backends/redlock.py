@@ -13,7 +13,7 @@ from django.core import checks
 from redis.exceptions import ResponseError
 
 from django_redis_lock import quorum, steps
-from django_redis_lock.backends.base import BaseLockBackend, _Index
+from django_redis_lock.backends.base import BaseLockBackend, Index
 from django_redis_lock.backends.redis import numbers
 from django_redis_lock.backends.voters import (
     Admit,
@@ -23,36 +23,36 @@ from django_redis_lock.backends.voters import (
     check_servers,
     silent,
 )
-from django_redis_lock.connections import Packed
 from django_redis_lock.drivers import Steps
 from django_redis_lock.exceptions import InvalidLockBackend, LockError, LockUnavailable
 from django_redis_lock.fanout import Letter
+from django_redis_lock.packing import Packed
+from django_redis_lock.polling import POLL_OPTIONS, Polling, PollingHub, poll_options
 from django_redis_lock.protocol import ask
 from django_redis_lock.rounds import Rest, Round
 from django_redis_lock.steps import Call
-from django_redis_lock.waiting import Hub
 
 SERVER_TIMEOUT = 0.5
 REJOIN_DELAY = 30.0
-POLL_EVERY = 0.1
-"""Seconds between two looks at a lock that another holds, at the most."""
+INTERVAL = 0.1
+"""Seconds between two looks at a lock that another holds, unless POLL_INTERVAL says otherwise."""
 SPLIT_TRIES = 4
 """How often a vote is held again at once where callers came together and nobody got a majority."""
 OWED_FOR = 60.0
 """Seconds for which a server that can't be reached is tried with a release."""
 
 
-class _Hub(Hub):
+class _Hub(PollingHub):
     """Where waiters sleep between their looks; they stand in line to be seen, not to be called."""
 
-    def __init__(self, channel: str) -> None:
-        super().__init__()
-        self._channel = channel
+    def __init__(self, polling: Polling, channel: str) -> None:
+        super().__init__(polling.interval, retries=polling.retries, channel=channel)
+        self.glances = False
 
     @property
-    def channel(self) -> str:
-        """A channel to which nobody listens."""
-        return self._channel
+    def in_line(self) -> bool:
+        """Nobody waits for a turn."""
+        return False
 
 
 Rounds = Generator[Round | Rest, Any, Any]
@@ -74,7 +74,8 @@ class RedlockLockBackend(BaseLockBackend):
     """
 
     supports_queue: ClassVar[bool] = False
-    options: ClassVar[tuple[str, ...]] = ("SERVER_TIMEOUT", "REJOIN_DELAY")
+    hub: _Hub
+    options: ClassVar[tuple[str, ...]] = ("SERVER_TIMEOUT", "REJOIN_DELAY", *POLL_OPTIONS)
 
     def configure(self, location: Any, options: dict[str, Any]) -> None:
         """Take in LOCATION and OPTIONS; no connection is made. Raises ``InvalidLockBackend``."""
@@ -86,7 +87,8 @@ class RedlockLockBackend(BaseLockBackend):
             Server(self.alias, {**params, "LOCATION": item}, self.server_timeout)
             for item in check_servers(self.alias, location)
         ]
-        self.hub = _Hub(f"{self.key_prefix}-grant:quorum")
+        polling = poll_options(self.alias, {"POLL_INTERVAL": INTERVAL, **options})
+        self.hub = _Hub(polling, f"{self.key_prefix}-grant:quorum")
         self._clocks = Clocks()
         self._attempts = itertools.count(1)
 
@@ -218,7 +220,7 @@ class RedlockLockBackend(BaseLockBackend):
                 break
             # Whoever came at the same time comes again as well; let it be at another time.
             yield Rest(random.uniform(0.5, 2.0 ** (again + 1)) * min(took, 0.02))
-        return [0, _next_look_ms(votes), votes.now_ms, 3]
+        return [0, _next_look_ms(votes, self.hub.interval), votes.now_ms, 3]
 
     def _settle(self, call: Call, request: Any, answers: Sequence[Any], entry: str) -> Rounds:
         """Agree on the fence: a majority must know the greatest before anybody gets it.
@@ -307,9 +309,9 @@ class RedlockLockBackend(BaseLockBackend):
 
     # For operators.
 
-    def _turn_page(self, index: _Index) -> Steps[None]:
+    def _turn_page(self, index: Index) -> Steps[None]:
         """Read the names that any server holds; those without a majority have no holder later."""
-        cursors = [_Index("*") for _ in self.servers]
+        cursors = [Index("*") for _ in self.servers]
         ends: dict[bytes, float] = {}
         size = 10 * self.page_size
         while any(cursor.more for cursor in cursors):
@@ -326,11 +328,11 @@ class RedlockLockBackend(BaseLockBackend):
         index.add([part for name in names for part in (name, str(ends[name]).encode())], -1)
 
 
-def _next_look_ms(votes: quorum.Votes) -> int:
+def _next_look_ms(votes: quorum.Votes, interval: float) -> int:
     """Return after how many milliseconds to ask again, never all callers at the same time."""
     if votes.won or votes.split:
         return round(random.uniform(5, 50))
-    most = POLL_EVERY * 1000 * random.uniform(0.8, 1.2)
+    most = interval * 1000 * random.uniform(0.8, 1.2)
     return round(min(most, votes.left_ms + random.uniform(0, 15)))
 
 

@@ -10,9 +10,10 @@ from typing import Any
 from django_redis_lock import scripts, steps
 from django_redis_lock.backends.location import _databases
 from django_redis_lock.backends.redis import RedisLockBackend
-from django_redis_lock.connections import Packed, listening_connection
+from django_redis_lock.connections import listening_connection
 from django_redis_lock.exceptions import InvalidLockBackend, LockError
 from django_redis_lock.fanout import Wire
+from django_redis_lock.packing import Packed
 from django_redis_lock.steps import Call
 from django_redis_lock.text import without_passwords
 
@@ -45,7 +46,7 @@ class Server(RedisLockBackend):
             return self.release(call)
         if isinstance(call, Admit):
             return _packed(scripts.QUORUM_ADMIT, [self._mark_key], [])
-        return self._pack(call)
+        return self._packing.pack(call)
 
     def error(self, call: Call, error: Exception) -> LockError:
         """Return what a caller is told of a failure."""
@@ -55,7 +56,7 @@ class Server(RedisLockBackend):
         request = call.request
         return _packed(
             scripts.QUORUM_ACQUIRE,
-            [*self._keys(request.name), self._mark_key],
+            [*self._packing.keys(request.name), self._mark_key],
             [
                 request.token,
                 str(request.lease_ms),
@@ -68,19 +69,19 @@ class Server(RedisLockBackend):
         )
 
     def take_over(self, call: steps.TakeOver, least: int, delay_ms: int) -> Packed:
-        keys, args = self._encode_take_over(call)
+        whole = self._packing.pack(call)
         return _packed(
             scripts.QUORUM_TAKE_OVER,
-            [*keys, self._mark_key],
-            [*args, str(least), str(delay_ms)],
+            [*whole.keys, self._mark_key],
+            [*whole.args, str(least), str(delay_ms)],
         )
 
     def settle(self, name: str, token: str, fence: int, entry: str) -> Packed:
-        lock, queue, _, last = self._keys(name)
+        lock, queue, _, last = self._packing.keys(name)
         return _packed(scripts.QUORUM_SETTLE, [lock, queue, last], [token, str(fence), entry])
 
     def release(self, call: steps.Release, attempt: int | str = "") -> Packed:
-        lock, queue, index, _ = self._keys(call.name)
+        lock, queue, index, _ = self._packing.keys(call.name)
         args = [call.token, call.name, call.entry, str(attempt)]
         return _packed(scripts.QUORUM_RELEASE, [lock, queue, index], args)
 

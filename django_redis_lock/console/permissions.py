@@ -23,7 +23,7 @@ def examine_permissions(client: Any, backend: RedisLockBackend) -> Iterator[Find
     trial = _Trial(client, backend)
     missing = trial.run()
     if missing:
-        user = backend.pool.connection_kwargs.get("username") or "default"
+        user = client.connection_pool.connection_kwargs.get("username") or "default"
         yield Finding(
             FAIL,
             CHECK,
@@ -49,7 +49,10 @@ _EXPECTED = (
 class _Trial:
     def __init__(self, client: Any, backend: RedisLockBackend) -> None:
         self._client = client
-        self._backend = backend
+        self._pool = client.connection_pool
+        self._packing = backend.packing_at(self._pool)
+        self._prefix = backend.key_prefix
+        self._waits_for_replicas = backend.replicas is not None
         self._wait = backend.wait
         self.commands: set[str] = set()
         """The commands that were tried, in lower case."""
@@ -69,20 +72,28 @@ class _Trial:
         return list(missing)
 
     def _attempts(self) -> Iterator[Try]:
-        prefix = self._backend.key_prefix
+        prefix, packing = self._prefix, self._packing
         nobody = f"doctor-{secrets.token_hex(8)}"
-        lock, of_lock = f"{prefix}:{nobody}", f"~{prefix}:*"
-        queue, of_queue = f"{prefix}-queue:{nobody}", f"~{prefix}-queue:*"
-        index, fence, audit = f"{prefix}-index", f"{prefix}-fence", f"{prefix}-audit"
+        lock, of_lock = packing.lock_prefix + nobody, f"~{prefix}:*"
+        queue, of_queue = packing.queue_prefix + nobody, f"~{prefix}-queue:*"
+        index, fence, audit = packing.index_key, packing.fence_key, packing.audit_key
+        of_shards = ":*" if packing.shard else ""
+        of_index, of_fence, of_audit = (
+            f"~{prefix}-{kind}{of_shards}" for kind in ("index", "fence", "audit")
+        )
         if self._wait == "poll":
             yield "PEXPIREAT", of_lock, (lock, 1)
-            yield "ZREMRANGEBYSCORE", f"~{index}", (index, 1, 0)
+            yield "ZREMRANGEBYSCORE", of_index, (index, 1, 0)
         else:
             yield "EVAL", "", ("return 1", 0)
             yield "EVALSHA", "", ("0" * 40, 0)  # there is no such script
             yield "EXISTS", of_lock, (lock,)
-        if database := self._backend.pool.connection_kwargs.get("db"):
+        if database := self._pool.connection_kwargs.get("db"):
             yield "SELECT", "", (database,)
+        if packing.shard:
+            yield "CLUSTER SLOTS", "", ()
+        if self._waits_for_replicas:
+            yield "WAIT", "", (0, 1)
         yield "TIME", "", ()
         for command in ("GET", "PTTL", "PERSIST", "DEL"):
             yield command, of_lock, (lock,)
@@ -96,21 +107,27 @@ class _Trial:
         yield "RPUSH", of_queue, (queue, "doctor")
         for command, *arguments in (("LREM", 0, "doctor"), ("LPOP",), ("DEL",)):
             yield command, of_queue, (queue, *arguments)  # whichever is allowed removes it
-        yield "ZADD", f"~{index}", (index, "XX", 0, nobody)
-        yield "ZREM", f"~{index}", (index, nobody)
-        yield "ZRANGEBYSCORE", f"~{index}", (index, 1, 0)
-        yield "GET", f"~{fence}", (fence,)
-        yield "SET", f"~{fence}", (fence, 0, "NX", "PX", 1)  # there is one, or there soon is none
-        yield "XADD", f"~{audit}", (audit, "0-0", "event", "doctor")  # an id that no entry can have
-        yield "XREVRANGE", f"~{audit}", (audit, "+", "-", "COUNT", 1)
+        yield "ZADD", of_index, (index, "XX", 0, nobody)
+        yield "ZREM", of_index, (index, nobody)
+        yield "ZRANGEBYSCORE", of_index, (index, 1, 0)
+        yield "GET", of_fence, (fence,)
+        yield "SET", of_fence, (fence, 0, "NX", "PX", 1)  # there is one, or there soon is none
+        yield "XADD", of_audit, (audit, "0-0", "event", "doctor")  # an id that no entry can have
+        yield "XREVRANGE", of_audit, (audit, "+", "-", "COUNT", 1)
         if self._wait == "queue":
-            yield "PUBLISH", f"&{prefix}-grant:*", (f"{prefix}-grant:{nobody}", "doctor")
+            publish = "SPUBLISH" if packing.shard else "PUBLISH"
+            yield publish, f"&{prefix}-grant:*", (self._channel(nobody), "doctor")
+
+    def _channel(self, process: str) -> str:
+        shard = f"{{{self._packing.shard}}}:" if self._packing.shard else ""
+        return f"{self._prefix}-grant:{shard}{process}"
 
     def _attempts_apart(self) -> Iterator[Try]:
         """Yield what leaves a mark on its connection, or blocks it."""
-        prefix = self._backend.key_prefix
+        prefix = self._prefix
         if self._wait == "queue":
-            yield "SUBSCRIBE", f"&{prefix}-grant:*", (f"{prefix}-grant:doctor",)
+            subscribe = "SSUBSCRIBE" if self._packing.shard else "SUBSCRIBE"
+            yield subscribe, f"&{prefix}-grant:*", (self._channel("doctor"),)
         elif self._wait == "blpop":
             yield "BLPOP", f"~{prefix}-grant:*", (f"{prefix}-grant:doctor", 0.01)
         else:
@@ -128,7 +145,7 @@ class _Trial:
         return ""
 
     def _lacks_apart(self) -> Iterator[str]:
-        connection = listening_connection(self._backend.pool)
+        connection = listening_connection(self._pool)
         try:
             for command, pattern, arguments in self._attempts_apart():
                 self.commands.add(command.lower())

@@ -1,4 +1,4 @@
-"""The examinations of one Redis or Valkey server."""
+"""The examinations of a Redis or Valkey server, or of each node of a cluster."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ import redis
 from redis.exceptions import NoPermissionError, RedisError
 
 from django_redis_lock.backends.redis import RedisLockBackend
+from django_redis_lock.connections import master_of
 from django_redis_lock.console.durations import duration
 from django_redis_lock.console.findings import FAIL, OK, WARN, Finding
 from django_redis_lock.console.permissions import examine_permissions
+from django_redis_lock.sharding import SLOTS
 from django_redis_lock.text import without_passwords
 
 ROUND_TRIPS = 21
@@ -27,9 +29,24 @@ OLDEST = {"Redis": (6, 2), "Valkey": (7, 2)}
 
 
 def examine_server(backend: RedisLockBackend) -> Iterator[Finding]:
-    """Yield the findings; only one where the server does not answer."""
-    client = redis.Redis(connection_pool=backend.pool)
-    where = _address(backend.pool)
+    """Yield the findings; only one where a server does not answer."""
+    try:
+        pools = backend.pools()
+    except (RedisError, OSError) as error:
+        yield Finding(
+            FAIL,
+            "server",
+            f"the cluster does not answer: {without_passwords(str(error))}",
+            "Start its nodes, or mend LOCATION, its password or the network between.",
+        )
+        return
+    for pool in pools:
+        yield from _examine(pool, backend)
+
+
+def _examine(pool: redis.ConnectionPool, backend: RedisLockBackend) -> Iterator[Finding]:
+    client = redis.Redis(connection_pool=pool)
+    where = _address(pool)
     try:
         client.time()
     except (RedisError, OSError) as error:
@@ -59,6 +76,13 @@ def examine_server(backend: RedisLockBackend) -> Iterator[Finding]:
 def _address(pool: redis.ConnectionPool) -> str:
     kwargs = pool.connection_kwargs
     database = kwargs.get("db") or 0
+    locate = master_of(pool)
+    if locate is not None:
+        try:
+            host, port = locate()
+        except (RedisError, OSError):
+            return "the master, of which no sentinel tells,"
+        return f"{host}:{port} (the master, as the sentinels tell) database {database}"
     if "path" in kwargs:
         return f"unix:{kwargs['path']} database {database}"
     host = kwargs.get("host", "localhost")
@@ -111,7 +135,7 @@ def _clock(skew: float, client: Any, backend: RedisLockBackend) -> Iterator[Find
         )
     else:
         yield Finding(OK, "clock", found)
-    fence = client.get(f"{backend.key_prefix}-fence")
+    fence = client.get(backend.packing_at(client.connection_pool).fence_key)
     seconds, _ = client.time()
     last = fence.decode() if isinstance(fence, bytes) else fence or ""
     ahead = int(last) / 1_000_000 - seconds if last.isdecimal() else 0.0
@@ -187,15 +211,51 @@ def _replicas(client: Any, backend: RedisLockBackend) -> Iterator[Finding]:
         )
         return
     number = int(info.get("connected_slaves", 0))
-    if number:
+    wanted = backend.replicas.number if backend.replicas else 0
+    if number < wanted:
+        yield Finding(
+            FAIL,
+            "replicas",
+            f"{number}, and OPTIONS['REPLICAS'] waits for {wanted}: no lock can be taken",
+            "Start the replicas that are missing, or lower REPLICAS.",
+        )
+        return
+    if number and wanted:
+        told = f"{number}, of which {wanted} know of a lock before it counts"
+    elif number:
         told = f"{number}; a failover can forget the locks of its last moments: use fences"
     else:
         told = "none: no failover"
     yield Finding(OK, "replicas", told)
 
 
+def _cluster(client: Any, backend: RedisLockBackend) -> Iterator[Finding]:
+    if not client.info("cluster").get("cluster_enabled"):
+        return
+    if not backend.packing_at(client.connection_pool).shard:
+        yield Finding(
+            FAIL,
+            "cluster",
+            "this is a node of a cluster, and LOCATION names one server",
+            "Write the URLs of some of the cluster's nodes into LOCATION, as a list.",
+        )
+        return
+    client.set_response_callback("CLUSTER INFO", lambda answer, **_: answer)
+    answer = client.execute_command("CLUSTER INFO")
+    text = answer.decode() if isinstance(answer, bytes) else answer
+    told = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+    state, served = told.get("cluster_state"), int(told.get("cluster_slots_ok", 0))
+    found = f"state {state}, {served} of {SLOTS} slots served"
+    if state != "ok" or served < SLOTS:
+        yield Finding(
+            FAIL, "cluster", found, "See CLUSTER NODES: which are down, which slots lack."
+        )
+    else:
+        yield Finding(OK, "cluster", found)
+
+
 def _timeouts(client: Any, backend: RedisLockBackend) -> Iterator[Finding]:
-    pool = backend.pool
+    pool = client.connection_pool
     # A connection that is never opened tells the defaults of this redis-py as well.
     timeout = pool.connection_class(**pool.connection_kwargs).socket_timeout
     if timeout:
@@ -216,5 +276,6 @@ _EXAMINATIONS: tuple[tuple[str, Callable[[Any, RedisLockBackend], Iterator[Findi
     ("eviction", _eviction),
     ("persistence", _persistence),
     ("replicas", _replicas),
+    ("cluster", _cluster),
     ("timeout", _timeouts),
 )

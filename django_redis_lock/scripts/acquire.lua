@@ -1,7 +1,8 @@
 -- Take the lock, or join its waiters.
 -- KEYS: see common.lua.
 -- ARGV[1] token, ARGV[2] lease (ms), ARGV[3] holder record, ARGV[4] name,
--- ARGV[5] channel on which the caller waits, or '' not to wait.
+-- ARGV[5] channel on which the caller waits, or '' not to wait,
+-- ARGV[6] there where the caller then waits for replicas, which it can only for a write of its own.
 -- Returns the fence               taken just now, with the whole lease, out of no line
 --         "fence ttl now"         the caller's turn, or its lock already: a grant that crossed,
 --                                 or a reply that was lost
@@ -42,6 +43,8 @@ if token == ARGV[1] then
     ttl = tonumber(ARGV[2])
     redis.call('SET', KEYS[1], table.concat({token, fence, ARGV[3]}, ' '), 'PX', ttl)
     redis.call('ZADD', KEYS[3], now + ttl, ARGV[4])
+  elseif ARGV[6] then
+    redis.call('SET', KEYS[4], redis.call('GET', KEYS[4]) or fence)
   end
   return string.format('%s %.0f %.0f', fence, ttl, now)
 end

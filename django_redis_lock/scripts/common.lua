@@ -43,7 +43,10 @@ local function tell(channel, message)
     end
     return type(alive) == 'number' and alive
   end
-  local receivers = redis.pcall('PUBLISH', channel, message)
+  -- In a cluster it has the shard's hash tag where the server knows sharded channels; who receives
+  -- it is counted on this server alone.
+  local sharded = string.find(channel, '-grant:{%d+}:[^:]*$')
+  local receivers = redis.pcall(sharded and 'SPUBLISH' or 'PUBLISH', channel, message)
   return type(receivers) == 'number' and receivers
 end
 
@@ -68,10 +71,14 @@ end
 -- in time: a poller as it said, another by its next look, which comes within 15 s. `own` is the
 -- token of the caller, who needs no message. Returns false when nobody was left to take it; what is
 -- then under the lock's key is the caller's to overwrite or delete.
+-- A list that was emptied is not touched again: in a cluster that moves the slot just then, a key
+-- that is not there is taken to be elsewhere, and the script would end half-way.
 local function hand_over(name, own)
-  local entry = redis.call('LPOP', KEYS[2])
-  local before = entry and redis.call('PTTL', KEYS[1])
-  while entry do
+  local left = redis.call('LLEN', KEYS[2])
+  local before = left > 0 and redis.call('PTTL', KEYS[1])
+  while left > 0 do
+    local entry = redis.call('LPOP', KEYS[2])
+    left = left - 1
     local channel, token, lease, record = string.match(entry, '^(%S+) (%S+) (%d+) (.*)$')
     lease = tonumber(lease)
     -- Whatever another program has put there, it is no lease of none or of a hundred years.
@@ -84,11 +91,12 @@ local function hand_over(name, own)
         give(name, token, lease, '{"unclaimed":true,' .. string.sub(record, 2))
       end
       if received ~= 0 then
-        tell_of_end(name, KEYS[2], before, lease)
+        if left > 0 then
+          tell_of_end(name, KEYS[2], before, lease)
+        end
         return true
       end
     end
-    entry = redis.call('LPOP', KEYS[2])
   end
   return false
 end

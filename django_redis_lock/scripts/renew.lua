@@ -24,6 +24,7 @@ for i = 1, #ARGV / 3 do
     redis.pcall('ZADD', KEYS[1], now + lease, name)
     left[i] = lease
   else
+    redis.call('PEXPIRE', lock, 10000) -- so that something is written in any case, for replicas
     redis.call('PERSIST', lock)
     redis.pcall('ZADD', KEYS[1], '+inf', name)
     left[i] = -1

@@ -1,0 +1,167 @@
+"""Which node of a Redis Cluster serves which slot, and a pool of connections to each node."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+import redis
+from redis.exceptions import MovedError, RedisError
+
+from django_redis_lock.connections import pool_from_url
+from django_redis_lock.identity import forget_after_fork
+
+Address = tuple[str, int]
+
+
+class Topology:
+    """What the nodes say of each other, read anew when a call finds that it has changed.
+
+    It is one for blocking calls, asyncio and listening, and holds only connection pools of
+    redis-py, whose own cluster clients keep a topology each and retry by rules of their own.
+    """
+
+    def __init__(self, urls: Sequence[str]) -> None:
+        self._url = urlsplit(urls[0])  # user, password and options are the same for all
+        self._seeds = [_address(url) for url in urls]
+        self.changed: Callable[[], object] = lambda: None
+        """Called when the topology was read anew, by whoever read it."""
+        self._pools: dict[Address, redis.ConnectionPool] = {}
+        self._reset()
+        forget_after_fork(self)
+
+    def _reset(self) -> None:
+        self._mutex = threading.Lock()
+        self._reading = threading.Lock()
+        self._ranges: list[tuple[int, int, Address]] = []
+        self._moved: dict[int, Address] = {}  # since the last reading
+        self._others: list[Address] = []  # replicas, which can be asked too
+        self._stale = True
+        self._suspect: Address | None = None
+
+    def after_fork(self) -> None:
+        """Read it anew; the pools see to themselves."""
+        self._reset()
+
+    def pool(self, address: Address) -> redis.ConnectionPool:
+        """Return the connections to a node."""
+        with self._mutex:
+            pool = self._pools.get(address)
+            if pool is None:
+                pool = self._pools[address] = pool_from_url(self._url_of(address))
+        return pool
+
+    def _url_of(self, address: Address) -> str:
+        host, port = address
+        user, at, _ = self._url.netloc.rpartition("@")
+        host = f"[{host}]" if ":" in host else host
+        return self._url._replace(netloc=f"{user}{at}{host}:{port}").geturl()
+
+    def close(self) -> None:
+        """Close all connections."""
+        for pool in list(self._pools.values()):
+            pool.disconnect()
+
+    def known(self, slot: int) -> Address | None:
+        """Return the master of a slot as far as it is known. No round trip."""
+        moved = self._moved.get(slot)
+        if moved is not None:
+            return moved
+        for begin, end, address in self._ranges:
+            if begin <= slot <= end:
+                return address
+        return None
+
+    def settled(self, slot: int) -> Address | None:
+        """Return the master of a slot, ``None`` where the nodes have to be asked first."""
+        return None if self._stale else self.known(slot)
+
+    def address(self, slot: int) -> Address:
+        """Return the master of a slot. Raises ``RedisError`` where no node can tell."""
+        address = self.settled(slot)
+        if address is None:
+            self.read()
+            address = self.known(slot)
+        if address is None:
+            self._stale = True
+            raise redis.exceptions.ClusterDownError(f"no node serves slot {slot}")
+        return address
+
+    def masters(self) -> list[Address]:
+        """Return all masters that serve slots. Raises as ``address`` does."""
+        if self._stale:
+            self.read()
+        return sorted({address for _, _, address in self._ranges} | set(self._moved.values()))
+
+    def suspect(self, address: Address) -> None:
+        """Note that a node did not answer, so that the others are asked before the next call."""
+        self._suspect = address
+        self._stale = True
+
+    def moved(self, slot: int, error: MovedError, by: Address) -> None:
+        """Take in that a node sent us to another one."""
+        to = error.host or by[0], error.port
+        self.read(first=to, anyway=True)
+        if self.known(slot) != to:  # what the node says of itself counts
+            with self._mutex:
+                self._moved = {**self._moved, slot: to}
+            self.changed()
+
+    def read(self, first: Address | None = None, *, anyway: bool = False) -> None:
+        """Ask the nodes, one after the other, until one knows. Raises ``RedisError``."""
+        with self._reading:
+            if not (self._stale or anyway):
+                return  # another thread has read it meanwhile
+            suspect = self._suspect
+            known = list({address for _, _, address in self._ranges} | set(self._others))
+            random.shuffle(known)
+            ahead = [] if first is None else [first]
+            candidates = list(dict.fromkeys([*ahead, *known, *self._seeds]))
+            candidates.sort(key=lambda address: address == suspect)
+            why: Exception | None = None
+            for address in candidates:
+                try:
+                    answer = self._ask(address)
+                except (RedisError, OSError) as error:
+                    why = error
+                    continue
+                if answer:
+                    self._take_in(answer, address)
+                    break
+            else:
+                self._stale = True
+                raise redis.exceptions.ConnectionError(
+                    f"none of {len(candidates)} nodes tells which slots it serves: {why}"
+                ) from why
+        self.changed()
+
+    def _ask(self, address: Address) -> list[Any]:
+        with redis.Redis(connection_pool=self.pool(address)) as client:
+            client.set_response_callback("CLUSTER SLOTS", lambda answer, **_: answer)
+            answer: list[Any] = client.execute_command("CLUSTER SLOTS")
+        return answer
+
+    def _take_in(self, answer: list[Any], asked: Address) -> None:
+        ranges, others = [], []
+        for begin, end, *nodes in answer:
+            master, *replicas = [_node(node, asked) for node in nodes]
+            ranges.append((begin, end, master))
+            others += replicas
+        with self._mutex:
+            self._ranges, self._others, self._moved = ranges, others, {}
+            self._stale, self._suspect = False, None
+
+
+def _address(url: str) -> Address:
+    parts = urlsplit(url)
+    return parts.hostname or "localhost", parts.port or 6379
+
+
+def _node(fields: list[Any], asked: Address) -> Address:
+    host = fields[0]
+    host = host.decode() if isinstance(host, bytes) else host
+    # A node that does not know its own name is where it was asked.
+    return (asked[0] if host in ("", None, "?") else host), int(fields[1])

@@ -1,0 +1,457 @@
+"""Real servers in the layouts that locks can be kept on: Sentinel with replicas, and Cluster.
+
+    with Cluster() as cluster, override_settings(**cluster.locks()):
+        with lock("product:42"):
+            cluster.kill_master()
+
+All of them die with this process, as an ``EmbeddedServer`` does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import redis
+from redis.exceptions import RedisError, ResponseError
+
+from example_project.embedded import EmbeddedServer
+
+BACKEND = "django_redis_lock.backends.redis.RedisLockBackend"
+SLOTS = 16384
+PATIENCE = 60.0
+"""Seconds after which servers that are to agree on something are taken not to."""
+
+
+class Layout:
+    """Several servers that are started and stopped together."""
+
+    servers: list[EmbeddedServer]
+    """Every server that keeps data, running or killed."""
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start the servers and wait until they agree on who is who."""
+        try:
+            self._start()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _start(self) -> None:
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        """End all servers, those that a test has paused or killed included."""
+        with contextlib.ExitStack() as stack:
+            for server in self._all():
+                stack.callback(server.stop)
+
+    def _all(self) -> list[EmbeddedServer]:
+        return self.servers
+
+    @property
+    def urls(self) -> list[str]:
+        """The URL of each server that keeps data."""
+        return [server.url() for server in self.servers]
+
+    def masters(self) -> list[EmbeddedServer]:
+        """Return the servers that say of themselves that they are masters, and answer."""
+        return [server for server in self.servers if role(server) == "master"]
+
+    def flush(self) -> None:
+        """Empty the servers."""
+        for server in self.masters():
+            with client(server) as one:
+                one.flushall()
+                one.script_flush()
+
+
+class Cluster(Layout):
+    """A cluster of masters with a replica each; ``urls`` are those of all nodes."""
+
+    def __init__(
+        self,
+        masters: int = 3,
+        replicas: int = 1,
+        *config: str,
+        node_timeout: float = 3.0,
+        binary: str | Path | None = None,
+    ) -> None:
+        self._masters = masters
+        self._killed: set[int] = set()
+        options = (
+            *("--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf"),
+            *("--cluster-node-timeout", str(round(node_timeout * 1000))),
+            *("--cluster-replica-validity-factor", "0", "--repl-diskless-sync-delay", "0"),
+        )
+        self.servers = [
+            EmbeddedServer(*options, *config, binary=binary)
+            for _ in range(masters * (1 + replicas))
+        ]
+
+    def locks(self, alias: str = "default", **entry: Any) -> dict[str, Any]:
+        """Return the settings that make an alias of LOCKS use this cluster."""
+        return {"LOCKS": {alias: {"BACKEND": BACKEND, "LOCATION": self.urls, **entry}}}
+
+    def _start(self) -> None:
+        for server in self.servers:
+            server.start()
+        first = self.servers[0]
+        masters, replicas = self.servers[: self._masters], self.servers[self._masters :]
+        for number, server in enumerate(self.servers):
+            with client(server) as one:
+                one.execute_command("CLUSTER SET-CONFIG-EPOCH", number + 1)
+                if server is not first:
+                    one.execute_command("CLUSTER MEET", "127.0.0.1", first.port)
+        for number, server in enumerate(masters):
+            begin, end = (SLOTS * n // self._masters for n in (number, number + 1))
+            with client(server) as one:
+                one.execute_command("CLUSTER ADDSLOTSRANGE", begin, end - 1)
+        agree(lambda: all(len(nodes(server)) == len(self.servers) for server in self.servers))
+        for number, server in enumerate(replicas):
+            with client(server) as one:
+                master = node_id(masters[number % self._masters])
+                agree(lambda one=one, master=master: _replicate(one, master))
+        self.settle()
+
+    def settle(self) -> None:
+        """Wait until every running node sees a whole cluster, and every replica is in step."""
+        agree(self._settled)
+
+    def _settled(self) -> bool:
+        running, masters = self.running(), {server.port for server in self.masters()}
+        views = [_view(server) for server in running]
+        return (
+            all(view == views[0] for view in views)
+            and {port for _, _, port in views[0]} == masters
+            and sum(end - begin + 1 for begin, end, _ in views[0]) == SLOTS
+            and all(_is_well(server) for server in running)
+        )
+
+    def running(self) -> list[EmbeddedServer]:
+        """Return the servers that answer."""
+        return [server for server in self.servers if role(server)]
+
+    def master_of(self, slot: int) -> EmbeddedServer:
+        """Return the master that serves a slot, as the masters see it."""
+        for server in self.masters():
+            for begin, end, port in _view(server):
+                if begin <= slot <= end:
+                    return self._by_port(port)
+        raise AssertionError(f"nobody serves slot {slot}")
+
+    def replicas_of(self, master: EmbeddedServer) -> list[EmbeddedServer]:
+        """Return the running replicas of a master."""
+        identity = node_id(master)
+        return [
+            self._by_port(int(fields[1].partition("@")[0].rpartition(":")[2]))
+            for fields in nodes(master)
+            if fields[3] == identity and "fail" not in fields[2]
+        ]
+
+    def _by_port(self, port: int) -> EmbeddedServer:
+        return next(server for server in self.servers if server.port == port)
+
+    def kill_master(self, slot: int = 0) -> EmbeddedServer:
+        """Let the master of a slot die at once; its replica is promoted by and by."""
+        server = self.master_of(slot)
+        server.kill()
+        self._killed.add(server.port)
+        return server
+
+    def failover(self, slot: int = 0) -> EmbeddedServer:
+        """Have a replica take over from the master of a slot in good order; return the new master.
+
+        Where the master was killed, wait until a replica has taken its place.
+        """
+        if self._killed:
+            self._killed.clear()
+        else:
+            master = self.master_of(slot)
+            agree(lambda: self.replicas_of(master))
+            replica = self.replicas_of(master)[0]
+            with client(replica) as one:
+                agree(lambda: _is_in_step(one))
+                one.execute_command("CLUSTER FAILOVER")
+            agree(lambda: role(replica) == "master" and role(master) == "slave")
+        agree(lambda: self._served(slot))
+        self.settle()
+        return self.master_of(slot)
+
+    def _served(self, slot: int) -> bool:
+        try:
+            return self.master_of(slot) in self.running()
+        except AssertionError:
+            return False
+
+    def move_slot(self, slot: int, to: EmbeddedServer) -> None:
+        """Move a slot with its keys to another master, as a resharding does, key by key."""
+        with self.moving_slot(slot, to):
+            pass
+
+    @contextlib.contextmanager
+    def moving_slot(self, slot: int, to: EmbeddedServer) -> Iterator[None]:
+        """Open a slot for moving, do the block, then move its keys and close it."""
+        source = self.master_of(slot)
+        with client(source) as from_, client(to) as into:
+            into.execute_command("CLUSTER SETSLOT", slot, "IMPORTING", node_id(source))
+            from_.execute_command("CLUSTER SETSLOT", slot, "MIGRATING", node_id(to))
+            yield
+            while keys := from_.execute_command("CLUSTER GETKEYSINSLOT", slot, 100):
+                from_.execute_command("MIGRATE", "127.0.0.1", to.port, "", 0, 10_000, "KEYS", *keys)
+            for one in (into, from_):
+                one.execute_command("CLUSTER SETSLOT", slot, "NODE", node_id(to))
+
+
+class Sentinel(Layout):
+    """A master with replicas and three sentinels that watch it; ``urls`` are the data servers'."""
+
+    def __init__(
+        self,
+        replicas: int = 2,
+        sentinels: int = 3,
+        *config: str,
+        down_after: float = 3.0,
+        binary: str | Path | None = None,
+    ) -> None:
+        # One of its own, for django-redis keeps its pools by it for as long as the process lives.
+        self.service = f"locks-{secrets.token_hex(4)}"
+        self.servers = [
+            EmbeddedServer("--repl-diskless-sync-delay", "0", *config, binary=binary)
+            for _ in range(1 + replicas)
+        ]
+        self.sentinels = [
+            _SentinelServer(self, down_after, sentinels // 2 + 1, binary) for _ in range(sentinels)
+        ]
+
+    def _all(self) -> list[EmbeddedServer]:
+        return [*self.sentinels, *self.servers]
+
+    def caches(self, alias: str = "locks", db: int = 0) -> dict[str, Any]:
+        """Return CACHES with one alias that django-redis serves by asking the sentinels."""
+        options = {
+            "CLIENT_CLASS": "django_redis.client.SentinelClient",
+            "SENTINELS": [("127.0.0.1", server.port) for server in self.sentinels],
+            "SENTINEL_KWARGS": {"socket_timeout": 2, "socket_connect_timeout": 2},
+            "SOCKET_TIMEOUT": 5,
+            "SOCKET_CONNECT_TIMEOUT": 5,
+        }
+        location = f"redis://{self.service}/{db}"
+        return {
+            alias: {
+                "BACKEND": "django_redis.cache.RedisCache",
+                "LOCATION": location,
+                "OPTIONS": options,
+            }
+        }
+
+    def locks(self, alias: str = "default", **entry: Any) -> dict[str, Any]:
+        """Return the settings that make an alias of LOCKS use this layout, CACHES included."""
+        other = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
+        return {
+            "DJANGO_REDIS_CONNECTION_FACTORY": "django_redis.pool.SentinelConnectionFactory",
+            "CACHES": {**other, **self.caches()},
+            "LOCKS": {alias: {"BACKEND": BACKEND, "LOCATION": "locks", **entry}},
+        }
+
+    def _start(self) -> None:
+        for server in self.servers:
+            server.start()
+        master, *replicas = self.servers
+        for server in replicas:
+            with client(server) as one:
+                one.execute_command("REPLICAOF", "127.0.0.1", master.port)
+        for sentinel in self.sentinels:
+            sentinel.start()
+        self.settle()
+
+    def settle(self) -> None:
+        """Wait until all sentinels know the same master, each other, and its running replicas."""
+        agree(self._settled)
+
+    def _settled(self) -> bool:
+        seen = [self._seen_by(sentinel) for sentinel in self.sentinels]
+        (master,) = [server for server in self.servers if server.port == seen[0][0]] or [None]
+        running = [server for server in self.servers if role(server)]
+        others = [server for server in running if server is not master]
+        return (
+            master in running
+            and all(one == (master.port, len(self.sentinels) - 1) for one in seen)
+            and role(master) == "master"
+            and all(_follows(server, master) for server in others)
+            and all(self._knows(sentinel, others) for sentinel in self.sentinels)
+        )
+
+    def _seen_by(self, sentinel: EmbeddedServer) -> tuple[int, int]:
+        with client(sentinel) as one:
+            told = one.sentinel_master(self.service)
+            return told["port"], told["num-other-sentinels"]
+
+    def _knows(self, sentinel: EmbeddedServer, replicas: list[EmbeddedServer]) -> bool:
+        with client(sentinel) as one:
+            seen = {
+                told["port"]
+                for told in one.sentinel_slaves(self.service)
+                if "down" not in told["flags"] and told["master-link-status"] == "ok"
+            }
+        return {server.port for server in replicas} <= seen
+
+    @property
+    def master(self) -> EmbeddedServer:
+        """The master, as the first sentinel sees it."""
+        port, _ = self._seen_by(self.sentinels[0])
+        return next(server for server in self.servers if server.port == port)
+
+    def replicas(self) -> list[EmbeddedServer]:
+        """Return the running servers that are not the master."""
+        return [server for server in self.servers if role(server) == "slave"]
+
+    def kill_master(self) -> EmbeddedServer:
+        """Let the master die at once; the sentinels promote a replica by and by."""
+        server = self.master
+        server.kill()
+        return server
+
+    def failover(self) -> EmbeddedServer:
+        """Have the sentinels promote a replica; return the new master.
+
+        Where the master was killed, wait until a replica has taken its place.
+        """
+        before = self.master
+        if role(before) == "master":
+            with client(self.sentinels[0]) as one:
+                agree(lambda: _fails_over(one, self.service))
+        agree(lambda: self.master is not before and role(self.master) == "master")
+        self.settle()
+        return self.master
+
+
+class _SentinelServer(EmbeddedServer):
+    def __init__(
+        self, layout: Sentinel, down_after: float, quorum: int, binary: str | Path | None
+    ) -> None:
+        super().__init__(binary=binary)
+        self._layout = layout
+        self._down_after = round(down_after * 1000)
+        self._quorum = quorum
+
+    def _command(self, binary: Path) -> list[str]:
+        service = self._layout.service
+        file = self.directory / "sentinel.conf"  # which it writes down its own findings in
+        file.write_text(
+            f"bind 127.0.0.1\nport {self.port}\nunixsocket {self.unix_socket}\n"
+            f"dir {self.directory}\nsentinel resolve-hostnames no\n"
+            f"sentinel monitor {service} 127.0.0.1 {self._layout.servers[0].port} {self._quorum}\n"
+            f"sentinel down-after-milliseconds {service} {self._down_after}\n"
+            f"sentinel failover-timeout {service} 10000\nsentinel parallel-syncs {service} 8\n"
+        )
+        return [str(binary), str(file), "--sentinel"]
+
+
+def client(server: EmbeddedServer) -> redis.Redis:
+    """Return a client of one server, to be closed."""
+    return redis.Redis(
+        port=server.port, decode_responses=True, socket_timeout=5, single_connection_client=True
+    )
+
+
+def role(server: EmbeddedServer) -> str:
+    """Return what a server says it is: ``master`` or ``slave``; nothing when it does not answer."""
+    try:
+        with client(server) as one:
+            return str(one.execute_command("ROLE")[0])
+    except (RedisError, OSError):
+        return ""
+
+
+def nodes(server: EmbeddedServer) -> list[list[str]]:
+    """Return what a node of a cluster knows of all: the fields of CLUSTER NODES."""
+    with redis.Redis(port=server.port, socket_timeout=5) as one:
+        one.set_response_callback("CLUSTER NODES", lambda answer, **_: answer)
+        answer = one.execute_command("CLUSTER NODES").decode()
+    return [line.split(" ") for line in answer.splitlines()]
+
+
+def node_id(server: EmbeddedServer) -> str:
+    """Return a node's name in its cluster."""
+    with client(server) as one:
+        return str(one.execute_command("CLUSTER MYID"))
+
+
+def agree(condition: Callable[[], Any]) -> None:
+    """Wait until servers have come to agree; they take their time to gossip."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        with contextlib.suppress(RedisError, OSError):
+            if condition():
+                return
+        assert time.monotonic() < deadline, f"the servers never agreed: {condition}"
+        time.sleep(0.02)
+
+
+def _view(server: EmbeddedServer) -> list[tuple[int, int, int]]:
+    """Return which master's port serves which slots, as one node sees it."""
+    with client(server) as one:
+        one.set_response_callback("CLUSTER SLOTS", lambda answer, **_: answer)
+        answer = one.execute_command("CLUSTER SLOTS")
+    return sorted((begin, end, master[1]) for begin, end, master, *_ in answer)
+
+
+def _is_well(server: EmbeddedServer) -> bool:
+    with client(server) as one:
+        told = one.info("replication")
+        return one.execute_command("CLUSTER INFO").get("cluster_state") == "ok" and (
+            told["role"] == "master" or told["master_link_status"] == "up"
+        )
+
+
+def _replicate(one: redis.Redis, master: str) -> bool:
+    try:
+        one.execute_command("CLUSTER REPLICATE", master)
+    except ResponseError as error:
+        if "Unknown node" not in str(error):
+            raise
+        return False
+    return True
+
+
+def _is_in_step(one: redis.Redis) -> bool:
+    told = one.info("replication")
+    return bool(told["role"] == "slave" and told["master_link_status"] == "up")
+
+
+def _follows(server: EmbeddedServer, master: EmbeddedServer) -> bool:
+    with client(server) as one:
+        told = one.info("replication")
+    return (
+        told["role"] == "slave"
+        and told["master_port"] == master.port
+        and told["master_link_status"] == "up"
+    )
+
+
+def _fails_over(one: redis.Redis, service: str) -> bool:
+    try:
+        one.execute_command("SENTINEL", "FAILOVER", service)
+    except ResponseError as error:
+        if not ("INPROG" in str(error) or "NOGOODSLAVE" in str(error)):
+            raise
+        return "INPROG" in str(error)
+    return True

@@ -1,0 +1,539 @@
+"""What a cluster goes through while locks are held and waited for."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from django_redis_lock import lock, locks
+from django_redis_lock.backends.cluster import RedisClusterLockBackend
+from django_redis_lock.clients import BlockingClient
+from django_redis_lock.exceptions import LockError, LockLost, LockUnavailable
+from django_redis_lock.sharding import SHARD_SLOTS, SHARDS, TAGS, shard_of
+from tests.layouts.servers import Cluster, client, role
+from tests.tools import Background, Child, eventually, waiters
+
+WAIT = """
+    name = sys.argv[1]
+    say("ready"); hear()
+    with lock(name, timeout=20) as held:
+        say("acquired", held.fence)
+        hear()
+    say("released")
+"""
+
+
+def slot_of(name: str) -> int:
+    """Return the slot of a lock's keys."""
+    return SHARD_SLOTS[shard_of(name)]
+
+
+def names_on_each(cluster: Cluster, name: str) -> list[str]:
+    """Return a name of a lock for each master, kept by that master."""
+    found: dict[int, str] = {}
+    for number in range(1000):
+        one = f"{name}:{number}"
+        found.setdefault(cluster.master_of(slot_of(one)).port, one)
+        if len(found) == len(cluster.masters()):
+            return list(found.values())
+    raise AssertionError(f"all names fall to {found}")
+
+
+def other_master(cluster: Cluster, slot: int) -> Any:
+    """Return a master that does not serve a slot."""
+    owner = cluster.master_of(slot)
+    return next(server for server in cluster.masters() if server is not owner)
+
+
+def evals(cluster: Cluster) -> dict[int, int]:
+    """Return how many scripts each master has run since they were reset."""
+    found = {}
+    for server in cluster.masters():
+        with client(server) as one:
+            stats = one.info("commandstats")
+            found[server.port] = stats.get("cmdstat_evalsha", {}).get("calls", 0)
+    return found
+
+
+def reset_stats(cluster: Cluster) -> None:
+    """Count from zero."""
+    for server in cluster.masters():
+        with client(server) as one:
+            one.config_resetstat()
+
+
+@pytest.fixture
+def own_cluster(settings: Any) -> Any:
+    """A cluster of the test's own, which it may break."""
+    with Cluster() as cluster:
+        settings.LOCKS = cluster.locks()["LOCKS"]
+        yield cluster
+        locks.reset()
+
+
+def test_a_list_of_urls_is_a_cluster(cluster: Cluster) -> None:
+    """LOCATION chooses; the entry names the same backend as for one server."""
+    assert isinstance(locks["default"], RedisClusterLockBackend)
+
+
+def test_keys_of_a_lock_share_a_slot(cluster: Cluster, name: str) -> None:
+    """Lock, line, index, fence and audit of a name are on one node, under its shard's tag."""
+    lock(name, timeout=60).acquire()
+    locks["default"].force_release(name)
+    with lock(name):
+        waiting = Background(lock(name).acquire)
+        eventually(lambda: waiters(name) == 1)
+        found = set()
+        for server in cluster.masters():
+            with client(server) as one:
+                keys = one.keys("*")
+                found |= set(keys)
+                assert not keys or server is cluster.master_of(slot_of(name))
+    tag = f"{{{TAGS[shard_of(name)]}}}"
+    assert found == {
+        f"lock:{tag}:{name}",
+        f"lock-queue:{tag}:{name}",
+        f"lock-index:{tag}",
+        f"lock-fence:{tag}",
+        f"lock-audit:{tag}",
+    }
+    assert waiting.outcome() is True
+
+
+def test_one_round_trip_to_take_and_one_to_release(cluster: Cluster, name: str) -> None:
+    """Once the topology is known, nothing but the two scripts is sent."""
+    with lock(name):
+        pass
+    reset_stats(cluster)
+    with lock(name):
+        pass
+    assert sum(evals(cluster).values()) == 2
+    for server in cluster.masters():
+        with client(server) as one:
+            assert "cmdstat_cluster|slots" not in one.info("commandstats")
+
+
+def test_a_connection_for_each_node_listens(cluster: Cluster, name: str) -> None:
+    """However many locks are waited for, each node has one listening connection of a process."""
+    held = [lock(f"{name}:{number}", timeout=60) for number in range(40)]
+    for item in held:
+        item.acquire()
+
+    def pass_through(one: str) -> bool:
+        with lock(one, timeout=60):
+            return True
+
+    line = [Background(lambda one=item.name: pass_through(one)) for item in held for _ in range(2)]
+    eventually(lambda: all(waiters(item.name) == 2 for item in held))
+    listening = 0
+    for server in cluster.masters():
+        with client(server) as one:
+            listening += len(one.client_list(_type="pubsub"))
+    assert listening == len(cluster.masters()) == locks["default"].hub.connections
+    for item in held:
+        item.release()
+    assert all(waiting.outcome() for waiting in line)
+
+
+def test_dead_waiter_is_skipped(cluster: Cluster, name: str) -> None:
+    """A process that was killed in the line does not delay those behind it."""
+    with Child(WAIT, name, before=_settings(cluster)) as dead:
+        dead.hear()
+        held = lock(name, timeout=60)
+        held.acquire()
+        dead.say()
+        eventually(lambda: waiters(name) == 1)
+        waiting = Background(lock(name, timeout=60).acquire)
+        eventually(lambda: waiters(name) == 2)
+        os.kill(dead.pid, signal.SIGKILL)
+        dead.end()
+        eventually(lambda: _receivers(cluster, name) == 1)
+        held.release()
+        assert waiting.outcome() is True
+        assert locks["default"].holder(name).pid == os.getpid()
+
+
+def test_hand_over_between_processes(cluster: Cluster, name: str) -> None:
+    """A lock passes from process to process and back."""
+    with Child(WAIT, name, before=_settings(cluster)) as other:
+        other.hear()
+        held = lock(name, timeout=60)
+        held.acquire()
+        other.say()
+        eventually(lambda: waiters(name) == 1)
+        held.release()
+        assert other.hear().startswith("acquired")
+        waiting = Background(held.acquire)
+        eventually(lambda: waiters(name) == 1)
+        other.say()
+        assert other.hear() == "released"
+        assert waiting.outcome() is True
+
+
+def test_listing_costs_two_round_trips_a_node(
+    cluster: Cluster, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many shards have locks, each node is asked once for names and once for holders."""
+    held = [lock(f"{name}:{number}", timeout=60) for number in range(200)]
+    for item in held:
+        item.acquire()
+    sent = []
+    send = BlockingClient.call_all
+    monkeypatch.setattr(
+        BlockingClient, "call_all", lambda self, batch: sent.append(len(batch)) or send(self, batch)
+    )
+    found = [holder.name for holder in locks["default"].holders()]
+    assert sorted(found) == sorted(item.name for item in held)
+    assert len(sent) <= 2 * len(cluster.masters())
+    assert sum(sent) <= 2 * SHARDS
+
+
+def test_history_of_all_shards_is_in_order(cluster: Cluster, name: str) -> None:
+    """The audit of all locks is told as one, the newest first, as many as were asked for."""
+    for number in range(12):
+        lock(f"{name}:{number}", timeout=60).acquire()
+        locks["default"].force_release(f"{name}:{number}", reason=str(number))
+        time.sleep(0.002)  # the order is that of the milliseconds
+    assert [entry.reason for entry in locks["default"].history(limit=10)] == [
+        str(number) for number in range(11, 1, -1)
+    ]
+
+
+def test_slot_that_has_moved_is_followed(cluster: Cluster, name: str) -> None:
+    """A lock that moved to another node is renewed, handed over and released there."""
+    slot = slot_of(name)
+    held = lock(name, timeout=60)
+    held.acquire()
+    fence = held.fence
+    waiting = Background(lock(name, timeout=60).acquire)
+    eventually(lambda: waiters(name) == 1)
+    to = other_master(cluster, slot)
+    cluster.move_slot(slot, to)
+    held.ensure_held()
+    held.extend(10)
+    assert asyncio.run(_owned(held))
+    assert locks["default"].holder(name).fence == fence
+    # The waiter listens on the other node now, so the release reaches it.
+    eventually(lambda: _receivers(cluster, name) == 1)
+    eventually(lambda: waiters(name) == 1)
+    held.release()
+    assert waiting.outcome() is True
+    assert locks["default"].holder(name).fence > fence
+    cluster.settle()
+
+
+async def _owned(held: Any) -> bool:
+    return bool(await held.aowned())
+
+
+def test_moving_slot_delays_and_loses_nothing(cluster: Cluster, name: str) -> None:
+    """While a slot is between two nodes its locks can't be taken; then they can, with no loss."""
+    slot = slot_of(name)
+    held = lock(name, timeout=60)
+    held.acquire()
+    waiting = Background(lock(name, timeout=60).acquire)
+    eventually(lambda: waiters(name) == 1)
+    with cluster.moving_slot(slot, other_master(cluster, slot)):
+        fresh = lock(f"{name}", timeout=60)
+        with pytest.raises(LockUnavailable):  # TRYAGAIN or ASK, for as long as a call is sent again
+            while True:
+                locks["default"].force_release(f"{name}:none-of-these")
+                _of_same_shard(name).acquire(blocking=False)
+        assert fresh.remaining == 0
+    held.ensure_held()
+    held.release()
+    assert waiting.outcome() is True
+    cluster.settle()
+
+
+def _of_same_shard(name: str) -> Any:
+    number = next(n for n in range(10_000) if shard_of(f"{name}:{n}") == shard_of(name))
+    return lock(f"{name}:{number}", timeout=60)
+
+
+def test_moving_slot_does_not_break_a_release(cluster: Cluster, name: str) -> None:
+    """A release that empties the line of a slot in motion is carried out whole."""
+    slot = slot_of(name)
+    with Child(WAIT, name, before=_settings(cluster)) as dead:
+        dead.hear()
+        held = lock(name, timeout=60)
+        held.acquire()
+        dead.say()
+        eventually(lambda: waiters(name) == 1)
+        dead.process.kill()
+        dead.end()
+        eventually(lambda: _receivers(cluster, name) == 0)
+        with cluster.moving_slot(slot, other_master(cluster, slot)):
+            held.release()  # all its keys are there still; the dead waiter's entry is the last
+            with client(cluster.master_of(slot)) as master:
+                left = master.execute_command("CLUSTER GETKEYSINSLOT", slot, 10)
+                assert f"lock:{{{TAGS[shard_of(name)]}}}:{name}" not in left
+    assert lock(name, timeout=5, blocking=False).acquire()
+    cluster.settle()
+
+
+def test_message_alone_is_no_grant(cluster: Cluster, name: str) -> None:
+    """What a node says that may have lost its slot is no more than a reason to look."""
+    with lock(name, timeout=60) as held:
+        waiting = Background(lock(name, timeout=60).acquire)
+        eventually(lambda: waiters(name) == 1)
+        tag = TAGS[shard_of(name)]
+        with client(cluster.master_of(slot_of(name))) as master:
+            (entry,) = master.lrange(f"lock-queue:{{{tag}}}:{name}", 0, -1)
+            channel, token, lease, _ = entry.split(" ", 3)
+            looks = master.info("commandstats")["cmdstat_evalsha"]["calls"]
+            told = f"grant {token} {held.fence + 1} {lease} {time.time_ns() // 1_000_000}"
+            assert master.execute_command("SPUBLISH", channel, told) == 1
+            eventually(lambda: master.info("commandstats")["cmdstat_evalsha"]["calls"] > looks)
+        assert waiting.is_alive()
+        held.ensure_held()
+    assert waiting.outcome() is True
+
+
+@pytest.mark.parametrize("green", ["gevent", "eventlet"])
+def test_greenlets_wait_together(cluster: Cluster, name: str, green: str) -> None:
+    """Greenlets share the listening connections, and none blocks the others."""
+    patch = {
+        "gevent": "import gevent.monkey; gevent.monkey.patch_all()",
+        "eventlet": "import eventlet; eventlet.monkey_patch()",
+    }[green]
+    program = f"""
+        import {green}
+        names = [sys.argv[1] + str(number) for number in range(12)]
+        done = []
+        def work(name):
+            for _ in range(3):
+                with lock(name, timeout=60, blocking_timeout=60):
+                    time.sleep(0.01)
+                    done.append(name)
+        workers = [{green}.spawn(work, name) for name in names for _ in range(3)]
+        for worker in workers:
+            worker.{"join" if green == "gevent" else "wait"}()
+        say(len(done))
+    """
+    with Child(program, name, before=f"{patch}; {_settings(cluster)}") as child:
+        assert child.hear() == "108"
+        assert child.end() == 0
+
+
+def test_resharding_under_load(cluster: Cluster, name: str) -> None:
+    """Locks are taken, waited for and released by many while their slots go to and fro."""
+    names = [f"{name}:{number}" for number in range(4)]
+    inside: dict[str, int] = dict.fromkeys(names, 0)
+    fences: dict[str, list[int]] = {one: [] for one in names}
+    stop = threading.Event()
+
+    def work(one: str) -> int:
+        done = 0
+        while not stop.is_set():
+            try:
+                with lock(one, timeout=60, blocking_timeout=30) as held:
+                    inside[one] += 1
+                    assert inside[one] == 1
+                    fences[one].append(held.fence)
+                    time.sleep(0.001)
+                    inside[one] -= 1
+                    done += 1
+            except LockUnavailable:
+                continue  # for a while it can't be asked; what it asked is taken back
+        return done
+
+    workers = [Background(lambda one=one: work(one)) for one in names for _ in range(3)]
+    try:
+        for _ in range(3):
+            for one in names:
+                slot = slot_of(one)
+                seen = len(fences[one])
+                cluster.move_slot(slot, other_master(cluster, slot))
+                eventually(lambda one=one, seen=seen: len(fences[one]) > seen + 3)
+    finally:
+        stop.set()
+    assert all(worker.outcome() for worker in workers)
+    for one in names:
+        assert fences[one] == sorted(set(fences[one]))
+    cluster.settle()
+
+
+def test_planned_failover(own_cluster: Cluster, name: str) -> None:
+    """A replica takes over in good order: holders go on, waiters are served."""
+    slot = slot_of(name)
+    held = lock(name, timeout=60)
+    held.acquire()
+    waiting = Background(lock(name, timeout=60).acquire)
+    eventually(lambda: waiters(name) == 1)
+    own_cluster.failover(slot)
+    held.ensure_held()
+    eventually(lambda: _receivers(own_cluster, name) == 1)
+    eventually(lambda: waiters(name) == 1)
+    held.release()
+    assert waiting.outcome() is True
+
+
+def test_master_killed_while_locks_are_held_and_waited_for(own_cluster: Cluster, name: str) -> None:
+    """One node dies: its locks go on with its replica, those of the others never stop."""
+    names = names_on_each(own_cluster, name)
+    held = [lock(one) for one in names]  # renewed, with a lease of 30 s
+    for item in held:
+        assert item.acquire()
+    fences = [item.fence for item in held]
+    for one in names:
+        with client(own_cluster.master_of(slot_of(one))) as master:
+            master.execute_command("WAIT", 1, 5000)
+    line = [Background(lambda one=one: _patiently(one)) for one in names]
+    eventually(lambda: all(waiters(one) == 1 for one in names))
+
+    dead = own_cluster.kill_master(slot_of(names[0]))
+    for item in held[1:]:
+        item.ensure_held()  # the other nodes answer all the while
+    assert own_cluster.failover(slot_of(names[0])) is not dead
+
+    for item, fence in zip(held, fences, strict=True):
+        eventually(lambda item=item: _survived_or_is_lost(item))
+        assert not item.lost, "it was replicated, so it lived on"
+        assert item.fence == fence
+        item.release()
+    for waiting, fence in zip(line, fences, strict=True):
+        assert waiting.outcome() > fence
+
+
+def _survived_or_is_lost(item: Any) -> bool:
+    try:
+        item.ensure_held()
+    except LockLost:
+        return True
+    except LockUnavailable:
+        return False
+    return True
+
+
+def _patiently(name: str) -> int:
+    """Wait for a lock however often the cluster can't be asked; return its fence."""
+    while True:
+        with contextlib.suppress(LockUnavailable):
+            with lock(name, timeout=60) as held:
+                return held.fence
+
+
+def test_renewal_goes_on_where_nodes_live(settings: Any, name: str) -> None:
+    """A node that is down loses its own locks at the most, never those of the other nodes."""
+    with Cluster(3, 0, "--cluster-require-full-coverage", "no") as cluster:
+        settings.LOCKS = cluster.locks()["LOCKS"]
+        _renew_beside_a_dead_node(cluster, name)
+        locks.reset()
+
+
+def _renew_beside_a_dead_node(cluster: Cluster, name: str) -> None:
+    names = names_on_each(cluster, name)
+    held = [lock(one, timeout=6, auto_renew=True) for one in names]
+    for item in held:
+        item.acquire()
+    cluster.kill_master(slot_of(names[0]))
+    eventually(lambda: held[0].lost)
+    for item in held[1:]:
+        assert not item.lost
+        item.ensure_held()
+        item.release()
+
+
+def _steadily(ask: Any) -> None:
+    """Call until the nodes have agreed that they go on without the dead one."""
+
+    def answered() -> bool:
+        try:
+            ask()
+        except LockUnavailable:
+            return False
+        return True
+
+    eventually(answered)
+
+
+def test_asyncio_through_a_failover(own_cluster: Cluster, name: str) -> None:
+    """Tasks that hold and wait come through the death of a master."""
+
+    async def main() -> tuple[int, int]:
+        held = lock(name)
+        await held.aacquire()
+        fence = held.fence
+
+        async def wait() -> int:
+            while True:
+                with contextlib.suppress(LockUnavailable):
+                    async with lock(name, timeout=60) as other:
+                        return other.fence
+
+        task = asyncio.create_task(wait())
+        while not await locks["default"].awaiting(name):
+            await asyncio.sleep(0.01)
+        with client(own_cluster.master_of(slot_of(name))) as master:
+            await asyncio.to_thread(master.execute_command, "WAIT", 1, 5000)
+        await asyncio.to_thread(own_cluster.kill_master, slot_of(name))
+        await asyncio.to_thread(own_cluster.failover, slot_of(name))
+        while True:
+            try:
+                await held.arelease()
+                break
+            except LockUnavailable:
+                await asyncio.sleep(0.1)
+        return fence, await asyncio.wait_for(task, 30)
+
+    before, after = asyncio.run(main())
+    assert after > before
+
+
+def test_cluster_without_sharded_channels(settings: Any, name: str) -> None:
+    """Where the server knows no sharded channels, plain ones hand over as well."""
+    with Cluster(3, 0, "--rename-command", "SSUBSCRIBE", "") as old:
+        settings.LOCKS = old.locks()["LOCKS"]
+        with Child(WAIT, name, before=_settings(old)) as other:
+            other.hear()
+            held = lock(name, timeout=60)
+            held.acquire()
+            other.say()
+            eventually(lambda: waiters(name) == 1)
+            dead = Background(lambda: lock(name, timeout=60).acquire(blocking_timeout=15))
+            eventually(lambda: waiters(name) == 2)
+            assert "{" not in locks["default"].hub.channel_of(name)
+            held.release()
+            assert other.hear().startswith("acquired")
+            other.process.kill()
+            other.end()
+            locks["default"].force_release(name)
+            assert dead.outcome() is True
+        locks.reset()
+
+
+def test_unreachable_cluster_is_unavailable(settings: Any, name: str) -> None:
+    """No node answers: LockUnavailable, which is never taken for a lock that is held."""
+    with Cluster(1, 0) as gone:
+        settings.LOCKS = gone.locks()["LOCKS"]
+        with lock(name):
+            pass
+        gone.servers[0].kill()
+        with pytest.raises(LockUnavailable, match="nodes tells"):
+            lock(name).acquire(blocking=False)
+        gone.servers[0].restart()
+        eventually(lambda: role(gone.servers[0]))
+        _steadily(lambda: lock(name, blocking=False, timeout=5).acquire())
+    with pytest.raises(LockError):
+        lock(name).acquire(blocking=False)
+    locks.reset()
+
+
+def _receivers(cluster: Cluster, name: str) -> int:
+    """Return how many processes hear, on the master of a lock, what happens to it."""
+    with client(cluster.master_of(slot_of(name))) as one:
+        channels = one.execute_command("PUBSUB SHARDCHANNELS", f"*{{{TAGS[shard_of(name)]}}}*")
+    return len(channels)
+
+
+def _settings(cluster: Cluster) -> str:
+    """Return what makes a child process use a cluster."""
+    return f"import tests.settings as s; s.LOCKS = {cluster.locks()['LOCKS']!r}"

@@ -1,0 +1,212 @@
+"""OPTIONS["REPLICAS"]: a lock counts once so many replicas know of it."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.test import override_settings
+
+from django_redis_lock import Lock, lock, locks, protocol
+from django_redis_lock.exceptions import LockUnavailable
+from example_project.embedded import EmbeddedServer
+from tests.contract import LockContract
+from tests.layouts.servers import BACKEND, client
+from tests.tools import Background, connections, eventually, waiters
+
+
+class Pair:
+    """A master with one replica, which can be paused."""
+
+    def __init__(self, master: EmbeddedServer, replica: EmbeddedServer) -> None:
+        self.master = master
+        self.replica = replica
+
+    def in_step(self) -> bool:
+        """Whether the replica has everything."""
+        with client(self.master) as one:
+            one.set("written", 1)
+            return bool(one.execute_command("WAIT", 1, 100) == 1)
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[Pair]:
+    """One pair for the tests of this module."""
+    with EmbeddedServer() as master, EmbeddedServer("--repl-timeout", "600") as replica:
+        with client(master) as one:
+            one.config_set("repl-timeout", 600)
+            one.config_set("repl-diskless-sync-delay", 0)
+        with client(replica) as one:
+            one.execute_command("REPLICAOF", "127.0.0.1", master.port)
+        yield Pair(master, replica)
+
+
+@pytest.fixture
+def pair(servers: Pair) -> Iterator[Pair]:
+    """A master and its replica, empty, both awake; locks count once the replica knows of them."""
+    eventually(servers.in_step)
+    with client(servers.master) as one:
+        one.flushall()
+    options = {"REPLICAS": 1, "REPLICA_TIMEOUT": 0.3}
+    entry = {"BACKEND": BACKEND, "LOCATION": servers.master.url()}
+    with override_settings(
+        LOCKS={
+            "default": {**entry, "OPTIONS": {**options, "REPLICA_TIMEOUT": 4}},
+            "hasty": {**entry, "OPTIONS": options},
+            "plain": entry,
+        }
+    ):
+        yield servers
+        servers.replica.resume()
+        locks.reset()
+
+
+@pytest.mark.usefixtures("pair")
+class TestReplicas(LockContract):
+    """The contract where each lock waits for a replica."""
+
+    using = "default"
+
+
+def replica_knows(pair: Pair, name: str) -> bytes:
+    """Return what the replica has under a lock's key."""
+    with client(pair.replica) as one:
+        return str(one.get(f"lock:{name}") or "").encode()
+
+
+def take(way: str, held: Lock, **kwargs: Any) -> bool:
+    """Acquire in one of the two ways."""
+    if way == "async":
+        return asyncio.run(held.aacquire(**kwargs))
+    return held.acquire(**kwargs)
+
+
+@pytest.mark.parametrize("way", ["sync", "async"])
+def test_replica_knows_of_a_lock_once_it_is_acquired(pair: Pair, name: str, way: str) -> None:
+    """Whenever acquire returns, a failover would keep the lock."""
+    for number in range(30):
+        held = lock(f"{name}:{number}", timeout=60)
+        assert take(way, held)
+        assert replica_knows(pair, held.name)
+
+
+@pytest.mark.parametrize("way", ["sync", "async"])
+@pytest.mark.parametrize("lease", [60, None])
+def test_unmet_is_undone_and_unavailable(
+    pair: Pair, name: str, way: str, lease: float | None
+) -> None:
+    """Without the replica nothing is acquired: it is told so, and the lock is not stuck."""
+    pair.replica.pause()
+    held = lock(name, timeout=lease, using="hasty")
+    with pytest.raises(LockUnavailable, match="only 0 of 1 replicas") as caught:
+        take(way, held, blocking=False)
+    assert caught.value.name == name
+    assert held.remaining == 0
+    assert locks["plain"].holder(name) is None
+    pair.replica.resume()
+    eventually(pair.in_step)
+    assert take(way, held, blocking=False)
+
+
+def test_held_lock_is_told_without_waiting_for_replicas(pair: Pair, name: str) -> None:
+    """Who finds the lock held is told so, whether or not the replicas answer."""
+    with lock(name, timeout=60, using="plain"):
+        pair.replica.pause()
+        assert lock(name, using="hasty").acquire(blocking=False) is False
+        assert lock(name, using="hasty").acquire(blocking_timeout=0.05) is False
+
+
+@pytest.mark.parametrize("way", ["sync", "async"])
+def test_handed_over_lock_counts_once_it_is_replicated(
+    pair: Pair, name: str, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A grant is not believed before the replica has it; where it never comes, it is passed on."""
+    monkeypatch.setattr(protocol, "PATIENCE", 1.0)
+    held = lock(name, timeout=60, using="plain")
+    held.acquire()
+    other = lock(name, timeout=60, using="hasty")
+    waiting = Background(lambda: take(way, other))
+    eventually(lambda: waiters(name) == 1)
+    pair.replica.pause()
+    held.release()
+    with pytest.raises(LockUnavailable, match="only 0 of 1 replicas"):
+        waiting.outcome()
+    assert locks["plain"].holder(name) is None
+
+
+@pytest.mark.parametrize("way", ["sync", "async"])
+def test_waiter_bears_a_slow_replica(pair: Pair, name: str, way: str) -> None:
+    """A replica that comes back within the patience costs a handed-over lock nothing but time."""
+    held = lock(name, timeout=60, using="plain")
+    held.acquire()
+    other = lock(name, timeout=60, using="hasty")
+    waiting = Background(lambda: take(way, other))
+    eventually(lambda: waiters(name) == 1)
+    pair.replica.pause()
+    held.release()
+    token = eventually(lambda: (locks["plain"].holder(name) or held).fence)
+    assert waiting.is_alive()
+    pair.replica.resume()
+    assert waiting.outcome() is True
+    assert other.fence == token
+    assert replica_knows(pair, name)
+
+
+def test_take_over_waits_for_replicas(pair: Pair, name: str) -> None:
+    """A lock that was taken over counts by the same rule."""
+    first = lock(name, timeout=60, using="plain")
+    first.acquire()
+    pair.replica.pause()
+    second = lock(name, timeout=60, using="hasty")
+    with pytest.raises(LockUnavailable, match="only 0 of 1 replicas"):
+        second.take_over(first.token_id)
+    assert locks["plain"].holder(name) is None
+    pair.replica.resume()
+
+
+def test_release_needs_no_replica(pair: Pair, name: str) -> None:
+    """What was acquired can be released though the replica is away."""
+    held = lock(name, timeout=60, using="hasty")
+    held.acquire()
+    pair.replica.pause()
+    held.release()
+    assert locks["plain"].holder(name) is None
+
+
+def test_timeout_beyond_the_connections(pair: Pair, name: str) -> None:
+    """Waiting for replicas must end before the connection is given up."""
+    entry = {"BACKEND": BACKEND, "LOCATION": pair.master.url() + "?socket_timeout=2"}
+    options = {"REPLICAS": 1, "REPLICA_TIMEOUT": 2}
+    with override_settings(LOCKS={"default": {**entry, "OPTIONS": options}}):
+        with pytest.raises(Exception, match="connection is given up after 2 s"):
+            lock(name).acquire()
+
+
+@pytest.mark.parametrize("way", ["sync", "async"])
+def test_server_that_became_read_only_is_left(name: str, way: str) -> None:
+    """A demoted master is told apart from a refusal: the connection to it is not kept."""
+    with EmbeddedServer() as master, EmbeddedServer() as other:
+        entry = {"BACKEND": BACKEND, "LOCATION": master.url()}
+        with override_settings(LOCKS={"default": entry}), client(master) as one:
+
+            async def main() -> None:
+                async def call(blocking_timeout: float) -> bool:
+                    held = lock(f"{name}:{uuid.uuid4()}", timeout=60)
+                    if way == "async":
+                        return await held.aacquire(blocking_timeout=blocking_timeout)
+                    return held.acquire(blocking_timeout=blocking_timeout)
+
+                assert await call(5)
+                before = connections(one) - {str(one.client_id())}
+                one.execute_command("REPLICAOF", "127.0.0.1", other.port)
+                with pytest.raises(LockUnavailable):
+                    await call(0)
+                await asyncio.to_thread(eventually, lambda: not before & connections(one))
+                one.execute_command("REPLICAOF", "NO", "ONE")
+                assert await call(5)
+
+            asyncio.run(main())
+            locks.reset()

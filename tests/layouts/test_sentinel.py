@@ -1,0 +1,137 @@
+"""Failovers by sentinels while locks are held and waited for."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.test import override_settings
+
+from django_redis_lock import lock, locks
+from django_redis_lock.exceptions import LockLost, LockUnavailable
+from tests.layouts.servers import Sentinel, client
+from tests.tools import Background, eventually, waiters
+
+
+@pytest.fixture
+def own() -> Iterator[Sentinel]:
+    """Sentinels and servers of the test's own, which it may break."""
+    with Sentinel() as sentinel, override_settings(**sentinel.locks()):
+        yield sentinel
+        locks.reset()
+
+
+def replicated(sentinel: Sentinel) -> None:
+    """Wait until the replicas have everything."""
+    with client(sentinel.master) as one:
+        one.set("written", 1)
+        assert one.execute_command("WAIT", 2, 10_000) == 2
+
+
+def patiently(name: str) -> int:
+    """Wait for a lock however often its server can't be asked; return its fence."""
+    while True:
+        with contextlib.suppress(LockUnavailable):
+            with lock(name, timeout=60) as held:
+                return held.fence
+
+
+def answered(ask: Any) -> bool:
+    """Return whether a call was answered, whatever it said."""
+    try:
+        ask()
+    except LockUnavailable:
+        return False
+    except LockLost:
+        return True
+    return True
+
+
+@pytest.mark.parametrize("how", ["killed", "planned"])
+def test_failover_while_a_lock_is_held_and_waited_for(own: Sentinel, name: str, how: str) -> None:
+    """The holder goes on, the waiter comes back to the line and is served, and fences rise."""
+    held = lock(name, timeout=60)
+    held.acquire()
+    fence = held.fence
+    waiting = Background(lambda: patiently(name))
+    eventually(lambda: waiters(name) == 1)
+    replicated(own)
+    before = own.kill_master() if how == "killed" else own.master
+    assert own.failover() is not before
+    eventually(lambda: answered(held.ensure_held))
+    assert not held.lost
+    assert held.fence == fence
+    eventually(lambda: waiters(name) == 1)
+    held.release()
+    assert waiting.outcome() > fence
+
+
+def test_holder_whose_lock_did_not_survive_learns_it(own: Sentinel, name: str) -> None:
+    """A lock that the new master has not heard of is lost: its holder is told, the next is not."""
+    before = lock(name, timeout=60)
+    before.acquire()
+    fence = before.fence
+    before.release()
+    held = lock(name, timeout=6, auto_renew=True)
+    held.acquire()
+    replicated(own)
+    for replica in own.replicas():  # as if it had not come so far
+        with client(replica) as one:
+            one.config_set("replica-read-only", "no")
+            assert one.delete(f"lock:{name}") == 1
+    own.kill_master()
+    own.failover()
+    eventually(lambda: held.lost)
+    with pytest.raises(LockLost):
+        held.release()
+    assert patiently(name) > fence
+
+
+def test_asyncio_through_a_failover(own: Sentinel, name: str) -> None:
+    """Tasks that hold and wait ask the sentinels for the new master."""
+
+    async def main() -> tuple[int, int]:
+        held = lock(name, timeout=60)
+        await held.aacquire()
+        fence = held.fence
+
+        async def wait() -> int:
+            while True:
+                with contextlib.suppress(LockUnavailable):
+                    async with lock(name, timeout=60) as other:
+                        return other.fence
+
+        task = asyncio.create_task(wait())
+        while not await locks["default"].awaiting(name):
+            await asyncio.sleep(0.01)
+        await asyncio.to_thread(replicated, own)
+        await asyncio.to_thread(own.kill_master)
+        await asyncio.to_thread(own.failover)
+        while True:
+            try:
+                await held.arelease()
+                break
+            except LockUnavailable:
+                await asyncio.sleep(0.1)
+        return fence, await asyncio.wait_for(task, 30)
+
+    before, after = asyncio.run(main())
+    assert after > before
+
+
+def test_demoted_master_is_left(own: Sentinel, name: str) -> None:
+    """A server that became read-only under an open connection is given up for the new master."""
+    with lock(name):
+        pass
+    asyncio.run(_taken(name))
+    own.failover()
+    eventually(lambda: answered(lambda: lock(name, timeout=1).acquire(blocking_timeout=5)))
+    eventually(lambda: answered(lambda: asyncio.run(_taken(name))))
+
+
+async def _taken(name: str) -> None:
+    async with lock(name, timeout=5, blocking_timeout=5):
+        pass
