@@ -16,7 +16,7 @@ from tests.contract import LockContract
 from tests.layouts.mixed import KINDS, Crew
 from tests.settings import REDIS, server_url
 from tests.test_waiting_schemes import OTHERS
-from tests.tools import Child, eventually, waiters
+from tests.tools import Background, Child, eventually, waiters
 
 
 def entry(wait: str, **options: Any) -> dict[str, Any]:
@@ -191,3 +191,33 @@ def test_greenlets_wait_beside_each_other(server: EmbeddedServer, name: str, wai
         GREENLETS, name, wait, before="from gevent import monkey; monkey.patch_all()"
     ) as child:
         assert child.hear().split() == [*"0123456789"]
+
+
+def test_a_grant_that_went_to_a_dead_connection_is_found(
+    server: EmbeddedServer, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the server pops for a connection that was given up is found when that can't be any more.
+
+    The test stands for the old connection: it pops before the new one does.
+    """
+    monkeypatch.setattr("django_redis_lock.popping.ROUND", 4)
+    monkeypatch.setattr("django_redis_lock.waiting.LOOK_EVERY", 1000)  # no help from there
+    hub = locks["default"].hub_for("blpop")
+    held = lock(name, timeout=300)
+    held.acquire()
+    waiting = Background(lock(name, timeout=300, wait="blpop").acquire)
+    with redis.Redis.from_url(server.url(), decode_responses=True) as client:
+        before = eventually(lambda: popping(client))
+        (old,) = before
+        stolen = Background(lambda: redis.Redis.from_url(server.url()).blpop([hub.list_key], 20))
+        eventually(lambda: len(popping(client)) == 2)
+        client.client_kill_filter(_id=old)
+        eventually(lambda: len(popping(client)) == 2 and old not in popping(client))
+        held.release()
+        assert stolen.outcome()[1].startswith(b"grant ")
+        assert waiting.outcome() is True
+
+
+def popping(client: redis.Redis) -> set[str]:
+    """Return the ids of the connections that pop."""
+    return {item["id"] for item in client.client_list() if item["cmd"] == "blpop"}
