@@ -13,6 +13,7 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_POST
 from django_redis.exceptions import ConnectionInterrupted
+from redis.exceptions import RedisError
 
 from django_redis_lock import locks
 from django_redis_lock.exceptions import LockUnavailable
@@ -108,7 +109,7 @@ def rushes_or_none(product_id: int) -> dict[str, Any] | None:
     """Return the record of the last rush, ``None`` where there is none or it can't be read."""
     try:
         return rushes.last_rush(product_id)
-    except ConnectionInterrupted:
+    except (ConnectionInterrupted, RedisError):
         return None
 
 

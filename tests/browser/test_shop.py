@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,11 +24,15 @@ LONG = 90_000
 """Milliseconds that a rush may take on a machine with a lot to do."""
 
 WATCH = """
-    () => {
+    (units) => {
+        const verdict = document.getElementById("verdict");
         const orders = document.querySelector('[data-field="orders"]');
         const waiters = document.querySelector('[data-field="waiters"]');
         window.seen = { orders: [], waiters: 0, holders: new Set() };
         new MutationObserver(() => {
+            if (!verdict.textContent.includes(` ${units} units`)) {
+                return; // what is left of another rush
+            }
             window.seen.orders.push(Number(orders.textContent));
             window.seen.waiters = Math.max(window.seen.waiters, Number(waiters.textContent));
             window.seen.holders.add(document.querySelector('[data-field="holder"]').textContent);
@@ -46,9 +51,9 @@ class Shop:
     locks: str
 
 
-@pytest.fixture(scope="module")
-def shop() -> Iterator[Shop]:
-    """A sale in a shop as ``make demo`` starts it."""
+@contextmanager
+def running_shop() -> Iterator[Shop]:
+    """Start a shop as ``make demo`` does, with something on sale."""
     process = subprocess.Popen(
         [sys.executable, "-u", "-m", "example_project.demo", "--sale"],
         cwd=ROOT,
@@ -72,15 +77,22 @@ def shop() -> Iterator[Shop]:
         process.communicate(timeout=PATIENCE)
 
 
+@pytest.fixture(scope="module")
+def shop() -> Iterator[Shop]:
+    """A sale in a shop that the tests share."""
+    with running_shop() as shop:
+        yield shop
+
+
 @pytest.fixture
 def look(chromium: Browser, shop: Shop) -> Iterator[Callable[..., Page]]:
     """Return a window that shows the sale; no script may fail, and the policy must be kept."""
     visitors: list[tuple[Visitor, list[str]]] = []
 
-    def open_page(*, ignore: Collection[str] = (), **options: Any) -> Page:
-        visitor = Visitor(chromium.new_context(**options), shop.base)
+    def open_page(where: Shop = shop, *, ignore: Collection[str] = (), **options: Any) -> Page:
+        visitor = Visitor(chromium.new_context(**options), where.base)
         visitors.append((visitor, list(ignore)))
-        return visitor.open(shop.sale)
+        return visitor.open(where.sale)
 
     yield open_page
     for visitor, _ in visitors:
@@ -94,9 +106,10 @@ def look(chromium: Browser, shop: Shop) -> Iterator[Callable[..., Page]]:
     assert complaints == []
 
 
-def rush(page: Page, guard: str, *, buyers: int, units: int) -> Locator:
+def rush(page: Page, guard: str, *, buyers: int, units: int, stall: bool = False) -> Locator:
     """Start a rush with the mouse; return what the page says of it."""
     page.get_by_role("radio", name=guard, exact=True).check()
+    page.get_by_role("checkbox").set_checked(stall)
     page.get_by_label("Units in stock").fill(str(units))
     page.get_by_label("Buyers at once").fill(str(buyers))
     page.get_by_role("button", name="Start the rush").click()
@@ -118,7 +131,7 @@ def result(page: Page, label: str) -> Locator:
 def test_a_guarded_sale_ends_when_the_stock_does(look: Callable[..., Page], guard: str) -> None:
     """Orders rise to the stock and never beyond; the page shows holder, waiters and a chart."""
     page = look()
-    page.evaluate(WATCH)
+    page.evaluate(WATCH, 40)
     verdict = rush(page, guard, buyers=90, units=40)
     expect(verdict).to_have_text(
         f"{guard}: sold what was there and no more, 40 orders for 40 units. "
@@ -163,12 +176,11 @@ def test_without_a_guard_the_oversale_is_plain(look: Callable[..., Page]) -> Non
 def test_a_lock_alone_does_not_stop_who_has_lost_it(look: Callable[..., Page]) -> None:
     """A buyer that stalls beyond its lease writes what it had read; with fencing it is refused."""
     page = look()
-    page.get_by_role("checkbox").check()
-    verdict = rush(page, "Lock", buyers=50, units=45)
+    verdict = rush(page, "Lock", buyers=50, units=45, stall=True)
     expect(verdict).to_contain_text("Lock, one stalls: ", timeout=LONG)
     expect(verdict).to_have_attribute("data-kind", "bad", timeout=LONG)
     assert int(shown(page, "orders").inner_text()) + int(shown(page, "stock").inner_text()) > 45
-    verdict = rush(page, "Lock with fencing", buyers=50, units=45)
+    verdict = rush(page, "Lock with fencing", buyers=50, units=45, stall=True)
     expect(verdict).to_contain_text(
         "Lock with fencing, one stalls: sold what was there and no more, 45 orders for 45 units.",
         timeout=LONG,
@@ -194,9 +206,55 @@ def test_one_rush_at_a_time(look: Callable[..., Page], shop: Shop) -> None:
     expect(page.get_by_role("button", name="Start the rush")).to_be_enabled()
 
 
+@pytest.mark.parametrize(
+    ("wanted", "told"),
+    [
+        ({"guard": "hope", "buyers": "1", "units": "1"}, "guard: "),
+        ({"guard": "lock", "buyers": "301", "units": "1"}, "buyers: "),
+        ({"guard": "lock", "buyers": "1", "units": "0"}, "units: "),
+    ],
+)
+def test_senseless_rushes(
+    look: Callable[..., Page], shop: Shop, wanted: dict[str, str], told: str
+) -> None:
+    """What the form does not let through is refused by the shop as well, and nothing begins."""
+    page = look()
+    token = page.locator("input[name=csrfmiddlewaretoken]").input_value()
+    answer = page.request.post(
+        f"{shop.base}{shop.sale}rush/",
+        form={"csrfmiddlewaretoken": token, **wanted},
+        headers={"Accept": "application/json", "Referer": shop.base},
+    )
+    assert answer.status == 400
+    assert answer.json()["detail"].startswith(told)
+    unknown = page.request.post(
+        f"{shop.base}/buy/1/?guard=hope",
+        form={"csrfmiddlewaretoken": token},
+        headers={"Referer": shop.base},
+    )
+    assert unknown.status == 400
+    assert "none, lock, fenced" in unknown.json()["error"]
+
+
+def test_without_the_lock_server(look: Callable[..., Page]) -> None:
+    """The page goes on, says what is the matter, and says that no rush can be started."""
+    with running_shop() as shop:
+        page = look(shop, ignore=["503"])
+        expect(shown(page, "holder")).to_have_text("nobody")
+        with redis.Redis.from_url(shop.locks) as client:
+            client.shutdown(nosave=True)
+        expect(shown(page, "holder")).to_have_text("the lock server can't be asked")
+        verdict = rush(page, "Lock", buyers=1, units=1)
+        expect(verdict).to_contain_text("This can't be done at the moment.")
+        page.reload()
+        expect(shown(page, "holder")).to_have_text("the lock server can't be asked")
+        page.context.close()  # before the shop ends, of which it would complain
+
+
 def test_with_the_keyboard_alone(look: Callable[..., Page]) -> None:
     """Guard, numbers and button are reached with Tab and arrows, and Enter starts the rush."""
     page = look()
+    page.get_by_role("checkbox").uncheck()
     page.get_by_role("radio", name="No guard").check()
     page.get_by_role("radio", name="No guard").focus()
     page.keyboard.press("ArrowRight")
@@ -245,6 +303,7 @@ def test_the_front_page_sells(look: Callable[..., Page], shop: Shop) -> None:
 def test_without_scripts(look: Callable[..., Page]) -> None:
     """The form works, and the page shows how it was when it was loaded."""
     page = look(java_script_enabled=False)
+    page.get_by_role("checkbox").uncheck()
     page.get_by_label("Units in stock").fill("3")
     page.get_by_label("Buyers at once").fill("1")
     page.get_by_role("button", name="Start the rush").click()
