@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import selectors
+import socket
 from collections.abc import Callable, Iterable
 from time import monotonic
 from typing import Any
@@ -151,8 +151,8 @@ class ClusterListener(Listener):
                 except BROKEN:
                     self._drop_ear(ear)
                     return True
-            if any(key.fileobj is bell for key, _ in selector.select(seconds)):
-                bell.hush()
+            selector.select(seconds)
+            bell.hush()
         return True
 
     def _read_ready(self, ear: _Ear) -> bool:
@@ -252,27 +252,25 @@ class _Bell:
     """Wakes whoever selects on it, from any thread."""
 
     def __init__(self) -> None:
-        self._ends = os.pipe()
-        for end in self._ends:
-            os.set_blocking(end, False)
+        # Sockets that don't block are left alone by gevent and eventlet; pipes are not.
+        self._heard, self._rung = socket.socketpair()
+        for end in (self._heard, self._rung):
+            end.setblocking(False)
 
     def __del__(self) -> None:
-        for end in self._ends:
-            os.close(end)
+        for end in (self._heard, self._rung):
+            end.close()
 
     def fileno(self) -> int:
         """Return what to select on."""
-        return self._ends[0]
+        return self._heard.fileno()
 
     def ring(self) -> None:
         """Wake who selects now or next."""
         with contextlib.suppress(BlockingIOError):  # full of rings that were not heard yet
-            os.write(self._ends[1], b"!")
+            self._rung.send(b"!")
 
     def hush(self) -> None:
-        """Be silent until it rings again; to be called when it was heard, for eventlet would wait.
-
-        Whoever rang until now is seen to by who was woken.
-        """
+        """Be silent until it rings again; who rang until now is seen to by who was woken."""
         with contextlib.suppress(BlockingIOError):
-            os.read(self._ends[0], 4096)
+            self._heard.recv(4096)

@@ -130,6 +130,7 @@ def test_handed_over_lock_counts_once_it_is_replicated(
     other = lock(name, timeout=60, using="hasty")
     waiting = Background(lambda: take(way, other))
     eventually(lambda: waiters(name) == 1)
+    eventually(pair.in_step)  # so that what the waiter wrote by joining says nothing
     pair.replica.pause()
     held.release()
     with pytest.raises(LockUnavailable, match="only 0 of 1 replicas"):
@@ -145,6 +146,7 @@ def test_waiter_bears_a_slow_replica(pair: Pair, name: str, way: str) -> None:
     other = lock(name, timeout=60, using="hasty")
     waiting = Background(lambda: take(way, other))
     eventually(lambda: waiters(name) == 1)
+    eventually(pair.in_step)  # so that what the waiter wrote by joining says nothing
     pair.replica.pause()
     held.release()
     token = eventually(lambda: (locks["plain"].holder(name) or held).fence)
