@@ -217,6 +217,7 @@ class _Plain(Packed):
     def __init__(self, command: Command, sending: Callable[[], None]) -> None:
         self._command = command
         self.sending = sending
+        self.replicas = None
 
     def pack(self, *, with_source: bool = False) -> bytes:
         """Return the bytes of the command."""

@@ -50,7 +50,7 @@ class RedisLockBackend(BaseLockBackend):
     supports_many = True
     options: ClassVar[tuple[str, ...]] = ("WAIT", *POLL_OPTIONS, "REPLICAS", "REPLICA_TIMEOUT")
 
-    def __new__(cls, alias: str, params: dict[str, Any]) -> RedisLockBackend:
+    def __new__(cls, alias: str, params: dict[str, Any], *more: Any) -> RedisLockBackend:
         """Make the backend for a cluster where LOCATION is a list."""
         if cls is RedisLockBackend and isinstance(params.get("LOCATION"), list | tuple):
             from django_redis_lock.backends.cluster import RedisClusterLockBackend
