@@ -42,7 +42,10 @@ class Renewer:
 
     def after_fork(self) -> None:
         """Forget the leases of the parent process; a thread is started when one is needed."""
-        self._condition = threading.Condition()
+        # Callers take the bare lock, for an exception from a signal handler that meets them in
+        # ``Condition.__enter__`` would leave it taken for ever.
+        self._mutex = threading.RLock()
+        self._condition = threading.Condition(self._mutex)
         self._leases: dict[str, _Kept] = {}
         self._withdrawals: list[_Withdrawal] = []
         self._thread: threading.Thread | None = None
@@ -51,13 +54,13 @@ class Renewer:
     def add(self, lease: Lease, backend: Any, lock: Any) -> None:
         """Renew a lease from now on; the reference to it is weak."""
         kept = _Kept(lease, backend, lock)
-        with self._condition:
+        with self._mutex:
             self._leases[lease.token] = kept
             self._see_to(kept.due)
 
     def discard(self, lease: Lease) -> None:
         """Renew a lease no more, from this instant on."""
-        with self._condition:
+        with self._mutex:
             self._leases.pop(lease.token, None)
 
     def withdraw(self, call: Withdrawing, backend: Any, seconds: float) -> None:
@@ -66,7 +69,7 @@ class Renewer:
         An entry of the audit that did not reach the server is sent in the same way.
         """
         withdrawal = _Withdrawal(call, backend, monotonic() + seconds)
-        with self._condition:
+        with self._mutex:
             self._withdrawals.append(withdrawal)
             self._see_to(withdrawal.due)
 
@@ -85,7 +88,7 @@ class Renewer:
 
     def _run(self) -> None:
         while True:
-            with self._condition:
+            with self._mutex:
                 now = monotonic()
                 work: list[_Kept | _Withdrawal] = [*self._leases.values(), *self._withdrawals]
                 nearest = min((item.due for item in work), default=now + self.IDLE)
@@ -170,12 +173,12 @@ class Renewer:
                 unreachable.add(item.backend)
                 if monotonic() < item.until:
                     continue
-            with self._condition:
+            with self._mutex:
                 self._withdrawals.remove(item)
 
     def _forget(self, kept: _Kept) -> bool:
         """Take a lease off the list; return whether it was on it."""
-        with self._condition:
+        with self._mutex:
             return self._leases.pop(kept.token, None) is not None
 
     def _lose(self, kept: _Kept, lease: Lease, reason: str) -> list[audit.Fields]:
