@@ -49,7 +49,7 @@ databases: $(VENV)/.databases  ## transactions and fencing on PostgreSQL (needs 
 
 tutorial: $(VENV)/.test  ## the tutorial word for word, in an empty folder
 	$(PY) -m pytest tests/tutorial $(ARGS)
-layouts: $(VENV)/.test  ## the contract on every server layout (needs Redis: apt-get install redis-server)
+layouts: $(VENV)/.test  ## the contract on every server layout (needs apt-get install redis-server faketime)
 	PYTHONDEVMODE=1 $(PY) -m pytest tests/layouts $(ARGS)
 
 screenshots: $(VENV)/.browser  ## the pictures of the admin page for the documentation (needs Chromium)

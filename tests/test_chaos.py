@@ -15,11 +15,11 @@ from tests.chaos import __main__ as chaos
 from tests.chaos import layouts, table
 from tests.chaos.faults import FAULTS
 from tests.chaos.row import COLUMNS, Row, judge
-from tests.chaos.site import SteppedServer, client
+from tests.chaos.site import client
 from tests.proxy import Proxy
 from tests.soak.verdict import Violation
 from tests.test_soak import DRIVER, History
-from tests.tools import ROOT, Background, eventually
+from tests.tools import ROOT, eventually
 
 NOTHING: frozenset[str] = frozenset()
 
@@ -285,15 +285,3 @@ class TestProxy:
                     through.ping()
                 own.restart()
                 assert through.ping()
-
-
-def test_the_clock_of_a_server_can_be_stepped() -> None:
-    """A lease measured by the wall clock ends early by a step forward, and late by one back."""
-    with SteppedServer() as server, client(server.port) as one:
-        one.set("lease", "", px=100_000)
-        for seconds, least, most in ((40.0, 30_000, 60_000), (-60.0, 90_000, 120_000)):
-            server.step(seconds)
-            eventually(lambda least=least, most=most: least < one.pttl("lease") <= most)
-        server.step(1000.0)
-        eventually(lambda: not one.exists("lease"))
-        assert Background(one.ping).outcome()  # its monotonic clock goes on
