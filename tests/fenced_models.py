@@ -7,7 +7,7 @@ from django.db import models
 from django_redis_lock.fencing import Fenced
 
 
-class Shop(models.Model):
+class Branch(models.Model):
     """Who sells."""
 
     name = models.CharField(max_length=50)
@@ -22,7 +22,7 @@ class Shop(models.Model):
 class Product(Fenced):
     """What is sold."""
 
-    shop = models.ForeignKey(Shop, on_delete=models.CASCADE, related_name="products")
+    shop = models.ForeignKey(Branch, on_delete=models.CASCADE, related_name="products")
     stock = models.IntegerField()
     label = models.CharField(max_length=50, default="")
 
@@ -42,4 +42,4 @@ class Offer(Product):
         app_label = "tests"
 
 
-TABLES = (Shop, Product)
+TABLES = (Branch, Product)

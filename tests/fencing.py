@@ -22,7 +22,7 @@ from django.test.utils import CaptureQueriesContext
 
 from django_redis_lock import lock, locks
 from django_redis_lock.exceptions import LockError, LockNotOwned, StaleFence
-from tests.fenced_models import TABLES, Offer, Product, Shop
+from tests.fenced_models import TABLES, Branch, Offer, Product
 from tests.tools import Background, Child, eventually
 from tests.transactions import forget_connection
 
@@ -47,7 +47,7 @@ def tables() -> Iterator[None]:
                 editor.delete_model(model)
         for model in TABLES:
             editor.create_model(model)
-    shop = Shop.objects.using("first").create(name="Corner")
+    shop = Branch.objects.using("first").create(name="Corner")
     Product.objects.using("first").create(shop=shop, stock=10)
     yield
 
@@ -111,7 +111,7 @@ class FencingContract:
 
     def test_some_rows_are_stale(self) -> None:
         """Rows with a higher fence are left alone; the others are written."""
-        Product.objects.create(pk=2, shop=Shop.objects.get(), stock=10, fence=30)
+        Product.objects.create(pk=2, shop=Branch.objects.get(), stock=10, fence=30)
         assert Product.objects.fenced(20).update(stock=1) == 1
         assert dict(Product.objects.values_list("pk", "stock")) == {1: 1, 2: 10}
 
@@ -131,7 +131,7 @@ class FencingContract:
 
     def test_related_manager(self) -> None:
         """The manager of a relation has it too."""
-        products: Any = Shop.objects.get().products
+        products: Any = Branch.objects.get().products
         assert products.fenced(20).update(stock=3) == 1
         with pytest.raises(StaleFence):
             products.fenced(10).update(stock=4)
@@ -177,17 +177,17 @@ class FencingContract:
 
     def test_created_rows(self) -> None:
         """A row that is made under a fence carries it."""
-        product = Product.objects.fenced(20).create(shop=Shop.objects.get(), stock=1)
+        product = Product.objects.fenced(20).create(shop=Branch.objects.get(), stock=1)
         assert Product.objects.get(pk=product.pk).fence == 20
         product.stock = 2
         product.save()
-        new = Product(shop=Shop.objects.get(), stock=1).fenced(30)
+        new = Product(shop=Branch.objects.get(), stock=1).fenced(30)
         new.save()
         assert Product.objects.get(pk=new.pk).fence == 30
 
     def test_bulk_update(self) -> None:
         """``bulk_update`` writes all objects, or none where one of them is stale."""
-        Product.objects.create(pk=2, shop=Shop.objects.get(), stock=10)
+        Product.objects.create(pk=2, shop=Branch.objects.get(), stock=10)
         products = list(Product.objects.order_by("pk"))
         for product in products:
             product.stock = 3
@@ -235,9 +235,9 @@ class FencingContract:
         """A stale write rolls back the transaction that it is part of."""
         Product.objects.fenced(20).update(label="later")
         with pytest.raises(StaleFence), atomic("first"):
-            Shop.objects.update(name="Other")
+            Branch.objects.update(name="Other")
             Product.objects.fenced(10).update(label="earlier")
-        assert Shop.objects.get().name == "Corner"
+        assert Branch.objects.get().name == "Corner"
 
     def test_paused_holder(self, name: str) -> None:
         """A process that is stopped in mid work and wakes after its lease can't overwrite."""

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from django.core.checks import run_checks
 
 from django_redis_lock import lock, locks, quorum
 from django_redis_lock.backends.redlock import RedlockLockBackend
@@ -24,7 +23,7 @@ from django_redis_lock.exceptions import (
 )
 from django_redis_lock.rounds import PENDING
 from tests.quorums import REDLOCK, Quorum, in_use, started
-from tests.tools import Background, eventually, waiters
+from tests.tools import Background, eventually, findings, waiters
 
 # A process with threads forks here on purpose, as web servers do.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
@@ -76,8 +75,7 @@ def backend() -> RedlockLockBackend:
 def test_servers_that_are_no_quorum(settings: Any, location: Any, words: str) -> None:
     """An even number, too few, or one twice is found by the checks and by the first use."""
     settings.LOCKS = {"default": {"BACKEND": REDLOCK, "LOCATION": location}}
-    messages = [item for item in run_checks() if (item.id or "").startswith("django_redis_lock.")]
-    assert [item.id for item in messages] == ["django_redis_lock.E002"]
+    assert [item.id for item in findings()] == ["django_redis_lock.E002"]
     with pytest.raises(InvalidLockBackend, match=words):
         lock("a").acquire()
 
@@ -100,7 +98,7 @@ def test_good_settings(settings: Any, size: int) -> None:
         "endless": {**entry, "TIMEOUT": None},
         "set": {**entry, "OPTIONS": {"SERVER_TIMEOUT": 0.1, "REJOIN_DELAY": 0}},
     }
-    assert not [item for item in run_checks() if "LOCKS" in item.msg]
+    assert not findings()
     assert [locks[alias].rejoin_delay for alias in locks] == [7, 30, 0]
     assert [locks[alias].server_timeout for alias in locks] == [0.5, 0.5, 0.1]
     assert not locks["default"].supports_queue
@@ -134,7 +132,7 @@ def test_aliases_of_caches(settings: Any) -> None:
         "two": {**redis, "LOCATION": URLS[1]},
     }
     settings.LOCKS = {"default": {"BACKEND": REDLOCK, "LOCATION": ["one", "two", "three"]}}
-    assert [item.id for item in run_checks()] == ["django_redis_lock.E004"]
+    assert [item.id for item in findings()] == ["django_redis_lock.E004"]
     settings.CACHES = {**settings.CACHES, "same": {**redis, "LOCATION": URLS[0]}}
     settings.LOCKS = {"default": {"BACKEND": REDLOCK, "LOCATION": ["one", "two", "same"]}}
     with pytest.raises(InvalidLockBackend, match="one server twice: one and same"):

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 from django.core.checks import Warning as CheckWarning
-from django.core.checks import run_checks
 from django.core.exceptions import ImproperlyConfigured
 
 from django_redis_lock import lock, locks
 from django_redis_lock.backends.locmem import LocMemLockBackend
 from django_redis_lock.backends.redis import RedisLockBackend
 from django_redis_lock.exceptions import InvalidLockBackend
+from tests.tools import findings
 
 LOCMEM = "django_redis_lock.backends.locmem.LocMemLockBackend"
 REDIS = "django_redis_lock.backends.redis.RedisLockBackend"
@@ -20,18 +20,9 @@ PLAIN_CACHE = {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}
 DJANGO_REDIS = "django_redis.cache.RedisCache"
 
 
-def messages() -> list[Any]:
-    """Return what the system checks say of LOCKS, and not of tasks that other tests imported."""
-    return [
-        item
-        for item in run_checks()
-        if (item.id or "").startswith("django_redis_lock.") and not item.msg.startswith("Task ")
-    ]
-
-
 def ids() -> list[str]:
     """Return the ids of what the system checks say of LOCKS."""
-    return [item.id for item in messages()]
+    return [item.id for item in findings()]
 
 
 def test_backends_are_shared_and_listed() -> None:
@@ -44,7 +35,7 @@ def test_backends_are_shared_and_listed() -> None:
 
 def test_settings_of_these_tests_are_clean() -> None:
     """Good settings give no message."""
-    assert messages() == []
+    assert findings() == []
 
 
 def test_changed_settings_take_effect(settings: Any) -> None:
@@ -89,7 +80,7 @@ def test_mistakes_are_found_by_check_and_by_use(
 ) -> None:
     """A mistake is an error of ``manage.py check`` that names it, and of the first use."""
     settings.LOCKS = {"default": configured}
-    found = messages()
+    found = findings()
     assert [item.id for item in found] == [f"django_redis_lock.{check}"]
     assert words in found[0].msg
     with pytest.raises(InvalidLockBackend):
@@ -111,7 +102,7 @@ def test_no_default_alias(settings: Any) -> None:
 def test_no_locks_and_no_django_redis(settings: Any) -> None:
     """Without LOCKS, a default cache that can't serve gives a check that says what to write."""
     del settings.LOCKS
-    (message,) = messages()
+    (message,) = findings()
     assert message.id == "django_redis_lock.E005"
     assert "CACHES = {" in message.hint
     assert "LOCKS = {" in message.hint
@@ -141,7 +132,7 @@ def test_sharing_a_database_with_a_cache(
         alias: {"BACKEND": DJANGO_REDIS, "LOCATION": url} for alias, url in caches.items()
     }
     settings.LOCKS = {"default": {"LOCATION": location}}
-    found = messages()
+    found = findings()
     assert [item.id for item in found] == (["django_redis_lock.W001"] if shared else [])
     assert all(isinstance(item, CheckWarning) for item in found)
 
@@ -170,7 +161,7 @@ def test_clearing_a_cache_elsewhere_leaves_locks_alone(name: str, settings: Any)
         "locks": {"BACKEND": DJANGO_REDIS, "LOCATION": server_url(0)},
     }
     settings.LOCKS = {"default": {"LOCATION": "locks"}}
-    assert messages() == []
+    assert findings() == []
     with lock(name) as held:
         caches["default"].clear()
         held.ensure_held()

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import redis
+from django.core.checks import run_checks
 
 from django_redis_lock import locks
 
@@ -42,6 +43,15 @@ def waiters(name: str, using: str = "default") -> int:
         return watch.members if watch else 0
     holder = backend.holder(name)
     return 0 if holder is None else holder.waiters
+
+
+def findings() -> list[Any]:
+    """Return what the system checks say of LOCKS, and not of tasks that other tests imported."""
+    return [
+        item
+        for item in run_checks()
+        if (item.id or "").startswith("django_redis_lock.") and not item.msg.startswith("Task ")
+    ]
 
 
 class Background(threading.Thread):
