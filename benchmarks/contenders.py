@@ -1,5 +1,6 @@
 """The locks that are compared, each in its documented use behind one small interface."""
 
+import json
 import linecache
 import sys
 from abc import ABC, abstractmethod
@@ -194,6 +195,46 @@ class OursRenewed(Ours):
         return self.make(name)
 
 
+class OursOnLayouts(Contender):
+    """Ours on each of several layouts, in one process; `alias|name` is a lock on one of them.
+
+    In place of a URL it is given Django's settings as JSON.
+    """
+
+    slug = "ours-on-layouts"
+    title = "django-redis-lock on each layout"
+    ours = True
+
+    def __init__(self, url: str) -> None:
+        configure(json.loads(url))
+        from django.conf import settings
+
+        from django_redis_lock import lock, locks
+        from django_redis_lock.backends.redlock import RedlockLockBackend
+
+        self.make = lock
+        self.backends = locks
+        for alias in settings.LOCKS:
+            backend = locks[alias]
+            if isinstance(backend, RedlockLockBackend):
+                backend.admit()  # its servers are new and may vote at once
+
+    def lock(self, name: str, lease: int = LEASE) -> Handle:
+        alias, _, name = name.partition("|")
+        alias, _, wait = alias.partition("/")
+        return self.make(name, timeout=lease, using=alias, wait=wait or None)
+
+    def in_line(self, name: str, thread: Thread, place: int) -> bool:
+        alias, _, name = name.partition("|")
+        backend = self.backends[alias.partition("/")[0]]
+        if not (inside(thread, "_perform") and inside(thread, "wait")):  # a call to the server
+            return False
+        return not backend.supports_queue or len(backend.waiting(name)) >= place
+
+    def key(self, name: str) -> str:
+        raise NotImplementedError("each layout has its own")
+
+
 class Wakeup(PythonRedisLock):
     """No lock at all: LPUSH in one process wakes BLPOP in another, the floor for any hand-off."""
 
@@ -285,25 +326,37 @@ LOCKS: tuple[type[Contender], ...] = (Ours, RedisPy, DjangoRedis, PythonRedisLoc
 """The five that take part in every scenario, in the order of the tables."""
 
 AnyContender = type[Contender] | type[AsyncContender]
-_ALL: tuple[AnyContender, ...] = (*LOCKS, OursRenewed, OursAsync, RedisPyAsync, Wakeup)
+_ALL: tuple[AnyContender, ...] = (
+    *LOCKS,
+    OursRenewed,
+    OursAsync,
+    OursOnLayouts,
+    RedisPyAsync,
+    Wakeup,
+)
 EVERYONE: dict[str, AnyContender] = {contender.slug: contender for contender in _ALL}
 
 
 def configure_django(url: str) -> None:
     """Configure Django in this process, with the cache and the locks on one server."""
+    configure(
+        {
+            "CACHES": {"default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": url}},
+            "LOCKS": {
+                "default": {
+                    "BACKEND": "django_redis_lock.backends.redis.RedisLockBackend",
+                    "LOCATION": url,
+                    "TIMEOUT": LEASE,
+                }
+            },
+        }
+    )
+
+
+def configure(wanted: dict[str, Any]) -> None:
+    """Configure Django in this process."""
     import django
     from django.conf import settings
 
-    settings.configure(
-        CACHES={"default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": url}},
-        INSTALLED_APPS=["django_redis_lock"],
-        LOCKS={
-            "default": {
-                "BACKEND": "django_redis_lock.backends.redis.RedisLockBackend",
-                "LOCATION": url,
-                "TIMEOUT": LEASE,
-            }
-        },
-        USE_TZ=True,
-    )
+    settings.configure(INSTALLED_APPS=["django_redis_lock"], USE_TZ=True, **wanted)
     django.setup()

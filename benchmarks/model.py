@@ -36,6 +36,8 @@ class Sizes:
     task_rounds: int = 15
     task_batch: int = 300
     task_singles: int = 40
+    layout_rounds: int = 12
+    layout_each: int = 5
 
     def fill(self, text: str) -> str:
         """Put the sizes into a text that names them, such as `{keys:,} keys`."""
@@ -57,6 +59,8 @@ QUICK = Sizes(
     task_rounds=1,
     task_batch=200,
     task_singles=30,
+    layout_rounds=2,
+    layout_each=3,
 )
 
 
@@ -93,7 +97,8 @@ class Bench:
             return action(*args)
         except (WorkerError, TimeoutError) as error:
             self.rows[slug] = {"error": str(error)}
-            self.say(f"{EVERYONE[slug].title}: {error}")
+            known = EVERYONE.get(slug)
+            self.say(f"{known.title if known else slug}: {error}")
             return None
 
 

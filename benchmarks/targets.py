@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from operator import ge, le, lt
 from typing import Any
 
+from .scenarios.layouts import LAYOUTS
 from .show import dig, number
 
 Results = dict[str, Any]
@@ -18,6 +19,7 @@ class Target:
     path: str
     meets: Callable[[Any, Any], Any]
     bound: float
+    row: str = "ours"
 
     def wanted(self) -> str:
         """Say what is asked for."""
@@ -42,6 +44,7 @@ TARGETS = (
     Target("waiting threads, pairs served out of order", "waiting:out_of_order", le, 0),
     Target("listing, times faster than SCAN MATCH", "listing:speedup.median", ge, 50),
     Target("guarded Celery task that does nothing, ratio", "guarded:ratio.median", ge, 0.7),
+    Target("layouts on which everything was done", "layouts:completed", ge, len(LAYOUTS), "queue"),
 )
 
 
@@ -50,7 +53,7 @@ def judged(scenarios: Results) -> Iterator[dict[str, Any]]:
     for target in TARGETS:
         scenario, path = target.path.split(":")
         if scenario in scenarios:
-            value = dig(scenarios[scenario]["rows"].get("ours", {}), path)
+            value = dig(scenarios[scenario]["rows"].get(target.row, {}), path)
             yield {
                 "what": target.what,
                 "target": target.wanted(),

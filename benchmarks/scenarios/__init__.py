@@ -1,6 +1,6 @@
 """What is measured, in the order of the report."""
 
-from . import contended, guarded, handoff, listing, memory, traffic, uncontended, waiting
+from . import contended, guarded, handoff, layouts, listing, memory, traffic, uncontended, waiting
 
 SCENARIOS = (
     uncontended.SCENARIO,
@@ -11,4 +11,5 @@ SCENARIOS = (
     listing.SCENARIO,
     memory.SCENARIO,
     guarded.SCENARIO,
+    layouts.SCENARIO,
 )

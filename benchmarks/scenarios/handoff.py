@@ -42,6 +42,7 @@ def wait(seat: Seat, name: str) -> None:
         handle.release()
 
     thread = Thread(target=body)
+    seat.notes = []
     seat.threads = [thread]
     thread.start()
     wait_until(lambda: seat.contender.in_line(name, thread, 1), "the waiter is in line")
@@ -53,7 +54,7 @@ def arrived(seat: Seat) -> int:
     return int(seat.notes[0])
 
 
-def once(crew: Crew, name: str) -> float:
+def once(crew: Crew, name: str, held: tuple[float, float] = HELD) -> float:
     """Measure one hand-off in milliseconds.
 
     The answer of the waiter is read before that of the holder, so that this process sleeps until
@@ -62,9 +63,12 @@ def once(crew: Crew, name: str) -> float:
     holder, waiter = crew.workers
     holder.call(hold, name)
     waiter.call(wait, name)
-    holder.start(release, random.uniform(*HELD))
-    end = int(waiter.call(arrived))
-    return (end - int(holder.result())) / 1e6
+    holder.start(release, random.uniform(*held))
+    try:
+        end = int(waiter.call(arrived))
+    finally:
+        began = int(holder.result())  # or the next call would be given this answer
+    return (end - began) / 1e6
 
 
 def measure(bench: Bench) -> None:
