@@ -11,12 +11,14 @@ from collections.abc import Callable, Iterator
 from io import StringIO
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import redis
 from django.core.management import CommandError, call_command
 
 from django_redis_lock import lock, locks, steps
+from django_redis_lock.backends.clocks import ServerClock
 from django_redis_lock.backends.exchanges import CLAIM
 from django_redis_lock.backends.getset import GetSetLockBackend
 from django_redis_lock.backends.timestamps import ENDLESS, FORMATS, Form, read_stamp
@@ -27,6 +29,7 @@ from django_redis_lock.exceptions import (
     LockUnavailable,
 )
 from django_redis_lock.lease import Request
+from django_redis_lock.polling import LONGEST
 from example_project.embedded import EmbeddedServer
 from tests.proxy import Proxy
 from tests.test_docs import DOCS
@@ -40,7 +43,7 @@ PLAIN = tuple(name for name in FORMATS if name != "record")
 def configure(server: EmbeddedServer, settings: Any) -> Callable[..., GetSetLockBackend]:
     """Return a function that makes the default alias a GETSET backend with such options."""
 
-    def configure(url: str = "", **options: str) -> GetSetLockBackend:
+    def configure(url: str = "", **options: Any) -> GetSetLockBackend:
         entry = {"BACKEND": GETSET, "LOCATION": url or server.url(), "OPTIONS": options}
         settings.LOCKS = {"default": entry}
         backend = locks["default"]
@@ -140,6 +143,10 @@ def test_key_of_another_program(name: str, configure: Configure, client: redis.R
         ({"CLOCK": None}, "'CLOCK'] is None; it can be 'server', 'local'"),
         ({"KEY": "lock.foo"}, r"'KEY'] is 'lock.foo'; .* such as 'lock.{name}'"),
         ({"WAIT": "queue"}, "no option 'WAIT'"),
+        ({"POLL_INTERVAL": 0}, r"'POLL_INTERVAL'\] is 0; give seconds between 0.001 and 10"),
+        ({"POLL_INTERVAL": "1"}, r"'POLL_INTERVAL'\] is '1'; give seconds"),
+        ({"POLL_RETRIES": -1}, r"'POLL_RETRIES'\] is -1; give a number of looks"),
+        ({"POLL_RETRIES": 1.5}, r"'POLL_RETRIES'\] is 1.5; give a number of looks"),
     ],
 )
 def test_senseless_options(configure: Configure, options: dict[str, Any], words: str) -> None:
@@ -305,6 +312,77 @@ def test_fences_rise_after_the_data_were_lost(
         assert held.fence > first
 
 
+def test_many_who_find_no_fence_begin_at_the_clock_once(
+    name: str, configure: Configure, client: redis.Redis
+) -> None:
+    """However their commands cross after a loss of data, no fence leaves the clock behind."""
+    backend = configure()
+    client.delete("lock-fence")
+    asked = [request(f"{name}:{number}") for number in range(4)]
+    late = [Halted(backend, steps.Acquire(one, ""), before="INCR") for one in asked[:2]]
+    late += [Halted(backend, steps.Acquire(one, ""), before="SETNX") for one in asked[2:]]
+    for one in late:
+        while one.command[0] != "GETSET":
+            one.command = one._talk.send(one._carry_out())
+    fences = [one.go_on()[0] for one in late]
+    assert len(set(fences)) == 4
+    # It was the sum of two clocks, which no loss of data in the next 50 years would come up to.
+    assert all(abs(fence / 1e6 - time.time()) < 60 for fence in fences)
+    last = max(fences)
+    client.flushall()
+    with lock(name) as held:
+        assert held.fence > last
+
+
+@pytest.mark.parametrize("lost_before", ["INCR", "GETSET"])
+def test_data_lost_while_a_fence_is_drawn(
+    name: str, configure: Configure, client: redis.Redis, lost_before: str
+) -> None:
+    """Who drew it has no lock; those after it have fences that rise, close to the clock."""
+    backend = configure()
+    with lock(name) as held:
+        first = held.fence
+    late = Halted(backend, steps.Acquire(request(name), ""), before=lost_before)
+    client.flushall()
+    other = Halted(backend, steps.Acquire(request(f"{name}:other"), ""), before="INCR")
+    assert late.go_on()[0] == 0
+    between = other.go_on()[0]
+    with lock(name) as held:
+        assert first < between < held.fence
+        assert abs(held.fence / 1e6 - time.time()) < 60
+
+
+@pytest.mark.parametrize("low", ["1", "5000", "-7"])
+def test_low_number_under_the_fence_key(
+    name: str, configure: Configure, client: redis.Redis, low: str
+) -> None:
+    """It is dropped, by as many as find it, and fences begin at the clock."""
+    backend = configure()
+    client.set("lock-fence", low)
+    crossing = [
+        Halted(backend, steps.Acquire(request(f"{name}:{number}"), ""), before="DEL")
+        for number in range(2)
+    ]
+    fences = [one.go_on()[0] for one in crossing]
+    assert all(abs(fence / 1e6 - time.time()) < 60 for fence in fences)
+    with lock(name) as held:
+        assert held.fence > fences[0]
+
+
+def test_lost_replies_do_not_move_the_fence(
+    name: str, proxied: Callable[..., Proxy], client: redis.Redis
+) -> None:
+    """Whichever reply is lost while the first number is drawn, it is near the clock."""
+    proxy = proxied("record")
+    for number in range(3):
+        client.delete("lock-fence")
+        proxy.lose_replies(1 + number, marker=b"\r\nlock-fence\r\n")
+        with lock(name) as held:
+            assert abs(held.fence / 1e6 - time.time()) < 60
+        for _ in range(1 + number):
+            assert proxy.lost.acquire(timeout=5)
+
+
 @pytest.mark.parametrize("number", ["10000000000000000", "9223372036854775807", "x", "1.5"])
 def test_foreign_fence_key(
     name: str, configure: Configure, client: redis.Redis, number: str
@@ -328,6 +406,80 @@ def test_release_at_the_last_moment_deletes_nothing(
     with counted(client) as counts:
         assert backend.call(steps.Release(name, mine.token)) in (0, 1)
     assert "del" not in counts
+
+
+# The clock. A script of what the monotonic clock reads stands for a server that answers slowly.
+
+
+def ask_time(clock: ServerClock, asked_at: float, answered_at: float, server_ms: int) -> bool:
+    """Answer one TIME; return whether the clock asks again."""
+    talk = clock.look()
+    with patch("django_redis_lock.backends.clocks.monotonic", lambda: asked_at):
+        next(talk)
+    reply = [server_ms // 1000, server_ms % 1000 * 1000]
+    with patch("django_redis_lock.backends.clocks.monotonic", lambda: answered_at):
+        try:
+            talk.send(reply)
+        except StopIteration:
+            return False
+    return True
+
+
+def test_a_slow_answer_does_not_replace_a_quick_one() -> None:
+    """Of two who asked at once one was answered late, and knows less about the time."""
+    clock = ServerClock()
+    slow = clock.look()
+    with patch("django_redis_lock.backends.clocks.monotonic", lambda: 100.0):
+        next(slow)
+    assert not ask_time(clock, 100.1, 100.102, 1_000_101)
+    with patch("django_redis_lock.backends.clocks.monotonic", lambda: 100.3):
+        assert slow.send([1000, 200_000]) == ("TIME",)  # and it asks again
+        slow.close()
+        assert clock.latest_ms() - clock.earliest_ms() <= 5
+
+
+def test_a_slow_answer_is_asked_for_again_but_not_for_ever() -> None:
+    """It tells the time within its duration, so the best of three counts; later any is better."""
+    clock = ServerClock()
+    now = iter([0, 10.0, 10.4, 10.4, 10.5, 10.5, 10.8]).__next__
+    replies = [(1000, 200_000), (1000, 450_000), (1000, 600_000)]
+    talk = clock.look()
+    with patch("django_redis_lock.backends.clocks.monotonic", now):
+        next(talk)
+        assert [talk.send(reply) for reply in replies[:2]] == [("TIME",)] * 2
+        with pytest.raises(StopIteration):
+            talk.send(replies[2])
+    with patch("django_redis_lock.backends.clocks.monotonic", lambda: 10.5):
+        assert (clock.earliest_ms(), clock.latest_ms()) == (1_000_450, 1_000_551)
+    assert ask_time(clock, 20.0, 20.9, 1_010_500)
+    with patch("django_redis_lock.backends.clocks.monotonic", lambda: 20.9):
+        assert (clock.earliest_ms(), clock.latest_ms()) == (1_010_500, 1_011_401)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_lease_that_may_have_ended_is_released_and_renewed(
+    name: str, configure: Configure, client: redis.Redis, form: str
+) -> None:
+    """By a clock that is read badly: our value is there, so nobody else can have had the lock."""
+    backend = configure(FORMAT=form)
+    mine = request(name, 20)
+    assert backend.call(steps.Acquire(mine, ""))[0] > 0
+    clock = backend._exchanges._clock
+    asked_at, answered_at, read = clock._read
+    clock._read = asked_at - 60, answered_at, read  # it may be a minute later
+    assert backend.call(steps.Renew([(name, mine.token, 0)])) == [-2]  # no promise of any time
+    before = client.get(f"lock:{name}")
+    with counted(client) as counts:
+        assert backend.call(steps.Release(name, mine.token)) == 1
+    assert "del" not in counts, "it could be the next holder's by then"
+    assert client.get(f"lock:{name}") == before
+    mine = request(f"{name}:renewed", 20)
+    clock._read = asked_at, answered_at, read
+    assert backend.call(steps.Acquire(mine, ""))[0] > 0
+    clock._read = asked_at - 60, answered_at, read
+    assert backend.call(steps.Renew([(mine.name, mine.token, 90_000)])) == [90_000]
+    clock._read = asked_at, answered_at - 120, read  # and now it is surely over
+    assert backend.call(steps.Release(name, mine.token)) == 0
 
 
 # Replies that are lost.
@@ -585,19 +737,57 @@ def test_plain_times_can_not_be_passed_on(name: str, configure: Configure) -> No
             held.detach(5)
 
 
-def test_waiters_of_a_process_need_not_poll_for_each_other(
-    name: str, configure: Configure, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_waiters_of_a_process_need_not_poll_for_each_other(name: str, configure: Configure) -> None:
     """A release wakes who waits in the same process, however long it is to the next look."""
-    configure()
-    monkeypatch.setattr("django_redis_lock.protocol.LOOK_AT_FOREIGN", 600.0)
-    held, other = lock(name), lock(name)
+    backend = configure(POLL_INTERVAL=LONGEST)
+    backend.hub.interval = 600.0  # longer than may be asked for, and than this test waits
+    held, other = lock(name, timeout=900), lock(name)
     held.acquire()
     waiting = Background(other.acquire)
     eventually(lambda: waiters(name) == 1)
     held.release()
     assert waiting.outcome() is True
     other.release()
+
+
+def test_poll_interval_is_heeded(name: str, configure: Configure, client: redis.Redis) -> None:
+    """Who waits for a foreign holder looks as often as it is told to, and sees it go."""
+    configure(POLL_INTERVAL=0.01)
+    client.set(f"lock:{name}", int(time.time()) + 900)
+    waiting = Background(lock(name).acquire)
+    eventually(lambda: waiters(name) == 1)
+
+    def looks() -> int:
+        return client.info("commandstats")["cmdstat_setnx"]["calls"]
+
+    began, before = time.monotonic(), looks()
+    eventually(lambda: looks() >= before + 25)
+    assert time.monotonic() - began > 25 * 0.01 * 0.5, "it looked more often than it was told to"
+    client.delete(f"lock:{name}")
+    assert waiting.outcome() is True
+
+
+def test_poll_interval_is_not_the_default(
+    name: str, configure: Configure, client: redis.Redis
+) -> None:
+    """A long interval is kept as well: nobody looks again before it is over."""
+    backend = configure(POLL_INTERVAL=5)
+    assert backend.hub.interval == 5.0
+    assert all(4.0 <= backend.hub.next_look(-1) <= 6.0 for _ in range(100))
+    assert configure().hub.interval == 0.25
+
+
+@pytest.mark.parametrize("retries", [0, 3])
+def test_poll_retries_are_heeded(
+    name: str, configure: Configure, client: redis.Redis, retries: int
+) -> None:
+    """A wait without limit is over after so many looks beyond the first ones."""
+    configure(POLL_INTERVAL=0.01, POLL_RETRIES=retries)
+    client.set(f"lock:{name}", int(time.time()) + 900)
+    with counted(client) as counts:
+        assert Background(lock(name).acquire).outcome() is False
+    # Before the first look in the line there is one that tells the server's clock.
+    assert counts["setnx"] == 2 + retries
 
 
 # Servers that permit little.

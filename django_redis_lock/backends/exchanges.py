@@ -198,10 +198,24 @@ class Exchanges(Readings):
         The value was ours before the number was drawn and still is as it is written. So the number
         was drawn within the hold, and numbers rise as holds follow each other.
         """
-        now = self._clock.earliest_ms() * 1000
-        fence: int = yield "INCR", self._fence_key
-        if fence < now // 2:  # a new key, or one that was lost; its numbers begin at the clock
-            fence = yield "INCRBY", self._fence_key, now
+        fence: int = 0
+        for _ in range(LOOKS):
+            # A new key, or one that was lost, begins at the clock. Only one caller sets it, and
+            # nobody adds a time to it: two who did would leave the clock behind for ever.
+            now = self._clock.earliest_ms() * 1000
+            yield "SETNX", self._fence_key, now
+            fence = yield "INCR", self._fence_key
+            if fence >= now // 2:
+                break
+            # It was lost between the two, so that INCR made it anew. All who find that drop it.
+            # One who does so late drops a good one; then the clock has gone on, as after a loss.
+            yield "DEL", self._fence_key
+        else:
+            raise LockError(
+                f"The last fence under {self._fence_key!r} is {fence} again and again, which is no "
+                f"fence of ours: another program writes that key. Choose another KEY_PREFIX.",
+                name=request.name,
+            )
         if fence >= 1 << 53:
             raise LockError(
                 f"The last fence under {self._fence_key!r} is {fence}, which is no fence of ours: "
@@ -262,11 +276,11 @@ class Exchanges(Readings):
     def _release(self, call: steps.Release) -> Talk:
         yield from self._clock.look()
         _, ours = yield from self._look(call.name, call.token)
-        now_ms = self._clock.latest_ms()
-        if ours is None or ours.passed(now_ms):
+        # It is lost when its time has surely come: until then nobody else takes it, and it is here.
+        if ours is None or ours.passed(self._clock.earliest_ms()):
             self._written.pop(call.token, None)
             return 0
-        if not 0 <= ours.left_ms(now_ms) < TOO_LATE_MS:
+        if not 0 <= ours.left_ms(self._clock.latest_ms()) < TOO_LATE_MS:
             yield "DEL", self._key(call.name)
         yield "ZREM", self._index_key, call.name
         self._written.pop(call.token, None)
@@ -290,7 +304,8 @@ class Exchanges(Readings):
     ) -> Generator[Command, Any, int]:
         _, ours = yield from self._look(name, token)
         now_ms = self._clock.latest_ms()
-        if ours is None or ours.passed(now_ms):
+        # Who only looks is promised what is left at the least; who sets a lease makes sure below.
+        if ours is None or ours.passed(self._clock.earliest_ms() if lease_ms else now_ms):
             return -2
         left_ms = ours.left_ms(now_ms)
         if lease_ms == 0 or (at_least and (left_ms < 0 or left_ms > lease_ms)):
