@@ -4,10 +4,15 @@ Each server has one connection, and one thread that alone touches it: it sends w
 since the last time in one go, and reads the answers in their order. So a call costs a server that
 is slow, paused or gone nothing but its own thread; a caller is woken when enough have answered, and
 an exception that a signal raises in a caller can't leave a connection out of step.
+
+For that, callers touch nothing but bare locks. ``threading.Condition`` and ``Event`` are Python
+code, and such an exception within it leaves their lock taken for ever; within ``Thread.is_alive``
+it makes a thread count as ended that runs on, and a second one beside it would read its answers.
 """
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import contextlib
 import threading
@@ -28,7 +33,7 @@ from django_redis_lock.packing import Packed
 class Letter:
     """A call on its way to one server."""
 
-    __slots__ = ("owed_until", "packed", "recalled", "reply", "sent")
+    __slots__ = ("owed_until", "packed", "recalled", "reply", "sendings", "sent")
 
     def __init__(
         self, packed: Packed, reply: Callable[[Any], object], *, owed_until: float = 0.0
@@ -37,7 +42,13 @@ class Letter:
         self.reply = reply  # is called with the answer, or with the exception in its place
         self.owed_until = owed_until  # monotonic; until then it is sent again where it failed
         self.sent = False
+        self.sendings = 0
         self.recalled = False
+
+    @property
+    def again(self) -> bool:
+        """Whether it went out more than once, so that an earlier sending may have done its work."""
+        return self.sendings > 1
 
 
 class Wire:
@@ -70,7 +81,8 @@ class Wire:
 
     def after_fork(self) -> None:
         """Leave the connection, and what was on its way, to the parent process."""
-        self._condition = threading.Condition()
+        self._mutex = threading.RLock()
+        self._bell = threading.Lock()  # is taken by the thread, to wait until somebody rings
         self._outbox: deque[Letter] = deque()
         self._owed: list[Letter] = []
         self._connection: Any = None
@@ -87,25 +99,40 @@ class Wire:
 
     def post(self, letter: Letter) -> None:
         """Send a letter as soon as possible; its reply is called from the thread of this wire."""
-        with self._condition:
+        with self._mutex:
             since = self._busy_since
             late = since is not None and monotonic() - since > self._timeout
             if not late or letter.owed_until:
                 self._outbox.append(letter)
                 self._closing = False
-                if self._thread is None or not self._thread.is_alive():
-                    self._thread = threading.Thread(
-                        target=self._run, name="django-redis-lock-quorum", daemon=True
-                    )
-                    self._thread.start()
-                else:
-                    self._condition.notify()
+                self._ring()
                 return
         letter.reply(redis.exceptions.TimeoutError("It still owes earlier answers"))
 
+    def _ring(self) -> None:
+        """Wake the thread, or start one; to be called with the mutex."""
+        if self._thread is None:
+            thread = threading.Thread(
+                target=self._run, name="django-redis-lock-quorum", daemon=True
+            )
+            # ``start`` has such Python code, so it is left to a thread that no signal meets.
+            _thread.start_new_thread(self._start, (thread,))
+            self._thread = thread  # interrupted before this, it is for ``_run`` to do
+        elif self._bell.locked():
+            self._bell.release()
+
+    def _start(self, thread: threading.Thread) -> None:
+        try:
+            thread.start()
+        except BaseException:
+            with self._mutex:
+                if self._thread is thread:
+                    self._thread = None  # so that the next letter tries again
+            raise
+
     def recall(self, letter: Letter) -> bool:
         """Do not send a letter; return False where it went out already, or may have."""
-        with self._condition:
+        with self._mutex:
             letter.recalled = True
             with contextlib.suppress(ValueError):
                 self._outbox.remove(letter)
@@ -113,58 +140,74 @@ class Wire:
 
     def close(self) -> None:
         """Send what is there to be sent, and end the thread and the connection."""
-        with self._condition:
+        with self._mutex:
             thread = self._thread
             self._closing = True
             self._owed.clear()
-            self._condition.notify()
+            if thread is not None:
+                self._ring()
         if thread is not None and thread is not threading.current_thread():
-            thread.join(self._timeout)
-            connection = self._connection
-            if thread.is_alive() and connection is not None:
-                connection.disconnect()  # it reads what does not come
+            with contextlib.suppress(RuntimeError):  # it only begins, and will see this by itself
                 thread.join(self._timeout)
+                connection = self._connection
+                if self._thread is thread and connection is not None:
+                    connection.disconnect()  # it reads what does not come
+                    thread.join(self._timeout)
         elif thread is None:
             self._drop()
 
     def _run(self) -> None:
-        while (letters := self._next_letters()) is not None:
-            try:
-                self._exchange(letters)
-            finally:
-                self._busy_since = None
+        me = threading.current_thread()
+        with self._mutex:
+            if self._thread not in (None, me):
+                return  # its start was interrupted, and another was started instead
+            self._thread = me
+        try:
+            while (letters := self._next_letters()) is not None:
+                try:
+                    self._exchange(letters)
+                finally:
+                    self._busy_since = None
+        finally:
+            with self._mutex:
+                if self._thread is me:
+                    self._thread = None
 
     def _next_letters(self) -> list[Letter] | None:
         """Return what is to be sent next; ``None`` to end the thread."""
-        with self._condition:
-            idle_at = monotonic() + self.IDLE
-            while not self._outbox:
-                if self._owed and not self._closing:
-                    if not self._condition.wait(self.OWED_AGAIN):
-                        break
-                    continue
-                left = idle_at - monotonic()
-                if self._closing or left <= 0:
+        began = monotonic()
+        while True:
+            with self._mutex:
+                now = monotonic()
+                owing = bool(self._owed) and not self._closing
+                until = began + (self.OWED_AGAIN if owing else self.IDLE)
+                if self._outbox or (owing and now >= until):
+                    return self._gather(now)
+                if self._closing or now >= until:
                     if self._closing:
                         self._drop()
                     self._thread = None
                     return None
-                self._condition.wait(left)
-            now = monotonic()
-            owed = [letter for letter in self._owed if now < letter.owed_until]
-            letters = [*owed, *self._outbox]
-            self._busy_since = now
-            self._owed = []
-            self._outbox.clear()
-            for letter in letters:
-                letter.sent = True
-            return letters
+            self._bell.acquire(timeout=until - now)
+
+    def _gather(self, now: float) -> list[Letter]:
+        owed = [letter for letter in self._owed if now < letter.owed_until]
+        letters = [*owed, *self._outbox]
+        self._busy_since = now
+        self._owed = []
+        self._outbox.clear()
+        for letter in letters:
+            letter.sent = True
+        return letters
 
     def _exchange(self, letters: Sequence[Letter]) -> None:
         unanswered = deque(letters)
         try:
             connection = self._open()
             for with_source in (False, True):  # again with their source where it was not known
+                if not with_source:
+                    for letter in unanswered:
+                        letter.sendings += 1
                 commands = [item.packed.pack(with_source=with_source) for item in unanswered]
                 if commands:
                     connection.send_packed_command(commands, check_health=False)

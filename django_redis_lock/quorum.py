@@ -119,6 +119,15 @@ def _poll(answers: Answers, said: dict[int, Any]) -> Any:
     raise NoQuorum(answers)
 
 
+def in_doubt(answers: Answers, again: Sequence[bool]) -> bool:
+    """Whether a majority may have answered yes, where those that were asked ``again`` tell nothing.
+
+    A release is answered 0 when the first sending did the work and its reply was lost.
+    """
+    no = sum(item == 0 and not asked for item, asked in zip(answers, again, strict=True))
+    return no <= len(answers) - majority(len(answers))
+
+
 def arrived(answers: Answers) -> Any:
     """Return the greatest answer once a majority has answered."""
     known = given(answers)

@@ -67,9 +67,12 @@ class Round:
 
     def wait(self) -> None:
         """Block until the outcome is known."""
-        event = threading.Event()
-        if self._woken_by(event.set):
-            event.wait(max(0.0, self._until - monotonic()))
+        # Not an Event: a signal's exception in its code would hold up who sets it, for ever.
+        bell = threading.Lock()
+        bell.acquire()
+        if self._woken_by(bell.release):  # which is done once at the most
+            left = max(0.0, self._until - monotonic())
+            bell.acquire(timeout=min(left, threading.TIMEOUT_MAX))
         self._close()
 
     async def await_(self) -> None:

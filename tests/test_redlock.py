@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import dis
 import itertools
 import math
 import os
+import sys
 import threading
 import time
+import traceback
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
+from types import FrameType
 from typing import Any
 
 import pytest
 
-from django_redis_lock import lock, locks, quorum
+from django_redis_lock import fanout, lock, locks, quorum, rounds, scripts, steps
 from django_redis_lock.backends.redlock import RedlockLockBackend
 from django_redis_lock.backends.voters import Clocks
 from django_redis_lock.exceptions import (
@@ -21,7 +28,9 @@ from django_redis_lock.exceptions import (
     LockLost,
     LockUnavailable,
 )
+from django_redis_lock.fanout import Letter, Wire
 from django_redis_lock.rounds import PENDING
+from tests.proxy import Proxy
 from tests.quorums import REDLOCK, Quorum, in_use, started
 from tests.tools import Background, eventually, findings, waiters
 
@@ -245,8 +254,6 @@ def test_taking_back_does_not_hit_a_later_attempt(servers: Quorum, name: str) ->
     held = lock(name, using="redlock")
     held.acquire()
     late = [item.split(" ", 2) for item in servers.values(name) if item]
-    from django_redis_lock import steps
-
     call = steps.Release(name, late[0][0])
     (attempt,) = {int(item[2].rpartition(":")[2].rstrip("}")) for item in late}
     for other in (attempt - 1, attempt + 1):
@@ -259,8 +266,6 @@ def test_taking_back_does_not_hit_a_later_attempt(servers: Quorum, name: str) ->
 
 
 def _ask(server: Any, packed: Any) -> Any:
-    from django_redis_lock.fanout import Letter
-
     answered, answers = threading.Event(), []
 
     def reply(answer: Any) -> None:
@@ -316,6 +321,70 @@ def test_a_release_reaches_a_server_that_was_down(name: str) -> None:
         held.release()
         servers.servers[0].restart()
         eventually(lambda: servers.values(name) == [None] * 3)
+
+
+class Proxied(Quorum):
+    """Servers with a proxy in front of each."""
+
+    def __init__(self, servers: Quorum, proxies: list[Proxy]) -> None:
+        super().__init__(servers.servers)
+        self.proxies = proxies
+
+    @property
+    def urls(self) -> list[str]:
+        """Where the proxies are."""
+        return [f"redis://127.0.0.1:{proxy.port}/0" for proxy in self.proxies]
+
+
+@pytest.fixture
+def proxied(session_quorum: Quorum) -> Iterator[Proxied]:
+    """The servers, empty, behind proxies, as an entry of LOCKS."""
+    with ExitStack() as stack:
+        ports = [server.port for server in session_quorum.servers]
+        proxies = [stack.enter_context(Proxy(port)) for port in ports]
+        servers = Proxied(session_quorum, proxies)
+        stack.enter_context(in_use(servers, SERVER_TIMEOUT=20))
+        yield servers
+
+
+@pytest.mark.parametrize("held_elsewhere", [True, False])
+def test_a_release_that_is_told_again_is_no_loss(
+    proxied: Proxied, name: str, monkeypatch: pytest.MonkeyPatch, held_elsewhere: bool
+) -> None:
+    """Servers that lose their replies are asked again, and then know nothing of the lock.
+
+    That is taken for a loss only where the others would have had to know of it.
+    """
+    monkeypatch.setattr("django_redis_lock.fanout.Wire.OWED_AGAIN", 0.02)
+    held = lock(name, timeout=600, using="redlock")
+    held.acquire()
+    eventually(lambda: all(proxied.values(name)))
+    if not held_elsewhere:
+        for client in proxied.clients[1:]:
+            client.delete(f"lock:{name}")
+    for server in proxied.servers[1:]:
+        server.pause()
+    marker = scripts.QUORUM_RELEASE.sha.encode()
+    losing = 2 if held_elsewhere else 1
+    for proxy in proxied.proxies[:losing]:
+        proxy.lose_replies(1, marker)
+    releasing = Background(held.release)
+    wires = [server.wire for server in backend().servers]
+    eventually(lambda: not proxied.proxies[0].losing and _settled(wires[0]))
+    proxied.servers[1].resume()
+    if held_elsewhere:
+        assert releasing.outcome() is None
+    else:
+        proxied.servers[2].resume()
+        with pytest.raises(LockLost):
+            releasing.outcome()
+    proxied.resume()
+    eventually(lambda: proxied.values(name) == [None] * 3)
+
+
+def _settled(wire: Wire) -> bool:
+    with wire._mutex:
+        return not wire.busy and not wire._owed
 
 
 def test_a_vote_that_came_too_late_is_no_lock(servers: Quorum, name: str) -> None:
@@ -473,6 +542,89 @@ def test_the_least_fence_is_ahead_of_every_clock() -> None:
     assert 9_000_200 <= clocks.next_fence() < 9_000_000 + 60_000_000
     clocks.heard([[1, 1, 20_000_000, 0, 0], PENDING, [1, 1, 19_000_000, 0, 0]], took=5.0)
     assert 20_000_200 <= clocks.next_fence() < 20_000_000 + 60_000_000
+
+
+# Exceptions from signal handlers, which meet callers anywhere.
+
+
+class Interrupted(BaseException):
+    """What a signal handler raises."""
+
+
+class Interruption:
+    """Raises ``Interrupted`` at the n-th place in the code that callers share with the threads.
+
+    Places are those where Python runs signal handlers: as a function begins, after a call within
+    it (but not while it enters a ``with``), and where a loop begins anew.
+    """
+
+    FILES = tuple(module.__file__ for module in (fanout, rounds, threading))
+
+    def __init__(self, at: int) -> None:
+        self._left = at
+        self._last: dict[FrameType, str] = {}
+        self.raised = False
+
+    def __enter__(self) -> None:
+        self._before = sys.gettrace()
+        sys.settrace(self._trace)
+
+    def __exit__(self, *error: object) -> None:
+        sys.settrace(self._before)
+
+    def _trace(self, frame: FrameType, event: str, argument: Any) -> Any:
+        if frame.f_code.co_filename not in self.FILES:
+            return None
+        if event == "call":
+            frame.f_trace_opcodes, frame.f_trace_lines = True, False
+            self._may_raise()
+        elif event == "opcode":
+            last = self._last.get(frame, "")
+            name = dis.opname[frame.f_code.co_code[frame.f_lasti]]
+            self._last[frame] = "ENTER" if last == "LOAD_SPECIAL" else name
+            if last.startswith(("CALL", "JUMP_BACKWARD")):
+                self._may_raise()
+        return self._trace
+
+    def _may_raise(self) -> None:
+        self._left -= 1
+        if self._left == -1:
+            self.raised = True
+            raise Interrupted
+
+
+@pytest.mark.parametrize("running", [True, False])
+def test_an_exception_from_a_signal_handler_anywhere(
+    servers: Quorum, name: str, running: bool
+) -> None:
+    """Wherever it meets a caller: calls go on, and one thread alone reads the answers."""
+    for at in itertools.count():
+        if not running:
+            backend().close()
+        interruption = Interruption(at)
+        key = f"{name}:{at}"
+        with contextlib.suppress(Interrupted), interruption:
+            for server in backend().servers:
+                server.wire.post(Letter(server.pack(steps.Inspect([key])), lambda answer: None))
+            assert backend().call(steps.Inspect([key]))[1] is None
+        for _ in range(2):
+            said = Background(lambda key=key: backend().call(steps.Inspect([key])))
+            assert said.outcome()[1:] == [None, -2, 0]
+        eventually(lambda: all(count <= 1 for count in serving().values()))
+        if not interruption.raised:
+            break
+    assert at > 20
+
+
+def serving() -> Counter[Wire]:
+    """Return how many threads are at work on each wire."""
+    stacks = map(traceback.walk_stack, list(sys._current_frames().values()))
+    return Counter(
+        frame.f_locals["self"]
+        for stack in stacks
+        for frame, _ in stack
+        if frame.f_code is Wire._run.__code__
+    )
 
 
 # Life of the threads.

@@ -172,6 +172,10 @@ class RedlockLockBackend(BaseLockBackend):
         asked = self._send(call, letters, lambda answers: fold(call, answers), owed=owed)
         yield asked
         answer = asked.outcome()
+        if owed and not answer:
+            again = [letter.again for letter in asked.letters]
+            if quorum.in_doubt(asked.answers, again):
+                call.sending()  # as it did for a server that may have said yes the first time
         if answer and isinstance(call, steps.Release | steps.ForceRelease):
             self.hub.look_soon(call.name)  # here nobody has to wait for the next look
         return answer
