@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from io import StringIO
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -168,7 +169,11 @@ class Halted:
         self.sent: list[Any] = []
         self.command = self._talk.send(None)
         while self.command[0] != before:
-            self.command = self._talk.send(self._carry_out())
+            self.step()
+
+    def step(self) -> None:
+        """Carry out one command."""
+        self.command = self._talk.send(self._carry_out())
 
     def _carry_out(self) -> Any:
         self.sent.append(self.command[0])
@@ -180,7 +185,7 @@ class Halted:
         """Carry out the rest; return the answer."""
         try:
             while True:
-                self.command = self._talk.send(self._carry_out())
+                self.step()
         except StopIteration as stop:
             self._client.close()
             return stop.value
@@ -215,7 +220,7 @@ def test_released_while_somebody_comes_too_late(
     client.set(f"lock:{name}", "1000000000")
     late = Halted(backend, steps.Acquire(request(name), ""), before="GETSET")
     client.set(f"lock:{name}", str(int(time.time()) + 61))
-    late.command = late._talk.send(late._carry_out())
+    late.step()
     client.delete(f"lock:{name}")
     assert late.go_on()[0] == 0
     assert not client.exists(f"lock:{name}")
@@ -255,7 +260,7 @@ def test_winner_writes_its_time_again_where_a_loser_went_over_it(
     client.set(f"lock:{name}", "1000000000")
     mine = request(name)
     winner = Halted(backend, steps.Acquire(mine, ""), before="GETSET")
-    winner.command = winner._talk.send(winner._carry_out())
+    winner.step()
     client.getset(f"lock:{name}", str(int(time.time()) + 2))
     assert winner.go_on()[0] > 0
     assert float(client.get(f"lock:{name}")) > time.time() + 15
@@ -312,20 +317,24 @@ def test_fences_rise_after_the_data_were_lost(
         assert held.fence > first
 
 
-def test_many_who_find_no_fence_begin_at_the_clock_once(
-    name: str, configure: Configure, client: redis.Redis
+@pytest.mark.parametrize("order", sorted(set(permutations("AAABBB"))), ids="".join)
+def test_two_who_find_no_fence_begin_at_the_clock_once(
+    name: str, configure: Configure, client: redis.Redis, order: tuple[str, ...]
 ) -> None:
     """However their commands cross after a loss of data, no fence leaves the clock behind."""
     backend = configure()
     client.delete("lock-fence")
-    asked = [request(f"{name}:{number}") for number in range(4)]
-    late = [Halted(backend, steps.Acquire(one, ""), before="INCR") for one in asked[:2]]
-    late += [Halted(backend, steps.Acquire(one, ""), before="SETNX") for one in asked[2:]]
-    for one in late:
-        while one.command[0] != "GETSET":
-            one.command = one._talk.send(one._carry_out())
-    fences = [one.go_on()[0] for one in late]
-    assert len(set(fences)) == 4
+    late = {
+        one: Halted(backend, steps.Acquire(request(f"{name}:{one}"), ""), before="SETNX")
+        for one in "AB"
+    }
+    for one in late.values():
+        one.step()  # the lock's own SETNX
+        assert one.command[1] == "lock-fence"
+    for one in order:
+        late[one].step()
+    fences = [one.go_on()[0] for one in late.values()]
+    assert fences[0] != fences[1]
     # It was the sum of two clocks, which no loss of data in the next 50 years would come up to.
     assert all(abs(fence / 1e6 - time.time()) < 60 for fence in fences)
     last = max(fences)

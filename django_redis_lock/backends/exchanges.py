@@ -186,7 +186,7 @@ class Exchanges(Readings):
                     return self._busy()
         elif replaced and not (yield from self._insist(request, mine)):
             return self._busy()
-        yield "ZADD", self._index_key, _score(mine), request.name
+        yield "ZADD", self._index_key, mine.score, request.name
         if not random.randrange(16):  # now and then, what has ended
             yield "ZREMRANGEBYSCORE", self._index_key, "-inf", self._clock.earliest_ms() - 1
         now_ms = self._clock.latest_ms()
@@ -320,7 +320,7 @@ class Exchanges(Readings):
         if old != longer.value:
             self._not_there(token, old)
         with contextlib.suppress(ResponseError):  # the index alone, and the lock is held
-            yield "ZADD", self._index_key, _score(longer), name
+            yield "ZADD", self._index_key, longer.score, name
         return lease_ms
 
     def _force_release(self, call: steps.ForceRelease) -> Talk:
@@ -352,7 +352,3 @@ class Exchanges(Readings):
         steps.Renew: _renew,
         steps.ForceRelease: _force_release,
     }
-
-
-def _score(stamp: Stamp) -> str:
-    return "+inf" if stamp.end_ms == math.inf else str(int(stamp.end_ms))

@@ -33,6 +33,11 @@ class Stamp:
         """Return what is left of the lease, -1 for one without end."""
         return -1 if math.isinf(self.end_ms) else max(0, int(self.end_ms) - now_ms)
 
+    @property
+    def score(self) -> str:
+        """The lock's place in the index, which is ordered by the ends of leases."""
+        return "+inf" if math.isinf(self.end_ms) else str(int(self.end_ms))
+
 
 class Form:
     """How the values are written. Any form is read, whichever is written."""
