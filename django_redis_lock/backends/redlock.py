@@ -176,9 +176,19 @@ class RedlockLockBackend(BaseLockBackend):
             again = [letter.again for letter in asked.letters]
             if quorum.in_doubt(asked.answers, again):
                 call.sending()  # as it did for a server that may have said yes the first time
+        if isinstance(call, steps.Renew):
+            for (name, token, ms), left_ms in zip(call.leases, answer, strict=True):
+                if left_ms == -2 and ms >= 0:  # to be endless is asked in the taking, which goes on
+                    self._give_back(name, token)
         if answer and isinstance(call, steps.Release | steps.ForceRelease):
             self.hub.look_soon(call.name)  # here nobody has to wait for the next look
         return answer
+
+    def _give_back(self, name: str, token: str) -> None:
+        """Take back what votes a lost lock may have left, which would hold others up."""
+        release = steps.Release(name, token)
+        for server in self.servers:
+            server.wire.post(Letter(server.release(release), _nothing))
 
     def _send(
         self,
