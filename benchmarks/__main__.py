@@ -65,7 +65,7 @@ def _options() -> argparse.Namespace:
         description="Measure django-redis-lock beside its peers on an embedded server.",
     )
     parser.add_argument(
-        "--quick", action="store_true", help="two minutes, rough: does the benchmark work?"
+        "--quick", action="store_true", help="a few minutes, rough: does the benchmark work?"
     )
     parser.add_argument(
         "--only",
