@@ -353,6 +353,9 @@ def test_a_release_that_is_told_again_is_no_loss(
     """Servers that lose their replies are asked again, and then know nothing of the lock."""
     monkeypatch.setattr("django_redis_lock.fanout.Wire.OWED_AGAIN", 0.02)
     held = lock(name, timeout=600, using="redlock")
+    with held:
+        eventually(lambda: all(proxied.values(name)))
+    eventually(lambda: proxied.values(name) == [None] * 3)  # all know the script now
     held.acquire()
     eventually(lambda: all(proxied.values(name)))
     for server in proxied.servers[1:]:
