@@ -124,7 +124,7 @@ def in_doubt(answers: Answers, again: Sequence[bool]) -> bool:
 
     A release is answered 0 when the first sending did the work and its reply was lost.
     """
-    no = sum(item == 0 and not asked for item, asked in zip(answers, again, strict=True))
+    no = sum(bool(item == 0) and not asked for item, asked in zip(answers, again, strict=True))
     return no <= len(answers) - majority(len(answers))
 
 
