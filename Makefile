@@ -11,7 +11,7 @@ CELERY ?= 5.4 5.5 5.6 5.7
 OLDEST_5.4 := 'redis~=5.2.0' 'django-redis~=5.4.0'
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test matrix browser databases tutorial screenshots messages lint format types bench compare load soak chaos docs build clean
+.PHONY: help demo test matrix browser databases tutorial layouts screenshots messages lint format types bench compare load soak chaos docs build clean
 
 help:  ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,6 +49,7 @@ databases: $(VENV)/.databases  ## transactions and fencing on PostgreSQL (needs 
 
 tutorial: $(VENV)/.test  ## the tutorial word for word, in an empty folder
 	$(PY) -m pytest tests/tutorial $(ARGS)
+
 layouts: $(VENV)/.test  ## the contract on every server layout (needs apt-get install redis-server faketime)
 	PYTHONDEVMODE=1 $(PY) -m pytest tests/layouts $(ARGS)
 

@@ -394,6 +394,16 @@ class TestTelling:
         past.breaks(10.1, 10.5, 10.6)
         assert broken_rules(past) == []
 
+    def test_loss_of_a_vote(self, past: History) -> None:
+        """A holder may lose its majority where one of several servers lost its data."""
+        past.requests("1.1", 10.0)
+        past.acquires("1.1", 10.1)
+        past.raises("lost", "1.1", 11.0, 11.1, "ensure_held")
+        past.note("thinned", 10.05, DRIVER, since=10.0)
+        assert broken_rules(past) == ["no cause"]
+        past.note("thinned", 10.9, DRIVER, since=10.8)
+        assert broken_rules(past) == []
+
     def test_loss_of_a_renewed_lease(self, past: History) -> None:
         """A renewed lease passes only where its process or the server stood still."""
         past.requests("1.1", 10.0, renewed=True)

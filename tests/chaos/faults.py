@@ -191,8 +191,8 @@ def data_lost(stage: Stage) -> None:
             shutil.rmtree(path)
         stage.rest(*SHORT)
         server.restart()
-        if stage.site.needed == 1:
-            stage.recorder.note("wiped", since=since)
+        # Of several servers each holds a vote only; without it a majority may be none any more.
+        stage.recorder.note("wiped" if stage.site.needed == 1 else "thinned", since=since)
     _rejoin(stage)
 
 

@@ -82,8 +82,9 @@ def test_rule_is_enough(cluster: Cluster, settings: Any, name: str) -> None:
 def test_rule_has_nothing_to_spare(cluster: Cluster, settings: Any, name: str, word: str) -> None:
     """What is particular to a cluster is needed, and the doctor says what is missing."""
     become(cluster, [one for one in rule() if one != word], settings)
-    with pytest.raises(LockUnavailable):
-        pass_on(name)
+    if word != "+spublish":  # without which waiters find their turn by looking
+        with pytest.raises(LockUnavailable):
+            pass_on(name)
     done = command("doctor")
     assert done.code != 0
     assert f"may not: {word}" in done.out

@@ -108,6 +108,8 @@ class Story:
         self.troubles: list[Trouble] = []
         self.breaks: list[Broken] = []
         self.wipes: list[Span] = []
+        self.thinned: list[Span] = []
+        """When one of several servers lost its data, and with it its vote for each holder."""
         self.unsettled: list[Span] = []
         """When leases may have ended before their time, though not all of them did."""
         self.postponed: list[tuple[float, float]] = []
@@ -324,6 +326,9 @@ class Story:
 
     def _on_postponed(self, event: Event) -> None:
         self.postponed.append((event["since"], event["seconds"]))
+
+    def _on_thinned(self, event: Event) -> None:
+        self.thinned.append((event["since"], event["at"]))
 
     def _on_cut(self, event: Event) -> None:
         self.cuts.append(event["at"])

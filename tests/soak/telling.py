@@ -39,14 +39,16 @@ def judge(story: Story, verdict: Verdict) -> None:
 def _lost(story: Story, trouble: Trouble) -> bool:
     """Return whether a holder was told of a loss for a reason.
 
-    Its lease had passed, by the end that it was last promised; or others ended the hold. A lease
-    that is renewed passes only where its process or the server stood still, or where a release that
-    was asked for in time had to be tried again.
+    Its lease had passed, by the end that it was last promised; or others ended the hold, or one of
+    several servers forgot its vote for it. A lease that is renewed passes only where its process or
+    the server stood still, or where a release that was asked for in time had to be tried again.
     """
     hold = trouble.request.hold
     if hold is None or trouble.error.startswith("LockNotOwned"):
         return False  # nobody loses what was never acquired, or learns that it never was
     if ended_by_others(story, hold, trouble.at):
+        return True
+    if any(since <= trouble.at and at >= hold.granted for since, at in story.thinned):
         return True
     if trouble.at < trouble.until - EARLY:
         return False
