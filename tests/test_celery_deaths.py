@@ -24,6 +24,7 @@ from django_redis_lock.celery.family import FAMILY
 from example_project.embedded import EmbeddedServer
 from tests import celery_deaths_app as tasks
 from tests.celery_deaths_app import UNACKED, app
+from tests.celery_deaths_backend import IMPORTED
 from tests.celery_deaths_settings import PROXY
 from tests.celery_worker import WAIT, Worker, alive, events, free, go, running_worker, started
 from tests.proxy import Proxy
@@ -69,6 +70,7 @@ def worker(
     """A worker with child processes that tests may kill."""
     directory = tmp_path_factory.mktemp("worker")
     environment = {PROXY: str(proxy.port), "LOCK_TEST_PATIENCE": "1"}
+    environment["SKIP_CHECKS"] = "1"  # which would import the lock backends
     with worker_of_deaths(directory, concurrency=6, environment=environment) as worker:
         yield worker
 
@@ -164,6 +166,17 @@ def test_dead_child_frees_its_lock_at_once(
     go(client, name)
     assert again.get(timeout=WAIT) == "go"
     check_one_at_a_time(client, name, runs=2)
+
+
+def test_worker_imports_nothing_while_it_forks(client: redis.Redis, worker: Worker) -> None:
+    """The parent imports the backend before the thread that watches for deaths may need it.
+
+    In a child forked while that thread imports it, each task would wait for the import for ever.
+    """
+    tell = f"{worker.process.pid} {IMPORTED}"
+    eventually(lambda: worker.lines(tell), "the import in the parent process")
+    (line,) = worker.lines(tell)
+    assert line.endswith("MainThread")
 
 
 def test_dead_child_takes_nobody_elses_lock_along(

@@ -37,10 +37,12 @@ def in_fork(function: Callable[[], Any]) -> Any:
 
     process = context.Process(target=child)
     process.start()
-    assert ours.poll(20), "the forked child said nothing"
-    result = ours.recv()
-    process.join(20)
-    return result
+    try:
+        assert ours.poll(20), "the forked child said nothing"
+        return ours.recv()
+    finally:
+        process.join(1)
+        process.kill()
 
 
 def test_forked_child_does_not_own_its_parents_lock(name: str) -> None:
@@ -130,6 +132,28 @@ def test_lock_handle_made_before_the_fork_is_usable_after_it(name: str) -> None:
 
     assert work() == os.getpid()
     assert in_fork(work) != os.getpid()
+
+
+def test_fork_while_a_thread_opens_a_backend(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one thread makes for a backend holds up nobody in a child that is forked meanwhile."""
+    opening, forked = threading.Event(), threading.Event()
+    slow = locks.create("url")
+    pool = slow.location.pool
+
+    def slowly() -> redis.ConnectionPool:
+        opening.set()
+        assert forked.wait(20)
+        return pool()
+
+    monkeypatch.setattr(slow.location, "pool", slowly)
+    opener = Background(lambda: slow.holder(name))
+    try:
+        assert opening.wait(20)
+        assert in_fork(lambda: locks.create("url").holder(name)) is None
+    finally:
+        forked.set()
+    assert opener.outcome() is None
+    slow.close()
 
 
 def test_two_event_loops_in_one_process(name: str) -> None:

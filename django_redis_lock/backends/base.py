@@ -110,6 +110,13 @@ class BaseLockBackend:
         """Return the system check messages about this entry."""
         return []
 
+    def open(self) -> None:
+        """Import and make what calls need; no connection is made. Raises ``InvalidLockBackend``.
+
+        Calls do it where it was not done. A process that forks does it before it starts a thread
+        that calls: a child forked while a thread imports can never import the same module.
+        """
+
     def close(self) -> None:
         """Let go of connections and threads; the backend can be used again afterwards."""
         self.hub.close()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
-from functools import cached_property
 from heapq import merge
 from itertools import islice
 from typing import Any
 
 import redis
+from django.utils.functional import cached_property
 
 from django_redis_lock import steps
 from django_redis_lock.backends.base import Index

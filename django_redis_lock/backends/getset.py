@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cached_property
 from typing import Any, ClassVar
 
 import redis
 from django.core import checks
+from django.utils.functional import cached_property
 from redis.exceptions import RedisError, ResponseError
 
 from django_redis_lock.backends.base import BaseLockBackend
@@ -87,6 +87,10 @@ class GetSetLockBackend(BaseLockBackend):
     def check(self) -> list[checks.CheckMessage]:
         """Return the system check messages about this entry."""
         return self.location.check()
+
+    def open(self) -> None:
+        """Import and make what calls need; no connection is made. Raises ``InvalidLockBackend``."""
+        self._client  # noqa: B018 - is made when first read
 
     def close(self) -> None:
         """Let go of connections; the backend can be used again afterwards."""

@@ -31,9 +31,7 @@ class LocMemLockBackend(BaseLockBackend):
 
     def configure(self, location: Any, options: dict[str, Any]) -> None:
         """Find the store that LOCATION names."""
-        with _opening:
-            key = str(location or "")
-            self.store = _stores.setdefault(key, _Store())
+        self.store = _stores.setdefault(str(location or ""), _Store())
         self.hub = self.store.hub
 
     def clear(self) -> None:
@@ -277,4 +275,3 @@ def _wall_ms() -> int:
 
 
 _stores: dict[str, _Store] = {}
-_opening = threading.Lock()

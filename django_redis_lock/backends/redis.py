@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import Any, ClassVar
 
 import redis
 from django.core import checks
+from django.utils.functional import cached_property  # that of functools may be locked in a fork
 from redis.exceptions import (
     AskError,
     ClusterDownError,
@@ -93,6 +93,10 @@ class RedisLockBackend(BaseLockBackend):
     def check(self) -> list[checks.CheckMessage]:
         """Return the system check messages about this entry."""
         return self.location.check()
+
+    def open(self) -> None:
+        """Import and make what calls need; no connection is made. Raises ``InvalidLockBackend``."""
+        self._client  # noqa: B018 - is made when first read
 
     def close(self) -> None:
         """Let go of connections; the backend can be used again afterwards."""

@@ -109,6 +109,11 @@ class RedlockLockBackend(BaseLockBackend):
         """Return the system check messages about this entry."""
         return [message for server in self.servers for message in server.check()]
 
+    def open(self) -> None:
+        """Import and make what calls need; no connection is made. Raises ``InvalidLockBackend``."""
+        for server in self.servers:
+            server.open()
+
     def close(self) -> None:
         """Let go of connections and threads; the backend can be used again afterwards."""
         super().close()

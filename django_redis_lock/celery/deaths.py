@@ -129,6 +129,8 @@ def _on_ready(sender: Any = None, **kwargs: Any) -> None:
     guards = [getattr(task, GUARD, None) for task in sender.app.tasks.values()]
     if hasattr(os, "pidfd_open") and sender.pool.info.get("processes"):
         for using in {guard.options.using for guard in guards if guard is not None}:
+            # Now, for the thread calls just when a child is forked in a dead one's place.
+            locks[using].open()
             watch = ChildWatch(sender.pool, using)
             watch.start()
             _watches.append(watch)
