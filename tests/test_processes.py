@@ -18,7 +18,7 @@ import redis
 
 from django_redis_lock import Lock, lock, locks
 from django_redis_lock.exceptions import LockNotOwned
-from tests.tools import ROOT, Background, Child, connections, eventually, waiters
+from tests.tools import ROOT, SOON, Background, Child, connections, eventually, waiters
 
 pytestmark = [
     pytest.mark.usefixtures("server"),
@@ -154,6 +154,29 @@ def test_fork_while_a_thread_opens_a_backend(name: str, monkeypatch: pytest.Monk
         forked.set()
     assert opener.outcome() is None
     slow.close()
+
+
+def test_threads_that_come_at_once_open_a_backend_once(name: str) -> None:
+    """Of the clients that each thread would make, all but one kept a connection for ever."""
+    backend = locks.create("url")
+    pool = backend.location.pool
+    pools: list[redis.ConnectionPool] = []
+    others: list[Background] = []
+
+    def slowly() -> redis.ConnectionPool:
+        if not pools:
+            pools.append(pool())
+            others.append(Background(lambda: backend.holder(name)))
+            others[0].join(SOON)  # it has to wait for us
+            return pools[0]
+        pools.append(pool())
+        return pools[-1]
+
+    backend.location.pool = slowly
+    assert backend.holder(name) is None
+    assert others[0].outcome() is None
+    assert len(pools) == 1
+    backend.close()
 
 
 def test_two_event_loops_in_one_process(name: str) -> None:

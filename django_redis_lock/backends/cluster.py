@@ -8,7 +8,6 @@ from itertools import islice
 from typing import Any
 
 import redis
-from django.utils.functional import cached_property
 
 from django_redis_lock import steps
 from django_redis_lock.backends.base import Index
@@ -18,6 +17,7 @@ from django_redis_lock.cluster.listener import ClusterListener
 from django_redis_lock.cluster.topology import Topology
 from django_redis_lock.drivers import Steps
 from django_redis_lock.exceptions import InvalidLockBackend
+from django_redis_lock.once import made_once
 from django_redis_lock.packing import Packing
 from django_redis_lock.polling import Polling
 from django_redis_lock.protocol import ask
@@ -86,11 +86,11 @@ class RedisClusterLockBackend(RedisLockBackend):
                 return self._packings[shard]
         return self._packings[0]
 
-    @cached_property
+    @made_once
     def _client(self) -> ClusterClient:  # type: ignore[override]
         return ClusterClient(self.topology, self._patience)
 
-    @cached_property
+    @made_once
     def _async_client(self) -> AsyncClusterClient:  # type: ignore[override]
         return AsyncClusterClient(self.topology, self._patience)
 

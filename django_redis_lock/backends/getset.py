@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 import redis
 from django.core import checks
-from django.utils.functional import cached_property
 from redis.exceptions import RedisError, ResponseError
 
 from django_redis_lock.backends.base import BaseLockBackend
@@ -21,6 +20,7 @@ from django_redis_lock.clients import AsyncClient, BlockingClient
 from django_redis_lock.connections import asyncio_connection, master_of
 from django_redis_lock.drivers import Steps
 from django_redis_lock.exceptions import InvalidLockBackend, LockError, LockUnavailable
+from django_redis_lock.once import made_once
 from django_redis_lock.packing import Packed
 from django_redis_lock.polling import POLL_OPTIONS, PollingHub, poll_options
 from django_redis_lock.protocol import ask
@@ -102,16 +102,16 @@ class GetSetLockBackend(BaseLockBackend):
         if "pool" in self.__dict__ and self.location.alias is None:
             self.pool.disconnect()
 
-    @cached_property
+    @made_once
     def pool(self) -> redis.ConnectionPool:
         """The connections: django-redis's own where LOCATION is an alias."""
         return self.location.pool()
 
-    @cached_property
+    @made_once
     def _client(self) -> BlockingClient:
         return BlockingClient(self.pool)
 
-    @cached_property
+    @made_once
     def _async_client(self) -> AsyncClient:
         timeout = self.pool.connection_kwargs.get("socket_timeout")
         return AsyncClient(lambda: asyncio_connection(self.pool), timeout, master_of(self.pool))

@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 
 import redis
 from django.core import checks
-from django.utils.functional import cached_property  # that of functools may be locked in a fork
 from redis.exceptions import (
     AskError,
     ClusterDownError,
@@ -24,6 +23,7 @@ from django_redis_lock.backends.location import Location
 from django_redis_lock.clients import AsyncClient, BlockingClient
 from django_redis_lock.connections import asyncio_connection, listening_connection, master_of
 from django_redis_lock.exceptions import InvalidLockBackend, LockError, LockUnavailable
+from django_redis_lock.once import made_once
 from django_redis_lock.packing import Packing, Replicas
 from django_redis_lock.polling import POLL_OPTIONS, Polling, poll_options
 from django_redis_lock.schemes import Hubs
@@ -121,7 +121,7 @@ class RedisLockBackend(BaseLockBackend):
         for hub in self._hubs:
             hub.freed(name)
 
-    @cached_property
+    @made_once
     def pool(self) -> redis.ConnectionPool:
         """The connections: django-redis's own where LOCATION is an alias."""
         return self.location.pool()
@@ -145,13 +145,13 @@ class RedisLockBackend(BaseLockBackend):
             )
         return timeout
 
-    @cached_property
+    @made_once
     def _client(self) -> BlockingClient:
         self._patience(self.pool)
         kind = TransactingClient if self.wait == "poll" else BlockingClient
         return kind(self.pool)
 
-    @cached_property
+    @made_once
     def _async_client(self) -> AsyncClient:
         timeout = self._patience(self.pool)
         kind = AsyncTransactingClient if self.wait == "poll" else AsyncClient
