@@ -413,9 +413,9 @@ class LockContract(HandleContract):
             began = backend.holder(name).acquired_at
             first = self.lock(name, timeout=7, metadata={"shop": "7\n"})
             second = self.lock(name)
-            waiting = [Background(first.acquire)]
+            waiting = [Background(lambda: self.take_turn(first))]
             eventually(lambda: waiters(name, self.using) == 1)
-            waiting.append(Background(second.acquire))
+            waiting.append(Background(lambda: self.take_turn(second)))
             eventually(lambda: waiters(name, self.using) == 2)
             line = backend.waiting(name)
             assert asyncio.run(backend.awaiting(name))[0].token_id == line[0].token_id
@@ -433,12 +433,17 @@ class LockContract(HandleContract):
             assert 0 <= line[0].waited < 10
             assert line[0].waited > line[1].waited - 0.02
             assert str(line[0].pid) in str(line[0])
-        assert waiting[0].outcome() is True
-        holder = backend.holder(name)
-        assert (holder.token_id, holder.metadata) == (line[0].token_id, {"shop": "7\n"})
-        first.release()
-        assert waiting[1].outcome() is True
+        turns = [item.outcome() for item in waiting]
+        assert [turn.token_id for turn in turns] == [item.token_id for item in line]
+        assert [turn.metadata for turn in turns] == [{"shop": "7\n"}, {}]
         assert backend.waiting(name) == []
+
+    def take_turn(self, waiter: Lock) -> Holder:
+        """Wait for a lock and release it; return who held it meanwhile."""
+        with waiter:
+            holder = locks[self.using].holder(waiter.name)
+            assert holder is not None
+            return holder
 
     @needs("queue")
     def test_since_stays_while_one_waits(self, name: str) -> None:
