@@ -13,6 +13,7 @@ from typing import Any
 import redis
 from redis.exceptions import NoScriptError, ReadOnlyError, RedisError, ResponseError
 
+from django_redis_lock.connections import disconnect_idle
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.identity import forget_after_fork
 from django_redis_lock.packing import Packed, Replicas
@@ -116,7 +117,15 @@ class BlockingClient:
             if now - since < self.KEEP:
                 return connection, since
             self._pool.release(connection)
-        return self._pool.get_connection(*self._checkout_args), now
+        try:
+            return self._pool.get_connection(*self._checkout_args), now
+        except (RedisError, OSError):
+            raise
+        except BaseException:
+            # A signal's exception that met redis-py between a question of its handshake and the
+            # answer: the connection is in the pool again, and the answer would be taken for ours.
+            disconnect_idle(self._pool)
+            raise
 
 
 class AsyncClient:
@@ -305,11 +314,17 @@ AsyncClient.wire_class = Wire
 
 
 def _reply(connection: Any) -> Any:
-    """Read a reply; the server's error is returned rather than raised."""
+    """Read a reply; the server's error is returned rather than raised.
+
+    Raises ``RedisError`` for one that no call of ours has, but the handshake of a connection.
+    """
     try:
-        return connection.read_response(disable_decoding=True)
+        reply = connection.read_response(disable_decoding=True)
     except ResponseError as error:
         return error
+    if reply == b"OK" or isinstance(reply, dict):
+        raise redis.exceptions.ConnectionError("The connection is out of step")
+    return reply
 
 
 def _acknowledged(reply: Any, replicas: Replicas, acknowledged: Any) -> Any:

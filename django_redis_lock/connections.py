@@ -42,6 +42,14 @@ def pool_from_url(url: str) -> redis.ConnectionPool:
     return redis.ConnectionPool.from_url(url, **defaults)
 
 
+def disconnect_idle(pool: redis.ConnectionPool) -> None:
+    """Close the connections of a pool that nobody uses."""
+    if "inuse_connections" in inspect.signature(pool.disconnect).parameters:
+        pool.disconnect(inuse_connections=False)
+    else:  # a BlockingConnectionPool of redis-py 5.2 knows no difference
+        pool.disconnect()
+
+
 def listening_connection(pool: redis.ConnectionPool) -> Any:
     """Return a connection like those of the pool, outside of it, for subscribing."""
     wanted = {**pool.connection_kwargs, "socket_keepalive": True}

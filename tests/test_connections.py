@@ -11,7 +11,7 @@ import ssl
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import redis
@@ -257,6 +257,63 @@ def test_tls(name: str, settings: Any, tls: tuple[int, Path]) -> None:
 
 
 @pytest.mark.usefixtures("server")
+class Interrupted(BaseException):
+    """What a signal handler raises."""
+
+
+class Struck(redis.Connection):
+    """A connection whose first handshake is struck by an exception, before an answer is read.
+
+    That answer always comes too late for redis-py to see it when it looks for what is left over.
+    """
+
+    strikes: ClassVar[list[str]] = []
+
+    def read_response(self, *args: Any, **kwargs: Any) -> Any:
+        if self.strikes:
+            raise Interrupted(self.strikes.pop())
+        return super().read_response(*args, **kwargs)
+
+    def can_read(self, timeout: float = 0) -> bool:
+        return False
+
+
+@pytest.fixture(params=[redis.ConnectionPool, redis.BlockingConnectionPool])
+def struck_pool(
+    request: pytest.FixtureRequest, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> redis.ConnectionPool:
+    """A pool of such connections, which the default backend uses."""
+    kwargs = {**redis.connection.parse_url(server.url(1)), "protocol": 3}
+    pool = request.param(connection_class=Struck, **kwargs)
+    backend = locks["default"]
+    monkeypatch.setattr(backend.location, "pool", lambda: pool)
+    return pool
+
+
+def test_interrupted_handshake_leaves_no_answer_behind(
+    name: str, struck_pool: redis.ConnectionPool
+) -> None:
+    """The answer that nobody has read is not taken for that of the next call."""
+    Struck.strikes.append("HELLO")
+    with pytest.raises(Interrupted):
+        lock(name).acquire()
+    assert redis.Redis(connection_pool=struck_pool).echo("ours") == b"ours"
+    with lock(name, timeout=20) as held:
+        assert locks["default"].holder(name).fence == held.fence
+
+
+@pytest.mark.parametrize("question", [("SELECT", "1"), ("HELLO", "3")], ids=" ".join)
+def test_answer_of_a_handshake_is_never_taken_for_a_lock(
+    name: str, struck_pool: redis.ConnectionPool, question: tuple[str, ...]
+) -> None:
+    """Whoever leaves a connection in the pool out of step, a lock is not held by mistake."""
+    client = redis.Redis(connection_pool=struck_pool, single_connection_client=True)
+    client.connection.send_command(*question)
+    client.close()  # gives the connection back
+    with lock(name, timeout=20) as held:
+        assert locks["default"].holder(name).fence == held.fence
+
+
 def test_first_use_imports_nothing() -> None:
     """A signal handler that raises in an import can leave its lock taken for good, so none runs."""
     program = """
