@@ -56,7 +56,14 @@ def test_protocols_and_decoding(
     """RESP2 and RESP3, with and without decoded responses."""
     query = f"?protocol={protocol}&decode_responses={decode}"
     settings.LOCKS = {"default": {"LOCATION": server.url() + query}}
+    assert locks["default"].pool.connection_kwargs["protocol"] == protocol
     exercise(name)
+
+
+def test_urls_speak_resp2(settings: Any, server: EmbeddedServer) -> None:
+    """redis-py would speak RESP3, which takes more round trips to connect."""
+    settings.LOCKS = {"default": {"LOCATION": server.url()}}
+    assert locks["default"].pool.connection_kwargs["protocol"] == 2
 
 
 @pytest.mark.parametrize("protocol", [2, 3])

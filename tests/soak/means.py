@@ -7,7 +7,9 @@ its means block.
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
+import sys
 import threading
 import time
 from collections.abc import Coroutine
@@ -52,20 +54,26 @@ class Blocking:
         self._interrupted = False
         if self.can_give_up:
             signal.signal(signal.SIGALRM, self._interrupt)
+            sys.unraisablehook = self._print
 
     async def do(self, lock: Lock, operation: str, *args: Any, **kwargs: Any) -> Any:
         """Call the method."""
         return getattr(lock, operation)(*args, **kwargs)
 
     async def give_up(self, lock: Lock, operation: str, seconds: float) -> Any:
-        """Call the method, and have a signal handler raise meanwhile."""
+        """Call the method, and have a signal handler raise meanwhile.
+
+        No garbage is collected meanwhile, for Python loses what is raised in the middle of that.
+        """
         self._interrupted = False
+        gc.disable()
         try:
             signal.setitimer(signal.ITIMER_REAL, seconds)
             try:
                 return getattr(lock, operation)()
             finally:
                 signal.setitimer(signal.ITIMER_REAL, 0)
+                gc.enable()
         except Interrupted:
             raise GaveUp from None
         except Exception as error:
@@ -80,6 +88,11 @@ class Blocking:
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         self._interrupted = True
         raise Interrupted
+
+    def _print(self, unraisable: sys.UnraisableHookArgs) -> None:
+        if isinstance(unraisable.exc_value, Interrupted):
+            self._interrupted = False  # it met a destructor, where Python can only print it
+        sys.__unraisablehook__(unraisable)
 
 
 class Awaiting:
