@@ -177,7 +177,7 @@ class AsyncClient:
                 reply = _acknowledged(reply, replicas, acknowledged)
         except ResponseError as error:
             if is_read_only(error):
-                await wire.hang_up()
+                wire.hang_up()
             raise
         if isinstance(reply, Exception):
             raise reply
@@ -197,6 +197,7 @@ class Wire:
         self._timeout = timeout
         self._locate = locate
         self._connects = 0  # how often it was connected
+        self._broken = False  # whether the next call has to connect anew
         self._pending: deque[asyncio.Future[Any]] = deque()
         self._writing = asyncio.Lock()
         self._reader: asyncio.Task[None] | None = None
@@ -232,21 +233,19 @@ class Wire:
         """
         reply = asyncio.get_running_loop().create_future()
         async with self._writing:
-            if only_on not in (None, self._connects):
+            if only_on is not None and (self._broken or only_on != self._connects):
                 raise redis.exceptions.ConnectionError("The connection was closed while in use")
             if sending is not None:
                 sending()
             try:
                 async with asyncio.timeout(self._timeout):
-                    if not self._connection.is_connected:
-                        self._connects += 1
-                        await self._connect()
+                    if self._broken or not self._connection.is_connected:
+                        await self._connect_anew()
                     on = self._connects
                     self._pending.append(reply)
                     await self._connection.send_packed_command((command,), check_health=False)
             except BaseException as error:
-                await self._connection.disconnect(nowait=True)
-                self._fail(error)
+                self._break(error)
                 if isinstance(error, TimeoutError):
                     raise redis.exceptions.TimeoutError("Timeout connecting or sending") from error
                 raise
@@ -254,25 +253,48 @@ class Wire:
                 self._reader = asyncio.ensure_future(self._read())
         return await reply, on
 
+    async def _connect_anew(self) -> None:
+        reader = self._reader
+        if reader is not None:  # of the last connection; its end would close the next one
+            reader.cancel()
+            await asyncio.wait([reader])
+            self._reader = None  # one that had not begun yet could not say so itself
+        await self._connection.disconnect(nowait=True)
+        self._connects += 1
+        self._broken = False
+        await self._connect()
+
     async def _connect(self) -> None:
         if self._locate is not None:
             connection = self._connection
             connection.host, connection.port = await asyncio.to_thread(self._locate)
         await self._connection.connect()
 
-    async def hang_up(self) -> None:
-        """Close the connection; the next call opens another."""
-        reader = self._reader
-        if reader is not None:
-            reader.cancel()
-            await asyncio.wait([reader])
-        await self._give_up(redis.exceptions.ConnectionError("The server became read-only"))
+    def hang_up(self) -> None:
+        """Use the connection no more; the next call opens another."""
+        self._break(redis.exceptions.ConnectionError("The server became read-only"))
+
+    def _break(self, error: BaseException) -> None:
+        """Tell everyone who waits for a reply that it won't come.
+
+        It awaits nothing, so that no cancellation can come between and leave somebody waiting.
+        """
+        self._broken = True
+        if not isinstance(error, RedisError | OSError):
+            error = redis.exceptions.ConnectionError("The connection was closed while in use")
+        while self._pending:
+            reply = self._pending.popleft()
+            if not reply.done():
+                reply.set_exception(error)
+                reply.exception()  # nobody may be left to see it
 
     async def _read(self) -> None:
         try:
             while self._pending:
                 async with asyncio.timeout(self._timeout):
                     answer = await self._answer()
+                if self._broken:
+                    return  # all have been told
                 reply = self._pending.popleft()
                 if reply.done():
                     continue  # whoever asked was cancelled
@@ -281,33 +303,17 @@ class Wire:
                 else:
                     reply.set_result(answer)
         except TimeoutError:
-            await self._give_up(redis.exceptions.TimeoutError("Timeout reading from the server"))
+            self._break(redis.exceptions.TimeoutError("Timeout reading from the server"))
         except BaseException as error:
-            await self._give_up(error)
+            self._break(error)
         finally:
             self._reader = None
-
-    async def _give_up(self, error: BaseException) -> None:
-        async with self._writing:  # nobody opens the next connection before this one is gone
-            self._reader = None
-            self._fail(error)
-            await self._connection.disconnect(nowait=True)
 
     async def _answer(self) -> Any:
         try:
             return await self._connection.read_response(disable_decoding=True)
         except ResponseError as error:
             return error
-
-    def _fail(self, error: BaseException) -> None:
-        """Tell everyone who waits for a reply that it won't come."""
-        if not isinstance(error, RedisError | OSError):
-            error = redis.exceptions.ConnectionError("The connection was closed while in use")
-        while self._pending:
-            reply = self._pending.popleft()
-            if not reply.done():
-                reply.set_exception(error)
-                reply.exception()  # nobody may be left to see it
 
 
 AsyncClient.wire_class = Wire

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import weakref
@@ -173,7 +174,8 @@ class Renewer:
                 unreachable.add(item.backend)
                 if monotonic() < item.until:
                     continue
-            with self._mutex:
+            # A signal's exception can bring about a second thread, which may have been quicker.
+            with self._mutex, contextlib.suppress(ValueError):
                 self._withdrawals.remove(item)
 
     def _forget(self, kept: _Kept) -> bool:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import signal
 import time
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -502,3 +504,44 @@ def test_fences_rise_through_flush_and_future(name: str, client: redis.Redis) ->
     with lock(name) as held:
         fourth = held.fence
     assert first < second < ahead < third < fourth
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_caller_hangs_while_others_hang_up(
+    name: str, settings: Any, own_server: EmbeddedServer, seed: int
+) -> None:
+    """A server that became read-only is left by all at once, and some are cancelled meanwhile."""
+    settings.LOCKS = {"default": {"LOCATION": own_server.url()}}
+    dice = random.Random(seed)
+    ends: Counter[str] = Counter()
+
+    async def call() -> None:
+        task = asyncio.ensure_future(lock(name, timeout=20).aacquire(blocking=False))
+        if dice.random() < 0.5:
+            await asyncio.wait([task], timeout=dice.uniform(0, 0.006))
+            for _ in range(2):  # the second one meets what the first has begun to tidy up
+                task.cancel()
+                await asyncio.sleep(0)
+        try:
+            await task
+        except LockUnavailable:
+            ends["unavailable"] += 1
+        except asyncio.CancelledError:
+            ends["cancelled"] += 1
+
+    async def calls() -> None:
+        for _ in range(50):
+            await call()
+
+    async def main() -> None:
+        async with asyncio.timeout(30):
+            await asyncio.gather(*(calls() for _ in range(8)))
+        with redis.Redis.from_url(own_server.url()) as client:
+            client.replicaof("NO", "ONE")
+        async with lock(name, timeout=20):
+            pass
+
+    with redis.Redis.from_url(own_server.url()) as client:
+        client.replicaof("127.0.0.1", 1)
+    asyncio.run(main())
+    assert min(ends["unavailable"], ends["cancelled"]) > 50
