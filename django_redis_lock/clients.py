@@ -261,8 +261,8 @@ class Wire:
             self._reader = None  # one that had not begun yet could not say so itself
         await self._connection.disconnect(nowait=True)
         self._connects += 1
-        self._broken = False
         await self._connect()
+        self._broken = False  # whatever broke meanwhile was the last connection
 
     async def _connect(self) -> None:
         if self._locate is not None:
