@@ -544,4 +544,6 @@ def test_no_caller_hangs_while_others_hang_up(
     with redis.Redis.from_url(own_server.url()) as client:
         client.replicaof("127.0.0.1", 1)
     asyncio.run(main())
-    assert min(ends["unavailable"], ends["cancelled"]) > 50
+    assert ends["unavailable"]
+    assert ends["cancelled"]
+    assert ends.total() == 400
