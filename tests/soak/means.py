@@ -63,7 +63,8 @@ class Blocking:
     async def give_up(self, lock: Lock, operation: str, seconds: float) -> Any:
         """Call the method, and have a signal handler raise meanwhile.
 
-        No garbage is collected meanwhile, for Python loses what is raised in the middle of that.
+        No garbage is collected meanwhile: with it the exception was now and then gone before any
+        frame of ours could see it, and without it that was not seen again.
         """
         self._interrupted = False
         gc.disable()
