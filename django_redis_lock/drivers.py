@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Generator
 from typing import Any, Protocol, TypeVar
 
-from django_redis_lock.steps import Call, Emit, Listen, Pause, Step, Wait
+from django_redis_lock.steps import Call, Emit, Listen, Pause, Post, Step, Wait
 
 Result = TypeVar("Result")
 Steps = Generator[Step, Any, Result]
@@ -23,6 +23,12 @@ class Port(Protocol):
     async def acall(self, call: Call) -> Any:
         """Carry out a call, once. Raises ``LockUnavailable``."""
 
+    def post(self, call: Call) -> None:
+        """Send a call, whose answer nobody reads. Raises ``LockUnavailable``."""
+
+    async def apost(self, call: Call) -> None:
+        """Send a call, whose answer nobody reads. Raises ``LockUnavailable``."""
+
 
 def run(port: Port, steps: Steps[Result]) -> Result:
     """Carry out the steps in this thread or greenlet, and return their result."""
@@ -31,7 +37,7 @@ def run(port: Port, steps: Steps[Result]) -> Result:
     while True:
         try:
             step = resume(value)
-            value = port.call(step) if isinstance(step, Call) else _perform(step)
+            value = port.call(step) if isinstance(step, Call) else _perform(port, step)
             resume = steps.send
         except StopIteration as stop:
             result: Result = stop.value
@@ -42,9 +48,11 @@ def run(port: Port, steps: Steps[Result]) -> Result:
             resume, value = steps.throw, error  # of the call, or of a signal in between
 
 
-def _perform(step: Step) -> Any:
+def _perform(port: Port, step: Step) -> Any:
     if isinstance(step, Wait):
         step.hub.wait(step.waiter, step.until)
+    elif isinstance(step, Post):
+        port.post(step.call)
     elif isinstance(step, Listen):
         step.hub.listen(step.name)
     elif isinstance(step, Pause):
@@ -95,6 +103,8 @@ async def _aperform(port: Port, step: Step) -> Any:
         return await port.acall(step)
     if isinstance(step, Wait):
         await step.hub.await_(step.waiter, step.until)
+    elif isinstance(step, Post):
+        await port.apost(step.call)
     elif isinstance(step, Listen):
         await step.hub.alisten(step.name)
     elif isinstance(step, Pause):

@@ -82,6 +82,7 @@ class Lease:
         "reported",
         "timeout",
         "token",
+        "verify_by",
         "version",
     )
 
@@ -96,6 +97,9 @@ class Lease:
         self.lost = False  # known to be lost
         self.reported = False  # and the holder was told
         self.version = 0  # counts what the holder does to it
+        # Until when (monotonic) a server that does not hear of this process keeps a lock that was
+        # handed over to it; None once it is seen to be held.
+        self.verify_by: float | None = None
         self.process: Process = current_process()
         self.release_sent_at: float | None = None
         self.execution: weakref.ref[Any] | None = None  # whose it is, on a reentrant lease

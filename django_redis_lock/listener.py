@@ -6,6 +6,7 @@ import asyncio
 import re
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from time import monotonic
 from typing import Any
 
@@ -20,7 +21,7 @@ PATIENCE = 5.0
 """Seconds that it may take to answer; then the connection is given up for another."""
 
 
-_GRANT = re.compile(rb"grant ([!-~]+) (\d{1,16}) (\d{1,16}) (\d{1,16})")
+_GRANT = re.compile(rb"grant ([!-~]+) (\d{1,16}) (\d{1,16}) (\d{1,16}) (.+)", re.DOTALL)
 """What a script publishes; anybody may publish anything, and that is passed over."""
 
 
@@ -35,18 +36,26 @@ class Listener(ServerHub):
     """
 
     def __init__(
-        self, connect: Callable[[], Any], prefix: str, *, confirming: bool = False
+        self,
+        connect: Callable[[], Any],
+        prefix: str,
+        give_back: Callable[[str, str, float], object],
+        *,
+        confirming: bool = False,
     ) -> None:
         self._connect = connect
         self._prefix = prefix
+        # Is told of a lock (name, token, seconds of lease) that nobody here waits for any more.
+        self._give_back = give_back
         self._confirming = confirming  # a waiter takes a grant only from the answer to its look
+        self.takes_back = not confirming
         super().__init__()
 
     def _reset(self) -> None:
         super()._reset()
         self._connection: Any = None
         self._interrupted: list[Any] = []  # connections in whose reading an exception struck
-        self._connecting = threading.Lock()
+        self._connecting = threading.RLock()  # a signal's handler may wait for a lock, too
         self._failed: tuple[float, str] = 0.0, ""  # when connecting failed last, and why
         self._connected = threading.Event()
         self._heard_at = 0.0  # when the connection last brought something
@@ -55,6 +64,8 @@ class Listener(ServerHub):
         self._lead_is_free = threading.Event()  # for the thread, once there is one
         self._thread: threading.Thread | None = None
         self._closed = False
+        self._retired = False  # closed, and used only by those who waited then
+        self._attempts: dict[str, Future[None]] = {}  # to listen on behalf of asyncio tasks
 
     @property
     def channel(self) -> str:
@@ -89,6 +100,9 @@ class Listener(ServerHub):
                 if connection is not None:
                     connection.disconnect()
                 raise
+            if self._connection is not None:  # made by a signal's handler meanwhile
+                connection.disconnect()
+                return
             self._closed = False
             self._heard_at = monotonic()
             self._connection = connection
@@ -101,8 +115,12 @@ class Listener(ServerHub):
         connection.read_response(disable_decoding=True)
 
     async def alisten(self, name: str = "") -> None:
-        """Subscribe without blocking the loop, and have a thread read."""
-        await asyncio.to_thread(self.listen, name)
+        """Subscribe without blocking the loop, and have a thread read.
+
+        The loop's executor is left alone: it may be busy, with callers that wait for this one.
+        """
+        if not self.listens_for(name):
+            await asyncio.wrap_future(self._attempt(name))
         with self._mutex:
             if self._thread is None:
                 thread = threading.Thread(
@@ -111,8 +129,43 @@ class Listener(ServerHub):
                 thread.start()
                 self._thread = thread
 
+    def _attempt(self, name: str) -> Future[None]:
+        """Return the outcome of subscribing in a thread, which all who want it share."""
+        channel = self.channel_of(name)
+        with self._mutex:
+            attempt = self._attempts.get(channel)
+            if attempt is None:
+                attempt = self._attempts[channel] = Future()
+                attempt.set_running_or_notify_cancel()
+                threading.Thread(
+                    target=self._listen_for_tasks,
+                    args=(name, channel, attempt),
+                    name="django-redis-lock-subscribing",
+                    daemon=True,
+                ).start()
+        return attempt
+
+    def _listen_for_tasks(self, name: str, channel: str, attempt: Future[None]) -> None:
+        error: BaseException | None = None
+        try:
+            self.listen(name)
+        except BaseException as failure:
+            error = failure
+        with self._mutex:
+            self._attempts.pop(channel, None)
+        if error is None:
+            attempt.set_result(None)
+        else:
+            attempt.set_exception(error)
+
     def close(self) -> None:
-        """Drop the connection; waiters look again and open another."""
+        """Drop the connection. Those who wait look again and open another, to be dropped by the
+        last of them.
+        """
+        self._retired = True
+        self._close()
+
+    def _close(self) -> None:
         self._closed = True
         self._connected.set()
         self._lead_is_free.set()
@@ -138,6 +191,8 @@ class Listener(ServerHub):
         """Expect it no longer; should ``wait`` have been interrupted at its end, end its lead."""
         super().leave(waiter)
         self._pass_lead(waiter)
+        if self._retired and not self._waiters:
+            self._close()
 
     async def await_(self, waiter: Waiter, until: float) -> None:
         """Wait as ``wait`` does, under asyncio."""
@@ -253,11 +308,11 @@ class Listener(ServerHub):
 
     def _take_in(self, message: bytes) -> None:
         if grant := _GRANT.fullmatch(message):
-            token, *numbers = grant.groups()
-            if self._confirming:
-                self.nudge_one(token.decode())
-            else:
-                self.dispatch(token.decode(), Grant(*map(int, numbers)))
+            token, name = grant[1].decode(), grant[5].decode(errors="replace")
+            news = Grant(int(grant[2]), int(grant[3]), int(grant[4]))
+            known = self.nudge_one(token) if self._confirming else self.dispatch(token, news)
+            if not known:
+                self._give_back(name, token, news.lease_ms / 1000)
         elif message.startswith(b"look "):
             self.look_soon(message[5:].decode(errors="replace"))
 

@@ -77,6 +77,7 @@ class Packing:
         self.index_key = f"{prefix}-index{tag}"
         self.fence_key = f"{prefix}-fence{tag}"
         self.audit_key = f"{prefix}-audit{tag}"
+        self.heard_key = f"{prefix}-heard{tag}"
         self._replicas = replicas
 
     def pack(self, call: Call, sending: Callable[[], None] | None = None) -> Packed:
@@ -91,13 +92,17 @@ class Packing:
         return Packed(script, keys, args, sending or call.sending, replicas)
 
     def keys(self, name: str) -> list[str]:
-        """Return the keys that the scripts name for one lock."""
+        """Return the keys of one lock: the lock, its waiters, the index, the last fence."""
         return [
             self.lock_prefix + name,
             self.queue_prefix + name,
             self.index_key,
             self.fence_key,
         ]
+
+    def _keys_of_line(self, name: str) -> list[str]:
+        """Return the keys of one lock for a script that may hand it over."""
+        return [*self.keys(name), self.heard_key]
 
     def _encode_acquire(self, call: steps.Acquire) -> _Encoded:
         request = call.request
@@ -110,7 +115,7 @@ class Packing:
         ]
         if self._replicas is not None:
             args.append("1")
-        return self.keys(request.name), args
+        return self._keys_of_line(request.name), args
 
     def _encode_acquire_many(self, call: steps.AcquireMany) -> _Encoded:
         args = []
@@ -126,14 +131,14 @@ class Packing:
 
     def _keys_of_many(self, names: list[str]) -> list[str]:
         first, *others = names
-        keys = self.keys(first)
+        keys = self._keys_of_line(first)
         for name in others:
             keys += self.keys(name)[:2]
         return keys
 
     def _encode_take_over(self, call: steps.TakeOver) -> _Encoded:
         request = call.request
-        return self.keys(request.name), [
+        return self._keys_of_line(request.name), [
             request.token,
             str(request.lease_ms),
             request.record,
@@ -142,11 +147,17 @@ class Packing:
         ]
 
     def _encode_release(self, call: steps.Release) -> _Encoded:
-        return self.keys(call.name), [call.token, call.name, call.entry]
+        args = [call.token, call.name, call.entry]
+        if call.unclaimed:
+            args.append("1")
+        return self._keys_of_line(call.name), args
+
+    def _encode_claim(self, call: steps.Claim) -> _Encoded:
+        return [self.lock_prefix + call.name], [call.token]
 
     def _encode_force_release(self, call: steps.ForceRelease) -> _Encoded:
         entry = _pairs(call.entry)
-        return [*self.keys(call.name), self.audit_key], [
+        return [*self._keys_of_line(call.name), self.audit_key], [
             call.name,
             call.token_id,
             str(CAP),
@@ -201,6 +212,7 @@ _ENCODERS: dict[type[Call], _Encoder] = {
     steps.AcquireMany: (scripts.ACQUIRE_MANY, Packing._encode_acquire_many),
     steps.TakeOver: (scripts.TAKE_OVER, Packing._encode_take_over),
     steps.Release: (scripts.RELEASE, Packing._encode_release),
+    steps.Claim: (scripts.CLAIM, Packing._encode_claim),
     steps.ReleaseMany: (scripts.RELEASE_MANY, Packing._encode_release_many),
     steps.Renew: (scripts.RENEW, Packing._encode_renew),
     steps.Glance: (scripts.GET, Packing._encode_glance),

@@ -16,9 +16,9 @@ POLL_OPTIONS = ("POLL_INTERVAL", "POLL_RETRIES")
 """The keys of ``OPTIONS`` that ``poll_options`` reads."""
 INTERVAL = 0.25
 """Seconds between two looks, unless ``POLL_INTERVAL`` says otherwise."""
-CLAIM_MS = 1500
+CLAIM_MS = 1200
 """Milliseconds for which a lock is kept for a poller whose turn it is; longer where that is less
-than five intervals."""
+than four intervals."""
 SHORTEST = 0.001
 """Seconds; the smallest interval that may be asked for."""
 LONGEST = 10.0
@@ -87,7 +87,6 @@ class PollingHub(ServerHub):
         self.jitter = jitter
         self.retries = retries
         self._channel = channel
-        self.glances = bool(channel)
 
     @property
     def channel(self) -> str:
@@ -121,10 +120,14 @@ class ClaimingHub(PollingHub):
 
     def __init__(self, polling: Polling) -> None:
         longest = polling.interval * (1 + JITTER)
-        self.claim_ms = max(CLAIM_MS, round(5 * longest * 1000))
-        super().__init__(
-            polling.interval, JITTER, polling.retries, channel=f"@poll:{self.claim_ms}"
-        )
+        self.claim_ms = max(CLAIM_MS, round(4 * longest * 1000))
+        super().__init__(polling.interval, JITTER, polling.retries)
+        self.glances = True
+
+    @property
+    def channel(self) -> str:
+        """What waiters stand in line under."""
+        return f"@poll:{self.claim_ms}:{super(PollingHub, self).channel}"
 
     def may_have_missed(self, seconds: float) -> bool:
         """Whether a turn may have come and gone unseen between two looks so many seconds apart."""

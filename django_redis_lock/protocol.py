@@ -21,9 +21,11 @@ from django_redis_lock.steps import (
     Acquire,
     AcquireMany,
     Call,
+    Claim,
     Glance,
     Listen,
     Pause,
+    Post,
     Release,
     ReleaseMany,
     Renew,
@@ -31,12 +33,14 @@ from django_redis_lock.steps import (
     TakeOver,
     Wait,
 )
-from django_redis_lock.waiting import LOOK_EVERY, Grant, Hub, Waiter
+from django_redis_lock.waiting import CLAIM, LOOK_EVERY, Grant, Hub, Waiter
 
 RETRY_PAUSES = (0.0, 0.05, 0.2, 0.5)
 """Seconds before each further sending of a call that the server did not answer."""
 RETRY_FOR = 2.0
 """Seconds after which a call is not sent again; a server that lets calls time out is down."""
+UNCLAIMED = b' {"unclaimed":"'
+"""In the value of a lock that was handed over and has yet to be claimed."""
 PATIENCE = 10.0
 """Seconds for which a waiter bears an unavailable server before it raises."""
 
@@ -159,9 +163,9 @@ def _wait_in_line(hub: Hub, request: Request, waiter: Waiter, until: float) -> A
         reason = yield from _sleep(hub, waiter, until)
         if reason is _Awake.GRANTED:
             assert waiter.grant is not None
-            lease = _granted(request, waiter.grant, *busy)
-            waiter.grant = None
-            if not lease.passed:  # else slept through it
+            grant, waiter.grant = waiter.grant, None
+            lease = _granted(request, grant, *busy)
+            if (yield from _claim(hub, lease, grant.lease_ms / 1000)):
                 return lease
         elif reason is _Awake.OVER:
             yield from ask(withdrawal(hub, request, patient=True))
@@ -212,10 +216,11 @@ def _glance_shows_need(hub: Hub, waiter: Waiter) -> Generator[Step, Any, bool]:
         hub.nudge(waiter.name)  # some turns may have come and gone
     if value is None:
         return True
+    token = value.partition(b" ")[0].decode(errors="replace")
+    if not hub.nudge_one(token) and UNCLAIMED in value:
+        return True  # it may have to be taken back
     watch.looks += 1
     watch.plan(began + hub.next_look(-1), news)
-    token = value.partition(b" ")[0].decode(errors="replace")
-    hub.nudge_one(token)
     return bool(token == waiter.token)
 
 
@@ -257,6 +262,25 @@ def _granted(request: Request, grant: Grant, local: float, server_ms: int) -> Le
     lease = grant.lease_ms / 1000
     given_at = local + (grant.now_ms - server_ms) / 1000
     return request.granted(grant.fence, min(grant.received_at, given_at) + lease)
+
+
+def _claim(hub: Hub, lease: Lease, seconds: float) -> Generator[Step, Any, bool]:
+    """Tell the server that a lock which was handed over is taken, without waiting for its answer.
+
+    Returns False where the grant was slept through, or so much of the time for this has passed that
+    the lock may be taken back before the server hears of it; then the server has to be asked.
+    """
+    if not hub.takes_back or lease.passed:
+        return not lease.passed
+    in_time = min(CLAIM, seconds)
+    lease.verify_by = lease.deadline - seconds + in_time
+    if lease.verify_by - monotonic() < in_time / 2:
+        return False
+    try:
+        yield Post(Claim(lease.name, lease.token))
+    except LockUnavailable:
+        return False
+    return True
 
 
 def withdrawal(hub: Hub, request: Request, *, patient: bool = False) -> Release:

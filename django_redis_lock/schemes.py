@@ -15,11 +15,17 @@ class Hubs:
     """Where the waiters of one process and server sleep: one hub for each scheme in use."""
 
     def __init__(
-        self, connect: Callable[[], Any], prefix: str, polling: Polling, *, confirming: bool
+        self,
+        connect: Callable[[], Any],
+        prefix: str,
+        polling: Polling,
+        give_back: Callable[[str, str, float], object],
+        *,
+        confirming: bool,
     ) -> None:
         self._makers: dict[str, Callable[[], Hub]] = {
-            "queue": lambda: Listener(connect, prefix, confirming=confirming),
-            "blpop": lambda: Popper(connect, prefix, confirming=confirming),
+            "queue": lambda: Listener(connect, prefix, give_back, confirming=confirming),
+            "blpop": lambda: Popper(connect, prefix, give_back, confirming=confirming),
             "poll": lambda: ClaimingHub(polling),
         }
         self._hubs: dict[str, Hub] = {}

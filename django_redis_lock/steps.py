@@ -57,15 +57,38 @@ class Acquire(Call):
 
 
 class Release(Call):
-    """Release the lock; with an ``entry``, or else leave its waiters. Answers 1 or 0."""
+    """Release the lock; with an ``entry``, or else leave its waiters. Answers 1 or 0.
 
-    __slots__ = ("entry", "name", "token")
+    With ``unclaimed`` only a lock that was handed over and that nobody has claimed.
+    """
 
-    def __init__(self, name: str, token: str, entry: str = "", *, patient: bool = True) -> None:
+    __slots__ = ("entry", "name", "token", "unclaimed")
+
+    def __init__(
+        self,
+        name: str,
+        token: str,
+        entry: str = "",
+        *,
+        patient: bool = True,
+        unclaimed: bool = False,
+    ) -> None:
         super().__init__(patient=patient)
         self.name = name
         self.token = token
         self.entry = entry
+        self.unclaimed = unclaimed
+
+
+class Claim(Call):
+    """Claim a lock that was handed over. Answers 1, or 0 where it was taken back."""
+
+    __slots__ = ("name", "token")
+
+    def __init__(self, name: str, token: str) -> None:
+        super().__init__(patient=False)
+        self.name = name
+        self.token = token
 
 
 class AcquireMany(Call):
@@ -226,6 +249,15 @@ class Wait(Step):
         self.hub = hub
         self.waiter = waiter
         self.until = until
+
+
+class Post(Step):
+    """Send a call without waiting for its answer, which nobody reads."""
+
+    __slots__ = ("call",)
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
 
 
 class Pause(Step):

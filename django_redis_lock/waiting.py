@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import threading
 import time
 from collections.abc import Callable
@@ -17,8 +18,11 @@ WAITING_SCHEMES = ("queue", "blpop", "poll")
 """How those who wait can hear of their turn: by pub/sub, from a list, or by looking."""
 LONGEST_SLEEP = 3600.0
 """Seconds of one sleep at the most; whoever waits for ever sleeps on after that."""
-LOOK_EVERY = 15.0
-"""Seconds after which waiters look in at the latest; their line lives 60 s beyond that."""
+LOOK_EVERY = 0.8
+"""Seconds after which the waiters of a process look in at the latest. By that the server knows that
+their process runs, and they see when a lock was handed to one that does not; see ``common.lua``."""
+CLAIM = 1.2
+"""Seconds in which a lock that was handed over has to be claimed; see ``common.lua``."""
 LOOK_AT_FOREIGN = 0.25
 """Seconds between looks at a lock that a foreign program holds, for it hands over to nobody."""
 CLOCK_KEPT = 60.0
@@ -103,11 +107,10 @@ class Waiter:
         """Whether there is a reason not to sleep."""
         return self.nudged or self.stirred or self.grant is not None
 
-    def wake(self) -> None:
-        """End its sleep, if it sleeps."""
+    def wake(self) -> bool:
+        """End its sleep, if it sleeps; return False where its event loop was closed under it."""
         sleeper = self.sleeper
-        if sleeper is not None:
-            sleeper()
+        return sleeper is None or sleeper() is not False
 
 
 class Bell:
@@ -139,6 +142,8 @@ class Hub:
     retries: int | None = None
     """How often a waiter looks again at a held lock before its wait is over; ``None`` for as long
     as the wait lasts."""
+    takes_back = False
+    """Whether a lock that is handed over to one who waits here has to be claimed."""
     glances = False
     """Whether it is enough for those who wait to read who holds the lock, while that is another."""
 
@@ -150,6 +155,7 @@ class Hub:
         self._mutex = threading.RLock()  # the collector may close a generator that waits here
         self._waiters: dict[str, Waiter] = {}
         self._watches: dict[str, Watch] = {}
+        self._number = next(_numbers)
 
     def after_fork(self) -> None:
         """Forget the waiters of the parent process."""
@@ -157,8 +163,8 @@ class Hub:
 
     @property
     def channel(self) -> str:
-        """The name by which this process is known to those who grant."""
-        return current_process().id
+        """The name by which those who wait here are known to those who grant."""
+        return f"{current_process().id}-{self._number}"
 
     @property
     def listening(self) -> bool:
@@ -231,14 +237,22 @@ class Hub:
             for waiter in nudged:
                 waiter.nudged = True
         for waiter in nudged:
-            waiter.wake()
+            self._wake(waiter)
 
-    def nudge_one(self, token: str) -> None:
-        """Make the waiter with this token look, if it waits here."""
+    def nudge_one(self, token: str) -> bool:
+        """Make the waiter with this token look; return whether it waits here."""
         waiter = self._waiters.get(token)
-        if waiter is not None:
-            waiter.nudged = True
-            waiter.wake()
+        if waiter is None:
+            return False
+        waiter.nudged = True
+        return self._wake(waiter)
+
+    def _wake(self, waiter: Waiter) -> bool:
+        """Wake a waiter; return whether there is still somebody to be woken."""
+        if waiter.wake():
+            return True
+        self.leave(waiter)
+        return False
 
     def may_have_missed(self, seconds: float) -> bool:
         """Whether a turn may have come and gone unseen between two looks so many seconds apart."""
@@ -259,7 +273,7 @@ class Hub:
             for waiter in stirred:
                 waiter.stirred = True
         for waiter in stirred:
-            waiter.wake()
+            self._wake(waiter)
 
     def dispatch(self, token: str, grant: Grant) -> bool:
         """Hand a grant to its waiter; return whether it waits here."""
@@ -267,8 +281,7 @@ class Hub:
         if waiter is None:
             return False
         waiter.grant = grant
-        waiter.wake()
-        return True
+        return self._wake(waiter)
 
     def wait(self, waiter: Waiter, until: float) -> None:
         """Block until the waiter is granted its lock, is nudged, or ``until`` (monotonic)."""
@@ -289,9 +302,12 @@ class Hub:
             if not woken.done():
                 woken.set_result(None)
 
-        def wake_from_anywhere() -> None:
-            with contextlib.suppress(RuntimeError):  # the loop was closed, and the wait with it
+        def wake_from_anywhere() -> bool:
+            try:
                 loop.call_soon_threadsafe(wake)
+            except RuntimeError:  # the loop was closed, and the wait with it
+                return False
+            return True
 
         timer = loop.call_later(_seconds_to(until), wake)
         waiter.sleeper = wake_from_anywhere
@@ -319,6 +335,10 @@ class ServerHub(Hub):
         local, server_ms = self._clock
         passed = monotonic() - local
         return None if passed > CLOCK_KEPT else server_ms + round(passed * 1000)
+
+
+_numbers = itertools.count(1)
+"""Of the hubs of this process."""
 
 
 def _seconds_to(until: float) -> float:

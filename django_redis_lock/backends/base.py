@@ -139,6 +139,14 @@ class BaseLockBackend:
         """Carry out one call under asyncio. Raises ``LockUnavailable``."""
         return self.call(call)
 
+    def post(self, call: Call) -> None:
+        """Send a call, whose answer nobody reads. Raises ``LockUnavailable``."""
+        self.call(call)
+
+    async def apost(self, call: Call) -> None:
+        """Send a call under asyncio, whose answer nobody reads. Raises ``LockUnavailable``."""
+        await self.acall(call)
+
     def together(self, name: str) -> Hashable:
         """Return the same for all locks whose leases can be renewed in one round trip."""
         return None

@@ -46,7 +46,7 @@ class RedisClusterLockBackend(RedisLockBackend):
         assert self.location.urls
         self.topology = Topology(self.location.urls)
         self._packings = [Packing(self.key_prefix, tag, self.replicas) for tag in TAGS]
-        self.hub = ClusterListener(self.topology, prefix=f"{self.key_prefix}-grant")
+        self.hub = ClusterListener(self.topology, f"{self.key_prefix}-grant", self._give_back)
         self.supports_many = False  # they may be on several nodes
 
     def _no_scheme(self, what: str) -> InvalidLockBackend:

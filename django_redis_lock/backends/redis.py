@@ -26,6 +26,7 @@ from django_redis_lock.exceptions import InvalidLockBackend, LockError, LockUnav
 from django_redis_lock.once import made_once
 from django_redis_lock.packing import Packing, Replicas
 from django_redis_lock.polling import POLL_OPTIONS, Polling, poll_options
+from django_redis_lock.renewal import renewer
 from django_redis_lock.schemes import Hubs
 from django_redis_lock.steps import Call
 from django_redis_lock.timing import check_timeout
@@ -85,10 +86,16 @@ class RedisLockBackend(BaseLockBackend):
             lambda: listening_connection(self.pool),
             f"{self.key_prefix}-grant",
             polling,
+            self._give_back,
             # A grant that was handed over counts only once the replicas know of it, too.
             confirming=self.replicas is not None,
         )
         self.hub = self._hubs[self.wait]
+
+    def _give_back(self, name: str, token: str, seconds: float) -> None:
+        """Release a lock that was handed over to one who waits no more, unless it was claimed."""
+        call = steps.Release(name, token, patient=False, unclaimed=True)
+        renewer.withdraw(call, self, seconds)
 
     def check(self) -> list[checks.CheckMessage]:
         """Return the system check messages about this entry."""

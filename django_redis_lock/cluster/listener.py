@@ -37,9 +37,11 @@ class ClusterListener(Listener):
     to look.
     """
 
-    def __init__(self, topology: Topology, prefix: str) -> None:
+    def __init__(
+        self, topology: Topology, prefix: str, give_back: Callable[[str, str, float], object]
+    ) -> None:
         self._topology = topology
-        super().__init__(lambda: None, prefix, confirming=True)
+        super().__init__(lambda: None, prefix, give_back, confirming=True)
         topology.changed = self._follow_shards
 
     def _reset(self) -> None:
@@ -54,7 +56,7 @@ class ClusterListener(Listener):
 
     def _channel(self, shard: int) -> str:
         tag = f"{{{TAGS[shard]}}}" if self._sharded else TAGS[shard]
-        return f"{self._prefix}:{tag}:{current_process().id}"
+        return f"{self._prefix}:{tag}:{current_process().id}-{self._number}"
 
     @property
     def listening(self) -> bool:

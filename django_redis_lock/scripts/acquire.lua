@@ -9,9 +9,11 @@
 --         "0 ttl now kind"        held by another; kind 0: not waiting, 1: joined just now,
 --                                 2: waiting since before; 3 more where the holder is a foreign
 --                                 program, which frees the lock without a word to the waiters
--- ttl in ms, -1 for a lease without end; now is the server's clock in ms.
+-- ttl in ms, -1 for a lease without end; of a lock that has yet to be claimed, until that is due.
+-- now is the server's clock in ms.
 if redis.call('EXISTS', KEYS[1], KEYS[2]) == 0 then
-  local fence, now = give(ARGV[4], ARGV[1], tonumber(ARGV[2]), ARGV[3])
+  local now = clock()
+  local fence = give(ARGV[4], ARGV[1], tonumber(ARGV[2]), ARGV[3], now)
   -- One acquisition in sixteen, by the chance of the clock, clears up to 32 expired locks from the
   -- index: twice as many as are added, so it stays as small as the number of held locks, and no
   -- call ever pays for more.
@@ -25,37 +27,44 @@ if redis.call('EXISTS', KEYS[1], KEYS[2]) == 0 then
   return fence
 end
 
+local moment = clock()
+local now = math.floor(moment / 1000)
 local held = redis.call('GET', KEYS[1])
-if not held then
-  -- The holder let its lease run out while others wait: the first of them goes first.
-  if not hand_over(ARGV[4], ARGV[1]) then
-    return (give(ARGV[4], ARGV[1], tonumber(ARGV[2]), ARGV[3]))
+local taken_back = held and take_back(ARGV[4], held, ARGV[1], ARGV[5], now)
+if taken_back or not held then
+  -- Or the holder let its lease run out while others wait: the first of them goes first.
+  if not hand_over(ARGV[4], ARGV[1], taken_back) then
+    return give(ARGV[4], ARGV[1], tonumber(ARGV[2]), ARGV[3], moment)
   end
   held = redis.call('GET', KEYS[1])
 end
 
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local ttl = redis.call('PTTL', KEYS[1])
-local token, fence = string.match(held, '^(%S+) (%d+) ')
-if token == ARGV[1] then
-  if string.find(held, '^%S+ %d+ {"unclaimed":true,') then
+local due, _, channel = unclaimed(held)
+local holder, fence = string.match(held, '^(%S+) (%d+) ')
+local ttl = due and due - now or redis.call('PTTL', KEYS[1])
+if holder == ARGV[1] then
+  if due then
     ttl = tonumber(ARGV[2])
-    redis.call('SET', KEYS[1], table.concat({token, fence, ARGV[3]}, ' '), 'PX', ttl)
+    redis.call('SET', KEYS[1], table.concat({holder, fence, ARGV[3]}, ' '), 'PX', ttl)
     redis.call('ZADD', KEYS[3], now + ttl, ARGV[4])
+    redis.call('ZREM', KEYS[5], channel)
   elseif ARGV[6] then
     redis.call('SET', KEYS[4], redis.call('GET', KEYS[4]) or fence)
   end
   return string.format('%s %.0f %.0f', fence, ttl, now)
 end
 
-local kind = token and 0 or 3
+local kind = holder and 0 or 3
 if ARGV[5] ~= '' then
   local entry = table.concat({ARGV[5], ARGV[1], ARGV[2], ARGV[3]}, ' ')
   if redis.call('LPOS', KEYS[2], entry) then
     kind = kind + 2
+    redis.call('ZADD', KEYS[5], now, ARGV[5])
+    redis.call('ZREMRANGEBYSCORE', KEYS[5], '(0', now - FORGET)
+    redis.call('PEXPIRE', KEYS[5], 2 * FORGET)
   else
     redis.call('RPUSH', KEYS[2], entry)
+    redis.call('ZREM', KEYS[5], ARGV[5]) -- it speaks, so it is not silent
     kind = kind + 1
   end
   local list = string.match(ARGV[5], '^@list:(.*)$')

@@ -7,11 +7,13 @@
 local busy
 for i = 1, #ARGV / 4 do
   turn_to(i)
-  -- Where the holder let its lease run out while others wait, the first of them goes first.
-  if redis.call('EXISTS', KEYS[1]) == 1 or hand_over(ARGV[4 * i], '') then
-    if not holds(ARGV[4 * i - 3]) then
-      busy = busy or i
-    end
+  local token, name = ARGV[4 * i - 3], ARGV[4 * i]
+  local held = redis.call('GET', KEYS[1])
+  local taken_back = held and take_back(name, held, token, '', math.floor(clock() / 1000))
+  -- As acquire.lua does: who waits for a lock that came free goes first.
+  local gone = taken_back or not held
+  if (not gone or hand_over(name, '', taken_back)) and not holds(token) then
+    busy = busy or i
   end
 end
 
@@ -28,7 +30,8 @@ for i = 1, #ARGV / 4 do
     answer[#answer + 1] = string.match(redis.call('GET', KEYS[1]), '^%S+ (%d+) ')
     answer[#answer + 1] = string.format('%.0f', redis.call('PTTL', KEYS[1]))
   else
-    local fence, now = give(name, token, tonumber(ARGV[4 * i - 2]), ARGV[4 * i - 1])
+    local now = clock()
+    local fence = give(name, token, tonumber(ARGV[4 * i - 2]), ARGV[4 * i - 1], now)
     answer[#answer + 1] = string.format('%.0f', fence)
     answer[#answer + 1] = ARGV[4 * i - 2]
     -- As acquire.lua does: up to two expired locks leave the index for each that comes into it.

@@ -1,21 +1,31 @@
 -- Shared by the scripts that can give the lock to somebody; prepended to each of them.
--- KEYS[1] the lock, KEYS[2] its waiters, KEYS[3] the index of held locks, KEYS[4] the last fence.
+-- KEYS[1] the lock, KEYS[2] its waiters, KEYS[3] the index of held locks, KEYS[4] the last fence,
+-- KEYS[5] when each process that waits was last heard: its channel, scored by the server's clock in
+-- ms; below zero from when on it is silent, which is to say that it did not claim a lock in time.
 -- A waiter is "channel token lease record", the lease in ms; its record also tells since when it
 -- waits. Its channel says how it hears of its grant:
---   "@poll:ms"   it looks from time to time; the lock is written for it with a lease of so many ms,
---                within which it has to claim it
---   "@list:key"  its process pops messages from that list, and keeps "key:alive" while it does
---   any other    its process has subscribed to this channel
--- The messages are "grant token fence lease now" to the process of whom the lock is given, and
+--   "@poll:ms:id"  it looks from time to time, and has so many ms to claim the lock
+--   "@list:key"    its process pops messages from that list, and keeps "key:alive" while it does
+--   any other      its process has subscribed to this channel
+-- The messages are "grant token fence lease now name" to the process of whom the lock is given, and
 -- "look name" to the processes that wait for a lock which may come free sooner than they know.
--- The record of a lock that has yet to be claimed begins with {"unclaimed":true.
+-- The record of a lock that was handed over and has yet to be claimed begins with
+-- {"unclaimed":"until lease channel", where until is when the claim is due by the server's clock.
 
--- Write the lock for `token` with a lease of `lease` ms from now.
--- Returns the fence and the server's clock, both in microseconds. A fence is the clock, or one
--- more than the last fence where the clock has not passed that.
-local function give(name, token, lease, record)
+local CLAIM = 1200 -- ms to claim a lock in, for a process that was told of its grant
+local CLAIM_UNTOLD = 2000 -- for one that could not be told: it looks in this time
+local HEARD = 1150 -- ms for which a process that was heard counts as awake; see waiting.LOOK_EVERY
+local FORGET = 60000 -- ms after which the waiters of a silent process lose their places
+
+-- Return the server's clock in microseconds.
+local function clock()
   local time = redis.call('TIME')
-  local now = time[1] * 1000000 + time[2]
+  return time[1] * 1000000 + time[2]
+end
+
+-- Write the lock for `token` with a lease of `lease` ms from `now`, the clock.
+-- Returns the fence: the clock, or one more than the last fence where the clock has not passed that.
+local function give(name, token, lease, record, now)
   local fence = now
   local last = tonumber(redis.call('GET', KEYS[4]))
   -- Beyond 2^53 there are no whole numbers: whatever is there then, we did not write it.
@@ -26,7 +36,7 @@ local function give(name, token, lease, record)
   redis.call('SET', KEYS[4], written)
   redis.call('SET', KEYS[1], token .. ' ' .. written .. ' ' .. record, 'PX', lease)
   redis.call('ZADD', KEYS[3], math.floor(now / 1000) + lease, name)
-  return fence, now
+  return fence
 end
 
 -- Send a message to a process that waits. Returns how many received it, false where it can't be
@@ -50,10 +60,10 @@ local function tell(channel, message)
   return type(receivers) == 'number' and receivers
 end
 
--- Tell whoever waits that the lock's lease ends sooner than it did; they look at its end by
--- themselves, and at least every 15 s, so a longer lease is no news to them.
+-- Tell whoever waits that the lock's lease ends sooner than it did. They look at its end by
+-- themselves, and at least every second, so a lease that ends later is no news to them.
 local function tell_of_end(name, queue, before, after)
-  if after >= 15000 or (before >= 0 and before <= after) then
+  if after >= 1000 or (before >= 0 and before <= after) then
     return
   end
   local told = {}
@@ -66,37 +76,143 @@ local function tell_of_end(name, queue, before, after)
   end
 end
 
--- Give the lock to the longest waiting that still listens: the grant is sent to its process, and
--- where nobody receives it the waiter is dead and dropped. Who can't be told has to claim the lock
--- in time: a poller as it said, another by its next look, which comes within 15 s. `own` is the
--- token of the caller, who needs no message. Returns false when nobody was left to take it; what is
--- then under the lock's key is the caller's to overwrite or delete.
+-- Read the mark of a lock that was handed over and has yet to be claimed. Returns until when (ms),
+-- the lease (ms), the channel of its new holder, the record without the mark, the token and fence;
+-- nil for any other value.
+local function unclaimed(held)
+  local token, fence, til, lease, channel, record =
+    string.match(held, '^(%S+) (%d+) {"unclaimed":"(%d+) (%d+) ([^%s"]+)",(.*)$')
+  if token then
+    return tonumber(til), tonumber(lease), channel, '{' .. record, token, fence
+  end
+end
+
+-- Take the mark off the value of a lock whose holder was told of its grant. The lease is that of
+-- the grant, so this returns what is left of it in ms, from `now`: nothing, where it has ended.
+local function claim(lock, held, now)
+  local til, lease, _, record, token, fence = unclaimed(held)
+  local left = til - math.min(lease, CLAIM) + lease - now
+  if left > 0 then
+    redis.call('SET', lock, token .. ' ' .. fence .. ' ' .. record, 'PX', left)
+  end
+  return left
+end
+
+-- Return whether the process of a channel is silent, and has its waiters passed over. After a lock
+-- was taken back, one that was not heard of lately is taken to be silent as well: many processes of
+-- one host may have vanished together. `since` is when the waiter joined, as its record tells.
+local function is_silent(channel, since, now, taken_back)
+  local heard = tonumber(redis.call('ZSCORE', KEYS[5], channel) or 0)
+  if heard < 0 then
+    return true, now + heard > FORGET
+  end
+  local limit = math.max(HEARD, tonumber(string.match(channel, '^@poll:(%d+)') or 0))
+  if taken_back and now - math.max(heard, since) > limit then
+    redis.call('ZADD', KEYS[5], -now, channel)
+    return true
+  end
+  return false
+end
+
+-- Take the first waiter off the line whose process is not silent; the others keep their places.
+local function next_awake(own, now, taken_back)
+  -- Most of the time none is silent, and the first waiter is the one.
+  if not taken_back and redis.call('ZCOUNT', KEYS[5], '-inf', '(0') == 0 then
+    return redis.call('LPOP', KEYS[2])
+  end
+  local place = 0
+  while true do
+    local entry = redis.call('LINDEX', KEYS[2], place)
+    if not entry then
+      return false
+    end
+    local channel, token = string.match(entry, '^(%S+) (%S+) ')
+    local silent, forgotten
+    if channel and token ~= own then
+      local since = tonumber(string.match(entry, '"since":(%d+)}$') or 0)
+      silent, forgotten = is_silent(channel, since, now, taken_back)
+    end
+    if silent and not forgotten then
+      place = place + 1
+    else
+      redis.call('LREM', KEYS[2], 1, entry)
+      if not silent then
+        return entry
+      end
+    end
+  end
+end
+
+-- Write the lock for a waiter that has to claim it within `due` ms; returns the fence. The key
+-- outlives that time, so that whoever looks then sees whose turn it was.
+local function offer(name, token, lease, record, channel, due, now)
+  local til = math.floor(now / 1000) + due
+  record = string.format('{"unclaimed":"%.0f %.0f %s",%s', til, lease, channel, string.sub(record, 2))
+  return give(name, token, math.max(lease, due + 2000), record, now)
+end
+
+-- Give the lock to the longest waiting whose process is awake: the grant is sent to that, and where
+-- nobody receives it the waiter is dead and dropped. Whoever gets the lock has to claim it in time.
+-- `own` is the token of the caller, who needs no message; `taken_back` says that the lock was
+-- another's grant, who did not. Returns false when nobody was left to take it; what is then under
+-- the lock's key is the caller's to overwrite or delete.
 -- A list that was emptied is not touched again: in a cluster that moves the slot just then, a key
 -- that is not there is taken to be elsewhere, and the script would end half-way.
-local function hand_over(name, own)
+local function hand_over(name, own, taken_back)
   local left = redis.call('LLEN', KEYS[2])
-  local before = left > 0 and redis.call('PTTL', KEYS[1])
-  while left > 0 do
-    local entry = redis.call('LPOP', KEYS[2])
-    left = left - 1
+  if left == 0 then
+    return false
+  end
+  local before = redis.call('PTTL', KEYS[1])
+  local now = clock()
+  local now_ms = math.floor(now / 1000)
+  for i = 1, left do
+    local entry = next_awake(own, now_ms, taken_back)
+    if not entry then
+      return false
+    end
     local channel, token, lease, record = string.match(entry, '^(%S+) (%S+) (%d+) (.*)$')
     lease = tonumber(lease)
     -- Whatever another program has put there, it is no lease of none or of a hundred years.
     if token and lease > 0 and lease < 4e12 then
-      local fence, now = give(name, token, lease, record)
-      local received = token == own or tell(channel, string.format(
-        'grant %s %.0f %.0f %.0f', token, fence, lease, math.floor(now / 1000)))
-      if not received then
-        lease = tonumber(string.match(channel, '^@poll:(%d+)$')) or 16000
-        give(name, token, lease, '{"unclaimed":true,' .. string.sub(record, 2))
+      local due, received = math.min(lease, CLAIM), 1
+      if token == own then
+        give(name, token, lease, record, now)
+        due = lease
+      else
+        local fence = offer(name, token, lease, record, channel, due, now)
+        received = tell(
+          channel, string.format('grant %s %.0f %.0f %.0f %s', token, fence, lease, now_ms, name))
+        if not received then
+          due = tonumber(string.match(channel, '^@poll:(%d+)') or CLAIM_UNTOLD)
+          offer(name, token, lease, record, channel, due, now)
+        end
       end
       if received ~= 0 then
-        if left > 0 then
-          tell_of_end(name, KEYS[2], before, lease)
+        if i < left then
+          tell_of_end(name, KEYS[2], before, due)
         end
         return true
       end
     end
   end
   return false
+end
+
+-- Take the lock back from a process that has not claimed it in time, which either does not run or
+-- does not hear: all its waiters are passed over until it is heard. Returns whether it was taken
+-- back; the caller then hands it over. `held` is the lock's value, `own` the caller's token,
+-- `speaking` its channel, `now` the clock in ms.
+local function take_back(name, held, own, speaking, now)
+  local due, lease, channel, record, holder = unclaimed(held)
+  if not due or now < due or holder == own then
+    return false
+  end
+  redis.call('ZADD', KEYS[5], -now, channel)
+  redis.call('PEXPIRE', KEYS[5], 2 * FORGET)
+  -- It keeps its place, unless it is dead, or one waiter of a process that goes on without it.
+  if channel ~= speaking and tell(channel, 'look ' .. name) ~= 0 then
+    redis.call('LPUSH', KEYS[2], string.format('%s %s %.0f %s', channel, holder, lease, record))
+  end
+  return true
 end

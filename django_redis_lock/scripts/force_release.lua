@@ -1,5 +1,5 @@
 -- Take the lock from the holder that was shown, and give it to the longest waiting.
--- KEYS[1] to KEYS[4]: see common.lua; KEYS[5] the audit.
+-- KEYS[1] to KEYS[5]: see common.lua; KEYS[6] the audit.
 -- ARGV[1] name, ARGV[2] the digest of the token that must still hold it, ARGV[3] how many entries
 -- the audit keeps; the rest is the entry of this: fields, each followed by its value.
 -- Returns 1, or nil when the lock is free or held by another token.
@@ -12,7 +12,7 @@ if string.sub(redis.sha1hex(token), 1, 16) ~= ARGV[2] then
   return false
 end
 -- First of all: what can't be written into the audit is not done.
-redis.call('XADD', KEYS[5], 'MAXLEN', '~', ARGV[3], '*', unpack(ARGV, 4))
+redis.call('XADD', KEYS[6], 'MAXLEN', '~', ARGV[3], '*', unpack(ARGV, 4))
 if not hand_over(ARGV[1], '') then
   redis.call('DEL', KEYS[1])
   redis.call('ZREM', KEYS[3], ARGV[1])

@@ -1,7 +1,7 @@
 -- Shared by the scripts on several locks; prepended to each of them, after common.lua.
--- KEYS[1] to KEYS[4]: see common.lua, for the first lock; then two for each other lock: the lock,
+-- KEYS[1] to KEYS[5]: see common.lua, for the first lock; then two for each other lock: the lock,
 -- its waiters.
-local keys = {KEYS[1], KEYS[2], unpack(KEYS, 5)}
+local keys = {KEYS[1], KEYS[2], unpack(KEYS, 6)}
 
 -- Let what common.lua does be done to one of the locks from here on.
 local function turn_to(i)

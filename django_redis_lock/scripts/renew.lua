@@ -4,8 +4,7 @@
 -- and with a plus sign before it where a longer one is to be left alone.
 -- Returns for each lock its lease left in ms, -1 for one without end, -2 where the token does not
 -- hold it.
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local now = math.floor(clock() / 1000)
 local left = {}
 -- With pcall: one lock, or the index, that another program has written over is no reason to let the
 -- others go.
@@ -13,21 +12,25 @@ for i = 1, #ARGV / 3 do
   local lock, queue = KEYS[2 * i], KEYS[2 * i + 1]
   local name, token, lease = ARGV[3 * i - 2], ARGV[3 * i - 1], tonumber(ARGV[3 * i])
   local held = redis.pcall('GET', lock)
-  local ttl = redis.call('PTTL', lock)
   if type(held) ~= 'string' or string.sub(held, 1, #token + 1) ~= token .. ' ' then
     left[i] = -2
-  elseif lease == 0 or (string.sub(ARGV[3 * i], 1, 1) == '+' and (ttl < 0 or ttl > lease)) then
-    left[i] = ttl
-  elseif lease > 0 then
-    tell_of_end(name, queue, ttl, lease)
-    redis.call('PEXPIRE', lock, lease)
-    redis.pcall('ZADD', KEYS[1], now + lease, name)
-    left[i] = lease
+  elseif unclaimed(held) and claim(lock, held, now) <= 0 then
+    left[i] = -2
   else
-    redis.call('PEXPIRE', lock, 10000) -- so that something is written in any case, for replicas
-    redis.call('PERSIST', lock)
-    redis.pcall('ZADD', KEYS[1], '+inf', name)
-    left[i] = -1
+    local ttl = redis.call('PTTL', lock)
+    if lease == 0 or (string.sub(ARGV[3 * i], 1, 1) == '+' and (ttl < 0 or ttl > lease)) then
+      left[i] = ttl
+    elseif lease > 0 then
+      tell_of_end(name, queue, ttl, lease)
+      redis.call('PEXPIRE', lock, lease)
+      redis.pcall('ZADD', KEYS[1], now + lease, name)
+      left[i] = lease
+    else
+      redis.call('PEXPIRE', lock, 10000) -- so that something is written in any case, for replicas
+      redis.call('PERSIST', lock)
+      redis.pcall('ZADD', KEYS[1], '+inf', name)
+      left[i] = -1
+    end
   end
 end
 return left
