@@ -30,8 +30,14 @@ end
 local moment = clock()
 local now = math.floor(moment / 1000)
 local held = redis.call('GET', KEYS[1])
-local taken_back = held and take_back(ARGV[4], held, ARGV[1], ARGV[5], now)
-if taken_back or not held then
+local ttl, taken_back
+if held and string.match(held, '^%S+') == ARGV[1] and unclaimed(held) then
+  ttl = claim(KEYS[1], held, now)
+elseif held then
+  taken_back = take_back(ARGV[4], held, ARGV[5], now)
+end
+if taken_back or not held or (ttl and ttl <= 0) then
+  ttl = nil
   -- Or the holder let its lease run out while others wait: the first of them goes first.
   if not hand_over(ARGV[4], ARGV[1], taken_back) then
     return give(ARGV[4], ARGV[1], tonumber(ARGV[2]), ARGV[3], moment)
@@ -39,19 +45,15 @@ if taken_back or not held then
   held = redis.call('GET', KEYS[1])
 end
 
-local due, _, channel = unclaimed(held)
 local holder, fence = string.match(held, '^(%S+) (%d+) ')
-local ttl = due and due - now or redis.call('PTTL', KEYS[1])
 if holder == ARGV[1] then
-  if due then
-    ttl = tonumber(ARGV[2])
-    redis.call('SET', KEYS[1], table.concat({holder, fence, ARGV[3]}, ' '), 'PX', ttl)
+  if ttl then
     redis.call('ZADD', KEYS[3], now + ttl, ARGV[4])
-    redis.call('ZREM', KEYS[5], channel)
+    redis.call('ZREM', KEYS[5], ARGV[5]) -- it speaks, so it is not silent
   elseif ARGV[6] then
     redis.call('SET', KEYS[4], redis.call('GET', KEYS[4]) or fence)
   end
-  return string.format('%s %.0f %.0f', fence, ttl, now)
+  return string.format('%s %.0f %.0f', fence, ttl or redis.call('PTTL', KEYS[1]), now)
 end
 
 local kind = holder and 0 or 3
@@ -64,7 +66,7 @@ if ARGV[5] ~= '' then
     redis.call('PEXPIRE', KEYS[5], 2 * FORGET)
   else
     redis.call('RPUSH', KEYS[2], entry)
-    redis.call('ZREM', KEYS[5], ARGV[5]) -- it speaks, so it is not silent
+    redis.call('ZREM', KEYS[5], ARGV[5])
     kind = kind + 1
   end
   local list = string.match(ARGV[5], '^@list:(.*)$')
@@ -74,4 +76,6 @@ if ARGV[5] ~= '' then
   -- Those who wait look in several times within this time; a line that nobody looks after goes.
   redis.call('PEXPIRE', KEYS[2], 60000)
 end
+local due = unclaimed(held)
+ttl = due and due - now or redis.call('PTTL', KEYS[1])
 return string.format('0 %.0f %.0f %.0f', ttl, now, kind)

@@ -87,11 +87,14 @@ local function unclaimed(held)
   end
 end
 
--- Take the mark off the value of a lock whose holder was told of its grant. The lease is that of
--- the grant, so this returns what is left of it in ms, from `now`: nothing, where it has ended.
+-- Take the mark off the value of a lock. The lease of one that looks begins now; that of another
+-- began when it was told. Returns what is left of it in ms: nothing, where it has ended.
 local function claim(lock, held, now)
-  local til, lease, _, record, token, fence = unclaimed(held)
-  local left = til - math.min(lease, CLAIM) + lease - now
+  local til, lease, channel, record, token, fence = unclaimed(held)
+  local left = lease
+  if not string.find(channel, '^@poll:') then
+    left = math.min(lease, til - math.min(lease, CLAIM) + lease - now)
+  end
   if left > 0 then
     redis.call('SET', lock, token .. ' ' .. fence .. ' ' .. record, 'PX', left)
   end
@@ -201,11 +204,11 @@ end
 
 -- Take the lock back from a process that has not claimed it in time, which either does not run or
 -- does not hear: all its waiters are passed over until it is heard. Returns whether it was taken
--- back; the caller then hands it over. `held` is the lock's value, `own` the caller's token,
--- `speaking` its channel, `now` the clock in ms.
-local function take_back(name, held, own, speaking, now)
+-- back; the caller then hands it over. `held` is the lock's value, which is not the caller's,
+-- `speaking` the caller's channel, `now` the clock in ms.
+local function take_back(name, held, speaking, now)
   local due, lease, channel, record, holder = unclaimed(held)
-  if not due or now < due or holder == own then
+  if not due or now < due then
     return false
   end
   redis.call('ZADD', KEYS[5], -now, channel)

@@ -6,15 +6,21 @@ taken for a broken promise. It is done again and again for as long as a run last
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
+from threading import Thread
 from time import monotonic
 from typing import TYPE_CHECKING, cast
 
 import redis
 
+from django_redis_lock import lock, locks
 from example_project.embedded import EmbeddedServer
+from tests.chaos.plan import LONGEST_LEASE
 from tests.chaos.site import SteppedServer, client
 from tests.chaos.stage import Stage
 
@@ -25,6 +31,11 @@ SHORT = (0.1, 0.4)
 LONG = (1.0, 2.0)
 """Seconds; the first is borne by callers, of the second they are told."""
 BEYOND_LEASE = (0.2, 0.6)
+CROWD = 100
+DELAY = 1.5
+"""Seconds by which waiters that are stopped delay one that is not, however many they are."""
+BUSY = 1.0
+"""Seconds that a busy machine may add to it."""
 STEP = (1.0, 3.0)
 """Seconds by which a clock is set."""
 
@@ -144,6 +155,31 @@ def client_stopped(stage: Stage) -> None:
         stage.rest(lease + BEYOND_LEASE[0], lease + BEYOND_LEASE[1])
         stage.crew.resume(worker)
     stage.rest(*SHORT)
+
+
+@fault()
+def waiters_stopped(stage: Stage) -> None:
+    """SIGSTOP for a process in which a hundred wait, when their lock is about to be released."""
+    name = f"crowd-{monotonic()}"
+    held = lock(name, timeout=LONGEST_LEASE, auto_renew=True)
+    held.acquire()
+    with stage.crew.crowd(name, CROWD) as process:
+        healthy = lock(name, timeout=LONGEST_LEASE, blocking_timeout=10 * DELAY)
+        acquired: Future[float] = Future()
+        thread = Thread(target=lambda: acquired.set_result(healthy.acquire() and monotonic()))
+        thread.start()
+        stage.until(lambda: name in locks["default"].hub._watches)
+        stage.rest(*SHORT)
+        os.kill(process.pid, signal.SIGSTOP)
+        released_at = monotonic()
+        held.release()
+        at = acquired.result()
+        waited = at - released_at if at else 10 * DELAY
+        if waited > DELAY + BUSY:
+            late = f"the lock that {CROWD} waiters of a stopped process kept for {waited:.1f} s"
+            stage.recorder.note("left", keys=[late])
+        thread.join()
+        healthy.release()
 
 
 # The servers.

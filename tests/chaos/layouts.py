@@ -63,7 +63,7 @@ def independent(
 
 
 NETWORK = ("slow network", "lost replies", "cut connections", "half open", "black hole")
-CALLERS = ("client killed", "client stopped")
+CALLERS = ("client killed", "client stopped", "waiters stopped")
 SERVERS = ("server stopped", "server restarted", "server crashed", "data lost")
 CLOCK = ("clock set forward", "clock set back")
 REFUSALS = ("disk broken", "out of memory", "read only")
@@ -145,7 +145,7 @@ ALL = (
     Layout(
         "sentinel",
         sentinel,
-        ("client killed", "failover", "master killed", "master stopped"),
+        ("client killed", "waiters stopped", "failover", "master killed", "master stopped"),
         unpromised={
             "failover": TWO_MASTERS,  # the old one learns of it last
             "master killed": UNHEARD,
@@ -156,7 +156,10 @@ ALL = (
     Layout(
         "cluster",
         cluster,
-        ("client killed", "failover", "master killed", "master stopped", "resharding"),
+        (
+            *("client killed", "waiters stopped"),
+            *("failover", "master killed", "master stopped", "resharding"),
+        ),
         # A failover in good order waits for the replica, so it is no excuse.
         unpromised={"master killed": UNHEARD, "master stopped": TWO_MASTERS},
         rules_off=frozenset({"overtaken"}),

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import random
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +18,7 @@ from redis.exceptions import RedisError
 
 from django_redis_lock import Holder, locks
 from django_redis_lock.exceptions import LockError
+from tests.chaos.crowd import ready
 from tests.chaos.plan import LONGEST_LEASE
 from tests.chaos.pulse import Pulse
 from tests.chaos.site import TIMEOUT, Site
@@ -31,6 +36,25 @@ class Crew(SoakCrew):
     """The workers of a run."""
 
     program = "tests.chaos.worker"
+
+    @contextlib.contextmanager
+    def crowd(self, name: str, number: int) -> Iterator[subprocess.Popen[bytes]]:
+        """Have so many wait for a lock in a process of their own; it ends when all have had it."""
+        there = ready(self._plan, name)
+        arguments = (self._plan.dumps(), name, str(number))
+        process = self._keeper.spawn(
+            sys.executable, "-m", "tests.chaos.crowd", *arguments, cwd=Path(__file__).parents[2]
+        )
+        while not there.exists():
+            threading.Event().wait(LOOK_EVERY)
+        there.unlink()
+        try:
+            yield process
+        finally:
+            os.kill(process.pid, signal.SIGCONT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(PATIENCE)
+            self._keeper.stop(process, grace=0)
 
 
 class Stage:
