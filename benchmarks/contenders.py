@@ -221,12 +221,11 @@ class OursOnLayouts(Contender):
 
     def lock(self, name: str, lease: int = LEASE) -> Handle:
         alias, _, name = name.partition("|")
-        alias, _, wait = alias.partition("/")
-        return self.make(name, timeout=lease, using=alias, wait=wait or None)
+        return self.make(name, timeout=lease, using=alias)
 
     def in_line(self, name: str, thread: Thread, place: int) -> bool:
         alias, _, name = name.partition("|")
-        backend = self.backends[alias.partition("/")[0]]
+        backend = self.backends[alias]
         if not (inside(thread, "_perform") and inside(thread, "wait")):  # a call to the server
             return False
         return not backend.supports_queue or len(backend.waiting(name)) >= place

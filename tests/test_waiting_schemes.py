@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import redis
+from django.test import override_settings
 
 from django_redis_lock import Lock, lock, locks
 from django_redis_lock.exceptions import InvalidLockBackend
@@ -316,3 +317,34 @@ def test_a_process_that_pops_says_that_it_lives(
         waiter = stand(name, "blpop", 1)
         eventually(lambda: client.pttl(key) > 5000)
     assert waiter.waiting.outcome() is True
+
+
+@pytest.mark.parametrize("wait", ["queue", "blpop"])
+def test_waiter_that_may_not_be_told(
+    name: str, wait: str, client: redis.Redis, settings: Any
+) -> None:
+    """Whose grant could not be sent holds the lock unclaimed, and finds that at its next look."""
+    keys = ("~lock:*", "~lock-queue:*", "~lock-index", "~lock-fence", "~lock-audit")
+    client.acl_setuser(
+        "mute", enabled=True, passwords=["+secret"], keys=[], categories=["+@all"], reset=True
+    )
+    client.execute_command("ACL", "SETUSER", "mute", *keys, "-publish")
+    mute = {"LOCATION": server_url().replace("//", "//mute:secret@")}
+    waiter = lock(name, timeout=60, wait=wait)
+    with override_settings(LOCKS={**settings.LOCKS, "mute": mute}):
+        held = lock(name, timeout=60, using="mute")
+        held.acquire()
+        waiting = Background(waiter.acquire)
+        eventually(lambda: waiters(name) == 1)
+        held.release()
+        assert 0 < locks["default"].holder(name).ttl <= 16
+        hub = locks["default"].hub_for(wait)
+        if wait == "queue":  # news make it look, which else it does within 15 s
+            client.publish(hub.channel, f"look {name}")
+        else:
+            client.rpush(hub.list_key, f"look {name}")
+        assert waiting.outcome() is True
+        assert 16 < locks["default"].holder(name).ttl <= 60
+        waiter.release()
+        assert not client.exists(f"lock:{name}")
+    client.acl_deluser("mute")

@@ -21,8 +21,7 @@ BASE = "queue"
 LAYOUTS = {
     BASE: "one server",
     "blpop": 'one server, WAIT "blpop"',
-    "queue/poll": 'one server, wait="poll"',
-    "poll": 'one server, WAIT "poll": no scripts',
+    "poll": 'one server, WAIT "poll"',
     "sentinel": "Sentinel",
     "replicas": "Sentinel, REPLICAS 1",
     "cluster": "Cluster, 3 masters",
@@ -30,8 +29,7 @@ LAYOUTS = {
     "redlock5": "redlock, 5 servers",
     "getset": "getset, one server",
 }
-"""The title of each row by its alias in LOCKS, and after a slash how its waiters wait if otherwise
-than the alias says."""
+"""The title of each row by its alias in LOCKS."""
 
 BACKENDS = "django_redis_lock.backends"
 REDIS = f"{BACKENDS}.redis.RedisLockBackend"

@@ -30,7 +30,6 @@ from django_redis_lock.renewal import renewer
 from django_redis_lock.schemes import Hubs
 from django_redis_lock.steps import Call
 from django_redis_lock.timing import check_timeout
-from django_redis_lock.transacting import AsyncTransactingClient, TransactingClient
 from django_redis_lock.waiting import WAITING_SCHEMES, Hub
 
 REPLICA_TIMEOUT = 1.0
@@ -70,13 +69,8 @@ class RedisLockBackend(BaseLockBackend):
             )
         polling = poll_options(self.alias, options)
         self.replicas = check_replicas(self.alias, options)
-        if wait == "poll" and self.replicas is not None:
-            raise InvalidLockBackend(
-                f"LOCKS[{self.alias!r}]['OPTIONS'] has REPLICAS with WAIT 'poll', which works "
-                f"without scripts and can't wait for replicas; choose another WAIT."
-            )
-        # Both take a script that does it all, and no word from replicas.
-        self.supports_many = wait != "poll" and self.replicas is None
+        # The scripts that take and release several locks do not wait for replicas.
+        self.supports_many = self.replicas is None
         self._connect(polling)
 
     def _connect(self, polling: Polling) -> None:
@@ -155,14 +149,12 @@ class RedisLockBackend(BaseLockBackend):
     @made_once
     def _client(self) -> BlockingClient:
         self._patience(self.pool)
-        kind = TransactingClient if self.wait == "poll" else BlockingClient
-        return kind(self.pool)
+        return BlockingClient(self.pool)
 
     @made_once
     def _async_client(self) -> AsyncClient:
         timeout = self._patience(self.pool)
-        kind = AsyncTransactingClient if self.wait == "poll" else AsyncClient
-        return kind(lambda: asyncio_connection(self.pool), timeout, master_of(self.pool))
+        return AsyncClient(lambda: asyncio_connection(self.pool), timeout, master_of(self.pool))
 
     def call(self, call: Call) -> Any:
         """Carry out one call. Raises ``LockUnavailable``."""

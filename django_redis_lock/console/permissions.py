@@ -40,7 +40,6 @@ _REMOVERS = {"+lrem", "+lpop", "+del"}
 _EXPECTED = (
     "No matching script",  # of EVALSHA, and so it is allowed
     "greater than 0-0",  # of XADD, likewise
-    "EXEC without MULTI",  # which was refused, and is named for it
     "READONLY",  # what a replica says is told by another examination
     "read only",
 )
@@ -81,13 +80,9 @@ class _Trial:
         of_index, of_fence, of_audit = (
             f"~{prefix}-{kind}{of_shards}" for kind in ("index", "fence", "audit")
         )
-        if self._wait == "poll":
-            yield "PEXPIREAT", of_lock, (lock, 1)
-            yield "ZREMRANGEBYSCORE", of_index, (index, 1, 0)
-        else:
-            yield "EVAL", "", ("return 1", 0)
-            yield "EVALSHA", "", ("0" * 40, 0)  # there is no such script
-            yield "EXISTS", of_lock, (lock,)
+        yield "EVAL", "", ("return 1", 0)
+        yield "EVALSHA", "", ("0" * 40, 0)  # there is no such script
+        yield "EXISTS", of_lock, (lock,)
         if database := self._pool.connection_kwargs.get("db"):
             yield "SELECT", "", (database,)
         if packing.shard:
@@ -130,10 +125,6 @@ class _Trial:
             yield subscribe, f"&{prefix}-grant:*", (self._channel("doctor"),)
         elif self._wait == "blpop":
             yield "BLPOP", f"~{prefix}-grant:*", (f"{prefix}-grant:doctor", 0.01)
-        else:
-            yield "WATCH", f"~{prefix}:*", (f"{prefix}:doctor",)
-            for command in ("UNWATCH", "MULTI", "EXEC"):
-                yield command, "", ()
 
     def _lacks(self, attempt: Try) -> str:
         command, pattern, arguments = attempt

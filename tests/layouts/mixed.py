@@ -8,20 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from django_redis_lock.backends.base import BaseLockBackend
+from django_redis_lock.waiting import WAITING_SCHEMES
 from tests.tools import Child, eventually
 
-KINDS = ("queue", "blpop", "poll", "bare")
-"""The waiting schemes of workers; ``bare`` polls without scripts."""
+KINDS = WAITING_SCHEMES
+"""How workers wait."""
 WORKER = """
     import json, random
     from django.test import override_settings
     settings, name, kind, path = json.loads(sys.argv[1]), *sys.argv[2:]
     override_settings(LOCKS=settings).enable()
-    using, wait = ("bare", None) if kind == "bare" else ("default", kind)
     say("ready")
     with open(path, "a") as log:
         while True:
-            held = lock(name, timeout=3, wait=wait, using=using)
+            held = lock(name, timeout=3, wait=kind)
             held.acquire()
             hold = {"began": time.monotonic(), "fence": held.fence}
             time.sleep(random.uniform(0, 0.004))

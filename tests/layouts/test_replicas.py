@@ -57,6 +57,7 @@ def pair(servers: Pair) -> Iterator[Pair]:
             "default": {**entry, "OPTIONS": {**options, "REPLICA_TIMEOUT": 4}},
             "hasty": {**entry, "OPTIONS": options},
             "plain": entry,
+            "poll": {**entry, "OPTIONS": {**options, "REPLICA_TIMEOUT": 4, "WAIT": "poll"}},
         }
     ):
         yield servers
@@ -69,6 +70,13 @@ class TestReplicas(LockContract):
     """The contract where each lock waits for a replica."""
 
     using = "default"
+
+
+@pytest.mark.usefixtures("pair")
+class TestReplicasAndPolling(LockContract):
+    """The same where waiters look, and find a lock that was written for them."""
+
+    using = "poll"
 
 
 def replica_knows(pair: Pair, name: str) -> bytes:

@@ -1,4 +1,4 @@
-"""The contract under each waiting scheme, with scripts and without."""
+"""The contract under each waiting scheme, and processes of all of them on one lock."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import redis
 from django.test import override_settings
 
-from django_redis_lock import Lock, lock, locks
+from django_redis_lock import lock, locks
 from example_project.embedded import EmbeddedServer
 from tests.contract import LockContract
 from tests.layouts.mixed import KINDS, Crew
@@ -28,7 +28,7 @@ def entry(wait: str, **options: Any) -> dict[str, Any]:
 def schemes(server: EmbeddedServer) -> Iterator[None]:
     """An alias for each scheme."""
     with override_settings(
-        LOCKS={"blpop": entry("blpop"), "scripted": entry("queue", POLL_INTERVAL=0.05)}
+        LOCKS={"blpop": entry("blpop"), "poll": entry("poll", POLL_INTERVAL=0.05)}
     ):
         yield
 
@@ -41,48 +41,16 @@ class TestBlpop(LockContract):
 
 
 @pytest.mark.usefixtures("schemes")
-class TestPollWithScripts(LockContract):
-    """Waiters that look, chosen for each lock, on a backend that runs scripts."""
+class TestPoll(LockContract):
+    """Waiters that look."""
 
-    using = "scripted"
-
-    def lock(self, name: str, *args: Any, **kwargs: Any) -> Lock:
-        """Return a handle whose waiters look."""
-        return lock(name, *args, using=self.using, wait="poll", **kwargs)
-
-
-@pytest.fixture(scope="module")
-def bare_server() -> Iterator[EmbeddedServer]:
-    """A server that knows no scripts and no pub/sub."""
-    forbidden = ("EVAL", "EVALSHA", "SCRIPT", "SUBSCRIBE", "PSUBSCRIBE", "PUBLISH", "PUBSUB")
-    with EmbeddedServer(
-        *(part for command in forbidden for part in ("--rename-command", command, ""))
-    ) as server:
-        yield server
-
-
-class TestPollWithoutScripts(LockContract):
-    """A server that knows neither scripts nor pub/sub."""
-
-    using = "bare"
-
-    @pytest.fixture(autouse=True)
-    def _aliases(self, bare_server: EmbeddedServer) -> Iterator[None]:
-        with redis.Redis.from_url(bare_server.url()) as client:
-            client.flushall()
-        bare = entry("poll", POLL_INTERVAL=0.05) | {"LOCATION": bare_server.url()}
-        with override_settings(LOCKS={"bare": bare}):
-            yield
-            locks.reset()
+    using = "poll"
 
 
 @pytest.mark.timeout(300)
 def test_all_schemes_on_one_lock(server: EmbeddedServer, name: str, tmp_path: Path) -> None:
     """Processes of each scheme take turns fairly, through the deaths of waiters and of holders."""
-    settings = {
-        "default": entry("queue", POLL_INTERVAL=0.05),
-        "bare": entry("poll", POLL_INTERVAL=0.05),
-    }
+    settings = {"default": entry("queue", POLL_INTERVAL=0.05)}
     with override_settings(LOCKS=settings), Crew(name, settings, tmp_path) as crew:
         crew.hire(*KINDS, *KINDS)
         crew.all_go_on()
