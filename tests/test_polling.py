@@ -62,7 +62,9 @@ def test_the_waiters_of_a_lock_share_their_looks(
         line = [
             Background(lambda: backend.lock(name).acquire(blocking_timeout=60)) for _ in range(20)
         ]
-        eventually(lambda: backend.looks > 20)  # each has looked for itself
+        eventually(lambda: backend.hub._watches[name].members == 20)
+        before = backend.looks
+        eventually(lambda: backend.looks >= before + 20)  # each has looked for itself
         began, before = time.monotonic(), backend.looks
         eventually(lambda: backend.looks >= before + 20)
         # Twenty looks of one take ten times 0.005 s at the least, of twenty next to nothing.

@@ -62,7 +62,7 @@ class _Trial:
         """Return the words of an ACL rule that the user lacks."""
         missing: dict[str, None] = {}
         for attempt in self._attempts():
-            if attempt[0] == "RPUSH" and missing.keys() >= _REMOVERS:
+            if attempt[0] in {"RPUSH", "LPUSH"} and missing.keys() >= _REMOVERS:
                 continue  # what it adds could not be removed
             if lacking := self._lacks(attempt):
                 missing[lacking] = None
@@ -76,9 +76,10 @@ class _Trial:
         lock, of_lock = packing.lock_prefix + nobody, f"~{prefix}:*"
         queue, of_queue = packing.queue_prefix + nobody, f"~{prefix}-queue:*"
         index, fence, audit = packing.index_key, packing.fence_key, packing.audit_key
+        heard = packing.heard_key
         of_shards = ":*" if packing.shard else ""
-        of_index, of_fence, of_audit = (
-            f"~{prefix}-{kind}{of_shards}" for kind in ("index", "fence", "audit")
+        of_index, of_fence, of_audit, of_heard = (
+            f"~{prefix}-{kind}{of_shards}" for kind in ("index", "fence", "audit", "heard")
         )
         yield "EVAL", "", ("return 1", 0)
         yield "EVALSHA", "", ("0" * 40, 0)  # there is no such script
@@ -100,11 +101,13 @@ class _Trial:
         yield "LRANGE", of_queue, (queue, 0, -1)
         yield "LPOS", of_queue, (queue, "doctor")
         yield "RPUSH", of_queue, (queue, "doctor")
-        for command, *arguments in (("LREM", 0, "doctor"), ("LPOP",), ("DEL",)):
+        yield "LPUSH", of_queue, (queue, "doctor")
+        for command, *arguments in (("LREM", 0, "doctor"), ("LPOP", 2), ("DEL",)):
             yield command, of_queue, (queue, *arguments)  # whichever is allowed removes it
         yield "ZADD", of_index, (index, "XX", 0, nobody)
         yield "ZREM", of_index, (index, nobody)
         yield "ZRANGEBYSCORE", of_index, (index, 1, 0)
+        yield "ZREM", of_heard, (heard, nobody)
         yield "GET", of_fence, (fence,)
         yield "SET", of_fence, (fence, 0, "NX", "PX", 1)  # there is one, or there soon is none
         yield "XADD", of_audit, (audit, "0-0", "event", "doctor")  # an id that no entry can have

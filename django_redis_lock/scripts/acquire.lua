@@ -49,7 +49,7 @@ local holder, fence = string.match(held, '^(%S+) (%d+) ')
 if holder == ARGV[1] then
   if ttl then
     redis.call('ZADD', KEYS[3], now + ttl, ARGV[4])
-    redis.call('ZREM', KEYS[5], ARGV[5]) -- it speaks, so it is not silent
+    redis.pcall('ZREM', KEYS[5], ARGV[5]) -- it speaks, so it is not silent
   elseif ARGV[6] then
     redis.call('SET', KEYS[4], redis.call('GET', KEYS[4]) or fence)
   end
@@ -61,12 +61,14 @@ if ARGV[5] ~= '' then
   local entry = table.concat({ARGV[5], ARGV[1], ARGV[2], ARGV[3]}, ' ')
   if redis.call('LPOS', KEYS[2], entry) then
     kind = kind + 2
-    redis.call('ZADD', KEYS[5], now, ARGV[5])
-    redis.call('ZREMRANGEBYSCORE', KEYS[5], '(0', now - FORGET)
-    redis.call('PEXPIRE', KEYS[5], 2 * FORGET)
+    note(ARGV[5], now)
+    local gone = redis.pcall('ZRANGEBYSCORE', KEYS[5], '(0', now - FORGET, 'LIMIT', 0, 32)
+    if #gone > 0 then
+      redis.call('ZREM', KEYS[5], unpack(gone))
+    end
   else
     redis.call('RPUSH', KEYS[2], entry)
-    redis.call('ZREM', KEYS[5], ARGV[5])
+    redis.pcall('ZREM', KEYS[5], ARGV[5])
     kind = kind + 1
   end
   local list = string.match(ARGV[5], '^@list:(.*)$')

@@ -101,39 +101,59 @@ local function claim(lock, held, now)
   return left
 end
 
--- Return whether the process of a channel is silent, and has its waiters passed over. After a lock
--- was taken back, one that was not heard of lately is taken to be silent as well: many processes of
--- one host may have vanished together. `since` is when the waiter joined, as its record tells.
-local function is_silent(channel, since, now, taken_back)
-  local heard = tonumber(redis.call('ZSCORE', KEYS[5], channel) or 0)
-  if heard < 0 then
-    return true, now + heard > FORGET
+-- Note when a process was heard, or with a minus sign from when on it is silent. With pcall, here and
+-- below: what another program has put under this key is no reason to give no lock.
+local function note(channel, at)
+  redis.pcall('ZADD', KEYS[5], at, channel)
+  redis.pcall('PEXPIRE', KEYS[5], 2 * FORGET)
+end
+
+-- Read what was noted of the processes that are silent, or of all; nil if there is nothing.
+local function read_heard(all)
+  local found = redis.pcall('ZRANGEBYSCORE', KEYS[5], '-inf', all and '+inf' or '(0', 'WITHSCORES')
+  if #found == 0 and not all then
+    return nil
   end
+  local heard = {}
+  for i = 1, #found, 2 do
+    heard[found[i]] = tonumber(found[i + 1])
+  end
+  return heard
+end
+
+-- Return whether the process of a waiter is silent, and whether it has been for so long that the
+-- waiter is forgotten. After a lock was taken back, a process that was not heard of lately is taken
+-- to be silent as well: many processes of one host may have vanished together.
+local function is_silent(entry, channel, heard, now, taken_back)
+  local at = heard[channel] or 0
+  if at < 0 then
+    return true, now + at > FORGET
+  end
+  local since = tonumber(string.match(entry, '"since":(%d+)}$') or 0)
   local limit = math.max(HEARD, tonumber(string.match(channel, '^@poll:(%d+)') or 0))
-  if taken_back and now - math.max(heard, since) > limit then
-    redis.call('ZADD', KEYS[5], -now, channel)
-    return true
+  if taken_back and now - math.max(at, since) > limit then
+    heard[channel] = -now
+    note(channel, -now)
+    return true, false
   end
-  return false
+  return false, false
 end
 
 -- Take the first waiter off the line whose process is not silent; the others keep their places.
-local function next_awake(own, now, taken_back)
-  -- Most of the time none is silent, and the first waiter is the one.
-  if not taken_back and redis.call('ZCOUNT', KEYS[5], '-inf', '(0') == 0 then
+local function next_awake(own, heard, now, taken_back)
+  if not heard then
     return redis.call('LPOP', KEYS[2])
   end
   local place = 0
   while true do
-    local entry = redis.call('LINDEX', KEYS[2], place)
+    local entry = redis.call('LRANGE', KEYS[2], place, place)[1]
     if not entry then
       return false
     end
     local channel, token = string.match(entry, '^(%S+) (%S+) ')
-    local silent, forgotten
+    local silent, forgotten = false, false
     if channel and token ~= own then
-      local since = tonumber(string.match(entry, '"since":(%d+)}$') or 0)
-      silent, forgotten = is_silent(channel, since, now, taken_back)
+      silent, forgotten = is_silent(entry, channel, heard, now, taken_back)
     end
     if silent and not forgotten then
       place = place + 1
@@ -169,8 +189,9 @@ local function hand_over(name, own, taken_back)
   local before = redis.call('PTTL', KEYS[1])
   local now = clock()
   local now_ms = math.floor(now / 1000)
+  local heard = read_heard(taken_back) -- most of the time none is silent
   for i = 1, left do
-    local entry = next_awake(own, now_ms, taken_back)
+    local entry = next_awake(own, heard, now_ms, taken_back)
     if not entry then
       return false
     end
@@ -211,8 +232,7 @@ local function take_back(name, held, speaking, now)
   if not due or now < due then
     return false
   end
-  redis.call('ZADD', KEYS[5], -now, channel)
-  redis.call('PEXPIRE', KEYS[5], 2 * FORGET)
+  note(channel, -now)
   -- It keeps its place, unless it is dead, or one waiter of a process that goes on without it.
   if channel ~= speaking and tell(channel, 'look ' .. name) ~= 0 then
     redis.call('LPUSH', KEYS[2], string.format('%s %s %.0f %s', channel, holder, lease, record))

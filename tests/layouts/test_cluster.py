@@ -91,6 +91,8 @@ def test_keys_of_a_lock_share_a_slot(cluster: Cluster, name: str) -> None:
         waiting = Background(lock(name).acquire)
         eventually(lambda: waiters(name) == 1)
         found = set()
+        with client(cluster.master_of(slot_of(name))) as one:
+            eventually(lambda: one.exists(f"lock-heard:{{{TAGS[shard_of(name)]}}}"))
         for server in cluster.masters():
             with client(server) as one:
                 keys = one.keys("*")
@@ -102,6 +104,7 @@ def test_keys_of_a_lock_share_a_slot(cluster: Cluster, name: str) -> None:
         f"lock-queue:{tag}:{name}",
         f"lock-index:{tag}",
         f"lock-fence:{tag}",
+        f"lock-heard:{tag}",
         f"lock-audit:{tag}",
     }
     assert waiting.outcome() is True
