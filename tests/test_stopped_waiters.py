@@ -297,7 +297,7 @@ def test_numbers_are_the_same_in_lua_and_in_python() -> None:
     source = scripts.ACQUIRE.source
     numbers = {
         key: int(value) / 1000
-        for key, value in re.findall(r"^local ([A-Z_]+) = (\d+)", source, re.MULTILINE)
+        for key, value in re.findall(r"^ *local ([A-Z_]+) = (\d+)", source, re.MULTILINE)
     }
     assert numbers["CLAIM"] == CLAIM
     assert LOOK_EVERY < numbers["HEARD"] < CLAIM < DELAY

@@ -27,19 +27,20 @@ if redis.call('EXISTS', KEYS[1], KEYS[2]) == 0 then
   return fence
 end
 
+local line = contended()
 local moment = clock()
 local now = math.floor(moment / 1000)
 local held = redis.call('GET', KEYS[1])
 local ttl, taken_back
-if held and string.match(held, '^%S+') == ARGV[1] and unclaimed(held) then
-  ttl = claim(KEYS[1], held, now)
+if held and string.match(held, '^%S+') == ARGV[1] and line.unclaimed(held) then
+  ttl = line.claim(KEYS[1], held, now)
 elseif held then
-  taken_back = take_back(ARGV[4], held, ARGV[5], now)
+  taken_back = line.take_back(ARGV[4], held, ARGV[5], now)
 end
 if taken_back or not held or (ttl and ttl <= 0) then
   ttl = nil
   -- Or the holder let its lease run out while others wait: the first of them goes first.
-  if not hand_over(ARGV[4], ARGV[1], taken_back) then
+  if not line.hand_over(ARGV[4], ARGV[1], taken_back) then
     return give(ARGV[4], ARGV[1], tonumber(ARGV[2]), ARGV[3], moment)
   end
   held = redis.call('GET', KEYS[1])
@@ -61,11 +62,7 @@ if ARGV[5] ~= '' then
   local entry = table.concat({ARGV[5], ARGV[1], ARGV[2], ARGV[3]}, ' ')
   if redis.call('LPOS', KEYS[2], entry) then
     kind = kind + 2
-    note(ARGV[5], now)
-    local gone = redis.pcall('ZRANGEBYSCORE', KEYS[5], '(0', now - FORGET, 'LIMIT', 0, 32)
-    if #gone > 0 then
-      redis.call('ZREM', KEYS[5], unpack(gone))
-    end
+    line.hear(ARGV[5], now)
   else
     redis.call('RPUSH', KEYS[2], entry)
     redis.pcall('ZREM', KEYS[5], ARGV[5])
@@ -78,6 +75,6 @@ if ARGV[5] ~= '' then
   -- Those who wait look in several times within this time; a line that nobody looks after goes.
   redis.call('PEXPIRE', KEYS[2], 60000)
 end
-local due = unclaimed(held)
+local due = line.unclaimed(held)
 ttl = due and due - now or redis.call('PTTL', KEYS[1])
 return string.format('0 %.0f %.0f %.0f', ttl, now, kind)

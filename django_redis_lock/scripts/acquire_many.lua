@@ -10,10 +10,10 @@ for i = 1, #ARGV / 4 do
   local token, name = ARGV[4 * i - 3], ARGV[4 * i]
   local held = redis.call('GET', KEYS[1])
   local taken_back = held and not holds(token)
-    and take_back(name, held, '', math.floor(clock() / 1000))
+    and line.take_back(name, held, '', math.floor(clock() / 1000))
   -- As acquire.lua does: who waits for a lock that came free goes first.
   local gone = taken_back or not held
-  if (not gone or hand_over(name, '', taken_back)) and not holds(token) then
+  if (not gone or line.hand_over(name, '', taken_back)) and not holds(token) then
     busy = busy or i
   end
 end

@@ -6,4 +6,8 @@ local held = redis.call('GET', KEYS[1])
 if not held or string.sub(held, 1, #ARGV[1] + 1) ~= ARGV[1] .. ' ' then
   return 0
 end
-return (not unclaimed(held) or claim(KEYS[1], held, math.floor(clock() / 1000)) > 0) and 1 or 0
+local line = contended()
+if line.unclaimed(held) and line.claim(KEYS[1], held, math.floor(clock() / 1000)) <= 0 then
+  return 0
+end
+return 1

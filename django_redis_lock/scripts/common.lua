@@ -12,11 +12,6 @@
 -- The record of a lock that was handed over and has yet to be claimed begins with
 -- {"unclaimed":"until lease channel", where until is when the claim is due by the server's clock.
 
-local CLAIM = 1200 -- ms to claim a lock in, for a process that was told of its grant
-local CLAIM_UNTOLD = 2000 -- for one that could not be told: it looks in this time
-local HEARD = 1150 -- ms for which a process that was heard counts as awake; see waiting.LOOK_EVERY
-local FORGET = 60000 -- ms after which the waiters of a silent process lose their places
-
 -- Return the server's clock in microseconds.
 local function clock()
   local time = redis.call('TIME')
@@ -24,218 +19,247 @@ local function clock()
 end
 
 -- Write the lock for `token` with a lease of `lease` ms from `now`, the clock.
--- Returns the fence: the clock, or one more than the last fence where the clock has not passed that.
+-- Returns the fence: the clock, or one more than the last fence where the clock has not passed it.
 local function give(name, token, lease, record, now)
-  local fence = now
-  local last = tonumber(redis.call('GET', KEYS[4]))
+  local fence, written = now, string.format('%.0f', now)
+  local last = tonumber(redis.call('SET', KEYS[4], written, 'GET') or '')
   -- Beyond 2^53 there are no whole numbers: whatever is there then, we did not write it.
   if last and last >= now and last < 9007199254740992 then
     fence = last + 1
+    written = string.format('%.0f', fence)
+    redis.call('SET', KEYS[4], written)
   end
-  local written = string.format('%.0f', fence)
-  redis.call('SET', KEYS[4], written)
   redis.call('SET', KEYS[1], token .. ' ' .. written .. ' ' .. record, 'PX', lease)
   redis.call('ZADD', KEYS[3], math.floor(now / 1000) + lease, name)
   return fence
 end
 
--- Send a message to a process that waits. Returns how many received it, false where it can't be
--- told: it looks by itself, or this user may not reach its channel or list.
-local function tell(channel, message)
-  local kind, rest = string.match(channel, '^@(%l+):(.*)$')
-  if kind == 'poll' then
-    return false
-  elseif kind == 'list' then
-    local alive = redis.pcall('EXISTS', rest .. ':alive')
-    if alive == 1 then
-      redis.call('RPUSH', rest, message)
-      redis.call('PEXPIRE', rest, 60000)
-    end
-    return type(alive) == 'number' and alive
-  end
-  -- In a cluster it has the shard's hash tag where the server knows sharded channels; who receives
-  -- it is counted on this server alone.
-  local sharded = string.find(channel, '-grant:{%d+}:[^:]*$')
-  local receivers = redis.pcall(sharded and 'SPUBLISH' or 'PUBLISH', channel, message)
-  return type(receivers) == 'number' and receivers
-end
+-- What concerns locks that somebody waits for. It stands in a function, for making those within
+-- takes time, which a lock that nobody waits for does not need.
+local function contended()
+  -- Milliseconds:
+  local CLAIM = 1200 -- to claim a lock in, for a process that was told of its grant
+  local CLAIM_UNTOLD = 2000 -- for one that could not be told: it looks in this time
+  local HEARD = 1150 -- for which a process that was heard is awake; see waiting.LOOK_EVERY
+  local FORGET = 60000 -- after which the waiters of a silent process lose their places
 
--- Tell whoever waits that the lock's lease ends sooner than it did. They look at its end by
--- themselves, and at least every second, so a lease that ends later is no news to them.
-local function tell_of_end(name, queue, before, after)
-  if after >= 1000 or (before >= 0 and before <= after) then
-    return
-  end
-  local told = {}
-  for _, entry in ipairs(redis.pcall('LRANGE', queue, 0, -1)) do -- an error has no items
-    local channel = string.match(entry, '^%S+')
-    if channel and not told[channel] then
-      told[channel] = true
-      tell(channel, 'look ' .. name)
-    end
-  end
-end
-
--- Read the mark of a lock that was handed over and has yet to be claimed. Returns until when (ms),
--- the lease (ms), the channel of its new holder, the record without the mark, the token and fence;
--- nil for any other value.
-local function unclaimed(held)
-  local token, fence, til, lease, channel, record =
-    string.match(held, '^(%S+) (%d+) {"unclaimed":"(%d+) (%d+) ([^%s"]+)",(.*)$')
-  if token then
-    return tonumber(til), tonumber(lease), channel, '{' .. record, token, fence
-  end
-end
-
--- Take the mark off the value of a lock. The lease of one that looks begins now; that of another
--- began when it was told. Returns what is left of it in ms: nothing, where it has ended.
-local function claim(lock, held, now)
-  local til, lease, channel, record, token, fence = unclaimed(held)
-  local left = lease
-  if not string.find(channel, '^@poll:') then
-    left = math.min(lease, til - math.min(lease, CLAIM) + lease - now)
-  end
-  if left > 0 then
-    redis.call('SET', lock, token .. ' ' .. fence .. ' ' .. record, 'PX', left)
-  end
-  return left
-end
-
--- Note when a process was heard, or with a minus sign from when on it is silent. With pcall, here and
--- below: what another program has put under this key is no reason to give no lock.
-local function note(channel, at)
-  redis.pcall('ZADD', KEYS[5], at, channel)
-  redis.pcall('PEXPIRE', KEYS[5], 2 * FORGET)
-end
-
--- Read what was noted of the processes that are silent, or of all; nil if there is nothing.
-local function read_heard(all)
-  local found = redis.pcall('ZRANGEBYSCORE', KEYS[5], '-inf', all and '+inf' or '(0', 'WITHSCORES')
-  if #found == 0 and not all then
-    return nil
-  end
-  local heard = {}
-  for i = 1, #found, 2 do
-    heard[found[i]] = tonumber(found[i + 1])
-  end
-  return heard
-end
-
--- Return whether the process of a waiter is silent, and whether it has been for so long that the
--- waiter is forgotten. After a lock was taken back, a process that was not heard of lately is taken
--- to be silent as well: many processes of one host may have vanished together.
-local function is_silent(entry, channel, heard, now, taken_back)
-  local at = heard[channel] or 0
-  if at < 0 then
-    return true, now + at > FORGET
-  end
-  local since = tonumber(string.match(entry, '"since":(%d+)}$') or 0)
-  local limit = math.max(HEARD, tonumber(string.match(channel, '^@poll:(%d+)') or 0))
-  if taken_back and now - math.max(at, since) > limit then
-    heard[channel] = -now
-    note(channel, -now)
-    return true, false
-  end
-  return false, false
-end
-
--- Take the first waiter off the line whose process is not silent; the others keep their places.
-local function next_awake(own, heard, now, taken_back)
-  if not heard then
-    return redis.call('LPOP', KEYS[2])
-  end
-  local place = 0
-  while true do
-    local entry = redis.call('LRANGE', KEYS[2], place, place)[1]
-    if not entry then
+  -- Send a message to a process that waits. Returns how many received it, false where it can't be
+  -- told: it looks by itself, or this user may not reach its channel or list.
+  local function tell(channel, message)
+    local kind, rest = string.match(channel, '^@(%l+):(.*)$')
+    if kind == 'poll' then
       return false
+    elseif kind == 'list' then
+      local alive = redis.pcall('EXISTS', rest .. ':alive')
+      if alive == 1 then
+        redis.call('RPUSH', rest, message)
+        redis.call('PEXPIRE', rest, 60000)
+      end
+      return type(alive) == 'number' and alive
     end
-    local channel, token = string.match(entry, '^(%S+) (%S+) ')
-    local silent, forgotten = false, false
-    if channel and token ~= own then
-      silent, forgotten = is_silent(entry, channel, heard, now, taken_back)
+    -- In a cluster it has the shard's hash tag where the server knows sharded channels; who
+    -- receives it is counted on this server alone.
+    local sharded = string.find(channel, '-grant:{%d+}:[^:]*$')
+    local receivers = redis.pcall(sharded and 'SPUBLISH' or 'PUBLISH', channel, message)
+    return type(receivers) == 'number' and receivers
+  end
+
+  -- Tell whoever waits that the lock's lease ends sooner than it did. They look at its end by
+  -- themselves, and at least every second, so a lease that ends later is no news to them.
+  local function tell_of_end(name, queue, before, after)
+    if after >= 1000 or (before >= 0 and before <= after) then
+      return
     end
-    if silent and not forgotten then
-      place = place + 1
-    else
-      redis.call('LREM', KEYS[2], 1, entry)
-      if not silent then
-        return entry
+    local told = {}
+    for _, entry in ipairs(redis.pcall('LRANGE', queue, 0, -1)) do -- an error has no items
+      local channel = string.match(entry, '^%S+')
+      if channel and not told[channel] then
+        told[channel] = true
+        tell(channel, 'look ' .. name)
       end
     end
   end
-end
 
--- Write the lock for a waiter that has to claim it within `due` ms; returns the fence. The key
--- outlives that time, so that whoever looks then sees whose turn it was.
-local function offer(name, token, lease, record, channel, due, now)
-  local til = math.floor(now / 1000) + due
-  record = string.format('{"unclaimed":"%.0f %.0f %s",%s', til, lease, channel, string.sub(record, 2))
-  return give(name, token, math.max(lease, due + 2000), record, now)
-end
-
--- Give the lock to the longest waiting whose process is awake: the grant is sent to that, and where
--- nobody receives it the waiter is dead and dropped. Whoever gets the lock has to claim it in time.
--- `own` is the token of the caller, who needs no message; `taken_back` says that the lock was
--- another's grant, who did not. Returns false when nobody was left to take it; what is then under
--- the lock's key is the caller's to overwrite or delete.
--- A list that was emptied is not touched again: in a cluster that moves the slot just then, a key
--- that is not there is taken to be elsewhere, and the script would end half-way.
-local function hand_over(name, own, taken_back)
-  local left = redis.call('LLEN', KEYS[2])
-  if left == 0 then
-    return false
-  end
-  local before = redis.call('PTTL', KEYS[1])
-  local now = clock()
-  local now_ms = math.floor(now / 1000)
-  local heard = read_heard(taken_back) -- most of the time none is silent
-  for i = 1, left do
-    local entry = next_awake(own, heard, now_ms, taken_back)
-    if not entry then
-      return false
+  -- Read the mark of a lock that was handed over and has yet to be claimed. Returns until when
+  -- (ms), the lease (ms), the channel of its new holder, the record without the mark, the token and
+  -- the fence; nil for any other value.
+  local function unclaimed(held)
+    local token, fence, til, lease, channel, record =
+      string.match(held, '^(%S+) (%d+) {"unclaimed":"(%d+) (%d+) ([^%s"]+)",(.*)$')
+    if token then
+      return tonumber(til), tonumber(lease), channel, '{' .. record, token, fence
     end
-    local channel, token, lease, record = string.match(entry, '^(%S+) (%S+) (%d+) (.*)$')
-    lease = tonumber(lease)
-    -- Whatever another program has put there, it is no lease of none or of a hundred years.
-    if token and lease > 0 and lease < 4e12 then
-      local due, received = math.min(lease, CLAIM), 1
-      if token == own then
-        give(name, token, lease, record, now)
-        due = lease
+  end
+
+  -- Take the mark off the value of a lock. The lease of one that looks begins now; that of another
+  -- began when it was told. Returns what is left of it in ms: nothing, where it has ended.
+  local function claim(lock, held, now)
+    local til, lease, channel, record, token, fence = unclaimed(held)
+    local left = lease
+    if not string.find(channel, '^@poll:') then
+      left = math.min(lease, til - math.min(lease, CLAIM) + lease - now)
+    end
+    if left > 0 then
+      redis.call('SET', lock, token .. ' ' .. fence .. ' ' .. record, 'PX', left)
+    end
+    return left
+  end
+
+  -- Note when a process was heard, or with a minus sign from when on it is silent. With pcall, here
+  -- and below: what another program has put under this key is no reason to give no lock.
+  local function note(channel, at)
+    redis.pcall('ZADD', KEYS[5], at, channel)
+    redis.pcall('PEXPIRE', KEYS[5], 2 * FORGET)
+  end
+
+  -- Note that a process was heard, and forget some that no longer wait.
+  local function hear(channel, now)
+    note(channel, now)
+    local gone = redis.pcall('ZRANGEBYSCORE', KEYS[5], '(0', now - FORGET, 'LIMIT', 0, 32)
+    if #gone > 0 then
+      redis.call('ZREM', KEYS[5], unpack(gone))
+    end
+  end
+
+  -- Read what was noted of the processes that are silent, or of all; nil if there is nothing.
+  local function read_heard(all)
+    local most = all and '+inf' or '(0'
+    local found = redis.pcall('ZRANGEBYSCORE', KEYS[5], '-inf', most, 'WITHSCORES')
+    if #found == 0 and not all then
+      return nil
+    end
+    local heard = {}
+    for i = 1, #found, 2 do
+      heard[found[i]] = tonumber(found[i + 1])
+    end
+    return heard
+  end
+
+  -- Return whether the process of a waiter is silent, and whether it has been for so long that the
+  -- waiter is forgotten. After a lock was taken back, a process that was not heard of lately is
+  -- taken to be silent as well: many processes of one host may have vanished together.
+  local function is_silent(entry, channel, heard, now, taken_back)
+    local at = heard[channel] or 0
+    if at < 0 then
+      return true, now + at > FORGET
+    end
+    local since = tonumber(string.match(entry, '"since":(%d+)}$') or 0)
+    local limit = math.max(HEARD, tonumber(string.match(channel, '^@poll:(%d+)') or 0))
+    if taken_back and now - math.max(at, since) > limit then
+      heard[channel] = -now
+      note(channel, -now)
+      return true, false
+    end
+    return false, false
+  end
+
+  -- Take the first waiter off the line whose process is not silent; the others keep their places.
+  local function next_awake(own, heard, now, taken_back)
+    if not heard then
+      return redis.call('LPOP', KEYS[2])
+    end
+    local place = 0
+    while true do
+      local entry = redis.call('LRANGE', KEYS[2], place, place)[1]
+      if not entry then
+        return false
+      end
+      local channel, token = string.match(entry, '^(%S+) (%S+) ')
+      local silent, forgotten = false, false
+      if channel and token ~= own then
+        silent, forgotten = is_silent(entry, channel, heard, now, taken_back)
+      end
+      if silent and not forgotten then
+        place = place + 1
       else
-        local fence = offer(name, token, lease, record, channel, due, now)
-        received = tell(
-          channel, string.format('grant %s %.0f %.0f %.0f %s', token, fence, lease, now_ms, name))
-        if not received then
-          due = tonumber(string.match(channel, '^@poll:(%d+)') or CLAIM_UNTOLD)
-          offer(name, token, lease, record, channel, due, now)
+        redis.call('LREM', KEYS[2], 1, entry)
+        if not silent then
+          return entry
         end
-      end
-      if received ~= 0 then
-        if i < left then
-          tell_of_end(name, KEYS[2], before, due)
-        end
-        return true
       end
     end
   end
-  return false
-end
 
--- Take the lock back from a process that has not claimed it in time, which either does not run or
--- does not hear: all its waiters are passed over until it is heard. Returns whether it was taken
--- back; the caller then hands it over. `held` is the lock's value, which is not the caller's,
--- `speaking` the caller's channel, `now` the clock in ms.
-local function take_back(name, held, speaking, now)
-  local due, lease, channel, record, holder = unclaimed(held)
-  if not due or now < due then
+  -- Write the lock for a waiter that has to claim it within `due` ms; returns the fence. The key
+  -- outlives that time, so that whoever looks then sees whose turn it was.
+  local function offer(name, token, lease, record, channel, due, now)
+    local mark = string.format(
+      '{"unclaimed":"%.0f %.0f %s",', math.floor(now / 1000) + due, lease, channel)
+    return give(name, token, math.max(lease, due + 2000), mark .. string.sub(record, 2), now)
+  end
+
+  -- Give the lock to the longest waiting whose process is awake: the grant is sent to that, and
+  -- where nobody receives it the waiter is dead and dropped. Whoever gets the lock has to claim it.
+  -- `own` is the token of the caller, who needs no message; `taken_back` says that the lock was
+  -- another's grant, who did not. Returns false when nobody was left to take it; what is then under
+  -- the lock's key is the caller's to overwrite or delete.
+  -- A list that was emptied is not touched again: in a cluster that moves the slot just then, a key
+  -- that is not there is taken to be elsewhere, and the script would end half-way.
+  local function hand_over(name, own, taken_back)
+    local left = redis.call('LLEN', KEYS[2])
+    if left == 0 then
+      return false
+    end
+    local before = redis.call('PTTL', KEYS[1])
+    local now = clock()
+    local now_ms = math.floor(now / 1000)
+    local heard = read_heard(taken_back) -- most of the time none is silent
+    for i = 1, left do
+      local entry = next_awake(own, heard, now_ms, taken_back)
+      if not entry then
+        return false
+      end
+      local channel, token, lease, record = string.match(entry, '^(%S+) (%S+) (%d+) (.*)$')
+      lease = tonumber(lease)
+      -- Whatever another program has put there, it is no lease of none or of a hundred years.
+      if token and lease > 0 and lease < 4e12 then
+        local due, received = math.min(lease, CLAIM), 1
+        if token == own then
+          give(name, token, lease, record, now)
+          due = lease
+        else
+          local fence = offer(name, token, lease, record, channel, due, now)
+          received = tell(
+            channel, string.format('grant %s %.0f %.0f %.0f %s', token, fence, lease, now_ms, name))
+          if not received then
+            due = tonumber(string.match(channel, '^@poll:(%d+)') or CLAIM_UNTOLD)
+            offer(name, token, lease, record, channel, due, now)
+          end
+        end
+        if received ~= 0 then
+          if i < left then
+            tell_of_end(name, KEYS[2], before, due)
+          end
+          return true
+        end
+      end
+    end
     return false
   end
-  note(channel, -now)
-  -- It keeps its place, unless it is dead, or one waiter of a process that goes on without it.
-  if channel ~= speaking and tell(channel, 'look ' .. name) ~= 0 then
-    redis.call('LPUSH', KEYS[2], string.format('%s %s %.0f %s', channel, holder, lease, record))
+
+  -- Take the lock back from a process that has not claimed it in time, which either does not run or
+  -- does not hear: all its waiters are passed over until it is heard. Returns whether it was taken
+  -- back; the caller then hands it over. `held` is the lock's value, which is not the caller's,
+  -- `speaking` the caller's channel, `now` the clock in ms.
+  local function take_back(name, held, speaking, now)
+    local due, lease, channel, record, holder = unclaimed(held)
+    if not due or now < due then
+      return false
+    end
+    note(channel, -now)
+    -- It keeps its place, unless it is dead, or one waiter of a process that goes on without it.
+    if channel ~= speaking and tell(channel, 'look ' .. name) ~= 0 then
+      redis.call('LPUSH', KEYS[2], string.format('%s %s %.0f %s', channel, holder, lease, record))
+    end
+    return true
   end
-  return true
+
+  return {
+    claim = claim,
+    hand_over = hand_over,
+    hear = hear,
+    take_back = take_back,
+    tell_of_end = tell_of_end,
+    unclaimed = unclaimed,
+  }
 end

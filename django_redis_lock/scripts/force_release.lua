@@ -13,7 +13,7 @@ if string.sub(redis.sha1hex(token), 1, 16) ~= ARGV[2] then
 end
 -- First of all: what can't be written into the audit is not done.
 redis.call('XADD', KEYS[6], 'MAXLEN', '~', ARGV[3], '*', unpack(ARGV, 4))
-if not hand_over(ARGV[1], '') then
+if not contended().hand_over(ARGV[1], '') then
   redis.call('DEL', KEYS[1])
   redis.call('ZREM', KEYS[3], ARGV[1])
 end

@@ -1,6 +1,7 @@
 -- Shared by the scripts on several locks; prepended to each of them, after common.lua.
 -- KEYS[1] to KEYS[5]: see common.lua, for the first lock; then two for each other lock: the lock,
 -- its waiters.
+local line = contended()
 local keys = {KEYS[1], KEYS[2], unpack(KEYS, 6)}
 
 -- Let what common.lua does be done to one of the locks from here on.
@@ -15,7 +16,7 @@ end
 
 -- Release a lock that is held, and give it to the longest waiting.
 local function let_go(name)
-  if not hand_over(name, '') then
+  if not line.hand_over(name, '') then
     redis.call('DEL', KEYS[1])
     redis.call('ZREM', KEYS[3], name)
   end

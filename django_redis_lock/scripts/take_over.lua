@@ -14,5 +14,5 @@ if token ~= ARGV[1] and string.sub(redis.sha1hex(token), 1, 16) ~= ARGV[5] then
 end
 local before = redis.call('PTTL', KEYS[1])
 local fence = give(ARGV[4], ARGV[1], tonumber(ARGV[2]), ARGV[3], clock())
-tell_of_end(ARGV[4], KEYS[2], before, tonumber(ARGV[2]))
+contended().tell_of_end(ARGV[4], KEYS[2], before, tonumber(ARGV[2]))
 return fence
