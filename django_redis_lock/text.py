@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 _USER_AND_PASSWORD = re.compile(r"(?<=://)[^/\s]*@")
+_ARGUMENTS = re.compile(r",? with args beginning with:.*", re.DOTALL | re.IGNORECASE)
 _IN_QUERY = re.compile(r"(?<=[?&])((?:username|password)=)[^&\s]*")
 
 
@@ -23,5 +24,19 @@ def visible(text: str) -> str:
 
 
 def without_passwords(text: str) -> str:
-    """Return a message in which no URL tells its user and password."""
-    return _IN_QUERY.sub(r"\1***", _USER_AND_PASSWORD.sub("***@", text))
+    """Return a message in which no URL tells its user and password, and no command its arguments.
+
+    A server that does not know a command repeats what came with it: a lock's token, or a password.
+    """
+    return _IN_QUERY.sub(r"\1***", _USER_AND_PASSWORD.sub("***@", _ARGUMENTS.sub("", text)))
+
+
+def keep_secrets(error: Exception) -> str:
+    """Take passwords and arguments of commands out of an error; return its message.
+
+    Out of the error itself, because a traceback shows it as the cause of ours.
+    """
+    error.args = tuple(
+        without_passwords(item) if isinstance(item, str) else item for item in error.args
+    )
+    return str(error)

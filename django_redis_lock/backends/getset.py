@@ -26,6 +26,7 @@ from django_redis_lock.polling import POLL_OPTIONS, PollingHub, poll_options
 from django_redis_lock.protocol import ask
 from django_redis_lock.records import Holder, moment, read_holder, token_id
 from django_redis_lock.steps import Call, Inspect
+from django_redis_lock.text import keep_secrets
 
 CLOCKS = ("server", "local")
 
@@ -157,14 +158,14 @@ class GetSetLockBackend(BaseLockBackend):
 
     def _error(self, call: Call, command: Command, error: Exception) -> LockError:
         name = getattr(call, "name", "") or getattr(getattr(call, "request", None), "name", "")
-        refused = isinstance(error, ResponseError)
-        if refused and "WRONGTYPE" in str(error):
+        refused, why = isinstance(error, ResponseError), keep_secrets(error)
+        if refused and "WRONGTYPE" in why:
             return LockError(
                 f"What is stored for lock {name!r} under {self.key_prefix!r} was written by "
-                f"another program and is no lock: {error}. Choose another KEY_PREFIX.",
+                f"another program and is no lock: {why}. Choose another KEY_PREFIX.",
                 name=name,
             )
-        if refused and str(command[0]).startswith("INCR") and _is_no_counter(str(error)):
+        if refused and str(command[0]).startswith("INCR") and _is_no_counter(why):
             return LockError(
                 f"The key {command[1]!r} holds no fence of ours: another program has written it. "
                 f"Delete that key.",
@@ -177,7 +178,7 @@ class GetSetLockBackend(BaseLockBackend):
                 "OPTIONS['CLOCK'] = 'local' on each of them"
             )
         unavailable = LockUnavailable(
-            f"LOCKS[{self.alias!r}] can't be asked: {error}{hint}", name=name
+            f"LOCKS[{self.alias!r}] can't be asked: {why}{hint}", name=name
         )
         unavailable.refused = refused
         return unavailable

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, ClassVar
 
 import redis
@@ -29,6 +30,7 @@ from django_redis_lock.polling import POLL_OPTIONS, Polling, poll_options
 from django_redis_lock.renewal import renewer
 from django_redis_lock.schemes import Hubs
 from django_redis_lock.steps import Call
+from django_redis_lock.text import keep_secrets
 from django_redis_lock.timing import check_timeout
 from django_redis_lock.waiting import WAITING_SCHEMES, Hub
 
@@ -178,18 +180,38 @@ class RedisLockBackend(BaseLockBackend):
 
     def _error(self, call: Call, error: Exception) -> LockError:
         name = getattr(call, "name", "") or getattr(getattr(call, "request", None), "name", "")
-        if isinstance(error, ResponseError) and "WRONGTYPE" in str(error):
+        why = reason(error)
+        if isinstance(error, ResponseError) and "WRONGTYPE" in why:
             return LockError(
                 f"What is stored for lock {name!r} under {self.key_prefix!r} was written by "
-                f"another program and is no lock: {error}. Choose another KEY_PREFIX.",
+                f"another program and is no lock: {why}. Choose another KEY_PREFIX.",
                 name=name,
             )
-        why = str(error)
-        if isinstance(error, MasterNotFoundError):
-            why = why.partition(" : ")[0]  # what follows are the arguments of every connection
         unavailable = LockUnavailable(f"LOCKS[{self.alias!r}] can't be asked: {why}", name=name)
         unavailable.refused = isinstance(error, ResponseError) and not passes(error)
         return unavailable
+
+
+def reason(error: Exception) -> str:
+    """Return why a server could not be asked, with what to do where it has no scripts.
+
+    No secret is in it, nor left in the error.
+    """
+    why = keep_secrets(error)
+    if isinstance(error, MasterNotFoundError):
+        return why.partition(" : ")[0]  # what follows are the arguments of every connection
+    if isinstance(error, ResponseError) and _NO_SCRIPTS.search(why):
+        return f"the server has no Lua scripts ({why}); {_WITHOUT_SCRIPTS}"
+    if isinstance(error, ResponseError) and _NO_PERMISSION_FOR_SCRIPTS.search(why):
+        return f"{why}; allow scripts, or {_WITHOUT_SCRIPTS}"
+    return why
+
+
+_NO_SCRIPTS = re.compile(r"(unknown|unsupported) command .?eval", re.IGNORECASE)
+_NO_PERMISSION_FOR_SCRIPTS = re.compile(r"no permissions to run the 'eval", re.IGNORECASE)
+_WITHOUT_SCRIPTS = (
+    "use the backend 'django_redis_lock.backends.getset.GetSetLockBackend', which needs none"
+)
 
 
 def passes(error: ResponseError) -> bool:

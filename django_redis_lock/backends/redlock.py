@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import random
 from collections.abc import Callable, Generator, Sequence
 from time import monotonic
@@ -14,7 +13,7 @@ from redis.exceptions import ResponseError
 
 from django_redis_lock import quorum, steps
 from django_redis_lock.backends.base import BaseLockBackend, Index
-from django_redis_lock.backends.redis import numbers
+from django_redis_lock.backends.redis import numbers, reason
 from django_redis_lock.backends.voters import (
     Admit,
     Clocks,
@@ -31,6 +30,7 @@ from django_redis_lock.polling import POLL_OPTIONS, Polling, PollingHub, poll_op
 from django_redis_lock.protocol import ask
 from django_redis_lock.rounds import Rest, Round
 from django_redis_lock.steps import Call
+from django_redis_lock.timing import LONGEST
 
 SERVER_TIMEOUT = 0.5
 REJOIN_DELAY = 30.0
@@ -97,7 +97,7 @@ class RedlockLockBackend(BaseLockBackend):
         if (
             isinstance(value, bool)
             or not isinstance(value, int | float)
-            or not least <= value < math.inf
+            or not least <= value <= LONGEST
         ):
             raise InvalidLockBackend(
                 f"LOCKS[{self.alias!r}]['OPTIONS'][{name!r}] is {value!r}; "
@@ -304,7 +304,7 @@ class RedlockLockBackend(BaseLockBackend):
             for server, answer in zip(self.servers, answers, strict=True)
             if isinstance(answer, Exception)
         ]
-        reasons = [f"{server}: {error}" for server, error in failed]
+        reasons = [f"{server}: {reason(error)}" for server, error in failed]
         if isinstance(call, steps.Acquire | steps.TakeOver):
             reasons += [
                 f"{server} was started anew and does not vote yet (REJOIN_DELAY)"
