@@ -360,7 +360,8 @@ class Handle:
             )
         origin = dict(self._origin)
         if metadata is not None:
-            origin["metadata"] = {**origin.get("metadata", {}), **check_metadata(metadata)}
+            both = {**origin.get("metadata", {}), **check_metadata(metadata)}
+            origin["metadata"] = check_metadata(both)
         record = write_record(auto_renew=False, **origin)
         request = Request(self.name, _detached(lease.token), seconds, record)
         if lease.auto_renew:

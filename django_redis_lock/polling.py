@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -48,7 +47,6 @@ def poll_options(alias: str, options: Mapping[str, Any]) -> Polling:
     if (
         isinstance(interval, bool)
         or not isinstance(interval, int | float)
-        or not math.isfinite(interval)
         or not SHORTEST <= interval <= LONGEST
     ):
         raise InvalidLockBackend(

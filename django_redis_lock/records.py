@@ -14,6 +14,11 @@ from typing import Any, Protocol
 from django_redis_lock.identity import current_process
 
 MAX_NAME_LENGTH = 512
+MAX_METADATA_BYTES = 1024
+"""Bytes of a holder's metadata, as the JSON that is stored with each lock and each waiter."""
+MAX_KEPT_BYTES = 2048
+"""Bytes of a record that is kept when it was read; a foreign program's may be as long as it likes,
+and ours are shorter."""
 _TOKEN_ID = re.compile("[0-9a-f]{16}")
 
 
@@ -158,12 +163,15 @@ def write_record(
     if task_id or task_name or metadata:
         extra: dict[str, Any] = {"task_id": task_id, "task_name": task_name, "metadata": metadata}
         given = {key: value for key, value in extra.items() if value}
-        record += "," + json.dumps(given, separators=(",", ":"))[1:-1]
+        record += "," + _written(given)[1:-1]
     return record + "}"
 
 
-def check_metadata(metadata: Mapping[str, str]) -> dict[str, str]:
-    """Return a copy of a holder's metadata, or raise ``TypeError`` naming what is not a str."""
+def check_metadata(metadata: Mapping[str, str], *, room: int = 0) -> dict[str, str]:
+    """Return a copy of a holder's metadata, which leaves ``room`` for so many bytes more.
+
+    Raises ``TypeError`` naming what is not a str, and ``ValueError`` where it is too long.
+    """
     if not isinstance(metadata, Mapping):
         raise TypeError(f"metadata must be a dict of str, not {type(metadata).__name__}.")
     for key, value in metadata.items():
@@ -171,7 +179,17 @@ def check_metadata(metadata: Mapping[str, str]) -> dict[str, str]:
             raise TypeError(
                 f"metadata must map str to str, but {key!r} is {value!r}. Convert it with str()."
             )
+    size, limit = len(_written(dict(metadata))), MAX_METADATA_BYTES - room
+    if size > limit:
+        raise ValueError(
+            f"metadata takes {size} bytes as JSON, and the limit is {limit}. It is stored with "
+            f"each lock and waiter; keep what is long elsewhere, and name its key here."
+        )
     return dict(metadata)
+
+
+def _written(fields: Mapping[str, Any]) -> str:
+    return json.dumps(fields, separators=(",", ":"))
 
 
 def token_id(token: bytes) -> str:
@@ -259,14 +277,20 @@ def _metadata(record: Mapping[str, Any]) -> dict[str, str]:
     return {_sound(str(key)): _sound(str(item)) for key, item in metadata.items()}
 
 
-@lru_cache(maxsize=512)  # the locks of one process and thread often have the same
 def load_record(record: bytes) -> dict[str, Any]:
     """Return a record as a dict; an empty one for what is no JSON object."""
+    return _load_kept(record) if len(record) <= MAX_KEPT_BYTES else _load(record)
+
+
+def _load(record: bytes) -> dict[str, Any]:
     try:
         loaded = json.loads(record)
     except (ValueError, RecursionError):
         return {}
     return loaded if isinstance(loaded, dict) else {}
+
+
+_load_kept = lru_cache(maxsize=512)(_load)  # the locks of one process often have the same
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

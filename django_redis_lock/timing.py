@@ -6,7 +6,11 @@ import math
 from typing import Any
 
 LONGEST = 100 * 365 * 86400
-"""Seconds; what is longer has no end, and is to be written as ``None``."""
+"""Seconds; what is longer has no end, and is to be written as ``None``. The scripts take a lease of
+126 years or more for nonsense of another program."""
+
+MOST_SHOWN = 60
+"""Characters of a wrong value that a message repeats."""
 
 
 def check_timeout(value: Any, argument: str = "timeout") -> float | None:
@@ -19,12 +23,12 @@ def check_timeout(value: Any, argument: str = "timeout") -> float | None:
     seconds = _number(value, argument)
     if seconds < 0.001:
         raise ValueError(
-            f"{argument}={value!r} is no lease; give seconds of at least 0.001, "
+            f"{argument}={_shown(value)} is no lease; give seconds of at least 0.001, "
             f"or None for a lock that never expires."
         )
     if seconds > LONGEST:
         raise ValueError(
-            f"{argument}={value!r} is longer than a hundred years; "
+            f"{argument}={_shown(value)} is longer than a hundred years; "
             f"write None for a lock that never expires."
         )
     return seconds
@@ -40,7 +44,7 @@ def check_wait(value: Any, argument: str = "blocking_timeout") -> float | None:
     seconds = _number(value, argument)
     if seconds < 0:
         raise ValueError(
-            f"{argument}={value!r} is no time to wait; give seconds from 0 up, "
+            f"{argument}={_shown(value)} is no time to wait; give seconds from 0 up, "
             f"or None to wait without limit."
         )
     return None if math.isinf(seconds) else seconds
@@ -48,11 +52,25 @@ def check_wait(value: Any, argument: str = "blocking_timeout") -> float | None:
 
 def _number(value: Any, argument: str) -> float:
     if isinstance(value, bool):
-        raise ValueError(f"{argument}={value!r} is a bool; give seconds as an int or float.")
+        raise ValueError(f"{argument}={_shown(value)} is a bool; give seconds as an int or float.")
     if not isinstance(value, int | float):
         raise TypeError(
-            f"{argument} must be seconds as an int or float, not {type(value).__name__}: {value!r}."
+            f"{argument} must be seconds as an int or float, "
+            f"not {type(value).__name__}: {_shown(value)}."
         )
-    if math.isnan(value):
-        raise ValueError(f"{argument}={value!r} is not a number; give seconds.")
-    return float(value)
+    try:
+        seconds = float(value)
+    except OverflowError:  # an int beyond all floats
+        seconds = math.inf if value > 0 else -math.inf
+    if math.isnan(seconds):
+        raise ValueError(f"{argument}={_shown(value)} is not a number; give seconds.")
+    return seconds
+
+
+def _shown(value: Any) -> str:
+    """Return a value as it was given, but no more of it than fits in a message."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes no int of thousands of digits
+        return "(a number of thousands of digits)"
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."

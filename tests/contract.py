@@ -197,11 +197,19 @@ class HandleContract:
 
         asyncio.run(main())
 
-    @pytest.mark.parametrize("timeout", [0, -1, 0.0005, True, float("nan"), float("inf")])
+    @pytest.mark.parametrize(
+        "timeout",
+        [0, -1, 0.0005, True, float("nan"), float("inf"), 1e300, 10**400, -(10**400), 10**5000],
+        ids=lambda value: "huge" if abs(value) > 10**300 else None,
+    )
     def test_senseless_lease_is_refused(self, name: str, timeout: float) -> None:
-        """``timeout=0`` is no lease, and neither is less than a millisecond: ValueError at once."""
-        with pytest.raises(ValueError, match="timeout"):
+        """A lease has at least a millisecond and at most a century: ValueError at once."""
+        with pytest.raises(ValueError, match=r"^timeout=.{1,150}$"):
             self.lock(name, timeout=timeout)
+        with self.lock(name, timeout=20) as held:
+            with pytest.raises(ValueError, match=r"^additional_time=.{1,150}$"):
+                held.extend(timeout)
+            assert held.owned()
 
     @pytest.mark.parametrize("wait", [-1, True, float("nan")])
     def test_senseless_wait_is_refused(self, name: str, wait: float) -> None:
@@ -240,6 +248,22 @@ class HandleContract:
         """Metadata that is not str to str is a TypeError naming the key."""
         with pytest.raises(TypeError, match="'shop'"):
             self.lock(name, metadata={"shop": 1})
+
+    def test_metadata_has_a_limit(self, name: str) -> None:
+        """As much as the limit is stored; a byte more is a ValueError with both numbers."""
+        with self.lock(name, metadata={"a": "x" * 1016}):
+            pass
+        for metadata in ({"a": "x" * 1017}, {"é": "x" * 1012}):
+            with pytest.raises(ValueError, match="takes 1025 bytes as JSON, and the limit is 1024"):
+                self.lock(name, metadata=metadata)
+
+    @needs("passing")
+    def test_metadata_of_a_detached_lock_has_the_same_limit(self, name: str) -> None:
+        """What is added when a lock is detached counts with what was there; it stays held."""
+        with self.lock(name, metadata={"a": "x" * 1000}) as held:
+            with pytest.raises(ValueError, match="takes 1045 bytes as JSON"):
+                held.detach(15, metadata={"b": "x" * 30})
+            assert held.owned()
 
     def test_signals_tell_of_a_hold(self, name: str) -> None:
         """Acquiring and releasing send their signals with alias, name and handle."""

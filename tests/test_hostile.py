@@ -462,11 +462,11 @@ def test_names(raw: redis.Redis) -> None:
         if name in good:
             continue
         good.append(name)
-        held = lock(name, timeout=20, metadata={name: name})
+        held = lock(name, timeout=20, metadata={name[:40]: name[:40]})
         assert held.acquire(blocking=False)
         assert not lock(name).acquire(blocking=False)
         holder = backend.holder(name)
-        assert (holder.name, holder.metadata) == (name, {name: name})
+        assert (holder.name, holder.metadata) == (name, {name[:40]: name[:40]})
         assert backend.waiting(name) == []
     assert len(good) > 30
     assert sorted(holder.name for holder in backend.holders()) == sorted(good)
@@ -481,14 +481,13 @@ def test_names(raw: redis.Redis) -> None:
 def test_metadata() -> None:
     """Whatever text metadata are, they come back, or what can't be encoded in a form that can."""
     backend, browser = locks["default"], root()
-    texts = [*words(40, 20), "x" * 100_000, ""]
-    metadata = dict(zip(texts, reversed(texts), strict=True))
-    with lock(VICTIM, timeout=20, metadata=metadata):
-        found = backend.holder(VICTIM).metadata
-        for key, value in metadata.items():
+    texts = [*words(40, 20), ""]
+    for key, value in zip(texts, reversed(texts), strict=True):
+        with lock(VICTIM, timeout=20, metadata={key: value}):
+            found = backend.holder(VICTIM).metadata
             if (key + value).encode(errors="replace").decode() == key + value:
-                assert found[key] == value
-        shown(browser, VICTIM)
+                assert found == {key: value}
+            shown(browser, VICTIM)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from django_redis_lock import records
 from django_redis_lock.records import Holder, read_holder, token_id, write_record
 
 
@@ -50,6 +51,17 @@ def test_endless_and_absurd_leases() -> None:
     """No end is None; an end beyond the calendar is its last day."""
     assert (read(b"t 1 {}", ttl_ms=-1).ttl, read(b"t 1 {}", ttl_ms=-1).expires_at) == (None, None)
     assert read(b"t 1 {}", ttl_ms=10**17).expires_at == datetime.max.replace(tzinfo=UTC)
+
+
+def test_records_of_others_do_not_fill_the_memory() -> None:
+    """Of what a foreign program wrote, only what is no longer than ours is kept for later."""
+    before = records._load_kept.cache_info().currsize
+    for number in range(20):
+        long = b'{"host":"h%d","note":"%b"}' % (number, b"x" * 100_000)
+        assert read(b"t 1 " + long).host == f"h{number}"
+    assert records._load_kept.cache_info().currsize == before
+    ours = write_record(auto_renew=True, metadata={"a": "x" * 1016}, task_id="i", task_name="n")
+    assert len(ours) <= records.MAX_KEPT_BYTES
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from django_redis_lock.holding import Default
 from django_redis_lock.records import check_metadata
-from django_redis_lock.timing import check_timeout, check_wait
+from django_redis_lock.timing import LONGEST, check_timeout, check_wait
 
 RUN = "run"
 QUEUE = "queue"
@@ -28,6 +27,9 @@ ON_CONFLICT = {
     RUN: (SKIP, IGNORE, RAISE, WAIT, RETRY),
 }
 """What can be done about a duplicate when it is sent, and when it would run."""
+
+OWN_METADATA = 128
+"""Bytes of a holder's metadata that are kept free for what the guard adds."""
 
 Handler = Callable[..., Any]
 OnConflict = str | Handler | Mapping[str, str | Handler]
@@ -91,7 +93,7 @@ def make_options(
         queue_timeout=_seconds("queue_timeout", queue_timeout, least=0.001),
         on_unavailable=on_unavailable,
         using=using,
-        metadata=check_metadata(metadata or {}),
+        metadata=check_metadata(metadata or {}, room=OWN_METADATA),
         concurrency=_whole("concurrency", concurrency, 1),
     )
 
@@ -138,7 +140,7 @@ def _check_policy(moment: str, policy: str | Handler) -> None:
 def _seconds(name: str, value: Any, *, least: float = 0.0) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{name}={value!r} must be a number of seconds.")
-    if not math.isfinite(value) or value < least:
+    if not least <= value <= LONGEST:
         raise ValueError(f"{name}={value!r} must be a number of seconds, at least {least:g}.")
     return float(value)
 
