@@ -6,8 +6,10 @@ from typing import Any
 
 from django.core import checks
 
+from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.handler import DEFAULT_ALIAS, locks
+from django_redis_lock.prefixes import HINT, collisions
 
 
 def check_locks(**kwargs: Any) -> list[checks.CheckMessage]:
@@ -17,6 +19,7 @@ def check_locks(**kwargs: Any) -> list[checks.CheckMessage]:
     except InvalidLockBackend as error:
         return [checks.Error(str(error), id="django_redis_lock.E001")]
     messages: list[checks.CheckMessage] = []
+    valid: list[BaseLockBackend] = []
     for alias in aliases:
         try:
             backend = locks.create(alias)
@@ -24,6 +27,11 @@ def check_locks(**kwargs: Any) -> list[checks.CheckMessage]:
             messages.append(checks.Error(str(error), id="django_redis_lock.E002"))
         else:
             messages += backend.check()
+            messages += [
+                checks.Error(problem, hint=HINT, id="django_redis_lock.E006")
+                for problem in collisions(backend, valid)
+            ]
+            valid.append(backend)
     if DEFAULT_ALIAS not in aliases:
         messages.append(
             checks.Error(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from django.conf import settings
@@ -16,6 +17,7 @@ from django_redis_lock.group import LockGroup
 from django_redis_lock.holding import DEFAULT, Default
 from django_redis_lock.identity import forget_after_fork
 from django_redis_lock.lock import Lock
+from django_redis_lock.prefixes import HINT, collisions
 
 DEFAULT_ALIAS = "default"
 MOST_NAMES = 1000
@@ -55,7 +57,10 @@ class LockHandler:
             with self._opening:
                 backend = self._backends.get(alias)
                 if backend is None:
-                    backend = self._backends[alias] = self.create(alias)
+                    backend = self.create(alias)
+                    for problem in collisions(backend, self._others(backend)):
+                        raise InvalidLockBackend(f"{problem} {HINT}")
+                    self._backends[alias] = backend
         return backend
 
     def __iter__(self) -> Iterator[str]:
@@ -64,6 +69,13 @@ class LockHandler:
     def all(self) -> list[BaseLockBackend]:
         """Return the backends of all aliases."""
         return [self[alias] for alias in self]
+
+    def _others(self, backend: BaseLockBackend) -> Iterator[BaseLockBackend]:
+        """Yield the backends of the other aliases that are valid."""
+        for alias in self:
+            if alias != backend.alias:
+                with suppress(InvalidLockBackend):
+                    yield self._backends.get(alias) or self.create(alias)
 
     def create(self, alias: str) -> BaseLockBackend:
         """Make the backend of an alias anew. Raises ``InvalidLockBackend``."""

@@ -301,6 +301,22 @@ MISTAKES = {
     "E003": ({"locks": SHARED}, {"other": {"LOCATION": "locks"}}),
     "E004": ({}, {"default": {"LOCATION": "nowhere"}}),
     "E005": ({}, None),
+    "E006": (
+        {"locks": SHARED},
+        {
+            "default": {"LOCATION": "locks"},
+            "shop": {"LOCATION": "locks", "KEY_PREFIX": "lock:shop"},
+        },
+    ),
+    "E007": (
+        {
+            "locks": {
+                **SHARED,
+                "OPTIONS": {"CLIENT_CLASS": "django_redis.client.ShardClient"},
+            }
+        },
+        {"default": {"LOCATION": "locks"}},
+    ),
     "W001": ({"shared": SHARED}, {"default": {"LOCATION": SHARED["LOCATION"]}}),
 }
 

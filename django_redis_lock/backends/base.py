@@ -74,6 +74,8 @@ class BaseLockBackend:
         self.timeout = self._default_timeout(params.get("TIMEOUT", 30))
         """The lease in seconds where a call names none; ``None`` for a lease without end."""
         self.key_prefix = self._key_prefix(params.get("KEY_PREFIX", "lock"))
+        self.lock_keys = f"{self.key_prefix}:"
+        """What the key of each lock begins with."""
         options = params.get("OPTIONS") or {}
         if not isinstance(options, Mapping):
             raise InvalidLockBackend(
@@ -105,6 +107,10 @@ class BaseLockBackend:
 
     def configure(self, location: Any, options: dict[str, Any]) -> None:
         """Take in LOCATION and OPTIONS; no connection is made. Raises ``InvalidLockBackend``."""
+
+    def databases(self) -> set[Hashable]:
+        """Return where its keys are, as far as the settings tell; equal values are one database."""
+        return set()
 
     def check(self) -> list[checks.CheckMessage]:
         """Return the system check messages about this entry."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -56,9 +56,11 @@ class GetSetLockBackend(BaseLockBackend):
         clock = self._choice(options, "CLOCK", CLOCKS)
         polling = poll_options(self.alias, options)
         self.hub = PollingHub(polling.interval, retries=polling.retries)
+        key = self._key_of_locks(options.get("KEY", f"{self.key_prefix}:{NAME}"))
+        self.lock_keys = key.partition(NAME)[0]
         self._exchanges = Exchanges(
             self.key_prefix,
-            self._key_of_locks(options.get("KEY", f"{self.key_prefix}:{NAME}")),
+            key,
             form,
             ServerClock() if clock == "server" else LocalClock(),
             freed=self.hub.freed,
@@ -84,6 +86,10 @@ class GetSetLockBackend(BaseLockBackend):
                 f"it can be {', '.join(map(repr, choices))}."
             )
         return str(chosen)
+
+    def databases(self) -> set[Hashable]:
+        """Return where its keys are, as far as the settings tell."""
+        return self.location.databases()
 
     def check(self) -> list[checks.CheckMessage]:
         """Return the system check messages about this entry."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -20,6 +21,11 @@ HOW_TO = (
     '"LOCATION": "redis://127.0.0.1:6379/1"}} with LOCKS = {"default": {"BACKEND": '
     '"django_redis_lock.backends.redis.RedisLockBackend", "LOCATION": "locks"}}, '
     'or a URL as LOCATION, such as "redis://127.0.0.1:6379/1".'
+)
+ONE_SERVER = (
+    "Write the URL of one server as LOCATION, or an alias with django-redis's DefaultClient, "
+    "HerdClient or SentinelClient. For several servers write a list: of nodes of a cluster, or of "
+    'independent servers with BACKEND "django_redis_lock.backends.redlock.RedlockLockBackend".'
 )
 A_DATABASE_OF_THEIR_OWN = (
     "Give the locks a database of their own, such as /1 at the end of the URL, by "
@@ -54,42 +60,42 @@ class Location:
         """Return the pool of connections to the server. Raises ``InvalidLockBackend``."""
         if self.url:
             return pool_from_url(self.url)
-        problem = self._problem()
-        if problem:
-            raise InvalidLockBackend(f"{problem} {HOW_TO}")
+        for problem in self._problems():
+            raise InvalidLockBackend(f"{problem.msg} {problem.hint}")
         from django_redis import get_redis_connection
 
         assert self.alias
         pool: redis.ConnectionPool = get_redis_connection(self.alias).connection_pool
         return pool
 
-    def _problem(self) -> str:
-        """Return what is wrong with the alias, or an empty string."""
+    def _problems(self) -> Iterator[checks.Error]:
+        """Yield what is wrong with the alias."""
+        where = f"LOCKS[{self.using!r}]['LOCATION'] is {self.alias!r}"
         configured = settings.CACHES.get(self.alias)
         if configured is None:
-            return (
-                f"LOCKS[{self.using!r}]['LOCATION'] is {self.alias!r}, which is no alias of CACHES "
+            text = (
+                f"{where}, which is no alias of CACHES "
                 f"(those are {', '.join(map(repr, settings.CACHES)) or 'none'})."
             )
-        if not _served_by_django_redis(configured.get("BACKEND", "")):
-            return (
-                f"LOCKS[{self.using!r}]['LOCATION'] is {self.alias!r}, an alias of CACHES that "
-                f"{configured.get('BACKEND')!r} serves and not django-redis."
+            yield checks.Error(text, hint=HOW_TO, id="django_redis_lock.E004")
+        elif not _served_by_django_redis(configured.get("BACKEND", "")):
+            text = (
+                f"{where}, an alias of CACHES that {configured.get('BACKEND')!r} serves and not "
+                f"django-redis."
             )
-        return ""
+            yield checks.Error(text, hint=HOW_TO, id="django_redis_lock.E005")
+        elif not _reaches_one_server(client := _client_class(configured)):
+            text = (
+                f"{where}, an alias of CACHES whose CLIENT_CLASS {client!r} does not keep all keys "
+                f"on one server."
+            )
+            yield checks.Error(text, hint=ONE_SERVER, id="django_redis_lock.E007")
 
     def check(self) -> list[checks.CheckMessage]:
         """Return the system check messages about the alias, and about sharing a database."""
-        problem = self._problem() if self.alias else ""
-        if problem:
-            missing = self.alias not in settings.CACHES
-            return [
-                checks.Error(
-                    problem,
-                    hint=HOW_TO,
-                    id=f"django_redis_lock.{'E004' if missing else 'E005'}",
-                )
-            ]
+        problems: list[checks.CheckMessage] = [*self._problems()] if self.alias else []
+        if problems:
+            return problems
         sharing = self._sharing()
         if not sharing:
             return []
@@ -102,14 +108,19 @@ class Location:
             )
         ]
 
+    def databases(self) -> set[Hashable]:
+        """Return which databases it reaches, as they are written; see ``_databases``."""
+        if not self.alias:
+            return {*_databases({"LOCATION": self.urls or self.url})}
+        return {*_databases(settings.CACHES.get(self.alias, {}))} or {self.alias}
+
     def _sharing(self) -> str | None:
         """Return a cache that lives in the same database, if one does.
 
         The alias that LOCATION names counts only where it is ``default``, the one that
         application code clears; any other alias may be there for the locks alone.
         """
-        place = {"LOCATION": self.urls} if self.urls else self.url or settings.CACHES[self.alias]
-        mine = _databases(place)
+        mine = self.databases()
         for alias, configured in settings.CACHES.items():
             if alias == self.alias and alias != "default":
                 continue
@@ -173,8 +184,22 @@ def _served_by_django_redis(backend: str) -> bool:
     return isinstance(found, type) and issubclass(found, RedisCache)
 
 
+def _client_class(configured: dict[str, Any]) -> str:
+    default = "django_redis.client.DefaultClient"
+    return str((configured.get("OPTIONS") or {}).get("CLIENT_CLASS", default))
+
+
+def _reaches_one_server(client: str) -> bool:
+    """Whether a client class of django-redis gives out its connections, which a sharded can't."""
+    from django.utils.module_loading import import_string
+    from django_redis.client import ShardClient
+
+    found = import_string(client)
+    return getattr(found, "get_client", None) not in (None, ShardClient.get_client)
+
+
 def _databases(configured: Any) -> set[tuple[Any, ...]]:
-    """Return which databases a URL or an entry of CACHES reaches, as (host, port or path, db)."""
+    """Return which databases a URL or an entry of CACHES reaches, as (host or path, port, db)."""
     if isinstance(configured, str):
         urls: Any = configured
     else:
@@ -190,7 +215,7 @@ def _databases(configured: Any) -> set[tuple[Any, ...]]:
         if "path" in parsed:
             found.add((parsed["path"], None, parsed.get("db", 0)))
         else:
-            host = parsed.get("host", "localhost")
-            host = "127.0.0.1" if host == "localhost" else host
+            host = parsed.get("host", "localhost").lower()
+            host = "127.0.0.1" if host in ("localhost", "::1") else host
             found.add((host, parsed.get("port", 6379), parsed.get("db", 0)))
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Hashable
 from typing import Any, ClassVar
 
 import redis
@@ -92,6 +93,10 @@ class RedisLockBackend(BaseLockBackend):
         """Release a lock that was handed over to one who waits no more, unless it was claimed."""
         call = steps.Release(name, token, patient=False, unclaimed=True)
         renewer.withdraw(call, self, seconds)
+
+    def databases(self) -> set[Hashable]:
+        """Return where its keys are, as far as the settings tell."""
+        return self.location.databases()
 
     def check(self) -> list[checks.CheckMessage]:
         """Return the system check messages about this entry."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Hashable, Sequence
 from time import monotonic
 from typing import Any, ClassVar
 
@@ -104,6 +104,10 @@ class RedlockLockBackend(BaseLockBackend):
                 f"give seconds from {least:g} up, such as {default:g}."
             )
         return float(value)
+
+    def databases(self) -> set[Hashable]:
+        """Return where its keys are, as far as the settings tell."""
+        return {database for server in self.servers for database in server.databases()}
 
     def check(self) -> list[checks.CheckMessage]:
         """Return the system check messages about this entry."""
