@@ -138,6 +138,29 @@ def arrived(answers: Answers) -> Any:
     return PENDING
 
 
+def last_fence(answers: Answers) -> Any:
+    """Return the greatest fence that was given, from answers as ``quorum_fence.lua`` gives them.
+
+    A majority knows it that votes: so many have not forgotten it, or have learned it since. Where
+    all have answered nobody knows more.
+    """
+    known = given(answers)
+    missing = sum(item is PENDING for item in answers)
+    voting = sum(votes for _, votes in known)
+    if voting >= majority(len(answers)) or len(known) == len(answers):
+        return max(fence for fence, _ in known)
+    if missing and (
+        voting + missing >= majority(len(answers)) or len(known) + missing == len(answers)
+    ):
+        return PENDING
+    raise NoQuorum(answers)
+
+
+def all_told(answers: Answers) -> Any:
+    """Return that all have answered, whatever it was."""
+    return PENDING if any(item is PENDING for item in answers) else True
+
+
 def everybody(answers: Answers) -> Any:
     """Return all answers, ``None`` for a failure, once all servers have answered or failed."""
     if any(item is PENDING for item in answers):

@@ -8,6 +8,7 @@ import dis
 import itertools
 import math
 import os
+import random
 import sys
 import threading
 import time
@@ -21,6 +22,7 @@ from typing import Any
 import pytest
 
 from django_redis_lock import fanout, lock, locks, quorum, rounds, scripts, steps
+from django_redis_lock.backends.ballots import Ballots
 from django_redis_lock.backends.redlock import RedlockLockBackend
 from django_redis_lock.backends.voters import Clocks
 from django_redis_lock.exceptions import (
@@ -523,25 +525,99 @@ def test_a_fence_is_known_to_a_majority_before_it_is_given_out(servers: Quorum, 
         assert all(str(held.fence) in value for value in servers.values(name)[:2])
 
 
+def test_a_fence_is_known_to_a_majority_of_those_who_voted(servers: Quorum, name: str) -> None:
+    """One who gave his vote to another may have given a smaller fence with it, before he knew."""
+    servers.clients[0].set("lock-fence", time.time_ns() // 1000 + 3_600_000_000)
+    servers.clients[2].set(f"lock:{name}", "foreign", px=60_000)
+    wire = backend().servers[1].wire
+    post = wire.post
+
+    def lose(letter: Letter) -> None:
+        if letter.packed.script is scripts.QUORUM_SETTLE:
+            letter.reply(ConnectionError("lost"))
+        else:
+            post(letter)
+
+    vars(wire)["post"] = lose
+    try:
+        with pytest.raises(LockUnavailable):
+            lock(name, timeout=60, using="redlock").acquire(blocking=False)
+    finally:
+        del vars(wire)["post"]
+
+
+def test_the_last_fence_is_what_a_majority_of_voters_or_everybody_knows() -> None:
+    """Who forgot counts for nothing, unless nobody else is left to ask."""
+    assert quorum.last_fence([[7, 1], [9, 1], PENDING]) == 9
+    assert quorum.last_fence([[7, 1], [0, 0], PENDING]) is PENDING
+    assert quorum.last_fence([[7, 1], [0, 0], [5, 0]]) == 7
+    assert quorum.last_fence([[0, 0], [9, 0], PENDING]) is PENDING
+    for answers in ([[7, 1], [0, 0], OSError()], [[0, 0], OSError(), PENDING]):
+        with pytest.raises(quorum.NoQuorum):
+            quorum.last_fence(answers)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_fences_rise_whatever_a_minority_forgets(
+    session_quorum: Quorum, name: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Servers are away, ahead by hours, or lose their data, in any order: no fence ever falls.
+
+    Never two of three have lost their data at the same time without having learned it since.
+    """
+    monkeypatch.setattr("django_redis_lock.protocol.RETRY_PAUSES", ())
+    monkeypatch.setattr("django_redis_lock.backends.ballots.TEACH_AGAIN", 0.0)
+    chance = random.Random(seed)
+    fences: list[int] = []
+    unavailable = 0
+    with in_use(session_quorum, REJOIN_DELAY=0.05) as servers:
+        for _ in range(120):
+            index = chance.randrange(3)
+            event = chance.choice(["forget", "ahead", "nothing"])
+            if event == "forget" and all(map(_votes, servers.clients)):
+                servers.clients[index].flushall()
+            elif event == "ahead" and _votes(servers.clients[index]):
+                ahead = time.time_ns() // 1000 + chance.randrange(3_600_000_000)
+                last = int(servers.clients[index].get("lock-fence") or 0)
+                servers.clients[index].set("lock-fence", max(last, ahead))
+            backend()._ballots._clocks = Clocks()  # as in another process
+            with _away(servers, chance.randrange(3), name):
+                try:
+                    with lock(name, timeout=20, using="redlock") as held:
+                        fences.append(held.fence)
+                except LockUnavailable:
+                    unavailable += 1
+    assert fences == sorted(set(fences))
+    assert len(fences) > 30
+    assert unavailable
+
+
+def _votes(client: Any) -> bool:
+    """Whether a server has learned all that it forgot."""
+    return (client.get("lock-server") or "").count(" ") == 1
+
+
 def test_a_free_lock_is_one_round_trip_where_the_clocks_are_known(
     servers: Quorum, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a fence that is ahead of all clocks all servers give the same, and nothing is left."""
     monkeypatch.setattr(Clocks, "MOST_AHEAD", 60_000_000)
     rounds = []
-    send = RedlockLockBackend._send
+    send = Ballots.send
 
     def count(self: Any, *args: Any, **kwargs: Any) -> Any:
         if getattr(getattr(args[0], "request", args[0]), "name", "") == name:
             rounds.append(args[0])
         return send(self, *args, **kwargs)
 
-    monkeypatch.setattr(RedlockLockBackend, "_send", count)
+    monkeypatch.setattr(Ballots, "send", count)
     fences = []
     for _ in range(5):
         with lock(name, timeout=60, using="redlock") as held:
             fences.append(held.fence)
-        backend()._clocks._took = 10.0  # so much does it add for calls that are on their way
+        backend()._ballots._clocks._took = (
+            10.0  # so much does it add for calls that are on their way
+        )
     assert len(rounds) in (10, 11)  # to acquire and to release; the first did not know the clocks
     assert fences == sorted(set(fences))
 

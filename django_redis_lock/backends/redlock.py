@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-import itertools
-import random
-from collections.abc import Callable, Generator, Hashable, Sequence
-from time import monotonic
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, ClassVar
 
 from django.core import checks
 from redis.exceptions import ResponseError
 
 from django_redis_lock import quorum, steps
+from django_redis_lock.backends.ballots import Ballots, Rounds, drive, ignore
 from django_redis_lock.backends.base import BaseLockBackend, Index
-from django_redis_lock.backends.redis import numbers, reason
+from django_redis_lock.backends.redis import reason
 from django_redis_lock.backends.voters import (
     Admit,
-    Clocks,
+    ReadFences,
     ReadPages,
     Server,
     check_servers,
-    silent,
+    why_silent,
 )
 from django_redis_lock.drivers import Steps
 from django_redis_lock.exceptions import InvalidLockBackend, LockError, LockUnavailable
 from django_redis_lock.fanout import Letter
-from django_redis_lock.packing import Packed
 from django_redis_lock.polling import POLL_OPTIONS, Polling, PollingHub, poll_options
 from django_redis_lock.protocol import ask
-from django_redis_lock.rounds import Rest, Round
 from django_redis_lock.steps import Call
 from django_redis_lock.timing import LONGEST
 
@@ -36,10 +32,6 @@ SERVER_TIMEOUT = 0.5
 REJOIN_DELAY = 30.0
 INTERVAL = 0.1
 """Seconds between two looks at a lock that another holds, unless POLL_INTERVAL says otherwise."""
-SPLIT_TRIES = 4
-"""How often a vote is held again at once where callers came together and nobody got a majority."""
-OWED_FOR = 60.0
-"""Seconds for which a server that can't be reached is tried with a release."""
 
 
 class _Hub(PollingHub):
@@ -53,9 +45,6 @@ class _Hub(PollingHub):
     def in_line(self) -> bool:
         """Nobody waits for a turn."""
         return False
-
-
-Rounds = Generator[Round | Rest, Any, Any]
 
 
 class RedlockLockBackend(BaseLockBackend):
@@ -89,8 +78,9 @@ class RedlockLockBackend(BaseLockBackend):
         ]
         polling = poll_options(self.alias, {"POLL_INTERVAL": INTERVAL, **options})
         self.hub = _Hub(polling, f"{self.key_prefix}-grant:quorum")
-        self._clocks = Clocks()
-        self._attempts = itertools.count(1)
+        self._ballots = Ballots(
+            self.servers, self.server_timeout, round(self.rejoin_delay * 1000), polling.interval
+        )
 
     def _seconds(self, options: dict[str, Any], name: str, default: float, least: float) -> float:
         value = options.get(name, default)
@@ -129,25 +119,24 @@ class RedlockLockBackend(BaseLockBackend):
         """Let all servers vote from now on, without the delay for those that were started anew.
 
         For a new installation, or after a failure when it is known that nobody holds a lock: there
-        is no other protection from a lock that a server forgot. Raises ``LockUnavailable``.
+        is no other protection from a lock that a server forgot. They go on from the greatest fence
+        that any of them knows. Raises ``LockUnavailable``.
         """
-        self.run(ask(Admit()))
+        self.run(self._admit())
 
     async def aadmit(self) -> None:
         """Let all servers vote from now on, as ``admit`` does."""
-        await self.arun(ask(Admit()))
+        await self.arun(self._admit())
+
+    def _admit(self) -> Steps[None]:
+        known = yield from ask(ReadFences(self._ballots.delay_ms))
+        yield from ask(Admit(max(answer[0] for answer in known if answer)))
 
     # Carrying out calls.
 
     def call(self, call: Call) -> Any:
         """Carry out one call. Raises ``LockUnavailable``."""
-        rounds = self._carry_out(call)
-        while True:
-            try:
-                step = next(rounds)
-            except StopIteration as stop:
-                return stop.value
-            step.wait()
+        return drive(self._carry_out(call))
 
     async def acall(self, call: Call) -> Any:
         """Carry out one call under asyncio. Raises ``LockUnavailable``."""
@@ -161,10 +150,8 @@ class RedlockLockBackend(BaseLockBackend):
 
     def _carry_out(self, call: Call) -> Rounds:
         try:
-            if isinstance(call, steps.Acquire):
-                return (yield from self._acquire(call))
-            if isinstance(call, steps.TakeOver):
-                return (yield from self._take_over(call))
+            if isinstance(call, steps.Acquire | steps.TakeOver):
+                return (yield from self._ballots.gain(call))
             return (yield from self._ask(call))
         except quorum.NoQuorum as failure:
             raise self._error_of(call, failure.answers) from failure
@@ -178,7 +165,7 @@ class RedlockLockBackend(BaseLockBackend):
             if isinstance(call, ReadPages)
             else [server.pack(call) for server in self.servers]
         )
-        asked = self._send(call, letters, lambda answers: fold(call, answers), owed=owed)
+        asked = self._ballots.send(call, letters, lambda answers: fold(call, answers), owed=owed)
         yield asked
         answer = asked.outcome()
         if owed and not answer:
@@ -197,109 +184,7 @@ class RedlockLockBackend(BaseLockBackend):
         """Take back what votes a lost lock may have left, which would hold others up."""
         release = steps.Release(name, token)
         for server in self.servers:
-            server.wire.post(Letter(server.release(release), _nothing))
-
-    def _send(
-        self,
-        call: Call,
-        letters: Sequence[Packed],
-        fold: Callable[[list[Any]], Any],
-        *,
-        owed: bool = False,
-    ) -> Round:
-        """Send a call to all servers, as each is asked it."""
-        asked = Round(len(self.servers), fold, self.server_timeout)
-        call.sending()
-        owed_until = monotonic() + OWED_FOR if owed else 0.0
-        for index, packed in enumerate(letters):
-
-            def reply(answer: Any, index: int = index) -> None:
-                asked.take(index, numbers(answer))
-
-            asked.letters.append(Letter(packed, reply, owed_until=owed_until))
-        for server, letter in zip(self.servers, asked.letters, strict=True):
-            server.wire.post(letter)
-        return asked
-
-    def _acquire(self, call: steps.Acquire) -> Rounds:
-        request = call.request
-        for again in range(SPLIT_TRIES):
-            attempt = next(self._attempts)
-            least, delay_ms = self._clocks.next_fence(), round(self.rejoin_delay * 1000)
-            letters = [item.acquire(call, attempt, least, delay_ms) for item in self.servers]
-            vote = self._send(call, letters, quorum.count_votes)
-            yield vote
-            votes = vote.outcome()
-            took = monotonic() - call.sent_at
-            self._clocks.heard(vote.answers, took)
-            left_ms = quorum.trusted(request.lease_ms)
-            if votes.won:
-                entry = request.entry(call.channel) if call.channel else ""
-                fence = yield from self._settle(call, request, vote.answers, entry)
-                if monotonic() < call.sent_at + left_ms / 1000:
-                    return [fence, left_ms, votes.now_ms]
-            self._take_back(call, vote, attempt)
-            if votes.won or not votes.split:
-                break
-            # Whoever came at the same time comes again as well; let it be at another time.
-            yield Rest(random.uniform(0.5, 2.0 ** (again + 1)) * min(took, 0.02))
-        return [0, _next_look_ms(votes, self.hub.interval), votes.now_ms, 3]
-
-    def _settle(self, call: Call, request: Any, answers: Sequence[Any], entry: str) -> Rounds:
-        """Agree on the fence: a majority must know the greatest before anybody gets it.
-
-        Any later majority has one of those servers, and so gives a greater one.
-        """
-        fences = [
-            0 if isinstance(item, Exception) or not isinstance(item, list) else item[0]
-            for item in answers
-        ]
-        fence = max(fences)
-        behind = [server for server, own in zip(self.servers, fences, strict=True) if own < fence]
-        known = len(fences) - len(behind)
-        if known < quorum.majority(len(fences)):
-            letters = [
-                item.settle(request.name, request.token, fence, entry) for item in self.servers
-            ]
-            sent_at = call.sent_at
-            agreed = self._send(call, letters, quorum.arrived)
-            call.sent_at = sent_at  # the lease counts from then
-            yield agreed
-            agreed.outcome()
-        else:
-            for server in behind:
-                packed = server.settle(request.name, request.token, fence, entry)
-                server.wire.post(Letter(packed, _nothing))
-        return fence
-
-    def _take_back(self, call: steps.Acquire, vote: Round, attempt: int) -> None:
-        """Take back each vote that was, or may yet be, given to an attempt that failed."""
-        request = call.request
-        release = steps.Release(request.name, request.token)
-        until = monotonic() + min(OWED_FOR, request.lease_ms / 1000)
-        for server, letter, answer in zip(self.servers, vote.letters, vote.answers, strict=True):
-            refused = isinstance(answer, list) and not answer[0]
-            if not refused and not server.wire.recall(letter):
-                packed = server.release(release, attempt)
-                server.wire.post(Letter(packed, _nothing, owed_until=until))
-
-    def _take_over(self, call: steps.TakeOver) -> Rounds:
-        request = call.request
-        least, delay_ms = self._clocks.next_fence(), round(self.rejoin_delay * 1000)
-        letters = [server.take_over(call, least, delay_ms) for server in self.servers]
-        vote = self._send(call, letters, quorum.count_passed_on)
-        yield vote
-        if vote.outcome():
-            fence = yield from self._settle(call, request, vote.answers, "")
-            # The lease is counted from a little earlier, for clocks that run differently.
-            call.sent_at -= (request.lease_ms - quorum.trusted(request.lease_ms)) / 1000
-            return fence
-        release = steps.Release(request.name, request.token)
-        for server, letter in zip(self.servers, vote.letters, strict=True):
-            if not server.wire.recall(letter):
-                until = monotonic() + min(OWED_FOR, request.lease_ms / 1000)
-                server.wire.post(Letter(server.release(release), _nothing, owed_until=until))
-        return None
+            server.wire.post(Letter(server.release(release), ignore))
 
     def _error_of(self, call: Call, answers: Sequence[Any]) -> LockError:
         """Return the error that says why there is no majority."""
@@ -311,9 +196,9 @@ class RedlockLockBackend(BaseLockBackend):
         reasons = [f"{server}: {reason(error)}" for server, error in failed]
         if isinstance(call, steps.Acquire | steps.TakeOver):
             reasons += [
-                f"{server} was started anew and does not vote yet (REJOIN_DELAY)"
+                f"{server} {why}"
                 for server, answer in zip(self.servers, answers, strict=True)
-                if silent(answer)
+                if (why := why_silent(answer))
             ]
         for server, error in failed:
             told = server.error(call, error)
@@ -351,18 +236,6 @@ class RedlockLockBackend(BaseLockBackend):
         index.add([part for name in names for part in (name, str(ends[name]).encode())], -1)
 
 
-def _next_look_ms(votes: quorum.Votes, interval: float) -> int:
-    """Return after how many milliseconds to ask again, never all callers at the same time."""
-    if votes.won or votes.split:
-        return round(random.uniform(5, 50))
-    most = interval * 1000 * random.uniform(0.8, 1.2)
-    return round(min(most, votes.left_ms + random.uniform(0, 15)))
-
-
-def _nothing(answer: Any) -> None:
-    """Want to hear nothing."""
-
-
 def _as_number(answer: Any) -> Any:
     return answer if not isinstance(answer, bool) else int(answer)
 
@@ -378,5 +251,6 @@ _FOLDS: dict[type[Call], Callable[[Any, list[Any]], Any]] = {
     steps.ReadHistory: lambda call, answers: quorum.history(answers, call.limit),
     steps.ReadLine: lambda _, answers: quorum.line(answers),
     ReadPages: lambda _, answers: quorum.everybody(answers),
+    ReadFences: lambda _, answers: quorum.everybody(answers),
     Admit: lambda _, answers: quorum.arrived(answers),
 }

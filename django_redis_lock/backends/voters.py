@@ -26,6 +26,7 @@ class Server(RedisLockBackend):
         self.wire = Wire(self._connection, timeout)
         self._timeout = timeout
         self._mark_key = f"{self.key_prefix}-server"
+        self._fence_key = f"{self.key_prefix}-fence"
 
     def __str__(self) -> str:
         return self.location.alias or without_passwords(self.location.url or "")
@@ -44,8 +45,11 @@ class Server(RedisLockBackend):
         """Return a call as this server is asked it."""
         if isinstance(call, steps.Release):
             return self.release(call)
+        if isinstance(call, ReadFences):
+            keys = [self._fence_key, self._mark_key]
+            return _packed(scripts.QUORUM_FENCE, keys, [str(call.delay_ms)])
         if isinstance(call, Admit):
-            return _packed(scripts.QUORUM_ADMIT, [self._mark_key], [])
+            return self.admit(call.fence)
         return self._packing.pack(call)
 
     def error(self, call: Call, error: Exception) -> LockError:
@@ -85,15 +89,33 @@ class Server(RedisLockBackend):
         args = [call.token, call.name, call.entry, str(attempt)]
         return _packed(scripts.QUORUM_RELEASE, [lock, queue, index], args)
 
+    def admit(self, fence: int, start: int | str = "") -> Packed:
+        keys = [self._fence_key, self._mark_key]
+        return _packed(scripts.QUORUM_ADMIT, keys, [str(fence), str(start)])
+
 
 def _packed(script: scripts.Script, keys: list[str], args: list[str]) -> Packed:
     return Packed(script, keys, args, lambda: None)
 
 
-class Admit(Call):
-    """Let servers vote that were started anew."""
+class ReadFences(Call):
+    """Read the last fence that each server knows, and whether it votes."""
 
-    __slots__ = ()
+    __slots__ = ("delay_ms",)
+
+    def __init__(self, delay_ms: int) -> None:
+        super().__init__()
+        self.delay_ms = delay_ms
+
+
+class Admit(Call):
+    """Let servers vote that were started anew, from a fence on."""
+
+    __slots__ = ("fence",)
+
+    def __init__(self, fence: int) -> None:
+        super().__init__()
+        self.fence = fence
 
 
 class ReadPages(Call):
@@ -135,11 +157,46 @@ class Clocks:
         return round(max(self._ahead.values()) + monotonic() * 1_000_000 + margin)
 
 
-def silent(answer: Any) -> bool:
-    """Whether a server said that it does not vote yet, to an acquire or a takeover."""
+class Newcomers:
+    """Which servers were started anew and can learn, as far as this process has heard."""
+
+    def __init__(self) -> None:
+        self._starts: dict[int, int] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._starts)
+
+    def heard(self, index: int, answer: Any) -> None:
+        """Take in what a server answered to an acquire or a takeover."""
+        start, left_ms = _start(answer)
+        if start and not left_ms:
+            self._starts[index] = start
+        elif index in self._starts:
+            self._starts.pop(index, None)
+
+    def take(self) -> dict[int, int]:
+        """Return and forget the starts, by server; who is not taught will be heard of again."""
+        starts, self._starts = self._starts, {}
+        return starts
+
+
+def _start(answer: Any) -> tuple[int, int]:
+    """Return by what a server that does not vote knows its start, and when it can learn (ms)."""
     if not isinstance(answer, list):
-        return False
-    return bool(answer[3] == 2 if len(answer) == 5 else answer[0] == -1)
+        return 0, 0
+    if len(answer) == 5:
+        return (answer[4], answer[1]) if answer[3] == 2 else (0, 0)
+    return (answer[2], answer[3]) if answer[0] == -1 else (0, 0)
+
+
+def why_silent(answer: Any) -> str:
+    """Return why a server does not vote, as it said to an acquire or a takeover, or nothing."""
+    start, left_ms = _start(answer)
+    if not start:
+        return ""
+    if left_ms:
+        return "was started anew and does not vote yet (REJOIN_DELAY)"
+    return "was started anew, and too few others answer to tell it the last fence"
 
 
 def check_servers(alias: str, location: Any) -> list[Any]:

@@ -6,15 +6,16 @@
 -- Returns "fence left now kind holder":
 --   fence   the caller's, or 0 where it has no vote
 --   left    ms: of the caller's lease or of the holder's, -1 for one without end; or until this
---           server votes
+--           server can learn the last fence
 --   now     the server's clock in microseconds
 --   kind    0: the fence says it, or another holds the lock; 1: a foreign program does; 2: this
 --           server does not vote yet
---   holder  a number that stands for the token that holds the lock
+--   holder  a number that stands for the token that holds the lock, or for the start of a server
+--           that does not vote yet
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
-local function answer(fence, left, kind, token)
-  local holder = tonumber(string.sub(redis.sha1hex(token), 1, 12), 16)
+local function answer(fence, left, kind, token, start)
+  local holder = start or tonumber(string.sub(redis.sha1hex(token), 1, 12), 16)
   return string.format('%s %.0f %.0f %.0f %.0f', fence, left, now, kind, holder)
 end
 local function attempt(record)
@@ -26,9 +27,9 @@ local token, fence = string.match(held or '', '^(%S+) (%d+) ')
 -- What an earlier attempt of the caller left becomes this one's, with a fence and a lease of its
 -- own; taking the earlier one back does not hit it any more.
 if not held or (token == ARGV[1] and attempt(held) < attempt(ARGV[3])) then
-  local left = silent(math.floor(now / 1000), tonumber(ARGV[7]))
-  if left > 0 then
-    return answer('0', left, 2, '')
+  local start, left = silent(KEYS[5], math.floor(now / 1000), tonumber(ARGV[7]))
+  if start then
+    return answer('0', left, 2, '', start)
   end
   redis.call('DEL', KEYS[2])
   fence = give(now, ARGV[4], ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[6]))

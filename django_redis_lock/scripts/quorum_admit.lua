@@ -1,7 +1,15 @@
 -- Let this server vote from now on, though it was started anew.
--- KEYS[1] its mark.
--- Returns 1.
+-- KEYS[1] the last fence, KEYS[2] the mark of this server.
+-- ARGV[1] the greatest fence that others know, ARGV[2] '' or the start after which it is told this,
+-- as quorum_acquire.lua names it: if it was started yet again it does not vote by this.
+-- Returns 1, or 0 where it was started again.
 local time = redis.call('TIME')
 local run = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)')
-redis.call('SET', KEYS[1], string.format('%s %.0f', run, time[1] * 1000))
+if ARGV[2] ~= '' and redis.call('GET', KEYS[2]) ~= run .. ' ' .. ARGV[2] .. ' new' then
+  return 0
+end
+if tonumber(redis.call('GET', KEYS[1]) or 0) < tonumber(ARGV[1]) then
+  redis.call('SET', KEYS[1], ARGV[1])
+end
+redis.call('SET', KEYS[2], string.format('%s %.0f', run, time[1] * 1000))
 return 1

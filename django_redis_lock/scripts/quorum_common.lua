@@ -1,22 +1,27 @@
 -- Shared by the scripts with which one server of a quorum gives its voice to somebody.
 -- KEYS[1] the lock, KEYS[2] its waiters, KEYS[3] the index of held locks, KEYS[4] the last fence,
--- KEYS[5] the mark of this server: its run id, and from when on (ms) it votes.
+-- KEYS[5] the mark of this server: its run id, from when on (ms) it votes, and " new" until it has
+-- learned the last fence.
 -- Nothing is handed over here: servers that know nothing of each other could not agree on a waiter.
 
--- Return for how many ms more this server, at `now` (ms), does not vote. One that was started, or
--- lost its data, since it was last seen may have forgotten a lock that still counts elsewhere.
-local function silent(now, delay)
+-- Return nothing where this server votes. One that was started, or lost its data, since it was last
+-- seen may have forgotten a lock that still counts elsewhere, and the last fence. It votes when
+-- `delay` has passed and it was told that fence. Until then return from when on it can learn (ms),
+-- by which this start is known, and for how many ms more it can't.
+local function silent(mark, now, delay)
   if delay == 0 then
-    return 0
+    return
   end
   local run = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)')
-  local known, from = string.match(redis.call('GET', KEYS[5]) or '', '^(%w+) (%d+)$')
+  local known, from, new = string.match(redis.call('GET', mark) or '', '^(%w+) (%d+)(.*)$')
   from = tonumber(from)
   if known ~= run or from - now > delay then
-    from = now + delay
-    redis.call('SET', KEYS[5], run .. ' ' .. string.format('%.0f', from))
+    from, new = now + delay, ' new'
+    redis.call('SET', mark, run .. ' ' .. string.format('%.0f', from) .. new)
   end
-  return math.max(0, from - now)
+  if new ~= '' or from > now then
+    return from, math.max(0, from - now)
+  end
 end
 
 -- Write the lock for `token` with a lease of `lease` ms from `now` (microseconds). Its fence is the

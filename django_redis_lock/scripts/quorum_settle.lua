@@ -2,7 +2,8 @@
 -- its waiters.
 -- KEYS[1] the lock, KEYS[2] its waiters, KEYS[3] the last fence.
 -- ARGV[1] token, ARGV[2] fence, ARGV[3] '' or the caller's entry among the waiters.
--- Returns 1. No fence that this server gives from now on is as small.
+-- Returns 1 where the token holds the lock, else 0. In either case no fence that this server gives
+-- from now on is as small.
 local last = tonumber(redis.call('GET', KEYS[3]) or 0)
 if last < tonumber(ARGV[2]) then
   redis.call('SET', KEYS[3], ARGV[2])
@@ -10,7 +11,9 @@ end
 local token, record = string.match(redis.call('GET', KEYS[1]) or '', '^(%S+) %d+ (.*)$')
 if token == ARGV[1] then
   redis.call('SET', KEYS[1], token .. ' ' .. ARGV[2] .. ' ' .. record, 'KEEPTTL')
-elseif ARGV[3] ~= '' then
+  return 1
+end
+if ARGV[3] ~= '' then
   redis.call('LREM', KEYS[2], 1, ARGV[3])
 end
-return 1
+return 0
