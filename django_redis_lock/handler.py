@@ -34,12 +34,12 @@ class LockHandler:
 
     def __init__(self) -> None:
         self._backends: dict[str, BaseLockBackend] = {}
-        self._opening = threading.Lock()
+        self.after_fork()
         forget_after_fork(self)
 
     def after_fork(self) -> None:
         """Take a new mutex; the backends see to themselves."""
-        self._opening = threading.Lock()
+        self._making = threading.RLock()  # a backend may ask for another one that it wraps
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -52,15 +52,19 @@ class LockHandler:
         return dict(configured)
 
     def __getitem__(self, alias: str) -> BaseLockBackend:
-        backend = self._backends.get(alias)
+        backends = self._backends  # those of the settings that are read below
+        backend = backends.get(alias)
         if backend is None:
-            with self._opening:
-                backend = self._backends.get(alias)
+            # Without the mutex: who imports the module meanwhile may ask for a lock in doing so.
+            kind, params = self._configured(alias)
+            others = [*self._others(alias)]
+            with self._making:
+                backend = backends.get(alias)
                 if backend is None:
-                    backend = self.create(alias)
-                    for problem in collisions(backend, self._others(backend)):
+                    backend = kind(alias, params)
+                    for problem in collisions(backend, others):
                         raise InvalidLockBackend(f"{problem} {HINT}")
-                    self._backends[alias] = backend
+                    backends[alias] = backend
         return backend
 
     def __iter__(self) -> Iterator[str]:
@@ -70,15 +74,19 @@ class LockHandler:
         """Return the backends of all aliases."""
         return [self[alias] for alias in self]
 
-    def _others(self, backend: BaseLockBackend) -> Iterator[BaseLockBackend]:
+    def _others(self, alias: str) -> Iterator[BaseLockBackend]:
         """Yield the backends of the other aliases that are valid."""
-        for alias in self:
-            if alias != backend.alias:
+        for other in self:
+            if other != alias:
                 with suppress(InvalidLockBackend):
-                    yield self._backends.get(alias) or self.create(alias)
+                    yield self._backends.get(other) or self.create(other)
 
     def create(self, alias: str) -> BaseLockBackend:
         """Make the backend of an alias anew. Raises ``InvalidLockBackend``."""
+        kind, params = self._configured(alias)
+        return kind(alias, params)
+
+    def _configured(self, alias: str) -> tuple[type[BaseLockBackend], dict[str, Any]]:
         configured = self.settings
         if alias not in configured:
             raise InvalidLockBackend(
@@ -101,11 +109,11 @@ class LockHandler:
             raise InvalidLockBackend(
                 f"LOCKS[{alias!r}]['BACKEND'] is {path!r}, which is no BaseLockBackend."
             )
-        return kind(alias, dict(params))
+        return kind, dict(params)
 
     def reset(self) -> None:
         """Close all backends; they are made again, from the settings of the day, when needed."""
-        with self._opening:
+        with self._making:
             backends, self._backends = self._backends, {}
         for backend in backends.values():
             backend.close()

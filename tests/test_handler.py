@@ -1,0 +1,95 @@
+"""``locks``: backends are made at first use, whoever asks and however many."""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from django_redis_lock import locks
+from django_redis_lock.backends.locmem import LocMemLockBackend
+from tests.tools import Background, eventually
+
+OWN_BACKEND = """
+import builtins
+from django_redis_lock import locks
+from django_redis_lock.backends.locmem import LocMemLockBackend
+
+vars(builtins).get("own_backend_pauses", lambda: None)()
+name = locks["other"].alias
+
+class OwnBackend(LocMemLockBackend):
+    pass
+"""
+
+
+@pytest.fixture
+def own_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A backend whose module uses a lock's backend as it is imported."""
+    (tmp_path / "own_backend.py").write_text(OWN_BACKEND)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield "own_backend.OwnBackend"
+    sys.modules.pop("own_backend", None)
+
+
+def test_a_backend_may_use_locks_as_it_is_imported(settings: Any, own_backend: str) -> None:
+    """Its module asks for another backend while ``locks`` imports it."""
+    other = "django_redis_lock.backends.locmem.LocMemLockBackend"
+    settings.LOCKS = {"default": {"BACKEND": own_backend}, "other": {"BACKEND": other}}
+    assert Background(lambda: locks["default"]).outcome().alias == "default"
+    assert sys.modules["own_backend"].name == "other"
+
+
+def test_a_thread_that_imports_a_backend_may_use_locks_while_another_makes_it(
+    settings: Any, own_backend: str
+) -> None:
+    """Neither waits for what the other has: the import's own mutex, and that of ``locks``."""
+    other = "django_redis_lock.backends.locmem.LocMemLockBackend"
+    settings.LOCKS = {"default": {"BACKEND": own_backend}, "other": {"BACKEND": other}}
+    within, go_on = threading.Event(), threading.Event()
+    vars(builtins)["own_backend_pauses"] = lambda: (within.set(), go_on.wait(20))
+    try:
+        importing = Background(lambda: importlib.import_module("own_backend"))
+        assert within.wait(20)
+        making = Background(lambda: locks["default"])
+        eventually(lambda: _waits_for_an_import(making))
+        go_on.set()
+        importing.outcome()
+        assert making.outcome().alias == "default"
+    finally:
+        del vars(builtins)["own_backend_pauses"]
+
+
+def _waits_for_an_import(thread: threading.Thread) -> bool:
+    frame = sys._current_frames().get(thread.ident or 0)
+    return frame is not None and "importlib" in frame.f_code.co_filename
+
+
+def test_threads_that_ask_at_first_get_one_backend(
+    settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many threads ask for a backend at first use, one is made."""
+    made: list[object] = []
+    ready = threading.Barrier(20)
+
+    class Counted(LocMemLockBackend):
+        def configure(self, location: Any, options: dict[str, Any]) -> None:
+            made.append(self)
+            super().configure(location, options)
+
+    monkeypatch.setattr(sys.modules[__name__], "Counted", Counted, raising=False)
+    settings.LOCKS = {"default": {"BACKEND": f"{__name__}.Counted"}}
+
+    def ask() -> object:
+        ready.wait(20)
+        return locks["default"]
+
+    asking = [Background(ask) for _ in range(20)]
+    assert len({id(one.outcome()) for one in asking}) == 1
+    assert len(made) == 1
