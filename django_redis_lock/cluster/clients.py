@@ -40,9 +40,6 @@ class _Followed:
         if not answered or isinstance(error, ClusterDownError) or is_read_only(error):
             self._topology.suspect(address)
 
-    def _moved(self, slot: int, address: Address, error: MovedError) -> None:
-        self._topology.moved(slot, error, address)
-
     def _by_node(self, parts: Sequence[Part]) -> dict[Address, list[int]]:
         """Return which parts, by number, go to which node."""
         found: dict[Address, list[int]] = {}
@@ -72,7 +69,7 @@ class ClusterClient(_Followed):
             try:
                 return self._client(address).call(packed)
             except MovedError as error:
-                self._moved(slot, address, error)
+                self._topology.moved(slot, error, address)
             except (RedisError, OSError) as error:
                 self._failed(address, error)
                 raise
@@ -115,11 +112,11 @@ class AsyncClusterClient(_Followed):
     async def call(self, slot: int, packed: Packed) -> Any:
         """Send a call and return its reply. Raises as ``BlockingClient.call`` does."""
         for _ in range(REDIRECTIONS):
-            address = await self._address(slot)
+            address = await self._topology.aaddress(slot)
             try:
                 return await self._client(address).call(packed)
             except MovedError as error:
-                await asyncio.to_thread(self._moved, slot, address, error)
+                await self._topology.amoved(slot, error, address)
             except (RedisError, OSError) as error:
                 self._failed(address, error)
                 raise
@@ -131,12 +128,6 @@ class AsyncClusterClient(_Followed):
             *(self.call(slot, packed) for slot, packed in parts), return_exceptions=True
         )
         return list(_sound(replies))
-
-    async def _address(self, slot: int) -> Address:
-        known = self._topology.settled(slot)
-        if known is not None:
-            return known
-        return await asyncio.to_thread(self._topology.address, slot)
 
     def _client(self, address: Address) -> AsyncClient:
         client = self._clients.get(address)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -35,7 +37,7 @@ class Topology:
 
     def _reset(self) -> None:
         self._mutex = threading.Lock()
-        self._reading = threading.Lock()
+        self._reading: Future[None] | None = None
         self._ranges: list[tuple[int, int, Address]] = []
         self._moved: dict[int, Address] = {}  # since the last reading
         self._others: list[Address] = []  # replicas, which can be asked too
@@ -83,8 +85,20 @@ class Topology:
         """Return the master of a slot. Raises ``RedisError`` where no node can tell."""
         address = self.settled(slot)
         if address is None:
-            self.read()
-            address = self.known(slot)
+            self._read(lambda: not self._stale).result()
+            address = self._told(slot)
+        return address
+
+    async def aaddress(self, slot: int) -> Address:
+        """Return the master of a slot, as ``address`` does."""
+        address = self.settled(slot)
+        if address is None:
+            await asyncio.wrap_future(self._read(lambda: not self._stale))
+            address = self._told(slot)
+        return address
+
+    def _told(self, slot: int) -> Address:
+        address = self.known(slot)
         if address is None:
             self._stale = True
             raise redis.exceptions.ClusterDownError(f"no node serves slot {slot}")
@@ -93,7 +107,7 @@ class Topology:
     def masters(self) -> list[Address]:
         """Return all masters that serve slots. Raises as ``address`` does."""
         if self._stale:
-            self.read()
+            self._read(lambda: not self._stale).result()
         return sorted({address for _, _, address in self._ranges} | set(self._moved.values()))
 
     def suspect(self, address: Address) -> None:
@@ -102,41 +116,92 @@ class Topology:
         self._stale = True
 
     def moved(self, slot: int, error: MovedError, by: Address) -> None:
-        """Take in that a node sent us to another one."""
+        """Take in that a node sent us to another one. Raises as ``address`` does."""
         to = error.host or by[0], error.port
-        self.read(first=to, anyway=True)
+        self._read(lambda: self.known(slot) == to, first=to).result()
+        self._believe(slot, to)
+
+    async def amoved(self, slot: int, error: MovedError, by: Address) -> None:
+        """Take in that a node sent us to another one, as ``moved`` does."""
+        to = error.host or by[0], error.port
+        await asyncio.wrap_future(self._read(lambda: self.known(slot) == to, first=to))
+        self._believe(slot, to)
+
+    def _believe(self, slot: int, to: Address) -> None:
         if self.known(slot) != to:  # what the node says of itself counts
             with self._mutex:
                 self._moved = {**self._moved, slot: to}
             self.changed()
 
-    def read(self, first: Address | None = None, *, anyway: bool = False) -> None:
-        """Ask the nodes, one after the other, until one knows. Raises ``RedisError``."""
-        with self._reading:
-            if not (self._stale or anyway):
-                return  # another thread has read it meanwhile
-            suspect = self._suspect
-            known = list({address for _, _, address in self._ranges} | set(self._others))
-            random.shuffle(known)
-            ahead = [] if first is None else [first]
-            candidates = list(dict.fromkeys([*ahead, *known, *self._seeds]))
-            candidates.sort(key=lambda address: address == suspect)
-            why: Exception | None = None
-            for address in candidates:
-                try:
-                    answer = self._ask(address)
-                except (RedisError, OSError) as error:
-                    why = error
-                    continue
-                if answer:
-                    self._take_in(answer, address)
-                    break
+    def _read(self, needless: Callable[[], bool], first: Address | None = None) -> Future[None]:
+        """Ask the nodes, in a thread of its own, unless somebody else does so or has done it.
+
+        All who ask meanwhile get the same outcome: one reading, and one failure.
+        """
+        with self._mutex:
+            if self._reading is not None:
+                return self._reading
+            outcome: Future[None] = Future()
+            outcome.set_running_or_notify_cancel()  # a task that is cancelled leaves it to others
+            if needless():
+                outcome.set_result(None)
+                return outcome
+            thread = threading.Thread(
+                target=self._read_now,
+                args=(outcome, first),
+                name="django-redis-lock-topology",
+                daemon=True,
+            )
+            self._reading = outcome
+        try:
+            thread.start()
+        except BaseException as error:
+            self._end_reading(outcome, error)
+            raise
+        return outcome
+
+    def _read_now(self, outcome: Future[None], first: Address | None) -> None:
+        try:
+            self._ask_any(first)
+            self.changed()
+        except BaseException as error:
+            self._end_reading(outcome, error)
+        else:
+            self._end_reading(outcome, None)
+
+    def _end_reading(self, outcome: Future[None], error: BaseException | None) -> None:
+        with self._mutex:
+            if self._reading is outcome:
+                self._reading = None
+            if outcome.done():
+                return  # its start was interrupted, and it began all the same
+            if error is None:
+                outcome.set_result(None)
             else:
-                self._stale = True
-                raise redis.exceptions.ConnectionError(
-                    f"none of {len(candidates)} nodes tells which slots it serves: {why}"
-                ) from why
-        self.changed()
+                outcome.set_exception(error)
+
+    def _ask_any(self, first: Address | None) -> None:
+        """Ask the nodes, one after the other, until one knows. Raises ``RedisError``."""
+        suspect = self._suspect
+        known = list({address for _, _, address in self._ranges} | set(self._others))
+        random.shuffle(known)
+        ahead = [] if first is None else [first]
+        candidates = list(dict.fromkeys([*ahead, *known, *self._seeds]))
+        candidates.sort(key=lambda address: address == suspect)
+        why: Exception | None = None
+        for address in candidates:
+            try:
+                answer = self._ask(address)
+            except (RedisError, OSError) as error:
+                why = error
+                continue
+            if answer:
+                self._take_in(answer, address)
+                return
+        self._stale = True
+        raise redis.exceptions.ConnectionError(
+            f"none of {len(candidates)} nodes tells which slots it serves: {why}"
+        ) from why
 
     def _ask(self, address: Address) -> list[Any]:
         with redis.Redis(connection_pool=self.pool(address)) as client:

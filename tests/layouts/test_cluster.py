@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -234,6 +235,64 @@ def test_slot_that_has_moved_is_followed(cluster: Cluster, name: str) -> None:
 
 async def _owned(held: Any) -> bool:
     return bool(await held.aowned())
+
+
+@pytest.mark.parametrize("how", ["threads", "tasks"])
+def test_one_caller_reads_for_all_who_are_sent_on(cluster: Cluster, name: str, how: str) -> None:
+    """Many who find at once that a slot has moved ask the nodes once for all of them."""
+    slot = slot_of(name)
+    source, to = cluster.master_of(slot), other_master(cluster, slot)
+    held = lock(name, timeout=60)
+    held.acquire()
+    cluster.move_slot(slot, to)
+    cluster.settle()
+    reset_stats(cluster)
+    to.pause()  # which is asked first, so that all come while it is asked
+    try:
+        asking = threads_that_ask(held) if how == "threads" else tasks_that_ask(held)
+        eventually(lambda: sent_on(source) == CALLERS)
+    finally:
+        to.resume()
+    for one in asking:
+        assert one.outcome()
+    readings = 0
+    for server in cluster.masters():
+        with client(server) as one:
+            readings += one.info("commandstats").get("cmdstat_cluster|slots", {}).get("calls", 0)
+    assert readings == 1
+    held.release()
+    cluster.settle()
+
+
+CALLERS = 20
+
+
+def sent_on(server: Any) -> int:
+    """Return how many callers a node has sent to another one."""
+    with client(server) as one:
+        return int(one.info("errorstats").get("errorstat_MOVED", {}).get("count", 0))
+
+
+def threads_that_ask(held: Any) -> list[Background]:
+    """Ask in many threads whether a lock is held."""
+    return [Background(held.owned) for _ in range(CALLERS)]
+
+
+def tasks_that_ask(held: Any) -> list[Background]:
+    """Ask so in many tasks of one loop, whose executor is busy with other things."""
+
+    async def main() -> bool:
+        enough = threading.Event()
+        with ThreadPoolExecutor(1) as busy:
+            asyncio.get_running_loop().set_default_executor(busy)
+            waiting = asyncio.get_running_loop().run_in_executor(None, enough.wait)
+            try:
+                return all(await asyncio.gather(*(held.aowned() for _ in range(CALLERS))))
+            finally:
+                enough.set()
+                await waiting
+
+    return [Background(lambda: asyncio.run(main()))]
 
 
 def test_moving_slot_delays_and_loses_nothing(cluster: Cluster, name: str) -> None:

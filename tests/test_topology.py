@@ -1,0 +1,77 @@
+"""What many callers make of a cluster whose nodes do not answer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Iterator
+
+import pytest
+from redis.exceptions import RedisError
+
+from django_redis_lock.cluster.topology import Topology
+from tests.tools import Background, eventually
+
+CALLERS = 10
+
+
+@pytest.fixture
+def deaf() -> Iterator[socket.socket]:
+    """A node that can be connected to, and says nothing."""
+    with socket.create_server(("127.0.0.1", 0), backlog=100) as listener:
+        listener.setblocking(False)
+        yield listener
+
+
+def questions(deaf: socket.socket) -> int:
+    """Return how often the node was connected to."""
+    with contextlib.ExitStack() as stack:
+        for count in range(100):
+            try:
+                stack.enter_context(deaf.accept()[0])
+            except BlockingIOError:
+                return count
+    raise AssertionError
+
+
+def topology_at(deaf: socket.socket) -> Topology:
+    """Return a topology that only this node could tell."""
+    return Topology([f"redis://127.0.0.1:{deaf.getsockname()[1]}?socket_timeout=0.5"])
+
+
+def test_threads_share_one_failure_to_read(deaf: socket.socket) -> None:
+    """Those who ask while a node is asked in vain hear of it together, not one after the other."""
+    alone = topology_at(deaf)
+    with pytest.raises(RedisError):
+        alone.address(0)
+    each = questions(deaf)
+    shared = topology_at(deaf)
+    asking = [Background(lambda: shared.address(0)) for _ in range(CALLERS)]
+    for one in asking:
+        with pytest.raises(RedisError):
+            one.outcome()
+    assert questions(deaf) == each
+    shared.close()
+    alone.close()
+
+
+def test_tasks_share_one_failure_to_read(deaf: socket.socket) -> None:
+    """The same for asyncio, where one who is cancelled takes nothing from the others."""
+
+    async def main() -> list[object]:
+        tasks = [asyncio.create_task(topology.aaddress(0)) for _ in range(CALLERS)]
+        await asyncio.sleep(0)
+        tasks[0].cancel()
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    topology = topology_at(deaf)
+    with pytest.raises(RedisError):
+        topology.address(0)
+    each = questions(deaf)
+    cancelled, *others = asyncio.run(main())
+    assert isinstance(cancelled, asyncio.CancelledError)
+    assert all(isinstance(other, RedisError) for other in others)
+    assert questions(deaf) == each
+    eventually(lambda: topology._reading is None)
+    topology.close()
