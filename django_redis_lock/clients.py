@@ -79,7 +79,7 @@ class BlockingClient:
             for packed in batch:
                 packed.sending()
             connection.send_packed_command(commands)
-            replies = [_reply(connection) for _ in batch]
+            replies = [_reply(connection, packed.says_ok) for packed in batch]
             for number, packed in enumerate(batch):
                 if isinstance(replies[number], NoScriptError):
                     connection.send_packed_command((packed.pack(with_source=True),))
@@ -319,16 +319,16 @@ class Wire:
 AsyncClient.wire_class = Wire
 
 
-def _reply(connection: Any) -> Any:
+def _reply(connection: Any, says_ok: bool = False) -> Any:
     """Read a reply; the server's error is returned rather than raised.
 
-    Raises ``RedisError`` for one that no call of ours has, but the handshake of a connection.
+    Raises ``RedisError`` for one that the call does not have, but the handshake of a connection.
     """
     try:
         reply = connection.read_response(disable_decoding=True)
     except ResponseError as error:
         return error
-    if reply == b"OK" or isinstance(reply, dict):
+    if (reply == b"OK" and not says_ok) or isinstance(reply, dict):
         raise redis.exceptions.ConnectionError("The connection is out of step")
     return reply
 

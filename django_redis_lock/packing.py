@@ -36,6 +36,9 @@ class Packed:
 
     __slots__ = ("args", "keys", "replicas", "script", "sending")
 
+    says_ok = False
+    """Whether OK is an answer to it; otherwise it is that to the handshake of a connection."""
+
     def __init__(
         self,
         script: Script | Command,

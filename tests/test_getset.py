@@ -241,6 +241,22 @@ def test_only_one_of_ours_replaces_an_ended_value(
     assert not lock(name).acquire(blocking=False)
 
 
+@pytest.mark.parametrize("form", FORMATS)
+def test_taking_an_ended_lock_keeps_the_connection(
+    name: str, configure: Configure, client: redis.Redis, form: str
+) -> None:
+    """The OK of a SET is an answer, and no sign that the connection is out of step."""
+    configure(FORMAT=form)
+    with lock(name, timeout=20):
+        pass
+    before = client.info("stats")["total_connections_received"]
+    for number in range(5):
+        client.set(f"lock:{name}{number}", "1000000000")
+        with lock(f"{name}{number}", timeout=20) as held:
+            held.ensure_held()
+    assert client.info("stats")["total_connections_received"] == before
+
+
 def test_dead_claimant_is_waited_out(name: str, configure: Configure, client: redis.Redis) -> None:
     """The right to replace a value ends by itself."""
     backend = configure()

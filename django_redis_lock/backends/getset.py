@@ -223,10 +223,11 @@ def _is_no_counter(error: str) -> bool:
 class _Plain(Packed):
     """A plain command, ready to be sent."""
 
-    __slots__ = ("_command",)
+    __slots__ = ("_command", "says_ok")
 
     def __init__(self, command: Command, sending: Callable[[], None]) -> None:
         self._command = command
+        self.says_ok = command[0] == "SET"
         self.sending = sending
         self.replicas = None
 
