@@ -1,22 +1,109 @@
-"""Sends packed calls over connections of redis-py, with blocking calls or under asyncio."""
+"""Sends packed calls over connections of redis-py's pools, with blocking."""
 
 from __future__ import annotations
 
-import asyncio
 import inspect
-import weakref
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+import socket
+import ssl
+from collections.abc import Sequence
+from functools import partial
 from time import monotonic
 from typing import Any
 
 import redis
 from redis.exceptions import NoScriptError, ReadOnlyError, RedisError, ResponseError
 
+from django_redis_lock.aside import unmet_by_signals
 from django_redis_lock.connections import disconnect_idle
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.identity import forget_after_fork
 from django_redis_lock.packing import Packed, Replicas
+
+_MORE_FOLLOWS = getattr(socket, "MSG_MORE", 0)
+"""Has Linux hold bytes back until more follow, for about 200 ms at the most."""
+_BROKEN = (RedisError, OSError, AttributeError, TypeError, ValueError)
+"""What redis-py raises for a broken connection; the last three where another thread closes the
+pool's connections, as django-redis does after each request with DJANGO_REDIS_CLOSE_CONNECTION."""
+
+
+class Checkout:
+    """A connection that is out of the pool, and the replies that it still brings.
+
+    A signal's exception can strike in any place, so that nobody has it in hand any more. The
+    connection is then left among ``strays``, where the next call finds it.
+    """
+
+    __slots__ = ("connection", "owed", "owed_on", "since", "strays")
+
+    def __init__(self, since: float, strays: list[Any]) -> None:
+        self.since = since  # monotonic
+        self.strays = strays
+        self.owed: list[Packed] = []  # calls that were sent, and whose replies were not read
+        self.owed_on: Any = None  # the socket on which those come
+        self.connection: Any = None
+
+    def __del__(self) -> None:
+        if getattr(self, "connection", None) is not None:
+            # Not to the pool, whose lock this thread may have when the collector strikes.
+            self.strays.append(self.connection)
+
+    @property
+    def wire(self) -> Any:
+        """The socket; ``None`` while there is none, or where redis-py keeps it elsewhere."""
+        return getattr(self.connection, "_sock", None)
+
+    def disconnect(self) -> None:
+        """Close the connection; what is sent next opens it again."""
+        self.owed.clear()
+        self.connection.disconnect()
+
+    def send(self, commands: Sequence[bytes]) -> None:
+        """Send commands, over a new connection where this one is closed."""
+        # A health check would take a reply that is owed for its own.
+        self.connection.send_packed_command(commands, check_health=not self.owed)
+
+    def read(self, says_ok: bool = False) -> Any:
+        """Read a reply; the server's error is returned rather than raised.
+
+        Raises ``RedisError`` for one that the call does not have, but the handshake of a connection.
+        """
+        try:
+            reply = self.connection.read_response(disable_decoding=True)
+        except ResponseError as error:
+            return error
+        if (reply == b"OK" and not says_ok) or isinstance(reply, dict):
+            raise redis.exceptions.ConnectionError("The connection is out of step")
+        return reply
+
+    def post(self, packed: Packed, *, with_source: bool = False) -> None:
+        """Send a call whose reply is read later; it may share a packet with what is sent next."""
+        command = packed.pack(with_source=with_source)
+        wire = self.wire
+        if _is_plain(wire):
+            wire.sendall(command, _MORE_FOLLOWS)
+        else:
+            self.send([command])
+        self.owed.append(packed)
+        self.owed_on = self.wire
+
+    def settle(self) -> None:
+        """Have the connection owe nothing any more. Raises ``RedisError`` and ``OSError``."""
+        while self.owed:
+            if _is_plain(self.wire):
+                # Sends what was held back, for nothing follows.
+                self.wire.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for packed in self.read_owed():
+                self.post(packed, with_source=True)
+
+    def read_owed(self) -> list[Packed]:
+        """Read the replies that are owed; return the calls whose script the server did not know.
+
+        What else is wrong with them is no concern of whoever reads them.
+        """
+        owed, self.owed = self.owed, []
+        if owed and self.owed_on is not self.wire:
+            return []  # it was closed meanwhile, and they went with it
+        return [packed for packed in owed if isinstance(self.read(), NoScriptError)]
 
 
 class BlockingClient:
@@ -25,7 +112,11 @@ class BlockingClient:
     It goes below ``Redis.execute_command``, and keeps one connection for up to a second between
     calls rather than taking it from the pool and checking it each time: together that is a third
     of what an uncontended call costs the client. Calls are safe to send twice, so a connection that
-    went stale meanwhile costs another sending and nothing else.
+    went stale meanwhile costs another sending and nothing else. One that broke is kept as well, and
+    opened again by the next call.
+
+    A signal's exception in the pool's own code would lose a connection for good, so that is left to
+    threads that no signal meets.
     """
 
     KEEP = 1.0
@@ -33,7 +124,8 @@ class BlockingClient:
 
     def __init__(self, pool: redis.ConnectionPool) -> None:
         self._pool = pool
-        self._kept: list[tuple[Any, float]] = []
+        self._kept: list[Checkout] = []
+        self._strays: list[Any] = []
         self._may_keep = pool.max_connections >= 4
         # redis-py 5.2 wants to be told the command; later versions object to it.
         parameter = inspect.signature(pool.get_connection).parameters.get("command_name")
@@ -42,13 +134,16 @@ class BlockingClient:
         forget_after_fork(self)
 
     def after_fork(self) -> None:
-        """Leave the connection to the parent process."""
+        """Leave the connections to the parent process."""
+        self._strays = []
         self._kept = []
 
     def close(self) -> None:
-        """Give the connection back to the pool."""
+        """Give the connections back to the pool."""
         while self._kept:
-            self._pool.release(self._kept.pop()[0])
+            unmet_by_signals(partial(self._give_back, self._kept.pop()))
+        while self._strays:
+            unmet_by_signals(partial(self._give_back, self._recover()))
 
     def call(self, packed: Packed) -> Any:
         """Send a call and return its reply.
@@ -64,282 +159,134 @@ class BlockingClient:
     def call_all(self, batch: Sequence[Packed]) -> list[Any]:
         """Send calls in one go; return the reply, or the server's error, to each."""
         commands = [packed.pack() for packed in batch]
+        checkout = self._take()
         try:
-            return self._send(batch, commands)
-        except (AttributeError, TypeError, ValueError) as error:
-            # What redis-py's parsers raise where another thread closes the pool's connections,
-            # as django-redis does after each request with DJANGO_REDIS_CLOSE_CONNECTION.
+            for packed in batch:
+                packed.sending()
+            checkout.send(commands)
+            unknown = checkout.read_owed()
+            replies = [checkout.read(packed.says_ok) for packed in batch]
+            for number, packed in enumerate(batch):
+                replies[number] = _completed(checkout, packed, replies[number])
+            for packed in unknown:
+                checkout.post(packed, with_source=True)
+            if any(is_read_only(reply) for reply in replies):
+                checkout.disconnect()  # a master that was demoted; another may be the new master
+        except BaseException as error:
+            self._broke(checkout, error)
+            raise
+        self._keep(checkout)
+        return replies
+
+    def post(self, packed: Packed) -> None:
+        """Send a call and don't wait for its reply, which nobody will see.
+
+        It leaves at once, or within about 200 ms where another call follows that it can share a
+        packet with. Raises ``RedisError`` and ``OSError``, but no error means only that it was
+        sent: a connection that breaks afterwards may take it along.
+        """
+        checkout = self._take()
+        try:
+            packed.sending()
+            checkout.post(packed)
+        except BaseException as error:
+            self._broke(checkout, error)
+            raise
+        self._keep(checkout)
+
+    def _broke(self, checkout: Checkout, error: BaseException) -> None:
+        """Use a connection no more on which a reply may still come, and say what happened."""
+        checkout.disconnect()
+        self._keep(checkout)
+        if isinstance(error, AttributeError | TypeError | ValueError):
             raise redis.exceptions.ConnectionError(
                 "The connection was closed while in use"
             ) from error
 
-    def _send(self, batch: Sequence[Packed], commands: list[bytes]) -> list[Any]:
-        connection, since = self._take()
-        try:
-            for packed in batch:
-                packed.sending()
-            connection.send_packed_command(commands)
-            replies = [_reply(connection, packed.says_ok) for packed in batch]
-            for number, packed in enumerate(batch):
-                if isinstance(replies[number], NoScriptError):
-                    connection.send_packed_command((packed.pack(with_source=True),))
-                    replies[number] = _reply(connection)
-                replicas = packed.awaited(replies[number])
-                if replicas is not None:
-                    connection.send_packed_command((replicas.command,))
-                    replies[number] = _acknowledged(replies[number], replicas, _reply(connection))
-        except BaseException:
-            connection.disconnect()  # its reply may still come
-            self._pool.release(connection)
-            raise
-        failed = [reply for reply in replies if isinstance(reply, Exception)]
-        if any(is_read_only(error) for error in failed):
-            connection.disconnect()  # a master that was demoted; the next one may be the new master
-        if failed:
-            self._pool.release(connection)
-        else:
-            self._keep(connection, since)
-        return replies
-
-    def _keep(self, connection: Any, since: float) -> None:
+    def _keep(self, checkout: Checkout) -> None:
         if self._may_keep and not self._kept:
-            self._kept.append((connection, since))
+            self._kept.append(checkout)
         else:
-            self._pool.release(connection)
+            unmet_by_signals(partial(self._give_back, checkout))
 
-    def _take(self) -> tuple[Any, float]:
-        now = monotonic()
+    def _give_back(self, checkout: Checkout) -> None:
+        """Return a connection to the pool, which must not find a reply on it."""
+        if checkout.owed:
+            try:
+                checkout.settle()
+            except _BROKEN:
+                checkout.disconnect()
+            except BaseException:
+                checkout.disconnect()
+                raise
+        connection, checkout.connection = checkout.connection, None
+        self._pool.release(connection)
+
+    def _take(self) -> Checkout:
+        if self._strays:
+            return self._recover()
+        kept: Checkout | None = None
         try:
-            connection, since = self._kept.pop()
+            kept = self._kept.pop()
         except IndexError:
             pass
         else:
-            if now - since < self.KEEP:
-                return connection, since
-            self._pool.release(connection)
+            if monotonic() - kept.since < self.KEEP:
+                return kept
+        return unmet_by_signals(partial(self._check_out, kept))
+
+    def _check_out(self, former: Checkout | None) -> Checkout:
+        """Take a connection from the pool, having returned another."""
+        if former is not None:
+            self._give_back(former)
+        checkout = Checkout(monotonic(), self._strays)
         try:
-            return self._pool.get_connection(*self._checkout_args), now
+            checkout.connection = self._pool.get_connection(*self._checkout_args)
         except (RedisError, OSError):
             raise
         except BaseException:
-            # A signal's exception that met redis-py between a question of its handshake and the
-            # answer: the connection is in the pool again, and the answer would be taken for ours.
+            # An exception that met redis-py between a question of its handshake and the answer:
+            # the connection is in the pool again, and the answer would be taken for ours.
             disconnect_idle(self._pool)
             raise
+        return checkout
 
-
-class AsyncClient:
-    """Sends calls of any number of asyncio tasks over one connection for each event loop.
-
-    Calls are written as they come and their replies are read in order. A task that is cancelled
-    only stops listening for its reply, so the connection is never out of step.
-    """
-
-    def __init__(
-        self,
-        make_connection: Callable[[], Any],
-        timeout: float | None,
-        locate: Callable[[], tuple[str, int]] | None = None,
-    ) -> None:
-        self._make_connection = make_connection
-        self._timeout = timeout
-        self._locate = locate
-        self._wires: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
-        forget_after_fork(self)
-
-    def after_fork(self) -> None:
-        """Leave the connections to the parent process."""
-        self._wires = weakref.WeakKeyDictionary()
-
-    wire_class: type[Wire]
-
-    async def wire(self) -> Any:
-        """Return the connection of the running event loop."""
-        loop = asyncio.get_running_loop()
-        wire = self._wires.get(loop)
-        if wire is None:
-            connection = self._make_connection()
-            wire = self._wires[loop] = self.wire_class(connection, self._timeout, self._locate)
-            await wire.close_with_loop(lambda: self._wires.pop(loop, None))
-        return wire
-
-    async def call(self, packed: Packed) -> Any:
-        """Send a call and return its reply. Raises as ``BlockingClient.call`` does."""
-        wire = await self.wire()
+    def _recover(self) -> Checkout:
+        """Take a connection that was left behind somewhere; a reply may be on its way."""
+        checkout = Checkout(monotonic(), self._strays)
         try:
-            try:
-                reply, on = await wire.call(packed.pack(), packed.sending)
-            except NoScriptError:
-                reply, on = await wire.call(packed.pack(with_source=True), packed.sending)
-            replicas = packed.awaited(reply)
-            if replicas is not None:
-                acknowledged, _ = await wire.call(replicas.command, only_on=on)
-                reply = _acknowledged(reply, replicas, acknowledged)
-        except ResponseError as error:
-            if is_read_only(error):
-                wire.hang_up()
-            raise
-        if isinstance(reply, Exception):
-            raise reply
-        return reply
+            checkout.connection = self._strays.pop()
+        except IndexError:  # another thread was quicker
+            return unmet_by_signals(partial(self._check_out, None))
+        checkout.disconnect()
+        return checkout
 
 
-class Wire:
-    """One connection of one event loop."""
-
-    def __init__(
-        self,
-        connection: Any,
-        timeout: float | None,
-        locate: Callable[[], tuple[str, int]] | None,
-    ) -> None:
-        self._connection = connection
-        self._timeout = timeout
-        self._locate = locate
-        self._connects = 0  # how often it was connected
-        self._broken = False  # whether the next call has to connect anew
-        self._pending: deque[asyncio.Future[Any]] = deque()
-        self._writing = asyncio.Lock()
-        self._reader: asyncio.Task[None] | None = None
-        self._keeper: AsyncIterator[None] | None = None
-
-    async def close_with_loop(self, closed: Callable[[], object]) -> None:
-        """Have the connection closed when the loop shuts down.
-
-        Loops don't tell when they end, but they close the asynchronous generators that they have
-        seen begin, and they do so while connections can still be closed in good order.
-        """
-
-        async def keeper() -> AsyncIterator[None]:
-            try:
-                yield
-            finally:
-                closed()
-                await self._connection.disconnect()
-
-        self._keeper = keeper()
-        await anext(self._keeper)
-
-    async def call(
-        self,
-        command: bytes,
-        sending: Callable[[], None] | None = None,
-        *,
-        only_on: int | None = None,
-    ) -> tuple[Any, int]:
-        """Send a command; return its reply, and which connecting of the wire it was sent after.
-
-        With ``only_on`` it is sent only where that is still the same one.
-        """
-        reply = asyncio.get_running_loop().create_future()
-        async with self._writing:
-            if only_on is not None and (self._broken or only_on != self._connects):
-                raise redis.exceptions.ConnectionError("The connection was closed while in use")
-            if sending is not None:
-                sending()
-            try:
-                async with asyncio.timeout(self._timeout):
-                    if self._broken or not self._connection.is_connected:
-                        await self._connect_anew()
-                    on = self._connects
-                    self._pending.append(reply)
-                    await self._connection.send_packed_command((command,), check_health=False)
-            except BaseException as error:
-                self._break(error)
-                if isinstance(error, TimeoutError):
-                    raise redis.exceptions.TimeoutError("Timeout connecting or sending") from error
-                raise
-            if self._reader is None:
-                self._reader = asyncio.ensure_future(self._read())
-        return await reply, on
-
-    async def _connect_anew(self) -> None:
-        reader = self._reader
-        if reader is not None:  # of the last connection; its end would close the next one
-            reader.cancel()
-            await asyncio.wait([reader])
-            self._reader = None  # one that had not begun yet could not say so itself
-        await self._connection.disconnect(nowait=True)
-        self._connects += 1
-        await self._connect()
-        self._broken = False  # whatever broke meanwhile was the last connection
-
-    async def _connect(self) -> None:
-        if self._locate is not None:
-            connection = self._connection
-            connection.host, connection.port = await asyncio.to_thread(self._locate)
-        await self._connection.connect()
-
-    def hang_up(self) -> None:
-        """Use the connection no more; the next call opens another."""
-        self._break(redis.exceptions.ConnectionError("The server became read-only"))
-
-    def _break(self, error: BaseException) -> None:
-        """Tell everyone who waits for a reply that it won't come.
-
-        It awaits nothing, so that no cancellation can come between and leave somebody waiting.
-        """
-        self._broken = True
-        if not isinstance(error, RedisError | OSError):
-            error = redis.exceptions.ConnectionError("The connection was closed while in use")
-        while self._pending:
-            reply = self._pending.popleft()
-            if not reply.done():
-                reply.set_exception(error)
-                reply.exception()  # nobody may be left to see it
-
-    async def _read(self) -> None:
-        try:
-            while self._pending:
-                async with asyncio.timeout(self._timeout):
-                    answer = await self._answer()
-                if self._broken:
-                    return  # all have been told
-                reply = self._pending.popleft()
-                if reply.done():
-                    continue  # whoever asked was cancelled
-                if isinstance(answer, ResponseError):
-                    reply.set_exception(answer)
-                else:
-                    reply.set_result(answer)
-        except TimeoutError:
-            self._break(redis.exceptions.TimeoutError("Timeout reading from the server"))
-        except BaseException as error:
-            self._break(error)
-        finally:
-            self._reader = None
-
-    async def _answer(self) -> Any:
-        try:
-            return await self._connection.read_response(disable_decoding=True)
-        except ResponseError as error:
-            return error
+def _is_plain(wire: Any) -> bool:
+    """Whether a socket is one of TCP, and not of TLS."""
+    family = getattr(wire, "family", None)
+    return family in (socket.AF_INET, socket.AF_INET6) and not isinstance(wire, ssl.SSLSocket)
 
 
-AsyncClient.wire_class = Wire
-
-
-def _reply(connection: Any, says_ok: bool = False) -> Any:
-    """Read a reply; the server's error is returned rather than raised.
-
-    Raises ``RedisError`` for one that the call does not have, but the handshake of a connection.
-    """
-    try:
-        reply = connection.read_response(disable_decoding=True)
-    except ResponseError as error:
-        return error
-    if (reply == b"OK" and not says_ok) or isinstance(reply, dict):
-        raise redis.exceptions.ConnectionError("The connection is out of step")
+def _completed(checkout: Checkout, packed: Packed, reply: Any) -> Any:
+    """Return the reply to a call, once its script is known and its replicas have it."""
+    if isinstance(reply, NoScriptError):
+        checkout.send([packed.pack(with_source=True)])
+        reply = checkout.read()
+    replicas = packed.awaited(reply)
+    if replicas is not None:
+        checkout.send([replicas.command])
+        reply = acknowledged(reply, replicas, checkout.read())
     return reply
 
 
-def _acknowledged(reply: Any, replicas: Replicas, acknowledged: Any) -> Any:
-    """Return the reply, or why it does not count."""
-    if not isinstance(acknowledged, int):
-        return acknowledged
-    if acknowledged >= replicas.number:
+def acknowledged(reply: Any, replicas: Replicas, number: Any) -> Any:
+    """Return the reply to a call, or why it does not count."""
+    if not isinstance(number, int):
+        return number
+    if number >= replicas.number:
         return reply
-    error = LockUnavailable(replicas.shortfall(acknowledged))
+    error = LockUnavailable(replicas.shortfall(number))
     error.refused = True
     return error
 

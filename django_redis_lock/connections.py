@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import encodings.idna  # noqa: F401 - early, see below
 import inspect
+import ipaddress
+import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +14,7 @@ import redis
 import redis.asyncio
 from redis.sentinel import SentinelConnectionPool
 
+from django_redis_lock.aside import aside
 from django_redis_lock.exceptions import LockUnavailable
 
 # ``encodings.idna`` is what Python imports when it first looks up a host. An exception from a
@@ -73,18 +76,71 @@ def listening_connection(pool: redis.ConnectionPool) -> Any:
 def asyncio_connection(pool: redis.ConnectionPool) -> Any:
     """Return an asyncio connection to where the pool's connections go."""
     for blocking, awaiting in (
-        (redis.SSLConnection, redis.asyncio.SSLConnection),
+        (redis.SSLConnection, _TLSConnection),
         (redis.UnixDomainSocketConnection, redis.asyncio.UnixDomainSocketConnection),
-        (redis.Connection, redis.asyncio.Connection),
+        (redis.Connection, _Connection),
     ):
         if issubclass(pool.connection_class, blocking):
             kwargs = _portable(pool.connection_kwargs, awaiting)
             kwargs.update(protocol=2, socket_timeout=None)  # replies are timed by the reader
-            return awaiting(**kwargs)
+            connection = awaiting(**kwargs)
+            if isinstance(connection, _Dialled):
+                connection.locate = master_of(pool)
+            return connection
     raise LockUnavailable(
         f"No asyncio connection is known for {pool.connection_class.__name__}; "
         "use the blocking methods, or a redis://, rediss:// or unix:// URL as LOCATION."
     )
+
+
+class _Dialled:
+    """A connection of asyncio that finds the server without the default executor of the loop.
+
+    asyncio looks up the names of hosts there, and waits while it is busy.
+    """
+
+    host: Any
+    port: Any
+    socket_connect_timeout: Any
+    locate: Callable[[], tuple[str, int]] | None = None
+    _dialled: socket.socket | None = None
+
+    async def _connect(self) -> None:
+        self._dialled = None
+        if self.locate is not None or not _is_address(self.host):
+            self._dialled = await aside(self._dial, unwanted=socket.socket.close)
+        await super()._connect()  # type: ignore[misc]
+
+    def _dial(self) -> socket.socket:
+        if self.locate is not None:
+            self.host, self.port = self.locate()
+        return socket.create_connection((self.host, self.port), self.socket_connect_timeout)
+
+    def _connection_arguments(self) -> dict[str, Any]:
+        arguments = dict(super()._connection_arguments())  # type: ignore[misc]
+        if self._dialled is not None:
+            host = arguments.pop("host")
+            del arguments["port"]
+            arguments["sock"] = self._dialled
+            if "ssl" in arguments:
+                arguments["server_hostname"] = host
+        return arguments
+
+
+class _Connection(_Dialled, redis.asyncio.Connection):
+    pass
+
+
+class _TLSConnection(_Dialled, redis.asyncio.SSLConnection):
+    pass
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 _PLAIN = frozenset(

@@ -24,10 +24,10 @@ class Port(Protocol):
         """Carry out a call, once. Raises ``LockUnavailable``."""
 
     def post(self, call: Call) -> None:
-        """Send a call, whose answer nobody reads. Raises ``LockUnavailable``."""
+        """Send a call, and don't wait for its reply. Raises ``LockUnavailable``."""
 
     async def apost(self, call: Call) -> None:
-        """Send a call, whose answer nobody reads. Raises ``LockUnavailable``."""
+        """Send a call, and don't wait for its reply. Raises ``LockUnavailable``."""
 
 
 def run(port: Port, steps: Steps[Result]) -> Result:

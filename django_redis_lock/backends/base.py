@@ -146,11 +146,14 @@ class BaseLockBackend:
         return self.call(call)
 
     def post(self, call: Call) -> None:
-        """Send a call, whose answer nobody reads. Raises ``LockUnavailable``."""
+        """Send a call whose reply nobody needs, and don't wait for it. Raises ``LockUnavailable``.
+
+        Here it is waited for; a backend that can do better does.
+        """
         self.call(call)
 
     async def apost(self, call: Call) -> None:
-        """Send a call under asyncio, whose answer nobody reads. Raises ``LockUnavailable``."""
+        """Send a call whose reply nobody needs, as ``post`` does."""
         await self.acall(call)
 
     def together(self, name: str) -> Hashable:

@@ -98,6 +98,14 @@ class RedisClusterLockBackend(RedisLockBackend):
         """Return the node of a lock, as far as it is known: its leases are renewed together."""
         return self.topology.known(SHARD_SLOTS[shard_of(name)])
 
+    def post(self, call: Call) -> None:
+        """Carry out a call whose reply nobody needs; it is waited for, to follow a moved slot."""
+        self.call(call)
+
+    async def apost(self, call: Call) -> None:
+        """Carry out a call whose reply nobody needs, as ``post`` does."""
+        await self.acall(call)
+
     def _carry_out(self, call: Call) -> Any:
         shard = _only_shard(call)
         if shard is not None:

@@ -10,14 +10,15 @@ import redis
 from django.core import checks
 from redis.exceptions import RedisError, ResponseError
 
+from django_redis_lock.async_client import AsyncClient
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.clocks import Command, LocalClock, ServerClock
 from django_redis_lock.backends.exchanges import Exchanges
 from django_redis_lock.backends.location import Location
 from django_redis_lock.backends.readings import NAME, Talk
 from django_redis_lock.backends.timestamps import FORMATS, Form, read_stamp
-from django_redis_lock.clients import AsyncClient, BlockingClient
-from django_redis_lock.connections import asyncio_connection, master_of
+from django_redis_lock.clients import BlockingClient
+from django_redis_lock.connections import asyncio_connection
 from django_redis_lock.drivers import Steps
 from django_redis_lock.exceptions import InvalidLockBackend, LockError, LockUnavailable
 from django_redis_lock.once import made_once
@@ -121,7 +122,7 @@ class GetSetLockBackend(BaseLockBackend):
     @made_once
     def _async_client(self) -> AsyncClient:
         timeout = self.pool.connection_kwargs.get("socket_timeout")
-        return AsyncClient(lambda: asyncio_connection(self.pool), timeout, master_of(self.pool))
+        return AsyncClient(lambda: asyncio_connection(self.pool), timeout)
 
     def call(self, call: Call) -> Any:
         """Carry out one call. Raises ``LockUnavailable``."""

@@ -20,10 +20,11 @@ from redis.exceptions import (
 from redis.sentinel import MasterNotFoundError
 
 from django_redis_lock import steps
+from django_redis_lock.async_client import AsyncClient
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.location import Location
-from django_redis_lock.clients import AsyncClient, BlockingClient
-from django_redis_lock.connections import asyncio_connection, listening_connection, master_of
+from django_redis_lock.clients import BlockingClient
+from django_redis_lock.connections import asyncio_connection, listening_connection
 from django_redis_lock.exceptions import InvalidLockBackend, LockError, LockUnavailable
 from django_redis_lock.once import made_once
 from django_redis_lock.packing import Packing, Replicas
@@ -161,7 +162,7 @@ class RedisLockBackend(BaseLockBackend):
     @made_once
     def _async_client(self) -> AsyncClient:
         timeout = self._patience(self.pool)
-        return AsyncClient(lambda: asyncio_connection(self.pool), timeout, master_of(self.pool))
+        return AsyncClient(lambda: asyncio_connection(self.pool), timeout)
 
     def call(self, call: Call) -> Any:
         """Carry out one call. Raises ``LockUnavailable``."""
@@ -176,6 +177,20 @@ class RedisLockBackend(BaseLockBackend):
             return await self._acarry_out(call)
         except (RedisError, OSError) as error:
             raise self._error(call, error) from error
+
+    def post(self, call: Call) -> None:
+        """Send a call whose reply nobody needs, and don't wait for it. Raises ``LockUnavailable``.
+
+        It may share a packet with the next call, and leaves within about 200 ms without one.
+        """
+        try:
+            self._client.post(self._packing.pack(call))
+        except (RedisError, OSError) as error:
+            raise self._error(call, error) from error
+
+    async def apost(self, call: Call) -> None:
+        """Send a call whose reply nobody needs, as ``post`` does; a failure is not told."""
+        self._async_client.post(self._packing.pack(call))
 
     def _carry_out(self, call: Call) -> Any:
         return _answer(call, self._client.call(self._packing.pack(call)))

@@ -1,0 +1,199 @@
+"""Calls that are sent without waiting for their replies."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from django_redis_lock import lock, locks
+from django_redis_lock.backends.redis import RedisLockBackend
+from django_redis_lock.exceptions import LockUnavailable
+from django_redis_lock.steps import Glance, Release
+from example_project.embedded import EmbeddedServer
+from tests.tools import Background, Child, counted, eventually
+
+
+@pytest.fixture(params=["tcp", "unix", "small pool"])
+def backend(
+    request: pytest.FixtureRequest, own_server: EmbeddedServer, settings: Any
+) -> Iterator[RedisLockBackend]:
+    """A backend of each kind of connection: one whose bytes may be held back, one whose may not.
+
+    And one with a pool so small that connections are not kept.
+    """
+    if request.param == "unix":
+        settings.LOCKS = {"default": {"LOCATION": f"unix://{own_server.unix_socket}"}}
+    else:
+        settings.LOCKS = {"default": {"LOCATION": own_server.url()}}
+    backend = locks["default"]
+    assert isinstance(backend, RedisLockBackend)
+    if request.param == "small pool":
+        pool = redis.BlockingConnectionPool.from_url(own_server.url(), max_connections=2)
+        backend.__dict__["pool"] = pool
+    yield backend
+    backend.close()
+    assert not getattr(backend.pool, "_in_use_connections", ())
+    backend.pool.disconnect()
+
+
+@pytest.fixture
+def control(own_server: EmbeddedServer) -> Iterator[redis.Redis]:
+    """A plain client of the server."""
+    with redis.Redis.from_url(own_server.url()) as client:
+        yield client
+
+
+def held(control: redis.Redis, name: str) -> Release:
+    """Have a lock held, and return the call that releases it."""
+    control.set(f"lock:{name}", "token 1 {}")
+    return Release(name, "token")
+
+
+def test_a_posted_call_is_carried_out_before_the_next(
+    name: str, backend: RedisLockBackend, control: redis.Redis
+) -> None:
+    """A call that follows finds it done, and gets its own reply."""
+    with lock(name, timeout=20):  # the scripts are known from here on
+        pass
+    for number in range(50):
+        backend.post(held(control, name))
+        control.set(f"lock:{name}-other", f"{number} 1 {{}}")
+        backend.post(held(control, name))
+        assert backend.call(Glance(name)) is None
+        assert backend.call(Glance(f"{name}-other")) == f"{number} 1 {{}}".encode()
+
+
+def test_replies_find_their_calls_in_threads(
+    name: str, backend: RedisLockBackend, control: redis.Redis
+) -> None:
+    """Threads that post and call at random get what they asked for."""
+    with lock(name, timeout=20):
+        pass
+
+    def work(number: int) -> None:
+        mine = f"{name}-{number}"
+        control.set(f"lock:{mine}", f"{number} 1 {{}}")
+        for turn in range(100):
+            if turn % 3:
+                backend.post(Release(name, "nobody"))
+            assert backend.call(Glance(mine)) == f"{number} 1 {{}}".encode()
+
+    for thread in [Background(lambda number=number: work(number)) for number in range(8)]:
+        thread.outcome()
+
+
+def test_a_script_that_the_server_forgot_is_posted_again(
+    name: str, backend: RedisLockBackend, control: redis.Redis
+) -> None:
+    """NOSCRIPT among the replies that are owed: the call goes out again, with its source."""
+    call = held(control, name)
+    control.script_flush()
+    backend.post(call)
+    assert backend.call(Glance(f"{name}-other")) is None
+    assert eventually(lambda: control.get(f"lock:{name}") is None)
+    assert backend.call(Glance(f"{name}-other")) is None
+
+
+def test_a_script_that_the_server_forgot_when_nothing_follows_but_the_end(
+    name: str, backend: RedisLockBackend, control: redis.Redis
+) -> None:
+    """A connection that goes back to its pool is in step, and what was posted is done."""
+    call = held(control, name)
+    control.script_flush()
+    backend.post(call)
+    backend.close()
+    assert control.get(f"lock:{name}") is None
+    assert redis.Redis(connection_pool=backend.pool).echo("mine") == b"mine"
+
+
+def test_a_connection_that_dies_with_replies_owed(
+    name: str, backend: RedisLockBackend, control: redis.Redis
+) -> None:
+    """The next call fails as on any broken connection, and the one after it is in step again."""
+    call = held(control, name)
+    backend.post(call)
+    eventually(lambda: not control.get(f"lock:{name}") or backend.call(Glance(name)) is None)
+    backend.post(Release(name, "nobody"))
+    control.client_kill_filter(_type="normal", skipme=True)
+    control.set(f"lock:{name}", "mine 2 {}")
+    if backend.pool.max_connections > 2:  # else the pool looks before it hands one out
+        with pytest.raises(LockUnavailable):
+            backend.call(Glance(name))
+    for _ in range(3):
+        assert backend.call(Glance(name)) == b"mine 2 {}"
+
+
+def test_a_pool_that_is_disconnected_with_replies_owed(
+    name: str, backend: RedisLockBackend, control: redis.Redis
+) -> None:
+    """Connected again by the next call, nobody waits for replies that went with the old one."""
+    control.set(f"lock:{name}", "mine 2 {}")
+    backend.post(Release(name, "nobody"))
+    backend.pool.disconnect()
+    began = time.monotonic()
+    assert backend.call(Glance(name)) == b"mine 2 {}"
+    assert time.monotonic() - began < 2
+
+
+def test_a_posted_call_leaves_while_the_process_does_nothing(
+    name: str, own_server: EmbeddedServer, control: redis.Redis
+) -> None:
+    """Though nothing follows that it could share a packet with, and though Python stands still."""
+    program = """
+        import ctypes
+        from django.conf import settings
+        from django_redis_lock.steps import Release
+        settings.LOCKS = {"default": {"LOCATION": sys.argv[1]}}
+        with lock("warm", timeout=5):
+            pass
+        say("ready")
+        hear()
+        locks["default"].post(Release(sys.argv[2], "token"))
+        ctypes.PyDLL(None).sleep(5)  # with the GIL held
+    """
+    held(control, name)
+    with Child(program, own_server.url(), name) as child:
+        assert child.hear() == "ready"
+        child.say()
+        began = time.monotonic()
+        eventually(lambda: control.get(f"lock:{name}") is None)
+        assert time.monotonic() - began < 0.3 + 0.5  # of a machine that is busy
+
+
+def test_posting_under_asyncio(name: str, backend: RedisLockBackend, control: redis.Redis) -> None:
+    """It is written before later calls, connected or not, and scripts are sent again."""
+
+    async def main() -> None:
+        await backend.apost(held(control, name))
+        while await backend.acall(Glance(name)) is not None:
+            await asyncio.sleep(0.001)
+        await backend.apost(held(control, name))
+        assert await backend.acall(Glance(name)) is None
+        control.script_flush()
+        await backend.apost(held(control, name))
+        while await backend.acall(Glance(name)) is not None:
+            await asyncio.sleep(0.001)
+
+    asyncio.run(main())
+
+
+def test_posting_takes_no_round_trip(name: str, own_server: EmbeddedServer, settings: Any) -> None:
+    """It does not wait for the server."""
+    settings.LOCKS = {"default": {"LOCATION": own_server.url()}}
+    with lock(name, timeout=20):
+        pass
+    control = redis.Redis.from_url(own_server.url())
+    with counted(control) as counts:
+        own_server.pause()
+        began = time.monotonic()
+        locks["default"].post(Release(name, "nobody"))
+        assert time.monotonic() - began < 0.5
+        own_server.resume()
+        assert locks["default"].call(Glance(name)) is None
+    assert counts["evalsha"] == 1
+    control.close()
