@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 import time
 from collections.abc import Callable, Generator
+from time import monotonic
 from typing import Any, Protocol, TypeVar
 
+from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.steps import Call, Emit, Listen, Pause, Post, Step, Wait
+
+TIDY_FOR = 0.25
+"""Seconds that an interrupted or cancelled caller waits for the server to take notice."""
 
 Result = TypeVar("Result")
 Steps = Generator[Step, Any, Result]
@@ -31,13 +37,21 @@ class Port(Protocol):
 
 
 def run(port: Port, steps: Steps[Result]) -> Result:
-    """Carry out the steps in this thread or greenlet, and return their result."""
+    """Carry out the steps in this thread or greenlet, and return their result.
+
+    After an interruption what is left of the steps tidies up. A server that does not answer soon
+    counts as unavailable then, which the steps leave to the background.
+    """
     resume: Callable[[Any], Step] = steps.send
     value: Any = None
+    until: float | None = None  # once it tidies up
     while True:
         try:
             step = resume(value)
-            value = port.call(step) if isinstance(step, Call) else _perform(port, step)
+            if until is not None:
+                value = _tidy(port, step, until)
+            else:
+                value = port.call(step) if isinstance(step, Call) else _perform(port, step)
             resume = steps.send
         except StopIteration as stop:
             result: Result = stop.value
@@ -46,6 +60,39 @@ def run(port: Port, steps: Steps[Result]) -> Result:
             if inspect.getgeneratorstate(steps) == inspect.GEN_CLOSED:
                 raise  # the steps have ended with it
             resume, value = steps.throw, error  # of the call, or of a signal in between
+            if until is None and not isinstance(error, LockError):
+                until = monotonic() + TIDY_FOR
+
+
+def _tidy(port: Port, step: Step, until: float) -> Any:
+    left = max(0.0, until - monotonic())
+    if isinstance(step, Pause):
+        step = Pause(min(left, step.seconds))
+    if not isinstance(step, Call):
+        return _perform(port, step)
+    call = step
+    answers: list[Any] = []
+    bell = threading.Lock()
+    bell.acquire()
+
+    def carry_out() -> None:
+        try:
+            answers.append(port.call(call))
+        except BaseException as error:
+            answers.append(error)
+        bell.release()
+
+    if left:
+        threading.Thread(target=carry_out, name="django-redis-lock-tidying", daemon=True).start()
+    if not bell.acquire(timeout=left):
+        raise _late()
+    if isinstance(answers[0], BaseException):
+        raise answers.pop()
+    return answers[0]
+
+
+def _late() -> LockUnavailable:
+    return LockUnavailable(f"The server did not answer within {TIDY_FOR:g} s of the interruption")
 
 
 def _perform(port: Port, step: Step) -> Any:
@@ -65,7 +112,7 @@ def _perform(port: Port, step: Step) -> Any:
 async def arun(port: Port, steps: Steps[Result]) -> Result:
     """Carry out the steps in this asyncio task, and return their result.
 
-    After a cancellation what is left of the steps tidies up, so it runs to its end in a task of
+    After a cancellation what is left of the steps tidies up, as in ``run``, to its end in a task of
     its own, even if this one is cancelled again.
     """
     return await _arun(port, steps, steps.send, None)
@@ -77,16 +124,20 @@ async def _arun(
     resume: Callable[[Any], Step],
     value: Any,
     *,
-    tidying: bool = False,
+    until: float | None = None,
 ) -> Result:
     try:
         step = resume(value)
         while True:
             try:
-                answer = await _aperform(port, step)
+                if until is not None:
+                    answer = await _atidy(port, step, until)
+                else:
+                    answer = await _aperform(port, step)
             except asyncio.CancelledError as cancelled:
-                if not tidying:
-                    rest = _arun(port, steps, steps.throw, cancelled, tidying=True)
+                if until is None:
+                    soon = monotonic() + TIDY_FOR
+                    rest = _arun(port, steps, steps.throw, cancelled, until=soon)
                     return await asyncio.shield(_keep(asyncio.ensure_future(rest)))
                 step = steps.throw(cancelled)
             except BaseException as error:
@@ -96,6 +147,19 @@ async def _arun(
     except StopIteration as stop:
         result: Result = stop.value
         return result
+
+
+async def _atidy(port: Port, step: Step, until: float) -> Any:
+    left = max(0.0, until - monotonic())
+    if isinstance(step, Pause):
+        step = Pause(min(left, step.seconds))
+    if not isinstance(step, Call):
+        return await _aperform(port, step)
+    try:
+        async with asyncio.timeout(left):
+            return await port.acall(step)
+    except TimeoutError:
+        raise _late() from None
 
 
 async def _aperform(port: Port, step: Step) -> Any:

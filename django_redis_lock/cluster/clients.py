@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import Any
 
 import redis
 from redis.exceptions import ClusterDownError, MovedError, RedisError, ResponseError
 
-from django_redis_lock.aside import aside
 from django_redis_lock.async_client import AsyncClient
 from django_redis_lock.clients import BlockingClient, is_read_only
 from django_redis_lock.cluster.topology import Address, Topology

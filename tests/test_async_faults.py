@@ -1,0 +1,250 @@
+"""What asyncio tasks go through on servers that hang, in loops that end, beside busy executors."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import signal
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import redis
+
+from django_redis_lock import lock, lock_many, locks
+from django_redis_lock.exceptions import LockUnavailable
+from example_project.embedded import EmbeddedServer
+from tests.tools import Background, connections, eventually, waiters
+
+
+@pytest.fixture
+def frozen(own_server: EmbeddedServer, settings: Any) -> Iterator[Callable[[], None]]:
+    """Return what freezes the server of the default backend, whose socket timeout is 1 s."""
+    settings.LOCKS = {
+        "default": {
+            "LOCATION": f"{own_server.url()}?socket_timeout=1&socket_connect_timeout=1",
+        },
+        "direct": {"LOCATION": own_server.url()},
+    }
+    yield own_server.pause
+    own_server.resume()
+
+
+async def told(name: str) -> float:
+    """Return after how many seconds an acquisition fails."""
+    began = time.monotonic()
+    with pytest.raises(LockUnavailable):
+        await lock(name, timeout=60).aacquire(blocking=False)
+    return time.monotonic() - began
+
+
+@pytest.mark.parametrize("connected", [True, False], ids=["connected", "not yet connected"])
+def test_all_tasks_are_told_at_once_that_a_server_hangs(
+    name: str, frozen: Callable[[], None], connected: bool
+) -> None:
+    """Forty tasks are told as soon as one would be, however many connect."""
+
+    async def main() -> list[float]:
+        if connected:
+            assert not await lock(name).alocked()
+        frozen()
+        return await asyncio.gather(*(told(f"{name}-{number}") for number in range(40)))
+
+    assert max(asyncio.run(main())) < 4.5  # two or three sendings, each of a second
+
+
+@pytest.mark.parametrize("connected", [True, False], ids=["connected", "not yet connected"])
+def test_a_cancelled_acquisition_ends_soon_on_a_server_that_hangs(
+    name: str, own_server: EmbeddedServer, frozen: Callable[[], None], connected: bool
+) -> None:
+    """A timeout of asyncio is kept, and what the server does later leaves no lock behind."""
+
+    async def main() -> None:
+        if connected:
+            assert not await lock(name).alocked()
+        frozen()
+        handle = lock(name, timeout=60)
+        began = time.monotonic()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.3):
+                await handle.aacquire()
+        assert time.monotonic() - began < 1
+        own_server.resume()
+        assert await handle.aacquire(blocking_timeout=20)
+        await handle.arelease()
+
+    asyncio.run(main())
+    eventually(lambda: not lock(name, using="direct").locked())
+
+
+def test_a_cancelled_waiter_ends_soon_on_a_server_that_hangs(
+    name: str, own_server: EmbeddedServer, frozen: Callable[[], None]
+) -> None:
+    """It leaves the line as soon as the server can be told, though its loop has ended."""
+
+    async def main() -> None:
+        task = asyncio.create_task(lock(name, timeout=60).aacquire())
+        while waiters(name, "direct") == 0:
+            await asyncio.sleep(0.01)
+        frozen()
+        task.cancel()
+        began = time.monotonic()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert time.monotonic() - began < 0.75
+
+    with lock(name, using="direct", timeout=60):
+        asyncio.run(main())
+        own_server.resume()
+        eventually(lambda: waiters(name, "direct") == 0)
+
+
+def test_a_cancelled_release_ends_soon_on_a_server_that_hangs(
+    name: str, own_server: EmbeddedServer, frozen: Callable[[], None]
+) -> None:
+    """The lock comes free as soon as the server can be told."""
+
+    async def main() -> None:
+        held = lock(name, timeout=60)
+        await held.aacquire()
+        frozen()
+        began = time.monotonic()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(held.arelease(), 0.2)
+        assert time.monotonic() - began < 1
+
+    asyncio.run(main())
+    own_server.resume()
+    eventually(lambda: not lock(name, using="direct").locked())
+
+
+@pytest.mark.parametrize("operation", ["acquire", "release", "several"])
+def test_an_interruption_ends_soon_on_a_server_that_hangs(
+    name: str, own_server: EmbeddedServer, settings: Any, operation: str
+) -> None:
+    """Ctrl-C does not wait for the socket's timeout, and leaves no lock behind."""
+
+    class InterruptedError(Exception):
+        """As Celery's SoftTimeLimitExceeded, it is no BaseException."""
+
+    def interrupt(signum: int, frame: object) -> None:
+        raise InterruptedError
+
+    settings.LOCKS = {"default": {"LOCATION": own_server.url()}}
+    several = operation == "several"
+    held: Any = lock_many([name, f"{name}-2"], timeout=60) if several else lock(name, timeout=60)
+    if operation == "release":
+        held.acquire()
+    else:
+        assert not lock(name).locked()
+    own_server.pause()
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+        began = time.monotonic()
+        with pytest.raises(InterruptedError):
+            held.release() if operation == "release" else held.acquire()
+        assert time.monotonic() - began < 1.5
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+        own_server.resume()
+    eventually(lambda: not lock(name).locked())
+
+
+@pytest.fixture
+def busy() -> Iterator[Callable[[], None]]:
+    """Return what keeps the default executor of the running loop busy."""
+    free = threading.Event()
+    executors: list[ThreadPoolExecutor] = []
+
+    def occupy() -> None:
+        loop = asyncio.get_running_loop()
+        executors.append(ThreadPoolExecutor(1))
+        loop.set_default_executor(executors[0])
+        loop.run_in_executor(None, free.wait, 60)
+
+    yield occupy
+    free.set()
+    for executor in executors:
+        executor.shutdown()
+
+
+def run_and_leave(main: Any) -> None:
+    """Run a coroutine in a loop whose executor is not waited for."""
+    with contextlib.closing(asyncio.new_event_loop()) as loop:
+        try:
+            loop.run_until_complete(main)
+        finally:
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            loop._default_executor = None
+
+
+def test_nothing_waits_for_the_executor_of_the_loop(
+    name: str, server: EmbeddedServer, settings: Any, busy: Callable[[], None]
+) -> None:
+    """Host names are looked up, locks taken, shown and given up, while it has no thread free."""
+    settings.LOCKS = {"default": {"LOCATION": f"redis://localhost:{server.port}"}}
+
+    async def main() -> None:
+        busy()
+        began = time.monotonic()
+        async with lock(name, timeout=20) as held:
+            assert held.fence
+            await held.aextend(5)
+            await held.aensure_held()
+            assert [item.name async for item in locks["default"].aholders()] == [name]
+            assert not await lock(name).aacquire(blocking=False)
+        assert time.monotonic() - began < 2
+
+    run_and_leave(main())
+
+
+def test_loops_that_are_closed_as_they_are_leave_no_connection(
+    name: str, server: EmbeddedServer, client: redis.Redis
+) -> None:
+    """Without ``shutdown_asyncgens()``: the next loop closes what the last one had open."""
+    before = connections(client)
+    loops: list[weakref.ref[Any]] = []
+
+    async def main() -> None:
+        async with lock(name, timeout=20):
+            pass
+
+    for _ in range(50):
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(main())
+        loop.close()
+        loops.append(weakref.ref(loop))
+        del loop
+    gc.collect()
+    assert sum(item() is not None for item in loops) <= 1
+    eventually(lambda: len(connections(client) - before) <= 2)  # the last, and one for blocking
+    asyncio.run(main())
+
+
+def test_tasks_in_many_loops_share_a_client(name: str, server: EmbeddedServer) -> None:
+    """Loops in threads of their own, each with tasks that are cancelled at random."""
+
+    async def one(number: int) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.001 * (number % 7)):
+                async with lock(f"{name}-{number % 5}", timeout=20):
+                    await asyncio.sleep(0.001)
+
+    async def main() -> None:
+        await asyncio.gather(*(one(number) for number in range(30)))
+
+    def loops() -> None:
+        for _ in range(5):
+            asyncio.run(main())
+
+    for thread in [Background(loops) for _ in range(4)]:
+        thread.outcome()
+    for number in range(5):
+        eventually(lambda number=number: not lock(f"{name}-{number}").locked())
