@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import socket
 import ssl
+import weakref
 from collections.abc import Sequence
 from functools import partial
 from time import monotonic
@@ -27,38 +28,43 @@ pool's connections, as django-redis does after each request with DJANGO_REDIS_CL
 
 
 class Checkout:
-    """A connection that is out of the pool, and the replies that it still brings.
+    """A connection that is out of the pool, and the replies that it still brings."""
 
-    A signal's exception can strike in any place, so that nobody has it in hand any more. The
-    connection is then left among ``strays``, where the next call finds it.
-    """
+    __slots__ = ("__weakref__", "connection", "owed", "owed_on", "since")
 
-    __slots__ = ("connection", "owed", "owed_on", "since", "strays")
-
-    def __init__(self, since: float, strays: list[Any]) -> None:
-        self.since = since  # monotonic
-        self.strays = strays
+    def __init__(self, connection: Any) -> None:
+        self.connection = connection
+        self.since = monotonic()
         self.owed: list[Packed] = []  # calls that were sent, and whose replies were not read
         self.owed_on: Any = None  # the socket on which those come
-        self.connection: Any = None
-
-    def __del__(self) -> None:
-        if getattr(self, "connection", None) is not None:
-            # Not to the pool, whose lock this thread may have when the collector strikes.
-            self.strays.append(self.connection)
 
     @property
     def wire(self) -> Any:
         """The socket; ``None`` while there is none, or where redis-py keeps it elsewhere."""
         return getattr(self.connection, "_sock", None)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the connection was not closed, as far as it is known here."""
+        return getattr(self.connection, "_sock", self) is not None
+
+    def open(self) -> Checkout:
+        """Open the connection anew. Raises ``RedisError`` and ``OSError``."""
+        self.disconnect()
+        try:
+            self.connection.connect()
+        except BaseException:
+            self.connection.disconnect()  # an answer of the handshake may still come
+            raise
+        return self
+
     def disconnect(self) -> None:
-        """Close the connection; what is sent next opens it again."""
+        """Close the connection."""
         self.owed.clear()
         self.connection.disconnect()
 
     def send(self, commands: Sequence[bytes]) -> None:
-        """Send commands, over a new connection where this one is closed."""
+        """Send commands."""
         # A health check would take a reply that is owed for its own.
         self.connection.send_packed_command(commands, check_health=not self.owed)
 
@@ -106,6 +112,13 @@ class Checkout:
         return [packed for packed in owed if isinstance(self.read(), NoScriptError)]
 
 
+class _Trace(weakref.ref[Checkout]):
+    """Knows the connection of a checkout after that is gone."""
+
+    __slots__ = ("connection",)
+    connection: Any
+
+
 class BlockingClient:
     """Sends calls over the connections of a redis-py pool.
 
@@ -115,8 +128,9 @@ class BlockingClient:
     went stale meanwhile costs another sending and nothing else. One that broke is kept as well, and
     opened again by the next call.
 
-    A signal's exception in the pool's own code would lose a connection for good, so that is left to
-    threads that no signal meets.
+    The exception of a signal handler can strike in any place. In the pool's own code it would lose
+    a connection for good, so that is left to threads which no signal meets. Anywhere else it leaves
+    a trace of the connection that nobody has in hand any more, and the next call takes that one.
     """
 
     KEEP = 1.0
@@ -125,7 +139,8 @@ class BlockingClient:
     def __init__(self, pool: redis.ConnectionPool) -> None:
         self._pool = pool
         self._kept: list[Checkout] = []
-        self._strays: list[Any] = []
+        self._traces: dict[int, _Trace] = {}  # of what is out of the pool
+        self._strays: list[_Trace] = []  # and of what nobody has in hand
         self._may_keep = pool.max_connections >= 4
         # redis-py 5.2 wants to be told the command; later versions object to it.
         parameter = inspect.signature(pool.get_connection).parameters.get("command_name")
@@ -135,15 +150,14 @@ class BlockingClient:
 
     def after_fork(self) -> None:
         """Leave the connections to the parent process."""
-        self._strays = []
-        self._kept = []
+        self._traces, self._strays, self._kept = {}, [], []
 
     def close(self) -> None:
         """Give the connections back to the pool."""
         while self._kept:
             unmet_by_signals(partial(self._give_back, self._kept.pop()))
         while self._strays:
-            unmet_by_signals(partial(self._give_back, self._recover()))
+            unmet_by_signals(self._give_back_stray)
 
     def call(self, packed: Packed) -> Any:
         """Send a call and return its reply.
@@ -219,12 +233,12 @@ class BlockingClient:
             except BaseException:
                 checkout.disconnect()
                 raise
-        connection, checkout.connection = checkout.connection, None
-        self._pool.release(connection)
+        del self._traces[id(checkout.connection)]
+        self._pool.release(checkout.connection)
 
     def _take(self) -> Checkout:
         if self._strays:
-            return self._recover()
+            return unmet_by_signals(self._recover)
         kept: Checkout | None = None
         try:
             kept = self._kept.pop()
@@ -232,16 +246,20 @@ class BlockingClient:
             pass
         else:
             if monotonic() - kept.since < self.KEEP:
-                return kept
+                return kept if kept.is_open else unmet_by_signals(kept.open)
         return unmet_by_signals(partial(self._check_out, kept))
+
+    def _give_back_stray(self) -> None:
+        checkout = self._traced(self._strays.pop().connection)
+        checkout.disconnect()
+        self._give_back(checkout)
 
     def _check_out(self, former: Checkout | None) -> Checkout:
         """Take a connection from the pool, having returned another."""
         if former is not None:
             self._give_back(former)
-        checkout = Checkout(monotonic(), self._strays)
         try:
-            checkout.connection = self._pool.get_connection(*self._checkout_args)
+            return self._traced(self._pool.get_connection(*self._checkout_args))
         except (RedisError, OSError):
             raise
         except BaseException:
@@ -249,17 +267,22 @@ class BlockingClient:
             # the connection is in the pool again, and the answer would be taken for ours.
             disconnect_idle(self._pool)
             raise
+
+    def _traced(self, connection: Any) -> Checkout:
+        checkout = Checkout(connection)
+        # A callback in Python could be what the exception of a signal's handler strikes, and it
+        # would be ignored there.
+        trace = self._traces[id(connection)] = _Trace(checkout, self._strays.append)
+        trace.connection = connection
         return checkout
 
     def _recover(self) -> Checkout:
-        """Take a connection that was left behind somewhere; a reply may be on its way."""
-        checkout = Checkout(monotonic(), self._strays)
+        """Take a connection that nobody has in hand; a reply may be on its way."""
         try:
-            checkout.connection = self._strays.pop()
+            connection = self._strays.pop().connection
         except IndexError:  # another thread was quicker
-            return unmet_by_signals(partial(self._check_out, None))
-        checkout.disconnect()
-        return checkout
+            return self._check_out(None)
+        return self._traced(connection).open()
 
 
 def _is_plain(wire: Any) -> bool:

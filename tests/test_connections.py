@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
+import gc
 import ipaddress
+import random
+import signal
 import socket
 import ssl
 import threading
@@ -18,6 +21,7 @@ import redis
 
 from django_redis_lock import lock, locks
 from django_redis_lock.exceptions import LockUnavailable
+from django_redis_lock.steps import Glance
 from example_project.embedded import EmbeddedServer
 from tests.tools import Background, Child, eventually, waiters
 
@@ -319,6 +323,52 @@ def test_answer_of_a_handshake_is_never_taken_for_a_lock(
     client.close()  # gives the connection back
     with lock(name, timeout=20) as held:
         assert locks["default"].holder(name).fence == held.fence
+
+
+@pytest.mark.parametrize("keep", [0.0, 1.0], ids=["each from the pool", "kept"])
+def test_interruptions_lose_no_connection(
+    name: str, server: EmbeddedServer, settings: Any, keep: float
+) -> None:
+    """Wherever the exception of a signal handler strikes, the pool has all connections again."""
+    settings.LOCKS = {"default": {"LOCATION": server.url()}}
+    backend = locks["default"]
+    client = backend._client
+    client.KEEP = keep
+    assert backend.call(Glance(name)) is None
+    armed = False
+
+    def strike(signum: int, frame: object) -> None:
+        nonlocal armed
+        if armed:
+            armed = False
+            raise Interrupted
+
+    before = signal.signal(signal.SIGALRM, strike)
+    chance = random.Random(1)
+    struck = 0
+    try:
+        for _ in range(300):
+            try:
+                armed = True
+                signal.setitimer(signal.ITIMER_REAL, chance.uniform(0.00001, 0.001))
+                while armed:
+                    assert backend.call(Glance(name)) is None
+            except Interrupted:
+                struck += 1
+            finally:
+                armed = False
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert struck > 250
+
+    def all_are_back() -> bool:
+        gc.collect()
+        client.close()
+        return not backend.pool._in_use_connections
+
+    eventually(all_are_back)
+    assert len(backend.pool._available_connections) == backend.pool._created_connections
 
 
 def test_first_use_imports_nothing() -> None:
