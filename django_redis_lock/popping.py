@@ -57,8 +57,9 @@ class Popper(Listener):
         self._asked_until = None
 
     @property
-    def _sign_of_life(self) -> tuple[Any, ...]:
-        return "SET", f"{self.list_key}:alive", "", "PX", ALIVE_MS
+    def _sign_of_life(self) -> tuple[str, ...]:
+        # Text alone: hiredis can crash where a signal strikes while it packs a number.
+        return "SET", f"{self.list_key}:alive", "", "PX", str(ALIVE_MS)
 
     def _rest(self) -> None:
         with self._mutex:
@@ -76,7 +77,7 @@ class Popper(Listener):
         if self._asked_until is None:
             self._asked_until = monotonic() + ROUND
             connection.send_command(*self._sign_of_life, check_health=False)
-            connection.send_command("BLPOP", self.list_key, ROUND, check_health=False)
+            connection.send_command("BLPOP", self.list_key, str(ROUND), check_health=False)
         patience = self._asked_until + PATIENCE - monotonic()
         if connection.can_read(timeout=min(seconds, max(0.001, patience))):
             answer = connection.read_response(disable_decoding=True)

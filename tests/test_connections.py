@@ -262,6 +262,10 @@ def test_tls(name: str, settings: Any, tls: tuple[int, Path]) -> None:
         "default": {"LOCATION": f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={certificate}"}
     }
     exercise(name)
+    settings.LOCKS = {  # the name that the certificate was issued for
+        "default": {"LOCATION": f"rediss://localhost:{port}/0?ssl_ca_certs={certificate}"}
+    }
+    exercise(f"{name}-by-name")
     settings.LOCKS = {"default": {"LOCATION": f"rediss://127.0.0.1:{port}/0"}}
     with pytest.raises(LockUnavailable, match=r"(?i)certificate"):
         lock(name).acquire(blocking=False)
