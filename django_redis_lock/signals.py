@@ -23,7 +23,16 @@ Sent once a lease, from the thread that found out: often the renewal thread.
 """
 
 lock_force_released = Signal()
-"""A lock was taken from its holder by an operator.
+"""A lock was taken from its holder by an operator, or by whoever found its holder dead.
 
-Also given: ``holder``, a ``Holder``, and ``by`` and ``reason`` as the operator gave them.
+Also given: ``holder``, a ``Holder``; ``held_for`` in seconds by the server's clock, ``None`` for a
+lock of a foreign program; and ``by`` and ``reason`` as given to ``force_release()``.
+"""
+
+lock_unavailable = Signal()
+"""An operation ended because the server could not be asked. Also given: ``error``.
+
+Sent once for each operation whose caller gets the ``LockUnavailable``, however often it was tried;
+for each renewal of leases that fails; and for a release after a transaction that has to be tried
+again. ``name`` is empty where it is not about one lock.
 """

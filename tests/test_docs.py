@@ -285,6 +285,11 @@ def test_the_arguments_of_the_signals_are_those_that_are_sent(
         lost.acquire()
         locks["default"].force_release(name)
         lost.owned()
+        with (
+            override_settings(LOCKS={"default": {"LOCATION": "redis://127.0.0.1:1"}}),
+            pytest.raises(LockUnavailable),
+        ):
+            lock(name).locked()
     finally:
         for each in known.values():
             each.disconnect(note)

@@ -11,7 +11,7 @@ from django.core import checks
 from django_redis_lock import signals
 from django_redis_lock.audit import AuditEntry, check_text, force_released, read_entry
 from django_redis_lock.drivers import Steps, arun, run
-from django_redis_lock.exceptions import InvalidLockBackend
+from django_redis_lock.exceptions import InvalidLockBackend, LockUnavailable
 from django_redis_lock.protocol import ask
 from django_redis_lock.records import Holder, Waiter, check_name, read_holder, read_waiter
 from django_redis_lock.steps import (
@@ -162,11 +162,26 @@ class BaseLockBackend:
 
     def run(self, steps: Steps[Result]) -> Result:
         """Carry out steps of the protocol, blocking."""
-        return run(self, steps)
+        try:
+            return run(self, steps)
+        except LockUnavailable as error:
+            run(self, self.tell_unavailable(error))
+            raise
 
     async def arun(self, steps: Steps[Result]) -> Result:
         """Carry out steps of the protocol under asyncio."""
-        return await arun(self, steps)
+        try:
+            return await arun(self, steps)
+        except LockUnavailable as error:
+            await arun(self, self.tell_unavailable(error))
+            raise
+
+    def tell_unavailable(self, error: LockUnavailable) -> Steps[None]:
+        """Tell of an operation that ended because the server could not be asked."""
+        signal = signals.lock_unavailable
+        if signal.receivers:
+            arguments = {"sender": type(self), "using": self.alias, "name": error.name}
+            yield Emit(signal, {**arguments, "error": error})
 
     # For operators.
 
@@ -267,15 +282,15 @@ class BaseLockBackend:
         shown = yield from self._read([check_name(name)])
         if not shown or token_id not in (None, shown[0].token_id):
             return None
-        entry = force_released(shown[0], by, reason)
-        call = ForceRelease(name, shown[0].token_id, entry)
+        holder = shown[0]
+        call = ForceRelease(name, holder.token_id, force_released(holder, by, reason))
         answer = yield from ask(call)
         if answer is None and not call.resent:
             return None  # it changed hands meanwhile
-        holder = shown[0]
         if signals.lock_force_released.receivers:
             arguments = {"sender": type(self), "using": self.alias, "name": name, "holder": holder}
-            yield Emit(signals.lock_force_released, {**arguments, "by": by, "reason": reason})
+            news = {"held_for": holder.held_for, "by": by, "reason": reason}
+            yield Emit(signals.lock_force_released, {**arguments, **news})
         return holder
 
     def _read(self, names: list[str]) -> Steps[list[Holder]]:
