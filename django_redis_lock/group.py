@@ -75,8 +75,8 @@ class LockGroup(Group, Managed):
         """Give the locks up; the longest waiting gets each.
 
         Raises ``LockLost`` when one was lost meanwhile, and the others are released;
-        ``LockNotOwned`` when none is held, and ``LockUnavailable``, after which it can be called
-        again.
+        ``LockNotOwned`` when none is held, and ``LockUnavailable``: then it goes on in the
+        background, and can be called again.
         """
         self.backend.run(self._release())
 

@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import logging
 import math
 import os
 from collections.abc import Callable, Mapping
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Self
 
-from django.dispatch import Signal
-
-from django_redis_lock import audit, gate, protocol, signals, steps
-from django_redis_lock.exceptions import LockError, LockLost, LockNotOwned
+from django_redis_lock import gate, protocol, signals, steps
+from django_redis_lock.ending import finish, give_up, losses, tell
+from django_redis_lock.exceptions import LockError, LockNotOwned
 from django_redis_lock.identity import current_process
 from django_redis_lock.lease import Lease, Request, milliseconds
 from django_redis_lock.records import check_metadata, check_name, token_id, write_record
 from django_redis_lock.reentrance import enter_again, find_held, forget, leave, remember
-from django_redis_lock.renewal import mark_lost, note_losses, renewer
+from django_redis_lock.renewal import renewer, set_leases
 from django_redis_lock.timing import check_timeout, check_wait
 from django_redis_lock.waiting import check_scheme
 
 if TYPE_CHECKING:
     from django_redis_lock.backends.base import BaseLockBackend
     from django_redis_lock.drivers import Steps
-
-logger = logging.getLogger("django_redis_lock")
 
 
 class Default:
@@ -176,6 +171,17 @@ class Handle:
             )
         return lease
 
+    def _kept(self) -> Lease:
+        """Return the lease, as ``_held`` does, unless its release was begun."""
+        lease = self._held()
+        if lease.given_up:
+            raise LockNotOwned(
+                f"Lock {self.name!r} was released already, and the server is told as soon as it "
+                f"can be.",
+                name=self.name,
+            )
+        return lease
+
     def _until(
         self, blocking: bool | None, blocking_timeout: float | Default | None
     ) -> float | None:
@@ -218,13 +224,13 @@ class Handle:
             self._vacant.append(None)
         self._acquired_at = monotonic()
         signal = signals.lock_acquired if lease else signals.lock_not_acquired
-        if signal.receivers and (lease is None or lease is not entered):
+        if lease is None or lease is not entered:
             try:
-                yield self._emit(signal, backend, waited=self._acquired_at - began)
+                yield from tell(signal, self, backend, waited=self._acquired_at - began)
+            except GeneratorExit:
+                raise
             except BaseException:  # cancelled or interrupted in a receiver: the caller gets no lock
-                if lease is not None:
-                    with contextlib.suppress(LockError):
-                        yield from self._release(at_once=True)
+                yield from self.finish(self.parts())
                 raise
         return lease is not None
 
@@ -233,7 +239,7 @@ class Handle:
         lease = self._lease
         if lease is None:
             return
-        if not _inherited(lease) and not self.lost:
+        if not (_inherited(lease) or self.lost or lease.given_up):
             raise LockError(
                 f"This handle holds lock {self.name!r} already, and goes on holding it. Make one "
                 f"for each caller, or let one caller enter again with reentrant=True.",
@@ -259,7 +265,7 @@ class Handle:
             if former is not None:
                 if lease is None:
                     reason = "it expired or was broken before the transaction ended"
-                    raise (yield from former._loss(former._held(), reason))
+                    raise (yield from losses([(former, former._held())], backend, reason))
                 former._forget(former._held())
             if lease is not None:
                 self._keep(lease, backend)
@@ -277,21 +283,23 @@ class Handle:
         return Request(self.name, os.urandom(16).hex(), timeout, record, auto_renew=auto_renew)
 
     def _keep(self, lease: Lease, backend: BaseLockBackend) -> None:
-        if lease.auto_renew:
-            renewer.add(lease, backend, self)
+        self._look_after(lease, backend)
         if self.reentrant:
             remember(lease, backend)
         self._lease, self._backend = lease, backend
 
+    def _look_after(self, lease: Lease, backend: BaseLockBackend) -> None:
+        if lease.auto_renew or lease.verify_by is not None:
+            renewer.add(lease, backend, self, renew=lease.auto_renew)
+
     def _forget(self, lease: Lease) -> None:
         if self.reentrant:
             forget(lease)
-        if lease.auto_renew:
-            renewer.discard(lease)
+        renewer.discard(lease)
         self._lease = self._backend = None
         self._put_off = False
 
-    def _release(self, *, at_once: bool = False) -> Steps[None]:
+    def _release(self) -> Steps[None]:
         lease = self._in_hand()
         if self.reentrant and not leave(lease):
             if self._again:
@@ -299,31 +307,10 @@ class Handle:
             else:
                 self._lease = self._backend = None
             return
-        if not (at_once or lease.lost) and gate.current().puts_off(self):
+        if not lease.lost and gate.current().puts_off(self):
             self._put_off = True
             return
-        yield from self._give_up(lease)
-
-    def _give_up(self, lease: Lease) -> Steps[None]:
-        backend = self.backend
-        if lease.auto_renew:
-            renewer.discard(lease)  # before the release is sent, so nothing renews it afterwards
-        try:
-            ours = not lease.lost and (yield from protocol.release(lease))
-        except LockError:
-            raise  # not known to be released, so the lease is kept to try again
-        except BaseException:  # interrupted, so that it may not have been sent: see it through
-            call = steps.Release(lease.name, lease.token, patient=False)
-            renewer.withdraw(call, backend, lease.remaining)
-            self._forget(lease)
-            raise
-        self._forget(lease)
-        if not ours:
-            raise (yield from self._loss(lease, "it expired or was broken before its release"))
-        backend.freed(lease.name)
-        if signals.lock_released.receivers:
-            held_for = monotonic() - self._acquired_at
-            yield self._emit(signals.lock_released, backend, held_for=held_for)
+        yield from give_up([self])
 
     def parts(self) -> list[Handle]:
         """Return this handle where it holds its lock."""
@@ -336,21 +323,11 @@ class Handle:
 
     def finish(self, parts: list[Handle]) -> Steps[None]:
         """Give the lock up; what goes wrong is logged, and tried again for as long as it helps."""
-        lease, backend = self._lease, self.backend
-        if not parts or lease is None:
-            return
-        try:
-            yield from self._give_up(lease)
-        except LockLost:
-            pass  # and logged when it was found
-        except LockError as error:
-            logger.warning("Lock %r could not be released yet, trying again: %s", self.name, error)
-            call = steps.Release(lease.name, lease.token, patient=False)
-            renewer.withdraw(call, backend, lease.remaining)
-            self._forget(lease)
+        yield from finish(parts)
 
     def _detach(self, seconds: float, metadata: Mapping[str, str] | None) -> Steps[str]:
         lease = self._in_hand()
+        self._kept()
         if check_timeout(seconds, "seconds") is None:
             raise ValueError("A lock is detached for some seconds, for nobody could release it.")
         if lease.entries > 1:
@@ -364,18 +341,25 @@ class Handle:
             origin["metadata"] = check_metadata(both)
         record = write_record(auto_renew=False, **origin)
         request = Request(self.name, _detached(lease.token), seconds, record)
-        if lease.auto_renew:
-            renewer.discard(lease)
         # Sent under a token of its own, so that nothing meant for this hold can reach it later.
         call = steps.TakeOver(request, token_id(lease.token.encode()))
-        detached = not lease.lost and (yield from protocol.detach(lease, call))
+        renewer.discard(lease)
+        try:
+            # What may have been detached before, unseen, can't be told from what was lost.
+            ask = not lease.lost or lease.release_sent_at is not None
+            detached = ask and (yield from protocol.detach(lease, call))
+        except BaseException:  # not known to be detached, so it is kept
+            self._look_after(lease, self.backend)
+            raise
+        backend = self.backend
         self._forget(lease)
         if not detached:
-            raise (yield from self._loss(lease, "it expired or was broken before it was detached"))
+            reason = "it expired or was broken before it was detached"
+            raise (yield from losses([(self, lease)], backend, reason))
         return token_id(request.token.encode())
 
     def _extend(self, seconds: float | None, *, replace_ttl: bool) -> Steps[bool]:
-        lease = self._held()
+        lease = self._kept()
         if lease.timeout is None:
             raise LockError(
                 f"Lock {self.name!r} never expires, so its lease can't be set.", name=self.name
@@ -386,12 +370,12 @@ class Handle:
         return True
 
     def _ensure_held(self) -> Steps[None]:
-        yield from self._set_lease(self._held(), 0)
+        yield from self._set_lease(self._kept(), 0)
 
     def _set_lease(self, lease: Lease, seconds: float) -> Steps[None]:
         """Set the lease, or only look at it for 0 seconds. Raises ``LockLost``."""
-        if lease.lost or not (yield from protocol.set_lease(lease, milliseconds(seconds))):
-            raise (yield from self._loss(lease, "it expired or was broken"))
+        if lease.lost or (yield from set_leases([lease], [milliseconds(seconds)])):
+            raise (yield from losses([(self, lease)], self.backend, "it expired or was broken"))
 
     def _owned(self) -> Steps[bool]:
         try:
@@ -403,18 +387,6 @@ class Handle:
     def _locked(self) -> Steps[bool]:
         _, value, *_ = yield from protocol.ask(steps.Inspect([self.name]))
         return value is not None
-
-    def _loss(self, lease: Lease, reason: str) -> Steps[LockLost]:
-        if mark_lost(lease, reason):
-            backend = self.backend
-            if signals.lock_lost.receivers:
-                yield self._emit(signals.lock_lost, backend)
-            yield from note_losses([audit.lost(lease, reason)], backend)
-        return LockLost(f"Lock {self.name!r} is held no longer: {reason}.", name=self.name)
-
-    def _emit(self, signal: Signal, backend: BaseLockBackend, **news: float) -> steps.Emit:
-        arguments = {"sender": type(backend), "using": backend.alias, "name": self.name}
-        return steps.Emit(signal, {**arguments, "lock": self, **news})
 
 
 def _detached(token: str) -> str:

@@ -74,6 +74,7 @@ class Lease:
         "entries",
         "execution",
         "fence",
+        "given_up",
         "lost",
         "name",
         "process",
@@ -101,7 +102,9 @@ class Lease:
         # handed over to it; None once it is seen to be held.
         self.verify_by: float | None = None
         self.process: Process = current_process()
-        self.release_sent_at: float | None = None
+        self.release_sent_at: float | None = None  # first, or what detaches it; if not answered
+        self.given_up = False  # its release was begun, and is seen through in the background
+        self.verify_by: float | None = None  # monotonic; until then the server has to be asked
         self.execution: weakref.ref[Any] | None = None  # whose it is, on a reentrant lease
         self.entries = 1
 
@@ -126,6 +129,8 @@ class Lease:
             self.lost = True
         else:
             self.deadline = math.inf if left_ms < 0 else asked_at + left_ms / 1000
+            if not self.given_up:
+                self.release_sent_at = None  # what was to detach it did not
         return not self.lost
 
 

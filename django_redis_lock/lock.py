@@ -54,7 +54,7 @@ class Lock(Handle, Managed):
 
         It comes free at the end of that time, unless somebody takes it over before. The handle
         holds nothing then. ``metadata`` is added to that of the handle. Raises ``LockLost``,
-        ``LockNotOwned``, ``LockUnavailable``, after which it can be called again, and
+        ``LockNotOwned``, ``LockUnavailable``, after which the lock is still held, and
         ``LockError`` for a reentrant lock that was entered more than once.
         """
         return self.backend.run(self._detach(seconds, metadata))
@@ -67,7 +67,7 @@ class Lock(Handle, Managed):
         """Give the lock up; the longest waiting gets it.
 
         Raises ``LockLost`` when it was lost meanwhile, ``LockNotOwned`` when it is not held, and
-        ``LockUnavailable``, after which it can be called again.
+        ``LockUnavailable``: then it goes on in the background, and can be called again.
         """
         self.backend.run(self._release())
 

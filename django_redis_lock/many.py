@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
-from django_redis_lock import audit, gate, protocol, signals, steps
-from django_redis_lock.exceptions import LockError, LockLost, LockNotOwned
-from django_redis_lock.holding import Handle, logger
+from django_redis_lock import gate, protocol, signals, steps
+from django_redis_lock.ending import finish, give_up, losses, tell
+from django_redis_lock.exceptions import LockError, LockNotOwned
+from django_redis_lock.holding import Handle
 from django_redis_lock.lease import Lease, milliseconds
-from django_redis_lock.renewal import mark_lost, note_losses, renewer
+from django_redis_lock.renewal import renewer, set_leases
 from django_redis_lock.timing import check_timeout
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ class Group:
                 return True
             if until is None:
                 self._busy = busy.name
-                yield from self._tell(signals.lock_not_acquired, busy, waited=0.0)
+                yield from tell(signals.lock_not_acquired, busy, self.backend, waited=0.0)
                 return False
         while True:
             if not (yield from self._take_in_turn(others, until)):
@@ -145,7 +146,7 @@ class Group:
         for member in members:
             member._acquired_at = monotonic()
             waited = member._acquired_at - began
-            yield from self._tell(signals.lock_acquired, member, waited=waited)
+            yield from tell(signals.lock_acquired, member, backend, waited=waited)
         return None
 
     def _take_in_turn(self, members: list[Lock], until: float | None) -> Steps[bool]:
@@ -165,8 +166,9 @@ class Group:
         for lease in leases:
             if not lease.auto_renew:
                 renewer.discard(lease)
+                self._members[lease.name]._look_after(lease, self.backend)  # as it was taken
         whole = [-1 if item.timeout is None else milliseconds(item.timeout) for item in leases]
-        return not (yield from protocol.set_leases(leases, whole))
+        return not (yield from set_leases(leases, whole))
 
     def _undo(self, taken_back: list[Lock]) -> Steps[None]:
         """Give up what was taken; what was taken back waits for its transaction again."""
@@ -181,65 +183,11 @@ class Group:
             for member in parts:
                 member._put_off = True
             return
-        yield from self._give_up(parts)
-
-    def _give_up(self, parts: list[Handle]) -> Steps[None]:
-        leases = [member._held() for member in parts]
-        for lease in leases:
-            renewer.discard(lease)  # before the release is sent, so nothing renews it afterwards
-        if not self.backend.supports_many:
-            yield from self._give_up_in_turn(parts)
-            return
-        try:
-            ours = yield from protocol.release_many(leases)
-        except LockError:
-            raise  # not known to be released, so the leases are kept to try again
-        except BaseException:  # interrupted, so that it may not have been sent: see it through
-            self._withdraw(parts)
-            raise
-        lost = []
-        for member, lease, mine in zip(parts, leases, ours, strict=True):
-            member._forget(lease)
-            self.backend.freed(lease.name)
-            if mine and not lease.lost:
-                held_for = monotonic() - member._acquired_at
-                yield from self._tell(signals.lock_released, member, held_for=held_for)
-            else:
-                lost.append((member, lease))
-        if lost:
-            raise (yield from self._losses(lost, "it expired or was broken before its release"))
-
-    def _give_up_in_turn(self, parts: list[Handle]) -> Steps[None]:
-        failure = None
-        for member in parts:
-            try:
-                yield from member._give_up(member._held())
-            except LockError as error:
-                failure = failure or error
-        if failure is not None:
-            raise failure
+        yield from give_up(parts)
 
     def finish(self, parts: list[Handle]) -> Steps[None]:
         """Give locks up; what goes wrong is logged, and tried again for as long as it helps."""
-        if not parts:
-            return
-        try:
-            yield from self._give_up(parts)
-        except LockLost:
-            pass  # and logged when it was found
-        except LockError as error:
-            logger.warning(
-                "Locks %s could not be released yet, trying again: %s", self._names(), error
-            )
-            self._withdraw(parts)
-
-    def _withdraw(self, parts: list[Handle]) -> None:
-        """Have locks released as soon as the server can be asked, for as long as they last."""
-        for member in parts:
-            lease = member._held()
-            call = steps.Release(lease.name, lease.token, patient=False)
-            renewer.withdraw(call, self.backend, lease.remaining)
-            member._forget(lease)
+        yield from finish(parts)
 
     def confirm(self, parts: list[Handle]) -> Steps[None]:
         """Ask the server whether the locks are still held. Raises ``LockLost``."""
@@ -264,24 +212,9 @@ class Group:
         return True
 
     def _set_leases(self, parts: list[Handle], lease_ms: Callable[[Lease], int]) -> Steps[None]:
-        leases = [member._held() for member in parts]
+        leases = [member._kept() for member in parts]
         if leases:
-            yield from protocol.set_leases(leases, [lease_ms(lease) for lease in leases])
+            yield from set_leases(leases, [lease_ms(lease) for lease in leases])
         lost = [pair for pair in zip(parts, leases, strict=True) if pair[1].lost]
         if lost:
-            raise (yield from self._losses(lost, "it expired or was broken"))
-
-    def _losses(self, lost: list[tuple[Handle, Lease]], reason: str) -> Steps[LockLost]:
-        entries = []
-        for member, lease in lost:
-            if mark_lost(lease, reason):
-                yield from self._tell(signals.lock_lost, member)
-                entries.append(audit.lost(lease, reason))
-        if entries:
-            yield from note_losses(entries, self.backend)
-        name = lost[0][1].name
-        return LockLost(f"Lock {name!r} is held no longer: {reason}.", name=name)
-
-    def _tell(self, signal: Any, member: Handle, **news: float) -> Steps[None]:
-        if signal.receivers:
-            yield member._emit(signal, self.backend, **news)
+            raise (yield from losses(lost, self.backend, "it expired or was broken"))

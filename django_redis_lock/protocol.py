@@ -289,30 +289,6 @@ def withdrawal(hub: Hub, request: Request, *, patient: bool = False) -> Release:
     return Release(request.name, request.token, entry, patient=patient)
 
 
-def release(lease: Lease) -> Generator[Step, Any, bool]:
-    """Release a lock; return False when it was not ours any more.
-
-    Where the reply to an earlier sending was lost, finding the lock not ours is what success
-    looks like, so it counts as released if the lease was good when that was sent.
-    """
-    call = Release(lease.name, lease.token)
-    try:
-        answer = yield from ask(call)
-    except GeneratorExit:
-        raise
-    except BaseException as error:
-        if lease.release_sent_at is None:
-            lease.release_sent_at = call.first_sent_at
-        if not isinstance(error, LockError):  # interrupted or cancelled: see it through
-            with contextlib.suppress(LockError):
-                yield Release(lease.name, lease.token, patient=False)
-        raise
-    first = lease.release_sent_at
-    if first is None and call.resent:
-        first = call.first_sent_at
-    return bool(answer) or (first is not None and first < lease.deadline)
-
-
 def acquire_many(requests: Sequence[Request]) -> Generator[Step, Any, list[Lease] | int]:
     """Take all locks or none, waiting for none; return the leases, or the number of one held.
 
@@ -346,39 +322,56 @@ def acquire_many(requests: Sequence[Request]) -> Generator[Step, Any, list[Lease
         raise
 
 
-def release_many(leases: Sequence[Lease]) -> Generator[Step, Any, list[bool]]:
-    """Release locks, as ``release`` does; return for each whether it was ours."""
-    call = ReleaseMany([(lease.name, lease.token) for lease in leases])
+def release(leases: Sequence[Lease]) -> Generator[Step, Any, list[bool]]:
+    """Release locks in one call; return for each whether it was ours.
+
+    Where an earlier sending may have been carried out, finding a lock not ours is what success
+    looks like, so it counts as released if the lease was good when that was sent.
+    """
+    begun = [lease.release_sent_at for lease in leases]
+    now = monotonic()
+    for lease in leases:
+        if lease.release_sent_at is None:
+            lease.release_sent_at = now
+    call = _release_of(leases)
     try:
-        answers = yield from ask(call)
+        answer = yield from ask(call)
     except GeneratorExit:
         raise
     except BaseException as error:
-        for lease in leases:
-            if lease.release_sent_at is None:
-                lease.release_sent_at = call.first_sent_at
         if not isinstance(error, LockError):  # interrupted or cancelled: see it through
             with contextlib.suppress(LockError):
-                yield ReleaseMany(call.holds, patient=False)
+                yield _release_of(leases, patient=False)
         raise
+    answers = [answer] if isinstance(call, Release) else answer
     ours = []
-    for lease, answer in zip(leases, answers, strict=True):
-        first = lease.release_sent_at
-        if first is None and call.resent:
-            first = call.first_sent_at
-        ours.append(bool(answer) or (first is not None and first < lease.deadline))
+    for lease, first, mine in zip(leases, begun, answers, strict=True):
+        earlier = call.first_sent_at if first is None and call.resent else first
+        ours.append(bool(mine) or (earlier is not None and earlier < lease.deadline))
     return ours
+
+
+def _release_of(leases: Sequence[Lease], *, patient: bool = True) -> Release | ReleaseMany:
+    if len(leases) == 1:
+        return Release(leases[0].name, leases[0].token, patient=patient)
+    return ReleaseMany([(lease.name, lease.token) for lease in leases], patient=patient)
 
 
 def detach(lease: Lease, call: TakeOver) -> Generator[Step, Any, bool]:
     """Put another token in the place of a lease's; return False when it was not ours any more.
 
-    Where the reply to the first sending was lost, whoever has the ticket may have the lock by now,
+    Where the reply to an earlier sending was lost, whoever has the ticket may have the lock by now,
     so it counts as detached if the lease was good when that was sent.
     """
-    fence = yield from ask(call)
-    first = call.first_sent_at
-    return fence is not None or (call.resent and first is not None and first < lease.deadline)
+    first = lease.release_sent_at
+    try:
+        fence = yield from ask(call)
+    finally:
+        if lease.release_sent_at is None:
+            lease.release_sent_at = call.first_sent_at
+    if first is None and call.resent:
+        first = call.first_sent_at
+    return fence is not None or (first is not None and first < lease.deadline)
 
 
 def set_lease(lease: Lease, lease_ms: int) -> Generator[Step, Any, bool]:
@@ -392,7 +385,11 @@ def set_leases(
     """Set what is left of several leases, as ``set_lease`` does; return those that are lost."""
     pairs = zip(leases, lease_ms, strict=True)
     call = Renew([(lease.name, lease.token, ms) for lease, ms in pairs])
-    answers = yield from ask(call)
+    try:
+        answers = yield from ask(call)
+    except LockError as error:
+        error.name = error.name or leases[0].name
+        raise
     for lease, left_ms in zip(leases, answers, strict=True):
         lease.version += 1
         lease.renewed(left_ms, call.sent_at)

@@ -16,6 +16,8 @@ import redis
 from django.core.checks import run_checks
 
 from django_redis_lock import locks
+from django_redis_lock.keeping import Server
+from django_redis_lock.renewal import renewer
 
 ROOT = Path(__file__).parent.parent
 PATIENCE = 20.0
@@ -52,6 +54,17 @@ def findings() -> list[Any]:
         for item in run_checks()
         if (item.id or "").startswith("django_redis_lock.") and not item.msg.startswith("Task ")
     ]
+
+
+def renewing(using: str = "default") -> list[Server]:
+    """Return what sees to the leases of a backend, one for each server."""
+    servers = list(renewer._servers.values())
+    return [item for item in servers if item._backend is locks[using]]
+
+
+def owes(using: str = "default") -> bool:
+    """Whether a release or an entry of the audit has still to be sent in the background."""
+    return any(item.withdrawals for item in renewing(using))
 
 
 class Background(threading.Thread):

@@ -483,20 +483,24 @@ def _patiently(name: str) -> int:
                 return held.fence
 
 
-def test_renewal_goes_on_where_nodes_live(settings: Any, name: str) -> None:
+@pytest.mark.parametrize("how", ["killed", "stopped"])
+def test_renewal_goes_on_where_nodes_live(settings: Any, name: str, how: str) -> None:
     """A node that is down loses its own locks at the most, never those of the other nodes."""
     with Cluster(3, 0, "--cluster-require-full-coverage", "no") as cluster:
         settings.LOCKS = cluster.locks()["LOCKS"]
-        _renew_beside_a_dead_node(cluster, name)
+        _renew_beside_a_dead_node(cluster, name, how)
         locks.reset()
 
 
-def _renew_beside_a_dead_node(cluster: Cluster, name: str) -> None:
+def _renew_beside_a_dead_node(cluster: Cluster, name: str, how: str) -> None:
     names = names_on_each(cluster, name)
-    held = [lock(one, timeout=6, auto_renew=True) for one in names]
+    held = [lock(one, timeout=4, auto_renew=True) for one in names]
     for item in held:
         item.acquire()
-    cluster.kill_master(slot_of(names[0]))
+    if how == "killed":
+        cluster.kill_master(slot_of(names[0]))
+    else:
+        cluster.master_of(slot_of(names[0])).pause()
     eventually(lambda: held[0].lost)
     for item in held[1:]:
         assert not item.lost

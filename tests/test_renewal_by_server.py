@@ -1,0 +1,233 @@
+"""What a server costs the leases on another one, and many leases or a stopped one the holder."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import Iterator
+from time import monotonic
+from typing import Any
+
+import pytest
+import redis
+
+from django_redis_lock import lock, lock_many, locks, signals
+from django_redis_lock.exceptions import LockUnavailable
+from django_redis_lock.keeping import BATCH, VERIFY_AFTER
+from django_redis_lock.lease import Lease, Request
+from django_redis_lock.renewal import renewer
+from example_project.embedded import EmbeddedServer
+from tests.tools import counted, eventually, owes, renewing
+
+Told = list[dict[str, Any]]
+
+
+@pytest.fixture
+def lost() -> Iterator[Told]:
+    """What ``lock_lost`` told."""
+    yield from _heard(signals.lock_lost)
+
+
+@pytest.fixture
+def unavailable() -> Iterator[Told]:
+    """What ``lock_unavailable`` told."""
+    yield from _heard(signals.lock_unavailable)
+
+
+def _heard(signal: Any) -> Iterator[Told]:
+    told: Told = []
+
+    def receive(**kwargs: Any) -> None:
+        told.append(kwargs)
+
+    signal.connect(receive)
+    yield told
+    signal.disconnect(receive)
+
+
+@pytest.fixture
+def stopped(
+    server: EmbeddedServer, own_server: EmbeddedServer, settings: Any
+) -> Iterator[EmbeddedServer]:
+    """A server behind the alias ``other``, to be stopped; it is resumed in the end."""
+    settings.LOCKS = {
+        "default": {"LOCATION": server.url()},
+        "other": {"LOCATION": own_server.url()},
+    }
+    yield own_server
+    with contextlib.suppress(RuntimeError):  # a test may have killed it
+        own_server.resume()
+
+
+@pytest.mark.parametrize("socket_timeout", [5, None])
+def test_stopped_server_costs_no_lease_on_another(
+    name: str, stopped: EmbeddedServer, socket_timeout: float | None, lost: Told
+) -> None:
+    """Locks on a healthy server are renewed in time while a call to a stopped one hangs."""
+    locks["other"].pool.connection_kwargs["socket_timeout"] = socket_timeout
+    elsewhere = lock(name, timeout=1.5, auto_renew=True, using="other")
+    elsewhere.acquire()
+    with lock(name, timeout=1, auto_renew=True) as held:
+        stopped.pause()
+        first = held._lease.deadline
+        eventually(lambda: held._lease.deadline > first + 2.5 or held.lost)
+        held.ensure_held()
+        # And the holder on the stopped one is told in time, while the call still hangs.
+        assert [item["lock"] for item in lost] == [elsewhere]
+        assert elsewhere.lost
+    stopped.resume()
+    eventually(lambda: not owes("other"), "the lost lock is given back")
+    assert [entry.event for entry in locks["other"].history(name)] == ["lost"]
+
+
+def test_threads_end_when_idle(name: str, stopped: EmbeddedServer, monkeypatch: Any) -> None:
+    """Each server has its own thread, and none is left some time after the last release."""
+    monkeypatch.setattr("django_redis_lock.renewal.Renewer.IDLE", 0.1)
+    with lock(name), lock(name, using="other"):
+        threads = {f"django-redis-lock-renewal-{using}" for using in ("default", "other")}
+        eventually(lambda: threads <= {item.name for item in threading.enumerate()})
+    eventually(lambda: not renewing("default") and not renewing("other"))
+
+
+def test_many_leases_are_renewed_in_parts(
+    name: str, server: EmbeddedServer, client: redis.Redis
+) -> None:
+    """No call renews more leases than a server can set without holding others up."""
+    backend, number = locks["default"], 2 * BATCH + 10
+    held: list[Lease] = []
+    for count in range(number):
+        request = Request(f"{name}:{count}", f"{count:032x}", 60.0, "{}", auto_renew=True)
+        client.set(f"lock:{request.name}", f"{request.token} 1 {{}}", px=60_000)
+        held.append(request.granted(1, monotonic() + 15))
+    first = [lease.deadline for lease in held]
+    with counted(client) as counts:
+        for lease in held:
+            renewer.add(lease, backend, backend)
+        eventually(
+            lambda: all(item.deadline > before for item, before in zip(held, first, strict=True))
+        )
+    for lease in held:
+        renewer.discard(lease)
+    assert counts["pexpire"] >= number
+    assert counts["evalsha"] + counts.get("eval", 0) >= 3
+
+
+@pytest.mark.parametrize("group", [False, True])
+def test_shortened_lease_is_renewed_in_time(name: str, server: EmbeddedServer, group: bool) -> None:
+    """A renewed lock whose lease its holder makes short is renewed before it ends."""
+    held = lock_many([name, f"{name}!"]) if group else lock(name)
+    with held:
+        held.extend(0.8, replace_ttl=True)
+        eventually(lambda: held.remaining > 20 or held.lost)
+        held.ensure_held()
+
+
+def test_shortened_lease_is_renewed_in_time_under_asyncio(
+    name: str, server: EmbeddedServer
+) -> None:
+    """``aextend`` tells the renewal as ``extend`` does."""
+
+    async def main() -> None:
+        async with lock(name) as held:
+            await held.aextend(0.8, replace_ttl=True)
+            await asyncio.to_thread(eventually, lambda: held.remaining > 20 or held.lost)
+            await held.aensure_held()
+
+    asyncio.run(main())
+
+
+class TestHandedOver:
+    """A lock that was handed over is looked after once, a short time after it was taken."""
+
+    def taken(self, name: str, monkeypatch: pytest.MonkeyPatch, *, by: float, **how: Any) -> Any:
+        """Return a handle of a lock that has to be verified within so many seconds."""
+        granted = Request.granted
+
+        def handed_over(request: Request, fence: int, deadline: float) -> Lease:
+            lease = granted(request, fence, deadline)
+            lease.verify_by = monotonic() + by
+            return lease
+
+        monkeypatch.setattr(Request, "granted", handed_over)
+        held = lock(name, **how)
+        held.acquire()
+        monkeypatch.setattr(Request, "granted", granted)
+        return held
+
+    @pytest.mark.parametrize("auto_renew", [False, True])
+    def test_verified(
+        self, name: str, client: redis.Redis, monkeypatch: pytest.MonkeyPatch, auto_renew: bool
+    ) -> None:
+        """One call asks for it: a look at a fixed lease, which then is let alone; or a renewal."""
+        held = self.taken(name, monkeypatch, by=1.2, timeout=20, auto_renew=auto_renew)
+        lease = held._lease
+        with counted(client) as counts:
+            eventually(lambda: lease.verify_by is None)
+            eventually(lambda: (lease.token in renewer._leases) is auto_renew)
+        assert counts["evalsha"] == 1
+        assert counts.get("pexpire", 0) == auto_renew
+        held.release()
+
+    def test_released_before(
+        self, name: str, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A lock that is released at once costs no call for that."""
+        with counted(client) as counts:
+            for _ in range(3):
+                self.taken(name, monkeypatch, by=1.2, timeout=20).release()
+            threading.Event().wait(2 * VERIFY_AFTER)
+        assert counts["evalsha"] == 6
+
+    @pytest.mark.parametrize("auto_renew", [False, True])
+    def test_taken_back(
+        self,
+        name: str,
+        client: redis.Redis,
+        monkeypatch: pytest.MonkeyPatch,
+        lost: Told,
+        auto_renew: bool,
+    ) -> None:
+        """A holder from whom it was taken back is told, long before its lease ends."""
+        held = self.taken(name, monkeypatch, by=1.2, timeout=60, auto_renew=auto_renew)
+        client.set(f"lock:{name}", "another", px=20_000)
+        eventually(lambda: lost)
+        assert lost[0]["lock"] is held
+        assert held.lost
+        assert client.get(f"lock:{name}") == "another"
+        assert [entry.event for entry in locks["default"].history(name)] == ["lost"]
+
+    def test_unreachable(
+        self,
+        name: str,
+        stopped: EmbeddedServer,
+        monkeypatch: pytest.MonkeyPatch,
+        lost: Told,
+    ) -> None:
+        """Where it can't be asked in time the lock is lost, and given back when it can."""
+        held = self.taken(name, monkeypatch, by=0.8, timeout=None, using="other")
+        stopped.pause()
+        eventually(lambda: held.lost)
+        eventually(lambda: lost)
+        stopped.resume()
+        eventually(lambda: not lock(name, using="other").locked())
+        (entry,) = eventually(lambda: locks["other"].history(name))
+        assert "could not be reached in time" in entry.reason
+
+
+def test_failed_renewals_are_told(
+    name: str, stopped: EmbeddedServer, unavailable: Told, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each renewal that fails sends ``lock_unavailable``, so that an outage can be counted."""
+    held = lock(name, timeout=3, auto_renew=True, using="other")
+    held.acquire()
+    with caplog.at_level(logging.WARNING, "django_redis_lock"):
+        stopped.kill()
+        eventually(lambda: unavailable)
+    (told, *_) = unavailable
+    assert told["using"] == "other"
+    assert told["sender"] is type(locks["other"])
+    assert isinstance(told["error"], LockUnavailable)
+    eventually(lambda: "not renewed, trying again" in caplog.text)
+    eventually(lambda: held.lost)
