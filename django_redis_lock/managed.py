@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -10,6 +9,7 @@ from functools import wraps
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
+from django_redis_lock.calls import finished, is_async, is_generator
 from django_redis_lock.exceptions import LockError, LockNotAcquired
 
 logger = logging.getLogger("django_redis_lock")
@@ -88,25 +88,31 @@ class Managed(ABC):
         """Make every call of a function, synchronous or not, hold the lock while it runs.
 
         Each call uses a handle of its own. Raises ``LockNotAcquired`` from the call when the wait
-        runs out, and ``TypeError`` at once for what does not run when it is called: a generator.
+        runs out, and ``TypeError`` for what does not run when it is called: at once for a generator
+        function and for a class; from the call where a coroutine, a future or a generator comes
+        back that could not be foreseen.
         """
-        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        if isinstance(function, staticmethod | classmethod):
+            return cast("Decorated", type(function)(self(function.__func__)))
+        if isinstance(function, type) or not callable(function):
+            raise TypeError(f"A lock decorates a function or a method, not {function!r}.")
+        if is_generator(function):
             raise TypeError(
                 f"{function!r} is a generator, whose body runs after the call; take the lock "
                 f"inside of it with a with statement."
             )
-        if inspect.iscoroutinefunction(function):
+        if is_async(function):
 
             @wraps(function)
             async def alocked(*args: Any, **kwargs: Any) -> Any:
                 async with self._fresh():
-                    return await function(*args, **kwargs)
+                    return finished(function, await function(*args, **kwargs))
 
             return cast("Decorated", alocked)
 
         @wraps(function)
         def locked(*args: Any, **kwargs: Any) -> Any:
             with self._fresh():
-                return function(*args, **kwargs)
+                return finished(function, function(*args, **kwargs))
 
         return cast("Decorated", locked)

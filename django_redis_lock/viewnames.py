@@ -38,6 +38,11 @@ class NameMaker:
                 f"callable that is given the request and the arguments of its URL."
             )
 
+    @property
+    def reads_request(self) -> bool:
+        """Whether the name may depend on more than the arguments of the URL."""
+        return callable(self._source) or REQUEST in self._roots
+
     def check(self, view: Callable[..., Any]) -> None:
         """Raise ``ValueError`` for a placeholder that no argument of the view, or class, fits."""
         handlers = _handlers(view)

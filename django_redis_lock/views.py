@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import logging
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar, cast
 
-from asgiref.sync import iscoroutinefunction, sync_to_async
+from asgiref.sync import sync_to_async
 from django.db import connections, transaction
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.template import TemplateDoesNotExist
@@ -16,6 +15,7 @@ from django.template.loader import render_to_string
 from django.utils.cache import patch_vary_headers
 from django.utils.translation import gettext as _
 
+from django_redis_lock.calls import finished, is_async, is_generator
 from django_redis_lock.exceptions import LockError, LockLost, LockNotOwned, LockUnavailable
 from django_redis_lock.handler import DEFAULT_ALIAS, lock
 from django_redis_lock.holding import DEFAULT, Default
@@ -120,10 +120,10 @@ class _Guard:
                 f"locked decorates a view, not {view!r}. Write the name of the lock first: "
                 f"@locked('product:{{product_id}}')."
             )
-        if inspect.isgeneratorfunction(view) or inspect.isasyncgenfunction(view):
+        if is_generator(view):
             raise TypeError(f"{view!r} is a generator, which is no view.")
         self._make_name.check(view)
-        if iscoroutinefunction(view):
+        if is_async(view):
 
             @functools.wraps(view)
             async def alocked(*args: Any, **kwargs: Any) -> Any:
@@ -163,8 +163,11 @@ class _Guard:
         request.lock = held
         unconfirmed: list[BaseException] = []
 
+        def answered(*args: Any, **kwargs: Any) -> Any:
+            return finished(view, view(*args, **kwargs))
+
         def confirmed(*args: Any, **kwargs: Any) -> Any:
-            response = view(*args, **kwargs)
+            response = answered(*args, **kwargs)
             try:
                 with _Releasing(held):
                     held.ensure_held()  # or the transaction is rolled back
@@ -175,7 +178,7 @@ class _Guard:
 
         try:
             guarded = declined.atomic(confirmed)
-            response = (view if guarded is confirmed else guarded)(*args, **kwargs)
+            response = (answered if guarded is confirmed else guarded)(*args, **kwargs)
         except BaseException as error:
             with _Releasing(held, error):
                 held.release()
@@ -187,7 +190,10 @@ class _Guard:
         return response
 
     async def _arun(self, view: View, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        request, held = self._prepare(view, args, kwargs)
+        if self._make_name.reads_request:  # whose user, for one, comes out of the database
+            request, held = await sync_to_async(self._prepare)(view, args, kwargs)
+        else:
+            request, held = self._prepare(view, args, kwargs)
         try:
             acquired = await held.aacquire()
         except LockUnavailable as error:
@@ -196,7 +202,8 @@ class _Guard:
             return await sync_to_async(self._refusal)(request, self._status)
         request.lock = held
         try:
-            response = await cast("Coroutine[Any, Any, Any]", view(*args, **kwargs))
+            coroutine = cast("Coroutine[Any, Any, Any]", view(*args, **kwargs))
+            response = finished(view, await coroutine)
         except BaseException as error:
             with _Releasing(held, error):
                 await held.arelease()
@@ -315,7 +322,11 @@ class _Releasing:
 def _returns_coroutine(view: View, args: tuple[Any, ...]) -> bool:
     """Whether a method that is no coroutine function, such as dispatch(), belongs to an async view.
 
-    ``method_decorator`` hands over a partial of the bound method.
+    ``method_decorator`` hands over a partial of the bound method, below other decorators or not.
     """
-    owner = getattr(getattr(view, "func", None), "__self__", args[0] if args else None)
+    owner = args[0] if args else None
+    layer: Any = view
+    while layer is not None:
+        owner = getattr(getattr(layer, "func", None), "__self__", owner)
+        layer = getattr(layer, "__wrapped__", None)
     return bool(getattr(type(owner), "view_is_async", False))

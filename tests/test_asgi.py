@@ -184,3 +184,17 @@ def test_blocking_views_in_threads(site: Site, name: str) -> None:
         assert len({told["fence"] for _, told in answered}) == 40
 
     asyncio.run(main())
+
+
+def test_a_name_of_the_user(site: Site, name: str) -> None:
+    """The user is read in a thread, as Django has it, and requests wait for their own user's."""
+
+    async def main() -> None:
+        held = lock(f"asgi:{name}:7", timeout=600)
+        held.acquire()
+        clients = await site.open_many(f"/enter-as-user/{name}/", 20)
+        await happens(lambda: waiters(held.name) == 20)
+        held.release()
+        assert await answers(clients) == [(200, {"name": held.name})] * 20
+
+    asyncio.run(main())

@@ -188,6 +188,28 @@ def test_names_of_the_request(web: Client) -> None:
     assert web.post("/by-sku/", {"sku": "b2"}, "application/json").json()["name"] == "sku:b2"
 
 
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("address", ["/acart/", "/acart-by-callable/"])
+def test_names_and_pages_of_the_user_in_an_event_loop(
+    settings: Any, tmp_path: Any, address: str
+) -> None:
+    """Who asks is read from the database, for the name and for the page of a refusal."""
+    (tmp_path / "django_redis_lock").mkdir()
+    (tmp_path / "django_redis_lock" / "locked.html").write_text("{{ request.user.username }}")
+    settings.TEMPLATES = [{**settings.TEMPLATES[0], "DIRS": [tmp_path]}]
+    user = get_user_model().objects.create(username="ada")
+
+    async def main() -> None:
+        web = AsyncClient()
+        await web.aforce_login(user)
+        assert (await web.get(address)).json() == {"name": f"cart:{user.pk}", "held": True}
+        async with lock(f"cart:{user.pk}", timeout=60):
+            page = await web.get(address, headers=BROWSER)
+        assert (page.status_code, page.content) == (409, b"ada")
+
+    asyncio.run(main())
+
+
 @pytest.mark.django_db
 @pytest.mark.parametrize("prefix", ["/by-text/", "/aby-text/"])
 @pytest.mark.parametrize("part", ["a%09b", "%00", "x" * 513, "%C2%85"])

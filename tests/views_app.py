@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from asgiref.sync import sync_to_async
 from django.contrib.auth import get_user_model
 from django.db import connection, transaction
 from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
 from django.urls import include, path, re_path
 from django.utils.decorators import method_decorator
 from django.views import View
+from django.views.decorators.cache import never_cache
 from django.views.decorators.csrf import csrf_exempt
-from django.views.decorators.http import require_POST
+from django.views.decorators.http import require_GET, require_POST
+from django.views.decorators.vary import vary_on_headers
 from rest_framework.decorators import action, api_view
 from rest_framework.response import Response
 from rest_framework.routers import SimpleRouter
@@ -95,9 +98,49 @@ class OnAsyncDispatch(View):
         return JsonResponse(await atold(request))
 
 
+# Between other decorators.
+
+
+@never_cache
+@locked(PRODUCT, blocking=False)
+@csrf_exempt
+@require_GET
+async def between(request: HttpRequest, product_id: int) -> HttpResponse:
+    return JsonResponse(await atold(request))
+
+
+class AsyncObject:
+    async def __call__(self, request: HttpRequest, product_id: int) -> HttpResponse:
+        return JsonResponse(await atold(request))
+
+
+@method_decorator(csrf_exempt, name="dispatch")
+@locked(PRODUCT, blocking=False)
+@method_decorator(vary_on_headers("X-Shop"), name="get")
+class BetweenAsyncClass(View):
+    async def get(self, request: HttpRequest, product_id: int) -> HttpResponse:
+        return JsonResponse(await atold(request))
+
+
+@method_decorator([never_cache, locked(PRODUCT, blocking=False), require_GET], name="get")
+class BetweenAsyncMethod(View):
+    async def get(self, request: HttpRequest, product_id: int) -> HttpResponse:
+        return JsonResponse(await atold(request))
+
+
+@method_decorator([csrf_exempt, locked(PRODUCT, blocking=False), csrf_exempt], name="dispatch")
+class BetweenAsyncDispatch(View):
+    async def get(self, request: HttpRequest, product_id: int) -> HttpResponse:
+        return JsonResponse(await atold(request))
+
+
 class Plain(View):
     def get(self, request: HttpRequest, product_id: int) -> HttpResponse:
         return JsonResponse(told(request))
+
+
+def plain(request: HttpRequest, product_id: int) -> HttpResponse:
+    return JsonResponse(told(request))
 
 
 class AsyncPlain(View):
@@ -175,6 +218,16 @@ class BySku(APIView):
 @locked("cart:{request.user.pk}")
 def cart(request: HttpRequest) -> HttpResponse:
     return JsonResponse(told(request))
+
+
+@locked("cart:{request.user.pk}", blocking=False)
+async def acart(request: HttpRequest) -> HttpResponse:
+    return JsonResponse(await atold(request))
+
+
+@locked(lambda request: f"cart:{request.user.pk}", blocking=False)
+async def acart_by_callable(request: HttpRequest) -> HttpResponse:
+    return JsonResponse(await atold(request))
 
 
 @locked("sku:{request.POST[sku]}")
@@ -368,6 +421,15 @@ KINDS = {
     "by-async-method-decorator": ByAsyncMethodDecorator.as_view(),
     "on-async-dispatch": OnAsyncDispatch.as_view(),
     "on-async-as-view": locked(PRODUCT, blocking=False)(AsyncPlain.as_view()),
+    "on-async-object": locked(PRODUCT, blocking=False)(AsyncObject()),
+    "on-sync-to-async": locked(PRODUCT, blocking=False)(sync_to_async(plain)),
+    "between-async": between,
+    "between-async-class": BetweenAsyncClass.as_view(),
+    "between-async-method": BetweenAsyncMethod.as_view(),
+    "between-async-dispatch": BetweenAsyncDispatch.as_view(),
+    "between-async-as-view": never_cache(
+        locked(PRODUCT, blocking=False)(csrf_exempt(AsyncPlain.as_view()))
+    ),
 }
 ATOMIC = {
     "atomic": atomic,
@@ -383,6 +445,8 @@ urlpatterns = [
     path("api/", include(router.urls)),
     path("by-sku/", BySku.as_view()),
     path("cart/", cart),
+    path("acart/", acart),
+    path("acart-by-callable/", acart_by_callable),
     path("by-form/", by_form),
     path("with-default/", with_default),
     path("with-default/<int:page>/", with_default),

@@ -9,6 +9,7 @@ from typing import Any
 
 from celery import Task
 
+from django_redis_lock.calls import finished, is_async, is_generator
 from django_redis_lock.celery.keys import Key, KeyMaker, UniqueOn, check_key
 from django_redis_lock.celery.options import Options
 from django_redis_lock.celery.running import Run, current_lock
@@ -82,11 +83,7 @@ class Guard:
         return self._key_makers[cls](task.name, args, kwargs)
 
     def _key_maker_for(self, run: Callable[..., Any], signature: inspect.Signature) -> KeyMaker:
-        if (
-            inspect.iscoroutinefunction(run)
-            or inspect.isgeneratorfunction(run)
-            or inspect.isasyncgenfunction(run)
-        ):
+        if is_async(run) or is_generator(run):
             raise TypeError(
                 f"{run!r} is a coroutine or generator function, whose body runs after the call; "
                 f"take the lock inside of it with a with statement."
@@ -104,8 +101,8 @@ def _guarded_call(guard: Guard, cls: type[Task]) -> Callable[..., Any]:
         if inherited and run.task_id is not None:
             # Celery skips its own method as well, which is for direct calls: in 5.4 it would hide
             # the request of an eager one from the task.
-            return run.carry_out(lambda: task.run(*args, **kwargs))
-        return run.carry_out(lambda: call(task, *args, **kwargs))
+            return run.carry_out(lambda: finished(task.run, task.run(*args, **kwargs)))
+        return run.carry_out(lambda: finished(task.run, call(task, *args, **kwargs)))
 
     return guarded_call
 

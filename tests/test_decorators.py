@@ -1,0 +1,239 @@
+"""``@lock`` on all that can be called: the body runs with the lock held, or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
+from celery import Celery
+from django.http import HttpResponse
+from django.test import RequestFactory
+from django.views import View
+
+from django_redis_lock import lock, lock_many, locks
+from django_redis_lock.celery import single_instance_task
+from django_redis_lock.exceptions import LockNotAcquired
+from django_redis_lock.managed import Managed
+from django_redis_lock.views import locked
+
+pytestmark = pytest.mark.usefixtures("server")
+
+seen: list[bool] = []
+"""Whether the lock was held, for each body that ran."""
+
+
+@pytest.fixture(autouse=True)
+def _forget() -> None:
+    seen.clear()
+
+
+@pytest.fixture(params=["lock", "lock_many"])
+def handle(request: pytest.FixtureRequest) -> Managed:
+    """What decorates: a lock, or several."""
+    if request.param == "lock":
+        return lock("one", timeout=20, blocking=False)
+    return lock_many(["one", "two"], timeout=20, blocking=False)
+
+
+def body(*args: Any) -> str:
+    """Note whether the lock is held."""
+    seen.append(locks["default"].holder("one") is not None)
+    return "done"
+
+
+async def abody(*args: Any) -> str:
+    seen.append(await locks["default"].aholder("one") is not None)
+    return "done"
+
+
+def generator(*args: Any) -> Iterator[str]:
+    yield body()
+
+
+async def agenerator(*args: Any) -> Any:
+    yield body()
+
+
+def ordinary(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate as most decorators do, which know nothing of coroutines."""
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+class Callables:
+    """Methods of each kind, and instances that can be called."""
+
+    def method(self, *args: Any) -> str:
+        return body()
+
+    async def amethod(self, *args: Any) -> str:
+        return await abody()
+
+    @classmethod
+    async def of_class(cls, *args: Any) -> str:
+        return await abody()
+
+    @staticmethod
+    async def static(*args: Any) -> str:
+        return await abody()
+
+    async def __call__(self, *args: Any) -> str:
+        return await abody()
+
+
+class Generating:
+    def __call__(self) -> Iterator[str]:
+        yield body()
+
+
+class AsyncView(View):
+    async def get(self, request: Any) -> HttpResponse:
+        return HttpResponse(await abody())
+
+
+SYNCHRONOUS = {
+    "function": body,
+    "partial": functools.partial(body, 1),
+    "method": Callables().method,
+    "below an ordinary decorator": ordinary(body),
+}
+ASYNCHRONOUS = {
+    "function": abody,
+    "partial": functools.partial(abody, 1),
+    "partial of an object": functools.partial(Callables(), 1),
+    "object": Callables(),
+    "method": Callables().amethod,
+    "class method": Callables.of_class,
+    "static method": Callables.static,
+    "sync_to_async": sync_to_async(body),
+    "as_view": AsyncView.as_view(),
+    "marked": markcoroutinefunction(ordinary(abody)),
+}
+UNFORESEEN = {
+    "coroutine": ordinary(abody),
+    "coroutine of a lambda": lambda *args: abody(),
+    "generator": ordinary(generator),
+    "asynchronous generator": ordinary(agenerator),
+    "generator expression": lambda *args: (body() for _ in range(1)),
+}
+
+
+@pytest.mark.parametrize("kind", SYNCHRONOUS)
+def test_what_is_called(handle: Managed, kind: str) -> None:
+    """The body runs with the lock held."""
+    assert handle(SYNCHRONOUS[kind])() == "done"
+    assert seen == [True]
+    assert locks["default"].holder("one") is None
+
+
+@pytest.mark.parametrize("kind", ASYNCHRONOUS)
+def test_what_is_awaited(handle: Managed, kind: str) -> None:
+    """The lock is held until the body has been awaited, and by one at a time."""
+    decorated = handle(ASYNCHRONOUS[kind])
+    assert iscoroutinefunction(decorated)
+
+    async def main() -> None:
+        await decorated(RequestFactory().get("/"))
+        assert seen == [True]
+        async with lock("one", timeout=20):
+            with pytest.raises(LockNotAcquired):
+                await decorated(RequestFactory().get("/"))
+        assert seen == [True]
+        assert await locks["default"].aholder("one") is None
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", UNFORESEEN)
+def test_what_comes_back_unfinished(handle: Managed, kind: str) -> None:
+    """Nothing of it runs without the lock, and the error says so."""
+    with pytest.raises(TypeError, match="without the lock"):
+        handle(UNFORESEEN[kind])()
+    assert seen == []
+    assert locks["default"].holder("one") is None
+
+
+@pytest.mark.parametrize("kind", UNFORESEEN)
+def test_what_an_async_function_leaves_unfinished(handle: Managed, kind: str) -> None:
+    """Neither does it after an ``await``."""
+
+    async def forgetful() -> Any:
+        return UNFORESEEN[kind]()
+
+    with pytest.raises(TypeError, match=r"forgetful.* without the lock"):
+        asyncio.run(handle(forgetful)())
+    assert seen == []
+
+
+@pytest.mark.parametrize("kind", UNFORESEEN)
+def test_a_view_that_answers_with_what_is_unfinished(kind: str) -> None:
+    """The same for ``@locked``."""
+    with pytest.raises(TypeError, match="without the lock"):
+        locked("one")(UNFORESEEN[kind])(RequestFactory().get("/"))
+    assert seen == []
+    assert locks["default"].holder("one") is None
+
+
+def test_a_future_is_left_to_whoever_has_it() -> None:
+    """It may be somebody else's as well, so it is not cancelled."""
+
+    async def main() -> None:
+        future = asyncio.get_running_loop().create_future()
+        with pytest.raises(TypeError, match=r"Future.*without the lock"):
+            lock("one", timeout=20)(lambda: future)()
+        assert not future.cancelled()
+
+    asyncio.run(main())
+
+
+def test_above_staticmethod_and_classmethod() -> None:
+    """The order of the decorators makes no difference."""
+
+    class Shop:
+        @lock("one", timeout=20)
+        @staticmethod
+        def static(value: int) -> tuple[str, int]:
+            return body(), value
+
+        @lock("one", timeout=20)
+        @classmethod
+        async def of_class(cls, value: int) -> tuple[type, str, int]:
+            return cls, await abody(), value
+
+    assert Shop.static(1) == Shop().static(1) == ("done", 1)
+    assert asyncio.run(Shop().of_class(2)) == (Shop, "done", 2)
+    assert seen == [True] * 3
+
+
+@pytest.mark.parametrize("decorated", [generator, agenerator, Generating(), Callables, 7, None])
+def test_what_cannot_be_decorated(handle: Managed, decorated: Any) -> None:
+    """Generators, whose bodies run after the call, classes, and what can't be called."""
+    with pytest.raises(TypeError, match=r"generator|decorates a function"):
+        handle(decorated)
+
+
+@pytest.mark.parametrize("kind", ["object", "marked"])
+def test_a_task_that_is_known_to_be_asynchronous(kind: str) -> None:
+    """Celery would not run it, and the guard would hold nothing."""
+    with pytest.raises(TypeError, match="coroutine or generator"):
+        single_instance_task(ASYNCHRONOUS[kind])
+
+
+@pytest.mark.parametrize("function", [ordinary(abody), ordinary(generator)])
+def test_a_task_that_returns_what_is_unfinished(function: Callable[..., Any]) -> None:
+    """It fails, where Celery would have thrown the result away."""
+    app = Celery("unfinished", set_as_current=False)
+    task = app.task(single_instance_task(function))
+    with pytest.raises(TypeError, match="without the lock"):
+        task()
+    with pytest.raises(TypeError, match="without the lock"):
+        task.apply(throw=True)
+    assert seen == []
