@@ -60,11 +60,12 @@ messages: $(VENV)/.test  ## collect and compile the texts to translate (needs ge
 	cd django_redis_lock && $(abspath $(BIN))/django-admin makemessages --all --no-location
 	cd django_redis_lock && $(abspath $(BIN))/django-admin compilemessages
 
-lint: $(VENV)/.lint  ## ruff and mypy
+lint: $(VENV)/.lint  ## ruff, mypy and pyright
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/mypy tests/typed_usage.py
+	$(BIN)/mypy --config-file tests/typed_usage.ini tests/typed_usage.py
+	$(BIN)/basedpyright --pythonpath $(PY) tests/typed_usage.py
 
 format: $(VENV)/.lint  ## let ruff mend what it can
 	$(BIN)/ruff check --fix .

@@ -8,13 +8,15 @@ is told from any other in the ``UPDATE`` itself, so that no time lies between th
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
 
 from django.db import connections, models, transaction
 from django.db.models.query import ModelIterable
 
 from django_redis_lock.exceptions import StaleFence
 from django_redis_lock.lock import Lock
+
+Row = TypeVar("Row", bound="models.Model")
 
 
 class _Guard:
@@ -51,7 +53,7 @@ class _FencedIterable(ModelIterable):  # type: ignore[type-arg]
             yield instance
 
 
-class FencedQuerySet(models.QuerySet[Any, Any]):
+class FencedQuerySet(models.QuerySet[Row, Row]):
     """A queryset that can write under a fence."""
 
     _guard: _Guard | None = None
@@ -68,7 +70,7 @@ class FencedQuerySet(models.QuerySet[Any, Any]):
         Raises ``LockNotOwned`` for a lock that is not held, and ``TypeError`` for a model whose
         fields lie in several tables.
         """
-        parents = self.model._meta.concrete_model._meta.parents
+        parents = cast("Any", self.model._meta.concrete_model)._meta.parents
         if parents:
             raise TypeError(
                 f"{self.model.__name__} keeps its fields in more than one table, which no single "
@@ -113,7 +115,7 @@ class FencedQuerySet(models.QuerySet[Any, Any]):
         rows._guard = self._guard
         return rows
 
-    def bulk_update(self, objs: Iterable[Any], fields: Any, batch_size: int | None = None) -> int:
+    def bulk_update(self, objs: Iterable[Row], fields: Any, batch_size: int | None = None) -> int:
         """Write fields of many objects; see ``fenced``. Where one is stale none is written."""
         if self._guard is None:
             return super().bulk_update(objs, fields, batch_size)
@@ -125,25 +127,25 @@ class FencedQuerySet(models.QuerySet[Any, Any]):
                 self._guard.raise_if_stale(self.using(self.db).filter(pk__in=[o.pk for o in objs]))
         return written
 
-    def create(self, **values: Any) -> Any:
+    def create(self, **values: Any) -> Row:
         """Make a row, which carries the fence from the beginning."""
         if self._guard is None:
             return super().create(**values)
-        instance = super().create(**{**values, "fence": self._guard.fence})
+        instance: Any = super().create(**{**values, "fence": self._guard.fence})
         instance._guard = self._guard
-        return instance
+        return cast("Row", instance)
 
-    def bulk_create(self, *args: Any, **options: Any) -> list[Any]:
+    def bulk_create(self, *args: Any, **options: Any) -> list[Row]:
         """Make many rows; not under a fence."""
         self._refuse_fenced("bulk_create")
         return super().bulk_create(*args, **options)
 
-    def get_or_create(self, *args: Any, **options: Any) -> tuple[Any, bool]:
+    def get_or_create(self, *args: Any, **options: Any) -> tuple[Row, bool]:
         """Find a row or make it; not under a fence."""
         self._refuse_fenced("get_or_create")
         return super().get_or_create(*args, **options)
 
-    def update_or_create(self, *args: Any, **options: Any) -> tuple[Any, bool]:
+    def update_or_create(self, *args: Any, **options: Any) -> tuple[Row, bool]:
         """Write a row or make it; not under a fence."""
         self._refuse_fenced("update_or_create")
         return super().update_or_create(*args, **options)
@@ -161,6 +163,17 @@ class FencedQuerySet(models.QuerySet[Any, Any]):
             raise _refusal(what)
 
 
+if TYPE_CHECKING:
+
+    class FencedManager(models.Manager[Row]):
+        """What the objects of a fenced model are: a manager with the methods of its queryset."""
+
+        def fenced(self, held: Lock | int) -> FencedQuerySet[Row]: ...
+
+else:
+    FencedManager = models.Manager.from_queryset(FencedQuerySet, "FencedManager")
+
+
 def _refusal(what: str) -> TypeError:
     return TypeError(
         f"{what}() can't be fenced. Use update(), bulk_update(), create(), or save() of an "
@@ -172,15 +185,16 @@ class Fenced(models.Model):
     """A model whose rows remember the highest fence that has written them.
 
     Inherit from it, and write under a lock with ``Product.objects.fenced(held)`` or
-    ``product.fenced(held).save()``. A manager of your own is made of ``FencedQuerySet``. Writes
-    without a fence go through, and leave the stored one alone.
+    ``product.fenced(held).save()``. A manager of your own is made by
+    ``FencedManager.from_queryset()`` of a ``FencedQuerySet``. Writes without a fence go
+    through, and leave the stored one alone.
     """
 
     fence: models.BigIntegerField[int, int] = models.BigIntegerField(
         default=0, db_default=0, editable=False
     )
 
-    objects = FencedQuerySet.as_manager()
+    objects: ClassVar[FencedManager[Self]] = FencedManager()
 
     _guard: _Guard | None = None
 

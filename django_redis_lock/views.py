@@ -36,6 +36,12 @@ RETRY_AFTER = 5
 TEMPLATE = "django_redis_lock/locked.html"
 
 
+class LockedRequest(HttpRequest):
+    """The request that a guarded view is given, for annotations: it has the lock."""
+
+    lock: Lock
+
+
 def locked(
     name: Name,
     timeout: float | Default | None = DEFAULT,

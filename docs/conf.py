@@ -24,6 +24,7 @@ myst_heading_anchors = 3
 nitpick_ignore_regex = [
     (r"py:.*", r"(?!django_redis_lock).*"),
     (r"py:.*", r"django_redis_lock\.(holding|drivers|celery\.keys)\..*"),  # seen in signatures only
+    (r"py:class", r"django_redis_lock\.fencing\.Row"),  # a type variable
 ]
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"

@@ -1,13 +1,23 @@
-"""How a project uses the public API, for the type checker alone."""
+"""How a project uses the public API, for the type checkers alone."""
+
+# pyright: standard
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from typing import assert_type
+from typing import Self, assert_type
+
+from django.db import models
+from django.db.models import F
+from django.http import HttpResponse, JsonResponse
+from django.urls import path
+from django.views import View
 
 from django_redis_lock import AuditEntry, Holder, Lock, LockGroup, Waiter, lock, lock_many, locks
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.celery import single_instance_task
+from django_redis_lock.fencing import Fenced, FencedManager, FencedQuerySet
+from django_redis_lock.views import LockedRequest, locked
 
 
 def synchronous() -> None:
@@ -67,3 +77,85 @@ def operators() -> None:
     assert_type(decorated(1), str)
     assert_type(plain(1), str)
     assert_type(keyed(1), str)
+
+
+@locked("product:{product_id}", timeout=10, blocking_timeout=2)
+def buy(request: LockedRequest, product_id: int) -> HttpResponse:
+    """Find the lock in the request."""
+    assert_type(request.lock, Lock)
+    return JsonResponse({"fence": request.lock.fence, "buyer": request.POST["buyer"]}, status=201)
+
+
+@locked("cart:{request.user.pk}")
+async def checkout(request: LockedRequest) -> HttpResponse:
+    """Find it in an asynchronous view."""
+    await request.lock.aensure_held()
+    return JsonResponse({"paid": True})
+
+
+@locked("product:{pk}")
+class Reserve(View):
+    """Find it in the methods of a class."""
+
+    def post(self, request: LockedRequest, pk: int) -> HttpResponse:
+        """Tell until when it is held."""
+        return JsonResponse({"reserved": pk, "for": request.lock.remaining})
+
+
+urlpatterns = [
+    path("buy/<int:product_id>/", buy),
+    path("checkout/", checkout),
+    path("reserve/<int:pk>/", Reserve.as_view()),
+]
+
+
+class Stock(Fenced):
+    """A model whose writes can be fenced."""
+
+    units = models.IntegerField()
+
+
+def fence() -> None:
+    """Write under a fence."""
+    with lock("stock:1", timeout=10) as held:
+        rows = Stock.objects.fenced(held).filter(pk=1, units__gte=1)
+        sold = rows.update(units=F("units") - 1)  # 1, or 0 where none was left
+        assert_type(rows, FencedQuerySet[Stock])
+        assert_type(sold, int)
+
+    with lock("stock:1", timeout=10) as held:
+        stock = Stock.objects.fenced(held).get(pk=1)
+        assert_type(stock, Stock)
+        stock.units -= 1
+        stock.save()
+
+    with lock("stock:1", timeout=10) as held:
+        stock.fenced(held).save(update_fields=["units"])
+
+    assert_type(Stock.objects.fenced(7).create(units=1), Stock)
+
+
+class ShelfQuerySet(FencedQuerySet["Shelf"]):
+    """A queryset of one's own."""
+
+    def in_use(self) -> Self:
+        """Return some of the rows."""
+        return self.filter(emptied=False)
+
+
+ShelfManager = FencedManager.from_queryset(ShelfQuerySet)
+
+
+class Shelf(Fenced):
+    """A model with a manager of its own."""
+
+    emptied = models.BooleanField(default=False)
+
+    objects = ShelfManager()
+
+
+def fence_with_a_queryset_of_ones_own() -> None:
+    """Keep its type; on the manager mypy knows the methods of a queryset, by its plugin."""
+    with lock("shelf:1", timeout=10) as held:
+        assert_type(Shelf.objects.fenced(held).filter(pk=1).update(emptied=True), int)
+        ShelfQuerySet(Shelf).in_use().fenced(held).update(emptied=True)
