@@ -104,7 +104,6 @@ class Lease:
         self.process: Process = current_process()
         self.release_sent_at: float | None = None  # first, or what detaches it; if not answered
         self.given_up = False  # its release was begun, and is seen through in the background
-        self.verify_by: float | None = None  # monotonic; until then the server has to be asked
         self.execution: weakref.ref[Any] | None = None  # whose it is, on a reentrant lease
         self.entries = 1
 

@@ -77,10 +77,13 @@ class Renewer:
                     kept.hurry(ms / 1000)
                     kept.server.ring(kept.due)
 
-    def withdraw(self, call: Withdrawing, backend: Any, seconds: float) -> None:
+    def withdraw(
+        self, call: Withdrawing, backend: Any, seconds: float, *, at_once: bool = False
+    ) -> None:
         """Send a withdrawal until it arrives, or until what it is about has passed by itself.
 
-        An entry of the audit that did not reach the server is sent in the same way.
+        An entry of the audit that did not reach the server is sent in the same way. The first
+        sending is in half a second, unless it is to be ``at_once``.
         """
         match call:
             case Release():
@@ -90,6 +93,8 @@ class Renewer:
             case NoteLosses():
                 name = call.entries[0]["name"]
         withdrawal = Withdrawal(call, monotonic() + seconds)
+        if at_once:
+            withdrawal.due = monotonic()
         with self.mutex:
             server = self._server(backend, name)
             server.withdrawals[withdrawal] = None

@@ -93,7 +93,7 @@ class RedisLockBackend(BaseLockBackend):
     def _give_back(self, name: str, token: str, seconds: float) -> None:
         """Release a lock that was handed over to one who waits no more, unless it was claimed."""
         call = steps.Release(name, token, patient=False, unclaimed=True)
-        renewer.withdraw(call, self, seconds)
+        renewer.withdraw(call, self, seconds, at_once=True)
 
     def databases(self) -> set[Hashable]:
         """Return where its keys are, as far as the settings tell."""
