@@ -12,7 +12,7 @@ import redis
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from django_redis_lock.clients import acknowledged, is_read_only
-from django_redis_lock.identity import forget_after_fork
+from django_redis_lock.identity import forget_after_fork, keep_inherited
 from django_redis_lock.packing import Packed
 
 
@@ -32,6 +32,7 @@ class AsyncClient:
 
     def after_fork(self) -> None:
         """Leave the connections to the parent process."""
+        keep_inherited(self._wires)
         self._wires = {}
         self._posts = set()
 

@@ -8,6 +8,7 @@ import ssl
 import weakref
 from collections.abc import Sequence
 from functools import partial
+from os import getpid
 from time import monotonic
 from typing import Any
 
@@ -15,7 +16,7 @@ import redis
 from redis.exceptions import NoScriptError, ReadOnlyError, RedisError, ResponseError
 
 from django_redis_lock.aside import unmet_by_signals
-from django_redis_lock.connections import disconnect_idle
+from django_redis_lock.connections import disconnect_idle, leave_to_parent
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.identity import forget_after_fork
 from django_redis_lock.packing import Packed, Replicas
@@ -71,7 +72,7 @@ class Checkout:
     def read(self, says_ok: bool = False) -> Any:
         """Read a reply; the server's error is returned rather than raised.
 
-        Raises ``RedisError`` for one that the call does not have, but the handshake of a connection.
+        Raises ``RedisError`` for one that belongs to the handshake of a connection.
         """
         try:
             reply = self.connection.read_response(disable_decoding=True)
@@ -149,7 +150,9 @@ class BlockingClient:
         forget_after_fork(self)
 
     def after_fork(self) -> None:
-        """Leave the connections to the parent process."""
+        """Leave the connections to the parent process, even where this child was reading one."""
+        for trace in [*self._traces.values()]:
+            leave_to_parent(trace.connection)
         self._traces, self._strays, self._kept = {}, [], []
 
     def close(self) -> None:
@@ -259,7 +262,7 @@ class BlockingClient:
         if former is not None:
             self._give_back(former)
         try:
-            return self._traced(self._pool.get_connection(*self._checkout_args))
+            connection = self._pool.get_connection(*self._checkout_args)
         except (RedisError, OSError):
             raise
         except BaseException:
@@ -267,6 +270,9 @@ class BlockingClient:
             # the connection is in the pool again, and the answer would be taken for ours.
             disconnect_idle(self._pool)
             raise
+        if connection.pid != getpid():
+            leave_to_parent(connection)  # forked while it connected; it will connect anew
+        return self._traced(connection)
 
     def _traced(self, connection: Any) -> Checkout:
         checkout = Checkout(connection)

@@ -58,6 +58,15 @@ def disconnect_idle(pool: redis.ConnectionPool) -> None:
         pool.disconnect()
 
 
+def leave_to_parent(connection: Any) -> None:
+    """Close a connection in a forked child alone, where it was made by the parent.
+
+    Whoever is in the middle of reading it finds it closed, rather than take the parent's replies.
+    """
+    with contextlib.suppress(Exception):  # redis-py's, for it was forked at any moment
+        connection.disconnect()
+
+
 def listening_connection(pool: redis.ConnectionPool) -> Any:
     """Return a connection like those of the pool, outside of it, for subscribing."""
     wanted = {**pool.connection_kwargs, "socket_keepalive": True}

@@ -11,6 +11,7 @@ from time import monotonic
 from typing import Any, Protocol, TypeVar
 
 from django_redis_lock.exceptions import LockError, LockUnavailable
+from django_redis_lock.identity import Process, current_process, known_process
 from django_redis_lock.steps import Call, Emit, Listen, Pause, Post, Step, Wait
 
 TIDY_FOR = 0.25
@@ -40,8 +41,11 @@ def run(port: Port, steps: Steps[Result]) -> Result:
     """Carry out the steps in this thread or greenlet, and return their result.
 
     After an interruption what is left of the steps tidies up. A server that does not answer soon
-    counts as unavailable then, which the steps leave to the background.
+    counts as unavailable then, which the steps leave to the background. Raises ``LockError`` in a
+    child that was forked meanwhile: the parent goes on with them.
     """
+    process = current_process()
+    step: Step | None = None
     resume: Callable[[Any], Step] = steps.send
     value: Any = None
     until: float | None = None  # once it tidies up
@@ -54,6 +58,8 @@ def run(port: Port, steps: Steps[Result]) -> Result:
                 value = port.call(step) if isinstance(step, Call) else _perform(port, step)
             resume = steps.send
         except StopIteration as stop:
+            if process is not known_process():
+                raise _begun_by(process, step) from None
             result: Result = stop.value
             return result
         except BaseException as error:
@@ -62,6 +68,9 @@ def run(port: Port, steps: Steps[Result]) -> Result:
             resume, value = steps.throw, error  # of the call, or of a signal in between
             if until is None and not isinstance(error, LockError):
                 until = monotonic() + TIDY_FOR
+        if process is not known_process():
+            steps.close()
+            raise _begun_by(process, step)
 
 
 def _tidy(port: Port, step: Step, until: float) -> Any:
@@ -109,13 +118,23 @@ def _perform(port: Port, step: Step) -> Any:
     return None
 
 
+def _begun_by(process: Process, step: Step | None) -> LockError:
+    whose = getattr(step, "waiter", None) or getattr(step, "request", None) or step
+    name = getattr(whose, "name", "")
+    return LockError(
+        f"What was done about lock {name!r} was begun by the parent process {process.pid}, which "
+        f"goes on with it; a forked child begins anew.",
+        name=name,
+    )
+
+
 async def arun(port: Port, steps: Steps[Result]) -> Result:
-    """Carry out the steps in this asyncio task, and return their result.
+    """Carry out the steps in this asyncio task, and return their result. Raises as ``run`` does.
 
     After a cancellation what is left of the steps tidies up, as in ``run``, to its end in a task of
     its own, even if this one is cancelled again.
     """
-    return await _arun(port, steps, steps.send, None)
+    return await _arun(port, steps, steps.send, None, current_process())
 
 
 async def _arun(
@@ -123,30 +142,37 @@ async def _arun(
     steps: Steps[Result],
     resume: Callable[[Any], Step],
     value: Any,
+    process: Process,
     *,
     until: float | None = None,
 ) -> Result:
+    step: Step | None = None
     try:
-        step = resume(value)
-        while True:
+        while process is known_process():
+            step = resume(value)
             try:
                 if until is not None:
                     answer = await _atidy(port, step, until)
                 else:
                     answer = await _aperform(port, step)
+                resume, value = steps.send, answer
+            except GeneratorExit:
+                steps.close()
+                raise
             except asyncio.CancelledError as cancelled:
-                if until is None:
+                if until is None and process is known_process():
                     soon = monotonic() + TIDY_FOR
-                    rest = _arun(port, steps, steps.throw, cancelled, until=soon)
+                    rest = _arun(port, steps, steps.throw, cancelled, process, until=soon)
                     return await asyncio.shield(_keep(asyncio.ensure_future(rest)))
-                step = steps.throw(cancelled)
+                resume, value = steps.throw, cancelled
             except BaseException as error:
-                step = steps.throw(error)
-            else:
-                step = steps.send(answer)
+                resume, value = steps.throw, error
     except StopIteration as stop:
-        result: Result = stop.value
-        return result
+        if process is known_process():
+            result: Result = stop.value
+            return result
+    steps.close()
+    raise _begun_by(process, step)
 
 
 async def _atidy(port: Port, step: Step, until: float) -> Any:

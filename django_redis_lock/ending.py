@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from django_redis_lock import audit, protocol, signals, steps
 from django_redis_lock.exceptions import LockError, LockLost, LockUnavailable
+from django_redis_lock.identity import known_process
 from django_redis_lock.keeping import mark_lost
 from django_redis_lock.lease import Lease
 from django_redis_lock.renewal import renewer
@@ -110,8 +111,9 @@ def tell(signal: Any, handle: Handle, backend: Any, **news: float) -> Steps[None
 
 def _see_through(holds: Sequence[Hold], backend: Any) -> None:
     for _, lease in holds:
-        call = steps.Release(lease.name, lease.token, patient=False)
-        renewer.withdraw(call, backend, lease.remaining)
+        if lease.process is known_process():  # else this is a child, forked meanwhile
+            call = steps.Release(lease.name, lease.token, patient=False)
+            renewer.withdraw(call, backend, lease.remaining)
 
 
 def _forget(holds: Sequence[Hold]) -> None:

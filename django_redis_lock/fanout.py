@@ -26,6 +26,7 @@ from typing import Any
 import redis
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
+from django_redis_lock.connections import leave_to_parent
 from django_redis_lock.identity import forget_after_fork
 from django_redis_lock.packing import Packed
 
@@ -75,17 +76,20 @@ class Wire:
     def __init__(self, connect: Callable[[], Any], timeout: float) -> None:
         self._connect = connect
         self._timeout = timeout
+        self._connection: Any = None
         self.after_fork()
         forget_after_fork(self)
         _wires.add(self)
 
     def after_fork(self) -> None:
         """Leave the connection, and what was on its way, to the parent process."""
+        if self._connection is not None:
+            leave_to_parent(self._connection)
         self._mutex = threading.RLock()
         self._bell = threading.Lock()  # is taken by the thread, to wait until somebody rings
         self._outbox: deque[Letter] = deque()
         self._owed: list[Letter] = []
-        self._connection: Any = None
+        self._connection = None
         self._used_at = 0.0
         self._failed: tuple[float, Exception] | None = None  # connecting, when and why
         self._busy_since: float | None = None

@@ -15,7 +15,7 @@ from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.group import LockGroup
 from django_redis_lock.holding import DEFAULT, Default
-from django_redis_lock.identity import forget_after_fork
+from django_redis_lock.identity import current_process, forget_after_fork
 from django_redis_lock.lock import Lock
 from django_redis_lock.prefixes import HINT, collisions
 
@@ -58,6 +58,7 @@ class LockHandler:
             # Without the mutex: who imports the module meanwhile may ask for a lock in doing so.
             kind, params = self._configured(alias)
             others = [*self._others(alias)]
+            current_process()  # in a forked child the mutex may be another
             with self._making:
                 backend = backends.get(alias)
                 if backend is None:
@@ -113,6 +114,7 @@ class LockHandler:
 
     def reset(self) -> None:
         """Close all backends; they are made again, from the settings of the day, when needed."""
+        current_process()
         with self._making:
             backends, self._backends = self._backends, {}
         for backend in backends.values():

@@ -272,7 +272,7 @@ class Handle:
             return lease
         finally:
             # Given up, and the server could not be told.
-            if request.sent and (lease is None or self._lease is not lease):
+            if request.adrift and (lease is None or self._lease is not lease):
                 call = protocol.withdrawal(hub, request)
                 renewer.withdraw(call, backend, request.longest)
 

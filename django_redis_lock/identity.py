@@ -9,6 +9,7 @@ import secrets
 import socket
 import threading
 import weakref
+from os import getpid
 from typing import Any
 
 
@@ -17,7 +18,7 @@ class Process:
 
     def __init__(self) -> None:
         self.id = secrets.token_hex(8)
-        self.pid = os.getpid()
+        self.pid = getpid()
         self.host = socket.gethostname()
         self._local = threading.local()
 
@@ -33,16 +34,38 @@ class Process:
 
 _process = Process()
 _after_fork: weakref.WeakSet[Any] = weakref.WeakSet()
+_begun: dict[int, threading.RLock] = {}  # by process: held while a child begins
+_inherited: list[Any] = []
 
 
 def current_process() -> Process:
-    """Return the identity of the running process."""
+    """Return the identity of the running process.
+
+    In a child that was forked behind Python's back, as uWSGI forks its workers, it makes anew what
+    no fork hook has. So every operation asks for it first, with no mutex held.
+    """
+    process = _process
+    return process if process.pid == getpid() else _begin()
+
+
+def known_process() -> Process:
+    """Return what ``current_process`` said last, for use within an operation. No system call."""
     return _process
 
 
 def forget_after_fork(resource: Any) -> None:
     """Call ``resource.after_fork()`` in every child forked from here on, while it lives."""
+    current_process()  # another thread may be going through them
     _after_fork.add(resource)
+
+
+def keep_inherited(things: Any) -> None:
+    """Keep what tasks of the parent's event loops wait on from being collected in this child.
+
+    Collected, a task would tidy up here what it began in the parent, and a connection would leave
+    the epoll set, which parent and child share: the parent would hear of it no more.
+    """
+    _inherited.append(things)
 
 
 class _Thread(threading.local):
@@ -70,12 +93,19 @@ def current_execution() -> object:
     return task or _thread.identity
 
 
-def _forked() -> None:
+def _begin() -> Process:
+    """Make anew what a forked child must not share with its parent; return its identity."""
     global _process  # noqa: PLW0603 - the one identity of the process
-    _process = Process()
-    for resource in list(_after_fork):
-        resource.after_fork()
+    pid = getpid()
+    # A mutex for each process, since a thread of the parent may hold the parent's for ever.
+    with _begun.setdefault(pid, threading.RLock()):
+        if _process.pid != pid:
+            for resource in list(_after_fork):
+                resource.after_fork()
+            _process = Process()  # last, so that whatever interrupts this has it done again
+            _begun.clear()
+    return _process
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
+    os.register_at_fork(after_in_child=_begin)

@@ -7,7 +7,7 @@ import weakref
 from time import monotonic
 from typing import Any
 
-from django_redis_lock.identity import Process, current_process
+from django_redis_lock.identity import Process, known_process
 
 
 class Request:
@@ -17,6 +17,7 @@ class Request:
         "auto_renew",
         "lease_ms",
         "name",
+        "process",
         "record",
         "sent",
         "since",
@@ -39,6 +40,12 @@ class Request:
         self.since: int | None = None
         self.lease_ms = self.PROBATION if timeout is None else milliseconds(timeout)
         self.sent = False  # and not taken back: the server may have carried it out, or do so yet
+        self.process = known_process()
+
+    @property
+    def adrift(self) -> bool:
+        """Whether the server may hold a lock for it which this process, that asked, gives up."""
+        return self.sent and self.process is known_process()
 
     @property
     def longest(self) -> float:
@@ -101,7 +108,7 @@ class Lease:
         # Until when (monotonic) a server that does not hear of this process keeps a lock that was
         # handed over to it; None once it is seen to be held.
         self.verify_by: float | None = None
-        self.process: Process = current_process()
+        self.process: Process = request.process
         self.release_sent_at: float | None = None  # first, or what detaches it; if not answered
         self.given_up = False  # its release was begun, and is seen through in the background
         self.execution: weakref.ref[Any] | None = None  # whose it is, on a reentrant lease

@@ -12,6 +12,7 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
+from django_redis_lock.connections import leave_to_parent
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.waiting import LONGEST_SLEEP, Bell, Grant, ServerHub, Waiter
 
@@ -170,6 +171,11 @@ class Listener(ServerHub):
         self._connected.set()
         self._lead_is_free.set()
         self._hang_up()
+
+    def _leave_to_parent(self) -> None:
+        for connection in (self._connection, *self._interrupted):
+            if connection is not None:
+                leave_to_parent(connection)
 
     def _hang_up(self) -> None:
         if self._connection is not None:

@@ -139,7 +139,7 @@ class Group:
                 member._keep(lease, backend)
         finally:
             pairs = zip(members, requests, strict=True)
-            adrift = [request for member, request in pairs if request.sent and not member._lease]
+            adrift = [request for member, request in pairs if request.adrift and not member._lease]
             if adrift:  # given up, and the server could not be told
                 call = steps.ReleaseMany([(item.name, item.token) for item in adrift])
                 renewer.withdraw(call, backend, adrift[0].longest)

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar, overload
 
-from django_redis_lock.identity import forget_after_fork
+from django_redis_lock.identity import current_process, forget_after_fork
 
 Value = TypeVar("Value")
 
@@ -38,6 +38,7 @@ class made_once(Generic[Value]):  # noqa: N801 - is used as a decorator, like pr
     def __get__(self, instance: Any, owner: type) -> Any:
         if instance is None:
             return self
+        current_process()  # in a forked child the mutex may be another
         values = instance.__dict__
         with self._mutex:
             value = values.get(self._name, self)

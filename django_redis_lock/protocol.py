@@ -99,7 +99,7 @@ def _obtain(hub: Hub, request: Request, attempt: Callable[[], Acquiring]) -> Acq
     except BaseException as error:
         if isinstance(error, LockError) and not error.name:
             error.name = request.name
-        if request.sent:
+        if request.adrift:
             with contextlib.suppress(LockError):
                 yield from ask(withdrawal(hub, request))
                 request.sent = False

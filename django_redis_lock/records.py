@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, Protocol
 
-from django_redis_lock.identity import current_process
+from django_redis_lock.identity import known_process
 
 MAX_NAME_LENGTH = 512
 MAX_METADATA_BYTES = 1024
@@ -157,7 +157,7 @@ def write_record(
     task_name: str | None = None,
 ) -> str:
     """Return the JSON record of a holder in the current thread."""
-    record = current_process().record()
+    record = known_process().record()
     if auto_renew:
         record += ',"auto_renew":true'
     if task_id or task_name or metadata:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
-from django_redis_lock.identity import current_process, forget_after_fork
+from django_redis_lock.identity import forget_after_fork, keep_inherited, known_process
 from django_redis_lock.lease import Request
 
 WAITING_SCHEMES = ("queue", "blpop", "poll")
@@ -158,13 +158,22 @@ class Hub:
         self._number = next(_numbers)
 
     def after_fork(self) -> None:
-        """Forget the waiters of the parent process."""
+        """Forget the waiters of the parent process; those that this child has are told so."""
+        inherited = list(self._waiters.values())
+        keep_inherited(inherited)
+        self._leave_to_parent()
         self._reset()
+        for waiter in inherited:
+            waiter.nudged = True
+            waiter.wake()
+
+    def _leave_to_parent(self) -> None:
+        """Leave to the parent process what only one may read."""
 
     @property
     def channel(self) -> str:
         """The name by which those who wait here are known to those who grant."""
-        return f"{current_process().id}-{self._number}"
+        return f"{known_process().id}-{self._number}"
 
     @property
     def listening(self) -> bool:

@@ -13,9 +13,9 @@ import redis
 from redis.exceptions import MovedError, RedisError, ResponseError
 
 from django_redis_lock.cluster.topology import Address, Topology
-from django_redis_lock.connections import listening_connection
+from django_redis_lock.connections import leave_to_parent, listening_connection
 from django_redis_lock.exceptions import LockUnavailable
-from django_redis_lock.identity import current_process
+from django_redis_lock.identity import known_process
 from django_redis_lock.listener import PATIENCE, SILENCE, Listener
 from django_redis_lock.sharding import SHARD_SLOTS, TAGS, shard_of
 from django_redis_lock.waiting import Waiter
@@ -56,7 +56,7 @@ class ClusterListener(Listener):
 
     def _channel(self, shard: int) -> str:
         tag = f"{{{TAGS[shard]}}}" if self._sharded else TAGS[shard]
-        return f"{self._prefix}:{tag}:{current_process().id}-{self._number}"
+        return f"{self._prefix}:{tag}:{known_process().id}-{self._number}"
 
     @property
     def listening(self) -> bool:
@@ -127,6 +127,11 @@ class ClusterListener(Listener):
             else:
                 return ear
         raise redis.exceptions.ConnectionError("the nodes don't agree who serves the lock")
+
+    def _leave_to_parent(self) -> None:
+        for ear in self._all():
+            leave_to_parent(ear.connection)
+        self._bell.ring()  # for whoever selects in this child; the parent takes no harm from it
 
     def _hang_up(self) -> None:
         for ear in self._all():

@@ -1,0 +1,148 @@
+"""Forks at a bad moment: in the middle of a wait, and beside an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import multiprocessing
+import os
+import signal
+import time
+from concurrent.futures import ProcessPoolExecutor
+
+import pytest
+
+from django_redis_lock import lock, locks
+from tests.tools import SOON, Child, eventually
+
+pytestmark = [
+    pytest.mark.usefixtures("server"),
+    # A process with threads forks here on purpose, as web servers and Celery's pool do.
+    pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning"),
+]
+
+FORK_IN_A_WAIT = """
+    import signal
+    name, wait = sys.argv[1:]
+    signal.signal(signal.SIGUSR1, lambda *ignored: os.fork())
+    parent, mine = os.getpid(), lock(name, timeout=20, wait=wait)
+    say("ready")
+    try:
+        mine.acquire()
+    except LockError as error:
+        say("child", type(error).__name__, error.name, "begun by the parent" in str(error))
+    else:
+        say("parent" if os.getpid() == parent else "child", mine.fence)
+        mine.release()
+        sys.exit()
+    with lock(name + "!", timeout=20) as other:  # the child goes on as a process of its own
+        say("child has another")
+    say("child waits", mine.acquire(), mine.fence)
+    os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("wait", ["queue", "blpop", "poll"])
+def test_fork_in_the_middle_of_a_wait(name: str, wait: str) -> None:
+    """The request is the parent's: the child is told so, and does not take it back either."""
+    held = lock(name, timeout=60)
+    held.acquire()
+    with Child(FORK_IN_A_WAIT, name, wait) as waiter:
+        assert waiter.hear() == "ready"
+        eventually(lambda: locks["default"].holder(name).waiters == 1)
+        os.kill(waiter.pid, signal.SIGUSR1)
+        assert waiter.hear() == f"child LockError {name} True"
+        assert waiter.hear() == "child has another"
+        eventually(lambda: locks["default"].holder(name).waiters == 2)
+        parent, child = locks["default"].waiting(name)
+        assert parent.pid == waiter.pid != child.pid
+        held.release()
+        released_at = time.monotonic()
+        first = waiter.hear().split()
+        assert first[0] == "parent"
+        *second, fence = waiter.hear().split()
+        assert second == ["child", "waits", "True"]
+        assert int(fence) > int(first[1])
+        assert time.monotonic() - released_at < 2 * SOON
+
+
+FORK_IN_GEVENT = """
+    import gevent
+    name = sys.argv[1]
+    parent = os.getpid()
+
+    def wait(scheme):
+        try:
+            with lock(name + scheme, timeout=20, wait=scheme) as held:
+                return "has it"
+        except LockError as error:
+            return "begun by the parent" in str(error)
+
+    schemes = ["queue", "blpop", "poll"]
+    held = [lock(name + scheme, timeout=20) for scheme in schemes]
+    for one in held:
+        one.acquire()
+    waiting = [gevent.spawn(wait, scheme) for scheme in schemes]
+    while any(locks["default"].holder(one.name).waiters < 1 for one in held):
+        gevent.sleep(0.001)
+    if os.fork() == 0:
+        gevent.joinall(waiting)
+        say("child", [each.value for each in waiting])
+        os._exit(0)
+    os.wait()
+    say("parent", [locks["default"].holder(one.name).waiters for one in held])
+    for one in held:
+        one.release()
+    gevent.joinall(waiting)
+    say("parent", [each.value for each in waiting])
+"""
+
+
+def test_fork_beside_greenlets_that_wait(name: str) -> None:
+    """A child of gevent has all greenlets of its parent; those that wait are told so."""
+    before = "from gevent import monkey; monkey.patch_all()"
+    with Child(FORK_IN_GEVENT, name, before=before) as child:
+        assert child.hear() == "child [True, True, True]"
+        assert child.hear() == "parent [1, 1, 1]"
+        assert child.hear() == "parent ['has it', 'has it', 'has it']"
+
+
+ENDED: list[int] = []
+
+
+def collect() -> list[int]:
+    """Do what any child does sooner or later; return what ended in it."""
+    gc.collect()
+    return [*ENDED, os.getpid()]
+
+
+def test_fork_beside_an_event_loop(name: str) -> None:
+    """The child's garbage collector leaves the parent's connection and waiters alone."""
+
+    async def wait(given: asyncio.Event) -> None:
+        try:
+            await lock(name, timeout=60).aacquire()
+            given.set()
+        finally:
+            ENDED.append(os.getpid())
+
+    async def main() -> None:
+        ENDED.clear()
+        given = asyncio.Event()
+        async with lock(name, timeout=60):
+            asyncio.create_task(wait(given))  # noqa: RUF006 - that it waits is to keep it alive
+            while (await locks["default"].aholder(name)).waiters == 0:
+                await asyncio.sleep(0.001)
+            with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
+                loop = asyncio.get_running_loop()
+                for _ in range(3):
+                    (child,) = await loop.run_in_executor(pool, collect)
+                    assert child != os.getpid()
+                    async with asyncio.timeout(SOON):
+                        assert await lock(name).alocked()
+                assert (await locks["default"].aholder(name)).waiters == 1
+        async with asyncio.timeout(SOON):
+            await given.wait()
+        await locks["default"].aforce_release(name)
+
+    asyncio.run(main())
