@@ -1,29 +1,33 @@
-# Everything runs in .venv, made on first use from whichever python3 is found.
+# Everything runs in .venv, made on first use from whichever python3 is found, with the versions of
+# constraints.txt. With CONSTRAINTS= it is the newest of everything, in .venv-newest.
 PYTHON ?= python3
-VENV ?= .venv
+CONSTRAINTS ?= constraints.txt
+VENV ?= $(if $(CONSTRAINTS),.venv,.venv-newest)
 BIN := $(VENV)/bin
 PY := $(BIN)/python
 ARGS ?=
+INSTALL := -m pip install --quiet --disable-pip-version-check
+CONSTRAINED := $(INSTALL) $(CONSTRAINTS:%=--constraint %)
 
 # What the matrix runs on: each Celery with the kombu of its time. Beside the oldest one everything
 # else is the oldest as well.
 CELERY ?= 5.4 5.5 5.6 5.7
-OLDEST_5.4 := 'redis~=5.2.0' 'django-redis~=5.4.0'
+OLDEST_5.4 := 'django==5.2' 'redis==5.2.0' 'django-redis==5.4.0' 'celery==5.4.0'
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test matrix browser databases tutorial layouts screenshots messages lint format types bench compare load soak chaos docs build clean
+.PHONY: help demo test matrix browser databases tutorial layouts screenshots messages constraints lint format types bench compare load soak chaos docs build clean
 
 help:  ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-# One stamp per dependency group, renewed when pyproject.toml changes.
+# One stamp per dependency group, renewed when pyproject.toml or the constraints change.
 $(VENV)/.venv:
 	$(PYTHON) -c 'import sys; sys.exit("django-redis-lock needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.12") if sys.version_info < (3, 11) else 0'
 	$(PYTHON) -m venv $(VENV)
-	$(PY) -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
+	$(PY) $(CONSTRAINED) --upgrade 'pip>=25.3'
 	@touch $@
-$(VENV)/.%: pyproject.toml | $(VENV)/.venv
-	$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[celery]' --group $*
+$(VENV)/.%: pyproject.toml $(CONSTRAINTS) | $(VENV)/.venv
+	$(PY) $(CONSTRAINED) $(CONSTRAINTS:%=--build-constraint %) --editable '.[celery]' --group $*
 	@touch $@
 
 demo: $(VENV)/.demo  ## the flash sale and the duplicate tasks, live (ARGS=--once: check the figures and exit)
@@ -34,8 +38,8 @@ test: $(VENV)/.test  ## the tests, on an embedded server
 
 .venv-celery-%/.ready: pyproject.toml Makefile
 	$(PYTHON) -m venv $(@D)
-	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
-	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[celery]' --group test 'celery[redis]~=$*.0' 'kombu~=$*.0' $(OLDEST_$*)
+	$(@D)/bin/python $(INSTALL) --upgrade 'pip>=25.3'
+	$(@D)/bin/python $(INSTALL) --editable '.[celery]' --group test 'celery[redis]~=$*.0' 'kombu~=$*.0' $(OLDEST_$*)
 	@touch $@
 
 matrix: $(CELERY:%=.venv-celery-%/.ready)  ## the Celery tests on each Celery, 5.4 to 5.7 (CELERY=5.4: on one)
@@ -59,6 +63,15 @@ screenshots: $(VENV)/.browser  ## the pictures of the admin page for the documen
 messages: $(VENV)/.test  ## collect and compile the texts to translate (needs gettext: apt-get install gettext)
 	cd django_redis_lock && $(abspath $(BIN))/django-admin makemessages --all --no-location
 	cd django_redis_lock && $(abspath $(BIN))/django-admin compilemessages
+
+constraints:  ## take the newest of everything into constraints.txt (with Python 3.11, the oldest)
+	$(PYTHON) -c 'import sys; sys.exit("The constraints are for every Python, so the oldest has to make them: make constraints PYTHON=python3.11") if sys.version_info[:2] != (3, 11) else 0'
+	rm -rf .venv-constraints
+	$(MAKE) .venv-constraints/.dev VENV=.venv-constraints CONSTRAINTS=
+	echo '# What the Makefile installs, on each Python: tested together. "make constraints" wrote this.' > .venv-constraints/constraints.txt
+	.venv-constraints/bin/python -m pip freeze --all --exclude-editable --exclude setuptools >> .venv-constraints/constraints.txt
+	mv .venv-constraints/constraints.txt .
+	rm -rf .venv-constraints
 
 lint: $(VENV)/.lint  ## ruff, mypy and pyright
 	$(BIN)/ruff check .
@@ -90,9 +103,8 @@ chaos: $(VENV)/.test  ## one fault at a time on each layout of servers; needs li
 docs: $(VENV)/.docs  ## the documentation, warnings as errors
 	$(BIN)/sphinx-build --nitpicky --fail-on-warning --fresh-env docs docs/_build/html
 
-build: $(VENV)/.venv  ## sdist and wheel into dist/
-	$(PY) -m pip install --quiet --disable-pip-version-check build
+build: $(VENV)/.build  ## sdist and wheel into dist/
 	$(PY) -m build
 
 clean:  ## remove .venv and every build product
-	rm -rf $(VENV) .venv-celery-* dist build docs/_build .pytest_cache .mypy_cache .ruff_cache benchmarks/results
+	rm -rf .venv .venv-* dist build docs/_build .pytest_cache .mypy_cache .ruff_cache benchmarks/results
