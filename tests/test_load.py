@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.load.__main__ import PAGE, PICTURE, compared
+from benchmarks.load.__main__ import PAGE, _options, compared
 from benchmarks.load.buyers import NO_ANSWER, Answer, Crowd
 from benchmarks.load.measure import oversold, summary
 from benchmarks.load.page import BEGIN, END, markdown, put_into
@@ -266,10 +266,32 @@ def test_the_documentation_has_a_place_for_the_tables(tmp_path: Path) -> None:
     before, between = page.read_text().split(BEGIN)
     assert between.split(END)[0] == "\n\nthe tables\n\n"
     assert PAGE.read_text().startswith(before)
-    assert PICTURE.relative_to(ROOT / "docs").as_posix() in PAGE.read_text()
     page.write_text("no marks")
     with pytest.raises(ValueError, match="between"):
         put_into(page, "the tables")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "load", "why"),
+    [
+        (["--docs", "--quick"], 0.0, "leave out --quick"),
+        (["--docs", "--rounds", "1"], 0.0, "leave out --quick and --rounds"),
+        (["--docs"], 16.86, "its load is 16.86"),
+    ],
+)
+def test_the_documentation_takes_no_rough_figures(
+    arguments: list[str],
+    load: float,
+    why: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """One round, or a machine that is busy with something else, is no figure for the page."""
+    monkeypatch.setattr("sys.argv", ["benchmarks.load", *arguments])
+    monkeypatch.setattr("os.getloadavg", lambda: (load, 0.0, 0.0))
+    with pytest.raises(SystemExit):
+        _options()
+    assert why in capsys.readouterr().err
 
 
 def test_the_guards_of_the_tables_are_those_of_the_shop() -> None:

@@ -3,6 +3,7 @@
 import argparse
 import json
 import math
+import os
 import sqlite3
 import subprocess
 import sys
@@ -26,6 +27,9 @@ from .verdict import broken, judged
 
 PAGE = ROOT / "docs" / "explanation" / "flash-sale.md"
 PICTURE = ROOT / "docs" / "images" / "flash-sale.svg"
+PICTURE_SHOWS = "Bars: orders a second, waits, and pages of bystanders, for each guard"
+QUIET = 0.25
+"""Load for each processor above which a run says more about the machine than about the guards."""
 MOST_BUYERS = max(cell.buyers for cell in CELLS.values())
 PACKAGES = ("gunicorn", "psycopg")
 
@@ -57,7 +61,7 @@ def main() -> int:
 
     draw(results, options.output / "load.svg")
     if options.docs:
-        put_into(PAGE, page)
+        put_into(PAGE, f"![{PICTURE_SHOWS}](../images/{PICTURE.name})\n\n{page}")
         draw(results, PICTURE)
     print(f"written to {options.output} after {results['seconds']} s", file=sys.stderr)
     wrong = list(broken(results))
@@ -177,8 +181,12 @@ def _options() -> argparse.Namespace:
         help="directory for load.json, load.md and load.svg",
     )
     options = parser.parse_args()
-    if options.docs and options.quick:
-        parser.error("--docs wants the long form; leave out --quick")
+    if options.docs:
+        if options.quick or options.rounds:
+            parser.error("--docs wants the long form; leave out --quick and --rounds")
+        load = os.getloadavg()[0]
+        if load > QUIET * len(os.sched_getaffinity(0)):
+            parser.error(f"--docs wants a machine with nothing else to do; its load is {load:.2f}")
     return options
 
 
