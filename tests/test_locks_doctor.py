@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 import redis
@@ -113,6 +114,34 @@ def test_missing_persistence_is_found(patient: redis.Redis) -> None:
     """Without an append-only file a restart forgets the locks."""
     status, _, remedy = only(examine()[1], "persistence")
     assert (status, "appendonly yes" in remedy) == ("warn", True)
+
+
+@pytest.mark.parametrize(
+    ("fsync", "survives"),
+    [
+        ("always", "locks outlive a restart and a power loss"),
+        ("everysec", "a power loss can lose the last second (appendfsync everysec)"),
+        ("no", "a power loss can lose the last half minute or so"),
+    ],
+)
+def test_persistence_promises_no_more_than_the_disk_has(
+    patient: redis.Redis, fsync: str, survives: str
+) -> None:
+    """An append-only file keeps what has reached the disk: all of it only with ``always``."""
+    patient.config_set("appendonly", "yes")
+    patient.config_set("appendfsync", fsync)
+    assert only(examine()[1], "persistence") == ("ok", ANY, "")
+    assert survives in only(examine()[1], "persistence")[1]
+
+
+def test_persistence_without_config_names_both_possibilities(
+    patient: redis.Redis, user: Callable[[list[str]], redis.Redis]
+) -> None:
+    """A user who may run INFO and not CONFIG is told what can be lost at the least."""
+    patient.config_set("appendonly", "yes")
+    user([*acl_rule(), "+info"])
+    status, told, _ = only(examine()[1], "persistence")
+    assert (status, "the last second, or more if appendfsync is no" in told) == ("ok", True)
 
 
 def test_replica_is_found(patient: redis.Redis, own_server: EmbeddedServer) -> None:

@@ -189,7 +189,7 @@ def _persistence(client: Any, backend: RedisLockBackend) -> Iterator[Finding]:
             "See the server's log: the disk may be full, or not writable.",
         )
     elif int(info.get("aof_enabled", 0)):
-        yield Finding(OK, "persistence", "append-only file: locks outlive a restart")
+        yield Finding(OK, "persistence", f"append-only file: {_kept(client)}")
     else:
         yield Finding(
             WARN,
@@ -198,6 +198,22 @@ def _persistence(client: Any, backend: RedisLockBackend) -> Iterator[Finding]:
             "CONFIG SET appendonly yes; or live with it where locks only save work, and use "
             "fences where they keep data right.",
         )
+
+
+def _kept(client: Any) -> str:
+    """Say what an append-only file keeps, by how often it reaches the disk."""
+    try:
+        fsync = str(client.config_get("appendfsync").get("appendfsync", ""))
+    except RedisError:  # for administrators alone, and many hosted servers have no CONFIG
+        fsync = ""
+    if fsync == "always":
+        return "locks outlive a restart and a power loss (appendfsync always)"
+    known = {
+        "everysec": "the last second (appendfsync everysec)",
+        "no": "the last half minute or so (appendfsync no)",
+    }
+    lost = known.get(fsync, "the last second, or more if appendfsync is no")
+    return f"locks outlive a restart; a power loss can lose {lost}"
 
 
 def _replicas(client: Any, backend: RedisLockBackend) -> Iterator[Finding]:
