@@ -258,6 +258,31 @@ class _Signal:
         self.client.lpush(self.name, 1)
 
 
+class Bare(RedisPy):
+    """SET NX PX and DEL alone, the floor for what a pair costs the server."""
+
+    slug = "bare"
+    title = "bare SET and DEL"
+
+    def lock(self, name: str, lease: int = LEASE) -> Handle:
+        return _Key(self.client, name, lease)
+
+
+class _Key:
+    """A key that is set and deleted, with the verbs of a lock."""
+
+    def __init__(self, client: Redis, name: str, lease: int) -> None:
+        self.client = client
+        self.name = name
+        self.lease = 1000 * lease
+
+    def acquire(self) -> None:
+        self.client.set(self.name, "held", nx=True, px=self.lease)
+
+    def release(self) -> None:
+        self.client.delete(self.name)
+
+
 class AsyncContender(ABC):
     """One way of locking from asyncio; made inside the event loop that uses it."""
 
@@ -332,6 +357,7 @@ _ALL: tuple[AnyContender, ...] = (
     OursOnLayouts,
     RedisPyAsync,
     Wakeup,
+    Bare,
 )
 EVERYONE: dict[str, AnyContender] = {contender.slug: contender for contender in _ALL}
 

@@ -22,6 +22,8 @@ class Sizes:
     pair_rounds: int = 30
     pair_seconds: float = 0.25
     traffic_pairs: int = 500
+    processor_rounds: int = 9
+    processor_pairs: int = 500
     handoff_rounds: int = 20
     handoff_each: int = 10
     crowd: int = 8
@@ -48,6 +50,8 @@ QUICK = Sizes(
     pair_rounds=5,
     pair_seconds=0.15,
     traffic_pairs=50,
+    processor_rounds=2,
+    processor_pairs=200,
     handoff_rounds=3,
     handoff_each=5,
     crowd_rounds=1,

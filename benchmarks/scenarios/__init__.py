@@ -1,10 +1,22 @@
 """What is measured, in the order of the report."""
 
-from . import contended, guarded, handoff, layouts, listing, memory, traffic, uncontended, waiting
+from . import (
+    contended,
+    guarded,
+    handoff,
+    layouts,
+    listing,
+    memory,
+    processor,
+    traffic,
+    uncontended,
+    waiting,
+)
 
 SCENARIOS = (
     uncontended.SCENARIO,
     traffic.SCENARIO,
+    processor.SCENARIO,
     handoff.SCENARIO,
     contended.SCENARIO,
     waiting.SCENARIO,
