@@ -67,6 +67,8 @@ def test_unknown_alias() -> None:
         ({"BACKEND": LOCMEM, "TIMEOUT": True}, "E002", "bool"),
         ({"BACKEND": LOCMEM, "KEY_PREFIX": "my locks"}, "E002", "blanks"),
         ({"BACKEND": LOCMEM, "KEY_PREFIX": None}, "E002", "None"),
+        ({"BACKEND": LOCMEM, "KEY_PREFIX": 'my"locks'}, "E002", "double quotes"),
+        ({"BACKEND": LOCMEM, "KEY_PREFIX": "my\\locks"}, "E002", "backslashes"),
         ({"OPTIONS": "x"}, "E002", "dict"),
         ({"LOCATION": "nope"}, "E004", "'nope'"),
         ({"LOCATION": "default"}, "E005", "not django-redis"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Collection, Hashable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any, ClassVar, TypeVar
@@ -98,10 +99,12 @@ class BaseLockBackend:
             raise InvalidLockBackend(f"LOCKS[{self.alias!r}]: {error}") from None
 
     def _key_prefix(self, value: Any) -> str:
-        if not isinstance(value, str) or not value or not value.isprintable() or " " in value:
+        # It stands in the JSON of a lock that is handed over, where a quote would end it.
+        whole = isinstance(value, str) and value.isprintable()
+        if not whole or not re.fullmatch(r"[^\s\"\\]+", value):
             raise InvalidLockBackend(
                 f"LOCKS[{self.alias!r}]['KEY_PREFIX'] is {value!r}; it must be a str of printable "
-                f"characters without blanks, such as 'lock'."
+                f"characters without blanks, double quotes and backslashes, such as 'lock'."
             )
         return value
 
