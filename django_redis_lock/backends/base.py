@@ -30,6 +30,11 @@ from django_redis_lock.waiting import Hub
 Result = TypeVar("Result")
 
 
+_PREFIX = re.compile(r"[^\s\"\\]+")
+"""What can stand between the quotes of a JSON text as it is, for there it stands in the record of a
+lock that was handed over."""
+
+
 class BaseLockBackend:
     """One entry of ``LOCKS``: where its locks are kept and what they are like by default.
 
@@ -99,9 +104,7 @@ class BaseLockBackend:
             raise InvalidLockBackend(f"LOCKS[{self.alias!r}]: {error}") from None
 
     def _key_prefix(self, value: Any) -> str:
-        # It stands in the JSON of a lock that is handed over, where a quote would end it.
-        whole = isinstance(value, str) and value.isprintable()
-        if not whole or not re.fullmatch(r"[^\s\"\\]+", value):
+        if not isinstance(value, str) or not value.isprintable() or not _PREFIX.fullmatch(value):
             raise InvalidLockBackend(
                 f"LOCKS[{self.alias!r}]['KEY_PREFIX'] is {value!r}; it must be a str of printable "
                 f"characters without blanks, double quotes and backslashes, such as 'lock'."
