@@ -36,6 +36,15 @@ class AsyncClient:
         self._wires = {}
         self._posts = set()
 
+    def close(self) -> None:
+        """Close the connections of all loops; whoever waits for an answer is told so."""
+        for loop, wire in self._wires.copy().items():
+            self._wires.pop(loop, None)
+            try:
+                loop.call_soon_threadsafe(wire.hang_up)
+            except RuntimeError:  # the loop was closed
+                wire.abandon()
+
     def _wire(self) -> Wire:
         """Return the connection of the running event loop; it may not be open yet."""
         loop = asyncio.get_running_loop()
@@ -147,6 +156,8 @@ class Wire:
             await anext(self._keeper)
             async with asyncio.timeout(self._timeout):
                 await self._connection.connect()
+            if self._error is not None:  # given up meanwhile
+                await self._connection.disconnect()
         except TimeoutError:
             self._break(redis.exceptions.TimeoutError("Timeout connecting to the server"))
         except BaseException as error:
@@ -183,7 +194,7 @@ class Wire:
 
     def hang_up(self) -> None:
         """Use the connection no more; the next call opens another."""
-        self._break(redis.exceptions.ConnectionError("The server became read-only"))
+        self._break(redis.exceptions.ConnectionError("The connection was given up"))
 
     def _break(self, error: BaseException) -> None:
         """Close the connection, and tell everyone who waits for a reply that it won't come.

@@ -179,7 +179,7 @@ class Server:
             lease = kept.lease()
             if lease is None:
                 found.dropped.append(kept)
-            elif not kept.ms and lease.passed:  # nothing to verify any more
+            elif not kept.ms and (lease.passed or lease.verify_by is None):  # nothing to verify
                 self._renewer.forget(kept)
             elif kept.tried and kept.end(lease) <= now:
                 found.overdue.append((kept, lease))

@@ -135,6 +135,7 @@ class Lease:
             self.lost = True
         else:
             self.deadline = math.inf if left_ms < 0 else asked_at + left_ms / 1000
+            self.verify_by = None
             if not self.given_up:
                 self.release_sent_at = None  # what was to detach it did not
         return not self.lost

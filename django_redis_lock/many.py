@@ -166,7 +166,6 @@ class Group:
         for lease in leases:
             if not lease.auto_renew:
                 renewer.discard(lease)
-                self._members[lease.name]._look_after(lease, self.backend)  # as it was taken
         whole = [-1 if item.timeout is None else milliseconds(item.timeout) for item in leases]
         return not (yield from set_leases(leases, whole))
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 import random
+import re
 from collections.abc import Callable, Generator, Sequence
 from enum import Enum, auto
 from time import monotonic
@@ -39,8 +40,8 @@ RETRY_PAUSES = (0.0, 0.05, 0.2, 0.5)
 """Seconds before each further sending of a call that the server did not answer."""
 RETRY_FOR = 2.0
 """Seconds after which a call is not sent again; a server that lets calls time out is down."""
-UNCLAIMED = b' {"unclaimed":"'
-"""In the value of a lock that was handed over and has yet to be claimed."""
+_UNCLAIMED = re.compile(rb'^\S+ \d+ {"unclaimed":"(\d{1,16}) ')
+"""Opens the value of a lock that was handed over and has yet to be claimed; see ``common.lua``."""
 PATIENCE = 10.0
 """Seconds for which a waiter bears an unavailable server before it raises."""
 
@@ -217,11 +218,18 @@ def _glance_shows_need(hub: Hub, waiter: Waiter) -> Generator[Step, Any, bool]:
     if value is None:
         return True
     token = value.partition(b" ")[0].decode(errors="replace")
-    if not hub.nudge_one(token) and UNCLAIMED in value:
-        return True  # it may have to be taken back
+    if not hub.nudge_one(token) and _is_overdue(hub, value):
+        return True
     watch.looks += 1
     watch.plan(began + hub.next_look(-1), news)
     return bool(token == waiter.token)
+
+
+def _is_overdue(hub: Hub, value: bytes) -> bool:
+    """Whether a lock was handed over and not claimed in time, so that it can be taken back."""
+    found = _UNCLAIMED.search(value)
+    now_ms = hub.server_ms()
+    return found is not None and (now_ms is None or now_ms >= int(found[1]))
 
 
 def _look(

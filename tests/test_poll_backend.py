@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 import redis
 from django.conf import settings
-from django.core.cache import caches
-from django.core.signals import request_finished
+from django.core.cache import caches, close_caches
 from django.test import override_settings
 from django_redis.cache import RedisCache
 
@@ -78,7 +77,7 @@ def disconnect() -> None:
 def end_request() -> None:
     """Have django-redis close its connections, as it does after a request."""
     assert isinstance(caches["locks"], RedisCache)
-    request_finished.send(sender=None)
+    close_caches()
 
 
 async def take(name: str) -> bool:

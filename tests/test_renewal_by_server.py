@@ -206,7 +206,7 @@ class TestHandedOver:
         lost: Told,
     ) -> None:
         """Where it can't be asked in time the lock is lost, and given back when it can."""
-        held = self.taken(name, monkeypatch, by=0.8, timeout=None, using="other")
+        held = self.taken(name, monkeypatch, by=0.8, timeout=60, using="other")
         stopped.pause()
         eventually(lambda: held.lost)
         eventually(lambda: lost)

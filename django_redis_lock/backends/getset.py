@@ -103,10 +103,10 @@ class GetSetLockBackend(BaseLockBackend):
     def close(self) -> None:
         """Let go of connections; the backend can be used again afterwards."""
         super().close()
-        client = self.__dict__.pop("_client", None)
-        if client is not None:
-            client.close()
-        self.__dict__.pop("_async_client", None)  # each loop closes its own connection
+        for attribute in ("_client", "_async_client"):
+            client = self.__dict__.pop(attribute, None)
+            if client is not None:
+                client.close()
         if "pool" in self.__dict__ and self.location.alias is None:
             self.pool.disconnect()
 

@@ -114,10 +114,10 @@ class RedisLockBackend(BaseLockBackend):
         self._close_clients()
 
     def _close_clients(self) -> None:
-        client = self.__dict__.pop("_client", None)
-        if client is not None:
-            client.close()
-        self.__dict__.pop("_async_client", None)  # each loop closes its own connection
+        for attribute in ("_client", "_async_client"):
+            client = self.__dict__.pop(attribute, None)
+            if client is not None:
+                client.close()
         if "pool" in self.__dict__ and self.location.alias is None:
             self.pool.disconnect()
 

@@ -110,6 +110,11 @@ class AsyncClusterClient(_Followed):
         super().__init__(topology, patience)
         self._clients: dict[Address, AsyncClient] = {}
 
+    def close(self) -> None:
+        """Close the connections of all loops."""
+        for client in list(self._clients.values()):
+            client.close()
+
     async def call(self, slot: int, packed: Packed) -> Any:
         """Send a call and return its reply. Raises as ``BlockingClient.call`` does."""
         for _ in range(REDIRECTIONS):
