@@ -399,3 +399,26 @@ async def _with_a_busy_executor(name: str, wait: str) -> float:
 def test_a_task_waits_without_the_executor_of_its_loop(name: str, wait: str) -> None:
     """However busy that is, a wait begins at once, and ends in time."""
     assert asyncio.run(_with_a_busy_executor(name, wait)) < DELAY
+
+
+def test_a_process_that_goes_on_joining_is_heard(name: str) -> None:
+    """Each request of a process counts as a sign of life for those that waited before."""
+    held = lock(name, timeout=60)
+    held.acquire()
+    with crowd(name, "queue", 1) as child:
+        first = take(name)
+        eventually(lambda: _heard(locks["default"].hub.channel))
+        os.kill(child.pid, signal.SIGSTOP)
+        held.release()
+        second = take(name)
+        assert _heard(locks["default"].hub.channel) > 0
+        handle = first.outcome()
+        handle.release()
+        second.outcome().release()
+        assert first.ended_at < second.ended_at
+
+
+def _heard(channel: str) -> float:
+    """Return when a process was last heard by the server's clock; below zero if it is silent."""
+    with redis.Redis.from_url(server_url(0)) as client:
+        return float(client.zscore("lock-heard", channel) or 0)

@@ -50,7 +50,7 @@ local holder, fence = string.match(held, '^(%S+) (%d+) ')
 if holder == ARGV[1] then
   if ttl then
     redis.call('ZADD', KEYS[3], now + ttl, ARGV[4])
-    redis.pcall('ZREM', KEYS[5], ARGV[5]) -- it speaks, so it is not silent
+    redis.pcall('ZADD', KEYS[5], 'XX', now, ARGV[5]) -- it speaks, so it is not silent
   elseif ARGV[6] then
     redis.call('SET', KEYS[4], redis.call('GET', KEYS[4]) or fence)
   end
@@ -65,7 +65,7 @@ if ARGV[5] ~= '' then
     line.hear(ARGV[5], now)
   else
     redis.call('RPUSH', KEYS[2], entry)
-    redis.pcall('ZREM', KEYS[5], ARGV[5])
+    redis.pcall('ZADD', KEYS[5], 'XX', now, ARGV[5])
     kind = kind + 1
   end
   local list = string.match(ARGV[5], '^@list:(.*)$')
