@@ -27,7 +27,7 @@ FRESH = 0.25
 """Seconds for which an answer tells that a server works."""
 STAYS = ("-fence", "-audit", "-server", PULSE_KEY)
 """What is in keys that are there for all locks, and stay."""
-BOUNDED = ("-claim:", "-grant:", "-heard")
+BOUNDED = ("-claim:", "-grant:", "-heard", "-queue:")
 """What is in keys that a dead process may leave, if they have an end."""
 _FAKETIME = (
     "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1",
