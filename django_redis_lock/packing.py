@@ -156,7 +156,7 @@ class Packing:
         return self._keys_of_line(call.name), args
 
     def _encode_claim(self, call: steps.Claim) -> _Encoded:
-        return [self.lock_prefix + call.name], [call.token]
+        return [self.lock_prefix + call.name], [call.token, str(call.end_ms)]
 
     def _encode_force_release(self, call: steps.ForceRelease) -> _Encoded:
         entry = _pairs(call.entry)

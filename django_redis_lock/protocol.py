@@ -166,7 +166,7 @@ def _wait_in_line(hub: Hub, request: Request, waiter: Waiter, until: float) -> A
             assert waiter.grant is not None
             grant, waiter.grant = waiter.grant, None
             lease = _granted(request, grant, *busy)
-            if (yield from _claim(hub, lease, grant.lease_ms / 1000)):
+            if (yield from _claim(hub, lease, grant)):
                 return lease
         elif reason is _Awake.OVER:
             yield from ask(withdrawal(hub, request, patient=True))
@@ -272,7 +272,7 @@ def _granted(request: Request, grant: Grant, local: float, server_ms: int) -> Le
     return request.granted(grant.fence, min(grant.received_at, given_at) + lease)
 
 
-def _claim(hub: Hub, lease: Lease, seconds: float) -> Generator[Step, Any, bool]:
+def _claim(hub: Hub, lease: Lease, grant: Grant) -> Generator[Step, Any, bool]:
     """Tell the server that a lock which was handed over is taken, without waiting for its answer.
 
     Returns False where the grant was slept through, or so much of the time for this has passed that
@@ -280,12 +280,13 @@ def _claim(hub: Hub, lease: Lease, seconds: float) -> Generator[Step, Any, bool]
     """
     if not hub.takes_back or lease.passed:
         return not lease.passed
+    seconds = grant.lease_ms / 1000
     in_time = min(CLAIM, seconds)
     lease.verify_by = lease.deadline - seconds + in_time
     if lease.verify_by - monotonic() < in_time / 2:
         return False
     try:
-        yield Post(Claim(lease.name, lease.token))
+        yield Post(Claim(lease.name, lease.token, grant.now_ms + grant.lease_ms))
     except LockUnavailable:
         return False
     return True

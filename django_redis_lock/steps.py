@@ -81,14 +81,18 @@ class Release(Call):
 
 
 class Claim(Call):
-    """Claim a lock that was handed over. Answers 1, or 0 where it was taken back."""
+    """Claim a lock that was handed over, with a lease to ``end_ms`` of the server's clock.
 
-    __slots__ = ("name", "token")
+    Answers 1, or 0 where it was taken back.
+    """
 
-    def __init__(self, name: str, token: str) -> None:
+    __slots__ = ("end_ms", "name", "token")
+
+    def __init__(self, name: str, token: str, end_ms: int) -> None:
         super().__init__(patient=False)
         self.name = name
         self.token = token
+        self.end_ms = end_ms
 
 
 class AcquireMany(Call):

@@ -55,7 +55,7 @@ _MANY = (files(__package__) / "many.lua").read_text(encoding="ascii")
 
 ACQUIRE = Script("acquire", shared=_COMMON)
 RELEASE = Script("release", shared=_COMMON)
-CLAIM = Script("claim", shared=_COMMON)
+CLAIM = Script("claim")
 ACQUIRE_MANY = Script("acquire_many", shared=_COMMON + _MANY)
 RELEASE_MANY = Script("release_many", shared=_COMMON + _MANY)
 TAKE_OVER = Script("take_over", shared=_COMMON)

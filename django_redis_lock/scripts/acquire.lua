@@ -27,26 +27,28 @@ if redis.call('EXISTS', KEYS[1], KEYS[2]) == 0 then
   return fence
 end
 
-local line = contended()
 local moment = clock()
 local now = math.floor(moment / 1000)
 local held = redis.call('GET', KEYS[1])
+local holder, fence = string.match(held or '', '^(%S+) (%d+) ')
+local due = held and unclaimed_until(held)
 local ttl, taken_back
-if held and string.match(held, '^%S+') == ARGV[1] and line.unclaimed(held) then
-  ttl = line.claim(KEYS[1], held, now)
-elseif held then
-  taken_back = line.take_back(ARGV[4], held, ARGV[5], now)
+if due and holder == ARGV[1] then
+  ttl = contended().claim(KEYS[1], held, now)
+elseif due and due <= now then
+  contended().take_back(ARGV[4], held, ARGV[5], now)
+  taken_back = true
 end
 if taken_back or not held or (ttl and ttl <= 0) then
-  ttl = nil
   -- Or the holder let its lease run out while others wait: the first of them goes first.
-  if not line.hand_over(ARGV[4], ARGV[1], taken_back) then
+  if not contended().hand_over(ARGV[4], ARGV[1], taken_back) then
     return give(ARGV[4], ARGV[1], tonumber(ARGV[2]), ARGV[3], moment)
   end
-  held = redis.call('GET', KEYS[1])
+  held, ttl = redis.call('GET', KEYS[1]), nil
+  holder, fence = string.match(held, '^(%S+) (%d+) ')
+  due = unclaimed_until(held)
 end
 
-local holder, fence = string.match(held, '^(%S+) (%d+) ')
 if holder == ARGV[1] then
   if ttl then
     redis.call('ZADD', KEYS[3], now + ttl, ARGV[4])
@@ -62,7 +64,7 @@ if ARGV[5] ~= '' then
   local entry = table.concat({ARGV[5], ARGV[1], ARGV[2], ARGV[3]}, ' ')
   if redis.call('LPOS', KEYS[2], entry) then
     kind = kind + 2
-    line.hear(ARGV[5], now)
+    contended().hear(ARGV[5], now)
   else
     redis.call('RPUSH', KEYS[2], entry)
     redis.pcall('ZADD', KEYS[5], 'XX', now, ARGV[5])
@@ -75,6 +77,5 @@ if ARGV[5] ~= '' then
   -- Those who wait look in several times within this time; a line that nobody looks after goes.
   redis.call('PEXPIRE', KEYS[2], 60000)
 end
-local due = line.unclaimed(held)
 ttl = due and due - now or redis.call('PTTL', KEYS[1])
 return string.format('0 %.0f %.0f %.0f', ttl, now, kind)

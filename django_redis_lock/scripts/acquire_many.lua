@@ -9,8 +9,12 @@ for i = 1, #ARGV / 4 do
   turn_to(i)
   local token, name = ARGV[4 * i - 3], ARGV[4 * i]
   local held = redis.call('GET', KEYS[1])
-  local taken_back = held and not holds(token)
-    and line.take_back(name, held, '', math.floor(clock() / 1000))
+  local now = math.floor(clock() / 1000)
+  local due = held and not holds(token) and unclaimed_until(held)
+  local taken_back = due and due <= now
+  if taken_back then
+    line.take_back(name, held, '', now)
+  end
   -- As acquire.lua does: who waits for a lock that came free goes first.
   local gone = taken_back or not held
   if (not gone or line.hand_over(name, '', taken_back)) and not holds(token) then

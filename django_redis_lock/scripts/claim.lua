@@ -1,13 +1,11 @@
--- Claim a lock that was handed over to the caller, who was told of it.
+-- Claim a lock that was handed over to the caller, who was told of it. Nobody waits for the answer.
 -- KEYS[1] the lock.
--- ARGV[1] token.
--- Returns 1, or 0 where that token does not hold it any more.
+-- ARGV[1] token, ARGV[2] the end of the lease (ms of the server's clock), as the grant told it.
+-- Returns 1, or 0 where that token does not hold it any more, or has claimed it already.
 local held = redis.call('GET', KEYS[1])
-if not held or string.sub(held, 1, #ARGV[1] + 1) ~= ARGV[1] .. ' ' then
+local token, head, record = string.match(held or '', '^(%S+)( %d+ {)"unclaimed":"[^"]*",(.*)$')
+if token ~= ARGV[1] then
   return 0
 end
-local line = contended()
-if line.unclaimed(held) and line.claim(KEYS[1], held, math.floor(clock() / 1000)) <= 0 then
-  return 0
-end
+redis.call('SET', KEYS[1], token .. head .. record, 'PXAT', ARGV[2])
 return 1

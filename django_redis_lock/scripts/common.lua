@@ -34,6 +34,11 @@ local function give(name, token, lease, record, now)
   return fence
 end
 
+-- Return until when (ms) a lock that was handed over is to be claimed; nil for any other.
+local function unclaimed_until(held)
+  return tonumber(string.match(held, '^%S+ %d+ {"unclaimed":"(%d+) '))
+end
+
 -- What concerns locks that somebody waits for. It stands in a function, for making those within
 -- takes time, which a lock that nobody waits for does not need.
 local function contended()
@@ -41,6 +46,7 @@ local function contended()
   local CLAIM = 1200 -- to claim a lock in, for a process that was told of its grant
   local CLAIM_UNTOLD = 2000 -- for one that could not be told: it looks in this time
   local HEARD = 1150 -- for which a process that was heard is awake; see waiting.LOOK_EVERY
+  local NEWS = 1000 -- a lease that ends later is no news to those who wait: they look before
   local FORGET = 60000 -- after which the waiters of a silent process lose their places
 
   -- Send a message to a process that waits. Returns how many received it, false where it can't be
@@ -64,10 +70,10 @@ local function contended()
     return type(receivers) == 'number' and receivers
   end
 
-  -- Tell whoever waits that the lock's lease ends sooner than it did. They look at its end by
-  -- themselves, and at least every second, so a lease that ends later is no news to them.
+  -- Tell whoever waits that the lock's lease ends sooner than it did; they look at its end by
+  -- themselves.
   local function tell_of_end(name, queue, before, after)
-    if after >= 1000 or (before >= 0 and before <= after) then
+    if after >= NEWS or (before >= 0 and before <= after) then
       return
     end
     local told = {}
@@ -200,7 +206,6 @@ local function contended()
     if left == 0 then
       return false
     end
-    local before = redis.call('PTTL', KEYS[1])
     local now = clock()
     local now_ms = math.floor(now / 1000)
     local heard = read_heard(taken_back) -- most of the time none is silent
@@ -213,10 +218,10 @@ local function contended()
       lease = tonumber(lease)
       -- Whatever another program has put there, it is no lease of none or of a hundred years.
       if token and lease > 0 and lease < 4e12 then
-        local due, received = math.min(lease, CLAIM), 1
+        local due, received = token == own and lease or math.min(lease, CLAIM), 1
+        local before = due < NEWS and redis.call('PTTL', KEYS[1])
         if token == own then
           give(name, token, lease, record, now)
-          due = lease
         else
           local fence = offer(name, token, lease, record, channel, due, now)
           received = tell(
@@ -238,20 +243,15 @@ local function contended()
   end
 
   -- Take the lock back from a process that has not claimed it in time, which either does not run or
-  -- does not hear: all its waiters are passed over until it is heard. Returns whether it was taken
-  -- back; the caller then hands it over. `held` is the lock's value, which is not the caller's,
-  -- `speaking` the caller's channel, `now` the clock in ms.
+  -- does not hear: all its waiters are passed over until it is heard. The caller then hands it over.
+  -- `held` is the lock's value, `speaking` the caller's channel, `now` the clock in ms.
   local function take_back(name, held, speaking, now)
-    local due, lease, channel, record, holder = unclaimed(held)
-    if not due or now < due then
-      return false
-    end
+    local _, lease, channel, record, holder = unclaimed(held)
     note(channel, -now)
     -- It keeps its place, unless it is dead, or one waiter of a process that goes on without it.
     if channel ~= speaking and tell(channel, 'look ' .. name) ~= 0 then
       redis.call('LPUSH', KEYS[2], string.format('%s %s %.0f %s', channel, holder, lease, record))
     end
-    return true
   end
 
   return {
@@ -260,6 +260,5 @@ local function contended()
     hear = hear,
     take_back = take_back,
     tell_of_end = tell_of_end,
-    unclaimed = unclaimed,
   }
 end

@@ -5,7 +5,7 @@
 -- Returns 1: released, 0: not held by this token.
 local held = redis.call('GET', KEYS[1])
 if held and string.sub(held, 1, #ARGV[1] + 1) == ARGV[1] .. ' '
-  and not (ARGV[4] and not contended().unclaimed(held)) then
+  and not (ARGV[4] and not unclaimed_until(held)) then
   if redis.call('EXISTS', KEYS[2]) == 0 or not contended().hand_over(ARGV[2], '') then
     redis.call('DEL', KEYS[1])
     redis.call('ZREM', KEYS[3], ARGV[2])

@@ -5,8 +5,7 @@
 -- Returns for each lock its lease left in ms, -1 for one without end, -2 where the token does not
 -- hold it.
 local now = math.floor(clock() / 1000)
-local line = contended()
-local left = {}
+local left, line = {}, nil
 -- With pcall: one lock, or the index, that another program has written over is no reason to let the
 -- others go.
 for i = 1, #ARGV / 3 do
@@ -15,13 +14,14 @@ for i = 1, #ARGV / 3 do
   local held = redis.pcall('GET', lock)
   if type(held) ~= 'string' or string.sub(held, 1, #token + 1) ~= token .. ' ' then
     left[i] = -2
-  elseif line.unclaimed(held) and line.claim(lock, held, now) <= 0 then
+  elseif unclaimed_until(held) and contended().claim(lock, held, now) <= 0 then
     left[i] = -2
   else
     local ttl = redis.call('PTTL', lock)
     if lease == 0 or (string.sub(ARGV[3 * i], 1, 1) == '+' and (ttl < 0 or ttl > lease)) then
       left[i] = ttl
     elseif lease > 0 then
+      line = line or contended()
       line.tell_of_end(name, queue, ttl, lease)
       redis.call('PEXPIRE', lock, lease)
       redis.pcall('ZADD', KEYS[1], now + lease, name)
