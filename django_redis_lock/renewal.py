@@ -63,6 +63,8 @@ class Renewer:
 
     def discard(self, lease: Lease) -> None:
         """Renew a lease no more, from this instant on."""
+        if lease.token not in self._leases:
+            return
         with self.mutex:
             kept = self._leases.pop(lease.token, None)
             if kept is not None and kept.server is not None:

@@ -243,8 +243,8 @@ local function contended()
   end
 
   -- Take the lock back from a process that has not claimed it in time, which either does not run or
-  -- does not hear: all its waiters are passed over until it is heard. The caller then hands it over.
-  -- `held` is the lock's value, `speaking` the caller's channel, `now` the clock in ms.
+  -- does not hear: all its waiters are passed over until it is heard. The caller then hands it
+  -- over. `held` is the lock's value, `speaking` the caller's channel, `now` the clock in ms.
   local function take_back(name, held, speaking, now)
     local _, lease, channel, record, holder = unclaimed(held)
     note(channel, -now)
