@@ -181,14 +181,17 @@ class BlockingClient:
             for packed in batch:
                 packed.sending()
             checkout.send(commands)
-            unknown = checkout.read_owed()
+            unknown = checkout.read_owed() if checkout.owed else ()
             replies = [checkout.read(packed.says_ok) for packed in batch]
+            demoted = False
             for number, packed in enumerate(batch):
-                replies[number] = _completed(checkout, packed, replies[number])
+                if packed.replicas is not None or isinstance(replies[number], ResponseError):
+                    replies[number] = _completed(checkout, packed, replies[number])
+                    demoted |= is_read_only(replies[number])
             for packed in unknown:
                 checkout.post(packed, with_source=True)
-            if any(is_read_only(reply) for reply in replies):
-                checkout.disconnect()  # a master that was demoted; another may be the new master
+            if demoted:
+                checkout.disconnect()  # another may be the new master
         except BaseException as error:
             self._broke(checkout, error)
             raise

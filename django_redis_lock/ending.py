@@ -39,8 +39,8 @@ def give_up(handles: Sequence[Handle]) -> Steps[None]:
             lease.given_up = True
             renewer.discard(lease)  # before the release is sent, so nothing renews it afterwards
         # What may have been given up before, unseen, can't be told from what was lost.
-        ask = [hold for hold in holds if not hold[1].lost or hold[1].release_sent_at is not None]
-        ours = (yield from protocol.release([lease for _, lease in ask])) if ask else []
+        asked = [lease for _, lease in holds if not lease.lost or lease.release_sent_at is not None]
+        answers = (yield from protocol.release(asked)) if asked else []
     except LockError:
         _see_through(holds, backend)
         raise  # not known to be released, so the leases are kept to try again
@@ -49,12 +49,13 @@ def give_up(handles: Sequence[Handle]) -> Steps[None]:
         _forget(holds)
         raise
     _forget(holds)
-    released = [hold for hold, mine in zip(ask, ours, strict=True) if mine]
-    for handle, lease in released:
-        backend.freed(lease.name)
-        held_for = monotonic() - handle._acquired_at
-        yield from tell(signals.lock_released, handle, backend, held_for=held_for)
-    lost = [hold for hold in holds if hold not in released]
+    ours = {lease.token for lease, mine in zip(asked, answers, strict=True) if mine}
+    lost = [hold for hold in holds if hold[1].token not in ours]
+    for handle, lease in holds:
+        if lease.token in ours:
+            backend.freed(lease.name)
+            held_for = monotonic() - handle._acquired_at
+            yield from tell(signals.lock_released, handle, backend, held_for=held_for)
     if lost:
         raise (yield from losses(lost, backend, "it expired or was broken before its release"))
 

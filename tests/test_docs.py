@@ -51,7 +51,7 @@ from django_redis_lock.handler import DEFAULT_BACKEND
 from django_redis_lock.holding import Default
 from django_redis_lock.views import locked
 from example_project.embedded import EmbeddedServer
-from tests.tools import ROOT, Background, counted, eventually, waiters
+from tests.tools import ROOT, Background, counted, eventually, syntax_tree, waiters
 
 PACKAGE = Path(django_redis_lock.__file__).parent
 DOCS = ROOT / "docs"
@@ -392,7 +392,7 @@ def test_the_log_lines_of_tasks_are_those_of_the_code() -> None:
     logged = {
         node.value.removeprefix(prefix)
         for path in (PACKAGE / "celery").glob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(syntax_tree(path))
         if isinstance(node, ast.Constant)
         and re.search(r"%[srg]", str(node.value))
         and node.value not in (prefix, "%s %s (%s)")  # put together with another text
@@ -406,7 +406,7 @@ def test_the_log_lines_of_tasks_are_those_of_the_code() -> None:
 
 def test_the_log_lines_of_views_are_those_of_the_code() -> None:
     """The table of log lines of views has all of them, and nothing else."""
-    source = ast.parse((PACKAGE / "views.py").read_text())
+    source = syntax_tree(PACKAGE / "views.py")
     logged = {
         (node.func.attr.upper(), node.args[0].value)
         for node in ast.walk(source)

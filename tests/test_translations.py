@@ -20,6 +20,7 @@ from babel.messages.pofile import read_po
 from django.utils.translation.template import templatize
 
 import django_redis_lock
+from tests.tools import syntax_tree
 
 PACKAGE = Path(django_redis_lock.__file__).parent
 LANGUAGES = ("en", "de", "zh_Hans")
@@ -34,7 +35,7 @@ _IN_TEMPLATE = re.compile(rf"gettext\({_QUOTED}(?:, {_QUOTED})?")
 
 def in_python(path: Path) -> Iterator[tuple[str, ...]]:
     """Yield the marked texts of a module."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(syntax_tree(path)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             texts = node.args[: CALLS.get(node.func.id, 0)]
             if texts:

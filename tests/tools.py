@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import gc
 import subprocess
 import sys
 import textwrap
@@ -24,6 +26,19 @@ PATIENCE = 20.0
 """Seconds after which an event that a test waits for is taken not to come."""
 SOON = 0.5
 """Seconds for what comes at once, on a busy machine; by a look at random it would take 15 s."""
+
+
+def syntax_tree(path: Path) -> ast.Module:
+    """Return the syntax tree of a module.
+
+    Nothing is collected meanwhile: CPython 3.11 fails where a finalizer formats a traceback, which
+    parses the source, in the midst of it (python/cpython#106905).
+    """
+    gc.disable()
+    try:
+        return ast.parse(path.read_text())
+    finally:
+        gc.enable()
 
 
 def eventually(condition: Callable[[], Any], what: str = "") -> Any:

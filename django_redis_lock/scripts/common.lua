@@ -206,6 +206,7 @@ local function contended()
     if left == 0 then
       return false
     end
+    local before = redis.call('PTTL', KEYS[1])
     local now = clock()
     local now_ms = math.floor(now / 1000)
     local heard = read_heard(taken_back) -- most of the time none is silent
@@ -219,7 +220,6 @@ local function contended()
       -- Whatever another program has put there, it is no lease of none or of a hundred years.
       if token and lease > 0 and lease < 4e12 then
         local due, received = token == own and lease or math.min(lease, CLAIM), 1
-        local before = due < NEWS and redis.call('PTTL', KEYS[1])
         if token == own then
           give(name, token, lease, record, now)
         else
