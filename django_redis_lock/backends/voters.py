@@ -76,7 +76,7 @@ class Server(RedisLockBackend):
         whole = self._packing.pack(call)
         return _packed(
             scripts.QUORUM_TAKE_OVER,
-            [*whole.keys, self._mark_key],
+            [*self._packing.keys(call.request.name), self._mark_key],
             [*whole.args, str(least), str(delay_ms)],
         )
 

@@ -328,7 +328,8 @@ def test_moving_slot_does_not_break_a_release(cluster: Cluster, name: str) -> No
         held = lock(name, timeout=60)
         held.acquire()
         dead.say()
-        eventually(lambda: waiters(name) == 1)
+        with client(cluster.master_of(slot)) as master:  # by its second look
+            eventually(lambda: master.exists(f"lock-heard:{{{TAGS[shard_of(name)]}}}"))
         dead.process.kill()
         dead.end()
         eventually(lambda: _receivers(cluster, name) == 0)
@@ -351,7 +352,7 @@ def test_message_alone_is_no_grant(cluster: Cluster, name: str) -> None:
             (entry,) = master.lrange(f"lock-queue:{{{tag}}}:{name}", 0, -1)
             channel, token, lease, _ = entry.split(" ", 3)
             looks = master.info("commandstats")["cmdstat_evalsha"]["calls"]
-            told = f"grant {token} {held.fence + 1} {lease} {time.time_ns() // 1_000_000}"
+            told = f"grant {token} {held.fence + 1} {lease} {time.time_ns() // 1_000_000} {name}"
             assert master.execute_command("SPUBLISH", channel, told) == 1
             eventually(lambda: master.info("commandstats")["cmdstat_evalsha"]["calls"] > looks)
         assert waiting.is_alive()
