@@ -29,6 +29,7 @@ end
 
 local moment = clock()
 local now = math.floor(moment / 1000)
+redis.pcall('ZADD', KEYS[5], 'XX', now, ARGV[5]) -- whoever speaks is not silent
 local held = redis.call('GET', KEYS[1])
 local holder, fence = string.match(held or '', '^(%S+) (%d+) ')
 local due = held and unclaimed_until(held)
@@ -52,7 +53,6 @@ end
 if holder == ARGV[1] then
   if ttl then
     redis.call('ZADD', KEYS[3], now + ttl, ARGV[4])
-    redis.pcall('ZADD', KEYS[5], 'XX', now, ARGV[5]) -- it speaks, so it is not silent
   elseif ARGV[6] then
     redis.call('SET', KEYS[4], redis.call('GET', KEYS[4]) or fence)
   end
@@ -67,7 +67,6 @@ if ARGV[5] ~= '' then
     contended().hear(ARGV[5], now)
   else
     redis.call('RPUSH', KEYS[2], entry)
-    redis.pcall('ZADD', KEYS[5], 'XX', now, ARGV[5])
     kind = kind + 1
   end
   local list = string.match(ARGV[5], '^@list:(.*)$')

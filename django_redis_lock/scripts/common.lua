@@ -244,9 +244,12 @@ local function contended()
 
   -- Take the lock back from a process that has not claimed it in time, which either does not run or
   -- does not hear: all its waiters are passed over until it is heard. The caller then hands it
-  -- over. `held` is the lock's value, `speaking` the caller's channel, `now` the clock in ms.
+  -- over. `held` is the lock's value, `speaking` the caller's channel or '', `now` the clock in ms.
   local function take_back(name, held, speaking, now)
     local _, lease, channel, record, holder = unclaimed(held)
+    if speaking ~= '' then
+      note(speaking, now)
+    end
     note(channel, -now)
     -- It keeps its place, unless it is dead, or one waiter of a process that goes on without it.
     if channel ~= speaking and tell(channel, 'look ' .. name) ~= 0 then
