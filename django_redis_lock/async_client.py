@@ -78,7 +78,8 @@ class AsyncClient:
         """
         wire = self._wire()
         if wire.is_open:
-            reply = wire.write(packed.pack(), packed.sending)
+            # With its source: the loop may be busy when the server says that it does not know it.
+            reply = wire.write(packed.pack(with_source=True), packed.sending)
             outcome = self._outcome(wire, packed, reply)
         else:
             outcome = self.call(packed)

@@ -36,7 +36,7 @@ class Checkout:
     def __init__(self, connection: Any) -> None:
         self.connection = connection
         self.since = monotonic()
-        self.owed: list[Packed] = []  # calls that were sent, and whose replies were not read
+        self.owed = 0  # replies to calls that were sent, not read yet
         self.owed_on: Any = None  # the socket on which those come
 
     @property
@@ -61,7 +61,7 @@ class Checkout:
 
     def disconnect(self) -> None:
         """Close the connection."""
-        self.owed.clear()
+        self.owed = 0
         self.connection.disconnect()
 
     def send(self, commands: Sequence[bytes]) -> None:
@@ -82,35 +82,34 @@ class Checkout:
             raise redis.exceptions.ConnectionError("The connection is out of step")
         return reply
 
-    def post(self, packed: Packed, *, with_source: bool = False) -> None:
-        """Send a call whose reply is read later; it may share a packet with what is sent next."""
-        command = packed.pack(with_source=with_source)
+    def post(self, packed: Packed) -> None:
+        """Send a call whose reply is read later; it may share a packet with what is sent next.
+
+        It brings its source: nobody may be there in time to send it again to a server that does not
+        know the script.
+        """
+        command = packed.pack(with_source=True)
         wire = self.wire
         if _is_plain(wire):
             wire.sendall(command, _MORE_FOLLOWS)
         else:
             self.send([command])
-        self.owed.append(packed)
+        self.owed += 1
         self.owed_on = self.wire
 
     def settle(self) -> None:
         """Have the connection owe nothing any more. Raises ``RedisError`` and ``OSError``."""
-        while self.owed:
-            if _is_plain(self.wire):
-                # Sends what was held back, for nothing follows.
-                self.wire.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            for packed in self.read_owed():
-                self.post(packed, with_source=True)
+        if self.owed and _is_plain(self.wire):
+            # Sends what was held back, for nothing follows.
+            self.wire.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.read_owed()
 
-    def read_owed(self) -> list[Packed]:
-        """Read the replies that are owed; return the calls whose script the server did not know.
-
-        What else is wrong with them is no concern of whoever reads them.
-        """
-        owed, self.owed = self.owed, []
-        if owed and self.owed_on is not self.wire:
-            return []  # it was closed meanwhile, and they went with it
-        return [packed for packed in owed if isinstance(self.read(), NoScriptError)]
+    def read_owed(self) -> None:
+        """Read the replies that are owed; what is wrong with them is no concern of the reader."""
+        owed, self.owed = self.owed, 0
+        if self.owed_on is self.wire:  # else it was closed meanwhile, and they went with it
+            for _ in range(owed):
+                self.read()
 
 
 class _Trace(weakref.ref[Checkout]):
@@ -181,15 +180,14 @@ class BlockingClient:
             for packed in batch:
                 packed.sending()
             checkout.send(commands)
-            unknown = checkout.read_owed() if checkout.owed else ()
+            if checkout.owed:
+                checkout.read_owed()
             replies = [checkout.read(packed.says_ok) for packed in batch]
             demoted = False
             for number, packed in enumerate(batch):
                 if packed.replicas is not None or isinstance(replies[number], ResponseError):
                     replies[number] = _completed(checkout, packed, replies[number])
                     demoted |= is_read_only(replies[number])
-            for packed in unknown:
-                checkout.post(packed, with_source=True)
             if demoted:
                 checkout.disconnect()  # another may be the new master
         except BaseException as error:
