@@ -130,6 +130,7 @@ class EmbeddedServer:
     def pause(self) -> None:
         """Freeze the server: connections stay open, and nothing answers."""
         os.kill(self.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED)
 
     def resume(self) -> None:
         """Let a paused server go on."""

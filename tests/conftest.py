@@ -11,10 +11,10 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from django_redis_lock import locks
 from django_redis_lock.backends.locmem import LocMemLockBackend
 from example_project.embedded import EmbeddedServer
 from tests.settings import PORT
+from tests.tools import leave_no_lease
 
 # Where the tests run in the background, a shell has interrupts ignored, and every program that a
 # test starts and interrupts would inherit that.
@@ -41,7 +41,7 @@ def server(session_server: EmbeddedServer) -> Iterator[EmbeddedServer]:
     with redis.Redis.from_url(session_server.url()) as client:
         client.flushall()
     yield session_server
-    locks.reset()
+    leave_no_lease()
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def own_server() -> Iterator[EmbeddedServer]:
     """A server of the test's own, which it may pause, kill and configure."""
     with EmbeddedServer() as server:
         yield server
-    locks.reset()
+    leave_no_lease()
 
 
 @pytest.fixture

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import pickle
-import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -268,11 +266,11 @@ class FencingContract:
         settings = {key: mine[key] for key in ("ENGINE", "NAME", "USER", "HOST", "PORT", "OPTIONS")}
         with Child(program, name, repr(settings)) as child:
             assert child.hear() == "10"
-            os.kill(child.pid, signal.SIGSTOP)
+            child.stop()
             with lock(name, blocking_timeout=20) as held:
                 assert Product.objects.fenced(held).filter(pk=1).update(stock=5) == 1
                 child.say("go on")
-                os.kill(child.pid, signal.SIGCONT)
+                child.go_on()
                 assert child.hear() == "stale True"
                 assert child.hear() == "stale True"
             assert child.end() == 0

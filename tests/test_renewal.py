@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import os
-import signal
 import threading
 from typing import Any
 
@@ -172,10 +170,10 @@ def test_holder_paused_beyond_its_lease_finds_it_lost(name: str) -> None:
     """
     with Child(program, name) as child:
         assert child.hear() == "held"
-        os.kill(child.pid, signal.SIGSTOP)
+        child.stop()
         with lock(name, blocking_timeout=10) as successor:
             child.say()
-            os.kill(child.pid, signal.SIGCONT)
+            child.go_on()
             assert [child.hear() for _ in range(3)] == ["True", "LockLost", "LockLost"]
             successor.ensure_held()
 

@@ -55,7 +55,7 @@ def crowd(name: str, wait: str, number: int, timeout: float = 30) -> Iterator[Ch
         try:
             yield child
         finally:
-            os.kill(child.pid, signal.SIGCONT)
+            child.go_on()
 
 
 def take(name: str, wait: str = "queue") -> Background:
@@ -82,7 +82,7 @@ def test_a_hundred_stopped_waiters_delay_a_caller_once(
     held.acquire()
     with crowd(name, wait, 100, timeout) as child:
         healthy, next_one = take(name), take(name)
-        os.kill(child.pid, signal.SIGSTOP)
+        child.stop()
         began = time.monotonic()
         held.release()
         first = healthy.outcome()
@@ -94,10 +94,12 @@ def test_a_hundred_stopped_waiters_delay_a_caller_once(
         assert next_one.ended_at - released_at < SLACK
         assert waiters(name) in {0, 100}  # of a lock that nobody holds none are told
         # They kept their places, and go on when they are back.
-        os.kill(child.pid, signal.SIGCONT)
+        child.go_on()
+        back_at = time.monotonic()
         fences = [int(child.hear().split()[1]) for _ in range(100)]
         assert fences == sorted(set(fences))
         assert child.hear() == "done"
+        assert time.monotonic() - back_at < 10  # and not 100 looks one after another
 
 
 def test_processes_of_a_host_that_vanished_delay_a_caller_once(name: str) -> None:
@@ -108,7 +110,7 @@ def test_processes_of_a_host_that_vanished_delay_a_caller_once(name: str) -> Non
         children = [stack.enter_context(crowd(name, "queue", 3)) for _ in range(4)]
         healthy = take(name)
         for child in children:
-            os.kill(child.pid, signal.SIGSTOP)
+            child.stop()
         began = time.monotonic()
         held.release()
         healthy.outcome().release()
@@ -121,11 +123,11 @@ def test_a_waiter_that_wakes_late_waits_on_in_its_place(name: str) -> None:
     held.acquire()
     with crowd(name, "queue", 1) as child:
         healthy, later = take(name), take(name)
-        os.kill(child.pid, signal.SIGSTOP)
+        child.stop()
         held.release()
         handle = healthy.outcome()
         assert waiters(name) == 2  # the one that was passed over, and the last
-        os.kill(child.pid, signal.SIGCONT)
+        child.go_on()
         # It is heard again by its next look, which is then the latest.
         eventually(lambda: _silent(name) == 0)
         handle.ensure_held()
@@ -156,9 +158,9 @@ def test_a_claimed_lock_is_not_taken_back(name: str) -> None:
         held.release()
         assert child.hear() == "holds"
         eventually(lambda: b'"unclaimed"' not in (_value(name) or b""))
-        os.kill(child.pid, signal.SIGSTOP)
+        child.stop()
         assert not lock(name).acquire(blocking_timeout=2 * CLAIM)
-        os.kill(child.pid, signal.SIGCONT)
+        child.go_on()
 
 
 def _value(name: str) -> bytes | None:
@@ -167,7 +169,9 @@ def _value(name: str) -> bytes | None:
         return value
 
 
-def test_a_body_that_lets_no_other_thread_run_keeps_its_lock(name: str) -> None:
+def test_a_body_that_lets_no_other_thread_run_keeps_its_lock(
+    name: str, client: redis.Redis
+) -> None:
     """The claim is on its way before the holder runs, whatever it does then."""
     held = lock(name, timeout=60)
     held.acquire()
@@ -181,6 +185,7 @@ def test_a_body_that_lets_no_other_thread_run_keeps_its_lock(name: str) -> None:
         assert child.hear() == "ready"
         eventually(lambda: waiters(name) == 1)
         healthy = take(name)
+        client.script_flush()
         held.release()
         assert child.hear() == "holds"
         assert child.hear() == "held"
@@ -231,7 +236,7 @@ def test_lock_many_takes_what_a_stopped_process_does_not_claim(name: str) -> Non
     held = lock(name, timeout=60)
     held.acquire()
     with crowd(name, "queue", 2) as child:
-        os.kill(child.pid, signal.SIGSTOP)
+        child.stop()
         held.release()
         group = lock_many([name, f"{name}-2"], timeout=10, blocking=False)
         eventually(group.acquire)
@@ -408,7 +413,7 @@ def test_a_process_that_goes_on_joining_is_heard(name: str) -> None:
     with crowd(name, "queue", 1) as child:
         first = take(name)
         eventually(lambda: _heard(locks["default"].hub.channel))
-        os.kill(child.pid, signal.SIGSTOP)
+        child.stop()
         held.release()
         second = take(name)
         assert _heard(locks["default"].hub.channel) > 0
@@ -416,6 +421,36 @@ def test_a_process_that_goes_on_joining_is_heard(name: str) -> None:
         handle.release()
         second.outcome().release()
         assert first.ended_at < second.ended_at
+
+
+def test_a_process_that_looks_late_is_heard(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The look that takes a lock back is a sign of life of its own process, however late it is."""
+    monkeypatch.setattr("django_redis_lock.waiting.LOOK_EVERY", 30.0)
+    held = lock(name, timeout=60)
+    held.acquire()
+    with crowd(name, "queue", 1) as child:
+        first = take(name)
+        child.stop()
+        held.release()
+        second = take(name)  # is the one that looks, when the time to claim the lock is over
+        first.outcome().release()
+        second.outcome().release()
+        assert first.ended_at < second.ended_at
+
+
+def test_a_process_that_takes_a_free_lock_is_heard(name: str, client: redis.Redis) -> None:
+    """Back again, its waiters hand the lock to each other, and don't each wait for a look."""
+    client.set(f"lock:{name}", "another 1 {}", px=60_000)
+    first, second = take(name), take(name)
+    channel = locks["default"].hub.channel
+    with client.pipeline() as pipeline:
+        pipeline.zadd("lock-heard", {channel: -time.time_ns() // 1_000_000})
+        pipeline.delete(f"lock:{name}")
+        pipeline.execute()
+    held = first.outcome()
+    assert _heard(channel) > 0
+    held.release()
+    second.outcome().release()
 
 
 def _heard(channel: str) -> float:

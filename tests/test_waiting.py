@@ -119,7 +119,7 @@ def test_waiter_that_dies_with_the_grant(name: str) -> None:
         dead.hear()
         dead.say()
         eventually(lambda: waiters(name) == 1)
-        os.kill(dead.pid, signal.SIGSTOP)  # so that it is granted the lock and does not know
+        dead.stop()  # so that it is granted the lock and does not know
         next_one = Background(lock(name, timeout=20).acquire)
         eventually(lambda: waiters(name) == 2)
         held.release()
@@ -139,10 +139,10 @@ def test_paused_waiter_finds_its_grant_stale(name: str) -> None:
         paused.hear()
         paused.say()
         eventually(lambda: waiters(name) == 1)
-        os.kill(paused.pid, signal.SIGSTOP)
+        paused.stop()
         held.release()
         with lock(name, timeout=20, blocking_timeout=10):
-            os.kill(paused.pid, signal.SIGCONT)
+            paused.go_on()
             eventually(lambda: waiters(name) == 1)
         said, _ = paused.hear().split()
         assert said == "acquired"
@@ -174,12 +174,12 @@ def test_newcomer_does_not_pass_the_line_of_an_expired_lock(name: str) -> None:
         held.acquire()
         child.say()
         eventually(lambda: waiters(name) == 1)
-        os.kill(child.pid, signal.SIGSTOP)  # so that it can't look by itself
+        child.stop()  # so that it can't look by itself
         held.extend(0.05, replace_ttl=True)
         eventually(lambda: locks["default"].holder(name) is None)
         assert lock(name).acquire(blocking=False) is False
         assert locks["default"].holder(name).pid == child.pid
-        os.kill(child.pid, signal.SIGCONT)
+        child.go_on()
         assert child.hear().startswith("acquired")
 
 
@@ -193,7 +193,7 @@ def test_endless_lock_given_to_a_dying_waiter_is_not_stuck(name: str) -> None:
         dead.hear()
         dead.say()
         eventually(lambda: waiters(name) == 1)
-        os.kill(dead.pid, signal.SIGSTOP)
+        dead.stop()
         held.release()
         assert 0 < locks["default"].holder(name).ttl < Request.PROBATION / 1000
         dead.process.kill()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import time
 from typing import Any
 
@@ -101,10 +99,10 @@ def test_a_poller_that_misses_its_turn_stands_in_line_again(name: str) -> None:
         paused.hear()
         paused.say()
         eventually(lambda: waiters(name) == 1)
-        os.kill(paused.pid, signal.SIGSTOP)
+        paused.stop()
         held.release()
         with lock(name, timeout=20, blocking_timeout=10):
-            os.kill(paused.pid, signal.SIGCONT)
+            paused.go_on()
             eventually(lambda: waiters(name) == 1)
         assert paused.hear().startswith("acquired")
 

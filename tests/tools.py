@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import gc
+import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -80,6 +82,16 @@ def renewing(using: str = "default") -> list[Server]:
 def owes(using: str = "default") -> bool:
     """Whether a release or an entry of the audit has still to be sent in the background."""
     return any(item.withdrawals for item in renewing(using))
+
+
+def leave_no_lease() -> None:
+    """Renew no lease any more that a test has left, send nothing that it owed, and close all."""
+    for kept in list(renewer._leases.values()):
+        renewer.forget(kept)
+    for server in list(renewer._servers.values()):
+        with renewer.mutex:
+            server.withdrawals.clear()
+    locks.reset()
 
 
 class Background(threading.Thread):
@@ -159,6 +171,15 @@ class Child:
         assert self.process.stdin is not None
         self.process.stdin.write(f"{line}\n")
         self.process.stdin.flush()
+
+    def stop(self) -> None:
+        """Stop the program, and wait until all of its threads have stopped."""
+        os.kill(self.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED)
+
+    def go_on(self) -> None:
+        """Let the program go on that was stopped."""
+        os.kill(self.pid, signal.SIGCONT)
 
     def end(self) -> int:
         """Wait for the program to end; return its exit code."""

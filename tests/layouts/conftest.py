@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from django.test import override_settings
 
-from django_redis_lock import locks
 from tests.layouts.servers import Cluster, Layout, Sentinel
+from tests.tools import leave_no_lease
 
 
 @pytest.fixture(scope="session")
@@ -31,7 +31,7 @@ def settled(layout: Layout, **entry: Any) -> Iterator[Layout]:
     layout.flush()
     with override_settings(**layout.locks(**entry)):
         yield layout
-    locks.reset()
+    leave_no_lease()
 
 
 @pytest.fixture

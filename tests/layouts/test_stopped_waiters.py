@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -71,11 +69,11 @@ def test_stopped_waiters_do_not_delay_a_healthy_one(name: str, layout: Any) -> N
             Child(WAIT, *arguments, "1") as healthy,
         ):
             assert stopped.hear() == healthy.hear() == "waiting"
-            os.kill(stopped.pid, signal.SIGSTOP)
+            stopped.stop()
             released_at = time.monotonic()
             held.release()
             assert healthy.hear() == "got"
             assert time.monotonic() - released_at < PROMISED
             assert healthy.end() == 0
-            os.kill(stopped.pid, signal.SIGCONT)  # they are served when they come back
+            stopped.go_on()  # they are served when they come back
             assert stopped.hear() == "got"
