@@ -296,13 +296,15 @@ class Struck(redis.Connection):
 @pytest.fixture(params=[redis.ConnectionPool, redis.BlockingConnectionPool])
 def struck_pool(
     request: pytest.FixtureRequest, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
-) -> redis.ConnectionPool:
+) -> Iterator[redis.ConnectionPool]:
     """A pool of such connections, which the default backend uses."""
     kwargs = {**redis.connection.parse_url(server.url(1)), "protocol": 3}
     pool = request.param(connection_class=Struck, **kwargs)
     backend = locks["default"]
     monkeypatch.setattr(backend.location, "pool", lambda: pool)
-    return pool
+    yield pool
+    backend.close()
+    pool.disconnect()
 
 
 def test_interrupted_handshake_leaves_no_answer_behind(

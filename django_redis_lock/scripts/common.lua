@@ -166,21 +166,23 @@ local function contended()
     end
     local place = 0
     while true do
-      local entry = redis.call('LRANGE', KEYS[2], place, place)[1]
-      if not entry then
+      local entries = redis.call('LRANGE', KEYS[2], place, place + 99)
+      if #entries == 0 then
         return false
       end
-      local channel, token = string.match(entry, '^(%S+) (%S+) ')
-      local silent, forgotten = false, false
-      if channel and token ~= own then
-        silent, forgotten = is_silent(entry, channel, heard, now, taken_back)
-      end
-      if silent and not forgotten then
-        place = place + 1
-      else
-        redis.call('LREM', KEYS[2], 1, entry)
-        if not silent then
-          return entry
+      for _, entry in ipairs(entries) do
+        local channel, token = string.match(entry, '^(%S+) (%S+) ')
+        local silent, forgotten = false, false
+        if channel and token ~= own then
+          silent, forgotten = is_silent(entry, channel, heard, now, taken_back)
+        end
+        if silent and not forgotten then
+          place = place + 1
+        else
+          redis.call('LREM', KEYS[2], 1, entry)
+          if not silent then
+            return entry
+          end
         end
       end
     end
