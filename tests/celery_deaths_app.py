@@ -16,8 +16,9 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.settings")
 
 from django_redis_lock.celery import entering, single_instance_task, task_lock_lost
 from django_redis_lock.exceptions import LockError
-from tests.celery_worker import alive, events, tell, tell_and_wait
+from tests.celery_worker import events, tell, tell_and_wait
 from tests.settings import server_url
+from tests.tools import alive
 
 if "LOCK_TEST_PATIENCE" in os.environ:
     entering.PATIENCE = float(os.environ["LOCK_TEST_PATIENCE"])

@@ -106,15 +106,6 @@ def go(client: redis.Redis, what: str, times: int = 1, say: str = "go") -> None:
     client.rpush(f"go:{what}", *[say] * times)
 
 
-def alive(pid: int) -> bool:
-    """Return whether a process runs; one that is dead and not yet collected does not."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state not in "ZX"
-
-
 def free(name: str) -> None:
     """Wait until a lock is free."""
     eventually(lambda: locks["default"].holder(name) is None, f"{name} free")

@@ -25,10 +25,10 @@ from tests import celery_deaths_app as tasks
 from tests.celery_deaths_app import UNACKED, app
 from tests.celery_deaths_backend import IMPORTED
 from tests.celery_deaths_settings import PROXY
-from tests.celery_worker import WAIT, Worker, alive, events, free, go, running_worker, started
+from tests.celery_worker import WAIT, Worker, events, free, go, running_worker, started
 from tests.proxy import Proxy
 from tests.settings import PORT, server_url
-from tests.tools import SOON, Child, eventually, waiters
+from tests.tools import SOON, Child, alive, eventually, waiters
 
 SETTINGS = {"DJANGO_SETTINGS_MODULE": "tests.celery_deaths_settings"}
 AT_ONCE = 3.0

@@ -12,16 +12,7 @@ import pytest
 import redis
 
 from example_project.embedded import EmbeddedServer, EmbeddedServerError
-from tests.tools import ROOT, eventually
-
-
-def alive(pid: int) -> bool:
-    """Whether a process exists and is no zombie."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state != "Z"
+from tests.tools import ROOT, alive, eventually
 
 
 def test_start_restart_and_stop() -> None:

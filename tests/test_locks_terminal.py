@@ -17,7 +17,7 @@ from django_redis_lock.console.table import Column, lines, shorten, text_width
 from django_redis_lock.records import read_holder, write_record
 from example_project.embedded import EmbeddedServer
 from tests.console import ESCAPES, Screen, arguments, environment, program
-from tests.tools import eventually
+from tests.tools import eventually, state_of
 
 USING = ("--using", "default")
 
@@ -182,6 +182,8 @@ def test_question_on_a_terminal(server: EmbeddedServer) -> None:
         with Screen("release", "a", *USING) as screen:
             screen.see("[y/N]")
             handle.ensure_held()
+            # Python misses a signal that comes just before it asks the system to read.
+            eventually(lambda screen=screen: state_of(screen.process.pid) == "S")
             screen.interrupt() if key == "\x03" else screen.type(key)
             assert screen.end() == ends, screen.plain
             assert "Traceback" not in screen.plain

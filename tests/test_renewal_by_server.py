@@ -196,7 +196,8 @@ class TestHandedOver:
         assert lost[0]["lock"] is held
         assert held.lost
         assert client.get(f"lock:{name}") == "another"
-        assert [entry.event for entry in locks["default"].history(name)] == ["lost"]
+        (entry,) = eventually(lambda: locks["default"].history(name))
+        assert entry.event == "lost"
 
     def test_unreachable(
         self,

@@ -84,6 +84,19 @@ def owes(using: str = "default") -> bool:
     return any(item.withdrawals for item in renewing(using))
 
 
+def state_of(pid: int) -> str:
+    """Return the letter for the state of a process: ``S`` while it sleeps, ``X`` if it is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return "X"
+
+
+def alive(pid: int) -> bool:
+    """Return whether a process runs; one that is dead and not yet collected does not."""
+    return state_of(pid) not in "ZX"
+
+
 def leave_no_lease() -> None:
     """Renew no lease any more that a test has left, send nothing that it owed, and close all."""
     for kept in list(renewer._leases.values()):
