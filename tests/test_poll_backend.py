@@ -48,7 +48,7 @@ CROWD = """
     from tests.test_poll_backend import POLL
     override_settings(LOCKS={"default": {**POLL, "OPTIONS": {"WAIT": "poll"}}}).enable()
     async def one():
-        async with lock(sys.argv[1], timeout=30, blocking_timeout=20):
+        async with lock(sys.argv[1], timeout=30, blocking_timeout=60):
             await asyncio.sleep(0.001)
     async def main():
         await asyncio.gather(*[one() for _ in range(40)])
