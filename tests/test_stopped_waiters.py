@@ -453,6 +453,22 @@ def test_a_process_that_takes_a_free_lock_is_heard(name: str, client: redis.Redi
     second.outcome().release()
 
 
+def test_waiters_of_a_silent_process_are_forgotten_after_a_minute(
+    name: str, client: redis.Redis
+) -> None:
+    """They lose their places, however long the line of them is."""
+    held = lock(name, timeout=60)
+    held.acquire()
+    line = [f"lock-grant:gone-1 {number:032x} 30000 {{}}" for number in range(250)]
+    client.rpush(f"lock-queue:{name}", *line)
+    client.zadd("lock-heard", {"lock-grant:gone-1": 61_000 - time.time_ns() // 1_000_000})
+    healthy = take(name)
+    held.release()
+    first = healthy.outcome()
+    assert not client.exists(f"lock-queue:{name}")
+    first.release()
+
+
 def _heard(channel: str) -> float:
     """Return when a process was last heard by the server's clock; below zero if it is silent."""
     with redis.Redis.from_url(server_url(0)) as client:
