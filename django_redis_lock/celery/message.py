@@ -31,6 +31,10 @@ class Slip:
     """How often the task went back to the queue because another instance was running."""
     duplicate_of: dict[str, Any] | None = None
     """Who held the lock when the task was sent, where it was sent only to say so."""
+    using: str = ""
+    """The alias of LOCKS that has the lock, for those who don't know the task."""
+    options: dict[str, Any] | None = None
+    """The options that were given for this call alone."""
 
     def header(self) -> dict[str, Any]:
         """Return what to merge into the message's headers."""
@@ -40,7 +44,12 @@ class Slip:
     def naming(cls, task_id: str, lock: Lock, lease: float, attempts: int = 0) -> Self:
         """Return a slip for a lock that was taken just now, with a lease in seconds."""
         return cls(
-            task_id, lock.name, lock.token_id, lock.fence + round(lease * 1_000_000), attempts
+            task_id,
+            lock.name,
+            lock.token_id,
+            good_until=lock.fence + round(lease * 1_000_000),
+            attempts=attempts,
+            using=lock.backend.alias,
         )
 
     @classmethod
