@@ -45,8 +45,7 @@ def new_app(name: str, **conf: Any) -> Celery:
         broker_transport_options={"app": name},  # apart from the pools of other apps
         broker_connection_retry_on_startup=True,
         worker_prefetch_multiplier=1,
-        task_default_queue=QUEUE_NAME,
-        **conf,
+        **{"task_default_queue": QUEUE_NAME, **conf},
     )
     return made
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -22,25 +23,30 @@ from tests.tools import eventually
 
 
 @contextmanager
-def queue_worker(server: EmbeddedServer, directory: Path) -> Iterator[Worker]:
-    """Run a worker of ``tests.celery_queue_app`` with five child processes on an empty server."""
+def queue_worker(
+    server: EmbeddedServer,
+    directory: Path,
+    module: ModuleType = celery_queue_app,
+    queue: str = celery_queue_app.QUEUE_NAME,
+) -> Iterator[Worker]:
+    """Run a worker of a module's app with five child processes on an empty server."""
     with redis.Redis.from_url(server.url()) as client:
         client.flushall()
     with running_worker(
         directory,
-        app="tests.celery_queue_app",
+        app=module.__name__,
         concurrency=5,
-        queue=celery_queue_app.QUEUE_NAME,
+        queue=queue,
         environment={"DJANGO_SETTINGS_MODULE": "tests.celery_queue_settings"},
     ) as worker:
         yield worker
     locks.reset()
-    for app in (celery_queue_app.app, celery_queue_app.beat_app):
-        _disconnect(app)
+    for app in (module.app, celery_queue_app.beat_app):
+        disconnect(app)
     celery_queue_app.pickled.backend.client.connection_pool.disconnect()
 
 
-def _disconnect(app: Celery) -> None:
+def disconnect(app: Celery) -> None:
     """Close what an app has open, so that the next module that uses it begins anew."""
     app.pool.force_close_all(close_pool=False)
     app.backend.client.connection_pool.disconnect()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 from celery.exceptions import Reject
@@ -12,7 +14,11 @@ from django_redis_lock.celery.message import Slip, headers_of
 from django_redis_lock.celery.options import SUPERSEDE, Options
 from django_redis_lock.celery.places import Places, TaskLock
 from django_redis_lock.exceptions import LockError
+from django_redis_lock.handler import locks
 from django_redis_lock.records import Holder
+
+GIVING_UP = 10.0
+"""Seconds for which a place stays that is being given up by a process that dies over it."""
 
 
 class Delivery:
@@ -22,22 +28,40 @@ class Delivery:
         self,
         options: Options,
         task: Any,
-        key: str,
         arguments: tuple[tuple[Any, ...], dict[str, Any]],
         request: Any,
     ) -> None:
         self.options = options
         self.task = task
-        self.key = key
+        self.key = ""
         self.request = request
         self.task_id: str | None = request.id if request else None
         self.slip = Slip.of(headers_of(request), self.task_id) if request else None
         self.retries = int((request.retries if request else 0) or 0)
-        self.places = Places(options, key, task, self.task_id)
         self.nested = False
         """Whether it is made inside of a run that holds its lock."""
+        self.may_have_succeeded = self.redelivered
+        """Whether another delivery may have carried the task out already."""
         self._arguments = arguments
         self._sent_back = False
+
+    def find_key(self, make_key: Callable[..., str]) -> str:
+        """Set the key of the call, and return it.
+
+        Raises what ``make_key`` raises; the message ends with that and gives up its place.
+        """
+        try:
+            self.key = make_key(self.task, *self._arguments)
+        except BaseException:
+            with contextlib.suppress(LockError):
+                self.give_up_place()
+            raise
+        return self.key
+
+    @cached_property
+    def places(self) -> Places:
+        """The locks with one of which the task may run."""
+        return Places(self.options, self.key, self.task, self.task_id)
 
     def lock(self, name: str, timeout: float | None = None, state: str = "") -> TaskLock:
         """Return a handle, by default with the lease of a run."""
@@ -58,7 +82,27 @@ class Delivery:
             return None
         return next((item for item in holders if item.task_id == self.task_id), None)
 
-    # The message.
+    # The message, and the lock that was taken when it was sent.
+
+    @property
+    def adoptable(self) -> bool:
+        """Whether the lock that was taken at sending is one with which the task may run.
+
+        Else it is a place to be given up: that of scope ``queue``, or one that the task's options
+        of then named and those of now do not.
+        """
+        slip = self.slip
+        return (
+            slip is not None
+            and bool(slip.ticket)
+            and slip.using == self.options.using
+            and slip.lock in self.places.names
+        )
+
+    @property
+    def follows(self) -> int:
+        """The fence of the run that sent this message in its own place, 0 for none."""
+        return self.slip.follows if self.slip else 0
 
     @property
     def redelivered(self) -> bool:
@@ -86,18 +130,27 @@ class Delivery:
             raise
         self._sent_back = True
 
-    def give_up_place(self) -> None:
-        """Give up the place in the queue of a message that won't run and won't come again."""
+    def give_up_place(self) -> bool:
+        """Free what was taken when the message was sent and is not to run with.
+
+        Returns whether the message still had it. Not for one that comes again. Raises
+        ``LockUnavailable``.
+        """
         slip = self.slip
-        if slip is None or not slip.ticket or self._sent_back:
-            return
-        with contextlib.suppress(LockError):
-            waiting = self.lock(slip.lock)
-            if waiting.take_over(slip.ticket):
-                waiting.release()
+        if slip is None or not slip.ticket or self._sent_back or slip.using not in locks.settings:
+            return False
+        waiting = Places(self.options, "", self.task, self.task_id).lock(
+            slip.lock, GIVING_UP, using=slip.using
+        )
+        given_up = waiting.take_over(slip.ticket)
+        if given_up:
+            waiting.release()
+        return given_up
 
     def superseded(self, now: int) -> Any:
         """Return the result of a task whose place in the queue was taken, ``None`` if it was not.
+
+        It has none where its slip names no place, or not that of its key.
 
         ``now`` is the server's clock in microseconds. The newer task may have run already, so a
         ticket that is good no more before its time is enough to tell, unless it was used by an
@@ -105,6 +158,8 @@ class Delivery:
         """
         slip = self.slip
         if self.options.on_queue_conflict != SUPERSEDE or slip is None:
+            return None
+        if slip.lock != self.places.waiting:
             return None
         newer = self.places.backend.holder(slip.lock)
         if newer is None or newer.task_id == self.task_id:

@@ -6,6 +6,7 @@ call. All raise ``LockUnavailable``.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import replace
 from time import monotonic
@@ -18,9 +19,10 @@ from django_redis_lock.celery import conflicts
 from django_redis_lock.celery.conflicts import Conflict
 from django_redis_lock.celery.delivery import Delivery
 from django_redis_lock.celery.family import is_dead
-from django_redis_lock.celery.message import Slip
-from django_redis_lock.celery.options import IGNORE, QUEUE, QUEUE_AND_RUN, RAISE, RETRY, SKIP
+from django_redis_lock.celery.options import IGNORE, QUEUE, RAISE, RETRY, SKIP
 from django_redis_lock.celery.places import QUEUED, TaskLock
+from django_redis_lock.celery.results import stored_state
+from django_redis_lock.exceptions import LockError
 from django_redis_lock.records import Holder
 
 PATIENCE = 10.0
@@ -29,7 +31,10 @@ it goes back to the queue and comes again after as many."""
 TICKET_TURN = 0.25
 """Seconds between looks at a lock whose ticket may become good."""
 RESULT_PATIENCE = 2.0
-"""Seconds that an earlier delivery has to store its result after it let go of its lock."""
+"""Seconds that an earlier delivery has to store its result after it was seen to let go of its
+lock."""
+RESULT_MOMENT = 0.25
+"""The same for one that may have let go of it, if there was one at all."""
 
 Entry = tuple[TaskLock | None, Any]
 
@@ -67,11 +72,13 @@ def _answer_duplicate(call: Delivery, holder: dict[str, Any]) -> Any:
 
 def _adopt(call: Delivery) -> TaskLock | None:
     """Take over the lock that was taken when the task was sent."""
-    slip = call.slip
-    if slip is None or not slip.ticket or call.options.scope != QUEUE_AND_RUN:
+    if call.slip is None or not call.adoptable:
         return None
-    lock = call.lock(slip.lock)
-    return lock if lock.take_over(slip.ticket) else None
+    lock = call.lock(call.slip.lock)
+    if not lock.take_over(call.slip.ticket):
+        return None
+    call.may_have_succeeded = False
+    return lock
 
 
 def _take(call: Delivery) -> TaskLock | None:
@@ -86,17 +93,23 @@ def _take(call: Delivery) -> TaskLock | None:
     return lock
 
 
-def _start(call: Delivery, lock: TaskLock) -> Entry:
-    """Give up the place in the queue, with the lock of the run in hand."""
-    slip = call.slip
-    if call.options.scope != QUEUE or slip is None or not slip.ticket:
-        return lock, None
-    waiting = call.lock(slip.lock)
-    if waiting.take_over(slip.ticket):
-        waiting.release()
-    elif (superseded := call.superseded(lock.fence)) is not None:
-        lock.release()
-        return None, superseded
+def _start(call: Delivery, lock: TaskLock, patience: float = RESULT_MOMENT) -> Entry:
+    """Give up the place in the queue, with the lock of the run in hand.
+
+    ``patience``: seconds to wait for the result of an earlier delivery.
+    """
+    try:
+        if not call.adoptable:
+            if call.give_up_place():
+                call.may_have_succeeded = False
+            elif (superseded := call.superseded(lock.fence)) is not None:
+                lock.release()
+                return None, superseded
+        _end_if_succeeded(call, patience)
+    except BaseException:
+        with contextlib.suppress(LockError):
+            lock.release()
+        raise
     return lock, None
 
 
@@ -107,7 +120,7 @@ def _after(call: Delivery, own: Holder) -> Entry:
     """Wait for another delivery of this task to end, and begin where it did not finish."""
     conflict = call.conflict(own)
     until = monotonic() + PATIENCE
-    turn = TICKET_TURN if call.slip and call.slip.ticket else PATIENCE
+    turn = TICKET_TURN if call.adoptable else PATIENCE
     told = False
     while True:
         lock = call.lock(own.name)
@@ -116,6 +129,8 @@ def _after(call: Delivery, own: Holder) -> Entry:
             break
         if (adopted := _adopt(call)) is not None:
             return _start(call, adopted)
+        if own.metadata.get("state") == QUEUED:
+            raise Ignore(f"{call.task_id} was sent again, and waits in the queue")
         if not told and not dead:
             words = "waits: lock %r is held by another delivery of it, %s"
             conflict.tell(conflicts.task_waiting, words)
@@ -129,12 +144,18 @@ def _after(call: Delivery, own: Holder) -> Entry:
         if monotonic() >= until:
             call.send_back(PATIENCE, call.slip_to_send())
             raise Ignore(f"another delivery of {call.task_id} runs; this one comes again")
-    if _retries_of(own) >= call.retries:
-        if not is_dead(own) and _has_succeeded(call):
-            lock.release()
-            raise _succeeded(call)
-        conflict.tell(conflicts.task_taken_over, "takes over lock %r from %s")
-    return _start(call, lock)
+    return _begin_after(call, lock, own, dead)
+
+
+def _begin_after(call: Delivery, lock: TaskLock, own: Holder, dead: bool) -> Entry:
+    """Begin with the lock that another delivery of this task had."""
+    if own.fence == call.follows or _retries_of(own) < call.retries:
+        return _start(call, lock)  # the run that sent this message has ended
+    call.may_have_succeeded = not dead
+    entry = _start(call, lock, RESULT_PATIENCE)
+    if entry[0] is not None:
+        call.conflict(own).tell(conflicts.task_taken_over, "takes over lock %r from %s")
+    return entry
 
 
 def _retries_of(holder: Holder) -> int:
@@ -142,23 +163,16 @@ def _retries_of(holder: Holder) -> int:
     return int(text) if text.isdigit() else 0
 
 
-def _has_succeeded(call: Delivery) -> bool:
-    """Whether another delivery has stored a success, as it does once it let go of the lock."""
-    if call.task.ignore_result or call.request.ignore_result:
-        return False
-    until = monotonic() + RESULT_PATIENCE
-    while True:
-        try:
-            state = call.task.AsyncResult(call.task_id).state
-        except Exception:  # no result backend, or not reached: then at least once it is
-            return False
-        if state == states.SUCCESS or monotonic() >= until:
-            return bool(state == states.SUCCESS)
+def _end_if_succeeded(call: Delivery, patience: float = 0.0) -> None:
+    """End the call if another delivery has stored a success, as it does after it let go."""
+    if not call.may_have_succeeded or call.task.ignore_result or call.request.ignore_result:
+        return
+    until = monotonic() + patience
+    while (state := stored_state(call.task, call.task_id)) != states.SUCCESS:
+        if state is None or monotonic() >= until:
+            return
         time.sleep(0.05)
-
-
-def _succeeded(call: Delivery) -> Ignore:
-    return Ignore(f"another delivery of {call.task_id} has succeeded")
+    raise Ignore(f"another delivery of {call.task_id} has succeeded")
 
 
 # Another instance.
@@ -166,6 +180,7 @@ def _succeeded(call: Delivery) -> Ignore:
 
 def _settle(call: Delivery, holder: Holder) -> Entry:
     """Do about another instance that runs what the options say."""
+    _end_if_succeeded(call)
     conflict, options = call.conflict(holder), call.options
     policy = options.on_run_conflict
     if callable(policy):
@@ -184,10 +199,7 @@ def _settle(call: Delivery, holder: Holder) -> Entry:
     lock = call.places.wait(options.timeout, options.blocking_timeout, **call.marks())
     if lock is None:
         raise call.conflict(next(iter(call.places.holders()), None)).error()
-    if call.redelivered and _has_succeeded(call):  # while both deliveries stood in the line
-        lock.release()
-        raise _succeeded(call)
-    return _start(call, lock)
+    return _start(call, lock, RESULT_PATIENCE)
 
 
 def _ignore(call: Delivery, conflict: Conflict) -> Any:
@@ -214,11 +226,11 @@ def _come_again(call: Delivery, conflict: Conflict, holder: Holder) -> Any:
     attempts = slip.attempts + 1
     if options.max_retries is not None and attempts > options.max_retries:
         raise conflict.error(f"lock {conflict.key!r} was held at each of {attempts} attempts.")
-    if options.scope == QUEUE and slip.ticket:
+    if options.scope == QUEUE and slip.lock == call.places.waiting:
         lease = options.queue_timeout + options.countdown
         waiting = call.lock(slip.lock, lease, QUEUED)
         if waiting.take_over(slip.ticket):
-            slip = Slip.naming(slip.task_id, waiting, lease)
+            slip = slip.naming(waiting, lease)
         elif (superseded := call.superseded(holder.fence or 0)) is not None:
             return superseded
     words = "comes again: lock %r is held by %s, next try in %g s"

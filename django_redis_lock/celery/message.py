@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
 from django.utils import timezone
@@ -32,7 +32,9 @@ class Slip:
     duplicate_of: dict[str, Any] | None = None
     """Who held the lock when the task was sent, where it was sent only to say so."""
     using: str = ""
-    """The alias of LOCKS that has the lock, for those who don't know the task."""
+    """The alias of LOCKS that has the lock."""
+    follows: int = 0
+    """The fence of the run that sent this message in its own place, by a retry or replacement."""
     options: dict[str, Any] | None = None
     """The options that were given for this call alone."""
 
@@ -40,15 +42,13 @@ class Slip:
         """Return what to merge into the message's headers."""
         return {HEADER: asdict(self)}
 
-    @classmethod
-    def naming(cls, task_id: str, lock: Lock, lease: float, attempts: int = 0) -> Self:
-        """Return a slip for a lock that was taken just now, with a lease in seconds."""
-        return cls(
-            task_id,
-            lock.name,
-            lock.token_id,
+    def naming(self, lock: Lock, lease: float) -> Self:
+        """Return the slip with the name of a lock taken just now, with a lease in seconds."""
+        return replace(
+            self,
+            lock=lock.name,
+            ticket=lock.token_id,
             good_until=lock.fence + round(lease * 1_000_000),
-            attempts=attempts,
             using=lock.backend.alias,
         )
 

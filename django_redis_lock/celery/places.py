@@ -34,26 +34,30 @@ class Places:
 
     def __init__(self, options: Options, key: str, task: Any, task_id: str | None) -> None:
         self.key = key
-        self._options = options
+        self.options = options
         self._task = task
         self._task_id = task_id
+        self.waiting = f"{key}:{QUEUED}"
+        """The name of the place in the queue, with scope ``queue``."""
         count = options.concurrency
         self.names = [key] if count == 1 else [f"{key}#{number + 1}" for number in range(count)]
 
     @property
     def backend(self) -> BaseLockBackend:
         """The backend that keeps them."""
-        return locks[self._options.using]
+        return locks[self.options.using]
 
-    def lock(self, name: str, timeout: float | Default | None, **metadata: str) -> TaskLock:
-        """Return a handle."""
+    def lock(
+        self, name: str, timeout: float | Default | None, using: str = "", **metadata: str
+    ) -> TaskLock:
+        """Return a handle; ``using`` is an alias other than that of the task."""
         lock = TaskLock(
-            lambda: locks[self._options.using],
+            lambda: locks[using or self.options.using],
             name,
             timeout,
             task_id=self._task_id,
             task_name=self._task.name,
-            metadata={**self._options.metadata, "worker": FAMILY, **metadata},
+            metadata={**self.options.metadata, "worker": FAMILY, **metadata},
         )
         lock.task, lock.task_id = self._task, self._task_id
         return lock

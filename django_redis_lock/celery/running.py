@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -13,7 +14,7 @@ from celery.exceptions import SoftTimeLimitExceeded
 from django_redis_lock.celery.conflicts import task_lock_lost
 from django_redis_lock.celery.delivery import Delivery
 from django_redis_lock.celery.entering import Entry, enter
-from django_redis_lock.celery.options import QUEUE_AND_RUN, Options
+from django_redis_lock.celery.options import Options
 from django_redis_lock.celery.places import QUEUED, RESTING, TaskLock
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.signals import lock_lost
@@ -43,27 +44,33 @@ class Run:
     def __init__(
         self,
         options: Options,
+        make_key: Callable[..., str],
         task: Any,
-        key: str,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> None:
         self.options = options
         self.task = task
-        self.key = key
         self.lock: TaskLock | None = None
-        self.follow_up: float | None = None
-        """Seconds for which the next message of this very task keeps the lock, once it is sent."""
-        self._call = Delivery(options, task, key, (args, kwargs), _request_of(task))
+        self.fence = 0
+        self.followed = False
+        """Whether it has sent a message in its own place: a retry, or what replaces it."""
+        self.kept_for: float | None = None
+        """Seconds for which that message keeps the lock, where it takes it over."""
+        self._call = Delivery(options, task, (args, kwargs), _request_of(task))
+        self.key = self._call.find_key(make_key)
         self._call.nested = any(
-            run.lock is not None and (run.key, run.options.using) == (key, options.using)
-            for run in runs()
+            run.lock is not None and run.has_key(self.key, options) for run in runs()
         )
 
     @property
     def task_id(self) -> str | None:
         """The id of the task, ``None`` where it is called directly."""
         return self._call.task_id
+
+    def has_key(self, key: str, options: Options) -> bool:
+        """Whether it is of the same key, on the same server, as a task with these options."""
+        return (self.key, self.options.using) == (key, options.using)
 
     def carry_out(self, body: Callable[[], Any]) -> Any:
         """Run the body with the lock held, or return what the conflict comes to."""
@@ -72,9 +79,11 @@ class Run:
         before = _runs.set((*_runs.get(), self))
         try:
             lock, result = self._enter()
+            if result is _UNGUARDED:
+                return self._carry_out_unguarded(body)
             if lock is None:
-                return body() if result is _UNGUARDED else result
-            self.lock = lock
+                return result
+            self.lock, self.fence = lock, lock.fence
             began = monotonic()
             try:
                 return body()
@@ -82,6 +91,12 @@ class Run:
                 self._leave(lock, monotonic() - began)
         finally:
             _runs.reset(before)
+
+    def _carry_out_unguarded(self, body: Callable[[], Any]) -> Any:
+        try:
+            return body()
+        finally:
+            self._give_up_place()  # if the server can be asked again by now
 
     def _enter(self) -> Entry:
         try:
@@ -92,11 +107,15 @@ class Run:
             logger.warning("Task %s[%s] runs unguarded: %s", self.task.name, self.task_id, error)
             return None, _UNGUARDED
         except BaseException:
-            self._call.give_up_place()
+            self._give_up_place()
             raise
         if lock is None:
-            self._call.give_up_place()
+            self._give_up_place()
         return lock, result
+
+    def _give_up_place(self) -> None:
+        with contextlib.suppress(LockError):
+            self._call.give_up_place()
 
     def _leave(self, lock: TaskLock, seconds: float) -> None:
         """Release the lock, or leave it to the next message of this task or to its rest.
@@ -106,9 +125,9 @@ class Run:
         """
         rest = self.options.at_least_for - seconds
         try:
-            if self.follow_up is not None and self.options.scope == QUEUE_AND_RUN:
-                lock.detach(self.follow_up, {"state": QUEUED})
-            elif rest >= 0.001 and self.follow_up is None:
+            if self.kept_for is not None:
+                lock.detach(self.kept_for, {"state": QUEUED})
+            elif rest >= 0.001 and not self.followed:
                 lock.detach(rest, {"state": RESTING})
             else:
                 lock.release()

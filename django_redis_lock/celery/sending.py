@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
-from celery import current_task, uuid
+from celery import current_task, states, uuid
 
 from django_redis_lock.celery.conflicts import Conflict, describe
 from django_redis_lock.celery.message import (
@@ -26,6 +26,7 @@ from django_redis_lock.celery.options import (
     Options,
 )
 from django_redis_lock.celery.places import QUEUED, Places, TaskLock
+from django_redis_lock.celery.results import stored_state
 from django_redis_lock.celery.running import Run, runs
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.records import Holder
@@ -69,49 +70,81 @@ def send(options: Options, make_key: Callable[..., str], call: Call) -> Any:
             f"wait for it for ever; use 'skip'."
         )
     run = _run_to_follow(call)
-    if run is not None:
-        return _send_follow_up(run, call)
-    if (
-        options.scope == RUN
-        or task.app.conf.task_always_eager
-        or message.get("retries")  # it was let through once
-        or Slip.of(message.get("headers"), call.task_id) is not None
-    ):
+    if task.app.conf.task_always_eager or (run is None and _passes(options, call)):
         return call.publish(**message)
     if task.typing and hasattr(task, "__header__"):  # which a task that is a class has not
         task.__header__(*call.args, **call.kwargs)
+    result = _send_guarded(options, make_key, call, run)
+    if run is not None:
+        run.followed = True
+    return result
+
+
+def _passes(options: Options, call: Call) -> bool:
+    """Whether a message needs no place: its scope has none, or it was let through once."""
+    return (
+        options.scope == RUN
+        or bool(call.message.get("retries"))
+        or Slip.of(call.message.get("headers"), call.task_id) is not None
+    )
+
+
+def _run_to_follow(call: Call) -> Run | None:
+    """Return the run in hand that sends this message in its own place: to retry, or be replaced."""
+    if call.task_id is None:
+        return None
+    return next((run for run in runs() if run.lock and run.task_id == call.task_id), None)
+
+
+def _send_guarded(
+    options: Options, make_key: Callable[..., str], call: Call, run: Run | None
+) -> Any:
     task_id = call.task_id or uuid()
+    sending, lock, holder = None, None, None
     try:
-        sending = _Sending(options, make_key(task, call.args, call.kwargs), call, task_id)
-        lock, holder = sending.take()
+        key = make_key(call.task, call.args, call.kwargs)
+        follows = run is not None and run.has_key(key, options)
+        if not follows and options.scope != RUN:
+            sending = _Sending(options, key, call, task_id)
+            lock, holder = sending.take()
     except Exception as error:
         unguarded = isinstance(error, LockUnavailable) and options.on_unavailable == "run"
         # A worker that goes on with a chain must not fail for it the task that succeeded; the run
         # of the next one meets the error again.
         if not unguarded and not (call.awaited and current_task):
             raise
-        logger.warning("Task %s[%s] is sent unguarded: %s", task.name, task_id, error)
-        return call.publish(**{**message, "task_id": task_id})
-    return sending.publish(lock) if lock is not None else sending.settle(holder)
+        logger.warning("Task %s[%s] is sent unguarded: %s", call.task.name, task_id, error)
+        return _publish(call, Slip(task_id))
+    if sending is not None:
+        return sending.publish(lock) if lock is not None else sending.settle(holder)
+    if run is not None and follows:
+        return _send_follow_up(run, Places(options, key, call.task, task_id), call)
+    return _publish(call, Slip(task_id))
 
 
-def _run_to_follow(call: Call) -> Run | None:
-    """Return the run in hand whose own next message this is: its retry or its replacement."""
-    for run in runs():
-        if call.task_id is not None and run.task_id == call.task_id:
-            return run if run.task.name == call.task.name else None
-    return None
+def _send_follow_up(run: Run, places: Places, call: Call) -> Any:
+    """Send the next message of a run's own key, which takes its lock along with the scope for it.
 
-
-def _send_follow_up(run: Run, call: Call) -> Any:
-    message = call.message
-    if run.task_id and run.lock is not None and run.options.scope != RUN:
-        kept = run.options.scope == QUEUE_AND_RUN
-        slip = Slip(run.task_id, run.lock.name, run.lock.ticket) if kept else Slip(run.task_id)
-        message = _with_header(message, slip)
-    result = call.publish(**message)
-    run.follow_up = _lease(run.options, call)
+    It needs no place otherwise, for the task was let through once.
+    """
+    assert run.task_id is not None
+    slip, lock = Slip(run.task_id, follows=run.fence), run.lock
+    if (
+        places.options.scope != QUEUE_AND_RUN
+        or lock is None
+        or lock.name not in places.names
+        or not lock.remaining
+    ):
+        return _publish(call, slip)
+    taken_along = replace(slip, lock=lock.name, ticket=lock.ticket, using=places.options.using)
+    result = _publish(call, taken_along)
+    run.kept_for = _lease(places.options, call)
     return result
+
+
+def _publish(call: Call, slip: Slip) -> Any:
+    headers = {**(call.message.get("headers") or {}), **slip.header()}
+    return call.publish(**{**call.message, "task_id": slip.task_id, "headers": headers})
 
 
 class _Sending:
@@ -121,10 +154,9 @@ class _Sending:
         self._options = options
         self._call = call
         self._task_id = task_id
-        self._message = {**call.message, "task_id": task_id}
         self._places = Places(options, key, call.task, task_id)
         if options.scope == QUEUE:
-            self._places.names = [f"{key}:{QUEUED}"]
+            self._places.names = [self._places.waiting]
 
     def settle(self, holder: Holder | None) -> Any:
         """Do about the conflict what is to be done."""
@@ -136,8 +168,7 @@ class _Sending:
             return policy(conflict)
         if call.awaited or holder is None or holder.task_id is None:
             # It is sent to give an answer to those who wait for one, and not to run.
-            slip = Slip(self._task_id, duplicate_of=describe(holder) or {})
-            return call.publish(**_with_header(self._message, slip))
+            return _publish(call, Slip(self._task_id, duplicate_of=describe(holder) or {}))
         if policy == RAISE:
             raise conflict.error()
         conflict.skip()
@@ -150,28 +181,35 @@ class _Sending:
             lock = self._places.take(lease, state=QUEUED)
             if lock is not None:
                 return lock, None
-            holder = next(iter(self._places.holders()), None)
-            if holder is None:
+            holders = self._places.holders()
+            if not holders:
                 continue  # it came free just now
-            if self._options.on_queue_conflict != SUPERSEDE:
-                return None, holder
+            holder = next(filter(self._may_be_replaced, holders), None)
+            if holder is None:
+                return None, holders[0]
             newest = self._places.lock(holder.name, lease, state=QUEUED)
             if newest.take_over(holder.token_id):
                 return newest, None
 
+    def _may_be_replaced(self, holder: Holder) -> bool:
+        """Whether a place is that of an older message, or of one that won't come any more."""
+        if self._options.on_queue_conflict == SUPERSEDE:
+            return True
+        if holder.metadata.get("state") != QUEUED:
+            return False
+        app = self._call.task.app
+        task = app.tasks.get(holder.task_name, self._call.task)
+        return stored_state(task, holder.task_id) in states.READY_STATES
+
     def publish(self, lock: TaskLock) -> Any:
         """Send the message, with what its run takes the lock over by."""
-        slip = Slip.naming(self._task_id, lock, _lease(self._options, self._call))
+        slip = Slip(self._task_id).naming(lock, _lease(self._options, self._call))
         try:
-            return self._call.publish(**_with_header(self._message, slip))
+            return _publish(self._call, slip)
         except BaseException:
             with contextlib.suppress(LockError):
                 lock.release()
             raise
-
-
-def _with_header(message: Mapping[str, Any], slip: Slip) -> dict[str, Any]:
-    return {**message, "headers": {**(message.get("headers") or {}), **slip.header()}}
 
 
 def _lease(options: Options, call: Call) -> float:
