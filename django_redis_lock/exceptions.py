@@ -61,6 +61,8 @@ class LockUnavailable(LockError):
 
     refused = False
     """Whether the server was reached and refused; else it is not known whether it was."""
+    silent = False
+    """Whether it let the call time out."""
 
 
 def _rebuild(kind: type[LockError], message: str, name: str) -> LockError:

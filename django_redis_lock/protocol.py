@@ -58,7 +58,8 @@ def ask(call: Call | Listen) -> Generator[Step, Any, Any]:
             return (yield call)
         except LockUnavailable as error:
             pause = next(pauses, None)
-            if pause is None or error.refused or monotonic() - began > RETRY_FOR:
+            error.silent = monotonic() - began > RETRY_FOR
+            if pause is None or error.refused or error.silent:
                 raise
         yield Pause(pause)
 
@@ -100,11 +101,19 @@ def _obtain(hub: Hub, request: Request, attempt: Callable[[], Acquiring]) -> Acq
     except BaseException as error:
         if isinstance(error, LockError) and not error.name:
             error.name = request.name
-        if request.adrift:
+        if request.adrift and not _from_silence(error):
             with contextlib.suppress(LockError):
                 yield from ask(withdrawal(hub, request))
                 request.sent = False
         raise
+
+
+def _from_silence(error: BaseException) -> bool:
+    """Whether the server let a call time out, as it would the next.
+
+    Nobody is to wait for that twice: the request is withdrawn in the background.
+    """
+    return isinstance(error, LockUnavailable) and error.silent
 
 
 def _try(hub: Hub, request: Request) -> Acquiring:
@@ -324,10 +333,11 @@ def acquire_many(requests: Sequence[Request]) -> Generator[Step, Any, list[Lease
     except BaseException as error:
         if isinstance(error, LockError) and not error.name:
             error.name = requests[0].name
-        with contextlib.suppress(LockError):
-            yield from ask(ReleaseMany([(item.name, item.token) for item in requests]))
-            for request in requests:
-                request.sent = False
+        if not _from_silence(error):
+            with contextlib.suppress(LockError):
+                yield from ask(ReleaseMany([(item.name, item.token) for item in requests]))
+                for request in requests:
+                    request.sent = False
         raise
 
 

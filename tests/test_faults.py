@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 import redis
 
-from django_redis_lock import lock, locks, scripts
+from django_redis_lock import lock, lock_many, locks, scripts
 from django_redis_lock.exceptions import LockError, LockLost, LockNotOwned, LockUnavailable
 from django_redis_lock.renewal import renewer
 from example_project.embedded import EmbeddedServer
 from tests.proxy import Proxy
-from tests.tools import Background, eventually, waiters
+from tests.tools import Background, eventually, owes, waiters
 
 
 @pytest.fixture
@@ -294,6 +294,28 @@ def test_acquisition_that_fails_strands_nothing(name: str, proxy: Proxy) -> None
         lock(name, timeout=60).acquire()
     assert caught.value.name == name
     assert not lock(name, using="direct").locked()
+
+
+@pytest.mark.parametrize("several", [False, True], ids=["lock", "lock_many"])
+def test_acquisition_waits_for_a_silent_server_once(
+    own_server: EmbeddedServer, name: str, settings: Any, several: bool
+) -> None:
+    """The caller is told after one timeout; what it asked for is withdrawn in the background."""
+    with Proxy(own_server.port) as proxy:
+        url = f"redis://127.0.0.1:{proxy.port}/0?socket_timeout=2.2"  # beyond what is tried again
+        direct = {"LOCATION": own_server.url()}
+        settings.LOCKS = {"default": {"LOCATION": url}, "direct": direct}
+        with lock("warm-up", timeout=10):
+            pass
+        wanted = lock_many([name], timeout=60) if several else lock(name, timeout=60)
+        proxy.hold_back()
+        began = time.monotonic()
+        with pytest.raises(LockUnavailable):
+            wanted.acquire(blocking=False)
+        assert time.monotonic() - began < 2 * 2.2
+        proxy.let_go()
+        eventually(lambda: not owes())
+        assert not lock(name, using="direct").locked()
 
 
 @pytest.mark.usefixtures("server")
