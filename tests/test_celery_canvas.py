@@ -242,7 +242,7 @@ def check_failed_chord(result: AsyncResult, words: str) -> None:
 def check_last(case: Case, result: AsyncResult, *, grouped: bool = False) -> None:
     """Assert how a task ends that nothing follows on; Celery may send it within a group."""
     if case.policy == "ignore":
-        ends = {"IGNORED", "FAILURE"} if grouped else {"IGNORED"}
+        ends = {"REVOKED", "FAILURE"} if grouped else {"REVOKED"}
         eventually(lambda: result.state in ends, "the state")
     elif case.fails:
         with pytest.raises(TaskAlreadyRunning):

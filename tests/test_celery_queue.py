@@ -19,6 +19,7 @@ import pytest
 import redis
 from celery import Celery, chord
 from celery.beat import ScheduleEntry, Scheduler
+from celery.exceptions import TaskRevokedError
 from celery.result import AsyncResult
 from django.db import transaction
 from kombu import Connection, Producer
@@ -694,12 +695,14 @@ def test_retry_gives_up(client: redis.Redis, what: str) -> None:
     running.get(timeout=WAIT)
 
 
-def test_ignore_is_a_state(client: redis.Redis, what: str) -> None:
-    """An ignored duplicate did not run, and its state says so."""
+def test_ignored_is_revoked(client: redis.Redis, what: str) -> None:
+    """An ignored duplicate did not run, and whoever waits for its result is told at once."""
     running = tasks.ignoring.delay(what)
     started(client, what)
     duplicate = tasks.ignoring.delay(what)
-    eventually(lambda: duplicate.state == "IGNORED", "the state")
+    with pytest.raises(TaskRevokedError, match="ignored"):
+        duplicate.get(timeout=WAIT)
+    assert duplicate.state == "REVOKED"
     go(client, what)
     assert running.get(timeout=WAIT) == "go"
     assert ran(client, what) == ["ran"]

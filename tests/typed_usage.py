@@ -1,6 +1,6 @@
 """How a project uses the public API, for the type checkers alone."""
 
-# pyright: standard
+# pyright: standard, reportUnnecessaryTypeIgnoreComment=true
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from django.views import View
 
 from django_redis_lock import AuditEntry, Holder, Lock, LockGroup, Waiter, lock, lock_many, locks
 from django_redis_lock.backends.base import BaseLockBackend
-from django_redis_lock.celery import single_instance_task
+from django_redis_lock.celery import TaskAlreadyRunning, TaskSkipped, single_instance_task
 from django_redis_lock.fencing import Fenced, FencedManager, FencedQuerySet
 from django_redis_lock.views import LockedRequest, locked
 
@@ -65,6 +65,28 @@ def keyed(number: int) -> str:
     return str(number)
 
 
+@single_instance_task(scope="queue", on_conflict={"queue": "supersede", "run": "wait"})
+def superseding(number: int) -> str:
+    """Keep its signature."""
+    return str(number)
+
+
+def misspelt() -> None:
+    """Be told of what makes no sense: each line is an error, and none is one of itself."""
+    single_instance_task(scope="que")  # type: ignore[call-overload] # pyright: ignore[reportArgumentType]
+    single_instance_task(on_conflict="rais")  # type: ignore[call-overload] # pyright: ignore[reportArgumentType]
+    single_instance_task(on_conflict={"run": "supersede"})  # type: ignore[call-overload] # pyright: ignore[reportArgumentType]
+    single_instance_task(on_unavailable="go")  # type: ignore[call-overload] # pyright: ignore[reportArgumentType]
+
+
+def results(skipped: TaskSkipped, refused: TaskAlreadyRunning) -> None:
+    """Read what a duplicate comes to."""
+    assert_type(skipped["reason"], str)
+    if skipped["holder"] is not None:
+        assert_type(skipped["holder"]["ttl"], float | None)
+    assert_type(refused.ttl, float | None)
+
+
 def operators() -> None:
     """List and break."""
     backend = locks["default"]
@@ -77,6 +99,7 @@ def operators() -> None:
     assert_type(decorated(1), str)
     assert_type(plain(1), str)
     assert_type(keyed(1), str)
+    assert_type(superseding(1), str)
 
 
 @locked("product:{product_id}", timeout=10, blocking_timeout=2)

@@ -6,16 +6,22 @@ ready.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from celery._state import _get_active_apps
 from celery.signals import worker_ready
 from django.core import checks
+from django.core.exceptions import ImproperlyConfigured
 
+from django_redis_lock.celery.defaults import SETTING, app_defaults
 from django_redis_lock.celery.guard import GUARD
+from django_redis_lock.celery.marks import is_unguarded
 from django_redis_lock.celery.options import Options
+from django_redis_lock.celery.private import active_apps
+from django_redis_lock.exceptions import InvalidLockBackend
+from django_redis_lock.handler import locks
 
 logger = logging.getLogger("django_redis_lock.celery")
 
@@ -24,18 +30,53 @@ VISIBILITY_TIMEOUTS = {"redis": 3600.0, "rediss": 3600.0, "sentinel": 3600.0, "s
 
 
 @checks.register
-def check_tasks(app_configs: Sequence[Any] | None = None, **kwargs: Any) -> list[checks.Warning]:
-    """Return what is risky about the guarded tasks of all Celery apps."""
-    apps = sorted(_get_active_apps(), key=lambda app: str(app.main))
-    found = {str(warning): warning for app in apps for warning in _check_app(app)}
+def check_tasks(
+    app_configs: Sequence[Any] | None = None, **kwargs: Any
+) -> list[checks.CheckMessage]:
+    """Return what is wrong about the defaults, and risky about the guarded tasks of all apps."""
+    wrong = list(_check_defaults())
+    if wrong:  # which every task would say once more
+        return wrong
+    apps = sorted(active_apps(), key=lambda app: str(app.main))
+    found = {str(message): message for app in apps for message in _check_app(app)}
     return list(found.values())
 
 
-def _check_app(app: Any) -> Iterator[checks.Warning]:
-    for _, task in sorted(app.tasks.items()):
+def _check_defaults() -> Iterator[checks.CheckMessage]:
+    try:
+        using = app_defaults().get("using")
+    except ImproperlyConfigured as error:
+        yield checks.Error(str(error), id="django_redis_lock.E008")
+        return
+    with contextlib.suppress(InvalidLockBackend):  # which the checks of LOCKS tell
+        if using is not None and using not in list(locks):
+            yield checks.Error(
+                f"{SETTING}: using={using!r} is no alias of LOCKS.", id="django_redis_lock.E008"
+            )
+
+
+def _check_app(app: Any) -> Iterator[checks.CheckMessage]:
+    for name, task in sorted(app.tasks.items()):
         guard = getattr(task, GUARD, None)
         if guard is not None:
-            yield from _check_task(app, task, guard.options)
+            try:
+                options = guard.options
+            except (TypeError, ValueError) as error:
+                yield checks.Error(
+                    f"Task {name} and {SETTING} don't go together: {error}",
+                    hint="Say at the task what differs.",
+                    id="django_redis_lock.E008",
+                )
+            else:
+                yield from _check_task(app, task, options)
+        elif is_unguarded(task):
+            yield checks.Warning(
+                f"Task {name} is decorated with single_instance_task, but its base class had an "
+                f"app before, so Celery does not ask for its guard: the first run in each process "
+                f"puts it in place, and what is sent before is not guarded at sending.",
+                hint="Put @single_instance_task above Celery's decorator.",
+                id="django_redis_lock.W005",
+            )
 
 
 def _check_task(app: Any, task: Any, options: Options) -> Iterator[checks.Warning]:
@@ -83,8 +124,8 @@ def _visibility_timeout(app: Any) -> float | None:
 
 
 def _on_ready(sender: Any = None, **kwargs: Any) -> None:
-    for warning in _check_app(sender.app):
-        logger.warning("%s %s (%s)", warning.msg, warning.hint, warning.id)
+    for message in _check_app(sender.app):
+        logger.warning("%s %s (%s)", message.msg, message.hint, message.id)
 
 
 worker_ready.connect(_on_ready, weak=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypedDict
 
 from django.dispatch import Signal
 
@@ -31,12 +31,33 @@ task_lock_lost = Signal()
 """A task runs whose lock was lost; ``holder`` is ``None``."""
 
 
-class TaskSkipped(dict[str, Any]):
+class Described(TypedDict):
+    """A holder as plain values, for results and messages."""
+
+    task_id: str | None
+    task_name: str | None
+    host: str | None
+    pid: int | None
+    since: str | None
+    """When it took the lock, ISO 8601."""
+    ttl: float | None
+    """Seconds left of its lease, ``None`` where it has no end or is not known."""
+
+
+class TaskSkipped(TypedDict):
     """The result of a task that did not run because another instance was running.
 
-    A dict, so that every result serializer takes it: ``skipped`` (True), ``reason``, ``task``,
-    ``key``, and ``holder``: who was running, or None when that ended just then.
+    A plain dict, so that every result serializer takes it.
     """
+
+    skipped: Literal[True]
+    reason: str
+    task: str
+    """The name of the task."""
+    key: str
+    """The name of the lock."""
+    holder: Described | None
+    """Who was running, ``None`` when that ended just then."""
 
 
 class TaskAlreadyRunning(LockNotAcquired):
@@ -46,10 +67,15 @@ class TaskAlreadyRunning(LockNotAcquired):
     Survives every result serializer.
     """
 
-    def __init__(self, message: str, name: str = "", holder: dict[str, Any] | None = None) -> None:
+    def __init__(self, message: str, name: str = "", holder: Described | None = None) -> None:
         super().__init__(message, name=name)
         self.holder = holder
         self.args = (message, name, holder)
+
+    @property
+    def ttl(self) -> float | None:
+        """Seconds that were left of the holder's lease, ``None`` where that is not known."""
+        return self.holder.get("ttl") if self.holder else None
 
     def __str__(self) -> str:
         return str(self.args[0])
@@ -76,13 +102,15 @@ class Conflict:
     """The duplicate's positional arguments."""
     kwargs: dict[str, Any]
     """The duplicate's keyword arguments."""
-    when_sent: dict[str, Any] | None = None
+    when_sent: Described | None = None
     """Who had the lock when the duplicate was sent, where that is what counts."""
 
     @property
-    def described(self) -> dict[str, Any] | None:
+    def described(self) -> Described | None:
         """Who has the lock, as plain values for results and messages."""
-        return self.when_sent or describe(self.holder)
+        if self.when_sent:  # since when the lease has gone on
+            return {**self.when_sent, "ttl": None}
+        return describe(self.holder)
 
     @property
     def who(self) -> str:
@@ -125,7 +153,7 @@ class Conflict:
         signal.send_robust(sender=self.task, task_id=self.task_id, key=self.key, holder=self.holder)
 
 
-def describe(holder: Holder | None) -> dict[str, Any] | None:
+def describe(holder: Holder | None) -> Described | None:
     """Return a holder as plain values, for results and messages."""
     if holder is None:
         return None
@@ -134,5 +162,6 @@ def describe(holder: Holder | None) -> dict[str, Any] | None:
         "task_name": holder.task_name,
         "host": holder.host,
         "pid": holder.pid,
-        "since": holder.acquired_at and holder.acquired_at.isoformat(),
+        "since": holder.acquired_at.isoformat() if holder.acquired_at else None,
+        "ttl": holder.ttl,
     }

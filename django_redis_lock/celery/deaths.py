@@ -17,13 +17,13 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from billiard.pool import EX_RECYCLE
 from celery.signals import task_revoked, worker_ready, worker_shutdown
 
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.celery.family import is_dead
 from django_redis_lock.celery.guard import GUARD
 from django_redis_lock.celery.message import Slip, headers_of
+from django_redis_lock.celery.private import EX_RECYCLE
 from django_redis_lock.exceptions import LockError
 from django_redis_lock.handler import locks
 

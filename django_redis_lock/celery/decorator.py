@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, cast, overload
+from typing import Any, TypeVar, cast, get_overloads, overload
 
 from celery import Task
-from celery._state import _get_active_apps, connect_on_app_finalize
-from celery.local import PromiseProxy, Proxy
 
 from django_redis_lock.celery.guard import Guard
 from django_redis_lock.celery.keys import Key, UniqueOn
-from django_redis_lock.celery.options import SKIP, OnConflict, make_options
+from django_redis_lock.celery.marks import mark, mark_shared
+from django_redis_lock.celery.options import RUN, SKIP, OnConflict, OnUnavailable, Scope
+from django_redis_lock.celery.private import PromiseProxy, Proxy
 from django_redis_lock.celery.running import current_lock
 from django_redis_lock.exceptions import LockNotOwned
 from django_redis_lock.holding import DEFAULT, Default
@@ -30,7 +31,7 @@ class SingleInstanceTask:
         self,
         timeout: float | Default | None = DEFAULT,
         *,
-        scope: str = "run",
+        scope: Scope = RUN,
         key: Key = None,
         unique_on: UniqueOn = None,
         on_conflict: OnConflict = SKIP,
@@ -39,29 +40,12 @@ class SingleInstanceTask:
         max_retries: int | None = None,
         at_least_for: float = 0.0,
         queue_timeout: float = 3600.0,
-        on_unavailable: str = "raise",
+        on_unavailable: OnUnavailable = "raise",
         using: str = "default",
         metadata: Mapping[str, str] | None = None,
         concurrency: int = 1,
     ) -> Callable[[Decorated], Decorated]: ...
-    def __call__(
-        self,
-        timeout: Any = DEFAULT,
-        *,
-        scope: str = "run",
-        key: Key = None,
-        unique_on: UniqueOn = None,
-        on_conflict: OnConflict = SKIP,
-        blocking_timeout: float | None = None,
-        countdown: float = 1.0,
-        max_retries: int | None = None,
-        at_least_for: float = 0.0,
-        queue_timeout: float = 3600.0,
-        on_unavailable: str = "raise",
-        using: str = "default",
-        metadata: Mapping[str, str] | None = None,
-        concurrency: int = 1,
-    ) -> Any:
+    def __call__(self, timeout: Any = DEFAULT, **given: Any) -> Any:
         """Let no more than one instance of a task run at a time.
 
         Goes above or below ``@shared_task`` or ``@app.task``, with or without parentheses. A call
@@ -91,23 +75,12 @@ class SingleInstanceTask:
         Raises ``TypeError`` or ``ValueError`` where the task is defined for options that make no
         sense, and ``LockUnavailable`` from the task when the server can't be asked.
         """
-        target = timeout if callable(timeout) else None
-        options = make_options(
-            timeout=DEFAULT if target else timeout,
-            scope=scope,
-            on_conflict=on_conflict,
-            blocking_timeout=blocking_timeout,
-            countdown=countdown,
-            max_retries=max_retries,
-            at_least_for=at_least_for,
-            queue_timeout=queue_timeout,
-            on_unavailable=on_unavailable,
-            using=using,
-            metadata=metadata,
-            concurrency=concurrency,
-        )
-        guard = Guard(options, key, unique_on)
-        return _apply(guard, target) if target else lambda target: _apply(guard, target)
+        if callable(timeout) or _is_django_task(timeout):
+            return _apply(Guard(given), timeout)
+        if not isinstance(timeout, Default):
+            given = {"timeout": timeout, **given}
+        guard = Guard(given)
+        return lambda target: _apply(guard, target)
 
     def current(self) -> Lock:
         """Return the lock that the running task holds, with its ``fence`` and ``ensure_held()``.
@@ -120,21 +93,33 @@ class SingleInstanceTask:
             raise LockNotOwned("No single_instance_task runs here with its lock held.")
         return lock
 
+    @property
+    def __signature__(self) -> inspect.Signature:
+        """What it takes, with the defaults; which of them a task was told can't be seen there."""
+        signature = inspect.signature(get_overloads(SingleInstanceTask.__call__)[-1])
+        return signature.replace(parameters=list(signature.parameters.values())[1:])
+
 
 single_instance_task = SingleInstanceTask()
 
 
 def _apply(guard: Guard, target: Any) -> Any:
+    if _is_django_task(target):
+        raise TypeError(
+            f"{target!r} is a task of django.tasks, which no Celery worker runs, so "
+            f"single_instance_task can't guard it. Take the lock inside of it: put "
+            f"@django_redis_lock.lock(…) below @task; or make it a Celery task with @shared_task."
+        )
     if type(target) is PromiseProxy:  # of @app.task; runs at once if evaluated
         target.__then__(lambda: guard.install(type(target._get_current_object())))
     elif type(target) is Proxy:
-        _guard_shared_task(guard, target)
+        mark_shared(guard, target)
     elif isinstance(target, Task):
         guard.install(type(target))
     elif isinstance(target, type) and issubclass(target, Task):
         guard.install(cast("type[Task]", target))
     elif callable(target) and not isinstance(target, type):
-        return guard.mark(target)
+        return mark(guard, target)
     else:
         raise TypeError(
             f"single_instance_task decorates a function or a Celery task, not {target!r}."
@@ -142,25 +127,9 @@ def _apply(guard: Guard, target: Any) -> Any:
     return target
 
 
-def _guard_shared_task(guard: Guard, proxy: Any) -> None:
-    """Guard a shared task in every app: each app has, or will have, a task object of its own."""
-    function = _function_of(proxy)
-
-    def guard_in(app: Any) -> None:
-        for task in list(app.tasks.values()):
-            if _function_of(task) is function:
-                guard.install(type(task))
-
-    def guard_once_final(app: Any) -> None:
-        app.on_after_finalize.connect(lambda **kwargs: guard_in(app), weak=False)
-
-    for app in list(_get_active_apps()):
-        if app.finalized:
-            guard_in(app)
-    connect_on_app_finalize(guard_once_final)
-
-
-def _function_of(task: Any) -> Any:
-    """Return the function that a task was made of; its name may differ from app to app."""
-    wrapped = getattr(task, "__wrapped__", None)
-    return getattr(wrapped, "__func__", wrapped)
+def _is_django_task(target: Any) -> bool:
+    """Whether something is what ``@django.tasks.task``, or its backport, makes of a function."""
+    return any(
+        kind.__name__ == "Task" and kind.__module__.startswith(("django.tasks", "django_tasks"))
+        for kind in type(target).__mro__
+    )

@@ -59,7 +59,7 @@ def enter(call: Delivery) -> Entry:
     return _start(call, lock)
 
 
-def _answer_duplicate(call: Delivery, holder: dict[str, Any]) -> Any:
+def _answer_duplicate(call: Delivery, holder: Any) -> Any:
     """Return the result of a task that was sent only so that its id gets one."""
     conflict = replace(call.conflict(None), when_sent=holder)
     policy = call.options.on_queue_conflict
@@ -213,7 +213,8 @@ def _ignore(call: Delivery, conflict: Conflict) -> Any:
         )
     conflict.skip("ignored")
     if not request.is_eager and not call.task.ignore_result:
-        call.task.update_state(state=states.IGNORED)
+        # In place of Celery's own state for it, IGNORED, for which get() would wait for ever.
+        call.task.backend.mark_as_revoked(call.task_id, "ignored", request)
     raise Ignore(f"lock {conflict.key!r} is held by {conflict.holder}")
 
 

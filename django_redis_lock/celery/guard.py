@@ -2,56 +2,90 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-from collections.abc import Callable
-from functools import wraps
+from collections.abc import Callable, Mapping
+from functools import partial, wraps
 from typing import Any
 
 from celery import Task
+from django.core.exceptions import ImproperlyConfigured
 
 from django_redis_lock.calls import finished, is_async, is_generator
-from django_redis_lock.celery.keys import Key, KeyMaker, UniqueOn, check_key
-from django_redis_lock.celery.options import Options
+from django_redis_lock.celery.conflicts import TaskAlreadyRunning
+from django_redis_lock.celery.defaults import app_defaults
+from django_redis_lock.celery.keys import KeyMaker, check_key
+from django_redis_lock.celery.options import Options, make_options, merge
+from django_redis_lock.celery.overrides import (
+    Overrides,
+    overrides_of,
+    take_overrides,
+    with_overrides,
+)
 from django_redis_lock.celery.running import Run, current_lock
 from django_redis_lock.celery.sending import Call, send
 
 GUARD = "single_instance_guard"
 """The attribute of a marked function and of a guarded task that holds its guard."""
+OTHER_GUARDS = {("celery_once", "QueueOnce"), ("celery_singleton", "Singleton")}
 
 
 class Guard:
     """What one ``single_instance_task`` was told, for the task that it guards."""
 
-    def __init__(self, options: Options, key: Key, unique_on: UniqueOn) -> None:
-        check_key(key, unique_on)
-        self.options = options
-        self._key = key
-        self._unique_on = unique_on
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        self._given = given
+        check_key(given.get("key"), given.get("unique_on"))
+        self._options: Options | None = None
+        self._defaults: Mapping[str, Any] = {}
         self._key_makers: dict[type, KeyMaker] = {}
+        with contextlib.suppress(ImproperlyConfigured):  # of all tasks; told by the checks
+            self.options_for(None)
 
-    def mark(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function to make a task of; once Celery does, the task is guarded.
+    @property
+    def options(self) -> Options:
+        """The options of a call that is told nothing."""
+        return self.options_for(None)
 
-        Raises ``TypeError`` or ``ValueError`` for a function that can't be guarded in this way.
+    def options_for(self, overrides: Overrides) -> Options:
+        """Return the options of a call that is told ``overrides``.
+
+        Raises ``TypeError``, ``ValueError``, and ``ImproperlyConfigured`` for the defaults.
         """
-        if hasattr(function, GUARD):
-            raise TypeError(f"{function!r} is a single_instance_task already.")
-        signature = inspect.signature(function)
-        self._key_maker_for(function, signature)
+        defaults = app_defaults()
+        if overrides:
+            return _options(defaults, self._given, overrides)
+        if self._options is None or self._defaults is not defaults:
+            self._options, self._defaults = _options(defaults, self._given), defaults
+        return self._options
 
-        @wraps(function)
-        def marked(*args: Any, **kwargs: Any) -> Any:
-            if not self._key_makers:
-                raise TypeError(
-                    f"{function.__qualname__} is decorated with single_instance_task, but is no "
-                    f"Celery task, so nothing would guard this call. Add @shared_task or "
-                    f"@app.task; for a plain function there is django_redis_lock.lock()."
-                )
-            return function(*args, **kwargs)
+    def key(
+        self,
+        task: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        overrides: Overrides = None,
+    ) -> str:
+        """Return the name of the lock for a call of a task. Raises ``TypeError``."""
+        return self.key_maker(type(task), overrides)(task.name, args, kwargs)
 
-        marked.__signature__ = signature  # type: ignore[attr-defined] # Celery checks calls by it
-        setattr(marked, GUARD, self)
-        return marked
+    def key_maker(self, cls: type[Task], overrides: Overrides = None) -> KeyMaker:
+        """Return what makes the keys of calls. Raises ``TypeError`` or ``ValueError``."""
+        if overrides and ("key" in overrides or "unique_on" in overrides):
+            check_key(overrides.get("key"), overrides.get("unique_on"))
+            return _key_maker(overrides, cls.run, _signature(cls))
+        if cls not in self._key_makers:  # a subclass, which may have a run of its own
+            self._key_makers[cls] = _key_maker(self._given, cls.run, _signature(cls))
+        return self._key_makers[cls]
+
+    @property
+    def installed(self) -> bool:
+        """Whether it guards any task."""
+        return bool(self._key_makers)
+
+    def check(self, function: Callable[..., Any], signature: inspect.Signature) -> None:
+        """Raise ``TypeError`` or ``ValueError`` for a function that it can't guard."""
+        _key_maker(self._given, function, signature)
 
     def install(self, cls: type[Task]) -> None:
         """Guard the tasks of a class: their calls, by workers or directly, and their sending.
@@ -64,31 +98,46 @@ class Guard:
             return
         if installed is not None:
             raise TypeError(f"{cls!r} is a single_instance_task already.")
-        self._key_makers[cls] = self._key_maker_for(cls.run, _signature(cls))
+        _refuse_other_guards(cls)
+        self.key_maker(cls)
+        throws = cls.throws if isinstance(cls.throws, list | tuple) else (cls.throws,)
         members: dict[str, Any] = {
             GUARD: self,
             "__call__": _guarded_call(self, cls),
             "apply_async": _guarded_apply_async(self, cls),
+            "apply": _guarded_apply(self, cls),
+            "throws": (*throws, TaskAlreadyRunning),  # no failure that anybody has to see to
         }
         if not hasattr(cls, "lock"):
             members["lock"] = property(current_lock, doc=current_lock.__doc__)
         for name, member in members.items():
             setattr(cls, name, member)
 
-    def key(self, task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        """Return the name of the lock for a call of a task. Raises ``TypeError``."""
-        cls = type(task)
-        if cls not in self._key_makers:  # a subclass, which may have a run of its own
-            self._key_makers[cls] = self._key_maker_for(cls.run, _signature(cls))
-        return self._key_makers[cls](task.name, args, kwargs)
 
-    def _key_maker_for(self, run: Callable[..., Any], signature: inspect.Signature) -> KeyMaker:
-        if is_async(run) or is_generator(run):
+def _options(*layers: Mapping[str, Any]) -> Options:
+    told = merge(*layers)
+    return make_options(**{name: told[name] for name in told if name not in ("key", "unique_on")})
+
+
+def _key_maker(
+    given: Mapping[str, Any], run: Callable[..., Any], signature: inspect.Signature
+) -> KeyMaker:
+    if is_async(run) or is_generator(run):
+        raise TypeError(
+            f"{run!r} is a coroutine or generator function, whose body runs after the call; "
+            f"take the lock inside of it with a with statement."
+        )
+    return KeyMaker(given.get("key"), given.get("unique_on"), signature)
+
+
+def _refuse_other_guards(cls: type[Task]) -> None:
+    for base in cls.__mro__:
+        package = base.__module__.partition(".")[0]
+        if (package, base.__name__) in OTHER_GUARDS:
             raise TypeError(
-                f"{run!r} is a coroutine or generator function, whose body runs after the call; "
-                f"take the lock inside of it with a with statement."
+                f"Task {cls.name} has the base class {package}.{base.__name__}, which guards it "
+                f"in a way of its own; leave it out, for single_instance_task takes its place."
             )
-        return KeyMaker(self._key, self._unique_on, signature)
 
 
 def _guarded_call(guard: Guard, cls: type[Task]) -> Callable[..., Any]:
@@ -97,7 +146,9 @@ def _guarded_call(guard: Guard, cls: type[Task]) -> Callable[..., Any]:
 
     @wraps(cls.__call__)
     def guarded_call(task: Any, /, *args: Any, **kwargs: Any) -> Any:
-        run = Run(guard.options, guard.key, task, args, kwargs)
+        told = overrides_of(task.request)
+        make_key = partial(guard.key, overrides=told) if told else guard.key
+        run = Run(guard.options_for(told), make_key, task, args, kwargs)
         if inherited and run.task_id is not None:
             # Celery skips its own method as well, which is for direct calls: in 5.4 it would hide
             # the request of an eager one from the task.
@@ -124,14 +175,32 @@ def _guarded_apply_async(guard: Guard, cls: type[Task]) -> Callable[..., Any]:
     ) -> Any:
         given = {"task_id": task_id, "producer": producer, "link": link}
         message = {**given, "link_error": link_error, "shadow": shadow, **options}
+        told = take_overrides(message)
+        if told:
+            guard.key_maker(type(task), told)  # may be told what makes no sense
 
         def publish(**message: Any) -> Any:
-            return apply_async(task, args, kwargs, **message)
+            return apply_async(task, args, kwargs, **with_overrides(message, told))
 
         sending = Call(task, tuple(args or ()), dict(kwargs or {}), message, publish)
-        return send(guard.options, guard.key, sending)
+        make_key = partial(guard.key, overrides=told) if told else guard.key
+        return send(guard.options_for(told), make_key, sending)
 
     return guarded_apply_async
+
+
+def _guarded_apply(guard: Guard, cls: type[Task]) -> Callable[..., Any]:
+    apply = _unguarded(cls, "apply")
+
+    @wraps(cls.apply)
+    def guarded_apply(task: Any, *args: Any, **options: Any) -> Any:
+        told = take_overrides(options)
+        if told:
+            guard.options_for(told)
+            guard.key_maker(type(task), told)
+        return apply(task, *args, **with_overrides(options, told))
+
+    return guarded_apply
 
 
 def _unguarded(cls: type[Task], name: str) -> Callable[..., Any]:
@@ -151,17 +220,3 @@ def _signature(cls: type[Task]) -> inspect.Signature:
     if isinstance(inspect.getattr_static(cls, "run"), staticmethod):
         return signature
     return signature.replace(parameters=list(signature.parameters.values())[1:])
-
-
-def _bind(cls: type[Task], app: Any) -> Any:
-    """Guard every task that is made of a marked function when it gets its app."""
-    guard = getattr(cls.run, GUARD, None)
-    if guard is not None:
-        guard.install(cls)
-    return _original_bind(cls, app)
-
-
-# The one place that all tasks pass on their way into the registry of an app, whenever and however
-# they are made.
-_original_bind = Task.bind.__func__
-Task.bind = classmethod(_bind)

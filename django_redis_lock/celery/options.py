@@ -4,23 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypedDict
 
-from django_redis_lock.holding import Default
+from django_redis_lock.holding import DEFAULT, Default
 from django_redis_lock.records import check_metadata
 from django_redis_lock.timing import LONGEST, check_timeout, check_wait
 
-RUN = "run"
-QUEUE = "queue"
-QUEUE_AND_RUN = "queue_and_run"
+Scope = Literal["run", "queue", "queue_and_run"]
+RUN: Literal["run"] = "run"
+QUEUE: Literal["queue"] = "queue"
+QUEUE_AND_RUN: Literal["queue_and_run"] = "queue_and_run"
 SCOPES = (RUN, QUEUE, QUEUE_AND_RUN)
 
-SKIP = "skip"
-IGNORE = "ignore"
-RAISE = "raise"
-WAIT = "wait"
-RETRY = "retry"
-SUPERSEDE = "supersede"
+QueuePolicy = Literal["skip", "raise", "supersede"]
+RunPolicy = Literal["skip", "ignore", "raise", "wait", "retry"]
+SKIP: Literal["skip"] = "skip"
+IGNORE: Literal["ignore"] = "ignore"
+RAISE: Literal["raise"] = "raise"
+WAIT: Literal["wait"] = "wait"
+RETRY: Literal["retry"] = "retry"
+SUPERSEDE: Literal["supersede"] = "supersede"
 
 ON_CONFLICT = {
     QUEUE: (SKIP, RAISE, SUPERSEDE),
@@ -32,7 +35,17 @@ OWN_METADATA = 128
 """Bytes of a holder's metadata that are kept free for what the guard adds."""
 
 Handler = Callable[..., Any]
-OnConflict = str | Handler | Mapping[str, str | Handler]
+OnUnavailable = Literal["raise", "run"]
+
+
+class Policies(TypedDict, total=False):
+    """What to do about a duplicate that is sent, and about one that would run."""
+
+    queue: QueuePolicy | Handler
+    run: RunPolicy | Handler
+
+
+OnConflict = QueuePolicy | RunPolicy | Handler | Policies
 
 
 @dataclass(frozen=True)
@@ -54,22 +67,40 @@ class Options:
     concurrency: int
 
 
+def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what several layers of options say together, the last of them first heard.
+
+    What belongs to something that a layer says anew goes with it.
+    """
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        if "on_conflict" in layer:
+            merged.pop("blocking_timeout", None)
+        if "key" in layer or "unique_on" in layer:
+            merged = {name: merged[name] for name in merged if name not in ("key", "unique_on")}
+        merged.update(layer)
+    return merged
+
+
 def make_options(
     *,
-    timeout: float | Default | None,
-    scope: str,
-    on_conflict: OnConflict,
-    blocking_timeout: float | None,
-    countdown: float,
-    max_retries: int | None,
-    at_least_for: float,
-    queue_timeout: float,
-    on_unavailable: str,
-    using: str,
-    metadata: Mapping[str, str] | None,
-    concurrency: int,
+    timeout: float | Default | None = DEFAULT,
+    scope: Scope = RUN,
+    on_conflict: OnConflict = SKIP,
+    blocking_timeout: float | None = None,
+    countdown: float = 1.0,
+    max_retries: int | None = None,
+    at_least_for: float = 0.0,
+    queue_timeout: float = 3600.0,
+    on_unavailable: OnUnavailable = "raise",
+    using: str = "default",
+    metadata: Mapping[str, str] | None = None,
+    concurrency: int = 1,
+    **unknown: Any,
 ) -> Options:
     """Return the options. Raises ``TypeError`` or ``ValueError`` naming the one that is wrong."""
+    if unknown:
+        raise TypeError(f"{next(iter(unknown))!r} is no option; there are {_listed(NAMES)}.")
     if scope not in SCOPES:
         raise ValueError(f"scope={scope!r} is unknown; there are {_listed(SCOPES)}.")
     if on_unavailable not in ("raise", "run"):
@@ -98,13 +129,20 @@ def make_options(
     )
 
 
-def _policies(scope: str, given: OnConflict) -> tuple[str | Handler, str | Handler]:
+NAMES = ("key", "unique_on", *(make_options.__kwdefaults__ or {}))
+
+
+def _policies(scope: str, given: Any) -> tuple[str | Handler, str | Handler]:
     """Return what to do about a duplicate that is sent, and about one that would run.
 
     A run of scope ``queue`` that finds another running goes back to the queue by default, for
     it is the one that may wait.
     """
     default_run = RETRY if scope == QUEUE else SKIP
+    on_queue: str | Handler
+    on_run: str | Handler
+    if given == SUPERSEDE and scope != QUEUE:
+        raise _no_place_to_take()
     if isinstance(given, Mapping):
         unknown = sorted(set(given) - set(ON_CONFLICT))
         if unknown:
@@ -124,8 +162,12 @@ def _policies(scope: str, given: OnConflict) -> tuple[str | Handler, str | Handl
     _check_policy(QUEUE, on_queue)
     _check_policy(RUN, on_run)
     if on_queue == SUPERSEDE and scope != QUEUE:
-        raise ValueError("on_conflict='supersede' needs scope='queue', where one task waits.")
+        raise _no_place_to_take()
     return on_queue, on_run
+
+
+def _no_place_to_take() -> ValueError:
+    return ValueError("on_conflict='supersede' needs scope='queue', where one task waits.")
 
 
 def _check_policy(moment: str, policy: str | Handler) -> None:

@@ -26,6 +26,7 @@ from django_redis_lock.celery.options import (
     Options,
 )
 from django_redis_lock.celery.places import QUEUED, Places, TaskLock
+from django_redis_lock.celery.private import check_arguments, execution_options
 from django_redis_lock.celery.results import stored_state
 from django_redis_lock.celery.running import Run, runs
 from django_redis_lock.exceptions import LockError, LockUnavailable
@@ -72,8 +73,7 @@ def send(options: Options, make_key: Callable[..., str], call: Call) -> Any:
     run = _run_to_follow(call)
     if task.app.conf.task_always_eager or (run is None and _passes(options, call)):
         return call.publish(**message)
-    if task.typing and hasattr(task, "__header__"):  # which a task that is a class has not
-        task.__header__(*call.args, **call.kwargs)
+    check_arguments(task, call.args, call.kwargs)
     result = _send_guarded(options, make_key, call, run)
     if run is not None:
         run.followed = True
@@ -168,7 +168,8 @@ class _Sending:
             return policy(conflict)
         if call.awaited or holder is None or holder.task_id is None:
             # It is sent to give an answer to those who wait for one, and not to run.
-            return _publish(call, Slip(self._task_id, duplicate_of=describe(holder) or {}))
+            slip = Slip(self._task_id, duplicate_of=dict(describe(holder) or {}))
+            return _publish(call, slip)
         if policy == RAISE:
             raise conflict.error()
         conflict.skip()
@@ -214,7 +215,7 @@ class _Sending:
 
 def _lease(options: Options, call: Call) -> float:
     """Return for how many seconds a message may keep its lock while it waits in the queue."""
-    settings = {**call.task._get_exec_options(), **call.message}
+    settings = {**execution_options(call.task), **call.message}
     seconds = seconds_until_due(settings) + options.queue_timeout
     expiry = seconds_until_expiry(settings)
     return seconds if expiry is None else min(seconds, expiry + EXPIRY_SLACK)

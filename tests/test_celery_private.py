@@ -1,0 +1,162 @@
+"""What the guard needs of Celery, kombu and billiard beside their public API is as it was.
+
+Each test tells what changed in a release of theirs, before anything else fails for it.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import billiard.pool
+import pytest
+from celery import Celery, Task, shared_task
+from celery.local import PromiseProxy, Proxy
+
+from django_redis_lock.celery import private
+from tests import celery_app
+from tests.tools import ROOT, syntax_tree
+
+PRIVATE_MODULES = ("celery._state", "celery.local", "celery.app.annotations", "billiard")
+PRIVATE_ATTRIBUTES = {"_get_exec_options", "__header__", "_get_active_apps"}
+
+
+@pytest.fixture
+def app() -> Iterator[Celery]:
+    """An app of the test's own."""
+    own = Celery("own", broker="memory://", set_as_current=False)
+    yield own
+    own.close()
+    celery_app.app.set_current()
+
+
+def body(number: int, *, text: str = "") -> None:
+    """Have nothing to do."""
+
+
+def test_all_of_it_stands_in_one_module() -> None:
+    """No other module of the guard imports or names it."""
+    for path in (ROOT / "django_redis_lock").rglob("*.py"):
+        if path.name == "private.py":
+            continue
+        for node in ast.walk(syntax_tree(path)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(PRIVATE_MODULES):
+                pytest.fail(f"{path} imports from {node.module}")
+            if isinstance(node, ast.Attribute) and node.attr in PRIVATE_ATTRIBUTES:
+                pytest.fail(f"{path} names {node.attr}")
+
+
+def test_active_apps_are_those_that_live(app: Celery) -> None:
+    """``celery._state._get_active_apps``."""
+    assert app in set(private.active_apps())
+
+
+def test_apps_tell_before_they_make_their_tasks(app: Celery) -> None:
+    """``celery._state.connect_on_app_finalize``: called with each app, once, before it is final."""
+    told: list[tuple[Any, int]] = []
+    task = app.task(name="private-1", shared=False)(body)
+
+    def tell(final: Any) -> None:
+        if final is app:
+            told.append((final, "private-1" in final._tasks))
+
+    private.connect_on_app_finalize(tell)
+    app.finalize()
+    app.finalize()
+    assert told == [(app, False)]
+    assert task.name == "private-1"
+
+
+def test_an_app_is_asked_for_annotations_of_each_class_that_it_binds(app: Celery) -> None:
+    """``app.annotations``: read when a class is bound, and any iterable will do."""
+    seen: list[Any] = []
+
+    class Annotation:
+        def annotate(self, task: Any) -> None:
+            seen.append(task)
+
+    class Lazy:
+        def __iter__(self) -> Iterator[Any]:
+            yield Annotation()
+
+    private.set_annotations(app, Lazy())
+    made = app.task(name="private-2", shared=False)(body)
+    assert not seen
+    assert made.name == "private-2"
+    registered = app.register_task(type("Work", (Task,), {"name": "private-3", "run": body})())
+    assert [cls for cls in seen if cls.name in ("private-2", "private-3")] == [
+        type(made._get_current_object()),
+        type(registered),
+    ]
+
+
+def test_an_error_of_an_annotation_is_raised_where_the_task_is_made(app: Celery) -> None:
+    """It is not swallowed, for it says that the task can't be guarded."""
+
+    class Annotation:
+        def annotate(self, task: Any) -> None:
+            raise TypeError("no")
+
+    private.set_annotations(app, [Annotation()])
+    with pytest.raises(TypeError, match="no"):
+        assert app.task(name="private-4", shared=False)(body).name
+
+
+def test_the_setting_comes_to_annotations(app: Celery) -> None:
+    """``celery.app.annotations.prepare``: what the app itself makes of ``task_annotations``."""
+    app.conf.task_annotations = {"private-5": {"rate_limit": "7/s"}}
+    task = app.task(name="private-5", shared=False)(body)
+    (annotation,) = private.annotations_of(app)
+    assert annotation.annotate(task) == {"rate_limit": "7/s"}
+    app.conf.task_annotations = None
+    assert not list(private.annotations_of(app))
+
+
+def test_tasks_are_proxies_before_they_are_tasks(app: Celery) -> None:
+    """``celery.local``: what the decorators return, and how to hear of the task behind it."""
+    assert (private.Proxy, private.PromiseProxy) == (Proxy, PromiseProxy)
+    promise = app.task(name="private-6", shared=False)(body)
+    heard: list[str] = []
+    promise.__then__(lambda: heard.append(promise._get_current_object().name))
+    assert type(promise) is PromiseProxy
+    assert not heard
+    assert promise.name
+    assert heard == ["private-6"]
+    assert type(shared_task(name="private-7")(body)) is Proxy
+
+
+@pytest.mark.parametrize("bind", [False, True])
+def test_a_task_knows_its_function(app: Celery, bind: bool) -> None:
+    """``Task.__wrapped__``, bound or not."""
+    task = app.task(name=f"private-8-{bind}", shared=False, bind=bind)(body)
+    assert private.function_of(task) is body
+    assert private.function_of(type(task._get_current_object())) is body
+
+
+def test_a_task_checks_its_arguments(app: Celery) -> None:
+    """``Task.__header__``: what ``apply_async`` checks them by; a class has none."""
+    task = app.task(name="private-9", shared=False)(body)
+    private.check_arguments(task, (1,), {"text": "a"})
+    assert hasattr(task, "__header__")
+    with pytest.raises(TypeError, match=re.escape("required positional argument: 'number'")):
+        private.check_arguments(task, (), {})
+    untyped = app.task(name="private-10", shared=False, typing=False)(body)
+    private.check_arguments(untyped, (), {})
+    private.check_arguments(
+        app.register_task(type("Work", (Task,), {"name": "private-11"})()), (), {}
+    )
+
+
+def test_a_task_says_what_its_messages_are_like(app: Celery) -> None:
+    """``Task._get_exec_options``: its own ``expires`` among them."""
+    task = app.task(name="private-12", shared=False, expires=7, serializer="pickle")(body)
+    options = private.execution_options(task)
+    assert (options["expires"], options["serializer"]) == (7, "pickle")
+    assert "countdown" not in options
+
+
+def test_a_child_that_is_replaced_says_so() -> None:
+    """``billiard.pool.EX_RECYCLE``: the exit code of ``max_tasks_per_child``."""
+    assert billiard.pool.EX_RECYCLE == private.EX_RECYCLE == 0x9B
