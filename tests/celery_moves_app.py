@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from celery import Task
+from django.db import transaction
 
 from django_redis_lock.celery import single_instance_task
 from tests.celery_queue_app import BOUND, QUEUE, QUEUE_AND_RUN, RUN, SCOPES, counted, new_app
@@ -122,6 +123,43 @@ plain = {
     )
     for scope in SCOPES
 }
+
+
+class PutOff(Task):
+    """A base class that sends its tasks when the transaction has been committed."""
+
+    abstract = True
+
+    def apply_async(self, *args: Any, **options: Any) -> None:
+        """Send later."""
+        transaction.on_commit(lambda: super(PutOff, self).apply_async(*args, **options))
+
+
+put_off = {
+    scope: app.task(shared=False, name=f"moves-put-off-{scope}", base=PutOff)(
+        single_instance_task(scope=scope, key="put-off:{what}")(run)
+    )
+    for scope in SCOPES
+}
+
+
+class PutOffItself(PutOff):
+    """A task that is a class, and has a sending of its own on top."""
+
+    name = "moves-put-off-itself"
+
+    def apply_async(self, *args: Any, **options: Any) -> None:
+        """Send later."""
+        super().apply_async(*args, **options)
+
+    def run(self, what: str) -> str:
+        """Run."""
+        return run(what)
+
+
+put_off["itself"] = app.register_task(
+    single_instance_task(scope=QUEUE_AND_RUN, key="put-off:{what}")(PutOffItself)()
+)
 raising = app.task(shared=False, name="moves-raising")(
     single_instance_task(key="plain:{what}", on_conflict="raise")(run)
 )

@@ -11,6 +11,7 @@ import pytest
 import redis
 from celery import states
 from celery.result import AsyncResult
+from django.db import transaction
 
 from django_redis_lock import locks
 from example_project.embedded import EmbeddedServer
@@ -311,3 +312,24 @@ def test_place_of_a_task_that_may_come_is_kept(
     assert task.delay(what).id == waiting.id
     for name in held(what):
         locks["default"].force_release(name)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("task", tasks.put_off.values(), ids=tasks.put_off)
+def test_base_class_that_sends_after_the_transaction_takes_the_place_then(
+    client: redis.Redis, what: str, task: Any
+) -> None:
+    """A transaction that is rolled back takes none, and of several calls one is sent."""
+    with pytest.raises(ZeroDivisionError), transaction.atomic():
+        task.delay(what)
+        raise ZeroDivisionError
+    assert not held(what)
+    with transaction.atomic():
+        for _ in range(2):
+            task.delay(what)
+        assert not held(what)
+    started(client, what)
+    go(client, what, times=2)
+    nothing_held(what)
+    if task.single_instance_guard.options.scope == QUEUE_AND_RUN:
+        assert ran(client, what) == ["1"]

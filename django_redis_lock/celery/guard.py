@@ -91,7 +91,8 @@ class Guard:
         """Guard the tasks of a class: their calls, by workers or directly, and their sending.
 
         The guard goes around all that Celery and base classes do in a call, so a conflict is not
-        taken for a failure that ``autoretry_for`` retries.
+        taken for a failure that ``autoretry_for`` retries. It goes beneath all that base classes do
+        at sending: one that puts it off, until a transaction has ended, takes the place then.
         """
         installed = getattr(cls, GUARD, None)
         if installed is self:
@@ -104,7 +105,6 @@ class Guard:
         members: dict[str, Any] = {
             GUARD: self,
             "__call__": _guarded_call(self, cls),
-            "apply_async": _guarded_apply_async(self, cls),
             "apply": _guarded_apply(self, cls),
             "throws": (*throws, TaskAlreadyRunning),  # no failure that anybody has to see to
         }
@@ -112,6 +112,8 @@ class Guard:
             members["lock"] = property(current_lock, doc=current_lock.__doc__)
         for name, member in members.items():
             setattr(cls, name, member)
+        sender = _beneath_overrides(cls)
+        sender.apply_async = _guarded_apply_async(self, sender)
 
 
 def _options(*layers: Mapping[str, Any]) -> Options:
@@ -138,6 +140,21 @@ def _refuse_other_guards(cls: type[Task]) -> None:
                 f"Task {cls.name} has the base class {package}.{base.__name__}, which guards it "
                 f"in a way of its own; leave it out, for single_instance_task takes its place."
             )
+
+
+def _beneath_overrides(cls: type[Task]) -> type[Task]:
+    """Return a class whose ``apply_async`` is called in place of Celery's, by that class alone.
+
+    It is the class itself where no other method stands in between.
+    """
+    overrides = [base for base in cls.__mro__ if "apply_async" in base.__dict__]
+    if overrides == [Task]:
+        return cls
+    following = cls.__mro__[cls.__mro__.index(overrides[-2]) + 1]
+    beneath = type(f"Guarded{following.__name__}", (following,), {"abstract": True})
+    bases = [base for base in cls.__bases__ if base is not following]
+    cls.__bases__ = (*bases, beneath)
+    return beneath
 
 
 def _guarded_call(guard: Guard, cls: type[Task]) -> Callable[..., Any]:

@@ -73,7 +73,7 @@ def mark_shared(guard: Guard, proxy: Any) -> None:
 
 def is_unguarded(task: Any) -> bool:
     """Whether a task is made of a decorated function, and its guard could not be put in place."""
-    return _guard_for(type(task)) is not None and not hasattr(task, GUARD)
+    return _guard_for(task.__class__) is not None and not hasattr(task, GUARD)
 
 
 def _unguarded_task(guard: Guard) -> Any:
@@ -113,7 +113,7 @@ def _guard_class(cls: type[Task]) -> None:
 
 def _guard_tasks(app: Any) -> None:
     for task in list(app.tasks.values()):
-        _guard_class(type(task))
+        _guard_class(task.__class__)  # which may stand behind a proxy
 
 
 class Annotations:
