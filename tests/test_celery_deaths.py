@@ -18,8 +18,6 @@ from celery.exceptions import SoftTimeLimitExceeded, TaskRevokedError, TimeLimit
 from kombu import Connection
 
 from django_redis_lock import Holder, lock, locks
-from django_redis_lock.celery import deaths
-from django_redis_lock.celery.family import FAMILY
 from example_project.embedded import EmbeddedServer
 from tests import celery_deaths_app as tasks
 from tests.celery_deaths_app import UNACKED, app
@@ -28,7 +26,7 @@ from tests.celery_deaths_settings import PROXY
 from tests.celery_worker import WAIT, Worker, events, free, go, running_worker, started
 from tests.proxy import Proxy
 from tests.settings import PORT, server_url
-from tests.tools import SOON, Child, alive, eventually, waiters
+from tests.tools import SOON, alive, eventually, waiters
 
 SETTINGS = {"DJANGO_SETTINGS_MODULE": "tests.celery_deaths_settings"}
 AT_ONCE = 3.0
@@ -204,28 +202,6 @@ def test_dead_child_takes_nobody_elses_lock_along(
     # Twice, for the server may not have noticed yet that the dead one waits no more.
     go(client, of_task, times=2)
     assert successor.get(timeout=WAIT) == "go"
-
-
-def test_lock_of_the_dead_is_freed_by_its_token(
-    server_of_deaths: EmbeddedServer, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One who takes the lock between the look at its holder and its release keeps it."""
-    program = "lock(sys.argv[1], metadata={'worker': sys.argv[2]}).acquire(); os._exit(0)"
-    with Child(program, name, FAMILY) as child:
-        child.end()
-    backend = locks["default"]
-    dead = holder_of(name)
-    assert dead.pid == child.pid
-    successor = lock(name)
-
-    def holders_of_a_moment_ago() -> list[Holder]:
-        backend.force_release(name)
-        assert successor.acquire(blocking=False)
-        return [dead]
-
-    monkeypatch.setattr(backend, "holders", holders_of_a_moment_ago)
-    deaths.ChildWatch(None, "default").end()
-    successor.release()
 
 
 def test_silent_server_does_not_hold_up_the_locks_of_another(
