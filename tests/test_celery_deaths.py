@@ -236,13 +236,14 @@ def test_death_costs_calls_for_the_locks_of_the_dead_alone(
     with contextlib.ExitStack() as stack, redis.Redis.from_url(server_url()) as server:
         for number in range(200):
             stack.enter_context(lock(f"{name}-{number}", timeout=60))
-        tasks.work.delay(name)
-        pid = started(client, name)
-        with counted(server) as calls:
-            os.kill(pid, signal.SIGKILL)
-            eventually(lambda: not server.exists(f"lock:{name}"), "the lock free")
-            eventually(lambda: state_of(pid) == "X", "the child collected")
-        assert calls.get("evalsha", 0) + calls.get("eval", 0) <= 2 * CALLS_FOR_A_LOCK
+        for _ in range(2):  # the second time the server has the scripts
+            tasks.work.delay(name)
+            pid = started(client, name)
+            with counted(server) as calls:
+                os.kill(pid, signal.SIGKILL)
+                eventually(lambda: not server.exists(f"lock:{name}"), "the lock free")
+                eventually(lambda pid=pid: state_of(pid) == "X", "the child collected")
+        assert calls.get("evalsha", 0) + calls.get("eval", 0) == CALLS_FOR_A_LOCK
 
 
 @pytest.mark.parametrize("depth", [2, 12], ids=["noted one by one", "more than is noted"])
@@ -271,14 +272,14 @@ def test_locks_of_children_that_die_young_are_freed(
         worker_of_deaths(tmp_path, *options, queue=queue) as worker,
         redis.Redis.from_url(server_url()) as server,
     ):
-        for number in range(5):
+        for number in range(3):
             each = f"{name}-{number}"
             tasks.work.apply_async((each,), queue=queue)
             os.kill(started(client, each), signal.SIGKILL)
             died = time.monotonic()
             free(each)
             assert time.monotonic() - died < AT_ONCE
-        names = [f"{name}-well-{number}" for number in range(10)]
+        names = [f"{name}-well-{number}" for number in range(4)]
         with counted(server) as calls:
             for each in names:
                 go(client, each)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import uuid
 from collections.abc import Callable, Iterator
@@ -37,6 +38,7 @@ def worker(
         environment={"C_FORCE_ROOT": "1"},  # for pickle
     ) as worker:
         yield worker
+    gc.collect()  # results tell the server when they go
     locks.reset()
     app.pool.force_close_all(close_pool=False)
     app.backend.client.connection_pool.disconnect()
