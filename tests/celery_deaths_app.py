@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import uuid
 from collections.abc import Iterator
 from time import monotonic
 from typing import Any
 
+import billiard
 from celery import Celery
 from django.dispatch import receiver
 
@@ -17,11 +19,22 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.settings")
 from django_redis_lock.celery import entering, single_instance_task, task_lock_lost
 from django_redis_lock.exceptions import LockError
 from tests.celery_worker import events, tell, tell_and_wait
+from tests.seccomp import refuse_calls
 from tests.settings import server_url
 from tests.tools import alive
 
 if "LOCK_TEST_PATIENCE" in os.environ:
     entering.PATIENCE = float(os.environ["LOCK_TEST_PATIENCE"])
+
+REFUSED = "LOCK_TEST_REFUSED_CALLS"
+"""The environment variable with an error, and the system calls that fail with it: ``38 434``."""
+START_METHOD = "LOCK_TEST_START_METHOD"
+"""The environment variable with how a worker starts its children."""
+
+if REFUSED in os.environ:
+    refuse_calls(*map(int, os.environ[REFUSED].split()))
+if START_METHOD in os.environ:
+    billiard.set_start_method(os.environ[START_METHOD], force=True)
 
 UNACKED = {
     "unacked_key": "deaths-unacked",
@@ -42,7 +55,8 @@ app.conf.update(
 def carry_out(what: str, busy: float = 0.0) -> Any:
     """Be the body of a task: tell of it, then be busy for some seconds or do as the test says.
 
-    It says ``exit`` with a status, ``look`` for what the task knows of its lock, or anything.
+    It says ``exit`` with a status, ``look`` for what the task knows of its lock, ``threads`` for
+    those of its process, or anything.
     """
     with recorded(what):
         if busy:
@@ -52,6 +66,8 @@ def carry_out(what: str, busy: float = 0.0) -> Any:
         said = tell_and_wait(what)
         if said.startswith("exit"):
             os._exit(int(said.removeprefix("exit")))
+        if said == "threads":
+            return [thread.name for thread in threading.enumerate()]
         return look() if said == "look" else said
 
 
@@ -108,6 +124,13 @@ def work(what: str, busy: float = 0.0) -> Any:
 def successor(what: str) -> Any:
     """Waits for a lock of any of the others, and begins as soon as it is free."""
     return carry_out(what)
+
+
+@app.task
+@single_instance_task(key=lambda what, depth: f"{what}-{depth}-" + 400 * "x")
+def deep(what: str, depth: int) -> Any:
+    """Holds as many locks as it is deep, with long names."""
+    return deep(what, depth - 1) if depth > 1 else carry_out(what)
 
 
 @app.task(acks_late=True)

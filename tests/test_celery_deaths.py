@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
 import os
 import signal
@@ -18,19 +19,20 @@ from celery.exceptions import SoftTimeLimitExceeded, TaskRevokedError, TimeLimit
 from kombu import Connection
 
 from django_redis_lock import Holder, lock, locks
-from django_redis_lock.celery import deaths
-from django_redis_lock.celery.family import FAMILY
 from example_project.embedded import EmbeddedServer
 from tests import celery_deaths_app as tasks
-from tests.celery_deaths_app import UNACKED, app
+from tests.celery_deaths_app import REFUSED, START_METHOD, UNACKED, app
 from tests.celery_deaths_backend import IMPORTED
 from tests.celery_deaths_settings import PROXY
 from tests.celery_worker import WAIT, Worker, events, free, go, running_worker, started
 from tests.proxy import Proxy
+from tests.seccomp import PIDFD_OPEN
 from tests.settings import PORT, server_url
-from tests.tools import SOON, Child, alive, eventually, waiters
+from tests.tools import SOON, alive, counted, eventually, state_of, waiters
 
 SETTINGS = {"DJANGO_SETTINGS_MODULE": "tests.celery_deaths_settings"}
+CALLS_FOR_A_LOCK = 2
+"""Scripts that the parent of a dead child calls for a lock: it looks, and releases what it saw."""
 AT_ONCE = 3.0
 """Seconds within which a lock is free that nobody holds any more; a tenth of its lease."""
 
@@ -206,28 +208,6 @@ def test_dead_child_takes_nobody_elses_lock_along(
     assert successor.get(timeout=WAIT) == "go"
 
 
-def test_lock_of_the_dead_is_freed_by_its_token(
-    server_of_deaths: EmbeddedServer, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One who takes the lock between the look at its holder and its release keeps it."""
-    program = "lock(sys.argv[1], metadata={'worker': sys.argv[2]}).acquire(); os._exit(0)"
-    with Child(program, name, FAMILY) as child:
-        child.end()
-    backend = locks["default"]
-    dead = holder_of(name)
-    assert dead.pid == child.pid
-    successor = lock(name)
-
-    def holders_of_a_moment_ago() -> list[Holder]:
-        backend.force_release(name)
-        assert successor.acquire(blocking=False)
-        return [dead]
-
-    monkeypatch.setattr(backend, "holders", holders_of_a_moment_ago)
-    deaths.ChildWatch(None, "default").end()
-    successor.release()
-
-
 def test_silent_server_does_not_hold_up_the_locks_of_another(
     client: redis.Redis, worker: Worker, proxy: Proxy, name: str
 ) -> None:
@@ -247,6 +227,120 @@ def test_silent_server_does_not_hold_up_the_locks_of_another(
             assert time.monotonic() - died < AT_ONCE
     finally:
         proxy.cut()
+
+
+def test_death_costs_calls_for_the_locks_of_the_dead_alone(
+    client: redis.Redis, worker: Worker, name: str
+) -> None:
+    """Not for those of others, nor for the time until the dead child is collected."""
+    with contextlib.ExitStack() as stack, redis.Redis.from_url(server_url()) as server:
+        for number in range(200):
+            stack.enter_context(lock(f"{name}-{number}", timeout=60))
+        for _ in range(2):  # the second time the server has the scripts
+            tasks.work.delay(name)
+            pid = started(client, name)
+            with counted(server) as calls:
+                os.kill(pid, signal.SIGKILL)
+                eventually(lambda: not server.exists(f"lock:{name}"), "the lock free")
+                eventually(lambda pid=pid: state_of(pid) == "X", "the child collected")
+        assert calls.get("evalsha", 0) + calls.get("eval", 0) == CALLS_FOR_A_LOCK
+
+
+@pytest.mark.parametrize("depth", [2, 12], ids=["noted one by one", "more than is noted"])
+def test_dead_child_frees_all_locks_that_it_held(
+    client: redis.Redis, worker: Worker, name: str, depth: int
+) -> None:
+    """A task that called others directly held several; the ledger has room for so many."""
+    tasks.deep.delay(name, depth)
+    pid = started(client, name)
+    held = [holder.name for holder in locks["default"].holders(pattern=f"{name}-*")]
+    assert len(held) == depth
+    os.kill(pid, signal.SIGKILL)
+    died = time.monotonic()
+    for each in held:
+        free(each)
+    assert time.monotonic() - died < AT_ONCE
+
+
+def test_locks_of_children_that_die_young_are_freed(
+    client: redis.Redis, name: str, tmp_path: Path
+) -> None:
+    """Nobody has seen a child that is killed as soon as it has its lock, and it is missed."""
+    queue = f"queue-{name}"
+    options = ("--max-tasks-per-child=1",)
+    with (
+        worker_of_deaths(tmp_path, *options, queue=queue) as worker,
+        redis.Redis.from_url(server_url()) as server,
+    ):
+        for number in range(3):
+            each = f"{name}-{number}"
+            tasks.work.apply_async((each,), queue=queue)
+            os.kill(started(client, each), signal.SIGKILL)
+            died = time.monotonic()
+            free(each)
+            assert time.monotonic() - died < AT_ONCE
+        names = [f"{name}-well-{number}" for number in range(4)]
+        with counted(server) as calls:
+            for each in names:
+                go(client, each)
+                result = tasks.work.apply_async((each,), queue=queue)
+                assert result.get(timeout=WAIT) == "go"
+        # Two are for each run; recycled children cost nothing.
+        assert calls.get("evalsha", 0) + calls.get("eval", 0) <= 2 * len(names) + CALLS_FOR_A_LOCK
+        assert not worker.lines("The watch over")
+
+
+@pytest.mark.parametrize("error", [errno.ENOSYS, errno.EPERM], ids=["ENOSYS", "EPERM"])
+def test_dead_child_is_noticed_where_the_system_does_not_tell_of_it(
+    client: redis.Redis, name: str, tmp_path: Path, error: int
+) -> None:
+    """Where ``pidfd_open`` is unknown or refused the parent looks, and says so once."""
+    queue = f"queue-{name}"
+    environment = {REFUSED: f"{error} {PIDFD_OPEN}"}
+    with worker_of_deaths(tmp_path, queue=queue, environment=environment) as worker:
+        for number in range(3):
+            each = f"{name}-{number}"
+            tasks.work.apply_async((each,), queue=queue)
+            os.kill(started(client, each), signal.SIGKILL)
+            died = time.monotonic()
+            free(each)
+            assert time.monotonic() - died < AT_ONCE
+    assert len(worker.lines("Dead children are looked for every 0.5 s")) == 1
+    assert not worker.lines("The watch over")
+
+
+def test_worker_that_cannot_watch_its_children_says_so_at_its_start(
+    client: redis.Redis, name: str, tmp_path: Path
+) -> None:
+    """Children that are not forked share nothing with it; their tasks run nevertheless."""
+    queue = f"queue-{name}"
+    environment = {START_METHOD: "spawn"}
+    with worker_of_deaths(tmp_path, queue=queue, environment=environment) as worker:
+        (line,) = worker.lines("No watch over the children")
+        assert "WARNING" in line
+        assert "spawn" in line
+        result = tasks.work.apply_async((name,), queue=queue)
+        started(client, name)
+        go(client, name)
+        assert result.get(timeout=WAIT) == "go"
+
+
+def test_death_in_an_outage_is_seen_to_when_the_server_answers(
+    client: redis.Redis, worker: Worker, proxy: Proxy, name: str
+) -> None:
+    """It is told once, and tried until then."""
+    tasks.proxied.delay(name)
+    pid = started(client, name)
+    words = "Locks of LOCKS['proxied'] can't be freed yet"
+    before = len(worker.lines(words))
+    proxy.hold_back()
+    try:
+        os.kill(pid, signal.SIGKILL)
+        eventually(lambda: len(worker.lines(words)) > before, "the line")
+    finally:
+        proxy.let_go()
+    free_beyond_the_proxy(name)
+    assert len(worker.lines(words)) == before + 1
 
 
 LOST = [tasks.requeued, tasks.requeued_whole]
@@ -624,9 +718,11 @@ def test_tasks_of_one_process_have_locks_of_their_own(
         started(client, one)
         assert holder_of(one).task_id == fourth.id
         assert holder_of(two).token_id == before[two].token_id
-        for each, result in ((one, fourth), (two, second), (three, third)):
+        for each, result in ((one, fourth), (three, third)):
             go(client, each)
             assert result.get(timeout=WAIT) == "go"
+        go(client, two, say="threads")
+        assert "django-redis-lock-children" not in second.get(timeout=WAIT)
         eventually(lambda: worker.lines(f"[{third.id}] ignored"), "the second delivery dropped")
         for each, runs in ((one, 2), (two, 1), (three, 1)):
             free(each)

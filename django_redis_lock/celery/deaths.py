@@ -1,167 +1,194 @@
-"""What a worker's parent process does about locks that no child will release.
+"""What a worker's parent process does about the locks of children that died.
 
 A child that dies can't release its locks. Celery tells of a death late (it may look every five
 seconds only), or before it has happened (the hooks of a hard time limit and of
 ``revoke(terminate=True)`` run before the child is killed), or not at all (where the message is
-delivered again). So the parent watches its children itself, and frees what one of them held when it
-is gone, never before. And a message that is revoked or expires while it waits never comes to a
-child; what was taken for it when it was sent is freed here as well.
+delivered again). So the parent watches its children itself, and frees what the ledger says that one
+of them held when it is gone, never before.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import select
 import threading
-from collections.abc import Callable
+from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any
 
-from celery.signals import task_revoked, worker_ready, worker_shutdown
+import billiard
+from celery.signals import worker_init, worker_ready, worker_shutdown
 
-from django_redis_lock.backends.base import BaseLockBackend
-from django_redis_lock.celery.family import is_dead
+from django_redis_lock.celery import freeing
+from django_redis_lock.celery.family import lives
 from django_redis_lock.celery.guard import GUARD
-from django_redis_lock.celery.message import Slip, headers_of
-from django_redis_lock.celery.private import EX_RECYCLE
-from django_redis_lock.exceptions import LockError
+from django_redis_lock.celery.ledger import Ledger, forget_ledger, open_ledger
+from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.handler import locks
 
 logger = logging.getLogger("django_redis_lock.celery")
 
 LOOK_EVERY = 0.5
 """Seconds between looks for new children, and for dead ones where the system can't tell of them."""
+LAST_CHANCE = 5.0
+"""Seconds that the end of a worker takes at the most to free what killed children have left."""
 
 
 class ChildWatch(threading.Thread):
     """Frees the locks of a worker's children as soon as they are dead.
 
-    There is one for each alias of LOCKS, so that a server which does not answer holds up nothing on
-    another one.
+    A child is known from its first guarded run on. What is freed is left to other threads, so no
+    server holds up the watch.
     """
 
-    def __init__(self, pool: Any, using: str) -> None:
-        super().__init__(name=f"django-redis-lock-children-{using}", daemon=True)
-        self._pool = pool
-        self._using = using
+    def __init__(self, ledger: Ledger, aliases: Collection[str]) -> None:
+        super().__init__(name="django-redis-lock-children", daemon=True)
+        self._ledger = ledger
+        self._aliases = aliases
+        self._children: dict[int, _Child] = {}  # by the number of their page
         self._ended = threading.Event()
-        self._descriptors: dict[int, int] = {}  # of the children, by the number of their process
-        self._to_free = False
+        self._wake, self._waking = os.pipe()
+        self._has_looked = False  # and told so
+        self._failure = ""
 
     def run(self) -> None:
         """Watch until the worker ends."""
         while not self._ended.is_set():
             try:
-                self._look()
-            except Exception:
-                logger.exception("The watch over the worker's children failed, and goes on")
+                self.look(LOOK_EVERY)
+            except Exception as error:
+                if repr(error) != self._failure:
+                    logger.exception("The watch over the worker's children failed, and goes on")
+                self._failure = repr(error)
                 self._ended.wait(LOOK_EVERY)
-        for descriptor in self._descriptors.values():
-            os.close(descriptor)
 
     def end(self) -> None:
-        """Watch no more; free what killed children have left."""
+        """Watch no more; see to the children that are dead by now."""
         self._ended.set()
-        self._free()
+        os.write(self._waking, b".")
+        self.join()
+        self.look(0)
+        for number in list(self._children):
+            self._children.pop(number).close()
+        os.close(self._wake)
+        os.close(self._waking)
 
-    def _look(self) -> None:
-        self._find_children()
-        if not self._descriptors:
-            self._ended.wait(LOOK_EVERY)
+    def look(self, seconds: float) -> None:
+        """See to the children that are dead; wait so long for one to die."""
+        for number, pid, began in self._ledger.children():
+            if number not in self._children:
+                self._children[number] = _Child(pid, began, self._descriptor_of(pid, began))
         poll = select.poll()
-        for descriptor in self._descriptors.values():
-            poll.register(descriptor, select.POLLIN)
-        gone = {descriptor for descriptor, _ in poll.poll(LOOK_EVERY * 1000)}
-        for pid, descriptor in list(self._descriptors.items()):
-            if descriptor in gone:
-                self._to_free |= not _was_recycled(descriptor)
-                os.close(self._descriptors.pop(pid))
-        if self._to_free:
-            self._to_free = not self._free()
+        poll.register(self._wake, select.POLLIN)
+        for number, child in list(self._children.items()):
+            if child.descriptor is not None:
+                poll.register(child.descriptor, select.POLLIN)
+            elif not lives(child.pid, child.began):
+                self._bury(number)
+        gone = {descriptor for descriptor, _ in poll.poll(seconds * 1000)}
+        for number, child in list(self._children.items()):
+            if child.descriptor in gone:
+                self._bury(number)
 
-    def _find_children(self) -> None:
+    def _descriptor_of(self, pid: int, began: int) -> int | None:
+        """Return what tells at once of the end of a process; ``None`` where one has to look."""
         try:
-            children = self._pool.info.get("processes", ())
-        except AttributeError:  # the pool has ended before the worker
-            return
-        for pid in children:
-            if pid in self._descriptors:
-                continue
-            try:
-                self._descriptors[pid] = os.pidfd_open(pid)
-            except ProcessLookupError:
-                self._to_free = True
+            descriptor = os.pidfd_open(pid)
+        except ProcessLookupError:
+            return None
+        except (AttributeError, OSError) as error:  # not Linux, an old kernel, or not permitted
+            if not self._has_looked:
+                words = "Dead children are looked for every %g s, for nothing tells of them: %s"
+                logger.info(words, LOOK_EVERY, error)
+            self._has_looked = True
+            return None
+        if lives(pid, began):
+            return descriptor
+        os.close(descriptor)  # it may be that of a later process of the same number
+        return None
 
-    def _free(self) -> bool:
-        """Free the locks of all dead children; return False if the server could not be asked."""
-        try:
-            backend = locks[self._using]
-            for holder in list(backend.holders()):
-                if is_dead(holder):
-                    release_for(backend, holder.name, holder.token_id)
-        except LockError as error:
-            logger.warning("The locks of a dead worker child could not be freed: %s", error)
-            return False
-        return True
-
-
-def _was_recycled(descriptor: int) -> bool:
-    """Whether a child ended as it should, with no task in hand."""
-    try:
-        end = os.waitid(os.P_PIDFD, descriptor, os.WEXITED | os.WNOWAIT | os.WNOHANG)
-    except ChildProcessError:  # its parent has collected it
-        return False
-    return end is not None and (end.si_code, end.si_status) == (os.CLD_EXITED, EX_RECYCLE)
+    def _bury(self, number: int) -> None:
+        """Free what a dead child held, and have done with it, collected or not."""
+        entries, complete = self._ledger.read(number)
+        for using, name, token_id in entries:
+            freeing.free(using, name, token_id)
+        if not complete:
+            for using in self._aliases:
+                freeing.free_dead(using)
+        self._ledger.free(number)
+        self._children.pop(number).close()
 
 
-def release_for(backend: BaseLockBackend, name: str, token_id: str) -> None:
-    """Release a lock for its holder, who can't. Raises ``LockError``."""
-    why = "the process or message that it was held for is no more"
-    holder = backend.force_release(name, token_id, by="the Celery worker", reason=why)
-    if holder is not None:
-        logger.warning("Lock %r was freed, for %s can't release it", name, holder)
+@dataclass(frozen=True)
+class _Child:
+    """A process that has a page in the ledger."""
+
+    pid: int
+    began: int
+    descriptor: int | None
+
+    def close(self) -> None:
+        if self.descriptor is not None:
+            os.close(self.descriptor)
 
 
+_made: Ledger | Exception | None = None
 _watches: list[ChildWatch] = []
+
+
+def _on_init(**kwargs: Any) -> None:
+    """Make the ledger before the pool forks, whatever pool that will be."""
+    global _made  # noqa: PLW0603 - one process is one worker
+    try:
+        _made = open_ledger()
+    except (OSError, ValueError) as error:
+        _made = error
 
 
 def _on_ready(sender: Any = None, **kwargs: Any) -> None:
     guards = [getattr(task, GUARD, None) for task in sender.app.tasks.values()]
-    if hasattr(os, "pidfd_open") and sender.pool.info.get("processes"):
-        for using in {guard.options.using for guard in guards if guard is not None}:
-            # Now, for the thread calls just when a child is forked in a dead one's place.
-            locks[using].open()
-            watch = ChildWatch(sender.pool, using)
-            watch.start()
-            _watches.append(watch)
+    aliases = {guard.options.using for guard in guards if guard is not None}
+    try:
+        if not aliases or not _forks(sender.pool):
+            forget_ledger()
+            return
+        for using in locks:
+            # Now, for the threads call just when a child is forked in a dead one's place.
+            with contextlib.suppress(InvalidLockBackend):  # which is told where it is used
+                locks[using].open()
+        watch = ChildWatch(_inherited_ledger(), aliases)
+        watch.start()
+        _watches.append(watch)
+    except Exception as error:
+        words = "No watch over the children: the locks of a killed one end with their leases: %s"
+        logger.warning(words, error)
+
+
+def _forks(pool: Any) -> bool:
+    """Whether a worker's pool has child processes."""
+    from celery.concurrency.prefork import TaskPool  # of which a client has no need
+
+    return isinstance(pool, TaskPool)
+
+
+def _inherited_ledger() -> Ledger:
+    """Return the ledger that the children share. Raises what keeps them from it."""
+    method = billiard.get_start_method()
+    if method != "fork":
+        raise RuntimeError(f"children that are started by {method} share no memory with it")
+    if not isinstance(_made, Ledger):
+        raise _made or RuntimeError("the worker was not announced by worker_init")
+    return _made
 
 
 def _on_shutdown(**kwargs: Any) -> None:
     while _watches:
         _watches.pop().end()
+    freeing.finish(LAST_CHANCE)
 
 
-def _on_revoked(sender: Any = None, request: Any = None, **kwargs: Any) -> None:
-    guard = getattr(sender, GUARD, None)
-    slip = request and Slip.of(headers_of(request), request.id)
-    if guard is None or not slip or not slip.ticket:
-        return
-    backend = locks[guard.options.using]
-    _in_background(lambda: release_for(backend, slip.lock, slip.ticket))
-
-
-def _in_background(work: Callable[[], None]) -> None:
-    """Work without holding up the worker's parent, which serves all its children."""
-
-    def run() -> None:
-        try:
-            work()
-        except LockError as error:
-            logger.warning("The lock of a revoked task could not be freed: %s", error)
-
-    threading.Thread(target=run, name="django-redis-lock-revoked", daemon=True).start()
-
-
+worker_init.connect(_on_init, weak=False)
 worker_ready.connect(_on_ready, weak=False)
 worker_shutdown.connect(_on_shutdown, weak=False)
-task_revoked.connect(_on_revoked, weak=False)

@@ -25,18 +25,36 @@ def is_dead(holder: Holder) -> bool:
     ours = holder.metadata.get("worker") == FAMILY and holder.host == current_process().host
     if not ours or holder.metadata.get("state") or holder.pid is None:
         return False
-    return not _lives(holder.pid)
+    return not lives(holder.pid)
 
 
-def _lives(pid: int) -> bool:
+def lives(pid: int, began: int = 0) -> bool:
+    """Whether a process of this machine runs; one that is dead and not yet collected does not.
+
+    With ``began``, by ``began_at``, a later process of the same number is another one.
+    """
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:
+    except PermissionError:  # somebody else's, so it is not the one that is meant, or changed user
+        pass
+    stat = _stat(pid)
+    if stat is None:
         return True
+    return stat[0] not in "ZX" and began in (0, int(stat[19]))
+
+
+def began_at(pid: int) -> int:
+    """Return when a process began, in ticks since the machine did; 0 where that can't be known."""
+    stat = _stat(pid)
+    return 0 if stat is None else int(stat[19])
+
+
+def _stat(pid: int) -> list[str] | None:
+    """Return what Linux tells of a process from its state on; ``None`` elsewhere."""
     try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (OSError, IndexError):  # not Linux, or gone just now
-        return True
-    return state not in "ZX"  # killed, and not yet collected by its parent
+        stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:  # not Linux, or gone just now
+        return None
+    return stat if len(stat) > 19 else None

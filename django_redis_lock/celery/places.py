@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from time import monotonic
 from typing import Any
 
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.celery.family import FAMILY
+from django_redis_lock.celery.ledger import Page, this_page
 from django_redis_lock.celery.options import Options
+from django_redis_lock.drivers import Steps
 from django_redis_lock.handler import locks
 from django_redis_lock.holding import Default
+from django_redis_lock.lease import Lease, Request
 from django_redis_lock.lock import Lock
 from django_redis_lock.records import Holder
 
@@ -23,10 +27,43 @@ TURN = 1.0
 
 
 class TaskLock(Lock):
-    """A lock held by a task; ``task`` and ``task_id`` say by which."""
+    """A lock held by a task; ``task`` and ``task_id`` say by which.
+
+    In a worker's child it is in the ledger from before it is asked for until it is released, unless
+    it is kept for a message, which outlives the process.
+    """
 
     task: Any = None
     task_id: str | None = None
+    _page: Page | None = None
+
+    @property
+    def in_use(self) -> bool:
+        """Whether the lock is held or being acquired."""
+        return self._lease is not None or not self._vacant
+
+    def _request(self, backend: BaseLockBackend) -> Request:
+        request = super()._request(backend)
+        page = this_page()
+        if page is not None and not self._origin["metadata"].get("state"):
+            page.enter(self, backend.alias, request.token)
+            self._page = page
+        return request
+
+    def _release(self) -> Steps[None]:
+        lease = self._lease
+        yield from super()._release()
+        self._cross_out(lease)
+
+    def _detach(self, seconds: float, metadata: Mapping[str, str] | None) -> Steps[str]:
+        lease = self._lease
+        ticket = yield from super()._detach(seconds, metadata)
+        self._cross_out(lease)
+        return ticket
+
+    def _cross_out(self, lease: Lease | None) -> None:
+        if self._page is not None and lease is not None and self._lease is None:
+            self._page.leave(lease.token)
 
 
 class Places:

@@ -1,0 +1,265 @@
+"""Every way in which a worker drops a message frees the place that it held."""
+
+from __future__ import annotations
+
+import gc
+import json
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+from celery.exceptions import TimeLimitExceeded
+from kombu.exceptions import DecodeError
+
+from django_redis_lock import Holder, lock, locks
+from django_redis_lock.celery.message import HEADER
+from example_project.embedded import EmbeddedServer
+from tests import celery_dropped_app as tasks
+from tests.celery_dropped_app import NOWHERE, QUEUE_NAME, SCOPES, app
+from tests.celery_worker import WAIT, Worker, events, free, go, running_worker, started
+from tests.settings import server_url
+from tests.tools import eventually, waiters
+
+
+@pytest.fixture(scope="module")
+def worker(
+    session_server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Worker]:
+    """A worker of these tests' app on an empty server."""
+    with redis.Redis.from_url(session_server.url()) as client:
+        client.flushall()
+    directory = tmp_path_factory.mktemp("worker")
+    with running_worker(
+        directory,
+        app="tests.celery_dropped_app",
+        queue=QUEUE_NAME,
+        environment={"C_FORCE_ROOT": "1"},  # for pickle
+    ) as worker:
+        yield worker
+    gc.collect()  # results tell the server when they go
+    locks.reset()
+    app.pool.force_close_all(close_pool=False)
+    app.backend.client.connection_pool.disconnect()
+
+
+@pytest.fixture
+def client(worker: Worker) -> Iterator[redis.Redis]:
+    """The database in which tasks and tests signal to each other, empty."""
+    with events() as client:
+        client.flushdb()
+        yield client
+
+
+@pytest.fixture(params=SCOPES)
+def scope(request: pytest.FixtureRequest) -> str:
+    """A scope that holds a place in the queue."""
+    return str(request.param)
+
+
+def place_of(scope: str, what: str) -> str:
+    """Return the name of the lock that a waiting message holds."""
+    return f"{what}:queued" if scope == "queue" else what
+
+
+def holder_of(name: str) -> Holder:
+    """Return who holds a lock."""
+    holder = locks["default"].holder(name)
+    assert holder is not None
+    return holder
+
+
+def runs_anew(client: redis.Redis, task: Any, what: str, dropped: Any) -> None:
+    """Check that a new call gets a task of its own, which runs."""
+    result = task.delay(what=what)
+    assert result.id != dropped.id
+    started(client, what)
+    go(client, what)
+    assert result.get(timeout=WAIT) == "go"
+
+
+def drained() -> None:
+    """Wait until a place is freed that was to be freed after all that came before."""
+    marker = str(uuid.uuid4())
+    task = tasks.early["queue"]
+    send_changed(task, marker, rename)
+    free(place_of("queue", marker))
+
+
+def say_before(client: redis.Redis, what: str, say: str) -> None:
+    """Tell a task what to do before its call."""
+    client.rpush(f"before:{what}", say)
+
+
+# Messages that are changed on their way.
+
+Change = Callable[[dict[str, Any]], None]
+
+
+def send_changed(task: Any, what: str, change: Change, **options: Any) -> Any:
+    """Send a task, and change its message before a worker gets it."""
+    result = task.apply_async(kwargs={"what": what}, queue=NOWHERE, **options)
+    with redis.Redis.from_url(server_url(10)) as broker:
+        message = json.loads(broker.lpop(NOWHERE))
+        change(message)
+        broker.lpush(QUEUE_NAME, json.dumps(message))
+    return result
+
+
+def rename(message: dict[str, Any]) -> None:
+    """Name a task that the worker has not, as one that was renamed."""
+    message["headers"]["task"] = "renamed"
+
+
+def make_invalid(message: dict[str, Any]) -> None:
+    """Give an ETA that is none."""
+    message["headers"]["eta"] = "some day"
+
+
+def make_refused(message: dict[str, Any]) -> None:
+    """Use a content type that the worker does not accept."""
+    message["content-type"] = "application/x-yaml"
+
+
+def make_undecodable(message: dict[str, Any]) -> None:
+    """Break the body."""
+    message["body"] = "bm8ganNvbg=="
+
+
+CHANGES = (rename, make_invalid, make_refused, make_undecodable)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_place_of_a_message_that_the_worker_refuses_is_freed(
+    client: redis.Redis, scope: str, name: str, change: Change
+) -> None:
+    """Unknown, invalid, refused or undecodable: the next call gets a task of its own."""
+    task = tasks.early[scope]
+    result = send_changed(task, name, change)
+    free(place_of(scope, name))
+    runs_anew(client, task, name, result)
+
+
+def test_place_on_an_alias_that_the_worker_has_not_is_told(
+    client: redis.Redis, worker: Worker, name: str
+) -> None:
+    """The worker can't free it, says so, and goes on."""
+    task_id = str(uuid.uuid4())
+    slip = {"task_id": task_id, "lock": name, "ticket": "0" * 16, "using": "elsewhere"}
+    app.send_task("renamed", task_id=task_id, headers={HEADER: slip})
+    line = eventually(lambda: worker.lines(f"Message {task_id} is dropped"), "the line")
+    assert "elsewhere" in line[0]
+
+
+@pytest.mark.parametrize("named", [{"lock": 7}, {"lock": ""}, {"ticket": ["x"]}, {"using": {}}])
+def test_garbage_in_the_header_does_no_harm(
+    client: redis.Redis, worker: Worker, name: str, named: dict[str, Any]
+) -> None:
+    """What anybody may write into a message stops neither the worker nor the freeing of places."""
+    task_id = str(uuid.uuid4())
+    slip = {"task_id": task_id, "lock": name, "ticket": "0" * 16, "using": "default", **named}
+    app.send_task("renamed", task_id=task_id, headers={HEADER: slip})
+    task = tasks.early["queue"]
+    result = send_changed(task, name, rename)
+    free(place_of("queue", name))
+    runs_anew(client, task, name, result)
+
+
+# Messages that are revoked.
+
+
+def test_place_of_a_message_that_was_revoked_before_it_came_is_freed(
+    client: redis.Redis, scope: str, name: str
+) -> None:
+    """The worker knows of the revocation when it gets the message."""
+    task_id = str(uuid.uuid4())
+    assert app.control.revoke([task_id], reply=True, limit=1, timeout=WAIT)
+    task = tasks.early[scope]
+    result = task.apply_async(kwargs={"what": name}, task_id=task_id)
+    free(place_of(scope, name))
+    runs_anew(client, task, name, result)
+
+
+def test_place_of_a_message_that_is_revoked_by_its_stamp_is_freed(
+    client: redis.Redis, scope: str, name: str
+) -> None:
+    """A stamp stands for many messages."""
+    assert app.control.revoke_by_stamped_headers(
+        {"mark": [name]}, reply=True, limit=1, timeout=WAIT
+    )
+    task = tasks.early[scope]
+    result = task.apply_async(kwargs={"what": name}, stamped_headers=["mark"], mark=name)
+    free(place_of(scope, name))
+    runs_anew(client, task, name, result)
+
+
+@pytest.mark.parametrize("ending", ["revoked", "limited"])
+def test_place_of_a_run_that_is_ended_while_it_waits_in_line_is_freed(
+    client: redis.Redis, name: str, ending: str
+) -> None:
+    """Terminated, or stopped by its hard time limit, before it got the lock of the run."""
+    task = tasks.early["queue"]
+    with lock(name):
+        limit = {"time_limit": 1} if ending == "limited" else {}
+        result = task.apply_async(kwargs={"what": name}, **limit)
+        eventually(lambda: waiters(name) == 1, "the run in line")
+        if ending == "revoked":
+            app.control.revoke(result.id, terminate=True, signal="SIGKILL")
+        free(place_of("queue", name))
+    if ending == "limited":
+        with pytest.raises(TimeLimitExceeded):
+            result.get(timeout=WAIT)
+    runs_anew(client, task, name, result)
+
+
+# Tasks that end before their call begins.
+
+
+ENDS = [("early", "exit"), ("early", "fail"), ("early", "reject"), ("late", "fail")]
+
+
+@pytest.mark.parametrize(("kind", "say"), [*ENDS, ("late", "reject")])
+def test_place_of_a_task_that_ends_before_its_call_is_freed(
+    client: redis.Redis, scope: str, name: str, kind: str, say: str
+) -> None:
+    """Its child died, or it failed or was rejected where the guard does not see it."""
+    task = getattr(tasks, kind)[scope]
+    say_before(client, name, say)
+    result = task.delay(what=name)
+    free(place_of(scope, name))
+    runs_anew(client, task, name, result)
+
+
+@pytest.mark.parametrize(("kind", "say"), [("late", "exit"), ("early", "retry"), ("late", "retry")])
+def test_place_of_a_message_that_comes_again_is_kept(
+    client: redis.Redis, scope: str, name: str, kind: str, say: str
+) -> None:
+    """Delivered or sent once more, it goes on holding its place until it runs."""
+    task, place = getattr(tasks, kind)[scope], place_of(scope, name)
+    with lock(f"{name}-before") as hold:
+        say_before(client, name, say)
+        say_before(client, name, f"wait {hold.name}")
+        result = task.delay(what=name)
+        ticket = holder_of(place).token_id
+        eventually(lambda: waiters(hold.name) == 1, "the second coming")
+        drained()
+        assert holder_of(place).token_id == ticket
+        assert task.delay(what=name).id == result.id
+    started(client, name)
+    go(client, name)
+    assert result.get(timeout=WAIT) == "go"
+    free(place)
+
+
+def test_place_of_a_task_whose_arguments_the_child_cannot_read_is_freed(
+    client: redis.Redis, scope: str, name: str
+) -> None:
+    """The parent can, so it takes the message for a good one."""
+    task = tasks.early[scope]
+    kwargs = {"what": name, "more": tasks.Unreadable()}
+    result = task.apply_async(kwargs=kwargs, serializer="pickle")
+    with pytest.raises(DecodeError, match="unreadable"):
+        result.get(timeout=WAIT)
+    free(place_of(scope, name))
+    runs_anew(client, task, name, result)
