@@ -60,7 +60,8 @@ class Places:
 
     def take(self, timeout: float | Default | None, **metadata: str) -> TaskLock | None:
         """Take one that is free; return ``None`` where none is. Raises ``LockUnavailable``."""
-        for name in random.sample(self.names, len(self.names)):
+        several = len(self.names) > 1
+        for name in random.sample(self.names, len(self.names)) if several else self.names:
             lock = self.lock(name, timeout, **metadata)
             if lock.acquire(blocking=False):
                 return lock
