@@ -53,8 +53,9 @@ class Places:
             timeout,
             task_id=self._task_id,
             task_name=self._task.name,
-            metadata={**self._options.metadata, "worker": FAMILY, **metadata},
         )
+        # The options were checked when the task was defined, with room for what is added here.
+        lock._origin["metadata"] = {**self._options.metadata, "worker": FAMILY, **metadata}
         lock.task, lock.task_id = self._task, self._task_id
         return lock
 
