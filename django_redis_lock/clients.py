@@ -20,6 +20,7 @@ from django_redis_lock.connections import disconnect_idle, leave_to_parent
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.identity import forget_after_fork
 from django_redis_lock.packing import Packed, Replicas
+from django_redis_lock.replies import Replies, reads_plainly
 
 _MORE_FOLLOWS = getattr(socket, "MSG_MORE", 0)
 """Has Linux hold bytes back until more follow, for about 200 ms at the most."""
@@ -31,10 +32,12 @@ pool's connections, as django-redis does after each request with DJANGO_REDIS_CL
 class Checkout:
     """A connection that is out of the pool, and the replies that it still brings."""
 
-    __slots__ = ("__weakref__", "connection", "owed", "owed_on", "since")
+    __slots__ = ("__weakref__", "_plain", "_replies", "connection", "owed", "owed_on", "since")
 
     def __init__(self, connection: Any) -> None:
         self.connection = connection
+        self._plain = reads_plainly(connection)
+        self._replies: Replies | None = None
         self.since = monotonic()
         self.owed = 0  # replies to calls that were sent, not read yet
         self.owed_on: Any = None  # the socket on which those come
@@ -48,6 +51,11 @@ class Checkout:
     def is_open(self) -> bool:
         """Whether the connection was not closed, as far as it is known here."""
         return getattr(self.connection, "_sock", self) is not None
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether something was read that belongs to no call, which redis-py would not see."""
+        return self._replies is not None and not self._replies.ended
 
     def open(self) -> Checkout:
         """Open the connection anew. Raises ``RedisError`` and ``OSError``."""
@@ -64,20 +72,29 @@ class Checkout:
         self.owed = 0
         self.connection.disconnect()
 
-    def send(self, commands: Sequence[bytes]) -> None:
-        """Send commands."""
-        # A health check would take a reply that is owed for its own.
-        self.connection.send_packed_command(commands, check_health=not self.owed)
+    def send(self, command: bytes) -> None:
+        """Send a command, or several."""
+        if self._plain:
+            self.connection._sock.sendall(command)
+        else:
+            # A health check would take a reply that is owed for its own.
+            self.connection.send_packed_command([command], check_health=not self.owed)
 
     def read(self, says_ok: bool = False) -> Any:
         """Read a reply; the server's error is returned rather than raised.
 
         Raises ``RedisError`` for one that belongs to the handshake of a connection.
         """
-        try:
-            reply = self.connection.read_response(disable_decoding=True)
-        except ResponseError as error:
-            return error
+        if self._plain:
+            replies = self._replies
+            if replies is None or replies.wire is not self.connection._sock:
+                replies = self._replies = Replies(self.connection)
+            reply = replies.read()
+        else:
+            try:
+                reply = self.connection.read_response(disable_decoding=True)
+            except ResponseError as error:
+                return error
         if (reply == b"OK" and not says_ok) or isinstance(reply, dict):
             raise redis.exceptions.ConnectionError("The connection is out of step")
         return reply
@@ -93,7 +110,7 @@ class Checkout:
         if _is_plain(wire):
             wire.sendall(command, _MORE_FOLLOWS)
         else:
-            self.send([command])
+            self.send(command)
         self.owed += 1
         self.owed_on = self.wire
 
@@ -167,14 +184,28 @@ class BlockingClient:
         Raises ``RedisError`` and ``OSError``, and ``LockUnavailable`` where too few replicas
         acknowledged it.
         """
-        (reply,) = self.call_all([packed])
+        command = packed.pack()
+        checkout = self._take()
+        try:
+            packed.sending()
+            checkout.send(command)
+            if checkout.owed:
+                checkout.read_owed()
+            reply = checkout.read(packed.says_ok)
+            if packed.replicas is not None or isinstance(reply, ResponseError):
+                reply = _completed(checkout, packed, reply)
+                _leave_replica(checkout, [reply])
+        except BaseException as error:
+            self._broke(checkout, error)
+            raise
+        self._keep(checkout)
         if isinstance(reply, Exception):
             raise reply
         return reply
 
     def call_all(self, batch: Sequence[Packed]) -> list[Any]:
         """Send calls in one go; return the reply, or the server's error, to each."""
-        commands = [packed.pack() for packed in batch]
+        commands = b"".join([packed.pack() for packed in batch])
         checkout = self._take()
         try:
             for packed in batch:
@@ -183,13 +214,9 @@ class BlockingClient:
             if checkout.owed:
                 checkout.read_owed()
             replies = [checkout.read(packed.says_ok) for packed in batch]
-            demoted = False
             for number, packed in enumerate(batch):
-                if packed.replicas is not None or isinstance(replies[number], ResponseError):
-                    replies[number] = _completed(checkout, packed, replies[number])
-                    demoted |= is_read_only(replies[number])
-            if demoted:
-                checkout.disconnect()  # another may be the new master
+                replies[number] = _completed(checkout, packed, replies[number])
+            _leave_replica(checkout, replies)
         except BaseException as error:
             self._broke(checkout, error)
             raise
@@ -237,6 +264,8 @@ class BlockingClient:
             except BaseException:
                 checkout.disconnect()
                 raise
+        if checkout.is_ahead:
+            checkout.disconnect()
         del self._traces[id(checkout.connection)]
         self._pool.release(checkout.connection)
 
@@ -301,13 +330,19 @@ def _is_plain(wire: Any) -> bool:
 def _completed(checkout: Checkout, packed: Packed, reply: Any) -> Any:
     """Return the reply to a call, once its script is known and its replicas have it."""
     if isinstance(reply, NoScriptError):
-        checkout.send([packed.pack(with_source=True)])
+        checkout.send(packed.pack(with_source=True))
         reply = checkout.read()
     replicas = packed.awaited(reply)
     if replicas is not None:
-        checkout.send([replicas.command])
+        checkout.send(replicas.command)
         reply = acknowledged(reply, replicas, checkout.read())
     return reply
+
+
+def _leave_replica(checkout: Checkout, replies: Sequence[Any]) -> None:
+    """Close a connection to a server that is no master any more: another may be."""
+    if any(map(is_read_only, replies)):
+        checkout.disconnect()
 
 
 def acknowledged(reply: Any, replicas: Replicas, number: Any) -> Any:

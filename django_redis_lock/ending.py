@@ -34,13 +34,15 @@ def give_up(handles: Sequence[Handle]) -> Steps[None]:
         return
     holds = [(handle, handle._held()) for handle in handles]
     backend = handles[0].backend
+    asked = []
     try:
         for _, lease in holds:
             lease.given_up = True
             renewer.discard(lease)  # before the release is sent, so nothing renews it afterwards
-        # What may have been given up before, unseen, can't be told from what was lost.
-        asked = [lease for _, lease in holds if not lease.lost or lease.release_sent_at is not None]
-        answers = (yield from protocol.release(asked)) if asked else []
+            # What may have been given up before, unseen, can't be told from what was lost.
+            if not lease.lost or lease.release_sent_at is not None:
+                asked.append(lease)
+        ours = (yield from protocol.release(asked)) if asked else set[str]()
     except LockError:
         _see_through(holds, backend)
         raise  # not known to be released, so the leases are kept to try again
@@ -49,13 +51,15 @@ def give_up(handles: Sequence[Handle]) -> Steps[None]:
         _forget(holds)
         raise
     _forget(holds)
-    ours = {lease.token for lease, mine in zip(asked, answers, strict=True) if mine}
-    lost = [hold for hold in holds if hold[1].token not in ours]
+    lost = []
     for handle, lease in holds:
         if lease.token in ours:
             backend.freed(lease.name)
-            held_for = monotonic() - handle._acquired_at
-            yield from tell(signals.lock_released, handle, backend, held_for=held_for)
+            if signals.lock_released.receivers:
+                held_for = monotonic() - handle._acquired_at
+                yield from tell(signals.lock_released, handle, backend, held_for=held_for)
+        else:
+            lost.append((handle, lease))
     if lost:
         raise (yield from losses(lost, backend, "it expired or was broken before its release"))
 

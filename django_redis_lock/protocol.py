@@ -341,15 +341,16 @@ def acquire_many(requests: Sequence[Request]) -> Generator[Step, Any, list[Lease
         raise
 
 
-def release(leases: Sequence[Lease]) -> Generator[Step, Any, list[bool]]:
-    """Release locks in one call; return for each whether it was ours.
+def release(leases: Sequence[Lease]) -> Generator[Step, Any, set[str]]:
+    """Release locks in one call; return the tokens of those that were ours.
 
     Where an earlier sending may have been carried out, finding a lock not ours is what success
     looks like, so it counts as released if the lease was good when that was sent.
     """
-    begun = [lease.release_sent_at for lease in leases]
     now = monotonic()
+    begun = []
     for lease in leases:
+        begun.append(lease.release_sent_at)
         if lease.release_sent_at is None:
             lease.release_sent_at = now
     call = _release_of(leases)
@@ -362,11 +363,12 @@ def release(leases: Sequence[Lease]) -> Generator[Step, Any, list[bool]]:
             with contextlib.suppress(LockError):
                 yield _release_of(leases, patient=False)
         raise
+    ours = set()
     answers = [answer] if isinstance(call, Release) else answer
-    ours = []
     for lease, first, mine in zip(leases, begun, answers, strict=True):
         earlier = call.first_sent_at if first is None and call.resent else first
-        ours.append(bool(mine) or (earlier is not None and earlier < lease.deadline))
+        if mine or (earlier is not None and earlier < lease.deadline):
+            ours.add(lease.token)
     return ours
 
 

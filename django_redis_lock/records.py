@@ -188,8 +188,7 @@ def check_metadata(metadata: Mapping[str, str], *, room: int = 0) -> dict[str, s
     return dict(metadata)
 
 
-def _written(fields: Mapping[str, Any]) -> str:
-    return json.dumps(fields, separators=(",", ":"))
+_written = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def token_id(token: bytes) -> str:

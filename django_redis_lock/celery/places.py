@@ -94,14 +94,16 @@ class Places:
             timeout,
             task_id=self._task_id,
             task_name=self._task.name,
-            metadata={**self.options.metadata, "worker": FAMILY, **metadata},
         )
+        # The options were checked when the task was defined, with room for what is added here.
+        lock._origin["metadata"] = {**self.options.metadata, "worker": FAMILY, **metadata}
         lock.task, lock.task_id = self._task, self._task_id
         return lock
 
     def take(self, timeout: float | Default | None, **metadata: str) -> TaskLock | None:
         """Take one that is free; return ``None`` where none is. Raises ``LockUnavailable``."""
-        for name in random.sample(self.names, len(self.names)):
+        several = len(self.names) > 1
+        for name in random.sample(self.names, len(self.names)) if several else self.names:
             lock = self.lock(name, timeout, **metadata)
             if lock.acquire(blocking=False):
                 return lock

@@ -7,6 +7,17 @@ from collections.abc import Sequence
 from importlib.resources import files
 
 
+class _Opening(dict[int, str]):
+    """What comes before an item of some length; writing the number takes longer than the item."""
+
+    def __missing__(self, length: int) -> str:
+        opening = self[length] = f"${length}\r\n"
+        return opening
+
+
+_OPENING = _Opening()
+
+
 class Script:
     """A Lua script and what a server needs to run it.
 
@@ -24,7 +35,7 @@ class Script:
     def pack(self, keys: Sequence[str], args: Sequence[str], *, with_source: bool = False) -> bytes:
         """Return the call as one RESP command; ``with_source`` teaches it to the server again."""
         items = [str(len(keys)), *keys, *args]
-        text = "".join([f"${len(item)}\r\n{item}\r\n" for item in items])
+        text = "\r\n".join([_OPENING[len(item)] + item for item in items]) + "\r\n"
         if not text.isascii():
             # Lengths count bytes: let each character stand for a byte of the UTF-8.
             text = "".join([_bulk(item.encode().decode("latin-1")) for item in items])

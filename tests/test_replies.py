@@ -1,0 +1,148 @@
+"""Replies that are read from the socket of a connection, past redis-py's parser."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import pytest
+import redis
+
+from django_redis_lock import lock, locks
+from django_redis_lock.replies import Replies, reads_plainly
+from example_project.embedded import EmbeddedServer
+
+MIXED: list[tuple[bytes, Any]] = [
+    (b":1763800000000000\r\n", 1763800000000000),
+    (b":-2\r\n", -2),
+    (b"$-1\r\n", None),
+    (b"$0\r\n\r\n", b""),
+    (b"$4\r\n\r\n\r\n\r\n", b"\r\n\r\n"),
+    (b"+OK\r\n", b"OK"),
+    (b"*-1\r\n", None),
+    (b"*0\r\n", []),
+    (b"*3\r\n:1\r\n$1\r\na\r\n*2\r\n$-1\r\n+b\r\n", [1, b"a", [None, b"b"]]),
+    (b"$200000\r\n" + b"x" * 200_000 + b"\r\n", b"x" * 200_000),
+]
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[Replies, socket.socket]]:
+    """The replies of a connection, and the server's end of it."""
+    ours, theirs = socket.socketpair()
+    ours.settimeout(5)
+    connection = redis.Connection(protocol=2)
+    connection._sock = ours
+    yield Replies(connection), theirs
+    connection._sock = None
+    ours.close()
+    theirs.close()
+
+
+def test_replies_of_every_kind_in_one_go(ends: tuple[Replies, socket.socket]) -> None:
+    """What has come together is taken apart."""
+    replies, server = ends
+    small = MIXED[:-1]
+    server.sendall(b"".join(sent for sent, _ in small))
+    for number, (_, expected) in enumerate(small, 1):
+        assert replies.read() == expected
+        assert replies.ended is (number == len(small))
+
+
+@pytest.mark.parametrize(("sent", "expected"), MIXED, ids=lambda item: repr(item)[:20])
+def test_a_reply_that_comes_in_pieces(
+    sent: bytes, expected: Any, ends: tuple[Replies, socket.socket], monkeypatch: Any
+) -> None:
+    """Wherever the network cuts it."""
+    replies, server = ends
+    size = 1 if len(sent) < 1000 else 7001
+    monkeypatch.setattr("django_redis_lock.replies._RECEIVED", size)
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * len(sent) + 100_000)
+    server.sendall(sent)
+    assert replies.read() == expected
+    assert replies.ended
+
+
+def test_errors_are_those_of_redis_py(ends: tuple[Replies, socket.socket]) -> None:
+    """They are returned; but one that ends the connection is raised."""
+    replies, server = ends
+    server.sendall(b"-NOSCRIPT No matching script.\r\n-READONLY You can't\r\n-ODD \xff\r\n")
+    assert type(replies.read()) is redis.exceptions.NoScriptError
+    assert type(replies.read()) is redis.exceptions.ReadOnlyError
+    assert type(replies.read()) is redis.ResponseError
+    server.sendall(b"-ERR max number of clients reached\r\n")
+    with pytest.raises(redis.ConnectionError):
+        replies.read()
+
+
+def test_what_ends_a_connection(ends: tuple[Replies, socket.socket]) -> None:
+    """No reply in time, another protocol, and the end of the stream in the midst of a reply."""
+    replies, server = ends
+    replies.wire.settimeout(0.01)
+    with pytest.raises(redis.TimeoutError):
+        replies.read()
+    server.sendall(b">2\r\n")
+    with pytest.raises(redis.InvalidResponse):
+        replies.read()
+    server.sendall(b"$10\r\nabc")
+    server.shutdown(socket.SHUT_WR)
+    with pytest.raises(redis.ConnectionError, match="closed"):
+        replies.read()
+
+
+class Instrumented(redis.Connection):
+    """A connection whose reading was replaced."""
+
+    read: ClassVar[int] = 0
+
+    def read_response(self, *args: Any, **kwargs: Any) -> Any:
+        type(self).read += 1
+        return super().read_response(*args, **kwargs)
+
+
+def test_only_plain_connections_are_read_so() -> None:
+    """Whatever does more than the bare protocol is left to redis-py."""
+    assert reads_plainly(redis.Connection(protocol=2))
+    assert reads_plainly(redis.UnixDomainSocketConnection(protocol=2))
+    assert reads_plainly(redis.SSLConnection(protocol=2))
+    assert not reads_plainly(redis.Connection(protocol=3))
+    assert not reads_plainly(redis.Connection(protocol=2, health_check_interval=30))
+    assert not reads_plainly(Instrumented(protocol=2))
+
+
+def test_a_class_of_its_own_reads_for_itself(
+    name: str, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that what it does to replies goes on being done."""
+    kwargs = {**redis.connection.parse_url(server.url(1)), "protocol": 2}
+    pool = redis.ConnectionPool(connection_class=Instrumented, **kwargs)
+    backend = locks["default"]
+    monkeypatch.setattr(backend.location, "pool", lambda: pool)
+    with lock(name, timeout=20):  # from here on it is open, and the scripts are known
+        pass
+    before = Instrumented.read
+    with lock(name, timeout=20):
+        pass
+    assert Instrumented.read == before + 2
+    backend.close()
+    pool.disconnect()
+
+
+def test_what_was_read_ahead_does_not_go_back_to_the_pool(
+    name: str, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection with a reply to nobody's call is closed, for redis-py could not see it."""
+    pool = redis.ConnectionPool.from_url(server.url(1), protocol=2)
+    backend = locks["default"]
+    monkeypatch.setattr(backend.location, "pool", lambda: pool)
+    with lock(name, timeout=20):
+        pass
+    (checkout,) = backend._client._kept
+    checkout.connection._sock.sendall(b"*1\r\n$4\r\nPING\r\n*2\r\n$4\r\nECHO\r\n$5\r\nstray\r\n")
+    while not checkout.is_ahead:
+        checkout._replies._receive()
+    backend.close()
+    assert checkout.connection._sock is None
+    assert redis.Redis(connection_pool=pool).echo("ours") == b"ours"
+    pool.disconnect()
