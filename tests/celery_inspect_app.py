@@ -23,6 +23,7 @@ app = Celery(
 app.conf.update(
     broker_connection_retry_on_startup=True,
     task_default_queue="inspected",
+    broker_transport_options={"app": "inspected"},  # apart from the pools of other apps
     worker_prefetch_multiplier=1,
 )
 

@@ -9,6 +9,6 @@ LOCKS = {
     **LOCKS,
     "silent": {
         "BACKEND": REDIS,
-        "LOCATION": f"redis://127.0.0.1:{os.environ.get('INSPECT_PROXY', 1)}/0",
+        "LOCATION": f"redis://127.0.0.1:{os.environ.get('INSPECT_PROXY', '1')}/0",
     },
 }

@@ -36,11 +36,11 @@ def queue_worker(server: EmbeddedServer, directory: Path) -> Iterator[Worker]:
         yield worker
     locks.reset()
     for app in (celery_queue_app.app, celery_queue_app.beat_app):
-        _disconnect(app)
+        disconnect(app)
     celery_queue_app.pickled.backend.client.connection_pool.disconnect()
 
 
-def _disconnect(app: Celery) -> None:
+def disconnect(app: Celery) -> None:
     """Close what an app has open, so that the next module that uses it begins anew."""
     app.pool.force_close_all(close_pool=False)
     app.backend.client.connection_pool.disconnect()

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import gc
+import json
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
+from celery import Celery
 
 from django_redis_lock import lock, locks
 from django_redis_lock.celery import inspecting
 from example_project.embedded import EmbeddedServer
+from tests import celery_app
 from tests import celery_inspect_app as tasks
+from tests.admin_tools import page_of, root
+from tests.celery_queue_tools import disconnect
 from tests.celery_worker import Worker, events, go, running_worker, started
+from tests.console import command
 from tests.proxy import Proxy
-from tests.tools import eventually, waiters
+from tests.tools import ROOT, eventually, waiters
 
 APP = "tests.celery_inspect_app"
 
@@ -47,8 +54,7 @@ def worker(
         yield worker
     locks.reset()
     gc.collect()  # results tell the server when they go
-    tasks.app.pool.force_close_all()
-    tasks.app.backend.client.connection_pool.disconnect()
+    disconnect(tasks.app)
 
 
 @pytest.fixture
@@ -105,7 +111,7 @@ def test_a_task_runs_and_others_wait_behind_it(worker: Worker, hear: redis.Redis
         second.id,
         third.id,
     }
-    assert asked(lock="plain:b")["tasks"] == asked(using="url")["tasks"] == []
+    assert not asked(lock="plain:b")["tasks"]
     all_end(hear, "a", first, second)
     eventually(lambda: told(third) == ("comes again", None, None))
     tasks.app.control.revoke(third.id)
@@ -207,3 +213,108 @@ def test_a_silent_lock_server_holds_the_worker_up_for_a_moment(
     assert inspecting.PATIENCE <= took < inspecting.PATIENCE + 2
     for item in (result, other):
         tasks.app.control.revoke(item.id)
+
+
+# The command and the admin.
+
+
+@pytest.fixture
+def current() -> Iterator[Celery]:
+    """The app as that of the project."""
+    tasks.app.set_current()
+    yield tasks.app
+    celery_app.app.set_current()
+
+
+@pytest.fixture
+def one_alias(settings: Any) -> None:
+    """A project with one alias of LOCKS."""
+    settings.LOCKS = {"default": settings.LOCKS["default"]}
+
+
+@pytest.fixture
+def lined_up(worker: Worker, hear: redis.Redis) -> Iterator[tuple[Any, ...]]:
+    """A task that runs, one that waits for it, and one that comes again."""
+    first = tasks.plain.delay("shown")
+    started(hear, "shown")
+    second, third = tasks.waiting.delay("shown"), tasks.again.delay("shown")
+    eventually(lambda: told(second)[0] == "waits" and told(third)[0] == "comes again")
+    yield first, second, third
+    tasks.app.control.revoke(third.id)
+    all_end(hear, "shown", first, second)
+
+
+@pytest.mark.usefixtures("current", "one_alias")
+def test_the_command_shows_the_tasks_of_a_lock(lined_up: tuple[Any, ...]) -> None:
+    """In order: what runs, what waits, and what comes again, when."""
+    lines = command("show", "plain:shown").lines
+    rows = lines[lines.index("Celery tasks in hand for it") + 2 :][:3]
+    holder = str(locks["default"].holder("plain:shown"))
+    for row, task, state in zip(rows, lined_up, ["runs", "waits", "comes again"], strict=True):
+        assert f"[{task.id}]" in row
+        assert f"  {state}  " in row
+        assert (holder in row) == (state != "runs")
+    (found,) = json.loads(command("show", "plain:shown", "--format", "json").out)
+    assert [task["id"] for task in found["tasks"]] == [task.id for task in lined_up]
+    assert found["tasks"][2]["attempts"] == 1
+
+
+@pytest.mark.usefixtures("current", "one_alias")
+def test_the_admin_shows_the_tasks_of_a_lock(lined_up: tuple[Any, ...], db: None) -> None:
+    """When the page is opened; its updates ask no worker."""
+    browser = root()
+    page = browser.get(page_of("plain:shown")).content.decode()
+    part = page[page.index('id="lock-tasks"') :]
+    places = [part.index(f"[{task.id}]") for task in lined_up]
+    assert places == sorted(places)
+    assert "<td>comes again</td>" in part
+    before = time.monotonic()
+    update = browser.get(page_of("plain:shown"), headers={"X-Held-Locks": "1"}).content.decode()
+    assert time.monotonic() - before < 1
+    assert "lock-tasks" not in update
+
+
+@pytest.mark.usefixtures("worker", "current", "one_alias")
+def test_no_task_is_told_from_no_answer(db: None) -> None:
+    """A worker that says that it has none is no silence."""
+    with lock("alone", 60):
+        assert "None with the workers that answered (1)." in command("show", "alone").out
+        page = root().get(page_of("alone")).content.decode()
+        assert "None with the workers that answered." in page
+        (found,) = json.loads(command("show", "alone", "--format", "json").out)
+        assert found["tasks"] == []
+
+
+@pytest.mark.parametrize(
+    ("broker", "told"),
+    [("memory://", "no worker answered"), ("redis://127.0.0.1:1/0", "127.0.0.1:1")],
+)
+@pytest.mark.usefixtures("one_alias")
+def test_silence_is_not_known(
+    session_server: EmbeddedServer, db: None, current: Celery, broker: str, told: str
+) -> None:
+    """Where nobody answers, or the broker is down, nobody is said to wait."""
+    app = Celery("elsewhere", broker=broker, set_as_current=False)
+    app.set_current()
+    with lock("alone", 60):
+        shown = command("show", "alone").out
+        assert "Not known: " in shown
+        assert told in shown
+        (found,) = json.loads(command("show", "alone", "--format", "json").out)
+        assert found["tasks"] is None
+        page = root().get(page_of("alone")).content.decode()
+        assert "Not known: " in page
+
+
+def test_celery_knows_the_command(worker: Worker) -> None:
+    """``celery inspect``, with a lock's name or without."""
+    program = [sys.executable, "-m", "celery", "-A", APP, "inspect", "-t", "5", "guarded_tasks"]
+    listed = subprocess.run(
+        [*program[:-1], "--list"], capture_output=True, text=True, cwd=ROOT, check=True
+    )
+    assert "guarded_tasks [LOCK]" in listed.stdout
+    answered = subprocess.run(
+        [*program, "plain:x", "-j"], capture_output=True, text=True, cwd=ROOT, check=True
+    )
+    (answer,) = json.loads(answered.stdout).values()
+    assert answer["tasks"] == []

@@ -37,16 +37,15 @@ NOT_KNOWN = "not known"
 ACTIVE, RESERVED, SCHEDULED = "active", "reserved", "scheduled"
 
 
-@inspect_command(signature="[LOCK]", args=[("lock", str)])
-def guarded_tasks(
-    state: Any, lock: str | None = None, using: str | None = None, **kwargs: Any
-) -> dict[str, Any]:
+@inspect_command(  # type: ignore[untyped-decorator]
+    signature="[LOCK]", args=[("lock", str)]
+)
+def guarded_tasks(state: Any, lock: str | None = None, **kwargs: Any) -> dict[str, Any]:
     """List guarded tasks in hand: their locks, and who has these."""
     every = [
         _Line(stage, request, guard)
         for stage, request in _in_hand(state)
         if (guard := getattr(request.task, GUARD, None)) is not None
-        and using in (None, guard.options.using)
         and (stage == ACTIVE or request.id not in worker_state.revoked)  # kept till it is due
     ]
     lines = every[:LIMIT]
@@ -57,7 +56,7 @@ def guarded_tasks(
     return {"tasks": told, "keys_not_known": not_known, "left_out": len(every) - len(lines)}
 
 
-@inspect_command(visible=False)
+@inspect_command(visible=False)  # type: ignore[untyped-decorator]
 def messages_in_hand(state: Any, ids: list[str], **kwargs: Any) -> dict[str, Any]:
     """Tell which of some messages the worker has, and the queues it takes messages from."""
     known = {request.id for _, request in _in_hand(state)}
