@@ -43,7 +43,7 @@ def broken_key(what: str) -> str:
 
 def _task(name: str, **options: Any) -> Any:
     options = {"key": name + ":{what}", **options}
-    return app.task(name=name)(single_instance_task(**options)(_wait))
+    return app.task(name=name, shared=False)(single_instance_task(**options)(_wait))
 
 
 def _wait(what: str) -> str:
@@ -60,4 +60,4 @@ several = _task("several", concurrency=2, on_conflict="wait")
 silent = _task("silent", using="silent")
 hanging = _task("hanging", key=hanging_key)
 broken = _task("broken", key=broken_key)
-unguarded = app.task(name="unguarded")(_wait)
+unguarded = app.task(name="unguarded", shared=False)(_wait)

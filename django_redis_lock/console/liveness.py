@@ -54,16 +54,16 @@ def judge(holders: Iterable[Holder], notice: Callable[[str], None]) -> list[tupl
 
 def _is_asked_of_workers(holder: Holder, here: str) -> bool:
     """Whether it is a task's lock that this host does not know to be alive."""
-    return not _is_queued(holder) and not (holder.host == here and process_lives(holder.pid))
+    return not is_place(holder) and not (holder.host == here and process_lives(holder.pid))
 
 
-def _is_queued(holder: Holder) -> bool:
-    # The message waits in the broker; who sent it need not be there any more.
+def is_place(holder: Holder) -> bool:
+    """Whether a lock is held for a message in a queue; who sent it need not be there any more."""
     return holder.metadata.get("state") == "queued"
 
 
 def _of_process(holder: Holder, here: str) -> Verdict:
-    if _is_queued(holder):
+    if is_place(holder):
         return Verdict(dead=False, why="its message waits in a queue")
     if holder.host is None:
         return Verdict(dead=False, why="a foreign program's")
@@ -75,7 +75,7 @@ def _of_process(holder: Holder, here: str) -> Verdict:
 
 
 def _of_task(holder: Holder, workers: _Workers, here: str) -> Verdict:
-    if _is_queued(holder):
+    if is_place(holder):
         return _of_process(holder, here)
     if holder.task_id in workers.tasks:
         return Verdict(dead=False, why="a worker has its task")
