@@ -158,6 +158,16 @@ def test_one_of_several_places_is_enough(worker: Worker, hear: redis.Redis) -> N
     all_end(hear, "s", first, second, third)
 
 
+def test_one_free_place_of_several_keeps_nobody_waiting(worker: Worker) -> None:
+    """Whoever has the other."""
+    with lock("several:f#1", 60):
+        result = tasks.several.apply_async(("f",), countdown=3600)
+        eventually(lambda: told(result) == ("scheduled", None, None))
+        with lock("several:f#2", 60):
+            assert told(result)[1] == str(locks["default"].holder("several:f#1"))
+    tasks.app.control.revoke(result.id)
+
+
 def test_what_has_no_guard_is_not_told(worker: Worker, hear: redis.Redis) -> None:
     """Celery's own commands show the other tasks."""
     result = tasks.unguarded.delay("u")
@@ -171,10 +181,13 @@ def test_a_key_that_can_not_be_made_is_not_known(worker: Worker) -> None:
     result = tasks.broken.apply_async(("k",), countdown=3600)
     line = eventually(lambda: line_of(result))
     assert (line["lock"], line["behind"], line["state"]) == ("not known", "not known", "scheduled")
-    answer = asked(lock="broken:k")
+    answer = asked(lock="keyless-one:k")
     assert (answer["tasks"], answer["keys_not_known"]) == ([], 1)
-    assert not worker.lines("Control command error")
-    tasks.app.control.revoke(result.id)
+    assert not worker.lines("Traceback")
+    other = tasks.plain.apply_async(("k",), countdown=3600)
+    eventually(lambda: told(other)[:2] == ("scheduled", None))
+    for item in (result, other):
+        tasks.app.control.revoke(item.id)
 
 
 def test_a_key_that_hangs_holds_the_worker_up_for_a_moment(
