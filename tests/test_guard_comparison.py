@@ -98,6 +98,11 @@ def test_a_run_that_is_torn_away_has_not_ended(diary: Diary) -> None:
         (Seen(left=Left(None, 5)), "**lock left, for ever**"),
         (Seen(together=1), "**two at once**"),
         (Seen(together=3, again=1.0), "**two at once, 3 times**"),
+        (
+            Seen(repeated=1, left=Left(0.04, 5)),
+            "**done again after its success**; lock free within 0.1 s",
+        ),
+        (Seen(repeated=0), "ok"),
         (Seen(hung=True, note="why"), "**hangs**; why"),
         (Seen(lost=0, again=2.04), "ok; runs again after 2.0 s"),
     ],

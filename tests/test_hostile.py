@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import redis
+from celery import Celery, current_app
 from django.test import Client
 
 from django_redis_lock import lock, locks
@@ -41,6 +42,15 @@ def _backend(request: pytest.FixtureRequest, server: EmbeddedServer, settings: A
     settings.LOCKS = {
         "default": {"BACKEND": request.param, "LOCATION": server.url(), "TIMEOUT": 20}
     }
+
+
+@pytest.fixture(autouse=True)
+def _no_workers() -> Iterator[None]:
+    """No broker of another test's app, whose workers would be waited for at each look."""
+    before = current_app._get_current_object()
+    Celery("without a broker")
+    yield
+    before.set_current()
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from celery import chord
 from celery.exceptions import TimeoutError as NotReady
 
 from .contenders import SHORT
-from .stage import SETTLE, Left, Stage
-from .tasks import RETRIES
+from .stage import PROBE_EVERY, SETTLE, Left, Stage
+from .tasks import RETRIES, work
 
 CAP = 5.0
 """Seconds for which calls are made in order to see a lock come free."""
@@ -38,6 +38,8 @@ class Seen:
     """Runs of one key that began while another was running."""
     again: float | None = None
     """Seconds from the death of a run to the beginning of the next delivery of its message."""
+    repeated: int | None = None
+    """How often a task was done again though its success had been stored."""
     hung: bool | None = None
     """Whether a canvas had neither a result nor an error when it should have had."""
     note: str = ""
@@ -102,6 +104,62 @@ def revoked_waiting(stage: Stage) -> Seen:
     left = stage.probe(CAP, since=time.time())
     ran = len(stage.began("first"))
     return Seen(left=left, together=stage.together(), note="it ran all the same" if ran else "")
+
+
+def revoked_unseen(stage: Stage) -> Seen:
+    """Revoke a task while it waits in the queue, before any worker has it."""
+    with stage.no_consumer():
+        result = stage.send("work", "first")
+        stage.app.control.revoke(result.id)
+        stage.need(lambda: stage.worker.count(result.id, "revoked"), "the revocation")
+    return _after_drop(stage, result, ("Discarding revoked task", result.id))
+
+
+def unregistered(stage: Stage) -> Seen:
+    """Send a task that the worker does not know, as after it was renamed."""
+    name = f"unregistered-{stage.shop_id}"
+    guard = stage.guard()
+    guard.set_up(stage.app)
+    guard.task(stage.app, name, work)
+    result = stage.send(name, "first")
+    return _after_drop(stage, result, ("unregistered task", name), name)
+
+
+def _after_drop(stage: Stage, result: Any, words: tuple[str, str], name: str = "work") -> Seen:
+    """See whether the next call of a task is sent, once a worker has dropped a message of it."""
+    stage.need(lambda: stage.worker.count(*words), "the end of the message")
+    until = time.monotonic() + CAP
+    since = time.time()
+    while time.monotonic() < until:
+        following = stage.send(name, "next")
+        if following is not None and following.id != result.id:
+            return Seen(left=Left(time.time() - since, CAP))
+        time.sleep(PROBE_EVERY)
+    return Seen(left=stage.left(CAP))
+
+
+def moved(stage: Stage, name: str = "move") -> Seen:
+    """Let a run go on under another key, call that key meanwhile, and call the old one then."""
+    old = stage.shop_id
+    stage.send(name, "moves")
+    stage.pid_of("moves")
+    stage.next_key()
+    if not stage.wait(lambda: stage.began("moved"), CAP):
+        return Seen(lost=1, left=stage.left(CAP), together=stage.together())
+    stage.send(name, "beside")
+    stage.wait(lambda: stage.began("beside"), SETTLE)
+    stage.send(name, "beside", shop_id=old)
+    ran = stage.wait(lambda: stage.diary.entries(old, "began", "beside"), SETTLE)
+    stage.diary.let_go(old, times=10)
+    stage.go(times=10)
+    stage.need(lambda: stage.ended("moved"), "the end of the run under the new key")
+    note = "" if ran else "the old key stays locked meanwhile"
+    return Seen(lost=0, left=stage.probe(CAP, name=name), together=stage.together(), note=note)
+
+
+def replaced(stage: Stage) -> Seen:
+    """Do the same by a replacement."""
+    return moved(stage, "replace")
 
 
 def retried(stage: Stage, name: str = "retry") -> Seen:
@@ -192,6 +250,20 @@ def redelivered(stage: Stage) -> Seen:
     times = len(stage.ended("first"))
     note = f"done {times} times" if times > 1 else ""
     return Seen(lost=lost, left=left, together=stage.together(), note=note)
+
+
+def redelivered_late(stage: Stage) -> Seen:
+    """Deliver a message again, so that it comes to a child when the first run has ended."""
+    result = stage.send("late", "first")
+    stage.pid_of("first")
+    with stage.no_consumer():
+        stage.give_back_unacknowledged()
+        stage.go("first", times=10)
+        stage.need(result.successful, "the success of the first delivery")
+    stage.need(lambda: stage.worker.count(result.id, "received") > 1, "the second delivery")
+    again = stage.wait(lambda: len(stage.ended("first")) > 1, SETTLE)
+    left = stage.probe(CAP, name="late")
+    return Seen(lost=0, left=left, together=stage.together(), repeated=int(again))
 
 
 def redelivered_then_killed(stage: Stage) -> Seen:

@@ -69,6 +69,19 @@ SCENARIOS = (
         plays.revoked_waiting,
     ),
     Scenario(
+        "revoked-unseen",
+        "Revoked before a worker has it",
+        "`control.revoke(id)` of a task whose message is in the queue; then the worker drops it, "
+        "and the next calls are made.",
+        plays.revoked_unseen,
+    ),
+    Scenario(
+        "unregistered",
+        "No worker knows the task",
+        "As after it was renamed: the worker drops its message, and the next calls are made.",
+        plays.unregistered,
+    ),
+    Scenario(
         "retry",
         "`self.retry(countdown=0)`",
         f"{plays.CHAINS} tasks, one after the other, each of which asks twice for a retry; only "
@@ -83,6 +96,21 @@ SCENARIOS = (
         "The same for tasks that fail twice.",
         plays.autoretried,
         task="autoretry",
+    ),
+    Scenario(
+        "retry-moved",
+        "`self.retry(args=...)` to another key",
+        "The next attempt runs under the new key; a call of the new key comes while it runs, and "
+        "then one of the old key.",
+        plays.moved,
+        task="move",
+    ),
+    Scenario(
+        "replace-moved",
+        "`self.replace()` by itself with another key",
+        "The same by a replacement.",
+        plays.replaced,
+        task="replace",
     ),
     Scenario(
         "chord",
@@ -120,6 +148,13 @@ SCENARIOS = (
         "`acks_late`; the broker gives the message out once more, as after its visibility "
         "timeout; the first delivery ends well.",
         plays.redelivered,
+        task="late",
+    ),
+    Scenario(
+        "redelivered-late",
+        "Delivered again after its success",
+        "The same, but the second delivery comes to a child when the first has stored its success.",
+        plays.redelivered_late,
         task="late",
     ),
     Scenario(

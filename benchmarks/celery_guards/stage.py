@@ -1,7 +1,8 @@
 """What a scenario plays on: the app and the worker of one guard, and the diary of its tasks."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -140,6 +141,10 @@ class Stage:
                     since = self.need_death(watching)
                 assert since is not None
                 return Left(max(0.0, found[0].at - since), cap)
+        return self.left(cap)
+
+    def left(self, cap: float) -> Left:
+        """Return what the server says of a lock that no call has got within so many seconds."""
         expiries = [self.locks.pttl(key) for key in self._lock_keys()]
         known = [milliseconds / 1000 for milliseconds in expiries if milliseconds >= 0]
         if not expiries:
@@ -156,6 +161,16 @@ class Stage:
             channel = connection.default_channel
             channel.visibility_timeout = 0
             channel.qos.restore_visible(interval=1)
+
+    @contextmanager
+    def no_consumer(self) -> Iterator[None]:
+        """Let messages stay in the queue for a while."""
+        queue, how = self.app.conf.task_default_queue, {"reply": True, "timeout": PATIENCE}
+        self.app.control.cancel_consumer(queue, limit=1, **how)
+        try:
+            yield
+        finally:
+            self.app.control.add_consumer(queue, limit=1, **how)
 
     def another_worker(self) -> CeleryWorker:
         """Return one more worker, to be entered with a `with` block."""

@@ -30,6 +30,8 @@ def faults(seen: Seen) -> list[str]:
     if seen.get("together"):
         times = seen["together"]
         found.append("two at once" if times == 1 else f"two at once, {times} times")
+    if seen.get("repeated"):
+        found.append("done again after its success")
     if seen.get("hung"):
         found.append("hangs")
     return found

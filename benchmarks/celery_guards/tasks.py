@@ -46,6 +46,22 @@ def fail(self: Task, shop_id: int, label: str = "") -> str:
     return "done"
 
 
+def move(self: Task, shop_id: int, label: str = "") -> str:
+    """Ask to be run again at once, for the next shop; there it runs as any other."""
+    if label != "moves":
+        return work(self, shop_id, label)
+    with diary().run(shop_id, label, self.request.id):
+        raise self.retry(args=(shop_id + 1, "moved"), kwargs={}, countdown=0)
+
+
+def replace(self: Task, shop_id: int, label: str = "") -> str:
+    """Do the same by a replacement."""
+    if label != "moves":
+        return work(self, shop_id, label)
+    with diary().run(shop_id, label, self.request.id):
+        raise self.replace(self.s(shop_id + 1, "moved"))
+
+
 @dataclass(frozen=True)
 class Kind:
     """A task that every guard is put around."""
@@ -71,6 +87,8 @@ KINDS: dict[str, Kind] = {
     "quiet": Kind(guard={"duplicates": "quiet"}),
     "raising": Kind(guard={"duplicates": "raise"}),
     "retry": Kind(retry, celery={"max_retries": RETRIES}),
+    "move": Kind(move, celery={"max_retries": RETRIES}),
+    "replace": Kind(replace),
     "autoretry": Kind(fail, celery={"max_retries": RETRIES, **_AUTO}),
 }
 """By the names of the tasks."""

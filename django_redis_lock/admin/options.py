@@ -28,6 +28,7 @@ from django_redis_lock.admin.durations import patterns_json
 from django_redis_lock.admin.filters import BackendFilter, LeaseFilter, TaskFilter, WaitersFilter
 from django_redis_lock.admin.reading import aliases
 from django_redis_lock.admin.release import confirmation, release
+from django_redis_lock.admin.tasks import tasks
 from django_redis_lock.admin.tickets import ticket_of
 from django_redis_lock.models import HeldLock
 from django_redis_lock.records import check_name
@@ -62,6 +63,9 @@ class HeldLockAdmin(Columns, _ModelAdmin):
     """How often the script refreshes a page; ``None`` for never."""
     recent_entries = 20
     """How many audit entries the page of a lock shows."""
+    worker_seconds: float | None = 1.0
+    """How long Celery's workers may take to say what they have in hand for a lock, when its page is
+    opened; ``None``: they are not asked."""
 
     @property
     def media(self) -> forms.Media:
@@ -159,10 +163,17 @@ class HeldLockAdmin(Columns, _ModelAdmin):
             "subtitle": visible(lock.name),
             "original": lock,
             **detail(lock, self.recent_entries),
+            "tasks": self._tasks(request, lock),
             **self._live_context(),
             **(extra_context or {}),
         }
         return self._live(request, self._page(request, "change_form.html", context), "detail")
+
+    def _tasks(self, request: HttpRequest, lock: HeldLock) -> dict[str, Any] | None:
+        """Ask the workers; not for the script, which comes every few seconds."""
+        if self.worker_seconds is None or LIVE_HEADER in request.headers:
+            return None
+        return tasks(lock, self.worker_seconds)
 
     # The release.
 

@@ -1,6 +1,11 @@
 """Celery tasks of which no more than one instance runs at a time."""
 
-from django_redis_lock.celery import checks, deaths, dropped  # noqa: F401 - they register themselves
+from django_redis_lock.celery import (  # noqa: F401 - they register themselves
+    checks,
+    deaths,
+    dropped,
+    inspecting,
+)
 from django_redis_lock.celery.conflicts import (
     Conflict,
     TaskAlreadyRunning,

@@ -39,6 +39,9 @@ def add_commands(parser: CommandParser) -> None:
         metavar="DURATION",
         help="only what has been held for longer, such as 90s, 10m, 1h30m or 2d",
     )
+    listing.add_argument(
+        "--queued", action="store_true", help="only what is held for a message in a queue"
+    )
     listing.add_argument("--limit", type=_count, metavar="N", help="how many at the most")
     listing.add_argument(
         "--watch",
@@ -66,6 +69,16 @@ def add_commands(parser: CommandParser) -> None:
         action="store_true",
         help="only where the holder's process on this host is gone, or no Celery worker answers "
         "for its task",
+    )
+    releasing.add_argument(
+        "--queued",
+        action="store_true",
+        help="only what is held for a message in a queue; all of that where no name is given",
+    )
+    releasing.add_argument(
+        "--only-gone",
+        action="store_true",
+        help="only where the message that it is held for is known to be gone",
     )
     releasing.add_argument("--reason", default="", metavar="TEXT", help="why, for the audit")
     releasing.add_argument("--dry-run", action="store_true", help="show, and release nothing")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
+
+from django.utils.dateparse import parse_datetime
 
 from django_redis_lock.audit import AuditEntry
 from django_redis_lock.breaking import Outcome
@@ -99,6 +101,12 @@ def seconds(value: float | None) -> float | None:
 def clock(moment: datetime | None) -> str:
     """Return a time for people, to the second, in UTC."""
     return UNKNOWN if moment is None else f"{moment:%Y-%m-%d %H:%M:%S}"
+
+
+def due(eta: str | None) -> str:
+    """Return when a task is due, for people; what can't be read as it is."""
+    moment = eta and parse_datetime(eta)
+    return clock(moment.astimezone(UTC)) if moment else visible(eta or UNKNOWN)
 
 
 def held_for(holder: Holder) -> str:

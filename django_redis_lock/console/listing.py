@@ -12,6 +12,7 @@ from django.core.management.base import CommandError
 
 from django_redis_lock.console import facts
 from django_redis_lock.console.durations import duration
+from django_redis_lock.console.liveness import is_place
 from django_redis_lock.console.selection import USAGE, Backends, in_order, nothing, peek
 from django_redis_lock.console.table import Column, Paint, lines, shorten
 from django_redis_lock.console.terminal import Terminal
@@ -40,7 +41,7 @@ def _list(options: dict[str, Any], terminal: Terminal) -> None:
         terminal.table(columns(many=backends.many), some or ())
     backends.finish()
     if some is None:
-        if options["pattern"] != "*" or options["older_than"]:
+        if options["pattern"] != "*" or options["older_than"] or options["queued"]:
             raise nothing(f"No held lock matches{_selection(options)}.")
         terminal.notice("No locks are held.")
 
@@ -49,6 +50,8 @@ def _selected(options: dict[str, Any], backends: Backends) -> Iterator[Holder]:
     found = backends.holders(options["pattern"])
     if options["older_than"]:
         found = (one for one in found if (one.held_for or 0.0) >= options["older_than"])
+    if options["queued"]:
+        found = filter(is_place, found)
     found = in_order(found, options["sort"], reverse=options["reverse"])
     return islice(found, options["limit"])
 
@@ -57,6 +60,8 @@ def _selection(options: dict[str, Any]) -> str:
     words = "" if options["pattern"] == "*" else f" {visible(options['pattern'])!r}"
     if options["older_than"]:
         words += f" and has been held for {duration(options['older_than'])}"
+    if options["queued"]:
+        words += " and is held for a message in a queue"
     return words
 
 

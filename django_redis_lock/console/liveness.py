@@ -6,10 +6,11 @@ import os
 import socket
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from django_redis_lock.records import Holder
 from django_redis_lock.text import visible
+from django_redis_lock.workers import WorkersNotAsked, ask
 
 REPLY_SECONDS = 2.0
 """How long workers may take to answer."""
@@ -53,16 +54,16 @@ def judge(holders: Iterable[Holder], notice: Callable[[str], None]) -> list[tupl
 
 def _is_asked_of_workers(holder: Holder, here: str) -> bool:
     """Whether it is a task's lock that this host does not know to be alive."""
-    return not _is_queued(holder) and not (holder.host == here and process_lives(holder.pid))
+    return not is_place(holder) and not (holder.host == here and process_lives(holder.pid))
 
 
-def _is_queued(holder: Holder) -> bool:
-    # The message waits in the broker; who sent it need not be there any more.
+def is_place(holder: Holder) -> bool:
+    """Whether a lock is held for a message in a queue; who sent it need not be there any more."""
     return holder.metadata.get("state") == "queued"
 
 
 def _of_process(holder: Holder, here: str) -> Verdict:
-    if _is_queued(holder):
+    if is_place(holder):
         return Verdict(dead=False, why="its message waits in a queue")
     if holder.host is None:
         return Verdict(dead=False, why="a foreign program's")
@@ -74,7 +75,7 @@ def _of_process(holder: Holder, here: str) -> Verdict:
 
 
 def _of_task(holder: Holder, workers: _Workers, here: str) -> Verdict:
-    if _is_queued(holder):
+    if is_place(holder):
         return _of_process(holder, here)
     if holder.task_id in workers.tasks:
         return Verdict(dead=False, why="a worker has its task")
@@ -108,22 +109,15 @@ def _is_zombie(pid: int) -> bool:
 
 def _ask_workers(task_ids: set[str], notice: Callable[[str], None]) -> _Workers | None:
     """Ask Celery's workers for tasks; return ``None`` where they can't be asked."""
-    try:
-        from celery import current_app
-    except ImportError:
-        return None
     found = _Workers(set(), set())
     wanted = sorted(task_ids)
     try:
         for first in range(0, len(wanted), TASKS_A_QUESTION):
-            inspect = current_app.control.inspect(timeout=REPLY_SECONDS)
-            answers: dict[str, Any] = (
-                inspect.query_task(*wanted[first : first + TASKS_A_QUESTION]) or {}
-            )
-            for node, tasks in answers.items():
+            ids = wanted[first : first + TASKS_A_QUESTION]
+            for node, tasks in ask("query_task", seconds=REPLY_SECONDS, ids=ids).items():
                 found.hosts.add(node.partition("@")[2])
                 found.tasks.update(tasks if isinstance(tasks, dict) else ())
-    except Exception as error:  # whatever the transport of the broker raises
+    except WorkersNotAsked as error:
         notice(f"Celery's workers can't be asked, so their tasks are taken to live: {error}")
         return None
     return found

@@ -13,7 +13,8 @@ from django_redis_lock.audit import check_text
 from django_redis_lock.breaking import Outcome, Result, release_shown
 from django_redis_lock.console import facts
 from django_redis_lock.console.listing import columns
-from django_redis_lock.console.liveness import Verdict, judge
+from django_redis_lock.console.liveness import Verdict, is_place, judge
+from django_redis_lock.console.places import judge_places
 from django_redis_lock.console.selection import USAGE, Backends, nothing
 from django_redis_lock.console.table import Column
 from django_redis_lock.console.terminal import Terminal
@@ -30,11 +31,12 @@ def run(options: dict[str, Any], terminal: Terminal) -> None:
     for name in missing:
         terminal.notice(f"Nobody holds {visible(name)!r}{_with_token(options)}.")
     verdicts: dict[str, Verdict] = {}
-    if options["only_dead"]:
-        verdicts = {one.token_id: verdict for one, verdict in judge(shown, terminal.notice)}
-        shown = _the_dead(shown, verdicts, terminal)
+    if options["only_dead"] or options["only_gone"]:
+        judged = (judge_places if options["only_gone"] else judge)(shown, terminal.notice)
+        verdicts = {one.token_id: verdict for one, verdict in judged}
+        shown = _the_dead(shown, verdicts, options, terminal)
     if not terminal.as_json:
-        terminal.table(_columns(verdicts, many=backends.many), shown)
+        terminal.table(_columns(verdicts, options, many=backends.many), shown)
     if options["dry_run"]:
         results = _rehearse(shown, terminal)
     else:
@@ -48,9 +50,15 @@ def run(options: dict[str, Any], terminal: Terminal) -> None:
 def _check(options: dict[str, Any]) -> None:
     """Raise ``CommandError`` for options that make no sense together."""
     ways = [bool(options["names"]), options["match"] is not None, options["all"]]
-    if sum(ways) != 1:
+    if sum(ways) != 1 and not (options["queued"] and sum(ways) == 0):
         raise CommandError(
-            "Say what to release: names, or --pattern GLOB, or --all; one of them.",
+            "Say what to release: names, or --pattern GLOB, or --all; one of them. "
+            "Or --queued, alone or with one of them.",
+            returncode=USAGE,
+        )
+    if options["only_dead"] and options["only_gone"]:
+        raise CommandError(
+            "--only-dead is about processes and --only-gone about messages; one of them.",
             returncode=USAGE,
         )
     if options["token_id"] and len(options["names"]) != 1:
@@ -62,11 +70,16 @@ def _check(options: dict[str, Any]) -> None:
 
 
 def _selected(options: dict[str, Any], backends: Backends) -> Iterator[Holder]:
-    if not options["names"]:
-        return backends.holders("*" if options["all"] else options["match"])
-    found = backends.holders_of(dict.fromkeys(options["names"]))
+    if options["names"]:
+        found = backends.holders_of(dict.fromkeys(options["names"]))
+    else:
+        found = backends.holders("*" if options["match"] is None else options["match"])
     wanted = options["token_id"]
-    return (one for one in found if wanted in (None, one.token_id))
+    return (
+        one
+        for one in found
+        if wanted in (None, one.token_id) and (is_place(one) or not options["queued"])
+    )
 
 
 def _missing(options: dict[str, Any], shown: list[Holder]) -> list[str]:
@@ -75,23 +88,33 @@ def _missing(options: dict[str, Any], shown: list[Holder]) -> list[str]:
 
 
 def _with_token(options: dict[str, Any]) -> str:
-    return f" with token id {visible(options['token_id'])}" if options["token_id"] else ""
+    words = f" with token id {visible(options['token_id'])}" if options["token_id"] else ""
+    return words + (" for a message in a queue" if options["queued"] else "")
 
 
-def _columns(verdicts: dict[str, Verdict], *, many: bool) -> list[Column[Holder]]:
+def _columns(
+    verdicts: dict[str, Verdict], options: dict[str, Any], *, many: bool
+) -> list[Column[Holder]]:
     found = columns(many=many)
     if verdicts:
-        found.append(Column("DEAD BECAUSE", lambda one: verdicts[one.token_id].why))
+        heading = "GONE BECAUSE" if options["only_gone"] else "DEAD BECAUSE"
+        found.append(Column(heading, lambda one: verdicts[one.token_id].why))
     return found
 
 
 def _the_dead(
-    shown: list[Holder], verdicts: dict[str, Verdict], terminal: Terminal
+    shown: list[Holder],
+    verdicts: dict[str, Verdict],
+    options: dict[str, Any],
+    terminal: Terminal,
 ) -> list[Holder]:
     dead = [one for one in shown if verdicts[one.token_id].dead]
     if len(dead) < len(shown):
         others = _count(len(shown) - len(dead))
-        terminal.notice(f"{others} left alone, whose holders live or can't be told to be dead.")
+        why = "holders live or can't be told to be dead"
+        if options["only_gone"]:
+            why = "messages are there or can't be told to be gone"
+        terminal.notice(f"{others} left alone, whose {why}.")
     return dead
 
 

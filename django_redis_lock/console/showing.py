@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
@@ -16,6 +16,7 @@ from django_redis_lock.console.table import Column
 from django_redis_lock.console.terminal import Terminal
 from django_redis_lock.records import Holder, Waiter
 from django_redis_lock.text import visible
+from django_redis_lock.workers import REPLY_SECONDS, InHand, TaskLine, in_hand
 
 EVENTS = 10
 """How many of the newest events are shown."""
@@ -29,11 +30,24 @@ class _Known:
     holder: Holder | None
     line: list[Waiter]
     history: list[AuditEntry]
+    tasks: InHand | None
+    """What Celery's workers have in hand for it, ``None`` where there is no Celery."""
+
+    @property
+    def is_any(self) -> bool:
+        """Whether there is anything to show."""
+        return bool(self.holder or self.line or self.history or self.its_tasks)
+
+    @property
+    def its_tasks(self) -> list[TaskLine]:
+        """The tasks whose lock this backend has."""
+        return self.tasks.of(self.using) if self.tasks else []
 
 
 def run(options: dict[str, Any], terminal: Terminal) -> None:
     """Show the holder of a lock, its line, and what happened to it of late."""
     name = options["name"]
+    tasks = in_hand(name)
 
     def ask(backend: BaseLockBackend) -> Iterator[_Known]:
         yield _Known(
@@ -41,10 +55,11 @@ def run(options: dict[str, Any], terminal: Terminal) -> None:
             backend.holder(name),
             backend.waiting(name),
             backend.history(name, EVENTS),
+            tasks,
         )
 
     backends = Backends(options["using"], terminal)
-    found = [one for one in backends.each(ask) if one.holder or one.line or one.history]
+    found = [one for one in backends.each(ask) if one.is_any]
     if terminal.as_json:
         terminal.json_array(_facts(name, one) for one in found)
     else:
@@ -63,6 +78,9 @@ def _facts(name: str, one: _Known) -> dict[str, Any]:
         "using": one.using,
         "holder": facts.holder_facts(one.holder) if one.holder else None,
         "waiting": [facts.waiter_facts(waiter) for waiter in one.line],
+        "tasks": (
+            [asdict(task) for task in one.its_tasks] if one.tasks and one.tasks.is_known else None
+        ),
         "history": [facts.entry_facts(entry) for entry in one.history],
     }
 
@@ -78,9 +96,24 @@ def _show(name: str, one: _Known, terminal: Terminal) -> None:
     if one.line:
         terminal.say(heading("Waiting, first come first served"))
         terminal.table(LINE, list(enumerate(one.line, 1)))
+    if one.tasks is not None:
+        terminal.say(heading("Celery tasks in hand for it"))
+        _show_tasks(one.tasks, one.its_tasks, terminal)
     if one.history:
         terminal.say(heading("What happened, the latest first"))
         terminal.table(events.columns(name=False), one.history)
+
+
+def _show_tasks(answer: InHand, tasks: list[TaskLine], terminal: Terminal) -> None:
+    terminal.table(TASKS, tasks)
+    if answer.problem:
+        terminal.say(f"  Not known: {visible(answer.problem)}")
+    elif not answer.is_known:
+        terminal.say(f"  Not known: no worker answered within {duration(REPLY_SECONDS)}.")
+    elif not tasks:
+        terminal.say(f"  None with the workers that answered ({answer.workers}).")
+    if answer.unclear:
+        terminal.say(f"  Of {answer.unclear} more it is not known which lock they need.")
 
 
 def _particulars(holder: Holder) -> Iterator[tuple[str, str]]:
@@ -120,3 +153,14 @@ LINE: list[Column[tuple[int, Waiter]]] = [
     Column("TOKEN ID", lambda row: row[1].token_id or facts.UNKNOWN, spare=True),
 ]
 """The columns of a line of waiters."""
+
+TASKS: list[Column[TaskLine]] = [
+    Column("TASK", lambda task: visible(f"{task.task}[{task.id}]"), elastic=True),
+    Column("STATE", lambda task: visible(task.state)),
+    Column("BEHIND", lambda task: visible(task.behind or facts.UNKNOWN), elastic=True),
+    Column("PLACE", lambda task: visible(task.place or facts.UNKNOWN)),
+    Column("DUE (UTC)", lambda task: facts.due(task.eta)),
+    Column("ATTEMPTS", lambda task: str(task.attempts), right=True),
+    Column("WORKER", lambda task: visible(task.worker), spare=True),
+]
+"""The columns of tasks that workers have in hand."""

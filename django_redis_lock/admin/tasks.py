@@ -1,0 +1,56 @@
+"""What Celery's workers have in hand for a lock, as its page shows it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.utils.dateparse import parse_datetime
+from django.utils.translation import gettext as _
+
+from django_redis_lock.admin.durations import moment
+from django_redis_lock.models import HeldLock
+from django_redis_lock.text import visible
+from django_redis_lock.workers import InHand, TaskLine, in_hand
+
+
+def tasks(lock: HeldLock, seconds: float) -> dict[str, Any] | None:
+    """Ask the workers, for so many seconds; return ``None`` where there is no Celery."""
+    answer = in_hand(lock.name, seconds)
+    if answer is None:
+        return None
+    lines = answer.of(lock.using)
+    return {"lines": [_line(line) for line in lines], "note": _note(answer, lines)}
+
+
+def _line(line: TaskLine) -> dict[str, Any]:
+    states = {
+        "runs": _("runs"),
+        "waits": _("waits"),
+        "comes again": _("comes again"),
+        "scheduled": _("is scheduled"),
+        "reserved": _("waits for a process"),
+        "active": _("has begun"),
+    }
+    due = line.eta and parse_datetime(line.eta)
+    behind = _("not known") if line.behind == "not known" else visible(line.behind or "-")
+    return {
+        "who": visible(f"{line.task}[{line.id}]"),
+        "state": states.get(line.state, visible(line.state)),
+        "behind": behind,
+        "due": moment(due) if due else None,
+        "attempts": line.attempts,
+        "worker": visible(line.worker),
+    }
+
+
+def _note(answer: InHand, lines: list[TaskLine]) -> str:
+    """Return what is to be said of an answer that is empty, or not whole."""
+    if answer.problem:
+        return _("Not known: %(reason)s") % {"reason": visible(answer.problem)}
+    if not answer.is_known:
+        return _("Not known: no worker answered.")
+    if answer.unclear:
+        return _("Of %(count)s more it is not known which lock they need.") % {
+            "count": answer.unclear
+        }
+    return "" if lines else _("None with the workers that answered.")
