@@ -1,0 +1,1 @@
+"""Tests of the Celery guard on each broker and result backend: make brokers."""

@@ -1,0 +1,129 @@
+"""A broker with a worker and two senders, as the tests see them."""
+
+from __future__ import annotations
+
+import gc
+import uuid
+from abc import ABC, abstractmethod
+from contextlib import suppress
+from typing import Any
+
+import redis
+from celery.result import AsyncResult
+from kombu import Connection, pools
+
+from django_redis_lock import Holder, locks
+from tests.brokers.tasks import OLD_SENDER, SENDER, make_app
+from tests.celery_worker import WAIT, Worker, go
+from tests.proxy import Proxy
+from tests.settings import server_url
+from tests.tools import eventually
+
+
+class Broker(ABC):
+    """A message broker."""
+
+    url: str
+
+    @abstractmethod
+    def deliver_again(self) -> None:
+        """Deliver again what a worker has and did not acknowledge."""
+
+
+class RedisBroker(Broker):
+    """A database of the session's server."""
+
+    url = server_url(10)
+
+    def deliver_again(self) -> None:
+        """Do what the broker's clients do once the visibility timeout is over."""
+        options = {"visibility_timeout": 0}
+        with Connection(self.url, transport_options=options) as connection:
+            connection.default_channel.qos.restore_visible(interval=1)
+
+
+class RabbitBroker(Broker):
+    """A RabbitMQ behind a proxy."""
+
+    def __init__(self, proxy: Proxy) -> None:
+        self.url = f"amqp://guest:guest@127.0.0.1:{proxy.port}//"
+        self._proxy = proxy
+
+    def deliver_again(self) -> None:
+        """Close the connections."""
+        self._proxy.cut()
+
+
+class Site:
+    """A broker, its worker, and what sends to it."""
+
+    def __init__(self, broker: Broker, worker: Worker, client: redis.Redis) -> None:
+        self.broker = broker
+        self.worker = worker
+        self.client = client
+        self.app = make_app(broker.url, SENDER)
+        self.old_app = make_app(broker.url, OLD_SENDER)
+        self._names: list[str] = []
+
+    def name(self) -> str:
+        """Return what no other test's tasks are about."""
+        self._names.append(f"w{uuid.uuid4().hex[:8]}")
+        return self._names[-1]
+
+    def let_all_go(self) -> None:
+        """Let runs go on that a failed test has left, so that the next one finds idle children."""
+        while self._names:
+            what = self._names.pop()
+            go(self.client, what, times=4)
+            for name in held(what):
+                locks["default"].force_release(name)
+
+    def task(self, name: str) -> Any:
+        """Return a task of the sender whose options are the worker's."""
+        return self.app.tasks[name]
+
+    def ran(self, what: str) -> list[str]:
+        """Return the notes that runs left: how many there were at a time."""
+        return self.client.lrange(f"ran:{what}", 0, -1)
+
+    def logged(self, words: str, task_id: str, times: int = 1) -> list[str]:
+        """Wait until the worker has said something of a task; return the lines."""
+        mark = f"[{task_id}] {words}"
+        eventually(lambda: len(self.worker.lines(mark)) >= times, mark)
+        return self.worker.lines(mark)
+
+    def close(self) -> None:
+        """Close what is open in this process."""
+        gc.collect()  # results tell the server when they go
+        for app in (self.app, self.old_app):
+            app.pool.force_close_all(close_pool=False)
+            for group in (pools.producers, pools.connections):
+                with suppress(KeyError):
+                    group.pop(app.connection_for_write()).force_close_all()
+            for backend in {id(task.backend): task.backend for task in app.tasks.values()}.values():
+                if hasattr(backend, "client"):
+                    backend.result_consumer.stop()
+                    backend.client.connection_pool.disconnect()
+            app.close()
+
+
+def value(result: AsyncResult, seconds: float = WAIT) -> Any:
+    """Wait for a result."""
+    return result.get(timeout=seconds, interval=0.05)
+
+
+def held(what: str) -> list[str]:
+    """Return the names of the locks about something."""
+    return sorted(holder.name for holder in locks["default"].holders(pattern=f"*{what}*"))
+
+
+def all_free(what: str) -> None:
+    """Wait until no lock about something is held, neither by a run nor by a message."""
+    eventually(lambda: not held(what), f"{what} free")
+
+
+def holder(name: str) -> Holder:
+    """Return who has a lock."""
+    found = locks["default"].holder(name)
+    assert found is not None, f"{name} is free"
+    return found

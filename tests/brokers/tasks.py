@@ -1,0 +1,235 @@
+"""The tasks that senders and workers of these tests have, each in an app of its own."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import kombu.serialization
+from celery import Celery, Task
+from celery.backends.base import DisabledBackend
+from celery.backends.redis import RedisBackend
+from django.db import transaction
+from django_celery_results.backends import CacheBackend, DatabaseBackend
+
+from django_redis_lock.celery import single_instance_task
+from tests.celery_worker import events, tell, tell_and_wait
+from tests.settings import server_url
+
+QUEUE_NAME = "brokers"
+LATER = "brokers-later"
+"""A queue that workers read once a test says so."""
+RUN, QUEUE, QUEUE_AND_RUN = SCOPES = ("run", "queue", "queue_and_run")
+WAITING = (QUEUE, QUEUE_AND_RUN)
+"""The scopes that take a lock when a task is sent."""
+SERIALIZERS = ("json", "pickle", "msgpack", "yaml")
+BACKENDS = ("none", "redis", "django-db", "cache")
+STORING = ("json-redis", "pickle-django-db", "msgpack-redis", "yaml-cache")
+"""Variants that between them have each serializer, and each backend that stores."""
+REFUSED, BROKEN = "refused", "broken"
+"""Serializers whose messages no worker accepts, and no worker can read."""
+SAFE = {"acks_late": True, "reject_on_worker_lost": True}
+WORKER, SENDER, OLD_SENDER = ROLES = ("worker", "sender", "old sender")
+
+for _name in (REFUSED, BROKEN):
+    # What they write is not JSON, so nobody can read it.
+    kombu.serialization.register(_name, repr, json.loads, f"application/x-{_name}", "utf-8")
+
+
+def backend(app: Celery, kind: str, serializer: str) -> Any:
+    """Return a result backend of an app."""
+    options: dict[str, Any] = {"app": app, "serializer": serializer, "accept": [serializer]}
+    if kind == "none":
+        return DisabledBackend(**options)
+    if kind == "redis":
+        # Apart from the results that the app's own backend listens to, and reads as JSON.
+        prefix = {"task_keyprefix": f"{serializer}-task-meta-"}
+        return type("PrefixedBackend", (RedisBackend,), prefix)(url=server_url(11), **options)
+    return {"django-db": DatabaseBackend, "cache": CacheBackend}[kind](**options)
+
+
+# Bodies.
+
+
+def record(what: str, value: object) -> None:
+    """Leave a note for the test."""
+    with events() as client:
+        client.rpush(f"ran:{what}", str(value))
+
+
+class Inside:
+    """Leaves a note for the test of how many runs there are of the like, this one included."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __enter__(self) -> None:
+        with events() as client:
+            client.rpush(f"ran:{self._what}", client.incr(f"inside:{self._what}"))
+
+    def __exit__(self, *error: object) -> None:
+        with events() as client:
+            client.decr(f"inside:{self._what}")
+
+
+def wait(what: str) -> dict[str, Any]:
+    """Run until the test says go."""
+    with Inside(what):
+        return {"said": tell_and_wait(what), "about": [what, None]}
+
+
+def be_quick(what: str) -> str:
+    """Have nothing to do."""
+    with Inside(what):
+        return f"ran {what}"
+
+
+def be_killed(self: Task, what: str) -> str:
+    """Run until the test says go, or that the process is to be killed."""
+    record(what, "ran")
+    if tell_and_wait(what) == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return f"ran {what}"
+
+
+def move(self: Task, what: str, to: str = "", how: str = "", countdown: float = 0) -> str:
+    """Go on under another key."""
+    with Inside(what):
+        tell_and_wait(what)
+    if how == "retry":
+        raise self.retry(args=(to,), countdown=countdown)
+    if how == "replace":
+        raise self.replace(self.s(to).set(countdown=countdown))
+    return f"ran {what}"
+
+
+def replace(self: Task, what: str, by: str) -> Any:
+    """Let another task do the work."""
+    tell(what)
+    raise self.replace(self.app.tasks[by].s(what))
+
+
+class Deferring(Task):
+    """Sends when the transaction is committed."""
+
+    abstract = True
+
+    def apply_async(self, *args: Any, **kwargs: Any) -> Any:
+        """Send later."""
+        transaction.on_commit(partial(super().apply_async, *args, **kwargs))
+
+
+class Mortal(Task):
+    """Kills its process before it is called, where the test says so."""
+
+    abstract = True
+
+    def before_start(self, task_id: str, args: Any, kwargs: Any) -> None:
+        """Look what the test says."""
+        with events() as client:
+            if client.getdel(f"kill:{args[0]}"):
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+# Deploys: what a task's sender was told, and what its worker is told.
+
+CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "nothing": ({}, {}),
+    "key": ({"key": "{what}-before"}, {}),
+    "fewer": ({"concurrency": 2}, {}),
+    "more": ({}, {"concurrency": 2}),
+    "name": ({"key": None, "unique_on": "all"}, {"key": None, "unique_on": "all"}),
+}
+DEPLOYS = list(itertools.product(SCOPES, SCOPES, CHANGES))
+"""The old scope, the new one, and what changes besides."""
+
+
+def deployed(old: str, new: str, change: str) -> str:
+    """Return the name of a task whose options change."""
+    return f"deployed-{old}-{new}-{change}"
+
+
+class _Maker:
+    """Makes the tasks of an app."""
+
+    def __init__(self, app: Celery) -> None:
+        self.app = app
+
+    def make(
+        self, name: str, body: Callable[..., Any], task: dict[str, Any] | None = None, **guard: Any
+    ) -> Any:
+        options = {"key": name + ":{what}", **guard}
+        options = {key: value for key, value in options.items() if value is not None}
+        decorate = self.app.task(name=name, shared=False, lazy=False, **(task or {}))
+        return decorate(single_instance_task(**options)(body))
+
+    def make_variants(self) -> None:
+        """Make the tasks whose messages and results go by each serializer and backend."""
+        for serializer, kind in itertools.product(SERIALIZERS, BACKENDS):
+            results = {
+                "backend": backend(self.app, kind, serializer),
+                "serializer": serializer,
+            }
+            end = f"{serializer}-{kind}"
+            self.make(f"plain-{end}", be_quick, results, scope=QUEUE_AND_RUN)
+            self.make(f"late-{end}", wait, {**results, **SAFE})
+            for policy in ("skip", "raise", "ignore"):
+                self.make(f"{policy}-{end}", wait, results, on_conflict=policy)
+
+    def make_deployed(self, *, before: bool) -> None:
+        """Make the tasks whose options change, as they are before or after."""
+        for old, new, change in DEPLOYS:
+            name = deployed(old, new, change)
+            options = {"scope": old, **CHANGES[change][0]}
+            if not before:
+                options = {"scope": new, **CHANGES[change][1]}
+            renamed = change == "name" and before
+            made = self.make(
+                f"{name}-before" if renamed else name,
+                be_quick,
+                key=options.pop("key", "{what}"),
+                on_conflict={"run": "wait"},
+                **options,
+            )
+            if change == "name" and not before:
+                self.app.tasks[f"{name}-before"] = made  # for the messages that are on their way
+
+    def make_rest(self) -> None:
+        """Make the tasks with results in Redis."""
+        bound = {"bind": True, "max_retries": 2}
+        for scope in SCOPES:
+            self.make(f"moving-{scope}", move, bound, scope=scope, on_conflict={"run": "wait"})
+            self.make(f"replacing-{scope}", replace, bound, scope=scope, key="shared:{what}")
+            self.make(f"replacement-{scope}", be_quick, scope=scope, key="shared:{what}")
+            self.make(f"safe-{scope}", be_killed, {**bound, **SAFE}, scope=scope)
+            self.make(f"quick-{scope}", be_quick, scope=scope)
+        for scope in WAITING:
+            self.make(f"mortal-{scope}", be_quick, {"base": Mortal}, scope=scope)
+            self.make(f"deferring-{scope}", be_quick, {"base": Deferring}, scope=scope)
+
+
+def make_app(broker: str, role: str) -> Celery:
+    """Return an app on a broker, with the tasks of a worker, a sender, or one not deployed anew."""
+    app = Celery(role, broker=broker, backend=server_url(11), set_as_current=False)
+    app.conf.update(
+        accept_content=[*SERIALIZERS, BROKEN],
+        broker_connection_retry_on_startup=True,
+        broker_transport_options={"app": f"{role} {broker}"},  # apart from the pools of others
+        cache_backend="results",
+        task_default_queue=QUEUE_NAME,
+        worker_prefetch_multiplier=1,
+    )
+    maker = _Maker(app)
+    maker.make_variants()
+    maker.make_deployed(before=role == OLD_SENDER)
+    maker.make_rest()
+    if role != WORKER:
+        for scope in WAITING:
+            maker.make(f"unregistered-{scope}", be_quick, scope=scope)
+    app.finalize()
+    return app

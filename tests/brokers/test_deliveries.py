@@ -1,0 +1,68 @@
+"""Deliveries that come again, and children that die with a task in hand."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+from celery.exceptions import TimeLimitExceeded
+
+from tests.brokers.site import Site, all_free, value
+from tests.brokers.tasks import SCOPES, STORING
+from tests.celery_worker import go, started
+from tests.tools import eventually
+
+LATE = [f"late-{variant}" for variant in STORING]
+"""As many tasks as the worker has children, so that what is delivered again comes after them."""
+
+
+def ended_twice(site: Site, task_id: str) -> bool:
+    """Whether the worker has done with two deliveries of a task."""
+    ends = (f"[{task_id}] succeeded", f"[{task_id}] ignored")
+    return sum(len(site.worker.lines(end)) for end in ends) >= 2
+
+
+def test_a_redelivery_after_the_end_does_not_run(site: Site) -> None:
+    """Busy children lose their messages to another delivery: each body runs once all the same."""
+    about = {site.name(): name for name in LATE}
+    results = {what: site.task(name).delay(what) for what, name in about.items()}
+    for what in about:
+        started(site.client, what)
+    site.broker.deliver_again()
+    for what in about:
+        go(site.client, what, times=2)
+    for what, result in results.items():
+        site.logged("received", result.id, times=2)
+        eventually(partial(ended_twice, site, result.id), "the end of the second delivery")
+        assert value(result) == {"said": "go", "about": [what, None]}
+    assert {what: site.ran(what) for what in about} == {what: ["1"] for what in about}
+    for what in about:
+        all_free(what)
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+def test_a_killed_child_s_task_runs_again(site: Site, scope: str) -> None:
+    """It is delivered once more, takes the lock over, and succeeds."""
+    what = site.name()
+    result = site.task(f"safe-{scope}").delay(what)
+    started(site.client, what)
+    go(site.client, what, say="kill")
+    started(site.client, what)
+    go(site.client, what)
+    assert value(result) == f"ran {what}"
+    assert site.ran(what) == ["ran", "ran"]
+    all_free(what)
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+def test_a_hard_time_limit_frees_the_lock(site: Site, scope: str) -> None:
+    """The task fails, its lock is free, and the next one runs."""
+    what, task = site.name(), site.task(f"safe-{scope}")
+    result = task.apply_async((what,), time_limit=1)
+    with pytest.raises(TimeLimitExceeded):
+        value(result)
+    all_free(what)
+    again = task.delay(what)
+    go(site.client, what)
+    assert value(again) == f"ran {what}"
+    all_free(what)

@@ -1,0 +1,26 @@
+"""Messages of an application with old options, run by a worker with new ones."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.brokers.site import Site, all_free, value
+from tests.brokers.tasks import DEPLOYS, deployed
+
+SOON = 5.0
+"""Seconds; half of those for which a delivery may wait for another one."""
+
+
+@pytest.mark.parametrize(("old", "new", "change"), DEPLOYS)
+def test_a_waiting_message_survives_a_deploy(site: Site, old: str, new: str, change: str) -> None:
+    """It runs soon, once, beside no other of the new application, and leaves nothing locked."""
+    what, name = site.name(), deployed(old, new, change)
+    sent = f"{name}-before" if change == "name" else name
+    before = site.old_app.tasks[sent].delay(what)
+    after = site.task(name).delay(what)
+    assert value(before, SOON) == f"ran {what}"
+    assert value(after, SOON) == f"ran {what}"
+    ran = site.ran(what)
+    assert len(ran) == len({before.id, after.id})
+    assert max(ran) <= ("2" if change == "more" else "1")
+    all_free(what)

@@ -1,0 +1,110 @@
+"""Runs that go on under another key, and tasks that share one."""
+
+from __future__ import annotations
+
+import itertools
+from functools import partial
+
+import pytest
+
+from tests.brokers.site import Site, all_free, held, holder, value
+from tests.brokers.tasks import QUEUE, QUEUE_AND_RUN, SCOPES, WAITING
+from tests.celery_worker import go, started
+from tests.tools import eventually
+
+ways = pytest.mark.parametrize("how", ["retry", "replace"])
+scopes = pytest.mark.parametrize("scope", SCOPES)
+
+
+@ways
+@scopes
+def test_a_run_goes_on_under_another_key(site: Site, scope: str, how: str) -> None:
+    """The next attempt holds the lock of the new key alone; at its end both are free."""
+    what, to, name = site.name(), site.name(), f"moving-{scope}"
+    result = site.task(name).delay(what, to, how)
+    started(site.client, what)
+    go(site.client, what)
+    started(site.client, to)
+    assert holder(f"{name}:{to}").task_id == result.id
+    all_free(what)
+    go(site.client, to)
+    assert value(result) == f"ran {to}"
+    all_free(to)
+
+
+@ways
+@scopes
+def test_a_run_of_the_new_key_is_not_overlapped(site: Site, scope: str, how: str) -> None:
+    """The next attempt waits for the run that has the new key already."""
+    what, to, name = site.name(), site.name(), f"moving-{scope}"
+    first = site.task(name).delay(to)
+    started(site.client, to)
+    moving = site.task(name).delay(what, to, how)
+    started(site.client, what)
+    go(site.client, what)
+    # "received" is for the first attempt: what comes next of the task is about the next one.
+    said = partial(site.worker.lines, f"[{moving.id}] ")
+    eventually(lambda: len(said()) > 3 or len(site.ran(to)) > 1, "the next attempt")
+    assert site.ran(to) == ["1"]
+    all_free(what)
+    go(site.client, to, times=2)
+    assert value(first) == f"ran {to}"
+    value(moving)
+    assert set(site.ran(to)) == {"1"}
+    all_free(to)
+
+
+@ways
+@scopes
+def test_a_run_under_another_key_is_not_overlapped(site: Site, scope: str, how: str) -> None:
+    """What is sent for the new key while the moved run is under way does not run beside it."""
+    what, to, name = site.name(), site.name(), f"moving-{scope}"
+    moving = site.task(name).delay(what, to, how)
+    started(site.client, what)
+    go(site.client, what)
+    started(site.client, to)
+    second = site.task(name).delay(to)
+    go(site.client, to, times=2)
+    assert value(moving) == f"ran {to}"
+    value(second)
+    assert set(site.ran(to)) == {"1"}
+    all_free(to)
+
+
+@ways
+def test_the_new_key_is_locked_in_between(site: Site, how: str) -> None:
+    """With one lock from the sending to the end, the message that waits has that of its key."""
+    what, to, name = site.name(), site.name(), f"moving-{QUEUE_AND_RUN}"
+    moving = site.task(name).delay(what, to, how, countdown=2.5)
+    started(site.client, what)
+    go(site.client, what)
+    all_free(what)
+    waiting = holder(f"{name}:{to}")
+    assert (waiting.task_id, waiting.metadata.get("state")) == (moving.id, "queued")
+    started(site.client, to)
+    go(site.client, to)
+    assert value(moving) == f"ran {to}"
+    all_free(to)
+
+
+@pytest.mark.parametrize(("old", "new"), [*itertools.product(SCOPES, SCOPES)])
+def test_a_task_is_replaced_by_another_of_its_key(site: Site, old: str, new: str) -> None:
+    """The other one runs, once, and its result is the result."""
+    what = site.name()
+    result = site.task(f"replacing-{old}").delay(what, f"replacement-{new}")
+    assert value(result) == f"ran {what}"
+    assert site.ran(what) == ["1"]
+    all_free(what)
+
+
+@pytest.mark.parametrize("scope", WAITING)
+def test_one_waits_and_the_others_get_its_id(site: Site, scope: str) -> None:
+    """The happy path of a duplicate at sending: it is not sent."""
+    what, task = site.name(), site.task(f"quick-{scope}")
+    first, second = (task.apply_async((what,), countdown=2) for _ in range(2))
+    assert first.id == second.id
+    end = ":queued" if scope == QUEUE else ""
+    assert held(what) == [f"quick-{scope}:{what}{end}"]
+    assert value(first) == f"ran {what}"
+    assert site.ran(what) == ["1"]
+    all_free(what)

@@ -1,0 +1,93 @@
+"""Messages that never come to run leave no place in the queue behind."""
+
+from __future__ import annotations
+
+import pytest
+from django.db import transaction
+
+from tests.brokers.site import Site, all_free, held, value
+from tests.brokers.tasks import BROKEN, LATER, REFUSED, WAITING
+
+scopes = pytest.mark.parametrize("scope", WAITING)
+
+
+def runs_at_once(site: Site, name: str, what: str) -> None:
+    """Check that the place is free, and that what is sent now runs."""
+    all_free(what)
+    assert value(site.task(name).delay(what), 5) == f"ran {what}"
+    assert site.ran(what) == ["1"]
+    all_free(what)
+
+
+@scopes
+def test_revoked_in_the_hands_of_a_worker(site: Site, scope: str) -> None:
+    """A message that a worker keeps for its countdown gives up its place when it is revoked."""
+    what, name = site.name(), f"quick-{scope}"
+    result = site.task(name).apply_async((what,), countdown=3600)
+    site.logged("received", result.id)
+    assert held(what)
+    result.revoke()
+    runs_at_once(site, name, what)
+
+
+@scopes
+def test_revoked_before_a_worker_has_it(site: Site, scope: str) -> None:
+    """A message that was revoked in the queue gives up its place when a worker drops it."""
+    what, name, queue = site.name(), f"quick-{scope}", f"{LATER}-{scope}"
+    result = site.task(name).apply_async((what,), queue=queue)
+    result.revoke()
+    site.app.control.add_consumer(queue, reply=True)
+    try:
+        runs_at_once(site, name, what)
+    finally:
+        site.app.control.cancel_consumer(queue, reply=True)
+
+
+@scopes
+def test_unknown_to_the_worker(site: Site, scope: str) -> None:
+    """A message for a task that is registered no more gives up its place."""
+    what = site.name()
+    site.task(f"unregistered-{scope}").delay(what)
+    all_free(what)
+
+
+@pytest.mark.parametrize("serializer", [REFUSED, BROKEN])
+@scopes
+def test_content_that_can_not_be_read(site: Site, scope: str, serializer: str) -> None:
+    """A message whose content is not accepted, or can't be decoded, gives up its place."""
+    what, name = site.name(), f"quick-{scope}"
+    site.task(name).apply_async((what,), serializer=serializer)
+    runs_at_once(site, name, what)
+
+
+@scopes
+def test_killed_before_the_call(site: Site, scope: str) -> None:
+    """A child that dies with a message in hand, before the task is called, leaves no place."""
+    what, name = site.name(), f"mortal-{scope}"
+    site.client.set(f"kill:{what}", "1")
+    site.task(name).delay(what)
+    runs_at_once(site, name, what)
+
+
+@scopes
+def test_rolled_back(site: Site, scope: str) -> None:
+    """A message that was to be sent at the commit, which did not come, leaves no place."""
+    what, name = site.name(), f"deferring-{scope}"
+    with transaction.atomic():
+        site.task(name).delay(what)
+        transaction.set_rollback(True)
+    assert held(what) == []
+    site.task(name).delay(what)
+    all_free(what)
+    assert site.ran(what) == ["1"]
+
+
+@scopes
+def test_committed(site: Site, scope: str) -> None:
+    """A message that is sent at the commit runs, and beside it no other."""
+    what, name = site.name(), f"deferring-{scope}"
+    with transaction.atomic():
+        site.task(name).delay(what)
+        site.task(name).delay(what)
+    all_free(what)
+    assert set(site.ran(what)) == {"1"}

@@ -1,0 +1,105 @@
+"""A guarded task and its conflicts, by each serializer and result backend."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from celery import uuid
+
+from django_redis_lock.celery import TaskAlreadyRunning
+from tests.brokers.site import Site, all_free, value
+from tests.brokers.tasks import BACKENDS, SERIALIZERS, STORING
+from tests.celery_worker import free, go, started
+from tests.tools import eventually
+
+VARIANTS = [f"{serializer}-{kind}" for serializer, kind in itertools.product(SERIALIZERS, BACKENDS)]
+variants = pytest.mark.parametrize("variant", VARIANTS)
+
+
+def stores(variant: str) -> bool:
+    """Whether results are kept."""
+    return not variant.endswith("-none")
+
+
+def duplicate(site: Site, name: str) -> tuple[str, str]:
+    """Send a task twice; return what it is about and the id of the second one, once that ended."""
+    what, task = site.name(), site.task(name)
+    task.delay(what)
+    started(site.client, what)
+    second = task.delay(what)
+    eventually(lambda: len(site.worker.lines(f"[{second.id}] ")) >= 3, "the end of the duplicate")
+    go(site.client, what)
+    free(f"{name}:{what}")
+    assert site.ran(what) == ["1"]
+    return what, second.id
+
+
+def errors_of(site: Site, task_id: str) -> list[str]:
+    """Return what the worker's log says of a task as an error."""
+    lines = site.worker.lines(f"[{task_id}]")
+    return [line for line in lines if "ERROR" in line or "CRITICAL" in line]
+
+
+@variants
+def test_a_task_runs_and_frees_its_lock(site: Site, variant: str) -> None:
+    """One lock from the sending to the end; the result comes back; the next one runs."""
+    what, task = site.name(), site.task(f"plain-{variant}")
+    for _ in range(2):
+        result = task.delay(what)
+        if stores(variant):
+            assert value(result) == f"ran {what}"
+        else:
+            site.logged("succeeded", result.id)
+        all_free(what)
+    assert site.ran(what) == ["1", "1"]
+
+
+@variants
+def test_a_skipped_duplicate_is_a_plain_dict(site: Site, variant: str) -> None:
+    """Whatever the serializer, the result is a dict of plain values."""
+    what, task_id = duplicate(site, f"skip-{variant}")
+    assert errors_of(site, task_id) == []
+    if stores(variant):
+        task = site.task(f"skip-{variant}")
+        skipped = value(task.AsyncResult(task_id))
+        assert type(skipped) is dict
+        assert (skipped["skipped"], skipped["key"]) == (True, f"skip-{variant}:{what}")
+        assert skipped["holder"]["task_name"] == task.name
+
+
+@variants
+def test_a_refused_duplicate_is_the_same_exception(site: Site, variant: str) -> None:
+    """Whatever the serializer, the class of the exception and its attributes come back.
+
+    The log of the worker tells of no failure, for it is none.
+    """
+    what, task_id = duplicate(site, f"raise-{variant}")
+    if stores(variant):
+        task = site.task(f"raise-{variant}")
+        with pytest.raises(TaskAlreadyRunning) as caught:
+            value(task.AsyncResult(task_id))
+        assert caught.value.name == f"raise-{variant}:{what}"
+        assert caught.value.holder is not None
+        assert caught.value.holder["task_name"] == task.name
+    assert errors_of(site, task_id) == []
+
+
+@pytest.mark.parametrize("variant", STORING)
+def test_an_awaited_duplicate_is_told_of_who_waited(site: Site, variant: str) -> None:
+    """What the message says of the other one comes through the broker."""
+    what, task = site.name(), site.task(f"plain-{variant}")
+    first = task.apply_async((what,), countdown=2)
+    second = task.apply_async((what,), task_id=uuid())
+    assert second.id != first.id
+    assert value(second)["holder"]["task_id"] == first.id
+    assert value(first) == f"ran {what}"
+    assert site.ran(what) == ["1"]
+    all_free(what)
+
+
+@variants
+def test_an_ignored_duplicate_fails_nowhere(site: Site, variant: str) -> None:
+    """The worker's log tells of no failure."""
+    _, task_id = duplicate(site, f"ignore-{variant}")
+    assert errors_of(site, task_id) == []

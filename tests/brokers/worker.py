@@ -1,0 +1,14 @@
+"""The app of the workers of these tests."""
+
+from __future__ import annotations
+
+import os
+
+import django
+
+django.setup()
+
+from tests.brokers.settings import BROKER  # noqa: E402 - as the tasks' result backends need it
+from tests.brokers.tasks import WORKER, make_app  # noqa: E402
+
+app = make_app(os.environ[BROKER], WORKER)
