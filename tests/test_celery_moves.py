@@ -17,7 +17,7 @@ from django_redis_lock import locks
 from example_project.embedded import EmbeddedServer
 from tests import celery_moves_app as tasks
 from tests.celery_moves_app import CHANGES, QUEUE_NAME, app, before
-from tests.celery_queue_app import NOWHERE, QUEUE, SCOPES, WAITING
+from tests.celery_queue_app import NOWHERE, QUEUE, QUEUE_AND_RUN, SCOPES, WAITING
 from tests.celery_queue_tools import disconnect, held, queue_worker, ran
 from tests.celery_worker import WAIT, Worker, events, go, started
 from tests.settings import server_url
