@@ -72,7 +72,7 @@ def waiting(number: int = 0) -> list[Any]:
     return [number, lock_name()]
 
 
-@app.task(name="unguarded")
+@app.task(name="gather")
 def gather(items: list[Any]) -> list[Any]:
     """End a chord."""
     return items

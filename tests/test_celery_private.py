@@ -6,21 +6,40 @@ Each test tells what changed in a release of theirs, before anything else fails 
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
-import billiard.pool
 import pytest
+import redis
+from billiard.einfo import ExceptionInfo
 from celery import Celery, Task, shared_task
 from celery.local import PromiseProxy, Proxy
+from celery.utils import timer2
+from celery.worker.consumer import Consumer, Tasks
+from celery.worker.request import Request
+from kombu import Connection, Exchange, Producer, Queue
+from kombu.asynchronous.timer import Timer
+from kombu.utils.limits import TokenBucket
 
 from django_redis_lock.celery import private
+from example_project.embedded import EmbeddedServer
 from tests import celery_app
+from tests.settings import server_url
 from tests.tools import ROOT, syntax_tree
 
 PRIVATE_MODULES = ("celery._state", "celery.local", "celery.app.annotations", "billiard")
-PRIVATE_ATTRIBUTES = {"_get_exec_options", "__header__", "_get_active_apps"}
+PRIVATE_ATTRIBUTES = {
+    "__header__",
+    "_get_active_apps",
+    "_get_exec_options",
+    "global_keyprefix",
+    "priority_steps",
+    "task_buckets",
+    "unacked_key",
+}
 
 
 @pytest.fixture
@@ -157,6 +176,59 @@ def test_a_task_says_what_its_messages_are_like(app: Celery) -> None:
     assert "countdown" not in options
 
 
-def test_a_child_that_is_replaced_says_so() -> None:
-    """``billiard.pool.EX_RECYCLE``: the exit code of ``max_tasks_per_child``."""
-    assert billiard.pool.EX_RECYCLE == private.EX_RECYCLE == 0x9B
+def test_an_error_from_a_child_has_its_traceback_around_it() -> None:
+    """``billiard.einfo``: what the parent gets in place of an exception."""
+    try:
+        {}.pop("lost")
+    except KeyError:
+        error = ExceptionInfo().exception
+    assert type(error) is private.ExceptionWithTraceback
+    assert isinstance(error.exc, KeyError)
+
+
+def test_a_request_says_what_becomes_of_its_message() -> None:
+    """``celery.worker.request.Request``: what a class derived from it looks at or overrides."""
+    names = {"acknowledged", "reject", "cancel", "on_failure", "send_event", "request_dict"}
+    assert names <= {name for cls in Request.__mro__ for name in vars(cls)} | set(Request.__slots__)
+
+
+def test_a_consumer_has_its_handler_of_errors_when_it_is_made(app: Celery) -> None:
+    """``Consumer.on_decode_error``: looked up when the consumption begins, later than steps."""
+    assert "c.on_decode_error" in inspect.getsource(Tasks.start)
+    assert callable(Consumer.on_decode_error)
+
+
+def test_a_timer_tells_what_it_waits_with() -> None:
+    """``timer.schedule.queue``, of the timers of both kinds of main loop."""
+    for timer in (Timer(), timer2.Timer()):
+        timer.call_after(3600, print, ("the request",))
+        assert list(private.timed_requests(SimpleNamespace(timer=timer))) == ["the request"]
+
+
+def test_a_bucket_tells_what_it_keeps_back() -> None:
+    """``consumer.task_buckets`` and ``TokenBucket.contents``."""
+    bucket = TokenBucket(1)
+    bucket.add(("the request", 1))
+    consumer = SimpleNamespace(task_buckets={"limited": bucket, "free": None})
+    assert list(private.rate_limited_requests(consumer)) == ["the request"]
+
+
+def test_messages_are_where_the_transport_of_redis_has_them(
+    session_server: EmbeddedServer, name: str
+) -> None:
+    """The lists of a queue, the hash of what is delivered, and the sets of bindings."""
+    options = {"priority_steps": [0, 5], "sep": ":", "global_keyprefix": "private:"}
+    with Connection(server_url(10), transport_options=options) as connection:
+        channel = connection.default_channel
+        queue = Queue(name, Exchange(name), routing_key=name)(channel)
+        queue.declare()
+        for priority in (0, 5):
+            Producer(channel).publish("x", exchange=name, routing_key=name, priority=priority)
+        keys = private.redis_queue_keys(channel, name)
+        with redis.Redis.from_url(server_url(10), decode_responses=True) as broker:
+            assert [broker.llen(key) for key in keys] == [1, 1]
+            assert queue.get() is not None
+            assert broker.hlen(private.redis_unacknowledged_key(channel)) == 1
+            assert broker.exists(private.redis_binding_prefix(channel) + name)
+            broker.delete(*keys, private.redis_unacknowledged_key(channel))
+        queue.delete()

@@ -11,7 +11,6 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from billiard.einfo import ExceptionWithTraceback
 from celery import bootsteps
 from celery.exceptions import Ignore, Retry, Terminated
 from celery.signals import task_rejected, task_revoked, task_unknown, worker_init
@@ -20,6 +19,7 @@ from celery.utils.imports import symbol_by_name
 from django_redis_lock.celery import freeing
 from django_redis_lock.celery.guard import GUARD
 from django_redis_lock.celery.message import Slip, headers_of
+from django_redis_lock.celery.private import ExceptionWithTraceback
 from django_redis_lock.handler import locks
 
 if TYPE_CHECKING:

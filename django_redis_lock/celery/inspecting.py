@@ -10,19 +10,21 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import chain
+from functools import cached_property
 from time import monotonic
 from typing import Any
 
 from celery.worker import state as worker_state
 from celery.worker.control import inspect_command
 from celery.worker.request import Request
+from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
-from django_redis_lock.celery.guard import GUARD
+from django_redis_lock.celery.guard import GUARD, Guard
 from django_redis_lock.celery.message import Slip
-from django_redis_lock.celery.options import QUEUE
+from django_redis_lock.celery.options import QUEUE, Options
 from django_redis_lock.celery.places import QUEUED, Places
+from django_redis_lock.celery.private import rate_limited_requests, timed_requests
 from django_redis_lock.exceptions import InvalidLockBackend, LockError
 from django_redis_lock.handler import locks
 from django_redis_lock.records import Holder
@@ -69,14 +71,11 @@ def _in_hand(state: Any) -> Iterator[tuple[str, Request]]:
     """Yield each request that the worker has, with how far it has come."""
     active = list(state.tset(worker_state.active_requests))
     reserved = list(state.tset(worker_state.reserved_requests))
-    timed = (getattr(waiting.entry, "args", None) for waiting in _queue_of(state.consumer.timer))
-    buckets = [bucket for bucket in state.consumer.task_buckets.values() if bucket]
-    limited = chain.from_iterable(list(bucket.contents) for bucket in buckets)
     stages = (
         (ACTIVE, active),
         (RESERVED, reserved),
-        (SCHEDULED, [args[0] for args in timed if args]),
-        (RESERVED, [item[0] if isinstance(item, tuple) else item for item in limited]),
+        (SCHEDULED, timed_requests(state.consumer)),
+        (RESERVED, rate_limited_requests(state.consumer)),
     )
     seen: set[int] = set()
     for stage, requests in stages:
@@ -86,34 +85,38 @@ def _in_hand(state: Any) -> Iterator[tuple[str, Request]]:
                 yield stage, request
 
 
-def _queue_of(timer: Any) -> list[Any]:
-    return list(timer.schedule.queue)
-
-
 @dataclass
 class _Line:
     """One guarded request, and what is found out about it."""
 
     stage: str
     request: Any
-    guard: Any
+    guard: Guard
     key: str | None = None
     names: list[str] = field(default_factory=list)
     """The locks of which it needs one to run."""
     holders: dict[str, Holder | None] | None = None
     """Who has them, and the place; ``None`` while that is not known."""
 
-    @property
+    @cached_property
     def slip(self) -> Slip | None:
         """What its message says of its lock."""
         return Slip.of(self.request.request_dict, self.request.id)
 
+    @cached_property
+    def options(self) -> Options:
+        """The options of this very call; of the task, where those can't be made any more."""
+        try:
+            return self.guard.options_for(self.slip.options if self.slip else None)
+        except (TypeError, ValueError, ImproperlyConfigured):
+            return self.guard.options
+
     def find_key(self) -> None:
         """Make the key of the arguments. Raises whatever the project's code does."""
-        request, options = self.request, self.guard.options
+        request, overrides = self.request, self.slip.options if self.slip else None
         args, kwargs = tuple(request.args or ()), dict(request.kwargs or {})
-        key = self.guard.key(request.task, args, kwargs)
-        self.names = Places(options, key, request.task, request.id).names
+        key = self.guard.key(request.task, args, kwargs, overrides)
+        self.names = Places(self.options, key, request.task, request.id).names
         self.key = key
 
     def asked_of(self) -> set[str]:
@@ -124,7 +127,7 @@ class _Line:
         """Return the names by which one may ask for it; none as long as its key is not known."""
         if self.key is None:
             return set()
-        place = f"{self.key}:{QUEUED}" if self.guard.options.scope == QUEUE else self.key
+        place = f"{self.key}:{QUEUED}" if self.options.scope == QUEUE else self.key
         return {self.key, place, *self.asked_of()}
 
     def told(self) -> dict[str, Any]:
@@ -136,7 +139,7 @@ class _Line:
             "task": request.task.name,
             "id": request.id,
             "lock": self.key or NOT_KNOWN,
-            "using": self.guard.options.using,
+            "using": self.options.using,
             "state": self._state(behind, attempts),
             "behind": str(behind) if isinstance(behind, Holder) else behind,
             "place": self._place(),
@@ -217,10 +220,10 @@ _surveys: dict[str, _Survey] = {}
 def _begin(lines: list[_Line]) -> list[_Survey]:
     """Begin to find out, with a thread for each alias; one that hangs gets no second."""
     begun = []
-    for using in {line.guard.options.using for line in lines}:
+    for using in {line.options.using for line in lines}:
         earlier = _surveys.get(using)
         if earlier is None or not earlier.is_alive():
-            own = [line for line in lines if line.guard.options.using == using]
+            own = [line for line in lines if line.options.using == using]
             survey = _surveys[using] = _Survey(using, own)
             survey.start()
             begun.append(survey)

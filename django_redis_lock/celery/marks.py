@@ -113,7 +113,8 @@ def _guard_class(cls: type[Task]) -> None:
 
 def _guard_tasks(app: Any) -> None:
     for task in list(app.tasks.values()):
-        _guard_class(task.__class__)  # which may stand behind a proxy
+        if not hasattr(task, GUARD):
+            _guard_class(task.__class__)  # which may stand behind a proxy
 
 
 class Annotations:

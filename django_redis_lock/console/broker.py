@@ -11,13 +11,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from django_redis_lock.celery.private import (
+    redis_binding_prefix,
+    redis_queue_keys,
+    redis_unacknowledged_key,
+)
 from django_redis_lock.workers import Replies, WorkersNotAsked, ask
 
 PAGE = 1000
 """How many messages are read at once."""
 DELAYED_LEVELS = 28
 """The queues in which RabbitMQ keeps messages with a countdown, where Celery has it do so."""
-BINDINGS = "_kombu.binding."
 
 
 class MessagesNotKnown(Exception):
@@ -84,15 +88,14 @@ def _look_in_redis(app: Any, connection: Any, tasks: Mapping[str, str]) -> dict[
                 found.update(dict.fromkeys(wanted & _ids(text), f"waits in queue {queue}"))
 
     read_queues()
-    unacknowledged = channel.client.hscan_iter(channel.global_keyprefix + channel.unacked_key)
-    for _, text in unacknowledged:
+    for _, text in channel.client.hscan_iter(redis_unacknowledged_key(channel)):
         found.update(dict.fromkeys(wanted & _ids(text), "delivered, and not acknowledged"))
     read_queues()  # for what came back meanwhile
     return {**found, **_with_workers(_in_hand(tasks))}
 
 
 def _exchanges(channel: Any) -> Iterator[str]:
-    prefix = channel.global_keyprefix + BINDINGS
+    prefix = redis_binding_prefix(channel)
     for key in channel.client.scan_iter(match=f"{prefix}*", count=PAGE):
         name = key.decode() if isinstance(key, bytes) else key
         # Beside the bindings there are keys about them, of other kinds.
@@ -102,8 +105,7 @@ def _exchanges(channel: Any) -> Iterator[str]:
 
 def _messages(channel: Any, queue: str) -> Iterator[bytes]:
     """Yield the messages of a queue, of all priorities, from where new ones come in."""
-    for step in channel.priority_steps:
-        key = channel.global_keyprefix + (f"{queue}{channel.sep}{step}" if step else queue)
+    for key in redis_queue_keys(channel, queue):
         first = 0
         while page := channel.client.lrange(key, first, first + PAGE - 1):
             yield from page
