@@ -55,7 +55,7 @@ class Eventful(Task):
 def define(scope: str, kind: str, **options: Any) -> Any:
     """Make a task that holds a place from its sending on."""
 
-    @app.task(name=f"{kind}-{scope}", base=Eventful, **options)
+    @app.task(shared=False, name=f"{kind}-{scope}", base=Eventful, **options)
     @single_instance_task(scope=scope, key="{what}", on_conflict={"run": "wait"}, queue_timeout=60)
     def task(what: str, more: Any = None) -> str:
         return tell_and_wait(what)

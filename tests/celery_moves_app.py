@@ -57,7 +57,7 @@ old_name = before.task(shared=False, name="old-name")(
     single_instance_task(scope=QUEUE_AND_RUN)(run)
 )
 new_name = app.task(shared=False, name="new-name")(single_instance_task(scope=QUEUE_AND_RUN)(run))
-app.tasks["old-name"] = new_name
+app.tasks["old-name"] = app.tasks["new-name"]
 
 
 def broken_key(what: str) -> str:

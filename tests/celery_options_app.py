@@ -31,7 +31,7 @@ def backend_of(serializer: str) -> RedisBackend:
 
 
 def _define(name: str, serializer: str, **options: Any) -> Any:
-    @app.task(name=f"{name}-{serializer}", backend=backend_of(serializer))
+    @app.task(shared=False, name=f"{name}-{serializer}", backend=backend_of(serializer))
     @single_instance_task(**options)
     def run() -> str:
         return "ran"
@@ -49,14 +49,14 @@ def lock_name() -> str:
     return single_instance_task.current().name
 
 
-@app.task(name="telling")
+@app.task(shared=False, name="telling")
 @single_instance_task
 def telling(*items: Any) -> Any:
     """Tell which lock it has."""
     return [*items, lock_name()]
 
 
-@app.task(name="retried", bind=True, max_retries=2)
+@app.task(shared=False, name="retried", bind=True, max_retries=2)
 @single_instance_task(scope="queue_and_run")
 def retried(self: Task) -> list[Any]:
     """Tell which lock its last attempt has."""
@@ -65,14 +65,14 @@ def retried(self: Task) -> list[Any]:
     return [self.request.retries, lock_name()]
 
 
-@app.task(name="waiting")
+@app.task(shared=False, name="waiting")
 @single_instance_task(scope="queue")
 def waiting(number: int = 0) -> list[Any]:
     """Tell which lock it has; a message of it waits."""
     return [number, lock_name()]
 
 
-@app.task(name="gather")
+@app.task(shared=False, name="gather")
 def gather(items: list[Any]) -> list[Any]:
     """End a chord."""
     return items

@@ -94,7 +94,7 @@ def define(
     """Make a guarded task of a function; its key is the task's name and the argument ``what``."""
     name = f"{name}-{scope}"
     guard = single_instance_task(scope=scope, key=name + ":{what}", **options)
-    return app.task(name=name, **(task or {}))(guard(function))
+    return app.task(shared=False, name=name, **(task or {}))(guard(function))
 
 
 # Bodies.
@@ -275,6 +275,7 @@ burning = {
     ),
 }
 pickled = app.task(
+    shared=False,
     name="pickled",
     backend=PicklingBackend(app=app, url=server_url(11), serializer="pickle", accept=["pickle"]),
 )(single_instance_task(key="pickled:{what}", on_conflict="raise")(wait))
@@ -326,32 +327,32 @@ reporters = {
 }
 
 
-@app.task(name="keyless")
+@app.task(shared=False, name="keyless")
 @single_instance_task(key=broken_key, scope=QUEUE)
 def keyless(*items: Any) -> None:
     """Never run, for its key can't be made."""
 
 
-@app.task(name="beaten")
+@app.task(shared=False, name="beaten")
 @single_instance_task
 def beaten() -> None:
     """Be sent by beat."""
     record("beaten", "ran")
 
 
-@app.task(name="echo")
+@app.task(shared=False, name="echo")
 def echo(*items: Any) -> Any:
     """Return what it is given."""
     return items[-1] if items else None
 
 
-@app.task(name="total")
+@app.task(shared=False, name="total")
 def total(items: list[Any]) -> list[Any]:
     """Return what a chord's header returned."""
     return items
 
 
-@app.task(name="broken")
+@app.task(shared=False, name="broken")
 def broken() -> None:
     """Fail."""
     raise KeyError("broken")

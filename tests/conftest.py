@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 import redis
+from celery import Celery, current_app
 
 from django_redis_lock.backends.locmem import LocMemLockBackend
 from example_project.embedded import EmbeddedServer
@@ -64,6 +65,15 @@ def _empty_locmem() -> Iterator[None]:
     """Locks that a test left in the process's memory are not the next one's."""
     yield
     LocMemLockBackend("locmem", {}).clear()
+
+
+@pytest.fixture
+def no_workers() -> Iterator[None]:
+    """No broker of another test's app, whose workers would be waited for at each look."""
+    before = current_app._get_current_object()
+    Celery("without a broker")
+    yield
+    before.set_current()
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ from tests.admin_tools import (
 )
 from tests.tools import Background, eventually, waiters
 
-pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("server")]
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("server", "no_workers")]
 
 
 # Who sees what.

@@ -30,7 +30,7 @@ from tests.admin_tools import (
 from tests.settings import REDIS, server_url
 from tests.tools import Background, eventually, waiters
 
-pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("server")]
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("server", "no_workers")]
 
 
 def holding(name: str, **options: Any) -> Lock:

@@ -23,7 +23,7 @@ from tests.admin_tools import (
 )
 from tests.settings import REDIS, server_url
 
-pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("server")]
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("server", "no_workers")]
 
 
 # Words of strangers.

@@ -36,6 +36,8 @@ from tests.proxy import Proxy
 from tests.test_docs import DOCS
 from tests.tools import ROOT, Background, counted, eventually, waiters
 
+pytestmark = pytest.mark.usefixtures("no_workers")
+
 GETSET = "django_redis_lock.backends.getset.GetSetLockBackend"
 PLAIN = tuple(name for name in FORMATS if name != "record")
 

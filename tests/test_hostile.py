@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 import redis
-from celery import Celery, current_app
 from django.test import Client
 
 from django_redis_lock import lock, locks
@@ -27,7 +26,7 @@ from tests.admin_tools import LIST, page_of, root
 from tests.console import command
 from tests.tools import Background, eventually, waiters
 
-pytestmark = [pytest.mark.usefixtures("server"), pytest.mark.django_db]
+pytestmark = [pytest.mark.usefixtures("server", "no_workers"), pytest.mark.django_db]
 
 REDIS = "django_redis_lock.backends.redis.RedisLockBackend"
 GETSET = "django_redis_lock.backends.getset.GetSetLockBackend"
@@ -42,15 +41,6 @@ def _backend(request: pytest.FixtureRequest, server: EmbeddedServer, settings: A
     settings.LOCKS = {
         "default": {"BACKEND": request.param, "LOCATION": server.url(), "TIMEOUT": 20}
     }
-
-
-@pytest.fixture(autouse=True)
-def _no_workers() -> Iterator[None]:
-    """No broker of another test's app, whose workers would be waited for at each look."""
-    before = current_app._get_current_object()
-    Celery("without a broker")
-    yield
-    before.set_current()
 
 
 @pytest.fixture

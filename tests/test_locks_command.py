@@ -36,6 +36,8 @@ from tests.console import arguments as program_arguments
 from tests.test_docs import DOCS, table
 from tests.tools import Background, eventually, waiters
 
+pytestmark = pytest.mark.usefixtures("no_workers")
+
 
 @pytest.fixture
 def one(server: EmbeddedServer, settings: Any, db: None) -> EmbeddedServer:

@@ -33,6 +33,7 @@ def patient(own_server: EmbeddedServer, settings: Any) -> Iterator[redis.Redis]:
     settings.LOCKS = {"default": {"LOCATION": f"{own_server.url(1)}?socket_timeout=7"}}
     with redis.Redis.from_url(own_server.url(1), decode_responses=True) as client:
         yield client
+        client.config_set("appendonly", "no")  # a server that writes its first one does not exit
     locks.reset()
 
 

@@ -63,8 +63,14 @@ def mark(guard: Guard, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def mark_shared(guard: Guard, proxy: Any) -> None:
-    """Guard a shared task in every app: each app has, or will have, a task object of its own."""
-    _shared[function_of(proxy)] = guard
+    """Guard a shared task in every app: each app has, or will have, a task object of its own.
+
+    Raises ``TypeError`` for one that is guarded already.
+    """
+    function = function_of(proxy)
+    if function in _shared or hasattr(function, GUARD):
+        raise TypeError(f"{function!r} is a single_instance_task already.")
+    _shared[function] = guard
     watch_apps()
     for app in active_apps():
         if app.finalized:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any
 
-from django_redis_lock.console.broker import MessagesNotKnown, find_messages
 from django_redis_lock.console.liveness import Verdict, is_place
 from django_redis_lock.exceptions import LockError
 from django_redis_lock.handler import locks
@@ -66,6 +65,11 @@ def _is_later(ended: Any, taken: datetime | None) -> bool:
 
 def _of_broker(app: Any, places: list[Holder], notice: Notice) -> dict[str, Verdict]:
     """Return the verdict on each message that the broker and the workers were asked for."""
+    from django_redis_lock.console.broker import (  # which needs Celery
+        MessagesNotKnown,
+        find_messages,
+    )
+
     young = Verdict(dead=False, why="its message may be on its way")
     found = {one.token_id: young for one in places if (one.held_for or 0.0) < SETTLED}
     old = [one for one in places if one.token_id not in found]

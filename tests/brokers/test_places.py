@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from celery import states
 from django.db import transaction
 
 from tests.brokers.site import Site, all_free, held, value
 from tests.brokers.tasks import BROKEN, LATER, REFUSED, WAITING
+from tests.tools import eventually
 
 scopes = pytest.mark.parametrize("scope", WAITING)
 
@@ -21,13 +23,16 @@ def runs_at_once(site: Site, name: str, what: str) -> None:
 
 @scopes
 def test_revoked_in_the_hands_of_a_worker(site: Site, scope: str) -> None:
-    """A message that a worker keeps for its countdown gives up its place when it is revoked."""
+    """The next call takes the place of one that a worker drops when it is due."""
     what, name = site.name(), f"quick-{scope}"
     result = site.task(name).apply_async((what,), countdown=3600)
     site.logged("received", result.id)
     assert held(what)
     result.revoke()
-    runs_at_once(site, name, what)
+    eventually(lambda: result.state == states.REVOKED, "the revocation")
+    assert value(site.task(name).delay(what), 5) == f"ran {what}"
+    assert site.ran(what) == ["1"]
+    all_free(what)
 
 
 @scopes
