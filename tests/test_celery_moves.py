@@ -271,6 +271,21 @@ def test_delivery_of_a_task_whose_retry_waits_is_dropped(
     locks["default"].force_release(f"later:{what}")
 
 
+def test_delivery_of_a_task_that_was_sent_anew_by_its_name_is_kept(
+    client: redis.Redis, worker: Worker, what: str
+) -> None:
+    """Who sends a purged message once more knows of no ticket; it waits for its own place."""
+    task = tasks.plain[QUEUE_AND_RUN]
+    purged = task.apply_async((what,), queue=NOWHERE)
+    result = app.send_task(task.name, (what,), task_id=purged.id)
+    eventually(lambda: worker.lines(f"[{result.id}] waits"), "the delivery to wait")
+    locks["default"].force_release(f"plain:{what}")
+    started(client, what)
+    go(client, what)
+    assert result.get(timeout=WAIT) == "go"
+    nothing_held(what)
+
+
 # Places of messages that won't come.
 
 

@@ -13,7 +13,7 @@ from django_redis_lock.celery.conflicts import Conflict
 from django_redis_lock.celery.message import Slip, headers_of
 from django_redis_lock.celery.options import SUPERSEDE, Options
 from django_redis_lock.celery.places import Places, TaskLock
-from django_redis_lock.exceptions import LockError
+from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.handler import locks
 from django_redis_lock.records import Holder
 
@@ -134,7 +134,7 @@ class Delivery:
         """Free what was taken when the message was sent and is not to run with.
 
         Returns whether the message still had it. Not for one that comes again. Raises
-        ``LockUnavailable``.
+        ``LockUnavailable``, but not about another alias than that of the task, which ends by itself.
         """
         slip = self.slip
         if slip is None or not slip.ticket or self._sent_back or slip.using not in locks.settings:
@@ -142,9 +142,14 @@ class Delivery:
         waiting = Places(self.options, "", self.task, self.task_id).lock(
             slip.lock, GIVING_UP, using=slip.using
         )
-        given_up = waiting.take_over(slip.ticket)
-        if given_up:
-            waiting.release()
+        try:
+            given_up = waiting.take_over(slip.ticket)
+            if given_up:
+                waiting.release()
+        except LockUnavailable:
+            if slip.using == self.options.using:
+                raise
+            return False
         return given_up
 
     def superseded(self, now: int) -> Any:

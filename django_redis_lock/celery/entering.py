@@ -129,7 +129,7 @@ def _after(call: Delivery, own: Holder) -> Entry:
             break
         if (adopted := _adopt(call)) is not None:
             return _start(call, adopted)
-        if own.metadata.get("state") == QUEUED:
+        if _is_carried_on(call, own):
             raise Ignore(f"{call.task_id} was sent again, and waits in the queue")
         if not told and not dead:
             words = "waits: lock %r is held by another delivery of it, %s"
@@ -145,6 +145,15 @@ def _after(call: Delivery, own: Holder) -> Entry:
             call.send_back(PATIENCE, call.slip_to_send())
             raise Ignore(f"another delivery of {call.task_id} runs; this one comes again")
     return _begin_after(call, lock, own, dead)
+
+
+def _is_carried_on(call: Delivery, own: Holder) -> bool:
+    """Whether the lock is kept for another message of this task, a retry that waits.
+
+    One that was sent by the task's name alone may stand for the very message that is kept for.
+    """
+    known = call.slip is not None or call.redelivered
+    return known and own.metadata.get("state") == QUEUED
 
 
 def _begin_after(call: Delivery, lock: TaskLock, own: Holder, dead: bool) -> Entry:
