@@ -134,7 +134,8 @@ class Delivery:
         """Free what was taken when the message was sent and is not to run with.
 
         Returns whether the message still had it. Not for one that comes again. Raises
-        ``LockUnavailable``, but not about another alias than that of the task, which ends by itself.
+        ``LockUnavailable``, though not of an alias that the task has no more; a place there ends
+        by itself.
         """
         slip = self.slip
         if slip is None or not slip.ticket or self._sent_back or slip.using not in locks.settings:
