@@ -28,6 +28,7 @@ from tests.tools import Background, eventually, waiters
 pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex")
 
 QUEUE = "inspected"
+IN_HAND = "in-hand"
 
 
 @pytest.fixture
@@ -46,12 +47,11 @@ def app(
 
 @pytest.fixture
 def worker(app: Celery, tmp_path: Path) -> Iterator[Worker]:
-    """A worker that takes no messages for now."""
+    """A worker that takes the messages of another queue than the one that is looked at."""
     environment = {"DJANGO_SETTINGS_MODULE": "tests.celery_inspect_settings"}
     with running_worker(
-        tmp_path, app=tasks.__name__, concurrency=1, queue=QUEUE, environment=environment
+        tmp_path, app=tasks.__name__, concurrency=1, queue=IN_HAND, environment=environment
     ) as worker:
-        app.control.cancel_consumer(QUEUE, reply=True, limit=1, timeout=10)
         yield worker
 
 
@@ -67,10 +67,8 @@ def held() -> list[str]:
 
 def test_what_was_purged_is_released_and_what_waits_is_not(app: Celery, worker: Worker) -> None:
     """One message in the queue, one with a priority, one in the worker's hand; then a purge."""
-    in_hand = tasks.queued.apply_async(("hand",), countdown=3600)
-    app.control.add_consumer(QUEUE, reply=True, limit=1, timeout=10)
+    in_hand = tasks.queued.apply_async(("hand",), countdown=3600, queue=IN_HAND)
     eventually(lambda: worker.lines(in_hand.id))
-    app.control.cancel_consumer(QUEUE, reply=True, limit=1, timeout=10)
     waits = tasks.queued.delay("waits")
     urgent = tasks.throughout.apply_async(("urgent",), priority=9)
     with lock("no place", 60):
@@ -206,8 +204,7 @@ def test_queues_that_can_only_be_counted(app: Celery, worker: Worker) -> None:
             broker._look_in_amqp(app, connection, wanted)
         app.control.purge()
         assert broker._look_in_amqp(app, connection, wanted) == {}
-        kept = tasks.queued.apply_async(("kept",), countdown=3600)
-        app.control.add_consumer(QUEUE, reply=True, limit=1, timeout=10)
+        kept = tasks.queued.apply_async(("kept",), countdown=3600, queue=IN_HAND)
         eventually(lambda: worker.lines(kept.id))
         found = broker._look_in_amqp(app, connection, {kept.id: "queued"})
         assert found[kept.id].endswith("has its message")
