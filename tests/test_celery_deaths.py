@@ -272,14 +272,14 @@ def test_locks_of_children_that_die_young_are_freed(
         worker_of_deaths(tmp_path, *options, queue=queue) as worker,
         redis.Redis.from_url(server_url()) as server,
     ):
-        for number in range(3):
+        for number in range(2):
             each = f"{name}-{number}"
             tasks.work.apply_async((each,), queue=queue)
             os.kill(started(client, each), signal.SIGKILL)
             died = time.monotonic()
             free(each)
             assert time.monotonic() - died < AT_ONCE
-        names = [f"{name}-well-{number}" for number in range(4)]
+        names = [f"{name}-well-{number}" for number in range(2)]
         with counted(server) as calls:
             for each in names:
                 go(client, each)
