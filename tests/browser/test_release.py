@@ -40,7 +40,9 @@ def test_a_release(visit: Visit, hold: Hold) -> None:
     with pytest.raises(LockLost):
         held.ensure_held()
     row(page, "stuck").locator("a").click()
-    expect(page.locator(".lock-table")).to_contain_text("hangs since noon")
+    expect(page.locator(".lock-table", has_text="Recent audit entries")).to_contain_text(
+        "hangs since noon"
+    )
     page.get_by_role("link", name="History").click()
     expect(page.locator("#content")).to_contain_text("hangs since noon")
     visitor.open("/admin/")
