@@ -30,20 +30,16 @@ else:
 logger = logging.getLogger("django_redis_lock.celery")
 
 
-def free_place(headers: Mapping[str, Any] | None, task_id: Any, using: str = "") -> None:
-    """Free the lock that was taken when a message was sent.
-
-    ``using`` is its alias where the header, of an older version, names none.
-    """
+def free_place(headers: Mapping[str, Any] | None, task_id: Any) -> None:
+    """Free the lock that was taken when a message was sent."""
     slip = Slip.of(headers, task_id)
     if slip is None or not slip.ticket:
         return
-    using = slip.using or using
-    if using in locks.settings:
-        freeing.free(using, slip.lock, slip.ticket)
+    if slip.using in locks.settings:
+        freeing.free(slip.using, slip.lock, slip.ticket)
     else:
         words = "Message %s is dropped, and its lock %r is of an alias that is unknown here: %r"
-        logger.info(words, task_id, slip.lock, using)
+        logger.info(words, task_id, slip.lock, slip.using)
 
 
 class DropsSeen(bootsteps.Step):  # type: ignore[misc] # it has no types
@@ -98,7 +94,7 @@ class Droppable(_Request):  # type: ignore[misc] # it has no types
                 self._free_place()
 
     def _free_place(self) -> None:
-        free_place(self.request_dict, self.id, getattr(self.task, GUARD).options.using)
+        free_place(self.request_dict, self.id)
 
 
 def _request_class(base: Any) -> Any:
@@ -120,9 +116,8 @@ def _on_worker_init(sender: Any = None, **kwargs: Any) -> None:
 
 
 def _on_revoked(sender: Any = None, request: Any = None, **kwargs: Any) -> None:
-    guard = getattr(sender, GUARD, None)
     if request is not None:
-        free_place(headers_of(request), request.id, guard.options.using if guard else "")
+        free_place(headers_of(request), request.id)
 
 
 def _on_dropped(message: Any = None, **kwargs: Any) -> None:
