@@ -15,7 +15,7 @@ CELERY ?= 5.4 5.5 5.6 5.7
 OLDEST_5.4 := 'django==5.2' 'redis==5.2.0' 'django-redis==5.4.0' 'celery==5.4.0'
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test matrix browser databases brokers tutorial layouts screenshots messages constraints lint format types bench compare load soak chaos docs build clean
+.PHONY: help demo test matrix browser databases brokers workers tutorial layouts screenshots messages constraints lint format types bench compare load soak chaos docs build clean
 
 help:  ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ databases: $(VENV)/.databases  ## transactions and fencing on PostgreSQL (needs 
 
 brokers: $(VENV)/.brokers  ## Celery tasks on each broker and result backend (needs apt-get install rabbitmq-server)
 	PYTHONDEVMODE=1 $(PY) -m pytest tests/brokers --ds=tests.brokers.settings $(ARGS)
+
+workers: $(VENV)/.test  ## worker processes of Celery and uWSGI that die, hang and are asked
+	PYTHONDEVMODE=1 $(PY) -m pytest -n 2 --dist loadfile tests/workers $(ARGS)
 
 tutorial: $(VENV)/.test  ## the tutorial word for word, in an empty folder
 	$(PY) -m pytest tests/tutorial $(ARGS)

@@ -40,6 +40,10 @@ class Sizes:
     task_singles: int = 40
     layout_rounds: int = 12
     layout_each: int = 5
+    operator_locks: int = 100_000
+    operator_tabs: int = 20
+    operator_rounds: int = 5
+    operator_seconds: float = 60.0
 
     def fill(self, text: str) -> str:
         """Put the sizes into a text that names them, such as `{keys:,} keys`."""
@@ -65,6 +69,9 @@ QUICK = Sizes(
     task_singles=30,
     layout_rounds=2,
     layout_each=3,
+    operator_locks=5_000,
+    operator_rounds=1,
+    operator_seconds=3.0,
 )
 
 

@@ -3,39 +3,90 @@
 from __future__ import annotations
 
 import logging
+import threading
+from concurrent.futures import Future
+from queue import SimpleQueue
 from typing import Any
 
 from django.apps import apps
 from django.core.exceptions import ImproperlyConfigured
-from django.db import DatabaseError, router, transaction
+from django.db import connections, router, transaction
 
 from django_redis_lock.records import Holder
-from django_redis_lock.text import visible
+from django_redis_lock.text import visible, without_passwords
 
 logger = logging.getLogger("django_redis_lock")
 
+PATIENCE = 2.0
+"""Seconds for which the database may keep the entries of a named user waiting, in all."""
 
-def user_named(username: str) -> Any:
-    """Return the user of that name, or ``None`` where there is none or the admin has no log.
 
-    An entry of the admin's log belongs to a user, so without one there is no entry.
+class AdminLog:
+    """Where the releases by one user are written.
+
+    ``user`` is an object of the user model: then it is done on the caller's connection. Or the name
+    of one, who is looked up then, on a connection and in a thread of their own, for the caller is
+    not to wait for a database that hangs. Nobody of that name, or ``None``, has no entries: one
+    belongs to a user.
     """
-    if not _installed():
-        return None
+
+    def __init__(self, user: Any) -> None:
+        self._user = user if _installed() else None
+        self._work: SimpleQueue[tuple[Holder, str, Future[str]] | None] | None = None
+        self._failure = ""
+
+    def write(self, loser: Holder, reason: str) -> str:
+        """Write that a lock was taken from its holder; return what hindered it, or ``""``."""
+        if self._user is None or self._failure:
+            return self._failure
+        if not isinstance(self._user, str):
+            return _write(self._user, loser, reason)
+        if self._work is None:
+            self._work = SimpleQueue()
+            name = "django-redis-lock-admin-log"
+            threading.Thread(target=self._run, args=(self._work,), name=name, daemon=True).start()
+        written: Future[str] = Future()
+        self._work.put((loser, reason, written))
+        try:
+            return written.result(PATIENCE)
+        except TimeoutError:
+            self._failure = f"the database did not answer within {PATIENCE:g} s"
+            logger.warning("Releases are not in the admin's log: %s", self._failure)
+            return self._failure
+
+    def close(self) -> None:
+        """Write no more."""
+        if self._work is not None:
+            self._work.put(None)
+
+    def _run(self, work: SimpleQueue[tuple[Holder, str, Future[str]] | None]) -> None:
+        try:
+            user, failure = _user_named(self._user)
+            while (item := work.get()) is not None:
+                loser, reason, written = item
+                written.set_result(_write(user, loser, reason) if user else failure)
+        finally:
+            connections.close_all()  # they are this thread's
+
+
+def _user_named(username: Any) -> tuple[Any, str]:
+    """Return the user, if there is one, or what hindered the look."""
     from django.contrib.auth import get_user_model
 
     model = get_user_model()
     try:
-        return model._default_manager.filter(**{str(model.USERNAME_FIELD): username}).first()
-    except (DatabaseError, ImproperlyConfigured):  # no database, or no tables yet
+        found = model._default_manager.filter(**{str(model.USERNAME_FIELD): username}).first()
+    except ImproperlyConfigured:  # a project without a database, and so without that log
         logger.debug("The users can't be read", exc_info=True)
-        return None
+        return None, ""
+    except Exception as error:
+        why = without_passwords(str(error))
+        logger.warning("Releases are not in the admin's log: %s", why)
+        return None, why
+    return found, ""
 
 
-def log_release(user: Any, loser: Holder, reason: str) -> None:
-    """Write that a user took a lock from its holder; a failure is logged and changes nothing."""
-    if not _installed():
-        return
+def _write(user: Any, loser: Holder, reason: str) -> str:
     from django.contrib.admin.models import CHANGE, LogEntry
 
     from django_redis_lock.models import HeldLock
@@ -53,8 +104,10 @@ def log_release(user: Any, loser: Holder, reason: str) -> None:
                 change_message=message,
                 single_object=True,
             )
-    except Exception:
+    except Exception as error:
         logger.exception("The release of lock %r is not in the admin's log", loser.name)
+        return without_passwords(str(error))
+    return ""
 
 
 def _installed() -> bool:

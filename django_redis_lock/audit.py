@@ -1,8 +1,8 @@
-"""The audit: which locks were taken from their holders, and which were found lost."""
+"""The audit: which locks were taken from their holders, were freed, or were found lost."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -10,12 +10,14 @@ from typing import Any, Final
 from django_redis_lock.lease import Lease
 from django_redis_lock.records import Holder, load_record, moment, origin, token_id, who
 
-CAP = 1000
-"""How many entries are kept; a server may keep up to a hundred more."""
+PAGE = 50
+"""How many entries of each part are looked at in one call, so that it holds up nobody: scripts read
+about a hundred in a millisecond."""
 MAX_TEXT_LENGTH = 500
 """Characters of a reason, and of the name of who gave it."""
 
 FORCE_RELEASED: Final = "force_released"
+FREED: Final = "freed"
 LOST: Final = "lost"
 
 
@@ -28,7 +30,8 @@ class AuditEntry:
     at: datetime | None
     """When it was written, by the server's clock."""
     event: str
-    """``force_released``: an operator took the lock; ``lost``: its holder found it gone."""
+    """``force_released``: somebody took the lock; ``freed``: a Celery worker did, for its holder
+    was dead; ``lost``: its holder found it gone."""
     name: str
     """The lock's name, without the key prefix."""
     using: str
@@ -50,7 +53,7 @@ class AuditEntry:
     by: str
     """Who took the lock, as given to ``force_release()``."""
     reason: str
-    """Why, as given to ``force_release()``; or how the loss was found."""
+    """Why, as given to ``force_release()``; why it was freed; or how the loss was found."""
 
     def __str__(self) -> str:
         return who(self) or "a foreign program"
@@ -60,10 +63,10 @@ Fields = Mapping[str, str]
 """The fields of an entry as they are written."""
 
 
-def force_released(holder: Holder, by: str, reason: str) -> Fields:
-    """Return the entry for a lock that is taken from its holder."""
+def taken(event: str, holder: Holder, by: str, reason: str) -> Fields:
+    """Return the entry for a lock that is taken from its holder, by force or to free it."""
     return {
-        "event": FORCE_RELEASED,
+        "event": event,
         "name": holder.name,
         "fence": "" if holder.fence is None else str(holder.fence),
         "token_id": holder.token_id,
@@ -108,6 +111,24 @@ def read_entry(entry_id: bytes, pairs: Sequence[bytes], *, using: str) -> AuditE
         **text,
         **where,
     )
+
+
+def newest(pages: Iterable[Sequence[Any]]) -> tuple[bytes, list[Any]]:
+    """Join pages as ``history.lua`` answers them, of all the places that an audit is in.
+
+    Returns the id before which to go on, empty where there is nothing more, and the entries, the
+    newest first. What is older than a page reaches is left for the next one.
+    """
+    pages = list(pages)
+    end = max((page[0] for page in pages if page[0]), key=_place, default=b"")
+    # Of one millisecond are a release and the loss that came of it, which is the newer one.
+    entries = [entry for page in reversed(pages) for entry in page[1:]]
+    entries.sort(key=lambda entry: _place(entry[0]), reverse=True)
+    return end, [entry for entry in entries if not end or _place(entry[0]) >= _place(end)]
+
+
+def _place(entry_id: bytes) -> tuple[int, ...]:
+    return tuple(map(int, entry_id.split(b"-")))
 
 
 def check_text(value: Any, argument: str) -> str:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Protocol
 
-from django_redis_lock.adminlog import log_release
+from django_redis_lock.adminlog import AdminLog
 from django_redis_lock.audit import check_text
 from django_redis_lock.exceptions import InvalidLockBackend, LockError, LockUnavailable
 from django_redis_lock.handler import locks
@@ -41,6 +41,8 @@ class Result(StrEnum):
     """Another holder has it by now, and keeps it."""
     GONE = "gone"
     """Nobody held it any more."""
+    REFUSED = "refused"
+    """The server answered and refused, as one that is read-only does: nothing was released."""
     UNAVAILABLE = "unavailable"
     """Its server could not be asked, so it is not known."""
 
@@ -56,7 +58,9 @@ class Outcome:
     holder: Holder | None = None
     """Who holds it now: the waiter that it was handed to, or whoever took it meanwhile."""
     error: str = ""
-    """Why it is not known what became of it; without passwords."""
+    """Why it was refused, or why it is not known what became of it; without passwords."""
+    unlogged: str = ""
+    """Why the release is not in the admin's log, where it should be."""
 
 
 def release_shown(
@@ -65,30 +69,68 @@ def release_shown(
     """Release each lock if the holder that was shown still has it; yield what became of it.
 
     They are released one by one as the iterator goes on, so exhaust it. ``by`` is who does it and
-    ``reason`` why, for the audit; ``user`` is the user model's object for the admin's log, if
-    there is one. A server that does not answer is asked for its first lock alone.
+    ``reason`` why, for the audit; ``user`` is for the admin's log: the user model's object, or the
+    name of one, which a database that hangs delays by two seconds at the most. Each lock is
+    released before the database is asked. A server that does not answer is asked for its first lock
+    alone.
 
-    Raises ``ValueError`` or ``TypeError`` at once for a reason that can't be kept.
+    Raises ``ValueError`` or ``TypeError`` at once for a reason that can't be kept, and for none
+    where the ``OPERATORS`` of an alias want one.
     """
-    return _release_each(shown, check_text(by, "by"), check_text(reason, "reason"), user)
+    shown = list(shown)
+    by, reason = check_text(by, "by"), check_text(reason, "reason")
+    if not reason:
+        _check_reason_is_optional({one.using for one in shown})
+    return _release_each(shown, by, reason, AdminLog(user))
 
 
-def _release_each(shown: Iterable[Shown], by: str, reason: str, user: Any) -> Iterator[Outcome]:
-    silent: dict[str, str] = {}
-    for one in shown:
-        if one.using in silent:
-            yield Outcome(one, Result.UNAVAILABLE, error=silent[one.using])
-            continue
+def _check_reason_is_optional(aliases: Iterable[str]) -> None:
+    for using in sorted(aliases):
         try:
-            outcome = _release(one, by, reason)
-        except (LockError, InvalidLockBackend, ValueError) as error:
-            message = without_passwords(str(error))
-            if isinstance(error, LockUnavailable | InvalidLockBackend):
-                silent[one.using] = message
-            outcome = Outcome(one, Result.UNAVAILABLE, error=message)
-        if outcome.loser:
-            _tell(outcome.loser, by, reason, user)
-        yield outcome
+            operators = locks[using].operators
+        except InvalidLockBackend:
+            continue  # its locks are not released anyway
+        if operators.reason_required:
+            raise ValueError(
+                f"A release of locks of LOCKS[{using!r}] needs a reason, for its "
+                f"OPERATORS['REASON_REQUIRED'] is True; say why."
+            )
+
+
+def _release_each(shown: Iterable[Shown], by: str, reason: str, log: AdminLog) -> Iterator[Outcome]:
+    failed: dict[str, Outcome] = {}  # by the alias that need not be asked again
+    try:
+        for one in shown:
+            if one.using in failed:
+                yield replace(failed[one.using], shown=one)
+                continue
+            try:
+                outcome = _release(one, by, reason)
+            except (LockError, InvalidLockBackend, ValueError) as error:
+                outcome = _failure(one, error)
+                if _is_of_all(error):
+                    failed[one.using] = outcome
+            if outcome.loser:
+                _tell(outcome.loser, by, reason)
+                unlogged = without_passwords(log.write(outcome.loser, reason))
+                outcome = replace(outcome, unlogged=unlogged)
+            yield outcome
+    finally:
+        log.close()
+
+
+def _failure(one: Shown, error: Exception) -> Outcome:
+    # Only LockError itself is about what is stored: the server found another program's data.
+    undone = error.undone if isinstance(error, LockUnavailable) else isinstance(error, LockError)
+    result = Result.REFUSED if undone else Result.UNAVAILABLE
+    return Outcome(one, result, error=without_passwords(str(error)))
+
+
+def _is_of_all(error: Exception) -> bool:
+    """Whether the other locks of an alias meet the same error, and only after a while."""
+    return isinstance(error, InvalidLockBackend) or (
+        isinstance(error, LockUnavailable) and not error.refused
+    )
 
 
 def _release(one: Shown, by: str, reason: str) -> Outcome:
@@ -98,7 +140,7 @@ def _release(one: Shown, by: str, reason: str) -> Outcome:
         holder = backend.holder(one.name)
         return Outcome(one, Result.CHANGED if holder else Result.GONE, holder=holder)
     holder = None
-    if loser.waiters:
+    if loser.waiters != 0:
         try:
             holder = backend.holder(one.name)
         except LockError:  # it is released all the same
@@ -106,7 +148,7 @@ def _release(one: Shown, by: str, reason: str) -> Outcome:
     return Outcome(one, Result.RELEASED, loser, holder)
 
 
-def _tell(loser: Holder, by: str, reason: str, user: Any) -> None:
+def _tell(loser: Holder, by: str, reason: str) -> None:
     logger.warning(
         "Lock %r of LOCKS[%r] was taken from %s by %s: %s",
         loser.name,
@@ -115,5 +157,3 @@ def _tell(loser: Holder, by: str, reason: str, user: Any) -> None:
         visible(by) or "nobody in particular",
         visible(reason) or "no reason given",
     )
-    if user is not None:
-        log_release(user, loser, reason)

@@ -4,12 +4,47 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.conf import settings
 from django.core import checks
+from django.utils.module_loading import import_string
 
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.handler import DEFAULT_ALIAS, locks
 from django_redis_lock.prefixes import HINT, collisions
+
+REPORTS = "django_redis_lock.reporting.PasswordsInUrlsFilter"
+
+
+def check_reports(**kwargs: Any) -> list[checks.CheckMessage]:
+    """Check, before a deployment, that mails to ADMINS don't tell the passwords of ``LOCKS``."""
+    from django_redis_lock.reporting import PasswordsInUrlsFilter
+
+    told = (settings.LOCKS if hasattr(settings, "LOCKS") else None, settings.CACHES)
+    found = import_string(settings.DEFAULT_EXCEPTION_REPORTER_FILTER)
+    if not settings.ADMINS or issubclass(found, PasswordsInUrlsFilter) or not _tells(told):
+        return []
+    return [
+        checks.Warning(
+            "Error reports, which are mailed to ADMINS, show the passwords in the URLs of LOCKS "
+            "and CACHES.",
+            hint=(
+                f"Write DEFAULT_EXCEPTION_REPORTER_FILTER = {REPORTS!r}, or put the passwords into "
+                f"OPTIONS['PASSWORD'] of CACHES, which Django hides."
+            ),
+            id="django_redis_lock.W006",
+        )
+    ]
+
+
+def _tells(value: Any) -> bool:
+    """Whether Django's own filter shows a URL that has a password."""
+    from django.views.debug import SafeExceptionReporterFilter
+
+    from django_redis_lock.reporting import PasswordsInUrlsFilter
+
+    shown = SafeExceptionReporterFilter().cleanse_setting("", value)
+    return bool(PasswordsInUrlsFilter().cleanse_setting("", value) != shown)
 
 
 def check_locks(**kwargs: Any) -> list[checks.CheckMessage]:

@@ -352,7 +352,7 @@ def acknowledged(reply: Any, replicas: Replicas, number: Any) -> Any:
     if number >= replicas.number:
         return reply
     error = LockUnavailable(replicas.shortfall(number))
-    error.refused = True
+    error.refused, error.passing = True, False
     return error
 
 

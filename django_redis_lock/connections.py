@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import encodings.idna  # noqa: F401 - early, see below
+import functools
 import inspect
 import ipaddress
 import socket
@@ -167,12 +168,19 @@ def _portable(kwargs: dict[str, Any], connection_class: Any) -> dict[str, Any]:
 
     What redis-py adds for its own pools (parsers, maintenance handlers, retries) stays behind.
     """
-    known: set[str] = set()
-    for kind in connection_class.__mro__:
-        if "__init__" in vars(kind):
-            known |= inspect.signature(kind.__init__).parameters.keys()
+    known = parameters_of(connection_class)
     return {
         key: value
         for key, value in kwargs.items()
         if (key in _PLAIN or key.startswith("ssl_")) and key in known
     }
+
+
+@functools.cache
+def parameters_of(connection_class: Any) -> frozenset[str]:
+    """Return the names of what a class of connections takes."""
+    known: set[str] = set()
+    for kind in connection_class.__mro__:
+        if "__init__" in vars(kind):
+            known |= inspect.signature(kind.__init__).parameters.keys()
+    return frozenset(known - {"self", "args", "kwargs"})

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from django.core.exceptions import ImproperlyConfigured
 
+from django_redis_lock.text import without_passwords
+
 
 class InvalidLockBackend(ImproperlyConfigured):
-    """An entry of ``LOCKS`` can't be turned into a backend; the message says what to write."""
+    """An entry of ``LOCKS`` can't be turned into a backend; the message says what to write.
+
+    No password is in it, though it repeats what was written.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(without_passwords(message))
 
 
 class LockError(Exception):
@@ -56,13 +64,21 @@ class LockUnavailable(LockError):
     It is unreachable, timed out, read-only, out of memory, or does not permit it.
 
     Nothing is known about the lock then. A handle that was held keeps its token, so the call
-    can be made again.
+    can be made again. No password is in the message.
     """
 
     refused = False
     """Whether the server was reached and refused; else it is not known whether it was."""
+    passing = True
+    """Whether it may be over soon, so that it is worth asking again."""
+    undone = False
+    """Of a release by force: whether it is known that nothing was released, for each sending was
+    answered with an error."""
     silent = False
     """Whether it let the call time out."""
+
+    def __init__(self, message: str, *, name: str = "") -> None:
+        super().__init__(without_passwords(message), name=name)
 
 
 def _rebuild(kind: type[LockError], message: str, name: str) -> LockError:

@@ -10,6 +10,7 @@ from typing import Any
 from django.conf import settings
 from django.core.signals import setting_changed
 from django.utils.module_loading import import_string
+from django.views.decorators.debug import sensitive_variables
 
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.exceptions import InvalidLockBackend
@@ -18,6 +19,7 @@ from django_redis_lock.holding import DEFAULT, Default
 from django_redis_lock.identity import current_process, forget_after_fork
 from django_redis_lock.lock import Lock
 from django_redis_lock.prefixes import HINT, collisions
+from django_redis_lock.text import keep_secrets
 
 DEFAULT_ALIAS = "default"
 MOST_NAMES = 1000
@@ -49,23 +51,32 @@ class LockHandler:
             return {DEFAULT_ALIAS: {}}
         if not isinstance(configured, Mapping):
             raise InvalidLockBackend(f"LOCKS must be a dict of aliases, not {configured!r}.")
+        for alias in configured:
+            if not isinstance(alias, str) or "//" in alias or "@" in alias:
+                raise InvalidLockBackend(
+                    f"LOCKS has {alias!r} for an alias, which is to be a name, such as 'default'; "
+                    f"a URL goes into its LOCATION."
+                )
         return dict(configured)
 
     def __getitem__(self, alias: str) -> BaseLockBackend:
+        backend = self._backends.get(alias)
+        return self._make(alias) if backend is None else backend
+
+    @sensitive_variables()  # error reports would show the settings, and their passwords
+    def _make(self, alias: str) -> BaseLockBackend:
         backends = self._backends  # those of the settings that are read below
-        backend = backends.get(alias)
-        if backend is None:
-            # Without the mutex: who imports the module meanwhile may ask for a lock in doing so.
-            kind, params = self._configured(alias)
-            others = [*self._others(alias)]
-            current_process()  # in a forked child the mutex may be another
-            with self._making:
-                backend = backends.get(alias)
-                if backend is None:
-                    backend = kind(alias, params)
-                    for problem in collisions(backend, others):
-                        raise InvalidLockBackend(f"{problem} {HINT}")
-                    backends[alias] = backend
+        # Without the mutex: who imports the module meanwhile may ask for a lock in doing so.
+        kind, params = self._configured(alias)
+        others = [*self._others(alias)]
+        current_process()  # in a forked child the mutex may be another
+        with self._making:
+            backend = backends.get(alias)
+            if backend is None:
+                backend = kind(alias, params)
+                for problem in collisions(backend, others):
+                    raise InvalidLockBackend(f"{problem} {HINT}")
+                backends[alias] = backend
         return backend
 
     def __iter__(self) -> Iterator[str]:
@@ -104,7 +115,8 @@ class LockHandler:
             kind = import_string(path)
         except (ImportError, TypeError, AttributeError) as error:
             raise InvalidLockBackend(
-                f"LOCKS[{alias!r}]['BACKEND'] is {path!r}, which can't be imported: {error}"
+                f"LOCKS[{alias!r}]['BACKEND'] is {path!r}, which can't be imported: "
+                f"{keep_secrets(error)}"
             ) from error
         if not (isinstance(kind, type) and issubclass(kind, BaseLockBackend)):
             raise InvalidLockBackend(
@@ -115,9 +127,9 @@ class LockHandler:
     def reset(self) -> None:
         """Close all backends; they are made again, from the settings of the day, when needed."""
         current_process()
-        with self._making:
-            backends, self._backends = self._backends, {}
-        for backend in backends.values():
+        with self._making:  # a thread may be adding one of the former settings
+            backends, self._backends = [*self._backends.values()], {}
+        for backend in backends:
             backend.close()
 
 

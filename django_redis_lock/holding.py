@@ -17,12 +17,15 @@ from django_redis_lock.lease import Lease, Request, milliseconds
 from django_redis_lock.records import check_metadata, check_name, token_id, write_record
 from django_redis_lock.reentrance import enter_again, find_held, forget, leave, remember
 from django_redis_lock.renewal import renewer, set_leases
-from django_redis_lock.timing import check_timeout, check_wait
+from django_redis_lock.timing import check_max_hold, check_timeout, check_wait
 from django_redis_lock.waiting import check_scheme
 
 if TYPE_CHECKING:
     from django_redis_lock.backends.base import BaseLockBackend
     from django_redis_lock.drivers import Steps
+
+DETACHED = "detached"
+"""The ``state`` in the metadata of a lock that was detached with no other."""
 
 
 class Default:
@@ -53,6 +56,7 @@ class Handle:
         task_id: str | None = None,
         task_name: str | None = None,
         after_commit: bool = True,
+        max_hold: float | None = None,
     ) -> None:
         self.name = check_name(name)
         self._find_backend = find_backend
@@ -65,6 +69,12 @@ class Handle:
         if self._auto_renew and self._timeout is None:
             raise ValueError(
                 "auto_renew=True has no meaning with timeout=None, a lock that never expires."
+            )
+        self._max_hold = check_max_hold(max_hold)
+        if self._max_hold is not None and not self._auto_renew:
+            raise ValueError(
+                f"max_hold={max_hold!r} has no meaning with timeout={timeout!r}, a lease that is "
+                f"not renewed; leave it out, or add auto_renew=True."
             )
         self.reentrant = reentrant
         self._wait = check_scheme(wait)
@@ -278,11 +288,19 @@ class Handle:
 
     def _request(self, backend: BaseLockBackend) -> Request:
         timeout = backend.timeout if isinstance(self._timeout, Default) else self._timeout
+        if self._max_hold is not None:
+            timeout = min(self._max_hold, math.inf if timeout is None else timeout)
         auto_renew = self._auto_renew and timeout is not None
-        record = write_record(auto_renew=auto_renew, **self._origin)
+        lease_ms = None if timeout is None else milliseconds(timeout)
+        hold_ms = None if self._max_hold is None else milliseconds(self._max_hold)
+        record = write_record(
+            auto_renew=auto_renew, lease_ms=lease_ms, max_hold_ms=hold_ms, **self._origin
+        )
         return Request(self.name, os.urandom(16).hex(), timeout, record, auto_renew=auto_renew)
 
     def _keep(self, lease: Lease, backend: BaseLockBackend) -> None:
+        if self._max_hold is not None and lease.timeout is not None:
+            lease.renew_until = lease.deadline - lease.timeout + self._max_hold
         self._look_after(lease, backend)
         if self.reentrant:
             remember(lease, backend)
@@ -339,6 +357,8 @@ class Handle:
         if metadata is not None:
             both = {**origin.get("metadata", {}), **check_metadata(metadata)}
             origin["metadata"] = check_metadata(both)
+        # No process has it from here on, so none that ends is to be taken for its holder's death.
+        origin["metadata"] = {"state": DETACHED, **origin.get("metadata", {})}
         record = write_record(auto_renew=False, **origin)
         request = Request(self.name, _detached(lease.token), seconds, record)
         # Sent under a token of its own, so that nothing meant for this hold can reach it later.

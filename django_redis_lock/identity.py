@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
 import secrets
@@ -10,6 +11,7 @@ import socket
 import threading
 import weakref
 from os import getpid
+from pathlib import Path
 from typing import Any
 
 
@@ -20,6 +22,7 @@ class Process:
         self.id = secrets.token_hex(8)
         self.pid = getpid()
         self.host = socket.gethostname()
+        self.pid_space = pid_space()
         self._local = threading.local()
 
     def record(self) -> str:
@@ -28,8 +31,23 @@ class Process:
             opening: str = self._local.record
         except AttributeError:
             fields = {"host": self.host, "pid": self.pid, "thread": threading.current_thread().name}
+            if self.pid_space:
+                fields["pid_space"] = self.pid_space
             opening = self._local.record = json.dumps(fields, separators=(",", ":"))[:-1]
         return opening
+
+
+def pid_space() -> str:
+    """Return what stands for the processes that this one's number is counted among.
+
+    Containers that share a host name differ in it. It is empty where that can't be known.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        inode = Path("/proc/self/ns/pid").stat().st_ino
+    except OSError:  # a system without /proc
+        return ""
+    return hashlib.sha256(f"{boot} {inode}".encode()).hexdigest()[:8]
 
 
 _process = Process()

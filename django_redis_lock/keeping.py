@@ -35,6 +35,8 @@ BATCH = 500
 """How many leases are renewed in one call: a server runs a script whole, and does nothing else."""
 VERIFY_AFTER = 0.25
 """Seconds after which the server is asked whether a lock that was handed over is still held."""
+MAX_HOLD_PASSED = "it was held for as long as its max_hold allows"
+"""Why a lock is lost that is not renewed any longer."""
 
 
 class Server:
@@ -181,7 +183,7 @@ class Server:
                 found.dropped.append(kept)
             elif not kept.ms and (lease.passed or lease.verify_by is None):  # nothing to verify
                 self._renewer.forget(kept)
-            elif kept.tried and kept.end(lease) <= now:
+            elif (kept.tried or kept.last) and kept.end(lease) <= now:
                 found.overdue.append((kept, lease))
             else:
                 kept.tried |= may_ask
@@ -214,10 +216,14 @@ class Server:
     def _renew_batch(self, batch: list[tuple[Kept, Lease]]) -> None:
         versions = [lease.version for _, lease in batch]
         losses: list[audit.Fields] = []
-        holds = [(lease.name, lease.token, kept.ms) for kept, lease in batch]
+        wanted = [kept.wanted(lease) for kept, lease in batch]
+        holds = [
+            (lease.name, lease.token, ms) for (_, lease), ms in zip(batch, wanted, strict=True)
+        ]
         call = Renew(holds, at_least=True, patient=False)
         answers = self._backend.run(ask(call))
-        for (kept, lease), version, left_ms in zip(batch, versions, answers, strict=True):
+        told = zip(batch, versions, wanted, answers, strict=True)
+        for (kept, lease), version, ms, left_ms in told:
             kept.tried = False
             if why := _why_lost(lease, left_ms):
                 if left_ms is None:
@@ -232,6 +238,7 @@ class Server:
             elif lease.version == version and self._renewer.keeps(kept):
                 # Else it was released; or the holder set it meanwhile, which may come last.
                 lease.renewed(left_ms, call.sent_at)
+                kept.last = ms < kept.ms
                 kept.schedule(lease)
         if losses:
             self._backend.run(self._renewer.note_losses(losses, self._backend))
@@ -252,9 +259,12 @@ class Server:
         losses: list[audit.Fields] = []
         for kept, lease in leases:
             self._give_back(lease)
-            losses += self._lose(kept, lease, f"the server could not be reached in time{error}")
-        if losses:  # not now, for the server does not answer
-            self._renewer.withdraw(NoteLosses(losses), self._backend, NOTE_FOR)
+            why = f"the server could not be reached in time{error}"
+            losses += self._lose(kept, lease, MAX_HOLD_PASSED if kept.last else why)
+        cap = self._backend.operators.audit_entries
+        for begin in range(0, len(losses), BATCH):  # not now, for the server does not answer
+            call = NoteLosses(losses[begin : begin + BATCH], cap)
+            self._renewer.withdraw(call, self._backend, NOTE_FOR)
 
     def _give_back(self, lease: Lease) -> None:
         """Have a lock released that counts as lost, for the server may have kept it."""
@@ -286,7 +296,7 @@ class Server:
                 try:
                     run(self._backend, ask(item.call))
                 except LockUnavailable as error:
-                    arrived, reachable = False, error.refused
+                    arrived, reachable = False, not error.passing
                 except LockError as error:  # another program's key: there is nothing to give back
                     logger.warning("A lock was not given back: %s", error)
             with self._mutex:
@@ -307,7 +317,19 @@ class _Due(NamedTuple):
 class Kept:
     """A lease on the list, and when its turn comes (monotonic)."""
 
-    __slots__ = ("due", "lease", "lock", "ms", "name", "period", "server", "soon", "token", "tried")
+    __slots__ = (
+        "due",
+        "last",
+        "lease",
+        "lock",
+        "ms",
+        "name",
+        "period",
+        "server",
+        "soon",
+        "token",
+        "tried",
+    )
 
     def __init__(self, lease: Lease, lock: Any, *, renew: bool) -> None:
         self.lease = weakref.ref(lease)
@@ -316,6 +338,7 @@ class Kept:
         self.token = lease.token
         self.server: Server | None = None
         self.tried = False  # and not answered yet
+        self.last = False  # renewed for the last time: it ends where ``renew_until`` has it
         if renew and lease.timeout is not None:
             self.ms, self.period = milliseconds(lease.timeout), lease.timeout / 3
         else:
@@ -326,12 +349,20 @@ class Kept:
         """Set ``due``, and ``soon``: from when on it can join what is done for others."""
         now = monotonic()
         pause = min(self.period, (lease.deadline - now) / 3)
-        if lease.verify_by is not None and (not self.ms or pause > VERIFY_AFTER):
+        if self.last:
+            self.soon = self.due = lease.deadline
+        elif lease.verify_by is not None and (not self.ms or pause > VERIFY_AFTER):
             self.soon = now + VERIFY_AFTER
             self.due = now + 1.2 * VERIFY_AFTER
         else:
             self.due = now + pause
             self.soon = self.due - pause / 4
+
+    def wanted(self, lease: Lease) -> int:
+        """Return what to renew a lease to (ms), 0 to only look at it."""
+        if lease.renew_until == math.inf:
+            return self.ms
+        return min(self.ms, max(0, milliseconds(lease.renew_until - monotonic())))
 
     def hurry(self, seconds: float) -> None:
         """Take in that the lease may end in so many seconds."""

@@ -87,6 +87,7 @@ class Lease:
         "process",
         "record",
         "release_sent_at",
+        "renew_until",
         "reported",
         "timeout",
         "token",
@@ -111,6 +112,7 @@ class Lease:
         self.process: Process = request.process
         self.release_sent_at: float | None = None  # first, or what detaches it; if not answered
         self.given_up = False  # its release was begun, and is seen through in the background
+        self.renew_until = math.inf  # (monotonic): no renewal lets it end later than that
         self.execution: weakref.ref[Any] | None = None  # whose it is, on a reentrant lease
         self.entries = 1
 

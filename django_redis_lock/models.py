@@ -8,6 +8,7 @@ from urllib.parse import quote, unquote
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
+from django_redis_lock.attention import Attention
 from django_redis_lock.records import Holder
 from django_redis_lock.text import visible
 
@@ -36,8 +37,10 @@ class HeldLock(models.Model):
 
     holder: Holder | None = None
     """Who held it when its server was asked; ``None`` when nobody did, or nobody asked."""
-    overdue = False
-    """Whether that holder has had it for longer than the lease, which was renewed meanwhile."""
+    attention: Attention | None = None
+    """What is wrong with its hold, as far as is known."""
+    may_release = False
+    """Whether the user that it is shown to may release it."""
 
     objects: ClassVar[HeldLocks] = HeldLocks()
 

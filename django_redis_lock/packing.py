@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from django_redis_lock import scripts, steps
-from django_redis_lock.audit import CAP, Fields
+from django_redis_lock.audit import FORCE_RELEASED, Fields
 from django_redis_lock.scripts import Command, Script
 from django_redis_lock.steps import Call
 
@@ -80,6 +80,7 @@ class Packing:
         self.index_key = f"{prefix}-index{tag}"
         self.fence_key = f"{prefix}-fence{tag}"
         self.audit_key = f"{prefix}-audit{tag}"
+        self.lost_key = f"{prefix}-lost{tag}"
         self.heard_key = f"{prefix}-heard{tag}"
         self._replicas = replicas
 
@@ -159,26 +160,23 @@ class Packing:
         return [self.lock_prefix + call.name], [call.token, str(call.end_ms)]
 
     def _encode_force_release(self, call: steps.ForceRelease) -> _Encoded:
-        entry = _pairs(call.entry)
-        return [*self._keys_of_line(call.name), self.audit_key], [
-            call.name,
-            call.token_id,
-            str(CAP),
-            *entry,
-        ]
+        part = self.audit_key if call.entry["event"] == FORCE_RELEASED else self.lost_key
+        args = [call.name, call.token_id, str(call.cap), *_pairs(call.entry)]
+        return [*self._keys_of_line(call.name), part], args
 
     def _encode_note_losses(self, call: steps.NoteLosses) -> _Encoded:
-        args = [str(CAP), "0" if call.first_sent_at is None else "1"]
+        args = [str(call.cap), "0" if call.first_sent_at is None else "1"]
         for entry in call.entries:
             pairs = _pairs(entry)
             args += [entry["token_id"], str(len(pairs)), *pairs]
-        return [self.audit_key], args
+        return [self.lost_key], args
 
     def _encode_read_history(self, call: steps.ReadHistory) -> _Encoded:
-        return [self.audit_key], [call.name, str(call.limit)]
+        return [self.audit_key, self.lost_key], [call.name, call.before, str(call.count)]
 
     def _encode_read_line(self, call: steps.ReadLine) -> _Encoded:
-        return [self.queue_prefix + call.name], []
+        last = -1 if call.limit is None else call.limit - 1
+        return [self.queue_prefix + call.name], [str(last)]
 
     def _encode_renew(self, call: steps.Renew) -> _Encoded:
         keys, args = [self.index_key], []

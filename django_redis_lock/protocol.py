@@ -57,9 +57,13 @@ def ask(call: Call | Listen) -> Generator[Step, Any, Any]:
         try:
             return (yield call)
         except LockUnavailable as error:
+            if isinstance(call, Call):
+                error.undone = error.undone and not call.resent
+                if error.undone:
+                    call.first_sent_at = None  # as if it had not been sent
             pause = next(pauses, None)
             error.silent = monotonic() - began > RETRY_FOR
-            if pause is None or error.refused or error.silent:
+            if pause is None or error.silent or not error.passing:
                 raise
         yield Pause(pause)
 

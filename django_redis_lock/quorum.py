@@ -218,7 +218,7 @@ def holders(answers: Answers) -> Any:
         held = [(value, left) for value, left, _ in said if value is not None]
         tokens = Counter(value.split(b" ", 1)[0] for value, _ in held)
         token, votes = max(tokens.items(), key=lambda item: item[1], default=(b"", 0))
-        waiters = max(item[2] for item in said)
+        waiters = max((item[2] for item in said if item[2] is not None), default=None)
         if votes < needed:
             if votes + len(answers) - len(known) < needed:
                 found += [None, -2, waiters]
@@ -251,16 +251,7 @@ def _since(entry: bytes) -> float:
     return math.inf if found is None else int(found[1])
 
 
-def history(answers: Answers, limit: int) -> Any:
-    """Return the audit, as ``history.lua`` answers: what several servers tell is told once."""
+def history(answers: Answers) -> Any:
+    """Return pages of the audits of all servers, as ``history.lua`` answers."""
     known = everybody(answers)
-    if known is PENDING:
-        return PENDING
-    told: dict[tuple[bytes, ...], tuple[int, int]] = {}
-    for item in known:
-        for entry_id, pairs in item or ():
-            at, _, number = entry_id.partition(b"-")
-            moment, key = (int(at), int(number)), tuple(pairs)
-            told[key] = min(moment, told.get(key, moment))
-    newest = sorted(told.items(), key=lambda item: item[1], reverse=True)[:limit]
-    return [[b"%d-%d" % moment, list(pairs)] for pairs, moment in newest]
+    return known if known is PENDING else [page for item in known for page in item or ()]

@@ -19,7 +19,7 @@ MAX_METADATA_BYTES = 1024
 MAX_KEPT_BYTES = 2048
 """Bytes of a record that is kept when it was read; a foreign program's may be as long as it likes,
 and ours are shorter."""
-_TOKEN_ID = re.compile("[0-9a-f]{16}")
+TOKEN_ID = re.compile("[0-9a-f]{16}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +52,9 @@ class Holder:
     """The id of its process there."""
     thread: str | None
     """The name of the thread that acquired the lock."""
-    waiters: int
-    """How many wait in the line."""
+    waiters: int | None
+    """How many wait in the line; ``None`` where the server's user may not know, or there is none:
+    with the backend ``getset`` nobody tells that he waits."""
     task_id: str | None = None
     """The Celery task that holds the lock, where a task does."""
     task_name: str | None = None
@@ -62,6 +63,13 @@ class Holder:
     """What the caller gave as ``metadata``."""
     held_for: float | None = None
     """Seconds since it was acquired, by the server's clock."""
+    lease: float | None = None
+    """Seconds that a renewal gives; ``None`` where there is none, or the record does not tell."""
+    max_hold: float | None = None
+    """Seconds after which the holder renews it no more; ``None`` for without limit."""
+    pid_space: str | None = None
+    """What differs between containers that share a host name: their process ids are told apart by
+    it. ``None`` where the holder does not know it."""
 
     def __str__(self) -> str:
         return who(self) or f"a foreign program ({self.token_id})"
@@ -155,11 +163,21 @@ def write_record(
     metadata: Mapping[str, str] | None = None,
     task_id: str | None = None,
     task_name: str | None = None,
+    lease_ms: int | None = None,
+    max_hold_ms: int | None = None,
 ) -> str:
-    """Return the JSON record of a holder in the current thread."""
+    """Return the JSON record of a holder in the current thread.
+
+    ``lease_ms`` is what a renewal gives, and ``max_hold_ms`` until when there are any. Readers have
+    settings of their own, so both are told of whatever is renewed.
+    """
     record = known_process().record()
     if auto_renew:
         record += ',"auto_renew":true'
+        if lease_ms is not None:
+            record += f',"lease":{lease_ms}'
+        if max_hold_ms is not None:
+            record += f',"max_hold":{max_hold_ms}'
     if task_id or task_name or metadata:
         extra: dict[str, Any] = {"task_id": task_id, "task_name": task_name, "metadata": metadata}
         given = {key: value for key, value in extra.items() if value}
@@ -207,11 +225,11 @@ def check_token_id(token_id: str) -> str:
     """
     if not isinstance(token_id, str):
         raise TypeError(f"token_id must be a str, not {type(token_id).__name__}: {token_id!r}.")
-    return token_id if _TOKEN_ID.fullmatch(token_id) else "nobody"
+    return token_id if TOKEN_ID.fullmatch(token_id) else "nobody"
 
 
 def read_holder(
-    value: bytes, *, name: str, using: str, ttl_ms: int, waiters: int, now_ms: int
+    value: bytes, *, name: str, using: str, ttl_ms: int, waiters: int | None, now_ms: int
 ) -> Holder:
     """Read what is stored under a lock's key; garbage and foreign values make a bare holder.
 
@@ -220,7 +238,7 @@ def read_holder(
     token, _, rest = value.partition(b" ")
     fence_text, _, record_text = rest.partition(b" ")
     fence = int(fence_text) if fence_text.isdigit() and len(fence_text) < 17 else None
-    record = {} if fence is None else load_record(record_text)
+    told, metadata = _told({}) if fence is None else _read_told(record_text)
     return Holder(
         name=name,
         using=using,
@@ -229,11 +247,10 @@ def read_holder(
         acquired_at=None if fence is None else moment(fence),
         expires_at=None if ttl_ms < 0 else moment((now_ms + ttl_ms) * 1000),
         ttl=None if ttl_ms < 0 else ttl_ms / 1000,
-        auto_renew=record.get("auto_renew") is True,
         waiters=waiters,
-        metadata=_metadata(record),
+        metadata=dict(metadata),
         held_for=None if fence is None else max(0.0, now_ms / 1000 - fence / 1_000_000),
-        **origin(record),
+        **told,
     )
 
 
@@ -269,6 +286,32 @@ def origin(record: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+Told = tuple[Mapping[str, Any], Mapping[str, str]]
+"""What a record tells of a holder, by the names of the fields, and its metadata."""
+
+
+def _told(record: Mapping[str, Any]) -> Told:
+    fields = {
+        "auto_renew": record.get("auto_renew") is True,
+        "lease": _seconds(record.get("lease")),
+        "max_hold": _seconds(record.get("max_hold")),
+        "pid_space": _text(record.get("pid_space")),
+        **origin(record),
+    }
+    return fields, _metadata(record)
+
+
+def _read_told(record: bytes) -> Told:
+    if len(record) > MAX_KEPT_BYTES or b'"task_id"' in record:  # no other lock has the same
+        return _told(load_record(record))
+    return _told_kept(record)
+
+
+@lru_cache(maxsize=512)  # the locks of one process often have the same
+def _told_kept(record: bytes) -> Told:
+    return _told(load_record(record))
+
+
 def _metadata(record: Mapping[str, Any]) -> dict[str, str]:
     metadata = record.get("metadata")
     if not isinstance(metadata, dict):
@@ -278,18 +321,11 @@ def _metadata(record: Mapping[str, Any]) -> dict[str, str]:
 
 def load_record(record: bytes) -> dict[str, Any]:
     """Return a record as a dict; an empty one for what is no JSON object."""
-    return _load_kept(record) if len(record) <= MAX_KEPT_BYTES else _load(record)
-
-
-def _load(record: bytes) -> dict[str, Any]:
     try:
-        loaded = json.loads(record)
+        loaded = json.loads(record.decode(errors="surrogatepass"))
     except (ValueError, RecursionError):
         return {}
     return loaded if isinstance(loaded, dict) else {}
-
-
-_load_kept = lru_cache(maxsize=512)(_load)  # the locks of one process often have the same
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -298,9 +334,13 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 def moment(microseconds: int) -> datetime:
     """Return a time of the server's clock."""
     try:
-        return _EPOCH + timedelta(microseconds=microseconds)
+        return _EPOCH + timedelta(0, 0, microseconds)
     except OverflowError:  # a foreign lease of ten thousand years
         return datetime.max.replace(tzinfo=UTC)
+
+
+def _seconds(value: Any) -> float | None:
+    return value / 1000 if type(value) is int and 0 < value < 1 << 53 else None
 
 
 def _text(value: Any) -> str | None:

@@ -104,11 +104,11 @@ class Renewer:
 
     def note_losses(self, entries: list[audit.Fields], backend: Any) -> Generator[Step, Any, None]:
         """Write losses into the audit; whatever hinders it is nothing to the caller."""
-        call = NoteLosses(entries)
+        call = NoteLosses(entries, backend.operators.audit_entries)
         try:
             yield from ask(call)
         except Exception as error:
-            if isinstance(error, LockUnavailable) and not error.refused:
+            if isinstance(error, LockUnavailable) and error.passing:
                 self.withdraw(call, backend, NOTE_FOR)
             else:
                 logger.warning("The loss of %d locks is not in the audit: %s", len(entries), error)

@@ -9,6 +9,7 @@ from redis.connection import AbstractConnection
 
 _RECEIVED = 65536
 """Bytes that are read at once."""
+_NUMBER, _TEXT = b":$"
 
 
 def reads_plainly(connection: Any) -> bool:
@@ -51,7 +52,7 @@ class Replies:
         if kind == b"$":
             return self._bytes(int(text))
         if kind == b"*":
-            return None if text == b"-1" else [self.read() for _ in range(int(text))]
+            return None if text == b"-1" else self._items(int(text))
         if kind == b"-":
             error = self._connection._parser.parse_error(text.decode(errors="replace"))
             if isinstance(error, redis.ConnectionError):
@@ -60,6 +61,28 @@ class Replies:
         if kind == b"+":
             return text
         raise redis.InvalidResponse(f"Protocol Error: {line!r}")
+
+    def _items(self, count: int) -> list[Any]:
+        """Read what an array holds; the numbers and texts that are here already at once.
+
+        A page of locks has 1500 items, and a call of ``read`` for each took longer than all else.
+        """
+        items: list[Any] = []
+        for _ in range(count):
+            read, begin = self._read, self._from
+            end = read.find(b"\r\n", begin)
+            kind = read[begin] if end > 0 else None
+            if kind == _NUMBER:
+                items.append(int(read[begin + 1 : end]))
+                self._from = end + 2
+                continue
+            length = int(read[begin + 1 : end]) if kind == _TEXT else -1
+            if 0 <= length < len(read) - end - 3:
+                items.append(read[end + 2 : end + 2 + length])
+                self._from = end + length + 4
+            else:
+                items.append(self.read())
+        return items
 
     def _line(self) -> bytes:
         while (end := self._read.find(b"\r\n", self._from)) < 0:

@@ -23,10 +23,16 @@ Sent once a lease, from the thread that found out: often the renewal thread.
 """
 
 lock_force_released = Signal()
-"""A lock was taken from its holder by an operator, or by whoever found its holder dead.
+"""A lock was taken from its holder with ``force_release()``, as operators do.
 
 Also given: ``holder``, a ``Holder``; ``held_for`` in seconds by the server's clock, ``None`` for a
 lock of a foreign program; and ``by`` and ``reason`` as given to ``force_release()``.
+"""
+
+lock_freed = Signal()
+"""A Celery worker freed the lock of a holder that is dead: a killed task, a message that is gone.
+
+Also given: ``holder``, ``held_for`` and ``reason``, as with ``lock_force_released``.
 """
 
 lock_unavailable = Signal()

@@ -8,7 +8,7 @@ from typing import Any
 
 from django.dispatch import Signal
 
-from django_redis_lock.audit import CAP, Fields
+from django_redis_lock.audit import PAGE, Fields
 from django_redis_lock.lease import Request
 from django_redis_lock.waiting import Hub, Waiter
 
@@ -178,47 +178,63 @@ class Glance(Call):
 class ForceRelease(Call):
     """Take a lock from the holder of a token, and write ``entry`` into the audit.
 
-    Answers 1, or ``None`` when it holds it no more.
+    Answers 1, or 2 where the audit did not take the entry; ``None`` when it holds it no more. The
+    audit keeps ``cap`` entries beside this one.
     """
 
-    __slots__ = ("entry", "name", "token_id")
+    __slots__ = ("cap", "entry", "name", "token_id")
 
-    def __init__(self, name: str, token_id: str, entry: Fields) -> None:
+    def __init__(self, name: str, token_id: str, entry: Fields, cap: int) -> None:
         super().__init__()
         self.name = name
         self.token_id = token_id
         self.entry = entry
+        self.cap = cap
+
+
+Breaking = Inspect, ForceRelease
+"""The calls of a release by force. A server that answers one of them with an error has released
+nothing; others may have been carried out halfway, or were and too few replicas heard of it."""
 
 
 class NoteLosses(Call):
-    """Write into the audit which leases were found lost; answers how many were news to it."""
+    """Write into the audit which leases were found lost; answers how many were news to it.
 
-    __slots__ = ("entries",)
+    The audit keeps ``cap`` of them.
+    """
 
-    def __init__(self, entries: Sequence[Fields]) -> None:
+    __slots__ = ("cap", "entries")
+
+    def __init__(self, entries: Sequence[Fields], cap: int) -> None:
         super().__init__(patient=False)
-        self.entries = entries[-CAP:]
+        self.entries = entries[-cap:]
+        self.cap = cap
 
 
 class ReadHistory(Call):
-    """Read the audit, of one lock or of all for ``""``; answers as ``history.lua`` does."""
+    """Read a page of the audit, of one lock or of all for ``""``; answers as ``history.lua`` does.
 
-    __slots__ = ("limit", "name")
+    It begins before the id ``before``, ``+`` for the newest entry; ``most`` entries are wanted.
+    """
 
-    def __init__(self, name: str, limit: int) -> None:
+    __slots__ = ("before", "count", "name")
+
+    def __init__(self, name: str, before: str, most: int) -> None:
         super().__init__()
         self.name = name
-        self.limit = limit
+        self.before = before
+        self.count = PAGE if name else min(PAGE, most)
 
 
 class ReadLine(Call):
-    """Read who waits for a lock; answers as ``waiting.lua`` does."""
+    """Read who waits for a lock, all or the first so many; answers as ``waiting.lua`` does."""
 
-    __slots__ = ("name",)
+    __slots__ = ("limit", "name")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, limit: int | None = None) -> None:
         super().__init__()
         self.name = name
+        self.limit = limit
 
 
 class ReadIndex(Call):

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
-_USER_AND_PASSWORD = re.compile(r"(?<=://)[^/\s]*@")
+from django_redis_lock.passwords import known_passwords
+
+MASK = "***"
+_USER_AND_PASSWORD = re.compile(r"(?<=//)(?:(?!//)\S)*@")
 _ARGUMENTS = re.compile(r",? with args beginning with:.*", re.DOTALL | re.IGNORECASE)
 _IN_QUERY = re.compile(r"(?<=[?&])((?:username|password)=)[^&\s]*")
+_NAMED = re.compile(
+    r"""(pass(?:word|wd|phrase)['"]?\s*[=:]\s*)b?('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\s,&)>\]}]+)""",
+    re.IGNORECASE,
+)
 
 
 def visible(text: str) -> str:
@@ -24,19 +32,51 @@ def visible(text: str) -> str:
 
 
 def without_passwords(text: str) -> str:
-    """Return a message in which no URL tells its user and password, and no command its arguments.
+    """Return a message that tells no password, no user of a URL, and no arguments of a command.
 
+    What the settings have as a password is masked wherever it stands, unless it is too short or a
+    word that messages need (see ``passwords``); any other one where it can be told by its place: in
+    a URL, in the query of one, or behind ``password=``.
     A server that does not know a command repeats what came with it: a lock's token, or a password.
     """
-    return _IN_QUERY.sub(r"\1***", _USER_AND_PASSWORD.sub("***@", _ARGUMENTS.sub("", text)))
+    text = _ARGUMENTS.sub("", text)
+    known = known_passwords()
+    if known is not None:
+        text = known.sub(MASK, text)
+    text = _USER_AND_PASSWORD.sub(f"{MASK}@", text)
+    return _NAMED.sub(rf"\1{MASK}", _IN_QUERY.sub(rf"\1{MASK}", text))
 
 
-def keep_secrets(error: Exception) -> str:
+def keep_secrets(error: BaseException) -> str:
     """Take passwords and arguments of commands out of an error; return its message.
 
-    Out of the error itself, because a traceback shows it as the cause of ours.
+    Out of the error itself and of all that led to it, because a traceback shows them as the cause
+    of ours.
     """
-    error.args = tuple(
-        without_passwords(item) if isinstance(item, str) else item for item in error.args
-    )
+    _clean(error, set())
     return str(error)
+
+
+def _clean(error: BaseException | None, seen: set[int]) -> None:
+    if error is None or id(error) in seen:
+        return
+    seen.add(id(error))
+    error.args = tuple(_cleaned(item, seen) for item in error.args)
+    for name in ("msg", "strerror"):  # of which an ImportError and an OSError make their text
+        if isinstance(text := getattr(error, name, None), str):
+            setattr(error, name, without_passwords(text))
+    _clean(error.__cause__, seen)
+    _clean(error.__context__, seen)
+
+
+def _cleaned(item: Any, seen: set[int]) -> Any:
+    match item:
+        case str():
+            return without_passwords(item)
+        case bytes():
+            return without_passwords(item.decode(errors="replace")).encode()
+        case list() | tuple():
+            return type(item)(_cleaned(one, seen) for one in item)
+        case BaseException():
+            _clean(item, seen)
+    return item

@@ -50,6 +50,22 @@ def check_wait(value: Any, argument: str = "blocking_timeout") -> float | None:
     return None if math.isinf(seconds) else seconds
 
 
+def check_max_hold(value: Any) -> float | None:
+    """Return for how many seconds a lock is renewed at the most, ``None`` for without limit.
+
+    Raises ``ValueError`` or ``TypeError`` naming the value.
+    """
+    if value is None:
+        return None
+    seconds = _number(value, "max_hold")
+    if seconds < 0.001:
+        raise ValueError(
+            f"max_hold={_shown(value)} is no time to hold a lock; give seconds of at least 0.001, "
+            f"or None for no limit."
+        )
+    return None if seconds > LONGEST else seconds
+
+
 def _number(value: Any, argument: str) -> float:
     if isinstance(value, bool):
         raise ValueError(f"{argument}={_shown(value)} is a bool; give seconds as an int or float.")

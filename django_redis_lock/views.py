@@ -4,40 +4,43 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from typing import Any, TypeVar, cast
 
 from asgiref.sync import sync_to_async
-from django.db import connections, transaction
-from django.http import HttpRequest, HttpResponse, JsonResponse
-from django.template import TemplateDoesNotExist
-from django.template.loader import render_to_string
-from django.utils.cache import patch_vary_headers
-from django.utils.translation import gettext as _
+from django.http import HttpRequest
 
+from django_redis_lock import bodies
 from django_redis_lock.calls import finished, is_async, is_generator
+from django_redis_lock.declined import Declined
 from django_redis_lock.exceptions import LockError, LockLost, LockNotOwned, LockUnavailable
-from django_redis_lock.handler import DEFAULT_ALIAS, lock
+from django_redis_lock.handler import DEFAULT_ALIAS, locks
 from django_redis_lock.holding import DEFAULT, Default
 from django_redis_lock.lock import Lock
+from django_redis_lock.refusals import Refusal
 from django_redis_lock.viewnames import Name, NameMaker
 
 logger = logging.getLogger("django_redis_lock")
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 View = Callable[..., Any]
 
-STATUSES = (409, 423, 503)
-"""What a request can be told that did not get the lock."""
-UNAVAILABLE = 503
 BLOCKING_TIMEOUT = 10.0
 """Seconds that a request waits where nothing else is said: a client does not wait for ever."""
-RETRY_AFTER = 5
-"""Seconds after which to come again when the server could not be asked, unless said otherwise."""
-TEMPLATE = "django_redis_lock/locked.html"
+MAX_HOLD = 60.0
+"""Seconds for which a lock is renewed where nothing is said: a request does not last for ever."""
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS", "TRACE")
+"""Those that change nothing (RFC 9110), and so take no lock unless they are named."""
+
+
+class GuardedRequest(HttpRequest):
+    """The request that a guarded view is given, for annotations."""
+
+    lock: Lock | None
 
 
 class LockedRequest(HttpRequest):
-    """The request that a guarded view is given, for annotations: it has the lock."""
+    """The same where only methods that take the lock reach the view: the request has it."""
 
     lock: Lock
 
@@ -48,6 +51,8 @@ def locked(
     *,
     blocking: bool = True,
     blocking_timeout: float | Default | None = DEFAULT,
+    max_hold: float | Default | None = DEFAULT,
+    methods: Collection[str] | None = None,
     auto_renew: bool | None = None,
     reentrant: bool = False,
     metadata: Mapping[str, str] | None = None,
@@ -64,6 +69,13 @@ def locked(
     ``"product:{product_id}"`` or ``"cart:{request.user.pk}"``, or a callable that is given the
     request and the arguments of its URL and returns the name.
 
+    ``methods`` are the HTTP methods that take the lock, such as ``["POST"]``; all but GET, HEAD,
+    OPTIONS and TRACE if not given. With any other method the view runs without it, and
+    ``request.lock`` is ``None``. The request's body is received before the lock is taken.
+
+    A lease that is renewed ends after ``max_hold`` seconds, 60 if not given; ``None``: with the
+    view. Then the lock is lost, as ``request.lock.lost`` tells.
+
     A request that does not get the lock within ``blocking_timeout`` seconds, 10 if not given, is
     answered with ``status``: 409, 423 or 503; and with 503 when the server can't be asked. The
     answer is JSON, or HTML from the template ``django_redis_lock/locked.html``, as the client
@@ -77,29 +89,42 @@ def locked(
     view is defined for arguments that make no sense, and for a placeholder that it has no argument
     for; from the view ``LockLost`` when the lock was lost before the view was done.
     """
-    if status not in STATUSES:
-        raise ValueError(
-            f"status={status!r} says nothing about locks; it can be "
-            f"{', '.join(map(str, STATUSES))}."
-        )
-    if retry_after is not None and (
-        isinstance(retry_after, bool) or not isinstance(retry_after, int) or retry_after < 1
-    ):
-        raise ValueError(f"retry_after={retry_after!r} must be whole seconds, 1 or more.")
     if isinstance(blocking_timeout, Default):
         blocking_timeout = BLOCKING_TIMEOUT if blocking else None
+    if isinstance(max_hold, Default):
+        renewed = isinstance(timeout, Default) if auto_renew is None else auto_renew
+        max_hold = MAX_HOLD if renewed else None
     new_lock = functools.partial(
-        lock,
+        Lock,
+        lambda: locks[using],
         timeout=timeout,
         blocking=blocking,
         blocking_timeout=blocking_timeout,
         auto_renew=auto_renew,
         reentrant=reentrant,
         metadata=metadata,
-        using=using,
+        max_hold=max_hold,
     )
-    new_lock("checks the arguments")
-    return _Guard(NameMaker(name), new_lock, status, retry_after).decorate
+    new_lock(name="checks the arguments")
+    refusal = Refusal(status, retry_after)
+    return _Guard(NameMaker(name), new_lock, _check_methods(methods), refusal).decorate
+
+
+def _check_methods(methods: Any) -> frozenset[str] | None:
+    """Return the methods that take the lock, ``None`` for all but the safe ones."""
+    if methods is None:
+        return None
+    if isinstance(methods, str) or not isinstance(methods, Collection):
+        raise TypeError(f"methods={methods!r} must be a list of HTTP methods, such as ['POST'].")
+    for method in methods:
+        if method not in METHODS:
+            raise ValueError(
+                f"methods={methods!r} has {method!r}, which is no HTTP method; "
+                f"there are {', '.join(METHODS)}."
+            )
+    if not methods:
+        raise ValueError("methods is empty, so the lock would never be taken; leave it out.")
+    return frozenset(methods)
 
 
 class _Guard:
@@ -108,14 +133,14 @@ class _Guard:
     def __init__(
         self,
         make_name: NameMaker,
-        new_lock: Callable[[str], Lock],
-        status: int,
-        retry_after: int | None,
+        new_lock: Callable[..., Lock],
+        methods: frozenset[str] | None,
+        refusal: Refusal,
     ) -> None:
         self._make_name = make_name
         self._new_lock = new_lock
-        self._status = status
-        self._retry_after = retry_after
+        self._methods = methods
+        self._refusal = refusal
 
     def decorate(self, view: Decorated) -> Decorated:
         """Guard a view, or the class of one. Raises ``TypeError`` and ``ValueError``."""
@@ -137,7 +162,7 @@ class _Guard:
 
             return cast("Decorated", alocked)
 
-        declined = _Declined.by(view)
+        declined = Declined.by(view)
 
         @functools.wraps(view)
         def locked(*args: Any, **kwargs: Any) -> Any:
@@ -158,19 +183,22 @@ class _Guard:
         return view
 
     def _run(
-        self, view: View, args: tuple[Any, ...], kwargs: dict[str, Any], declined: _Declined
+        self, view: View, args: tuple[Any, ...], kwargs: dict[str, Any], declined: Declined
     ) -> Any:
-        request, held = self._prepare(view, args, kwargs)
-        try:
-            if not held.acquire():
-                return self._refusal(request, self._status)
-        except LockUnavailable as error:
-            return self._unavailable(request, error)
-        request.lock = held
-        unconfirmed: list[BaseException] = []
-
         def answered(*args: Any, **kwargs: Any) -> Any:
             return finished(view, view(*args, **kwargs))
+
+        request, rest = _split(view, args)
+        if self._runs_without(request):
+            return declined.atomic(answered)(*args, **kwargs)
+        held = self._prepare(view, request, rest, kwargs)
+        try:
+            if not held.acquire():
+                return self._refusal.locked(request)
+        except LockUnavailable as error:
+            return self._refusal.unavailable(request, error)
+        request.lock = held
+        unconfirmed: list[BaseException] = []
 
         def confirmed(*args: Any, **kwargs: Any) -> Any:
             response = answered(*args, **kwargs)
@@ -189,27 +217,33 @@ class _Guard:
             with _Releasing(held, error):
                 held.release()
             if isinstance(error, LockUnavailable) and error in unconfirmed:
-                return self._unavailable(request, error)  # nothing was written
+                return self._refusal.unavailable(request, error)  # nothing was written
             raise
         with _Releasing(held, done=True):
             held.release()
         return response
 
     async def _arun(self, view: View, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self._make_name.reads_request:  # whose user, for one, comes out of the database
-            request, held = await sync_to_async(self._prepare)(view, args, kwargs)
+        async def answered() -> Any:
+            return finished(view, await cast("Coroutine[Any, Any, Any]", view(*args, **kwargs)))
+
+        request, rest = _split(view, args)
+        if self._runs_without(request):
+            return await answered()
+        # The user, for one, comes out of the database; and under WSGI the body has yet to come.
+        if self._make_name.reads_request or not bodies.has_arrived(_djangos(request)):
+            held = await sync_to_async(self._prepare)(view, request, rest, kwargs)
         else:
-            request, held = self._prepare(view, args, kwargs)
+            held = self._prepare(view, request, rest, kwargs)
         try:
             acquired = await held.aacquire()
         except LockUnavailable as error:
-            return await sync_to_async(self._unavailable)(request, error)
+            return await sync_to_async(self._refusal.unavailable)(request, error)
         if not acquired:
-            return await sync_to_async(self._refusal)(request, self._status)
+            return await sync_to_async(self._refusal.locked)(request)
         request.lock = held
         try:
-            coroutine = cast("Coroutine[Any, Any, Any]", view(*args, **kwargs))
-            response = finished(view, await coroutine)
+            response = await answered()
         except BaseException as error:
             with _Releasing(held, error):
                 await held.arelease()
@@ -218,84 +252,22 @@ class _Guard:
             await held.arelease()
         return response
 
-    def _prepare(
-        self, view: View, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Any, Lock]:
-        """Return the request, and a handle for its lock. Raises ``BadRequest``."""
-        for position, request in enumerate(args[:2]):  # in a method it comes after self
-            if isinstance(getattr(request, "_request", request), HttpRequest):
-                name = self._make_name(view, request, args[position + 1 :], kwargs)
-                return request, self._new_lock(name)
-        raise TypeError(f"{view!r} was called without a request, so it is no view.")
-
-    def _unavailable(self, request: Any, error: LockUnavailable) -> HttpResponse:
-        logger.error("A view could not take its lock: %s", error)
-        return self._refusal(request, UNAVAILABLE, available=False)
-
-    def _refusal(self, request: Any, status: int, *, available: bool = True) -> HttpResponse:
-        if available:
-            code, reason = "locked", _("Somebody else is doing this right now.")
+    def _runs_without(self, request: Any) -> bool:
+        """Whether a request does not need the lock; then its ``lock`` is that of an outer view."""
+        if self._methods is None:
+            free = request.method in SAFE_METHODS
         else:
-            code, reason = "unavailable", _("This can't be done at the moment.")
-        advice = _("Please try again in a moment.")
-        response: HttpResponse = JsonResponse(
-            {"error": code, "detail": f"{reason} {advice}"}, status=status
-        )
-        if request.get_preferred_type(["application/json", "text/html"]) == "text/html":
-            context = {"status": status, "error": code, "reason": reason, "advice": advice}
-            try:
-                page = render_to_string(TEMPLATE, context, getattr(request, "_request", request))
-                response = HttpResponse(page, status=status)
-            except TemplateDoesNotExist:
-                logger.warning("There is no template %s: set APP_DIRS, or write one.", TEMPLATE)
-        patch_vary_headers(response, ["Accept", "Accept-Language"])
-        retry_after = self._retry_after or (RETRY_AFTER if status == UNAVAILABLE else None)
-        if retry_after is not None:
-            response["Retry-After"] = str(retry_after)
-        return response
+            free = request.method not in self._methods
+        if free:
+            request.lock = getattr(request, "lock", None)
+        return free
 
-
-class _Declined(set[str]):
-    """The databases for which a view declines the transaction of ATOMIC_REQUESTS.
-
-    Django finds all of them here, and so leaves the transactions to us, who begin them once the
-    lock is held. What the view and the decorators above ours really decline is remembered.
-    """
-
-    left_to_view = False
-    """Whether the view has a lock of its own, after which the transactions are to begin."""
-
-    @classmethod
-    def by(cls, view: View) -> _Declined:
-        """Return what a view declines."""
-        given = getattr(view, "_non_atomic_requests", ())
-        declined = cls(given)
-        declined.left_to_view = isinstance(given, cls)
-        return declined
-
-    def __contains__(self, alias: object) -> bool:
-        return True
-
-    def _wanted(self) -> list[str]:
-        if self.left_to_view:
-            return []
-        really = set(self)
-        return [
-            alias
-            for alias, settings in connections.settings.items()
-            if settings["ATOMIC_REQUESTS"] and alias not in really
-        ]
-
-    def atomic(self, view: View) -> View:
-        """Return the view in a transaction of each database that it does not decline."""
-        for alias in self._wanted():
-            view = transaction.atomic(using=alias)(view)
-        return view
-
-    def refuse_transactions(self) -> None:
-        """Raise ``RuntimeError``, as Django does, where an asynchronous view would need one."""
-        if self._wanted():
-            raise RuntimeError("You cannot use ATOMIC_REQUESTS with async views.")
+    def _prepare(
+        self, view: View, request: Any, rest: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Lock:
+        """Return a handle for a lock that waits for no client. Raises ``BadRequest``."""
+        bodies.receive(_djangos(request))
+        return self._new_lock(name=self._make_name(view, request, rest, kwargs))
 
 
 class _Releasing:
@@ -323,6 +295,19 @@ class _Releasing:
             return False
         logger.warning("The release of lock %r failed after a view: %s", self._held.name, failure)
         return True
+
+
+def _split(view: View, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+    """Return the request, and the arguments after it."""
+    for position, request in enumerate(args[:2]):  # in a method it comes after self
+        if isinstance(_djangos(request), HttpRequest):
+            return request, args[position + 1 :]
+    raise TypeError(f"{view!r} was called without a request, so it is no view.")
+
+
+def _djangos(request: Any) -> Any:
+    """Return Django's own request, which that of Django REST framework wraps."""
+    return getattr(request, "_request", request)
 
 
 def _returns_coroutine(view: View, args: tuple[Any, ...]) -> bool:

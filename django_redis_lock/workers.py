@@ -120,6 +120,11 @@ class InHand:
         """Whether any worker answered."""
         return self.workers > 0
 
+    @property
+    def silence(self) -> str:
+        """Why nothing is known; empty where a worker answered."""
+        return "" if self.is_known else self.problem or "no worker answered"
+
     def of(self, using: str) -> list[TaskLine]:
         """Return the tasks whose lock an alias of LOCKS has."""
         return [line for line in self.tasks if line.using == using]

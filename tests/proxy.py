@@ -26,6 +26,7 @@ class Proxy:
         self._mutex = threading.Lock()
         self._to_lose = 0
         self._marker = b""
+        self._refusals: dict[bytes, bytes] = {}
         self.lost = threading.Semaphore(0)  # one for each reply lost
         self.delay = 0.0
         """Seconds for which everything is under way, in each direction."""
@@ -55,6 +56,14 @@ class Proxy:
         """Lose the replies to the next ``count`` commands that contain ``marker``."""
         with self._mutex:
             self._to_lose, self._marker = count, marker
+
+    def refuse(self, marker: bytes, reply: bytes) -> None:
+        """Answer commands that contain ``marker`` with ``reply`` in place of the server."""
+        self._refusals[marker] = reply
+
+    def refusal(self, request: bytes) -> bytes | None:
+        """Return what a request is answered with in place of the server."""
+        return next((self._refusals[one] for one in self._refusals if one in request), None)
 
     @property
     def losing(self) -> int:
@@ -151,6 +160,10 @@ class _Pair:
         with contextlib.suppress(OSError):
             while request := self._client.recv(65536):
                 if self.silent:
+                    continue
+                refusal = self._proxy.refusal(request)
+                if refusal is not None:
+                    self._client.sendall(refusal)
                     continue
                 self.listening = self.listening or b"SUBSCRIBE" in request
                 self._losing = self._proxy.loses(request)

@@ -14,7 +14,7 @@ from django.test.utils import CaptureQueriesContext
 
 from django_redis_lock import lock, locks
 from django_redis_lock.admin.durations import duration
-from django_redis_lock.admin.options import LIVE_HEADER
+from django_redis_lock.admin.live import HEADER as LIVE_HEADER
 from django_redis_lock.models import HeldLock
 from tests.admin_tools import (
     LIST,
@@ -81,11 +81,12 @@ def test_the_list_tells_who_holds_what(client: redis.Redis) -> None:
     hold_as(
         client,
         "import:7",
-        ttl=25,
+        ttl=13,
         held_for=125,
         host="web-1",
         pid=42,
         auto_renew=True,
+        lease=30_000,
         task_id="8c1f",
         task_name="shop.tasks.import_products",
     )
@@ -99,16 +100,29 @@ def test_the_list_tells_who_holds_what(client: redis.Redis) -> None:
     for part in ("shop.<wbr>tasks.<wbr>import_products", "8c1f", "web-1:42"):
         assert part in shown["holder"]
     assert re.search(r">2 min \d+ s<", shown["held_for"])
-    assert "longer than its lease" in shown["held_for"]
-    assert re.search(r">2\d s<", shown["lease_left"])
-    assert "renewed" in shown["lease_left"]
-    assert shown["waiters"] == "1"
-    assert shown["fence"] == str(locks["default"].holder("import:7").fence)  # type: ignore[union-attr]
-    assert shown["backend"] == "default"
+    assert re.search(r">1\d s<", shown["lease_left"])
+    assert "renewal is late" in shown["lease_left"]
+    assert ">1<" in shown["waiters"]
+    assert f">{locks['default'].holder('import:7').fence}<" in shown["fence"]  # type: ignore[union-attr]
+    assert ">default<" in shown["backend"]
     assert all(text in page.content.decode() for text in shown.values())
     locks["default"].force_release("import:7")
     assert waiting.outcome()
     locks["default"].force_release("import:7")
+
+
+def test_a_lock_that_is_renewed_for_the_last_time(client: redis.Redis) -> None:
+    """It is calm while its lease runs down to ``max_hold``, and nobody says that it is renewed."""
+    record = {"auto_renew": True, "lease": 30_000, "max_hold": 60_000}
+    hold_as(client, "view", ttl=9, held_for=51, **record)
+    browser = root()
+    (row,) = browser.get(LIST).context["cl"].result_list
+    left = str(admin.site.get_model_admin(HeldLock).lease_left(row))
+    assert "renew" not in left
+    page = browser.get(page_of("view"))
+    facts = {str(label): str(value) for label, value in page.context["facts"]}
+    assert facts["Renewed for at most"] == "1 min 0 s"
+    assert "Last renewed at" not in page.content.decode()
 
 
 def test_a_lock_of_a_foreign_program_and_one_without_end(client: redis.Redis) -> None:
@@ -128,14 +142,34 @@ def test_nothing_is_held() -> None:
     client = root()
     assert "No lock is held." in client.get(LIST).content.decode()
     lock("a", timeout=60).acquire()
-    assert "None of the held locks matches." in client.get(f"{LIST}?q=zzz").content.decode()
+    text = client.get(f"{LIST}?q=zzz").content.decode()
+    assert "None of the held locks matches." in text
+    assert "0 results" in text
 
 
 @pytest.fixture
 def crowd(client: redis.Redis) -> None:
     """Five locks that differ in everything."""
-    hold_as(client, "b-task", held_for=40, ttl=20, auto_renew=True, task_id="1", task_name="t.one")
-    hold_as(client, "a-task", held_for=10, ttl=25, auto_renew=True, task_id="2", task_name="t.two")
+    hold_as(
+        client,
+        "b-task",
+        held_for=40,
+        ttl=14,
+        auto_renew=True,
+        lease=30_000,
+        task_id="1",
+        task_name="t.one",
+    )
+    hold_as(
+        client,
+        "a-task",
+        held_for=10,
+        ttl=25,
+        auto_renew=True,
+        lease=30_000,
+        task_id="2",
+        task_name="t.two",
+    )
     hold_as(client, "fixed", held_for=50, ttl=500, host="db-9", metadata={"user": "Ada"})
     hold_as(client, "endless", held_for=30, ttl=None)
     lock("other", timeout=90, using="url").acquire()
@@ -149,7 +183,7 @@ def crowd(client: redis.Redis) -> None:
         ("using=url", {"other"}),
         ("using=default", {"b-task", "a-task", "fixed", "endless"}),
         ("using=nope", set()),
-        ("lease=longer", {"b-task"}),
+        ("lease=attention", {"b-task"}),
         ("lease=endless", {"endless"}),
         ("lease=nope", set()),
         ("waiting=yes", set()),

@@ -10,10 +10,11 @@ import redis
 from django.contrib.admin.models import CHANGE, LogEntry
 
 from django_redis_lock import Lock, lock, locks
-from django_redis_lock.admin.tickets import Ticket
+from django_redis_lock.admin.live import HEADER
 from django_redis_lock.audit import MAX_TEXT_LENGTH
 from django_redis_lock.exceptions import LockLost
 from django_redis_lock.models import HeldLock
+from example_project.embedded import EmbeddedServer
 from tests.admin_tools import (
     LIST,
     MAY_RELEASE,
@@ -28,7 +29,7 @@ from tests.admin_tools import (
     told,
 )
 from tests.settings import REDIS, server_url
-from tests.tools import Background, eventually, waiters
+from tests.tools import Background, counted, eventually, waiters
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("server", "no_workers")]
 
@@ -38,6 +39,32 @@ def holding(name: str, **options: Any) -> Lock:
     held = lock(name, timeout=60, **options)
     assert held.acquire(blocking=False)
     return held
+
+
+def test_server_that_can_not_be_written_is_told_of_before(
+    own_server: EmbeddedServer, settings: Any
+) -> None:
+    """On the list, the page of a lock and above the confirmation; the server is asked once."""
+    settings.LOCKS = {"default": {"LOCATION": own_server.url()}}
+    holding("a")
+    browser, shown = staff(VIEW, MAY_RELEASE), ticket("a")
+    assert "refuses writes" not in browser.get(LIST).content.decode()
+    with redis.Redis.from_url(own_server.url()) as server:
+        server.replicaof("127.0.0.1", 1)
+        settings.LOCKS = {"default": {"LOCATION": own_server.url()}}  # what was told is forgotten
+        with counted(server) as commands:
+            pages = [
+                browser.get(LIST),
+                browser.get(LIST, headers={HEADER: "live"}),
+                browser.get(page_of("a")),
+                browser.post(RELEASE, {"_selected_action": shown}),
+            ]
+    for page in pages:
+        assert (
+            "The server of “default” refuses writes. It is a read-only replica: nothing can be "
+            "released there."
+        ) in page.content.decode()
+    assert commands["info"] == 1
 
 
 def test_from_the_list_to_the_release(name: str) -> None:
@@ -140,14 +167,12 @@ def test_each_lock_has_its_message(client: redis.Redis) -> None:
         locks["default"].force_release(name)
     holding("changed")
     shown = [ticket("released"), changed, gone, ticket("foreign")]
-    unknown = str(Ticket("nope", "x", "0123456789abcdef"))
-    messages = told(release(root(), *shown, shown[0], unknown, "garbage", ""))
+    messages = told(release(root(), *shown, shown[0]))
     assert [(level, text.partition("”")[0]) for level, text in messages] == [
         ("success", "Released “released"),
         ("warning", "Left “changed"),
         ("warning", "Nothing to release: nobody held “gone"),
         ("success", "Released “foreign"),
-        ("error", "It is not known what became of “x"),
     ]
     assert messages[3][1] == "Released “foreign”, which a foreign program held."
 

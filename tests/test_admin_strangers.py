@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +11,7 @@ import redis
 from django.utils import translation
 
 from django_redis_lock import lock
+from django_redis_lock.admin.reading import ask_each
 from django_redis_lock.admin.tickets import Ticket
 from example_project.embedded import EmbeddedServer, free_port
 from tests.admin_tools import (
@@ -22,6 +24,7 @@ from tests.admin_tools import (
     ticket,
 )
 from tests.settings import REDIS, server_url
+from tests.tools import Background
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("server", "no_workers")]
 
@@ -47,7 +50,7 @@ def test_names_and_metadata_are_escaped(client: redis.Redis) -> None:
         browser.get(f"{LIST}?task={NASTY}&q={NASTY}"),
         browser.get(page_of(NASTY)),
         browser.post(RELEASE, {"_selected_action": ticket(NASTY)}),
-        browser.post(RELEASE, {"_selected_action": str(Ticket("default", NASTY, "gone"))}),
+        browser.post(RELEASE, {"_selected_action": str(Ticket("default", NASTY, "0" * 16))}),
         browser.post(
             RELEASE,
             {"_selected_action": ticket(NASTY), "confirmed": "yes", "reason": NASTY},
@@ -100,6 +103,11 @@ def test_a_server_that_is_away_is_named_and_the_others_are_listed(name: str) -> 
     text = page.content.decode()
     for alias in ("away", "wrong"):
         assert f"The backend “{alias}” can't be asked" in text
+    searched = client.get(LIST, {"q": "nowhere"}).content.decode()
+    assert "0 of 1 held lock" in searched
+    assert "and those that are not known" in searched
+    assert 'id="searchbar"' in searched
+    assert "0 results" not in searched  # nor "(1 total)", which Django's own counter would have
     for path in (page_of("x", using="away"), page_of("x", using="wrong")):
         page = client.get(path)
         assert page.status_code == 200
@@ -117,6 +125,60 @@ def test_a_release_on_a_server_that_is_away(name: str) -> None:
     page = client.post(RELEASE, {"_selected_action": [ticket(name), away]})
     assert [shown["name"] for shown in page.context["held"]] == [name]
     assert "The backend “away” can't be asked" in page.content.decode()
+
+
+def test_what_is_not_known_is_not_said(
+    own_server: EmbeddedServer, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No server, no number of locks, and not that nothing happened to one lately."""
+    monkeypatch.setattr("django_redis_lock.protocol.RETRY_PAUSES", ())
+    settings.LOCKS = {"default": {"BACKEND": REDIS, "LOCATION": own_server.url()}}
+    own_server.kill()
+    client = root()
+    text = client.get(LIST).content.decode()
+    assert "How many locks are held is not known." in text
+    for said in ("0 held locks", "No lock is held."):
+        assert said not in text
+    text = client.get(page_of("a")).content.decode()
+    for said in ("Nobody holds this lock.", "no forced release and no loss"):
+        assert said not in text
+
+
+def test_a_history_that_may_not_be_read(client: redis.Redis, settings: Any) -> None:
+    """The holder is shown all the same, and of the audit that it is not known."""
+    hold_as(client, "a")
+    client.acl_setuser(
+        "shy", enabled=True, nopass=True, keys=["*"], categories=["+@all"], commands=["-xrevrange"]
+    )
+    settings.LOCKS = {
+        "default": {"BACKEND": REDIS, "LOCATION": server_url().replace("://", "://shy:x@")}
+    }
+    page = root().get(page_of("a"))
+    assert page.context["row"].holder.host == "far"
+    assert page.context["entries_unknown"]
+    text = page.content.decode()
+    assert "no forced release and no loss" not in text
+    assert "Not known: " in text
+    client.acl_deluser("shy")
+
+
+def test_silent_servers_are_waited_for_side_by_side(settings: Any) -> None:
+    """Each is asked before another one has timed out."""
+    silent = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
+    settings.LOCKS = {
+        f"silent-{number}": {
+            "BACKEND": REDIS,
+            "LOCATION": f"redis://127.0.0.1:{one.getsockname()[1]}/0?socket_timeout=20",
+        }
+        for number, one in enumerate(silent)
+    }
+    asked = Background(lambda: ask_each(dict.fromkeys(settings.LOCKS), lambda b, _: b.read_index()))
+    connected = [one.accept()[0] for one in silent]  # by all, and none is answered
+    for one in [*silent, *connected]:
+        one.close()
+    answers, problems = asked.outcome()
+    assert answers == {}
+    assert sorted(problem.using for problem in problems) == ["silent-0", "silent-1", "silent-2"]
 
 
 def test_a_server_that_goes_away_comes_back(own_server: EmbeddedServer, settings: Any) -> None:

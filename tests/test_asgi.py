@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +36,10 @@ class Site:
     def __init__(self, port: int) -> None:
         self._port = port
 
-    async def open(self, path: str) -> Client:
-        """Send a request, and leave it open."""
+    async def open(self, path: str, length: int = 0) -> Client:
+        """Send a request but for its body, and leave it open."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
-        head = f"GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n"
+        head = f"POST {path} HTTP/1.0\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n"
         writer.write(head.encode())
         await writer.drain()
         return Client(reader, writer)
@@ -61,6 +62,11 @@ class Client:
         self._writer.close()
         return int(head.split()[1]), json.loads(body)
 
+    async def send(self, body: bytes) -> None:
+        """Send a part of the body."""
+        self._writer.write(body)
+        await self._writer.drain()
+
     async def go_away(self) -> None:
         """Close the connection without having waited for the answer."""
         self._writer.close()
@@ -81,12 +87,11 @@ async def answers(clients: list[Client]) -> list[tuple[int, Any]]:
         return list(await asyncio.gather(*[client.answer() for client in clients]))
 
 
-@pytest.fixture
-def site(server: EmbeddedServer, tmp_path: Path) -> Iterator[Site]:
-    """A server of its own process, which logs nothing where nothing goes wrong."""
+@contextmanager
+def running(log: Path) -> Iterator[Site]:
+    """Start a server of its own process, which logs nothing where nothing goes wrong."""
     allow_many_files()
     keeper = Keeper()
-    log = tmp_path / "server.log"
     try:
         with socket.create_server(("127.0.0.1", 0), backlog=FILES) as listener, log.open("wb") as f:
             process = keeper.spawn(
@@ -105,10 +110,33 @@ def site(server: EmbeddedServer, tmp_path: Path) -> Iterator[Site]:
     assert log.read_text() == ""
 
 
+@pytest.fixture(scope="module")
+def common_site(
+    session_server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Site]:
+    """One server for the tests of this module."""
+    with running(tmp_path_factory.mktemp("asgi") / "server.log") as site:
+        yield site
+
+
+@pytest.fixture
+def site(common_site: Site, server: EmbeddedServer) -> Site:
+    """The server, where nobody holds a lock."""
+    return common_site
+
+
+@pytest.fixture
+def fresh_site(server: EmbeddedServer, tmp_path: Path) -> Iterator[Site]:
+    """A server that has no connection yet."""
+    with running(tmp_path / "server.log") as site:
+        yield site
+
+
 def test_a_thousand_requests_wait_with_one_connection(
-    site: Site, client: redis.Redis, name: str
+    fresh_site: Site, client: redis.Redis, name: str
 ) -> None:
     """They share one connection, and one for the listener, and are served in the order of line."""
+    site = fresh_site
 
     async def main() -> None:
         held = lock(f"asgi:{name}", timeout=600)
@@ -165,6 +193,27 @@ def test_a_client_that_goes_away_gives_up_its_lock(site: Site, name: str) -> Non
         assert (await answers([refused]))[0][0] == 409
         await staying.go_away()
         assert (await answers([waiting]))[0][0] == 200
+
+    asyncio.run(main())
+
+
+def test_a_client_that_sends_slowly_holds_no_lock(site: Site, name: str) -> None:
+    """Django calls a view when the whole body has come, be it asynchronous or not."""
+
+    async def main() -> None:
+        addresses = [f"/enter/{name}/", f"/enter-blocking/{name}/"]
+        slow = [await site.open(address, length=4) for address in addresses]
+        gone = [await site.open(address, length=4) for address in addresses]
+        for client in slow + gone:
+            await client.send(b"ab")
+        others = [await site.open(address) for address in addresses]
+        assert [status for status, _ in await answers(others)] == [200, 200]
+        assert locks["default"].holder(f"asgi:{name}") is None
+        for client in gone:
+            await client.go_away()
+        for client in slow:
+            await client.send(b"cd")
+        assert [status for status, _ in await answers(slow)] == [200, 200]
 
     asyncio.run(main())
 

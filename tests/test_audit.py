@@ -10,14 +10,14 @@ import pytest
 import redis
 
 from django_redis_lock import lock, locks, scripts
-from django_redis_lock.audit import CAP
 from django_redis_lock.exceptions import LockError, LockLost
+from django_redis_lock.operators import AUDIT_ENTRIES as CAP
 from django_redis_lock.waiting import CLOCK_KEPT
 from example_project.embedded import EmbeddedServer
 from tests.proxy import Proxy
 from tests.tools import Background, eventually, owes, waiters
 
-AUDIT = "lock-audit"
+AUDIT, LOST = "lock-audit", "lock-lost"
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def test_refused_audit_disturbs_nobody_who_lost(
     held = lock(name, timeout=20)
     held.acquire()
     client.delete(f"lock:{name}")
-    client.set(AUDIT, "another program's")
+    client.set(LOST, "another program's")
     with caplog.at_level(logging.WARNING, "django_redis_lock"), pytest.raises(LockLost):
         held.release()
     assert "not in the audit" in caplog.text

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import logging
+import sqlite3
+import threading
+import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.auth import get_user_model
-from django.db import connection, transaction
+from django.db import connection, connections, transaction
 
 from django_redis_lock import Holder, lock, locks
-from django_redis_lock.adminlog import log_release, user_named
+from django_redis_lock.adminlog import AdminLog
 from django_redis_lock.breaking import Result, release_shown
 from django_redis_lock.exceptions import LockLost
 from django_redis_lock.models import HeldLock
@@ -139,8 +143,6 @@ def test_reason_that_can_not_be_kept_is_refused_at_once(name: str, server: Embed
 def test_release_by_a_user_is_in_the_log_of_the_admin(name: str, server: EmbeddedServer) -> None:
     """The admin's log says who took which lock from whom and why, and leads to the lock's page."""
     user = get_user_model().objects.create_superuser("ada")
-    assert user_named("ada") == user
-    assert user_named("nobody") is None
     lock(name).acquire()
     before = shown(name)
     list(release_shown([before], by="ada", reason="stuck\x1b", user=user))
@@ -174,9 +176,106 @@ def test_failing_log_of_the_admin_spoils_nothing(
     before = shown(name)
     with transaction.atomic():
         with connection.execute_wrapper(_refuse_inserts):
-            log_release(user, before, "")
+            assert AdminLog(user).write(before, "") == "no"
         assert not LogEntry.objects.exists()
     assert "is not in the admin's log" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("entry", "told"),
+    [
+        ({}, "no such table: auth_user"),
+        ({"NAME": "/nowhere/at/all"}, "unable to open database file"),
+        ({"ENGINE": "django.db.backends.dummy"}, ""),  # a project without a database has no log
+    ],
+)
+def test_users_that_can_not_be_read_are_told_of(
+    name: str,
+    tmp_path: Path,
+    settings: Any,
+    entry: dict[str, Any],
+    told: str,
+    django_db_blocker: Any,
+) -> None:
+    """Who can't be looked up has no entry, and the outcome says so; each lock is released."""
+    settings.DATABASE_ROUTERS = [_ToFile()]
+    whole = {"NAME": str(tmp_path / "db.sqlite3"), **entry}
+    connections.settings["file"] = {**connections.settings["default"], **whole}
+    names = [f"{name}:1", f"{name}:2"]
+    for one in names:
+        lock(one).acquire()
+    with django_db_blocker.unblock():
+        outcomes = list(release_shown([shown(one) for one in names], by="ada", user="ada"))
+    del connections.settings["file"]
+    assert [item.result for item in outcomes] == [Result.RELEASED] * 2
+    assert [item.unlogged for item in outcomes] == [told] * 2
+
+
+def test_database_that_hangs_delays_no_release(
+    name: str,
+    server: EmbeddedServer,
+    tmp_path: Path,
+    settings: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    django_db_blocker: Any,
+) -> None:
+    """Both locks are free before it is asked, it is waited for once, and the outcome says so."""
+    monkeypatch.setattr("django_redis_lock.adminlog.PATIENCE", 0.2)
+    settings.DATABASE_ROUTERS = [_ToFile()]
+    entry = {"NAME": str(tmp_path / "db.sqlite3"), "OPTIONS": {"timeout": 60}}
+    connections.settings["file"] = {**connections.settings["default"], **entry}
+    names = [f"{name}:1", f"{name}:2"]
+    for one in names:
+        lock(one).acquire()
+    before = threading.active_count()
+    other = sqlite3.connect(tmp_path / "db.sqlite3")
+    other.execute("BEGIN EXCLUSIVE")
+    began = time.monotonic()
+    with django_db_blocker.unblock():
+        outcomes = list(release_shown([shown(one) for one in names], by="ada", user="ada"))
+        assert time.monotonic() - began < 5  # and not a minute for each
+        other.close()
+        eventually(lambda: threading.active_count() <= before)
+    assert [item.result for item in outcomes] == [Result.RELEASED] * 2
+    assert "did not answer within 0.2 s" in outcomes[0].unlogged == outcomes[1].unlogged
+    assert caplog.text.count("did not answer within") == 1
+    assert [locks["default"].holder(one) for one in names] == [None, None]
+    del connections.settings["file"]
+
+
+class _ToFile:
+    """A router that has users and the admin's log in a file."""
+
+    def db_for_read(self, model: Any, **hints: Any) -> str:
+        return "file"
+
+    db_for_write = db_for_read
+
+
+def test_reason_is_asked_for_where_the_settings_want_one(
+    name: str, server: EmbeddedServer, settings: Any
+) -> None:
+    """The error comes with the call and names the alias; Python itself may go without."""
+    operators = {"OPERATORS": {"REASON_REQUIRED": True}}
+    settings.LOCKS = {
+        "default": {"LOCATION": server.url()},
+        "strict": {"LOCATION": server.url(), **operators},
+    }
+    held = lock(name)
+    held.acquire()
+    both = [shown(name), shown(name, "strict")]
+    for reason in ("", " \n"):
+        with pytest.raises(ValueError, match=r"LOCKS\['strict'\].*REASON_REQUIRED"):
+            release_shown(iter(both), by="ada", reason=reason)
+    held.ensure_held()
+    (outcome,) = release_shown(both[:1], by="ada")
+    assert outcome.result is Result.RELEASED
+    lock(name).acquire()
+    (outcome,) = release_shown(iter([shown(name, "strict")]), by="ada", reason="stuck")
+    assert outcome.result is Result.RELEASED
+    lock(name).acquire()
+    assert locks["strict"].force_release(name)
 
 
 def _refuse_inserts(execute: Any, sql: str, *args: Any) -> Any:

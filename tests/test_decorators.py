@@ -145,7 +145,7 @@ def test_what_is_awaited(handle: Managed, kind: str) -> None:
         assert seen == [True]
         async with lock("one", timeout=20):
             with pytest.raises(LockNotAcquired):
-                await decorated(RequestFactory().get("/"))
+                await decorated(RequestFactory().post("/"))
         assert seen == [True]
         assert await locks["default"].aholder("one") is None
 
@@ -177,7 +177,7 @@ def test_what_an_async_function_leaves_unfinished(handle: Managed, kind: str) ->
 def test_a_view_that_answers_with_what_is_unfinished(kind: str) -> None:
     """The same for ``@locked``."""
     with pytest.raises(TypeError, match="without the lock"):
-        locked("one")(UNFORESEEN[kind])(RequestFactory().get("/"))
+        locked("one")(UNFORESEEN[kind])(RequestFactory().post("/"))
     assert seen == []
     assert locks["default"].holder("one") is None
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import dataclasses
 import doctest
 import importlib
 import inspect
@@ -30,7 +31,7 @@ from typing import Any
 
 import pytest
 import redis
-from django.core.checks import run_checks
+from django.core.checks import Tags, run_checks
 from django.dispatch import Signal
 from django.test import override_settings
 
@@ -64,7 +65,7 @@ PAGES = sorted(
     and re.search(r"^```py", path.read_text(), re.MULTILINE)
 )
 
-SETTINGS = ("CACHES", "LOCKS")
+SETTINGS = ("CACHES", "LOCKS", "DJANGO_REDIS_CONNECTION_FACTORY")
 BACKENDS = (
     RedisLockBackend,
     RedlockLockBackend,
@@ -200,8 +201,13 @@ def test_the_settings_and_their_defaults_are_those_of_the_code(settings: Any) ->
         "TIMEOUT": backend.timeout,
         "KEY_PREFIX": backend.key_prefix,
         "OPTIONS": {},
+        "OPERATORS": {},
     }
     assert list(documented) == list(BaseLockBackend.settings)
+    of_operators = {row[0]: row[1] for row in table(DOCS / "reference/settings.md", "Operators")}
+    assert {name: ast.literal_eval(default) for name, default in of_operators.items()} == {
+        field.upper(): value for field, value in dataclasses.asdict(backend.operators).items()
+    }
 
 
 def test_the_options_and_their_defaults_are_those_of_the_code() -> None:
@@ -285,6 +291,8 @@ def test_the_arguments_of_the_signals_are_those_that_are_sent(
         lost.acquire()
         locks["default"].force_release(name)
         lost.owned()
+        lock(name).acquire()
+        locks["default"].free(name, locks["default"].holder(name).token_id)
         with (
             override_settings(LOCKS={"default": {"LOCATION": "redis://127.0.0.1:1"}}),
             pytest.raises(LockUnavailable),
@@ -322,7 +330,12 @@ MISTAKES = {
         },
         {"default": {"LOCATION": "locks"}},
     ),
+    "E009": (
+        {"locks": {**SHARED, "LOCATION": "redis://127.0.0.1/one"}},
+        {"default": {"LOCATION": "locks"}},
+    ),
     "W001": ({"shared": SHARED}, {"default": {"LOCATION": SHARED["LOCATION"]}}),
+    "W006": ({}, {"default": {"LOCATION": "redis://:coded@127.0.0.1"}}),
 }
 
 
@@ -334,12 +347,18 @@ def test_each_system_check_finds_what_its_page_says(number: str, settings: Any) 
         **MISTAKES[number][0],
     }
     settings.LOCKS = MISTAKES[number][1]
+    settings.ADMINS = [("Ada", "ada@example.com")]
     assert _found_by_checks() == [f"django_redis_lock.{number}"]
 
 
 def _found_by_checks() -> list[str | None]:
     """Return the ids of what the checks say, but not of the tasks that other tests define."""
-    return [message.id for message in run_checks() if not str(message.msg).startswith("Task ")]
+    found = [
+        *run_checks(),
+        *run_checks(tags=[Tags.security], include_deployment_checks=True),
+    ]
+    ours = [item for item in found if (item.id or "").startswith("django_redis_lock.")]
+    return [item.id for item in ours if not str(item.msg).startswith("Task ")]
 
 
 def test_the_system_checks_are_those_of_the_code() -> None:
@@ -409,10 +428,11 @@ def test_the_log_lines_of_tasks_are_those_of_the_code() -> None:
 
 def test_the_log_lines_of_views_are_those_of_the_code() -> None:
     """The table of log lines of views has all of them, and nothing else."""
-    source = syntax_tree(PACKAGE / "views.py")
+    modules = [PACKAGE / name for name in ("views.py", "refusals.py", "bodies.py")]
     logged = {
         (node.func.attr.upper(), node.args[0].value)
-        for node in ast.walk(source)
+        for module in modules
+        for node in ast.walk(syntax_tree(module))
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
         and ast.unparse(node.func.value) == "logger"
@@ -437,8 +457,10 @@ def test_the_keys_on_the_server_are_those_that_the_reference_lists(
     """A held lock with a waiter makes the listed keys and channel, a free one just the fence."""
     page = DOCS / "reference/keys.md"
     listed = {row[0].replace("{name}", name): row[1] for row in table(page, "Keys on the server")}
-    lock(name).acquire()
+    lock(name, timeout=60).acquire()
     locks["default"].force_release(name)
+    lock(name, timeout=60).acquire()
+    locks["default"].free(name, locks["default"].holder(name).token_id)
     with lock(name):
         waiter = Background(lock(name).acquire)
         eventually(lambda: waiters(name))
@@ -451,7 +473,8 @@ def test_the_keys_on_the_server_are_those_that_the_reference_lists(
         assert all(re.fullmatch(r"lock-grant:\w+-\d+", channel) for channel in channels)
     assert waiter.outcome()
     locks["default"].force_release(name)
-    assert {key for key in client.keys("*") if client.ttl(key) < 0} == {"lock-audit", "lock-fence"}
+    for_good = {key for key in client.keys("*") if client.ttl(key) < 0}
+    assert for_good == {"lock-audit", "lock-lost", "lock-fence"}
 
 
 # The rule for the server's user.
@@ -568,12 +591,13 @@ async def _do_it_under_asyncio() -> None:
 def test_each_key_pattern_of_the_acl_rule_is_needed(
     pattern: str, locker: Callable[[list[str]], redis.Redis], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without one of the key patterns locks can't be taken or not be broken; the error says why."""
+    """Without one of them locks can't be taken, broken or told of; the error says why."""
     monkeypatch.setattr("django_redis_lock.protocol.RETRY_PAUSES", ())
     locker([word for word in acl_rule() if word != pattern])
     with pytest.raises(LockUnavailable, match=r"(?i)permissions to access .*key"):
         lock("a", timeout=20).acquire(blocking=False)
         locks["default"].force_release("a")
+        locks["default"].history("a")
 
 
 def test_without_its_channels_a_user_can_lock_but_not_wait(

@@ -46,6 +46,24 @@ def test_a_backend_may_use_locks_as_it_is_imported(settings: Any, own_backend: s
     assert sys.modules["own_backend"].name == "other"
 
 
+def test_a_backend_that_is_made_while_others_are_closed_is_no_matter(
+    settings: Any, own_backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread that has read the former settings comes in the midst of ``reset()``."""
+    other = "django_redis_lock.backends.locmem.LocMemLockBackend"
+    settings.LOCKS = {"default": {"BACKEND": own_backend}, "other": {"BACKEND": other}}
+    closed = locks["other"]
+    sys.modules.pop("own_backend")
+    within, go_on = threading.Event(), threading.Event()
+    hook = lambda: (within.set(), go_on.wait(20))  # noqa: E731 - for a patch
+    monkeypatch.setitem(vars(builtins), "own_backend_pauses", hook)
+    making = Background(lambda: locks["default"].alias)
+    assert within.wait(20)
+    monkeypatch.setattr(closed, "close", lambda: (go_on.set(), making.outcome()))
+    locks.reset()
+    assert making.outcome() == "default"
+
+
 def test_a_thread_that_imports_a_backend_may_use_locks_while_another_makes_it(
     settings: Any, own_backend: str
 ) -> None:

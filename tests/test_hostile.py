@@ -208,7 +208,9 @@ def test_key_of_another_kind(key: str, raw: redis.Redis, bystander: Callable[[],
     bystander()
 
 
-@pytest.mark.parametrize("key", ["lock-index", "lock-fence", "lock-heard", "lock-audit"])
+@pytest.mark.parametrize(
+    "key", ["lock-index", "lock-fence", "lock-heard", "lock-audit", "lock-lost"]
+)
 def test_shared_key_of_another_kind(key: str, raw: redis.Redis) -> None:
     """Another kind of data under a key of all locks is a clear error, until it is deleted."""
     backend, browser = locks["default"], root()
@@ -226,7 +228,7 @@ def test_shared_key_of_another_kind(key: str, raw: redis.Redis) -> None:
         attempt(lambda kind=kind: backend.history(kind), kind)
         attempt(held.release, held.name)
         attempt(lambda kind=kind: backend.force_release(kind), kind)
-    shown(browser, "string", codes=(0, 1, 3))
+    shown(browser, "string", codes=(0, 1, 2, 3))
     raw.delete(key)
     with lock("string", timeout=20, blocking_timeout=0) as held:
         held.ensure_held()

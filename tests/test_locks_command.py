@@ -26,7 +26,7 @@ from django_redis_lock.console import arguments
 from django_redis_lock.console.durations import duration, parse_duration
 from django_redis_lock.console.releasing import system_user
 from django_redis_lock.console.selection import NOTHING, USAGE
-from django_redis_lock.console.terminal import Terminal
+from django_redis_lock.console.terminal import SCHEMA, Terminal
 from django_redis_lock.exceptions import LockLost
 from django_redis_lock.management.commands.locks import Command
 from django_redis_lock.steps import Inspect
@@ -53,6 +53,14 @@ def held(name: str, timeout: float = 60, **options: Any) -> Any:
     return handle
 
 
+def read(done: Done, name: str) -> Any:
+    """Return what is under a name in an output of JSON."""
+    answer = json.loads(done.out)
+    assert answer["schema"] == SCHEMA
+    assert answer["not_known"] == []
+    return answer[name]
+
+
 def listed(done: Done) -> list[str]:
     """Return the names in a table."""
     return [line.split("  ")[0] for line in done.lines[1:]]
@@ -71,12 +79,13 @@ def test_list_tells_who_holds_what(one: EmbeddedServer) -> None:
         assert done.err == ""
         heading, *rows = done.lines
         assert heading.split() == [
-            *["NAME", "HOLDER", "HELD", "LEASE", "LEFT", "WAITERS", "FENCE"],
+            *["NAME", "HOLDER", "HELD", "FOR", "LEASE", "LEFT"],
+            *["WAITERS", "ATTENTION", "FENCE"],
         ]
         assert [row.split()[0] for row in rows] == ["product:2", "product:1"]
         assert f"{os.getpid()} (MainThread)" in rows[0]
-        assert rows[0].endswith(f"0  {second.fence}")
-        assert rows[1].endswith(f"1  {first.fence}")
+        assert rows[0].split()[-3:] == ["0", "-", str(second.fence)]
+        assert rows[1].split()[-3:] == ["1", "-", str(first.fence)]
         assert "\x1b" not in done.out
     first.release()
     assert waiting.outcome() is True
@@ -90,7 +99,7 @@ def test_list_of_nothing(one: EmbeddedServer) -> None:
     assert (done.code, done.out) == (3, "")
     assert done.err == "No held lock matches 'import:*'."
     done = command("list", "--older-than", "1h30m", "--format", "json")
-    assert (done.code, done.out) == (3, "[]\n")
+    assert (done.code, read(done, "locks")) == (3, [])
     assert done.err == "No held lock matches and has been held for 1h30m."
 
 
@@ -123,12 +132,13 @@ def test_list_is_sorted_limited_and_selected_by_age(one: EmbeddedServer) -> None
 
 
 def test_list_as_json(one: EmbeddedServer) -> None:
-    """JSON tells everything, alone on standard output, an object a line."""
+    """JSON tells everything, alone on standard output, a lock a line."""
     handle = held("endless", None, metadata={"shop": "7\x1b"})
     held("product:1", 60)
-    done = command("list", "--format", "json")
+    done = command("list", "--json")
     assert (done.code, done.err) == (0, "")
-    endless, product = json.loads(done.out)
+    assert command("list", "--format", "json").lines[0] == done.lines[0]
+    endless, product = read(done, "locks")
     assert len(done.lines) == 4
     assert endless["metadata"] == {"shop": "7\x1b"}
     assert "\x1b" not in done.out
@@ -147,9 +157,8 @@ def test_several_backends_are_told_apart(server: EmbeddedServer) -> None:
     for handle in handles:
         handle.acquire()
     done = command()
-    assert done.lines[0].split()[1] == "BACKEND"
+    assert done.lines[0].split()[1] == "USING"
     assert sorted(line.split()[1] for line in done.lines[1:]) == ["default", "locmem", "url"]
-    assert "BACKEND" not in command("--using", "url", "a").err
     assert listed(command("list", "--using", "url")) == ["a"]
     done = command("list", "--using", "nowhere")
     assert done.code == 2
@@ -193,19 +202,20 @@ def ten_thousand(one: EmbeddedServer) -> list[Any]:
     return [held(f"product:{number}", metadata={"n": str(number)}) for number in range(10_000)]
 
 
-@pytest.mark.parametrize("words", [[], ["--format", "json"], ["--sort", "held"]])
-def test_ten_thousand_locks_are_listed_within_a_second(
-    ten_thousand: list[Any], words: list[str]
-) -> None:
+@pytest.mark.usefixtures("ten_thousand")
+def test_ten_thousand_locks_are_listed_within_a_second() -> None:
     """The best of three takes less than a second of the processor's time, and all are there."""
-    took = []
-    for _ in range(3):
-        began = time.process_time()
-        done = command("list", *words)
-        took.append(time.process_time() - began)
-        assert done.code == 0
-        assert len(done.lines) == 10_000 + (2 if words[:1] == ["--format"] else 1)
-    assert min(took) < 1, took
+    for words in ([], ["--format", "json"], ["--sort", "held"]):
+        took = []
+        for _ in range(3):
+            began = time.process_time()
+            done = command("list", *words)
+            took.append(time.process_time() - began)
+            assert done.code == 0
+            assert len(done.lines) == 10_000 + (2 if words[:1] == ["--format"] else 1)
+            if took[-1] < 1:
+                break
+        assert min(took) < 1, (words, took)
 
 
 @pytest.mark.parametrize("words", [["--format", "json"], ["--format", "table"]])
@@ -247,7 +257,7 @@ def test_show_tells_everything(one: EmbeddedServer) -> None:
     assert done.code == 0
     for words in (
         "product:1 (backend default)",
-        f"process     {os.getpid()}",
+        f"pid         {os.getpid()}",
         "thread      MainThread",
         f"fence       {first.fence}",
         "waiters     2",
@@ -261,7 +271,7 @@ def test_show_tells_everything(one: EmbeddedServer) -> None:
     rows = [line for line in done.lines if line.startswith(("1  ", "2  "))]
     assert [waiting[0].name in rows[0], waiting[1].name in rows[1]] == [True, True]
     assert all("7.0s" in row for row in rows)
-    (known,) = json.loads(command("show", "product:1", "--format", "json").out)
+    (known,) = read(command("show", "product:1", "--format", "json"), "locks")
     assert known["holder"]["fence"] == first.fence
     assert [item["thread"] for item in known["waiting"]] == [item.name for item in waiting]
     assert [item["lease"] for item in known["waiting"]] == [7.0, 7.0]
@@ -271,6 +281,18 @@ def test_show_tells_everything(one: EmbeddedServer) -> None:
     for item in waiting:
         locks["default"].force_release("product:1")
         assert item.outcome() is True
+
+
+def test_a_lock_is_shown_that_is_not_renewed_for_ever(one: EmbeddedServer) -> None:
+    """Its last lease runs down, which is as it should be."""
+    limited = lock("limited")
+    limited._max_hold = 3
+    with limited:
+        done = command("show", "limited")
+        assert re.search(r"lease left  \S+, renewed until it was held for 3\.0s\n", done.out)
+        (known,) = read(command("show", "limited", "--json"), "locks")
+    assert known["holder"]["max_hold"] == 3
+    assert known["holder"]["attention"] is None
 
 
 def test_show_of_a_free_lock(one: EmbeddedServer) -> None:
@@ -332,7 +354,7 @@ def test_release_agreed_to(server: EmbeddedServer, answer: str) -> None:
     handle = held("product:1")
     done = program("release", "product:1", "--using", "default", "--format", "json", answer=answer)
     assert done.code == 0
-    assert json.loads(done.out)[0]["result"] == "released"
+    assert read(done, "outcomes")[0]["result"] == "released"
     assert "product:1: " in done.err  # what was asked about
     assert not handle.owned()
 
@@ -377,7 +399,7 @@ def test_release_hands_over(one: EmbeddedServer) -> None:
     eventually(lambda: waiters("a"))
     done = command("release", "a", "--noinput", "--format", "json")
     assert waiting.outcome() is True
-    (outcome,) = json.loads(done.out)
+    (outcome,) = read(done, "outcomes")
     assert outcome["result"] == "released"
     assert waiting.name in outcome["holder_now"]
     heir.release()
@@ -387,7 +409,7 @@ def test_release_of_what_is_not_held(one: EmbeddedServer) -> None:
     """Nothing matched: exit code 3; what is held is released all the same."""
     assert command("release", "--all", "--noinput").code == 3
     done = command("release", "--all", "--noinput", "--format", "json")
-    assert (done.code, done.out) == (3, "[]\n")
+    assert (done.code, read(done, "outcomes")) == (3, [])
     handle = held("a")
     done = command("release", "nobody", "a", "--noinput")
     assert done.code == 3
@@ -402,7 +424,7 @@ def test_dry_run_releases_nothing(one: EmbeddedServer) -> None:
     assert done.code == 0
     assert listed(done) == ["a"]
     assert "1 lock would be released" in done.err
-    (shown,) = json.loads(command("release", "a", "--dry-run", "--format", "json").out)
+    (shown,) = read(command("release", "a", "--dry-run", "--format", "json"), "locks")
     assert shown["fence"] == handle.fence
     assert command("release", "a", "b", "--dry-run").code == 3
     handle.ensure_held()
@@ -429,6 +451,7 @@ def test_senseless_releases_are_refused(one: EmbeddedServer, words: list[str], t
     handle.ensure_held()
 
 
+@pytest.mark.django_db(transaction=True)  # it is written on another connection
 def test_release_is_in_the_log_of_the_admin_under_the_users_name(one: EmbeddedServer) -> None:
     """Where a user of Django's has the system user's name, the admin's log has an entry."""
     held("a")
@@ -448,7 +471,7 @@ def test_release_is_in_the_log_of_the_admin_under_the_users_name(one: EmbeddedSe
 def test_history_tells_of_releases_and_losses(one: EmbeddedServer) -> None:
     """The newest first; by name; as JSON; and a word where there is nothing."""
     assert command("history") == Done(
-        0, "", "No lock was broken or lost, as far as the audit goes back.\n"
+        0, "", "No lock was released by force, freed or lost, as far as the audit goes back.\n"
     )
     handle = held("a")
     locks["default"].force_release("a", by="ada", reason="it hangs")
@@ -456,17 +479,17 @@ def test_history_tells_of_releases_and_losses(one: EmbeddedServer) -> None:
     held("b")
     locks["default"].force_release("b", by="bob")
     rows = command("history").lines[1:]
-    assert [("  broken  " in row, "  lost  " in row) for row in rows] == [
-        (True, False),
-        (False, True),
-        (True, False),
+    told = sorted(rows, key=lambda row: row.split()[2:])  # two may be of one millisecond
+    assert [row.split()[2:4] for row in told] == [
+        ["force_released", "a"],
+        ["force_released", "b"],
+        ["lost", "a"],
     ]
-    assert "bob" in rows[0]
-    assert "expired or was broken" in rows[1]
-    assert "ada" in rows[2]
-    assert "it hangs" in rows[2]
+    assert re.search("ada .* *it hangs", told[0])
+    assert "bob" in told[1]
+    assert "expired or was broken" in told[2]
     assert len(command("history", "--limit", "2").lines) == 3
-    events = json.loads(command("history", "a", "--format", "json").out)
+    events = read(command("history", "a", "--format", "json"), "events")
     assert [event["event"] for event in events] == ["lost", "force_released"]
     assert events[1]["by"] == "ada"
     assert events[1]["fence"] == events[0]["fence"]
@@ -479,7 +502,7 @@ def test_histories_of_several_backends_are_one(server: EmbeddedServer) -> None:
     for using in ("url", "default", "locmem", "url"):
         lock("a", 60, using=using).acquire()
         locks[using].force_release("a", by=using)
-    events = json.loads(command("history", "--format", "json").out)
+    events = read(command("history", "--format", "json"), "events")
     assert len(events) == 4
     assert [event["at"] for event in events] == sorted((e["at"] for e in events), reverse=True)
 
@@ -503,7 +526,11 @@ def test_histories_of_several_backends_are_one(server: EmbeddedServer) -> None:
 def test_server_that_is_down_is_a_line(
     words: list[str], settings: Any, db: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A line that says so, exit code 1, no traceback, no password; JSON stays JSON."""
+    """A line that says so, exit code 2, no traceback, no password; JSON stays JSON.
+
+    It is never said that nobody holds what could not be asked for. What ``doctor`` finds is an
+    error.
+    """
     monkeypatch.setattr("django_redis_lock.protocol.RETRY_PAUSES", ())
     settings.LOCKS = {
         "default": {"LOCATION": "redis://ada:secret@127.0.0.1:1/0"},
@@ -512,12 +539,18 @@ def test_server_that_is_down_is_a_line(
     lock("a", 60, using="up").acquire()
     done = command(*words)
     locks.reset()
-    assert done.code == 1
+    assert done.code == (1 if words[0] == "doctor" else 2)
     assert "127.0.0.1:1" in done.out + done.err
     assert "secret" not in done.out + done.err
     assert "Traceback" not in done.out + done.err
+    assert not re.search("obody holds|No lock|othing", done.out + done.err)
+    if words[0] == "doctor":
+        return
+    assert "locks of 'default' are not known" in done.err
     if "json" in words:
-        assert json.loads(done.out)
+        (silent,) = json.loads(done.out)["not_known"]
+        assert silent["using"] == "default"
+        assert "127.0.0.1:1" in silent["error"]
     elif words[0] in ("list", "show"):
         assert "a" in done.out  # the other backend is shown
 
@@ -574,7 +607,6 @@ def test_common_options_stand_before_or_after_the_command(
         (["list", "--older-than", "soon"], "'soon' is no duration"),
         (["list", "--limit", "0"], "'0' is no number from 1 up"),
         (["list", "--watch", "0"], "'0' is no interval"),
-        (["list", "--watch", "--format", "json"], "--format table only"),
         (["show"], "the following arguments are required: name"),
         (["release"], "Say what to release"),
         (["list", "--using", "nowhere"], "no alias 'nowhere'"),
@@ -617,7 +649,7 @@ def test_reader_that_leaves_early_is_no_error(server: EmbeddedServer) -> None:
         process.stdout.close()
         assert process.stderr.read() == ""
         process.wait(20)
-    assert process.returncode == 1
+    assert process.returncode == 141  # as of a program that SIGPIPE ended
 
 
 def test_stream_that_can_not_show_a_name_escapes_it(server: EmbeddedServer) -> None:
@@ -675,7 +707,7 @@ def test_the_options_are_those_of_the_reference() -> None:
             word = action.option_strings[0] if action.option_strings else action.dest
             if word in ANYWHERE:
                 continue
-            of_all = word in ("--format", "--using", "--no-color", "--force-color")
+            of_all = word in ("--format", "--json", "--using", "--no-color", "--force-color")
             real["every" if of_all else command_name, _documented(word)] = str(action.default)
     rows = table(PAGE, "Options")
     assert {(row[0], row[1]) for row in rows} == set(real)
@@ -693,19 +725,16 @@ def _documented(word: str) -> str:
 
 def test_the_examinations_are_those_of_the_reference() -> None:
     """Each line of the doctor is in the table, and the other way round."""
-    package = Path(console.__file__).parent
-    source = "".join((package / f"{name}.py").read_text() for name in EXAMINERS)
+    package = Path(console.__file__).parent / "doctor"
+    source = "".join(path.read_text() for path in package.glob("*.py"))
     found = set(re.findall(r'(?:Finding\(\s*(?:OK|WARN|FAIL)[^"]*|CHECK = )"([a-z ]+)"', source))
     documented = {row[0] for row in table(PAGE, "The examinations of doctor")}
     assert documented == found
 
 
-EXAMINERS = ("doctor", "server", "permissions", "leases")
-
-
 def test_the_exit_codes_are_those_of_the_reference() -> None:
     """The table has the codes that the command ends with."""
-    assert [row[0] for row in table(PAGE, "Exit codes")] == ["0", "1", "2", "3", "130"]
+    assert [row[0] for row in table(PAGE, "Exit codes")] == ["0", "1", "2", "3", "130", "141"]
     assert (USAGE, NOTHING) == (2, 3)
 
 

@@ -9,6 +9,7 @@ import subprocess
 from typing import Any
 
 import pytest
+import redis
 from django.core.management.color import no_style
 
 from django_redis_lock import lock, locks
@@ -102,7 +103,7 @@ def test_force_color_colours_a_pipe(server: EmbeddedServer) -> None:
 
 
 def test_watch_draws_again_until_interrupted(server: EmbeddedServer) -> None:
-    """Locks come and go on the screen; Ctrl-C ends it with 0, and leaves the last picture."""
+    """Locks come and go on the screen; Ctrl-C ends it with 130, and leaves the last picture."""
     first = held("first")
     with Screen("list", "--watch", "0.1", *USING) as screen:
         screen.see("first")
@@ -115,7 +116,7 @@ def test_watch_draws_again_until_interrupted(server: EmbeddedServer) -> None:
         assert "\x1b[2J" not in screen.seen  # it is not wiped, so it does not flicker
         assert "\x1b[H" in frame
         screen.interrupt()
-        assert screen.end() == 0
+        assert screen.end() == 130
         assert "Traceback" not in screen.plain
         assert screen.seen.endswith("\n")
 
@@ -128,7 +129,7 @@ def test_watch_fits_the_screen(server: EmbeddedServer) -> None:
         screen.see("more")
         screen.see("more")
         screen.interrupt()
-        assert screen.end() == 0
+        assert screen.end() == 130
         frames = screen.seen.split("\x1b[H")[1:]
         assert "40 held" in ESCAPES.sub("", frames[0])
         assert {frame.count("\n") for frame in frames[:-1]} == {19}  # and the cursor's line
@@ -138,23 +139,31 @@ def test_watch_fits_the_screen(server: EmbeddedServer) -> None:
 
 
 def test_watch_outlives_the_server(own_server: EmbeddedServer, tmp_path: Any) -> None:
-    """A server that is down is a line of the picture; when it is back so are the locks."""
+    """What was seen last stays, grey, under the time of that look, while a server is silent.
+
+    How many are held is not known meanwhile, and what no server tells any more is none.
+    """
     module = tmp_path / "watched_settings.py"
     module.write_text(
         "from tests.settings import *\n"
         f"LOCKS = {{'default': {{'LOCATION': '{own_server.url()}'}}}}\n"
     )
+    redis.Redis.from_url(own_server.url()).set("lock:seen", "by-a-stranger", px=600_000)
+    redis.Redis.from_url(own_server.url()).zadd("lock-index", {"seen": 9e15})
     words = ("list", "--watch", "0.1", "--pythonpath", str(tmp_path))
     with Screen(*words, "--settings", "watched_settings") as screen:
-        screen.see("0 held")
+        screen.see("1 held")
         own_server.kill()
         screen.see("can't be asked")
+        frame = screen.see("Ctrl-C ends") + screen.see("seen")
+        assert "not known  every" in frame
+        assert re.search(r"Last seen at \d\d:\d\d:\d\d: 1 held, greyed below", frame)
+        assert "\x1b[2mseen" in frame
         own_server.restart()
-        start = len(screen.seen)
-        eventually(lambda: screen.see("0 held"))
-        assert "can't be asked" not in screen.see("Ctrl-C ends")[start:].rpartition("0 held")[2]
+        screen.see("0 held  every")
+        assert "Last seen" not in screen.see("0 held  every")
         screen.interrupt()
-        assert screen.end() == 0
+        assert screen.end() == 130
 
 
 def test_watch_in_a_pipe_has_no_escape_sequences(server: EmbeddedServer) -> None:
@@ -170,15 +179,15 @@ def test_watch_in_a_pipe_has_no_escape_sequences(server: EmbeddedServer) -> None
         read = list(itertools.islice(process.stdout, 12))
         process.send_signal(signal.SIGINT)
         process.stdout.read()
-        assert process.wait(20) == 0
+        assert process.wait(20) == 130
     assert sum(line.startswith("a ") for line in read) >= 2
     assert not ESCAPES.search("".join(read))
 
 
 def test_question_on_a_terminal(server: EmbeddedServer) -> None:
-    """Ctrl-C and Ctrl-D at the question decline; a yes releases."""
+    """Ctrl-D at the question declines, Ctrl-C interrupts; a yes releases."""
     handle = held("a")
-    for key, ends in (("\x04", 1), ("\x03", 1), ("n\n", 1), ("y\n", 0)):
+    for key, ends in (("\x04", 1), ("\x03", 130), ("n\n", 1), ("y\n", 0)):
         with Screen("release", "a", *USING) as screen:
             screen.see("[y/N]")
             handle.ensure_held()
@@ -187,7 +196,7 @@ def test_question_on_a_terminal(server: EmbeddedServer) -> None:
             screen.interrupt() if key == "\x03" else screen.type(key)
             assert screen.end() == ends, screen.plain
             assert "Traceback" not in screen.plain
-            assert ("Declined" in screen.plain) is bool(ends)
+            assert ("nothing was released" in screen.plain) is bool(ends)
     assert not handle.owned()
 
 

@@ -186,8 +186,11 @@ def test_a_client_that_spreads_its_keys_is_refused(
     settings: Any, client_class: str, fine: bool
 ) -> None:
     """An alias whose keys are on several servers is named, with its client and the way out."""
-    cache = {**CACHES["one"], "OPTIONS": {"CLIENT_CLASS": client_class}}
-    settings.CACHES = {**CACHES, "one": cache}
+    options: dict[str, Any] = {"CLIENT_CLASS": client_class}
+    if client_class.endswith("SentinelClient"):
+        options["CONNECTION_FACTORY"] = "django_redis.pool.SentinelConnectionFactory"
+        options["SENTINELS"] = [("sentinel.example", 26379)]
+    settings.CACHES = {**CACHES, "one": {**CACHES["one"], "OPTIONS": options}}
     settings.LOCKS = {"default": {"LOCATION": "one"}}
     found = mistakes()
     assert [item.id for item in found] == ([] if fine else ["django_redis_lock.E007"])

@@ -9,6 +9,7 @@ import itertools
 import math
 import os
 import random
+import re
 import sys
 import threading
 import time
@@ -21,10 +22,11 @@ from typing import Any
 
 import pytest
 
-from django_redis_lock import fanout, lock, locks, quorum, rounds, scripts, steps
+from django_redis_lock import Lock, fanout, lock, locks, quorum, rounds, scripts, steps
 from django_redis_lock.backends.ballots import Ballots
 from django_redis_lock.backends.redlock import RedlockLockBackend
 from django_redis_lock.backends.voters import Clocks
+from django_redis_lock.breaking import Result, release_shown
 from django_redis_lock.exceptions import (
     InvalidLockBackend,
     LockLost,
@@ -34,7 +36,7 @@ from django_redis_lock.fanout import Letter, Wire
 from django_redis_lock.rounds import PENDING
 from tests.proxy import Proxy
 from tests.quorums import REDLOCK, Quorum, in_use, started
-from tests.tools import Background, eventually, findings, waiters
+from tests.tools import Background, eventually, findings, owes, waiters
 
 # A process with threads forks here on purpose, as web servers do.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
@@ -71,15 +73,15 @@ def backend() -> RedlockLockBackend:
     [
         (None, "a list of at least three"),
         (URLS[0], "a list of at least three"),
-        (URLS[:1], "has 1 servers"),
-        (URLS[:2], "has 2 servers"),
-        (URLS[:4], "has 4 servers.*odd number from 3"),
+        (URLS[:1], "names 1 server; name 3, 5 or"),
+        (URLS[:2], "names 2 servers; name 3"),
+        (URLS[:4], "names 4 servers; .* another odd number"),
         ([URLS[0], URLS[1], URLS[0]], "one server twice"),
         ([URLS[0], URLS[1], URLS[0].replace("/0", "/1")], "one server twice.*6379/0.*6379/1"),
         (["redis://localhost", "redis://127.0.0.1:6379/3", URLS[0]], "one server twice"),
         (["unix:///a.sock", "unix:///b.sock", "unix:///a.sock?db=1"], "one server twice"),
         (["locks", "locks", URLS[0]], "one server twice"),
-        ([*URLS[:2], 7], "not 7"),
+        ([*URLS[:2], 7], "has 7"),
         ([*URLS[:2], "http://a"], "http://"),
     ],
 )
@@ -294,6 +296,7 @@ def test_no_majority_is_unavailable_and_not_a_refusal(
         for url in servers.urls[:2]:
             assert url in str(error.value)
         assert servers.urls[2] not in str(error.value)
+        assert not re.search(r"[.][.;]", str(error.value))
         for ask in (backend().holder, backend().waiting, backend().history):
             with pytest.raises(LockUnavailable):
                 ask(name)
@@ -337,6 +340,17 @@ class Proxied(Quorum):
     def urls(self) -> list[str]:
         """Where the proxies are."""
         return [f"redis://127.0.0.1:{proxy.port}/0" for proxy in self.proxies]
+
+
+def test_renewal_ends_at_max_hold(servers: Quorum, name: str) -> None:
+    """The majority lets go of the lock then, and its holder is told."""
+    held = Lock(backend, name, timeout=0.3, auto_renew=True, max_hold=0.6)
+    held.acquire()
+    first = held._lease.deadline
+    eventually(lambda: held._lease is not None and held._lease.lost)
+    assert first + 0.1 < held._lease.deadline < first + 0.55
+    with lock(name, using="redlock", timeout=30, blocking_timeout=10):
+        eventually(lambda: not owes("redlock"))
 
 
 @pytest.fixture
@@ -778,3 +792,35 @@ def test_a_forked_child_has_its_own_connections(servers: Quorum, name: str) -> N
         os.waitpid(pid, 0)
         held.ensure_held()
     assert lock(name + "child", blocking=False, using="redlock").acquire()
+
+
+# Releases by force where servers refuse.
+
+
+@pytest.mark.parametrize(
+    ("setting", "number", "result"),
+    [
+        ("maxmemory", 3, Result.RELEASED),
+        ("min-replicas-to-write", 1, Result.RELEASED),
+        ("min-replicas-to-write", 2, Result.UNAVAILABLE),  # one has done it
+        ("min-replicas-to-write", 3, Result.REFUSED),
+    ],
+)
+def test_forced_release_where_servers_refuse(
+    servers: Quorum, name: str, setting: str, number: int, result: Result
+) -> None:
+    """It is said to be refused only where no server has released the lock."""
+    lock(name, using="redlock", timeout=20).acquire()
+    eventually(lambda: None not in servers.tokens(name))
+    shown = backend().holder(name)
+    assert shown
+    for client in servers.clients[:number]:
+        client.config_set(setting, 1)
+    try:
+        (outcome,) = release_shown([shown], by="ada")
+        free = 3 if setting == "maxmemory" else 3 - number
+        eventually(lambda: servers.tokens(name).count(None) == free)
+    finally:
+        for client in servers.clients:
+            client.config_set(setting, 0)
+    assert outcome.result is result

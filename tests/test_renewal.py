@@ -5,12 +5,13 @@ from __future__ import annotations
 import gc
 import logging
 import threading
+from time import monotonic
 from typing import Any
 
 import pytest
 import redis
 
-from django_redis_lock import lock, locks, signals
+from django_redis_lock import Lock, lock, locks, signals
 from django_redis_lock.exceptions import LockLost, LockNotOwned
 from django_redis_lock.keeping import Server
 from django_redis_lock.renewal import renewer
@@ -217,3 +218,85 @@ def test_locks_of_all_threads_and_loops_share_the_thread(name: str) -> None:
     with lock(name + "!", timeout=1, auto_renew=True):
         Background(lambda: asyncio.run(main())).outcome()
         eventually(lambda: renewers() == 1, "one thread for all of them")
+
+
+GETSET = "django_redis_lock.backends.getset.GetSetLockBackend"
+
+
+@pytest.fixture(params=["default", "locmem", "getset"])
+def limited(request: Any, name: str, settings: Any) -> Any:
+    """Return what makes a handle whose renewal is limited."""
+    url = settings.LOCKS["url"]["LOCATION"]
+    settings.LOCKS = {**settings.LOCKS, "getset": {"BACKEND": GETSET, "LOCATION": url}}
+    return lambda **options: Lock(lambda: locks[request.param], name, **options)
+
+
+def test_renewal_ends_at_max_hold(
+    limited: Any, lost: list[dict[str, Any]], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The lock is lost then, its holder is told, and whoever waits gets it."""
+    held = limited(timeout=0.3, auto_renew=True, max_hold=0.6)
+    held.acquire()
+    first = held._lease.deadline
+    waiting = Background(lambda: limited(timeout=30).acquire(blocking_timeout=10))
+    eventually(lambda: lost)
+    assert held._lease.deadline > first + 0.1  # it had been renewed
+    assert held._lease.deadline < first + 0.3 + 0.25
+    assert held.lost
+    assert lost[0]["lock"] is held
+    assert "as long as its max_hold allows" in caplog.text
+    with pytest.raises(LockLost):
+        held.ensure_held()
+    with pytest.raises(LockLost):
+        held.release()
+    assert waiting.outcome()
+    assert len(lost) == 1
+
+
+def test_the_last_renewal_is_the_last(name: str, client: redis.Redis, lost: Any) -> None:
+    """Nothing is sent once the lease ends where it has to."""
+    with counted(client) as counts:
+        held = Lock(lambda: locks["default"], name, timeout=0.3, auto_renew=True, max_hold=0.6)
+        held.acquire()
+        eventually(lambda: lost)
+    assert counts["evalsha"] <= 6
+
+
+def test_a_lease_is_no_longer_than_max_hold(limited: Any) -> None:
+    """From the beginning, so that a process that dies leaves the lock no later."""
+    held = limited(max_hold=5)
+    held.acquire()
+    assert 0 < held.remaining <= 5
+    assert held.backend.holder(held.name).ttl <= 5
+    held.release()
+
+
+def test_a_limit_where_locks_never_expire(settings: Any, name: str) -> None:
+    """A backend whose leases have no end gives one that ends."""
+    settings.LOCKS = {"default": {**settings.LOCKS["locmem"], "TIMEOUT": None}}
+    held = Lock(lambda: locks["default"], name, max_hold=5)
+    held.acquire()
+    assert held.remaining <= 5
+
+
+def test_a_lease_that_is_extended_outlasts_max_hold(name: str, lost: Any) -> None:
+    """The limit is for the renewal; what the holder asks for itself it gets, and no more."""
+    held = Lock(lambda: locks["locmem"], name, timeout=0.1, auto_renew=True, max_hold=0.2)
+    held.acquire()
+    end = held._lease.renew_until
+    held.extend(0.5, replace_ttl=True)
+    eventually(lambda: monotonic() > end + 0.1)
+    held.ensure_held()
+    assert not held.lost
+    eventually(lambda: lost)
+
+
+def test_who_enters_again_keeps_to_the_first_limit(name: str, lost: Any) -> None:
+    """There is one lease, and one end."""
+    outer = Lock(lambda: locks["locmem"], name, reentrant=True, max_hold=0.2)
+    inner = Lock(lambda: locks["locmem"], name, reentrant=True, max_hold=60)
+    assert outer.acquire()
+    assert inner.acquire()
+    eventually(lambda: lost)
+    assert outer.lost
+    assert inner.lost

@@ -75,6 +75,19 @@ def test_unknown_alias() -> None:
         ({"LOCATION": "http://localhost"}, "E002", "http://"),
         ({"LOCATION": 7}, "E002", "7"),
         ("locmem", "E002", "dict"),
+        ({"BACKEND": LOCMEM, "OPERATORS": []}, "E002", "dict"),
+        ({"BACKEND": LOCMEM, "OPERATORS": {"WARN": 5}}, "E002", "WARN_AFTER"),
+        ({"BACKEND": LOCMEM, "OPERATORS": {"WARN_AFTER": {"a*": "1h"}}}, "E002", "'1h'"),
+        ({"BACKEND": LOCMEM, "OPERATORS": {"WARN_AFTER": True}}, "E002", "True"),
+        ({"BACKEND": LOCMEM, "OPERATORS": {"AUDIT_ENTRIES": 0}}, "E002", "from 1 to"),
+        ({"BACKEND": LOCMEM, "OPERATORS": {"REASON_REQUIRED": 1}}, "E002", "True or False"),
+        ({"BACKEND": LOCMEM, "OPERATORS": {"RELEASE_PERMISSION": "x"}}, "E002", "permission"),
+        ({"BACKEND": LOCMEM, "OPERATORS": {"TASK_LINKS": {"A": "ftp://x"}}}, "E002", "'ftp://x'"),
+        ({"BACKEND": LOCMEM, "OPERATORS": {"TASK_LINKS": {"A": "/{id}"}}}, "E002", "{task_id}"),
+        *(
+            ({"BACKEND": LOCMEM, "OPERATORS": {"TASK_LINKS": {"A": url}}}, "E002", repr(url))
+            for url in ("/{task_id:d}", "/{task_id!x}", "/{task_id.foo.__class__}", "/{task_id[0]}")
+        ),
     ],
 )
 def test_mistakes_are_found_by_check_and_by_use(
@@ -87,6 +100,20 @@ def test_mistakes_are_found_by_check_and_by_use(
     assert words in found[0].msg
     with pytest.raises(InvalidLockBackend):
         lock("a").acquire(blocking=False)
+
+
+def test_the_first_pattern_of_a_name_sets_its_threshold(settings: Any) -> None:
+    """``WARN_AFTER`` is for all locks, or by patterns of which the first that matches counts."""
+    patterns = {"product:*": 10, "*": 3600}
+    settings.LOCKS = {
+        "default": {"BACKEND": LOCMEM, "OPERATORS": {"WARN_AFTER": patterns}},
+        "other": {"BACKEND": LOCMEM, "OPERATORS": {"WARN_AFTER": 5}},
+        "none": {"BACKEND": LOCMEM},
+    }
+    operators = locks["default"].operators
+    assert [operators.threshold(name) for name in ("product:1", "report")] == [10, 3600]
+    assert locks["other"].operators.threshold("report") == 5
+    assert locks["none"].operators.threshold("report") is None
 
 
 def test_locks_that_is_no_dict(settings: Any) -> None:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from asgiref.sync import sync_to_async
 from django.contrib.auth import get_user_model
 from django.db import connection
 from django.http import HttpResponse
@@ -18,7 +19,9 @@ from django.views import View
 
 from django_redis_lock import lock, locks, signals
 from django_redis_lock.exceptions import LockLost, LockUnavailable
-from django_redis_lock.views import BLOCKING_TIMEOUT, RETRY_AFTER, STATUSES, locked
+from django_redis_lock.holding import DEFAULT
+from django_redis_lock.refusals import RETRY_AFTER, STATUSES
+from django_redis_lock.views import BLOCKING_TIMEOUT, MAX_HOLD, locked
 from example_project.embedded import EmbeddedServer, free_port
 from tests import views_app
 from tests.tools import Background, eventually, waiters
@@ -54,7 +57,7 @@ def view(**options: Any) -> Callable[..., HttpResponse]:
 def refused(headers: dict[str, str] | None = None, **options: Any) -> HttpResponse:
     """Return what a view answers whose lock is held by somebody else."""
     with lock("view", timeout=60):
-        return view(**options)(RequestFactory().get("/", headers=headers or {}))
+        return view(**options)(RequestFactory().post("/", headers=headers or {}))
 
 
 # Every kind of view.
@@ -64,7 +67,7 @@ def refused(headers: dict[str, str] | None = None, **options: Any) -> HttpRespon
 @pytest.mark.parametrize("address", ADDRESSES)
 def test_each_kind_of_view_holds_its_lock(web: Client, address: str) -> None:
     """The lock is held while the view runs, by its name, and free afterwards."""
-    answer = web.get(address)
+    answer = web.post(address)
     assert answer.json() == {"name": "product:7", "held": True}
     assert locks["default"].holder("product:7") is None
 
@@ -74,8 +77,8 @@ def test_each_kind_of_view_holds_its_lock(web: Client, address: str) -> None:
 def test_each_kind_of_view_is_refused_without_its_lock(web: Client, address: str) -> None:
     """While somebody else holds the lock the view does not run; another name is another lock."""
     with lock("product:7", timeout=60):
-        answer = web.get(address)
-        assert web.get(address.replace("7", "8")).status_code == 200
+        answer = web.post(address)
+        assert web.post(address.replace("7", "8")).status_code == 200
     assert answer.status_code == 409
     assert answer.json()["error"] == "locked"
 
@@ -87,12 +90,12 @@ def test_asynchronous_views_under_asgi(kind: str) -> None:
 
     async def main() -> None:
         web = AsyncClient()
-        answer = await web.get(f"/{kind}/7/")
+        answer = await web.post(f"/{kind}/7/")
         assert answer.json() == {"name": "product:7", "held": True}
         async with lock("product:7", timeout=60):
-            assert (await web.get(f"/{kind}/7/")).status_code == 409
-            assert (await web.get(f"/{kind}/7/", headers=BROWSER)).status_code == 409
-        assert (await web.get(f"/{kind}/7/")).status_code == 200
+            assert (await web.post(f"/{kind}/7/")).status_code == 409
+            assert (await web.post(f"/{kind}/7/", headers=BROWSER)).status_code == 409
+        assert (await web.post(f"/{kind}/7/")).status_code == 200
 
     asyncio.run(main())
 
@@ -114,7 +117,7 @@ def test_the_options_of_the_lock_are_passed_on(web: Client) -> None:
         seen.append((request.lock, locks["url"].holder("view")))
         return HttpResponse(request.lock.fence)
 
-    assert int(answer(RequestFactory().get("/")).content) > 0
+    assert int(answer(RequestFactory().post("/")).content) > 0
     held, holder = seen[0]
     assert holder.metadata == {"of": "tests"}
     assert holder.auto_renew
@@ -124,14 +127,14 @@ def test_the_options_of_the_lock_are_passed_on(web: Client) -> None:
 
 def test_reentrant_views(web: Client) -> None:
     """A view may be entered by the view that holds its lock."""
-    assert web.get("/again/").json() == {"name": "again", "held": True}
+    assert web.post("/again/").json() == {"name": "again", "held": True}
     assert locks["default"].holder("again") is None
 
 
 @pytest.mark.django_db
 def test_two_locks(web: Client) -> None:
     """Both are held, and ``request.lock`` is the inner one."""
-    answer = web.get("/both/").json()
+    answer = web.post("/both/").json()
     assert answer["names"] == ["inner", "outer"]
     assert answer["name"] == "inner"
     assert list(locks["default"].holders()) == []
@@ -142,7 +145,7 @@ def test_a_request_waits_for_its_turn() -> None:
     answer = locked("view")(lambda request: HttpResponse("done"))
     held = lock("view", timeout=60)
     held.acquire()
-    request = Background(lambda: answer(RequestFactory().get("/")))
+    request = Background(lambda: answer(RequestFactory().post("/")))
     eventually(lambda: waiters("view") == 1)
     held.release()
     assert request.outcome().status_code == 200
@@ -152,7 +155,7 @@ def test_a_wait_that_runs_out() -> None:
     """After ``blocking_timeout`` the request is refused, and out of the line."""
     answer = locked("view", blocking_timeout=0.05)(lambda request: HttpResponse("done"))
     with lock("view", timeout=60):
-        assert answer(RequestFactory().get("/")).status_code == 409
+        assert answer(RequestFactory().post("/")).status_code == 409
         assert waiters("view") == 0
 
 
@@ -163,10 +166,10 @@ def test_a_wait_that_runs_out() -> None:
 @pytest.mark.parametrize(
     ("address", "expected"),
     [
-        ("/with-default/", "page:001:GET"),
-        ("/with-default/12/", "page:012:GET"),
+        ("/with-default/", "page:001:POST"),
+        ("/with-default/12/", "page:012:POST"),
         ("/unnamed/a/b/", "a-b"),
-        ("/by-callable/7/", "GET:7"),
+        ("/by-callable/7/", "POST:7"),
         ("/the-report/", "{the} report"),
         ("/by-text/Größe 42/", "text:Größe 42"),
         ("/with-any/lamp/", "product:lamp"),
@@ -174,7 +177,7 @@ def test_a_wait_that_runs_out() -> None:
 )
 def test_names(web: Client, address: str, expected: str) -> None:
     """Templates take arguments of the URL, unnamed and default ones too; callables take all."""
-    assert web.get(address).json() == {"name": expected, "held": True}
+    assert web.post(address).json() == {"name": expected, "held": True}
 
 
 @pytest.mark.django_db
@@ -182,7 +185,7 @@ def test_names_of_the_request(web: Client) -> None:
     """Templates reach into the request, that of Django REST framework as well."""
     user = get_user_model().objects.create(username="ada")
     web.force_login(user)
-    assert web.get("/cart/").json()["name"] == f"cart:{user.pk}"
+    assert web.post("/cart/").json()["name"] == f"cart:{user.pk}"
     assert web.post("/by-form/", {"sku": "a1"}).json()["name"] == "sku:a1"
     web.logout()
     assert web.post("/by-sku/", {"sku": "b2"}, "application/json").json()["name"] == "sku:b2"
@@ -202,9 +205,9 @@ def test_names_and_pages_of_the_user_in_an_event_loop(
     async def main() -> None:
         web = AsyncClient()
         await web.aforce_login(user)
-        assert (await web.get(address)).json() == {"name": f"cart:{user.pk}", "held": True}
+        assert (await web.post(address)).json() == {"name": f"cart:{user.pk}", "held": True}
         async with lock(f"cart:{user.pk}", timeout=60):
-            page = await web.get(address, headers=BROWSER)
+            page = await web.post(address, headers=BROWSER)
         assert (page.status_code, page.content) == (409, b"ada")
 
     asyncio.run(main())
@@ -215,7 +218,7 @@ def test_names_and_pages_of_the_user_in_an_event_loop(
 @pytest.mark.parametrize("part", ["a%09b", "%00", "x" * 513, "%C2%85"])
 def test_a_url_that_makes_no_name(web: Client, prefix: str, part: str) -> None:
     """What a client wrote into the URL is the client's mistake: 400, and nothing runs."""
-    assert web.get(f"{prefix}{part}/").status_code == 400
+    assert web.post(f"{prefix}{part}/").status_code == 400
 
 
 @pytest.mark.django_db
@@ -229,13 +232,13 @@ def test_a_body_that_makes_no_name(web: Client, body: str) -> None:
 def test_a_callable_that_returns_no_name(web: Client) -> None:
     """That is the developer's mistake."""
     with pytest.raises(TypeError, match="must return a str, not 7"):
-        web.get("/by-bad-callable/7/")
+        web.post("/by-bad-callable/7/")
 
 
 def test_a_placeholder_that_the_url_does_not_have(web: Client) -> None:
     """Where the view takes anything, it is found at the first call."""
     with pytest.raises(ValueError, match="'slug', but this URL has other, request"):
-        web.get("/with-other/lamp/")
+        web.post("/with-other/lamp/")
 
 
 # Mistakes that are found where the view is defined.
@@ -302,6 +305,15 @@ def test_templates_that_fit_no_method(view: Any) -> None:
         ({"timeout": 0}, ValueError, "timeout=0"),
         ({"blocking": False, "blocking_timeout": 1}, ValueError, "blocking=False"),
         ({"metadata": {"a": 1}}, TypeError, "metadata"),
+        ({"max_hold": 0}, ValueError, "max_hold=0 is no time to hold a lock.*None for no limit"),
+        ({"max_hold": True}, ValueError, "max_hold=True"),
+        ({"max_hold": "60"}, TypeError, "max_hold must be seconds.*'60'"),
+        ({"max_hold": 5, "timeout": 10}, ValueError, "max_hold=5.*timeout=10.*auto_renew=True"),
+        ({"max_hold": 5, "timeout": None}, ValueError, "max_hold=5.*timeout=None"),
+        ({"methods": "POST"}, TypeError, r"methods='POST' must be a list.*\['POST'\]"),
+        ({"methods": ["post"]}, ValueError, "'post', which is no HTTP method; there are GET,"),
+        ({"methods": [["POST"]]}, ValueError, "which is no HTTP method"),
+        ({"methods": []}, ValueError, "never be taken"),
     ],
 )
 def test_options_that_make_no_sense(
@@ -317,13 +329,59 @@ def test_what_is_no_view() -> None:
     with pytest.raises(TypeError, match="template such as"):
         locked(7)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="Write the name of the lock first"):
-        locked(two)(RequestFactory().get("/"))  # type: ignore[type-var]
+        locked(two)(RequestFactory().post("/"))  # type: ignore[type-var]
     with pytest.raises(TypeError, match="dispatch"):
         locked("view")(dict)
     with pytest.raises(TypeError, match="generator"):
         locked("view")(lambda request: (yield))
     with pytest.raises(TypeError, match="without a request"):
         locked("view")(lambda: None)()
+
+
+# Methods.
+
+METHODS = ("GET", "HEAD", "OPTIONS", "TRACE", "POST", "PUT", "PATCH", "DELETE", "PURGE")
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, {"POST", "PUT", "PATCH", "DELETE", "PURGE"}),
+        ({"methods": ["POST"]}, {"POST"}),
+        ({"methods": {"GET", "HEAD"}}, {"GET", "HEAD"}),
+    ],
+)
+def test_the_methods_that_take_the_lock(options: dict[str, Any], expected: set[str]) -> None:
+    """The others run without it, while somebody else holds it, and whatever its name would be."""
+
+    def answer(request: Any) -> HttpResponse:
+        return HttpResponse(repr(request.lock))
+
+    async def aanswer(request: Any) -> HttpResponse:
+        return answer(request)
+
+    view = locked("{request.GET[name]}", blocking=False, **options)(answer)
+    aview = locked("{request.GET[name]}", blocking=False, **options)(aanswer)
+    with lock("view", timeout=60):
+        for method in METHODS:
+            wanted = 409 if method in expected else 200
+            request = RequestFactory().generic(method, "/?name=view")
+            for got in (view(request), asyncio.run(aview(request))):
+                assert got.status_code == wanted, method
+                assert wanted == 409 or got.content == b"None"
+            assert method in expected or view(RequestFactory().generic(method, "/")).content
+
+
+def test_a_method_that_only_the_outer_lock_is_for(web: Client) -> None:
+    """The view finds that."""
+
+    @locked("outer", methods=["GET"])
+    @locked("inner")
+    def answer(request: Any) -> HttpResponse:
+        return HttpResponse(request.lock.name)
+
+    assert answer(RequestFactory().get("/")).content == b"outer"
+    assert answer(RequestFactory().post("/")).content == b"inner"
 
 
 # Answers.
@@ -411,7 +469,7 @@ def unreachable(settings: Any) -> Iterator[None]:
 def test_an_unreachable_server(web: Client, settings: Any, kind: str) -> None:
     """The view does not run, and the answer is 503 with the time to come again."""
     with unreachable(settings):
-        answer = web.get(f"/{kind}/7/")
+        answer = web.post(f"/{kind}/7/")
     assert answer.status_code == 503
     assert answer.json()["error"] == "unavailable"
     assert answer["Retry-After"] == str(RETRY_AFTER)
@@ -420,7 +478,7 @@ def test_an_unreachable_server(web: Client, settings: Any, kind: str) -> None:
 def test_the_page_about_an_unreachable_server(web: Client, settings: Any) -> None:
     """A person is told in words."""
     with unreachable(settings):
-        page = web.get("/on-class/7/", headers=BROWSER)
+        page = web.post("/on-class/7/", headers=BROWSER)
     assert page.status_code == 503
     assert "This can&#x27;t be done at the moment." in page.content.decode()
 
@@ -432,19 +490,19 @@ def test_the_page_about_an_unreachable_server(web: Client, settings: Any) -> Non
 def test_an_error_of_the_view(web: Client, address: str) -> None:
     """It reaches Django, and the lock is free."""
     with pytest.raises(LookupError, match="own"):
-        web.get(address)
+        web.post(address)
     assert locks["default"].holder("failing") is None
 
 
 def test_a_streaming_response(web: Client) -> None:
     """The lock is free once the view has returned, before the stream is read."""
-    assert web.get("/streaming/").getvalue() == b"None"
+    assert web.post("/streaming/").getvalue() == b"None"
 
 
 def test_a_view_that_releases_its_lock_itself(web: Client) -> None:
     """That is no error, and neither is passing it on: it stays with the ticket."""
-    assert web.get("/released/").content == b"done"
-    ticket = web.get("/detached/").content.decode()
+    assert web.post("/released/").content == b"done"
+    ticket = web.post("/detached/").content.decode()
     holder = locks["default"].holder("detached")
     assert holder is not None
     assert holder.token_id == ticket
@@ -455,13 +513,50 @@ def test_a_view_that_releases_its_lock_itself(web: Client) -> None:
 def test_a_lock_that_was_lost(web: Client, address: str) -> None:
     """Nobody is told that all went well."""
     with pytest.raises(LockLost):
-        web.get(address)
+        web.post(address)
+
+
+@pytest.mark.parametrize(
+    ("timeout", "options", "expected"),
+    [
+        (DEFAULT, {}, MAX_HOLD),
+        (DEFAULT, {"max_hold": None}, None),
+        (DEFAULT, {"max_hold": 5}, 5.0),
+        (10, {}, None),
+        (10, {"auto_renew": True}, MAX_HOLD),
+        (None, {}, None),
+    ],
+)
+def test_the_limit_of_renewal(timeout: Any, options: dict[str, Any], expected: Any) -> None:
+    """A lease that is renewed has one, unless it is not wanted; others end by themselves."""
+    answer = locked("view", timeout, **options)(lambda r: HttpResponse(repr(r.lock._max_hold)))
+    assert answer(RequestFactory().post("/")).content.decode() == repr(expected)
+
+
+def test_a_view_that_takes_longer_than_max_hold() -> None:
+    """It is told, others get the lock, and nobody is told that all went well."""
+    ended: list[str] = []
+
+    def see_it_lost(request: Any) -> HttpResponse:
+        eventually(lambda: request.lock.lost)
+        with lock("view", blocking_timeout=10):
+            ended.append(request.method)
+        return HttpResponse("done")
+
+    async def asee_it_lost(request: Any) -> HttpResponse:
+        return await sync_to_async(see_it_lost)(request)
+
+    with pytest.raises(LockLost):
+        locked("view", max_hold=0.1)(see_it_lost)(RequestFactory().post("/"))
+    with pytest.raises(LockLost):
+        asyncio.run(locked("view", max_hold=0.1)(asee_it_lost)(RequestFactory().put("/")))
+    assert ended == ["POST", "PUT"]
 
 
 def test_an_error_is_not_hidden_by_a_lost_lock(web: Client, caplog: Any) -> None:
     """The view's own error comes first; the loss is in the log."""
     with pytest.raises(LookupError, match="own"):
-        web.get("/losing-and-failing/")
+        web.post("/losing-and-failing/")
     assert "The release of lock 'lost' failed after a view" in caplog.text
 
 
@@ -481,9 +576,9 @@ def test_a_server_that_goes_away_meanwhile(
         own_server.kill()
         return HttpResponse("done")
 
-    assert answer(RequestFactory().get("/")).content == b"done"
+    assert answer(RequestFactory().post("/")).content == b"done"
     own_server.restart()
-    assert asyncio.run(aanswer(RequestFactory().get("/"))).content == b"done"
+    assert asyncio.run(aanswer(RequestFactory().post("/"))).content == b"done"
     assert caplog.text.count("The release of lock 'view' failed after a view") == 2
 
 
@@ -500,9 +595,9 @@ def test_a_cancelled_view() -> None:
             await asyncio.sleep(60)
             raise AssertionError
 
-        first = asyncio.create_task(answer(RequestFactory().get("/")))
+        first = asyncio.create_task(answer(RequestFactory().post("/")))
         await running.wait()
-        second = asyncio.create_task(answer(RequestFactory().get("/")))
+        second = asyncio.create_task(answer(RequestFactory().post("/")))
         while not await locks["default"].awaiting("view"):
             await asyncio.sleep(0.01)
         for task in (second, first):
@@ -548,7 +643,7 @@ def test_the_transaction_is_inside_of_the_lock(
     web: Client, moments: list[tuple[str, bool]], kind: str
 ) -> None:
     """It begins when the lock is held, and has ended before the lock is released."""
-    answer = web.get(f"/{kind}/")
+    answer = web.post(f"/{kind}/")
     assert answer.json() == {"name": "atomic", "held": True, "atomic": True}
     assert moments == [("acquired", False), ("released", False)]
 
@@ -558,7 +653,7 @@ def test_the_transaction_is_inside_of_both_locks(
     web: Client, moments: list[tuple[str, bool]]
 ) -> None:
     """With two locks it begins after the second."""
-    assert web.get("/both/").json()["atomic"]
+    assert web.post("/both/").json()["atomic"]
     assert moments == [(moment, False) for moment in ["acquired"] * 2 + ["released"] * 2]
 
 
@@ -567,7 +662,7 @@ def test_a_method_is_inside_of_the_transaction(
     web: Client, moments: list[tuple[str, bool]]
 ) -> None:
     """Django has begun it by then, but the lock is released after its end."""
-    assert web.get("/atomic-method/").json()["atomic"]
+    assert web.post("/atomic-method/").json()["atomic"]
     assert moments == [("acquired", True), ("released", False)]
 
 
@@ -575,14 +670,14 @@ def test_a_method_is_inside_of_the_transaction(
 @pytest.mark.parametrize("address", ["/declined-below/", "/declined-above/"])
 def test_a_declined_transaction(web: Client, address: str) -> None:
     """``non_atomic_requests`` is heard, above our decorator and below."""
-    assert web.get(address).json()["atomic"] is False
+    assert web.post(address).json()["atomic"] is False
 
 
 @pytest.mark.usefixtures("atomic_requests")
 def test_an_error_rolls_back(web: Client) -> None:
     """As in any view of such a project."""
     with pytest.raises(LookupError, match="own"):
-        web.get("/writing/")
+        web.post("/writing/")
     assert not get_user_model().objects.exists()
 
 
@@ -590,8 +685,30 @@ def test_an_error_rolls_back(web: Client) -> None:
 def test_a_lost_lock_rolls_back(web: Client) -> None:
     """Nothing is committed that was done without the lock."""
     with pytest.raises(LockLost):
-        web.get("/losing/")
+        web.post("/losing/")
     assert not get_user_model().objects.exists()
+
+
+@pytest.mark.usefixtures("atomic_requests")
+def test_a_view_that_takes_longer_than_max_hold_rolls_back() -> None:
+    """What it did until then, and afterwards."""
+
+    @locked("view", max_hold=0.1)
+    def answer(request: Any) -> HttpResponse:
+        get_user_model().objects.create(username="ghost")
+        eventually(lambda: request.lock.lost)
+        return HttpResponse("done")
+
+    with pytest.raises(LockLost):
+        answer(RequestFactory().post("/"))
+    assert not get_user_model().objects.exists()
+
+
+@pytest.mark.usefixtures("atomic_requests")
+def test_without_the_lock_there_is_a_transaction_all_the_same() -> None:
+    """Django leaves it to us then, too."""
+    answer = locked("view")(lambda request: HttpResponse(str(connection.in_atomic_block)))
+    assert answer(RequestFactory().get("/")).content == b"True"
 
 
 @pytest.mark.usefixtures("atomic_requests")
@@ -605,7 +722,7 @@ def test_a_server_that_goes_away_rolls_back(own_server: EmbeddedServer, settings
         own_server.kill()
         return HttpResponse("done")
 
-    assert answer(RequestFactory().get("/")).status_code == 503
+    assert answer(RequestFactory().post("/")).status_code == 503
     assert not get_user_model().objects.exists()
 
 
@@ -621,7 +738,7 @@ def test_the_unavailability_of_another_lock_is_the_views_own(settings: Any) -> N
             raise AssertionError
 
     with pytest.raises(LockUnavailable):
-        answer(RequestFactory().get("/"))
+        answer(RequestFactory().post("/"))
     assert locks["default"].holder("view") is None
 
 
@@ -632,7 +749,7 @@ def test_the_unavailability_of_another_lock_is_the_views_own(settings: Any) -> N
 def test_asynchronous_views_have_no_transaction(web: Client, kind: str) -> None:
     """Django refuses them then, and so do we."""
     with pytest.raises(RuntimeError, match="ATOMIC_REQUESTS"):
-        web.get(f"/{kind}/7/")
+        web.post(f"/{kind}/7/")
 
 
 def test_a_class_of_views_stays_a_class() -> None:

@@ -73,6 +73,12 @@ def findings() -> list[Any]:
     ]
 
 
+def taken_connections(url: str) -> int:
+    """Return how many connections a server has taken, that of this question included."""
+    with redis.Redis.from_url(url) as client:
+        return int(client.info("stats")["total_connections_received"])
+
+
 def renewing(using: str = "default") -> list[Server]:
     """Return what sees to the leases of a backend, one for each server."""
     servers = list(renewer._servers.values())

@@ -17,7 +17,7 @@ from django_redis_lock import AuditEntry, Holder, Lock, LockGroup, Waiter, lock,
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.celery import TaskAlreadyRunning, TaskSkipped, single_instance_task
 from django_redis_lock.fencing import Fenced, FencedManager, FencedQuerySet
-from django_redis_lock.views import LockedRequest, locked
+from django_redis_lock.views import GuardedRequest, LockedRequest, locked
 
 
 def synchronous() -> None:
@@ -109,6 +109,13 @@ def buy(request: LockedRequest, product_id: int) -> HttpResponse:
     return JsonResponse({"fence": request.lock.fence, "buyer": request.POST["buyer"]}, status=201)
 
 
+@locked("page:{pk}", max_hold=20, methods=["POST"])
+def edit(request: GuardedRequest, pk: int) -> HttpResponse:
+    """Find none with a method that takes none."""
+    assert_type(request.lock, Lock | None)
+    return JsonResponse({"fence": request.lock.fence if request.lock else None})
+
+
 @locked("cart:{request.user.pk}")
 async def checkout(request: LockedRequest) -> HttpResponse:
     """Find it in an asynchronous view."""
@@ -127,6 +134,7 @@ class Reserve(View):
 
 urlpatterns = [
     path("buy/<int:product_id>/", buy),
+    path("edit/<int:pk>/", edit),
     path("checkout/", checkout),
     path("reserve/<int:pk>/", Reserve.as_view()),
 ]

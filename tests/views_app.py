@@ -13,7 +13,7 @@ from django.utils.decorators import method_decorator
 from django.views import View
 from django.views.decorators.cache import never_cache
 from django.views.decorators.csrf import csrf_exempt
-from django.views.decorators.http import require_GET, require_POST
+from django.views.decorators.http import require_POST
 from django.views.decorators.vary import vary_on_headers
 from rest_framework.decorators import action, api_view
 from rest_framework.response import Response
@@ -52,49 +52,49 @@ async def abuy(request: HttpRequest, product_id: int) -> HttpResponse:
 
 @locked(PRODUCT, blocking=False)
 class OnClass(View):
-    def get(self, request: HttpRequest, product_id: int) -> HttpResponse:
+    def post(self, request: HttpRequest, product_id: int) -> HttpResponse:
         return JsonResponse(told(request))
 
 
 @locked(PRODUCT, blocking=False)
 class OnAsyncClass(View):
-    async def get(self, request: HttpRequest, product_id: int) -> HttpResponse:
+    async def post(self, request: HttpRequest, product_id: int) -> HttpResponse:
         return JsonResponse(await atold(request))
 
 
 class OnMethod(View):
     @locked(PRODUCT, blocking=False)
-    def get(self, request: HttpRequest, product_id: int) -> HttpResponse:
+    def post(self, request: HttpRequest, product_id: int) -> HttpResponse:
         return JsonResponse(told(request))
 
 
 class OnAsyncMethod(View):
     @locked(PRODUCT, blocking=False)
-    async def get(self, request: HttpRequest, product_id: int) -> HttpResponse:
+    async def post(self, request: HttpRequest, product_id: int) -> HttpResponse:
         return JsonResponse(await atold(request))
 
 
 class ByMethodDecorator(View):
     @method_decorator(locked(PRODUCT, blocking=False))
-    def get(self, request: HttpRequest, product_id: int) -> HttpResponse:
+    def post(self, request: HttpRequest, product_id: int) -> HttpResponse:
         return JsonResponse(told(request))
 
 
 class ByAsyncMethodDecorator(View):
     @method_decorator(locked(PRODUCT, blocking=False))
-    async def get(self, request: HttpRequest, product_id: int) -> HttpResponse:
+    async def post(self, request: HttpRequest, product_id: int) -> HttpResponse:
         return JsonResponse(await atold(request))
 
 
 @method_decorator(locked(PRODUCT, blocking=False), name="dispatch")
 class OnDispatch(View):
-    def get(self, request: HttpRequest, product_id: int) -> HttpResponse:
+    def post(self, request: HttpRequest, product_id: int) -> HttpResponse:
         return JsonResponse(told(request))
 
 
 @method_decorator(locked(PRODUCT, blocking=False), name="dispatch")
 class OnAsyncDispatch(View):
-    async def get(self, request: HttpRequest, product_id: int) -> HttpResponse:
+    async def post(self, request: HttpRequest, product_id: int) -> HttpResponse:
         return JsonResponse(await atold(request))
 
 
@@ -104,7 +104,7 @@ class OnAsyncDispatch(View):
 @never_cache
 @locked(PRODUCT, blocking=False)
 @csrf_exempt
-@require_GET
+@require_POST
 async def between(request: HttpRequest, product_id: int) -> HttpResponse:
     return JsonResponse(await atold(request))
 
@@ -116,26 +116,26 @@ class AsyncObject:
 
 @method_decorator(csrf_exempt, name="dispatch")
 @locked(PRODUCT, blocking=False)
-@method_decorator(vary_on_headers("X-Shop"), name="get")
+@method_decorator(vary_on_headers("X-Shop"), name="post")
 class BetweenAsyncClass(View):
-    async def get(self, request: HttpRequest, product_id: int) -> HttpResponse:
+    async def post(self, request: HttpRequest, product_id: int) -> HttpResponse:
         return JsonResponse(await atold(request))
 
 
-@method_decorator([never_cache, locked(PRODUCT, blocking=False), require_GET], name="get")
+@method_decorator([never_cache, locked(PRODUCT, blocking=False), require_POST], name="post")
 class BetweenAsyncMethod(View):
-    async def get(self, request: HttpRequest, product_id: int) -> HttpResponse:
+    async def post(self, request: HttpRequest, product_id: int) -> HttpResponse:
         return JsonResponse(await atold(request))
 
 
 @method_decorator([csrf_exempt, locked(PRODUCT, blocking=False), csrf_exempt], name="dispatch")
 class BetweenAsyncDispatch(View):
-    async def get(self, request: HttpRequest, product_id: int) -> HttpResponse:
+    async def post(self, request: HttpRequest, product_id: int) -> HttpResponse:
         return JsonResponse(await atold(request))
 
 
 class Plain(View):
-    def get(self, request: HttpRequest, product_id: int) -> HttpResponse:
+    def post(self, request: HttpRequest, product_id: int) -> HttpResponse:
         return JsonResponse(told(request))
 
 
@@ -144,7 +144,7 @@ def plain(request: HttpRequest, product_id: int) -> HttpResponse:
 
 
 class AsyncPlain(View):
-    async def get(self, request: HttpRequest, product_id: int) -> HttpResponse:
+    async def post(self, request: HttpRequest, product_id: int) -> HttpResponse:
         return JsonResponse(await atold(request))
 
 
@@ -153,29 +153,29 @@ class AsyncPlain(View):
 
 @locked(PRODUCT, blocking=False)
 class OnAPIView(APIView):
-    def get(self, request: Any, product_id: int) -> Response:
+    def post(self, request: Any, product_id: int) -> Response:
         return Response(told(request))
 
 
 class APIPlain(APIView):
-    def get(self, request: Any, product_id: int) -> Response:
+    def post(self, request: Any, product_id: int) -> Response:
         return Response(told(request))
 
 
 class OnAPIMethod(APIView):
     @locked(PRODUCT, blocking=False)
-    def get(self, request: Any, product_id: int) -> Response:
+    def post(self, request: Any, product_id: int) -> Response:
         return Response(told(request))
 
 
-@api_view(["GET"])
+@api_view(["POST"])
 @locked(PRODUCT, blocking=False)
 def below_api_view(request: Any, product_id: int) -> Response:
     return Response(told(request))
 
 
 @locked(PRODUCT, blocking=False)
-@api_view(["GET"])
+@api_view(["POST"])
 def above_api_view(request: Any, product_id: int) -> Response:
     return Response(told(request))
 
@@ -187,13 +187,13 @@ class Products(ViewSet):
     def retrieve(self, request: Any, product_id: str) -> Response:
         return Response(told(request))
 
-    @action(detail=True)
+    @action(detail=True, methods=["post"])
     @locked(PRODUCT, blocking=False)
     def inner(self, request: Any, product_id: str) -> Response:
         return Response(told(request))
 
     @locked(PRODUCT, blocking=False)
-    @action(detail=True)
+    @action(detail=True, methods=["post"])
     def outer(self, request: Any, product_id: str) -> Response:
         return Response(told(request))
 
@@ -367,30 +367,30 @@ def declined_above(request: HttpRequest) -> HttpResponse:
 
 @locked("atomic")
 class AtomicView(View):
-    def get(self, request: HttpRequest) -> HttpResponse:
+    def post(self, request: HttpRequest) -> HttpResponse:
         return JsonResponse(told(request, **in_transaction()))
 
 
 class AtomicPlain(View):
-    def get(self, request: HttpRequest) -> HttpResponse:
+    def post(self, request: HttpRequest) -> HttpResponse:
         return JsonResponse(told(request, **in_transaction()))
 
 
 class AtomicMethod(View):
     @locked("atomic")
-    def get(self, request: HttpRequest) -> HttpResponse:
+    def post(self, request: HttpRequest) -> HttpResponse:
         return JsonResponse(told(request, **in_transaction()))
 
 
 @method_decorator(locked("atomic"), name="dispatch")
 class AtomicDispatch(View):
-    def get(self, request: HttpRequest) -> HttpResponse:
+    def post(self, request: HttpRequest) -> HttpResponse:
         return JsonResponse(told(request, **in_transaction()))
 
 
 @locked("atomic")
 class AtomicAPIView(APIView):
-    def get(self, request: Any) -> Response:
+    def post(self, request: Any) -> Response:
         return Response(told(request, **in_transaction()))
 
 
@@ -402,7 +402,6 @@ def writing(request: HttpRequest) -> HttpResponse:
 
 router = SimpleRouter()
 router.register("products", Products, "products")
-router.register("on-view-set", OnViewSet, "on-view-set")
 
 KINDS = {
     "on-class": OnClass.as_view(),
@@ -442,6 +441,8 @@ ATOMIC = {
 urlpatterns = [
     path("buy/<int:product_id>/", buy),
     *[path(f"{kind}/<int:product_id>/", view) for kind, view in KINDS.items()],
+    path("api/products/<str:product_id>/", Products.as_view({"post": "retrieve"})),
+    path("api/on-view-set/<str:product_id>/", OnViewSet.as_view({"post": "retrieve"})),
     path("api/", include(router.urls)),
     path("by-sku/", BySku.as_view()),
     path("cart/", cart),

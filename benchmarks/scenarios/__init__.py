@@ -7,6 +7,7 @@ from . import (
     layouts,
     listing,
     memory,
+    operators,
     processor,
     traffic,
     uncontended,
@@ -22,6 +23,7 @@ SCENARIOS = (
     waiting.SCENARIO,
     listing.SCENARIO,
     memory.SCENARIO,
+    operators.SCENARIO,
     guarded.SCENARIO,
     layouts.SCENARIO,
 )

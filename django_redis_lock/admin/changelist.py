@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Literal
 
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.views.main import ORDER_VAR, ChangeList
 from django.http import HttpRequest
 
-from django_redis_lock.admin.filters import LockFilter
-from django_redis_lock.admin.reading import Reading, read_all
+from django_redis_lock.admin.filters import BackendFilter, LockFilter
+from django_redis_lock.admin.reading import Problem, aliases, read_rows
+from django_redis_lock.admin.snapshots import Snapshot, snapshots
+from django_redis_lock.admin.unwritable import unwritable
 from django_redis_lock.models import HeldLock
 from django_redis_lock.records import Holder
 
@@ -19,34 +23,110 @@ SORT_KEYS: dict[str, Callable[[Holder], Any]] = {
     "holder": str,
     "held_for": lambda holder: (holder.held_for is not None, holder.held_for),
     "lease_left": lambda holder: (holder.ttl is None, holder.ttl),
-    "waiters": lambda holder: holder.waiters,
+    "waiters": lambda holder: (holder.waiters is not None, holder.waiters),
     "fence": lambda holder: (holder.fence is not None, holder.fence),
     "backend": lambda holder: holder.using,
 }
 """By the name of the column; what has no figure comes first, and a lease without end last."""
 
 DEFAULT_COLUMN = "held_for"
+FROM_INDEX = ("lock", "lease_left", "backend")
+"""The columns by which locks are sorted that are too many to be read."""
+DEFAULT_FROM_INDEX = "lease_left"
+
+Order = dict[int, Literal["desc", "asc"]]
+
+
+@dataclass
+class Reading:
+    """How far what the list shows is all there is."""
+
+    read_at: datetime
+    """When it was begun to be read which locks are held."""
+    age: float
+    """Seconds since then; 0.0 where it was read for this page alone."""
+    problems: list[Problem]
+    """The backends that could not be asked."""
+    unwritable: list[Problem] = field(default_factory=list)
+    """Those whose server refuses writes."""
+    names_only: bool = False
+    """Whether there are too many locks to read them all, so that only names were searched."""
+    unread: int = 0
+    """How many were found, where these too are too many: they have the order of ``FROM_INDEX``."""
+    refused: bool = False
+    """Whether a filter was chosen that can't be had of so many, so that none of them is shown."""
 
 
 class HeldLockChangeList(ChangeList):
-    """Reads, filters, searches, sorts and turns pages in memory; no query is made."""
+    """Reads, filters, searches, sorts and turns pages in memory; no query is made.
 
+    Of more locks than the admin's ``most_records`` only the names and the ends of the leases are
+    known, and the locks of the page that is shown. What can't be answered from that is not answered
+    at all.
+    """
+
+    snapshot: Snapshot
     reading: Reading
+
+    @property
+    def _admin(self) -> Any:
+        return self.model_admin
 
     def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> Any:
         """Return the objects to list, of all pages, in order."""
-        self.reading = read_all()
+        self.most_records: int = self._admin.most_records
+        self.snapshot = snapshots.latest(self.most_records)
+        self.reading = Reading(self.snapshot.read_at, self.snapshot.age, [*self.snapshot.problems])
         specs, self.has_filters, unknown, _, self.has_active_filters = self.get_filters(request)
         if unknown:
             raise IncorrectLookupParameters
         self.filter_specs = specs
-        rows = self.reading.rows
-        for spec in specs:
-            if isinstance(spec, LockFilter):
-                spec.offer(self.reading.rows)
-                rows = spec.keep(rows)
         self.clear_all_filters_qs = self.get_query_string(remove=list(self.get_filters_params()))
-        return self._in_order([row for row in rows if _matches(row, self.query)])
+        filters = [spec for spec in specs if isinstance(spec, LockFilter)]
+        rows = self.snapshot.rows
+        if rows is None:
+            self.reading.names_only = True
+            numbers = self._found_by_name(filters)
+            if len(numbers) > self.most_records:
+                return self._unread(numbers, filters)
+            rows, problems = read_rows(self.snapshot.names.keys(numbers))
+            self.reading.problems += problems
+        kept = rows
+        for spec in filters:
+            spec.offer(rows)
+            kept = spec.keep(kept)
+        if not self.reading.names_only:
+            kept = [row for row in kept if _matches(row, self.query)]
+        return self._in_order(list(kept))
+
+    def _found_by_name(self, filters: list[LockFilter]) -> Sequence[int]:
+        """Return the numbers of the names with the words of the query, the latest end first."""
+        names, words = self.snapshot.names, self.query.casefold().split()
+        numbers: Sequence[int] = names.having(words) if words else range(len(names))
+        wanted = next((spec.value() for spec in filters if isinstance(spec, BackendFilter)), None)
+        if wanted is not None:
+            of_alias = set(names.of(wanted))
+            numbers = [number for number in numbers if number in of_alias]
+        return numbers
+
+    def _unread(self, numbers: Sequence[int], filters: list[LockFilter]) -> Any:
+        """Return locks that are too many to be read, in an order that their names tell."""
+        self.sortable_by = FROM_INDEX
+        self.reading.unread = len(numbers)
+        if any(spec.value() is not None for spec in filters if not isinstance(spec, BackendFilter)):
+            self.reading.refused = True
+            return []
+        index, direction = next(iter(self.get_ordering_field_columns().items()), (-1, "desc"))
+        column = DEFAULT_FROM_INDEX if index < 0 else self.list_display[index]
+        if column != DEFAULT_FROM_INDEX:
+            found, numbers = numbers, self.snapshot.by_name
+            if len(found) < len(numbers):
+                chosen = set(found)
+                numbers = [number for number in numbers if number in chosen]
+        if column == "backend":
+            numbers = self.snapshot.names.by_alias(numbers)
+        backwards = direction == ("asc" if column == DEFAULT_FROM_INDEX else "desc")
+        return _Unread(self.snapshot, numbers[::-1] if backwards else numbers)
 
     def _in_order(self, rows: list[HeldLock]) -> list[HeldLock]:
         rows.sort(key=lambda row: (row.name, row.using))
@@ -57,11 +137,23 @@ class HeldLockChangeList(ChangeList):
                     rows.sort(key=_of_holder(key), reverse=direction == "desc")
         return rows
 
-    def get_ordering_field_columns(self) -> dict[int, Literal["desc", "asc"]]:
-        """Return the columns to sort by; the longest held come first by default."""
-        if ORDER_VAR in self.params or DEFAULT_COLUMN not in self.list_display:
-            return super().get_ordering_field_columns()
-        return {list(self.list_display).index(DEFAULT_COLUMN): "desc"}
+    def get_ordering_field_columns(self) -> Order:
+        """Return the columns to sort by; the longest held come first by default.
+
+        Of locks that are too many to be read it is one column, by default the lease that is left.
+        """
+        columns = list(self.list_display)
+        default = DEFAULT_COLUMN if self.sortable_by is not FROM_INDEX else DEFAULT_FROM_INDEX
+        chosen: Order = {columns.index(default): "desc"} if default in columns else {}
+        if ORDER_VAR not in self.params and chosen:
+            return chosen
+        asked: Order = super().get_ordering_field_columns()
+        if self.sortable_by is not FROM_INDEX:
+            return asked
+        for index, direction in asked.items():
+            if 0 <= index < len(columns) and columns[index] in FROM_INDEX:
+                return {index: direction}
+        return chosen
 
     def get_results(self, request: HttpRequest) -> None:
         """Choose what is on the page; beyond the end is the last one, for locks come and go."""
@@ -69,7 +161,7 @@ class HeldLockChangeList(ChangeList):
         self.paginator = self.model_admin.get_paginator(request, found, self.list_per_page)
         self.result_count = len(found)
         self.show_full_result_count = self.model_admin.show_full_result_count
-        self.full_result_count = len(self.reading.rows)
+        self.full_result_count = self.snapshot.total
         self.show_admin_actions = bool(self.result_count)
         self.can_show_all = self.result_count <= self.list_max_show_all
         self.multi_page = self.result_count > self.list_per_page
@@ -77,7 +169,36 @@ class HeldLockChangeList(ChangeList):
             page = self.paginator.get_page(self.page_num)
             self.page_num = page.number
             found = page.object_list
+        if isinstance(found, _Unread) or self.snapshot.age:
+            # What is shown is what is held now, whatever the snapshot tells.
+            found, problems = read_rows(
+                found.keys()
+                if isinstance(found, _Unread)
+                else [(row.using, row.name) for row in found]
+            )
+            known = self.reading.problems
+            self.reading.problems += [one for one in problems if one not in known]
+        for row in found:
+            row.may_release = self._admin.has_release_permission(request, row)
         self.result_list = found
+        self.reading.unwritable = unwritable(aliases(), self.reading.problems)
+
+
+class _Unread(Sequence[Any]):
+    """Locks of which only the names are known; a slice of them is another one."""
+
+    def __init__(self, snapshot: Snapshot, numbers: Sequence[int]) -> None:
+        self._snapshot = snapshot
+        self._numbers = numbers
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __getitem__(self, item: Any) -> Any:
+        return _Unread(self._snapshot, self._numbers[item])
+
+    def keys(self) -> list[tuple[str, str]]:
+        return self._snapshot.names.keys(self._numbers)
 
 
 def _of_holder(key: Callable[[Holder], Any]) -> Callable[[HeldLock], Any]:

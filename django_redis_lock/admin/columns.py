@@ -5,10 +5,18 @@ from __future__ import annotations
 from django.contrib import admin
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_redis_lock.admin.tickets import ticket_of
-from django_redis_lock.admin.wording import held_for_html, holder_html, lease_left_html
+from django_redis_lock.admin.wording import (
+    breakable,
+    held_for_html,
+    holder_html,
+    lease_left_html,
+    name_html,
+    waiters_text,
+)
 from django_redis_lock.models import HeldLock
 from django_redis_lock.records import Holder
 from django_redis_lock.text import visible
@@ -21,8 +29,13 @@ class Columns:
 
     @admin.display(description=gettext_lazy("Name"), ordering="lock")
     def lock(self, row: HeldLock) -> SafeString:
-        """Return the name, by which the script knows the row again."""
-        return format_html('<bdi data-ticket="{}">{}</bdi>', ticket_of(row), visible(row.name))
+        """Return the name, with what the script knows the row by."""
+        return format_html(
+            '<bdi data-ticket="{}" data-using="{}">{}</bdi>',
+            ticket_of(row),
+            visible(row.using),
+            breakable(row.name),
+        )
 
     @admin.display(description=gettext_lazy("Holder"), ordering="holder")
     def holder(self, row: HeldLock) -> SafeString:
@@ -30,32 +43,37 @@ class Columns:
         return holder_html(_read(row), brief=True)
 
     @admin.display(description=gettext_lazy("Held for"), ordering="held_for")
-    def held_for(self, row: HeldLock) -> SafeString | str:
-        """Return for how long, and whether that is longer than the lease."""
-        return held_for_html(_read(row), overdue=row.overdue)
+    def held_for(self, row: HeldLock) -> SafeString:
+        """Return for how long, and whether that is too long."""
+        return _labelled(_("Held for"), held_for_html(_read(row), row.attention))
 
     @admin.display(description=gettext_lazy("Lease left"), ordering="lease_left")
-    def lease_left(self, row: HeldLock) -> SafeString | str:
+    def lease_left(self, row: HeldLock) -> SafeString:
         """Return how much of the lease is left, and whether it is renewed."""
-        return lease_left_html(_read(row))
+        return _labelled(_("Lease left"), lease_left_html(_read(row), row.attention))
 
     @admin.display(description=gettext_lazy("Waiters"), ordering="waiters")
-    def waiters(self, row: HeldLock) -> str:
+    def waiters(self, row: HeldLock) -> SafeString:
         """Return how many wait."""
-        return str(_read(row).waiters)
+        return _labelled(_("Waiters"), waiters_text(_read(row)))
 
-    @admin.display(description=gettext_lazy("Fence"), ordering="fence", empty_value="-")
-    def fence(self, row: HeldLock) -> str | None:
+    @admin.display(description=gettext_lazy("Fence"), ordering="fence")
+    def fence(self, row: HeldLock) -> SafeString:
         """Return the fencing number, without separators: it is there to be compared."""
         fence = _read(row).fence
-        return None if fence is None else str(fence)
+        return _labelled(_("Fence"), "-" if fence is None else str(fence))
 
     @admin.display(description=gettext_lazy("Backend"), ordering="backend")
-    def backend(self, row: HeldLock) -> str:
+    def backend(self, row: HeldLock) -> SafeString:
         """Return the alias."""
-        return visible(row.using)
+        return _labelled(_("Backend"), name_html(row.using))
 
 
 def _read(row: HeldLock) -> Holder:
     assert row.holder, "the list has rows with holders only"
     return row.holder
+
+
+def _labelled(label: str, value: str) -> SafeString:
+    """Return a figure with its label, which is shown where there is no room for a table."""
+    return format_html('<span data-label="{}">{}</span>', label, value)

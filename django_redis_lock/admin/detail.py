@@ -2,67 +2,127 @@
 
 from __future__ import annotations
 
-from typing import Any
+import shlex
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from django.utils.translation import gettext as _
 
 from django_redis_lock.admin.durations import counting_up, duration, moment
-from django_redis_lock.admin.reading import ERRORS, Problem, read_one
+from django_redis_lock.admin.reading import ERRORS, Problem, aliases, read_one
 from django_redis_lock.admin.tickets import ticket_of
+from django_redis_lock.admin.unwritable import unwritable
 from django_redis_lock.admin.wording import (
+    breakable,
     held_for_html,
     holder_html,
+    latin,
     lease_left_html,
+    name_html,
     origin_html,
+    waiters_text,
     who,
 )
-from django_redis_lock.audit import FORCE_RELEASED, AuditEntry
+from django_redis_lock.audit import FORCE_RELEASED, FREED, LOST, AuditEntry
 from django_redis_lock.handler import locks
 from django_redis_lock.models import HeldLock
 from django_redis_lock.records import Holder, Waiter
 from django_redis_lock.text import visible
 
+MOST_WAITERS = 100
+"""How many of those who wait are shown."""
+
+Line = TypeVar("Line")
+
 
 def detail(lock: HeldLock, recent_entries: int) -> dict[str, Any]:
     """Return the context of a lock's page; what can't be asked for is told as a problem."""
-    row, problems = lock, []
-    waiting: list[Waiter] = []
-    entries: list[AuditEntry] = []
+    facts = [(_("Name"), name_html(lock.name)), (_("Backend"), name_html(lock.using))]
+    context: dict[str, Any] = {"row": lock, "facts": facts, "ticket": "", "problems": []}
     try:
         row = read_one(lock)
-        waiting = locks[lock.using].waiting(lock.name)
-        entries = locks[lock.using].history(lock.name, limit=recent_entries)
+        backend = locks[lock.using]
     except ERRORS as error:
-        problems = [Problem.of(lock.using, error)]
+        return {**context, "problems": [Problem.of(lock.using, error)]}
+    waiting, waiting_unknown = _asked(
+        lambda: backend.waiting(lock.name, limit=MOST_WAITERS), lock.using
+    )
+    entries, entries_unknown = _asked(
+        lambda: backend.history(lock.name, limit=recent_entries), lock.using
+    )
+    if row.holder:
+        facts += _facts(row, row.holder)
+        context["metadata"] = [
+            (name_html(key), name_html(value)) for key, value in row.holder.metadata.items()
+        ]
+        context["command"] = release_command(row.holder)
+        context["ticket"] = ticket_of(row)
+        context["unwritable"] = unwritable([lock.using], ())
+    in_line = (row.holder and row.holder.waiters) or 0
     return {
+        **context,
         "row": row,
-        "ticket": ticket_of(row) if row.holder else "",
-        "facts": [(_("Name"), visible(lock.name)), (_("Backend"), visible(lock.using))]
-        + (_facts(row, row.holder) if row.holder else []),
         "waiting": [_waiter(waiter) for waiter in waiting],
+        "waiting_more": max(0, in_line - len(waiting)),
+        "waiting_unknown": waiting_unknown,
         "entries": [_entry(entry) for entry in entries],
-        "problems": problems,
+        "entries_unknown": entries_unknown,
     }
+
+
+def _asked(ask: Callable[[], list[Line]], using: str) -> tuple[list[Line], str]:
+    """Return what a backend tells, or why it tells nothing."""
+    try:
+        return ask(), ""
+    except ERRORS as error:
+        return [], Problem.of(using, error).reason
+
+
+def release_command(holder: Holder) -> list[str]:
+    """Return the words of the command that takes the lock from this holder, quoted for a shell.
+
+    What can't be seen is written as bash and zsh read it.
+    """
+    options = ["--token-id", holder.token_id]
+    if len(aliases()) > 1:
+        options += ["--using", _quoted(holder.using)]
+    name = [_quoted(holder.name)]
+    rest = [*options, "--", *name] if holder.name.startswith("-") else [*name, *options]
+    return ["python", "manage.py", "locks", "release", *rest]
+
+
+def _quoted(text: str) -> str:
+    if text.isprintable():
+        return shlex.quote(text)
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return (
+        "$'"
+        + "".join(
+            character if character.isprintable() else f"\\U{ord(character):08x}"
+            for character in escaped
+        )
+        + "'"
+    )
 
 
 def _facts(row: HeldLock, holder: Holder) -> list[tuple[str, Any]]:
     facts = [
         (_("Holder"), holder_html(holder)),
-        (_("Held for"), held_for_html(holder, overdue=row.overdue)),
+        (_("Held for"), held_for_html(holder, row.attention)),
         (_("Acquired at"), moment(holder.acquired_at)),
-        (_("Lease left"), lease_left_html(holder)),
+        (_("Lease left"), lease_left_html(holder, row.attention)),
+        (_("Renewed for at most"), holder.max_hold and duration(holder.max_hold)),
         (_("Lease ends at"), moment(holder.expires_at)),
-        (_("Waiters"), str(holder.waiters)),
+        (_("Waiters"), waiters_text(holder)),
         (_("Fence"), holder.fence and str(holder.fence)),
-        (_("Token digest"), holder.token_id),
-        (_("Celery task"), holder.task_name and visible(holder.task_name)),
-        (_("Task id"), holder.task_id and visible(holder.task_id)),
-        (_("Host"), holder.host and visible(holder.host)),
+        (_("Token id"), latin(holder.token_id)),
+        (_("Celery task"), holder.task_name and latin(holder.task_name)),
+        (_("Task id"), holder.task_id and latin(holder.task_id)),
+        (_("Host"), holder.host and latin(holder.host)),
         (_("Process id"), holder.pid and str(holder.pid)),
-        (_("Thread"), holder.thread and visible(holder.thread)),
+        (_("Thread"), holder.thread and latin(holder.thread)),
     ]
-    known = [(label, value) for label, value in facts if value is not None]
-    return known + [(visible(key), visible(value)) for key, value in holder.metadata.items()]
+    return [(label, value) for label, value in facts if value is not None]
 
 
 def _waiter(waiter: Waiter) -> dict[str, Any]:
@@ -75,11 +135,15 @@ def _waiter(waiter: Waiter) -> dict[str, Any]:
 
 
 def _entry(entry: AuditEntry) -> dict[str, Any]:
-    forced = entry.event == FORCE_RELEASED
+    events = {
+        FORCE_RELEASED: _("Released by force"),
+        LOST: _("Found lost"),
+        FREED: _("Freed: its holder had died"),
+    }
     return {
         "at": moment(entry.at),
-        "event": _("Released by force") if forced else _("Found lost"),
-        "who": who(entry),
-        "by": visible(entry.by),
-        "reason": visible(entry.reason),
+        "event": events.get(entry.event, visible(entry.event)),
+        "who": name_html(who(entry)),
+        "by": breakable(entry.by),
+        "reason": breakable(entry.reason),
     }

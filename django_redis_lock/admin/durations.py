@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from django.utils import timezone
@@ -13,8 +13,8 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-MOMENT = "Y-m-d H:i:s T"
-"""Django's own format of times leaves the seconds out."""
+TIME_OF_DAY = "H:i:s T"
+"""Django's own formats leave the seconds and the zone out."""
 
 
 def patterns() -> dict[str, str]:
@@ -61,6 +61,19 @@ def _clock(seconds: float, whole: int, direction: str) -> SafeString:
     )
 
 
-def moment(at: datetime | None) -> str | None:
-    """Return a time to the second, in the current time zone, which it names."""
-    return None if at is None else date_format(timezone.localtime(at), MOMENT)
+def moment(at: datetime | None) -> SafeString | None:
+    """Return a time to the second, in the current time zone, which it names; the title has UTC."""
+    if at is None:
+        return None
+    utc = at.astimezone(UTC)
+    try:
+        here = timezone.localtime(at)
+    except OverflowError:  # a foreign lease that ends with the last year there is
+        here = utc
+    return format_html(
+        '<time datetime="{}" title="{}"><span>{},</span> <span>{}</span></time>',
+        utc.isoformat(timespec="seconds"),
+        f"{utc:%Y-%m-%d %H:%M:%S} UTC",
+        date_format(here, "DATE_FORMAT"),
+        date_format(here, TIME_OF_DAY),
+    )

@@ -65,13 +65,13 @@ class LeaseFilter(LockFilter):
     title = gettext_lazy("lease")
     parameter_name = "lease"
     tests: ClassVar[dict[str, Test]] = {
-        "longer": lambda row: row.overdue,
+        "attention": lambda row: row.attention is not None,
         "endless": lambda row: row.holder is not None and row.holder.ttl is None,
     }
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         """Return the choices."""
-        return [("longer", _("Held longer than its lease")), ("endless", _("Without end"))]
+        return [("attention", _("Needs attention")), ("endless", _("Without end"))]
 
 
 class WaitersFilter(LockFilter):
@@ -80,7 +80,7 @@ class WaitersFilter(LockFilter):
     title = gettext_lazy("waiters")
     parameter_name = "waiting"
     tests: ClassVar[dict[str, Test]] = {
-        "yes": lambda row: row.holder is not None and row.holder.waiters > 0,
+        "yes": lambda row: row.holder is not None and (row.holder.waiters or 0) > 0,
         "no": lambda row: row.holder is not None and row.holder.waiters == 0,
     }
 

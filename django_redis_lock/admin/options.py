@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from time import thread_time
 from typing import TYPE_CHECKING, Any
 
 import django
@@ -9,29 +11,34 @@ from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.utils import unquote
-from django.core.exceptions import BadRequest, PermissionDenied
+from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
-from django.utils.cache import patch_vary_headers
 from django.utils.decorators import method_decorator
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_safe
 
+from django_redis_lock.admin import live
 from django_redis_lock.admin.changelist import HeldLockChangeList
 from django_redis_lock.admin.columns import Columns
 from django_redis_lock.admin.detail import detail
 from django_redis_lock.admin.durations import patterns_json
 from django_redis_lock.admin.filters import BackendFilter, LeaseFilter, TaskFilter, WaitersFilter
+from django_redis_lock.admin.owner import liveness, task_links
 from django_redis_lock.admin.reading import aliases
-from django_redis_lock.admin.release import confirmation, release
+from django_redis_lock.admin.release import confirmation, reason_required, release
+from django_redis_lock.admin.snapshots import snapshots
 from django_redis_lock.admin.tasks import tasks
-from django_redis_lock.admin.tickets import ticket_of
+from django_redis_lock.admin.tickets import Ticket, lock_of, read_tickets, ticket_of
+from django_redis_lock.exceptions import InvalidLockBackend
+from django_redis_lock.handler import locks
 from django_redis_lock.models import HeldLock
-from django_redis_lock.records import check_name
+from django_redis_lock.records import Holder
 from django_redis_lock.text import visible
 
 if TYPE_CHECKING:
@@ -39,10 +46,14 @@ if TYPE_CHECKING:
 else:
     _ModelAdmin = admin.ModelAdmin
 
-LIVE_HEADER = "X-Held-Locks"
-"""The script sends it when it asks for the part of a page that changes."""
+MOST_FILTERS = 4000
+"""Characters of a query string that a form brings back; a longer one is no address."""
 
 TEMPLATES = "admin/django_redis_lock/heldlock"
+
+
+class _Tampered(Exception):
+    """A form holds what no page of ours has sent."""
 
 
 class HeldLockAdmin(Columns, _ModelAdmin):
@@ -61,6 +72,9 @@ class HeldLockAdmin(Columns, _ModelAdmin):
 
     refresh_seconds: float | None = 3
     """How often the script refreshes a page; ``None`` for never."""
+    most_records = 2000
+    """Of how many locks everything is read. Of more it is the names and the ends of the leases, by
+    which they can be searched and sorted; and the locks of the page that is shown."""
     recent_entries = 20
     """How many audit entries the page of a lock shows."""
     worker_seconds: float | None = 1.0
@@ -89,11 +103,27 @@ class HeldLockAdmin(Columns, _ModelAdmin):
         """Nobody: a lock is released, and that has its own permission."""
         return False
 
-    def has_release_permission(self, request: HttpRequest) -> bool:
-        """Whoever may see held locks and has ``release_heldlock``."""
+    def has_release_permission(self, request: HttpRequest, obj: HeldLock | None = None) -> bool:
+        """Whoever may see a lock and has the permission that its alias asks for.
+
+        That is ``release_heldlock``, or what ``RELEASE_PERMISSION`` says in the alias's
+        ``OPERATORS``. ``obj`` has the alias and the name (``using``, ``name``); ``None`` stands for
+        any lock. Each lock that is shown or released is asked for.
+        """
+        if not self.has_view_permission(request, obj):
+            return False
         user: Any = request.user
-        needed = f"{self.opts.app_label}.release_{self.opts.model_name}"
-        return self.has_view_permission(request) and bool(user.has_perm(needed))
+        if obj is None:
+            return any(user.has_perm(self._release_permission(using)) for using in ["", *aliases()])
+        needed = self._release_permission(obj.using)
+        # Django's own authentication backend grants nothing for an object.
+        return bool(user.has_perm(needed) or user.has_perm(needed, obj))
+
+    def _release_permission(self, using: str) -> str:
+        with suppress(InvalidLockBackend):
+            if using and (needed := locks[using].operators.release_permission):
+                return needed
+        return f"{self.opts.app_label}.release_{self.opts.model_name}"
 
     # The list.
 
@@ -105,18 +135,29 @@ class HeldLockAdmin(Columns, _ModelAdmin):
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         """List the held locks; for the script, only the part that changes."""
+        begun = thread_time()
         context = {
             "title": capfirst(self.opts.verbose_name_plural),
             **self._live_context(),
             **(extra_context or {}),
         }
-        return self._live(request, super().changelist_view(request, context), "list")
+        try:
+            response = super().changelist_view(request, context)
+        except _Tampered as error:
+            return self._refuse(request, str(error))
+        return self._live(request, response, "list", begun)
 
     def action_checkbox(self, obj: HeldLock) -> SafeString:
         """Return the box of a row; its value names the holder that is shown."""
-        label = _("Select %(name)s") % {"name": visible(obj.name)}
-        box = forms.CheckboxInput({"class": "action-select", "aria-label": label}, lambda _: False)
-        return box.render(ACTION_CHECKBOX_NAME, ticket_of(obj))
+        if not obj.may_release:
+            return SafeString("")
+        # As Django's widget does, which takes as long for it as for the rest of the row.
+        return format_html(
+            '<input type="checkbox" name="{}" value="{}" class="action-select" aria-label="{}">',
+            ACTION_CHECKBOX_NAME,
+            ticket_of(obj),
+            _("Select %(name)s") % {"name": visible(obj.name)},
+        )
 
     def response_action(  # type: ignore[override]
         self, request: HttpRequest, queryset: Any, **kwargs: Any
@@ -127,7 +168,8 @@ class HeldLockAdmin(Columns, _ModelAdmin):
     @admin.action(permissions=["release"], description=gettext_lazy("Release selected locks"))
     def release_locks(self, request: HttpRequest, queryset: Any) -> HttpResponse:
         """Ask for confirmation."""
-        return self._confirm(request, request.POST.getlist(ACTION_CHECKBOX_NAME))
+        tickets, denied = self._tickets(request)
+        return self._confirm(request, tickets, denied)
 
     # The page of one lock.
 
@@ -135,14 +177,7 @@ class HeldLockAdmin(Columns, _ModelAdmin):
         self, request: HttpRequest, object_id: str, from_field: str | None = None
     ) -> HeldLock | None:
         """Return the object with a key, held or not, if it can be a lock of ours."""
-        lock = HeldLock.from_key(object_id)
-        if lock is None or lock.using not in aliases():
-            return None
-        try:
-            check_name(lock.name)
-        except ValueError:
-            return None
-        return lock
+        return lock_of(object_id)
 
     @method_decorator(require_safe)
     def change_view(
@@ -155,6 +190,7 @@ class HeldLockAdmin(Columns, _ModelAdmin):
         """Show everything known of one lock. The links of the admin's log lead here."""
         if not self.has_view_permission(request):
             raise PermissionDenied
+        begun = thread_time()
         lock = self.get_object(request, unquote(object_id))
         if lock is None:
             return self._not_a_lock(request, unquote(object_id))
@@ -162,18 +198,26 @@ class HeldLockAdmin(Columns, _ModelAdmin):
             "title": capfirst(self.opts.verbose_name),
             "subtitle": visible(lock.name),
             "original": lock,
-            **detail(lock, self.recent_entries),
-            "tasks": self._tasks(request, lock),
+            **(known := detail(lock, self.recent_entries)),
+            "can_release": self.has_release_permission(request, lock),
+            **self._more(request, lock, known["row"].holder),
             **self._live_context(),
             **(extra_context or {}),
         }
-        return self._live(request, self._page(request, "change_form.html", context), "detail")
+        page = self._page(request, "change_form.html", context)
+        return self._live(request, page, "detail", begun)
 
-    def _tasks(self, request: HttpRequest, lock: HeldLock) -> dict[str, Any] | None:
-        """Ask the workers; not for the script, which comes every few seconds."""
-        if self.worker_seconds is None or LIVE_HEADER in request.headers:
-            return None
-        return tasks(lock, self.worker_seconds)
+    def _more(self, request: HttpRequest, lock: HeldLock, holder: Holder | None) -> dict[str, Any]:
+        """Return what the settings and the workers add.
+
+        The workers are not asked for the script, which comes every few seconds.
+        """
+        more: dict[str, Any] = {"task_links": task_links(holder) if holder else []}
+        if self.worker_seconds is not None and not live.is_live(request):
+            in_hand = more["tasks"] = tasks(lock, self.worker_seconds)
+            silence = in_hand["silence"] if in_hand else ""
+            more["liveness"] = liveness(holder, self.worker_seconds, silence) if holder else None
+        return more
 
     # The release.
 
@@ -181,7 +225,11 @@ class HeldLockAdmin(Columns, _ModelAdmin):
         """Return the stock addresses, of which none asks for the table, and the release's."""
         name = f"{self.opts.app_label}_{self.opts.model_name}_release"
         view = self.admin_site.admin_view(self.release_view)
-        return [path("release/", view, name=name), *super().get_urls()]
+        found = super().get_urls()
+        for pattern in found:
+            if isinstance(pattern, URLPattern):
+                pattern.callback = live.live_view(pattern.callback, self.admin_site)
+        return [path("release/", view, name=name), *found]
 
     def release_view(self, request: HttpRequest) -> HttpResponse:
         """Ask for confirmation, and once it is given release the locks that were shown."""
@@ -189,29 +237,71 @@ class HeldLockAdmin(Columns, _ModelAdmin):
             raise PermissionDenied
         if request.method != "POST":
             return HttpResponseRedirect(self._url("changelist"))  # as after a new login
-        tickets = request.POST.getlist(ACTION_CHECKBOX_NAME)
-        if "confirmed" not in request.POST:
-            return self._confirm(request, tickets)
         try:
-            told = release(tickets, request.user, request.POST.get("reason", ""))
-        except ValueError as error:  # the page's own field can't hold such a reason
-            raise BadRequest(str(error)) from error
+            tickets, denied = self._tickets(request)
+            if "confirmed" not in request.POST:
+                return self._confirm(request, tickets, denied)
+            reason = request.POST.get("reason", "")
+            if not reason.strip() and reason_required(tickets):
+                return self._confirm(request, tickets, denied, _("Say why they are released."))
+            try:
+                told = release(tickets, request.user, reason)
+            except ValueError as error:  # the page's own field can't hold such a reason
+                raise _Tampered(str(error)) from error
+        except _Tampered as error:
+            return self._refuse(request, str(error))
         for level, text in told:
             messages.add_message(request, level, text)
+        for name in denied:
+            messages.error(request, _("You may not release “%(name)s”.") % {"name": name})
+        snapshots.forget()
         return HttpResponseRedirect(self._url("changelist", request.POST.get("filters", "")))
 
-    def _confirm(self, request: HttpRequest, tickets: list[str]) -> HttpResponse:
+    def _tickets(self, request: HttpRequest) -> tuple[list[Ticket], list[str]]:
+        """Return the tickets of a form, and the names of the locks that one may not release.
+
+        Raises ``PermissionDenied`` where those are all.
+        """
+        if len(request.POST.get("filters", "")) > MOST_FILTERS:
+            raise _Tampered(_("The filters of the list are too long."))
+        try:
+            tickets = read_tickets(request.POST.getlist(ACTION_CHECKBOX_NAME))
+        except ValueError as error:
+            raise _Tampered(str(error)) from error
+        allowed = [
+            ticket
+            for ticket in tickets
+            if self.has_release_permission(request, HeldLock.of(ticket.using, ticket.name))
+        ]
+        if tickets and not allowed:
+            raise PermissionDenied
+        return allowed, [visible(one.name) for one in tickets if one not in allowed]
+
+    def _confirm(
+        self, request: HttpRequest, tickets: list[Ticket], denied: list[str], error: str = ""
+    ) -> HttpResponse:
         """Show who would lose which locks."""
         filters = request.POST.get("filters", request.GET.urlencode())
-        title = _("Release held locks")
         context = {
-            "title": title,
-            "subtitle": None,
-            "original": title,
             "filters": filters,
             "back_url": self._url("changelist", filters),
+            "denied": denied,
+            "reason": request.POST.get("reason", ""),
+            "reason_error": error,
             **confirmation(tickets),
         }
+        return self._release_page(request, context)
+
+    def _refuse(self, request: HttpRequest, error: str) -> HttpResponse:
+        """Say what is wrong with a form that no page of ours has sent."""
+        context = {"error": error, "back_url": self._url("changelist")}
+        response = self._release_page(request, context)
+        response.status_code = 400
+        return response
+
+    def _release_page(self, request: HttpRequest, context: dict[str, Any]) -> HttpResponse:
+        title = _("Release held locks")
+        context = {"title": title, "subtitle": None, "original": title, **context}
         return self._page(request, "release_confirmation.html", context)
 
     # What the pages share.
@@ -243,12 +333,11 @@ class HeldLockAdmin(Columns, _ModelAdmin):
             "duration_patterns": patterns_json(),
         }
 
-    def _live(self, request: HttpRequest, response: HttpResponse, part: str) -> HttpResponse:
-        """Render only the part that changes, where the script asks."""
-        patch_vary_headers(response, [LIVE_HEADER])
-        if LIVE_HEADER in request.headers and isinstance(response, TemplateResponse):
-            response.template_name = f"{TEMPLATES}/{part}.html"
-        return response
+    def _live(
+        self, request: HttpRequest, response: HttpResponse, part: str, begun: float
+    ) -> HttpResponse:
+        template = f"{TEMPLATES}/{part}.html"
+        return live.answer(request, response, template, self.refresh_seconds, begun)
 
     def _url(self, view: str, query: str = "") -> str:
         name = f"admin:{self.opts.app_label}_{self.opts.model_name}_{view}"

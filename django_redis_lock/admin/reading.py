@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
+from django.db import connections
+
+from django_redis_lock.attention import attention
+from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.exceptions import InvalidLockBackend, LockError
 from django_redis_lock.handler import locks
 from django_redis_lock.models import HeldLock
@@ -13,6 +19,10 @@ from django_redis_lock.text import visible, without_passwords
 
 ERRORS = (LockError, InvalidLockBackend)
 """What asking a backend can raise."""
+AT_ONCE = 8
+"""How many backends are asked side by side."""
+
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
@@ -28,14 +38,6 @@ class Problem:
         return cls(visible(using), visible(without_passwords(str(error))))
 
 
-@dataclass
-class Reading:
-    """The locks that are held, and the backends that did not answer."""
-
-    rows: list[HeldLock] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
-
-
 def aliases() -> list[str]:
     """Return the aliases of LOCKS, or none where LOCKS is wrong."""
     try:
@@ -44,50 +46,62 @@ def aliases() -> list[str]:
         return []
 
 
-def read_all() -> Reading:
-    """Ask every backend; one that does not answer does not hide the others."""
-    reading = Reading()
-    try:
-        configured = list(locks)
-    except InvalidLockBackend as error:
-        reading.problems.append(Problem.of("LOCKS", error))
-        return reading
-    for using in configured:
+def ask_each(
+    questions: dict[str, Any], question: Callable[[BaseLockBackend, Any], Answer]
+) -> tuple[dict[str, Answer], list[Problem]]:
+    """Ask backends, each with what stands beside its alias; return answers, and who gave none.
+
+    They are asked side by side, for those that are silent are waited for until they have timed out.
+    """
+
+    def ask(using: str) -> Answer | Problem:
         try:
-            backend = locks[using]
-            found = list(rows(backend.holders(), backend.timeout))
+            return question(locks[using], questions[using])
         except ERRORS as error:
-            reading.problems.append(Problem.of(using, error))
-        else:
-            reading.rows += found
-    return reading
+            return Problem.of(using, error)
+
+    def ask_aside(using: str) -> Answer | Problem:
+        try:
+            return ask(using)
+        finally:
+            connections.close_all()  # a receiver of a signal may have used the thread's
+
+    if len(questions) > 1:
+        with ThreadPoolExecutor(min(AT_ONCE, len(questions)), "held-locks") as pool:
+            found = list(pool.map(ask_aside, questions))
+    else:
+        found = [ask(using) for using in questions]
+    answers = {
+        using: one
+        for using, one in zip(questions, found, strict=True)
+        if not isinstance(one, Problem)
+    }
+    return answers, [one for one in found if isinstance(one, Problem)]
 
 
 def read_one(lock: HeldLock) -> HeldLock:
     """Ask for the holder of one lock. Raises ``LockError`` and ``InvalidLockBackend``."""
     backend = locks[lock.using]
     holder = backend.holder(lock.name)
-    return next(rows([holder], backend.timeout)) if holder else lock
+    return next(rows([holder], backend)) if holder else lock
 
 
-def rows(holders: Iterable[Holder], lease: float | None) -> Iterator[HeldLock]:
-    """Yield the objects of holders; ``lease`` is the backend's ``TIMEOUT``."""
+def read_rows(keys: Sequence[tuple[str, str]]) -> tuple[list[HeldLock], list[Problem]]:
+    """Read the locks of aliases and names, in their order, without those that nobody holds."""
+    names: dict[str, list[str]] = {}
+    for using, name in keys:
+        names.setdefault(using, []).append(name)
+    answers, problems = ask_each(
+        names, lambda backend, wanted: list(rows(backend.holders_of(wanted), backend))
+    )
+    found = {(row.using, row.name): row for answer in answers.values() for row in answer}
+    return [found[key] for key in dict.fromkeys(keys) if key in found], problems
+
+
+def rows(holders: Iterable[Holder], backend: BaseLockBackend) -> Iterator[HeldLock]:
+    """Yield the objects of holders."""
     for holder in holders:
         row = HeldLock.of(holder.using, holder.name)
         row.holder = holder
-        row.overdue = _is_overdue(holder, lease)
+        row.attention = attention(holder, backend)
         yield row
-
-
-def _is_overdue(holder: Holder, lease: float | None) -> bool:
-    """Return whether a holder has needed renewals, as a stuck one does.
-
-    The server knows how much of a lease is left, not how long it was. It was the backend's,
-    unless more is left than that has; a renewal comes when a third has passed, so then it was
-    half as much again at the most.
-    """
-    if holder.held_for is None or holder.ttl is None or not holder.auto_renew:
-        return False
-    if lease is None or holder.ttl > lease:
-        lease = 1.5 * holder.ttl
-    return holder.held_for > lease

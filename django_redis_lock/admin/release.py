@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 from django.contrib import messages
 from django.utils.translation import gettext as _
 
 from django_redis_lock.admin.durations import duration
-from django_redis_lock.admin.reading import ERRORS, Problem, read_one
-from django_redis_lock.admin.tickets import read_tickets, ticket_of
-from django_redis_lock.admin.wording import held_for_html, holder_html, lease_left_html, who
+from django_redis_lock.admin.reading import ERRORS, read_rows
+from django_redis_lock.admin.tickets import Ticket, ticket_of
+from django_redis_lock.admin.unwritable import unwritable
+from django_redis_lock.admin.wording import (
+    breakable,
+    held_for_html,
+    holder_html,
+    lease_left_html,
+    waiters_text,
+    who,
+)
 from django_redis_lock.audit import MAX_TEXT_LENGTH
 from django_redis_lock.breaking import Outcome, Result, release_shown
+from django_redis_lock.handler import locks
 from django_redis_lock.models import HeldLock
 from django_redis_lock.text import visible
 
@@ -21,55 +31,62 @@ LEVELS = {
     Result.RELEASED: messages.SUCCESS,
     Result.CHANGED: messages.WARNING,
     Result.GONE: messages.WARNING,
+    Result.REFUSED: messages.ERROR,
     Result.UNAVAILABLE: messages.ERROR,
 }
 
 
-def confirmation(tickets: list[str]) -> dict[str, Any]:
+def confirmation(tickets: Sequence[Ticket]) -> dict[str, Any]:
     """Return the context of the page that asks: who would lose what, and what has changed."""
+    rows, problems = read_rows([(ticket.using, ticket.name) for ticket in tickets])
+    found = {(row.using, row.name): row for row in rows}
+    silent = {problem.using for problem in problems}
     held: list[dict[str, Any]] = []
     changed: list[str] = []
-    problems: dict[str, Problem] = {}
-    for ticket in read_tickets(tickets):
-        if ticket.using in problems:
-            continue
-        try:
-            row = read_one(HeldLock.of(ticket.using, ticket.name))
-        except ERRORS as error:
-            problems[ticket.using] = Problem.of(ticket.using, error)
-            continue
-        if row.holder and row.holder.token_id == ticket.token_id:
+    for ticket in tickets:
+        row = found.get((ticket.using, ticket.name))
+        if row and row.holder and row.holder.token_id == ticket.token_id:
             held.append(_shown(row))
-        else:
+        elif visible(ticket.using) not in silent:
             changed.append(visible(ticket.name))
     return {
         "held": held,
         "changed": changed,
-        "problems": list(problems.values()),
+        "problems": problems,
+        "unwritable": unwritable({ticket.using for ticket in tickets}, problems),
         "max_reason_length": MAX_TEXT_LENGTH,
+        "reason_required": reason_required(tickets),
     }
+
+
+def reason_required(tickets: Iterable[Ticket]) -> bool:
+    """Whether the locks of tickets may not be released without a reason."""
+    required = False
+    for using in {ticket.using for ticket in tickets}:
+        with suppress(*ERRORS):  # then nothing of it can be released anyway
+            required |= locks[using].operators.reason_required
+    return required
 
 
 def _shown(row: HeldLock) -> dict[str, Any]:
     assert row.holder
     return {
         "ticket": ticket_of(row),
-        "name": visible(row.name),
-        "backend": visible(row.using),
+        "name": breakable(row.name),
+        "backend": breakable(row.using),
         "holder": holder_html(row.holder),
-        "held_for": held_for_html(row.holder, overdue=row.overdue),
-        "lease_left": lease_left_html(row.holder),
-        "waiters": row.holder.waiters,
+        "held_for": held_for_html(row.holder, row.attention),
+        "lease_left": lease_left_html(row.holder, row.attention),
+        "waiters": waiters_text(row.holder),
     }
 
 
-def release(tickets: list[str], user: Any, reason: str) -> Iterator[tuple[int, str]]:
+def release(tickets: Sequence[Ticket], user: Any, reason: str) -> Iterator[tuple[int, str]]:
     """Release the locks of tickets; yield a message, with its level, on each.
 
-    Exhaust it. Raises ``ValueError`` at once for a reason that is too long.
+    Exhaust it. Raises ``ValueError`` at once for a reason that can't be kept.
     """
-    shown = read_tickets(tickets)
-    outcomes = release_shown(shown, by=user.get_username(), reason=reason, user=user)
+    outcomes = release_shown(tickets, by=user.get_username(), reason=reason, user=user)
     return ((LEVELS[outcome.result], _told(outcome)) for outcome in outcomes)
 
 
@@ -83,6 +100,8 @@ def _told(outcome: Outcome) -> str:
             return _("Left “%(name)s” alone: it has changed hands, to %(holder)s.") % values
         case Result.GONE:
             return _("Nothing to release: nobody held “%(name)s” any more.") % values
+        case Result.REFUSED:
+            return _("The server refused, so “%(name)s” was not released: %(error)s") % values
         case Result.UNAVAILABLE:
             return _("It is not known what became of “%(name)s”: %(error)s") % values
     assert outcome.loser
@@ -94,4 +113,7 @@ def _told(outcome: Outcome) -> str:
         told = _("Released “%(name)s”, which %(loser)s had held for %(held_for)s.") % values
     if outcome.holder:
         told += " " + _("It went to %(holder)s.") % {"holder": who(outcome.holder)}
+    if outcome.unlogged:
+        reason = {"reason": visible(outcome.unlogged)}
+        told += " " + _("It is not in the admin's log: %(reason)s") % reason
     return told

@@ -8,18 +8,26 @@ from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext as _
 
 from django_redis_lock.admin.durations import moment
+from django_redis_lock.admin.wording import name_html
 from django_redis_lock.models import HeldLock
 from django_redis_lock.text import visible
 from django_redis_lock.workers import InHand, TaskLine, in_hand
 
 
 def tasks(lock: HeldLock, seconds: float) -> dict[str, Any] | None:
-    """Ask the workers, for so many seconds; return ``None`` where there is no Celery."""
+    """Ask the workers, for so many seconds; return ``None`` where there is no Celery.
+
+    ``silence`` says why nothing is known; it is empty where a worker answered.
+    """
     answer = in_hand(lock.name, seconds)
     if answer is None:
         return None
     lines = answer.of(lock.using)
-    return {"lines": [_line(line) for line in lines], "note": _note(answer, lines)}
+    return {
+        "lines": [_line(line) for line in lines],
+        "note": _note(answer, lines),
+        "silence": answer.silence,
+    }
 
 
 def _line(line: TaskLine) -> dict[str, Any]:
@@ -32,14 +40,14 @@ def _line(line: TaskLine) -> dict[str, Any]:
         "active": _("has begun"),
     }
     due = line.eta and parse_datetime(line.eta)
-    behind = _("not known") if line.behind == "not known" else visible(line.behind or "-")
+    behind = _("not known") if line.behind == "not known" else name_html(line.behind or "-")
     return {
-        "who": visible(f"{line.task}[{line.id}]"),
+        "who": name_html(f"{line.task}[{line.id}]"),
         "state": states.get(line.state, visible(line.state)),
         "behind": behind,
         "due": moment(due) if due else None,
         "attempts": line.attempts,
-        "worker": visible(line.worker),
+        "worker": name_html(line.worker),
     }
 
 

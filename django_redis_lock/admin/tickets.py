@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from urllib.parse import quote, unquote
 
+from django.utils.translation import gettext as _
+
+from django_redis_lock.admin.reading import aliases
 from django_redis_lock.models import HeldLock
+from django_redis_lock.records import TOKEN_ID, check_name
+from django_redis_lock.text import visible
+
+SHOWN = 40
+"""How many characters of a form that was tampered with are repeated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +36,33 @@ def ticket_of(row: HeldLock) -> Ticket:
     return Ticket(row.using, row.name, row.holder.token_id)
 
 
-def read_tickets(texts: Iterable[str]) -> Iterator[Ticket]:
-    """Yield the tickets that a form has sent back, each once; what is none is passed over."""
-    for text in dict.fromkeys(texts):
-        token_id, _, key = text.partition(":")
-        lock = HeldLock.from_key(unquote(key))
-        if lock and token_id:
-            yield Ticket(lock.using, lock.name, token_id)
+def read_tickets(texts: Iterable[str]) -> list[Ticket]:
+    """Return the tickets that a form has sent back, each once.
+
+    Raises ``ValueError`` for what no page of ours has sent, with a message for who sent it.
+    """
+    return [_read(text) for text in dict.fromkeys(texts)]
+
+
+def _read(text: str) -> Ticket:
+    token_id, _colon, key = text.partition(":")
+    try:
+        lock = lock_of(unquote(key, errors="strict"))
+    except UnicodeDecodeError:
+        lock = None
+    if lock is None or not TOKEN_ID.fullmatch(token_id):
+        shown = visible(text[:SHOWN] + "…" * (len(text) > SHOWN))
+        raise ValueError(_("“%(text)s” is no lock that this page has shown.") % {"text": shown})
+    return Ticket(lock.using, lock.name, token_id)
+
+
+def lock_of(key: str) -> HeldLock | None:
+    """Return the object with a key, held or not, if it can be a lock of ours."""
+    lock = HeldLock.from_key(key)
+    if lock is None or lock.using not in aliases():
+        return None
+    try:
+        check_name(lock.name)
+    except ValueError:
+        return None
+    return lock

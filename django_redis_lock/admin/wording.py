@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import re
+
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import gettext as _
 
-from django_redis_lock.admin.durations import counting_down, counting_up
+from django_redis_lock.admin.durations import counting_down, counting_up, duration
+from django_redis_lock.attention import Attention, is_renewed
+from django_redis_lock.handler import locks
 from django_redis_lock.records import Holder, Origin
 from django_redis_lock.text import visible
 
 BRIEF_ID = 8
 """How much of a task's id is enough to tell it from others at a glance."""
+
+SHORT = 20
+"""Characters of a text that every column has room for, so that it is never broken."""
+LONG = 8000
+"""Characters of a text that are shown; only those of foreign programs have more."""
+_ENDS_WORD = ":/.@=&,;|"
+_BREAK = re.compile(
+    rf"(?<=[{_ENDS_WORD}])(?=.)|(?<=[^\s{_ENDS_WORD}-]{{30}})(?=[^\s{_ENDS_WORD}-])"
+)
+"""Where a long text may be broken: after such a sign, or in a word that has half a line already."""
 
 
 def who(one: Origin) -> str:
@@ -27,10 +41,36 @@ def _place(one: Origin) -> str:
     return visible(f"{one.host or '?'}:{one.pid or '?'}")
 
 
+def breakable(text: str) -> SafeString:
+    """Return a text with its invisible characters visible, to be broken between its words only.
+
+    A browser knows the ends of words in prose; those of names, paths and addresses it has to be
+    told.
+    """
+    text = visible(text)
+    if len(text) > LONG:
+        text = f"{text[:LONG]}…"
+    words = _BREAK.split(text) if len(text) > SHORT else [text]
+    return format_html_join(mark_safe("<wbr>"), "{}", ((word,) for word in words))
+
+
+def name_html(text: str) -> SafeString:
+    """Return a name, which runs in the direction of its first letter."""
+    return format_html("<bdi>{}</bdi>", breakable(text))
+
+
+def latin(text: str) -> SafeString:
+    """Return a host, an id or a path, which runs from left to right in every language."""
+    return format_html('<bdi dir="ltr">{}</bdi>', breakable(text))
+
+
 def holder_html(holder: Holder, *, brief: bool = False) -> SafeString:
     """Return who holds a lock, with what is needed to find it; ``brief`` cuts a task's id short."""
     return origin_html(holder, brief=brief) or format_html(
-        '{} <span class="lock-aside">{}</span>', _("a foreign program"), holder.token_id
+        '{} <span class="lock-aside">{} {}</span>',
+        _("a foreign program"),
+        _("token id"),
+        latin(holder.token_id),
     )
 
 
@@ -40,42 +80,48 @@ def origin_html(one: Origin, *, brief: bool = False) -> SafeString:
         task_id = visible(one.task_id)
         cut = brief and len(task_id) > BRIEF_ID
         return format_html(
-            '<bdi>{}</bdi> <span class="lock-aside"><bdi title="{}">{}</bdi> <bdi>{}</bdi></span>',
-            _breakable(visible(one.task_name or "?")),
+            '{} <span class="lock-aside"><bdi dir="ltr" title="{}">{}</bdi> {}</span>',
+            latin(one.task_name or "?"),
             task_id,
-            f"{task_id[:BRIEF_ID]}…" if cut else task_id,
-            _place(one),
+            f"{task_id[:BRIEF_ID]}…" if cut else breakable(task_id),
+            latin(_place(one)),
         )
     if one.host:
         return format_html(
-            '<bdi>{}</bdi> <span class="lock-aside"><bdi>{}</bdi></span>',
-            _place(one),
-            visible(one.thread or ""),
+            '{} <span class="lock-aside">{}</span>', latin(_place(one)), latin(one.thread or "")
         )
     return SafeString("")
 
 
-def _breakable(path: str) -> SafeString:
-    """Return a dotted path that a narrow column breaks at its dots."""
-    return format_html_join(mark_safe(".<wbr>"), "{}", ((part,) for part in path.split(".")))
-
-
-def held_for_html(holder: Holder, *, overdue: bool) -> SafeString | str:
+def held_for_html(holder: Holder, attention: Attention | None) -> SafeString | str:
     """Return how long a lock has been held; of a foreign program's that is not known."""
     if holder.held_for is None:
         return "-"
     clock = counting_up(holder.held_for)
-    if not overdue:
+    threshold = locks[holder.using].operators.threshold(holder.name)
+    if attention is not Attention.HELD_LONG or threshold is None:
         return clock
-    note = _("longer than its lease")
-    return format_html('{} <span class="lock-aside lock-overdue">{}</span>', clock, note)
+    note = _("held longer than %(duration)s") % {"duration": duration(threshold)}
+    return format_html('{} <span class="lock-aside lock-wrong">{}</span>', clock, note)
 
 
-def lease_left_html(holder: Holder) -> SafeString | str:
-    """Return how much of a lease is left."""
+def lease_left_html(holder: Holder, attention: Attention | None) -> SafeString | str:
+    """Return how much of a lease is left, and whether it is renewed as it should be."""
     if holder.ttl is None:
-        return _("without end")
+        if attention is not Attention.ENDLESS_OLD or holder.held_for is None:
+            return _("without end")
+        held_for = duration(holder.held_for).replace(" ", "\N{NO-BREAK SPACE}")
+        note = _("without end, for %(duration)s") % {"duration": held_for}
+        return format_html('<span class="lock-wrong">{}</span>', note)
     left = counting_down(holder.ttl)
-    if not holder.auto_renew:
+    if attention is Attention.RENEWAL_LATE:
+        note = _("renewal is late")
+        return format_html('{} <span class="lock-aside lock-wrong">{}</span>', left, note)
+    if not is_renewed(holder):
         return left
     return format_html('{} <span class="lock-aside">{}</span>', left, _("renewed"))
+
+
+def waiters_text(holder: Holder) -> str:
+    """Return how many wait."""
+    return _("not known") if holder.waiters is None else str(holder.waiters)

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Collection, Hashable, Iterator, Mapping
-from fnmatch import fnmatchcase
+from collections.abc import AsyncIterator, Collection, Hashable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, TypeVar
 
 from django.core import checks
 
 from django_redis_lock import signals
-from django_redis_lock.audit import AuditEntry, check_text, force_released, read_entry
+from django_redis_lock.audit import FREED, AuditEntry
+from django_redis_lock.auditing import force_release, read_history
+from django_redis_lock.backends.index import Index, in_pages, names_of, read_page
 from django_redis_lock.drivers import Steps, arun, run
 from django_redis_lock.exceptions import InvalidLockBackend, LockUnavailable
+from django_redis_lock.operators import read_operators
 from django_redis_lock.protocol import ask
 from django_redis_lock.records import Holder, Waiter, check_name, read_holder, read_waiter
 from django_redis_lock.steps import (
     Call,
     Emit,
-    ForceRelease,
     Inspect,
-    ReadHistory,
     ReadIndex,
     ReadLine,
 )
@@ -59,6 +59,7 @@ class BaseLockBackend:
         "TIMEOUT",
         "KEY_PREFIX",
         "OPTIONS",
+        "OPERATORS",
     )
     """The keys that an entry may have."""
     options: ClassVar[Collection[str]] = ()
@@ -82,6 +83,8 @@ class BaseLockBackend:
         self.key_prefix = self._key_prefix(params.get("KEY_PREFIX", "lock"))
         self.lock_keys = f"{self.key_prefix}:"
         """What the key of each lock begins with."""
+        self.operators = read_operators(params.get("OPERATORS"), alias)
+        """What the command and the admin page are told about its locks."""
         options = params.get("OPTIONS") or {}
         if not isinstance(options, Mapping):
             raise InvalidLockBackend(
@@ -207,10 +210,7 @@ class BaseLockBackend:
         true when its page was read.
         Raises ``LockUnavailable``.
         """
-        index = self._new_index(pattern)
-        while index.more:
-            self.run(self._turn_page(index))
-        for names in index.pages(self.page_size):
+        for names in in_pages(names_of(self.read_index(pattern)), self.page_size):
             yield from self.run(self._read(names))
 
     async def aholders(self, pattern: str = "*") -> AsyncIterator[Holder]:
@@ -218,33 +218,54 @@ class BaseLockBackend:
         index = self._new_index(pattern)
         while index.more:
             await self.arun(self._turn_page(index))
-        for names in index.pages(self.page_size):
+        for names in in_pages(names_of(index), self.page_size):
             for holder in await self.arun(self._read(names)):
                 yield holder
 
-    def waiting(self, name: str) -> list[Waiter]:
+    def read_index(self, pattern: str = "*") -> Index:
+        """Return the names of the held locks with the ends of their leases; see ``latest()`` of it.
+
+        The ends are in ms of the server's clock, infinite for a lease without end. The locks
+        themselves are not read: of a hundred thousand this takes a fraction of a second. What
+        another program did to a lock does not show here. Raises ``LockUnavailable``.
+        """
+        index = self._new_index(pattern)
+        while index.more:
+            self.run(self._turn_page(index))
+        return index
+
+    def holders_of(self, names: Iterable[str]) -> Iterator[Holder]:
+        """Yield the holders of some locks, without those that nobody holds.
+
+        Raises ``LockUnavailable``, and ``ValueError`` for a name that no lock can have.
+        """
+        for page in in_pages(map(check_name, names), self.page_size):
+            yield from self.run(self._read(page))
+
+    def waiting(self, name: str, limit: int | None = None) -> list[Waiter]:
         """Return who waits for a lock, the longest waiting first. Raises ``LockUnavailable``.
 
-        A waiter whose process has died is shown until its turn comes, or nobody looks after the
-        line any more.
+        With a ``limit`` it is the first so many. A waiter whose process has died is shown until its
+        turn comes, or nobody looks after the line any more.
         """
-        return self.run(self._read_line(name))
+        return self.run(self._read_line(name, limit))
 
-    async def awaiting(self, name: str) -> list[Waiter]:
+    async def awaiting(self, name: str, limit: int | None = None) -> list[Waiter]:
         """Return who waits for a lock, as ``waiting`` does."""
-        return await self.arun(self._read_line(name))
+        return await self.arun(self._read_line(name, limit))
 
     def history(self, name: str | None = None, limit: int = 100) -> list[AuditEntry]:
         """Return what the audit tells of a lock, or of all, the newest entry first.
 
-        Each lock that was taken with ``force_release()`` has an entry, and each that its holder
-        found lost. About the last thousand are kept. Raises ``LockUnavailable``.
+        Each lock that was taken with ``force_release()`` has an entry, each that a Celery worker
+        freed, and each that its holder found lost. About a thousand of the first are kept, and as
+        many of the others; ``OPERATORS`` can say another number. Raises ``LockUnavailable``.
         """
-        return self.run(self._read_history(name, limit))
+        return self.run(read_history(self, name, limit))
 
     async def ahistory(self, name: str | None = None, limit: int = 100) -> list[AuditEntry]:
         """Return what the audit tells, as ``history`` does."""
-        return await self.arun(self._read_history(name, limit))
+        return await self.arun(read_history(self, name, limit))
 
     def force_release(
         self, name: str, token_id: str | None = None, *, by: str = "", reason: str = ""
@@ -256,48 +277,36 @@ class BaseLockBackend:
         renewal or ``ensure_held()``; its release raises ``LockLost``.
 
         It is written into the audit, with ``by`` (who does it) and ``reason``, of 500 characters
-        at the most; a server that does not take the entry does not release the lock.
-        Raises ``LockUnavailable``.
+        at the most; a server that may not write there does not release the lock. A reason is not
+        asked for here, whatever ``OPERATORS`` say: that is for people, and this for programs.
+
+        Raises ``LockUnavailable``; with ``undone`` where it is known that nothing was released.
         """
-        return self.run(self._force_release(name, token_id, by, reason))
+        return self.run(force_release(self, name, token_id, by=by, reason=reason))
 
     async def aforce_release(
         self, name: str, token_id: str | None = None, *, by: str = "", reason: str = ""
     ) -> Holder | None:
         """Take a lock from its holder, as ``force_release`` does."""
-        return await self.arun(self._force_release(name, token_id, by, reason))
+        return await self.arun(force_release(self, name, token_id, by=by, reason=reason))
 
-    def _read_line(self, name: str) -> Steps[list[Waiter]]:
-        now_ms, *line = yield from ask(ReadLine(check_name(name)))
+    def free(self, name: str, token_id: str, *, reason: str = "") -> Holder | None:
+        """Release a lock for its holder, who is dead.
+
+        It is a ``force_release()``, but told as ``freed`` in the audit and with ``lock_freed``.
+        """
+        return self.run(force_release(self, name, token_id, reason=reason, event=FREED))
+
+    def _read_line(self, name: str, limit: int | None) -> Steps[list[Waiter]]:
+        if limit is not None and (type(limit) is not int or limit < 1):
+            raise ValueError(f"limit={limit!r} is no number of waiters; give an int from 1 up.")
+        now_ms, *line = yield from ask(ReadLine(check_name(name), limit))
+        line = line[:limit]  # several servers may have told more
         return [read_waiter(item, name=name, using=self.alias, now_ms=now_ms) for item in line]
 
-    def _read_history(self, name: str | None, limit: int) -> Steps[list[AuditEntry]]:
-        if type(limit) is not int or limit < 1:
-            raise ValueError(f"limit={limit!r} is no number of entries; give an int from 1 up.")
-        call = ReadHistory("" if name is None else check_name(name), limit)
-        return [
-            read_entry(entry_id, pairs, using=self.alias)
-            for entry_id, pairs in (yield from ask(call))
-        ]
-
-    def _force_release(
-        self, name: str, token_id: str | None, by: str, reason: str
-    ) -> Steps[Holder | None]:
-        by, reason = check_text(by, "by"), check_text(reason, "reason")
-        # The call always names whom it is to hit: sent twice, it must not hit the next holder.
-        shown = yield from self._read([check_name(name)])
-        if not shown or token_id not in (None, shown[0].token_id):
-            return None
-        holder = shown[0]
-        call = ForceRelease(name, holder.token_id, force_released(holder, by, reason))
-        answer = yield from ask(call)
-        if answer is None and not call.resent:
-            return None  # it changed hands meanwhile
-        if signals.lock_force_released.receivers:
-            arguments = {"sender": type(self), "using": self.alias, "name": name, "holder": holder}
-            news = {"held_for": holder.held_for, "by": by, "reason": reason}
-            yield Emit(signals.lock_force_released, {**arguments, **news})
-        return holder
+    def event_of(self, entry_id: bytes, pairs: list[bytes]) -> Hashable:
+        """Return the same for two entries of the audit only if they are one event, told twice."""
+        return entry_id, *pairs
 
     def _read(self, names: list[str]) -> Steps[list[Holder]]:
         now_ms, *rest = yield from ask(Inspect(names))
@@ -315,47 +324,5 @@ class BaseLockBackend:
 
     def _turn_page(self, index: Index) -> Steps[None]:
         size = 10 * self.page_size  # of names alone
-        index.add((yield from ask(ReadIndex(index.start, index.offset, size))), size)
-
-
-class Index:
-    """The names of the held locks, gathered from an index that changes while it is read."""
-
-    def __init__(self, pattern: str) -> None:
-        self._pattern = pattern
-        self.ends: dict[str, str] = {}  # the lease end of each name, in the order of those
-        self.start = ""
-        self.offset = 0
-        self.more = True
-
-    def add(self, answer: list[bytes], size: int) -> None:
-        """Take in a page, and note where the next one begins."""
-        ends = [end.decode() for end in answer[1::2]]
-        self.more = len(ends) == size
-        if ends:
-            same = sum(1 for end in ends if end == ends[-1])
-            self.offset = same + (self.offset if ends[-1] == self.start else 0)
-            self.start = ends[-1]
-        for member, end in zip(answer[0::2], ends, strict=True):
-            name = _name(member)
-            if name is not None and fnmatchcase(name, self._pattern):
-                self.ends.pop(name, None)  # renewed since an earlier page
-                self.ends[name] = end
-
-    def names(self) -> list[str]:
-        """Return the names, the earliest lease end first."""
-        return list(self.ends)
-
-    def pages(self, size: int) -> Iterator[list[str]]:
-        """Yield the names, the latest lease end first."""
-        names = self.names()[::-1]
-        for first in range(0, len(names), size):
-            yield names[first : first + size]
-
-
-def _name(member: bytes) -> str | None:
-    """Return a member of the index as a name, ``None`` if another program put it there."""
-    try:
-        return check_name(member.decode())
-    except ValueError:
-        return None
+        answer = yield from ask(ReadIndex(index.start, index.offset, size))
+        index.add(read_page(answer), size)

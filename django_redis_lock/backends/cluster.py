@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from heapq import merge
-from itertools import islice
 from typing import Any
 
 import redis
 
 from django_redis_lock import steps
-from django_redis_lock.backends.base import Index
+from django_redis_lock.backends.index import Index, read_page
 from django_redis_lock.backends.redis import RedisLockBackend, numbers
 from django_redis_lock.cluster.clients import AsyncClusterClient, ClusterClient, Part
 from django_redis_lock.cluster.listener import ClusterListener
@@ -143,7 +142,7 @@ class RedisClusterLockBackend(RedisLockBackend):
             case steps.NoteLosses():
                 order = _by_shard(entry["name"] for entry in call.entries)
                 calls = {
-                    shard: steps.NoteLosses([call.entries[n] for n in numbers])
+                    shard: steps.NoteLosses([call.entries[n] for n in numbers], call.cap)
                     for shard, numbers in order.items()
                 }
                 for part in calls.values():
@@ -151,7 +150,7 @@ class RedisClusterLockBackend(RedisLockBackend):
                 join = sum
             case steps.ReadHistory():
                 calls = dict.fromkeys(range(SHARDS), call)
-                join = _newest(call.limit)
+                join = _pages
             case _ReadIndexes():
                 calls = {
                     page.shard: steps.ReadIndex(page.start, page.offset, call.count)
@@ -174,7 +173,7 @@ class RedisClusterLockBackend(RedisLockBackend):
         size = max(1, 10 * self.page_size // SHARDS)
         pages = [page for page in index.shards if page.more]
         for page, answer in zip(pages, (yield from ask(_ReadIndexes(pages, size))), strict=True):
-            page.add(answer, size)
+            page.add(read_page(answer), size)
 
 
 class _Page(Index):
@@ -193,9 +192,9 @@ class _ShardedIndex(Index):
     def more(self) -> bool:  # type: ignore[override]
         return any(page.more for page in self.shards)
 
-    def names(self) -> list[str]:
-        found = [item for page in self.shards for item in page.ends.items()]
-        return [name for name, _ in sorted(found, key=lambda item: (float(item[1]), item[0]))]
+    def latest(self) -> Iterator[tuple[str, float]]:
+        parts = [page.latest() for page in self.shards]
+        return merge(*parts, key=lambda item: (item[1], item[0]), reverse=True)
 
 
 class _ReadIndexes(Call):
@@ -255,11 +254,8 @@ def _inspected(order: dict[int, list[int]]) -> Callable[[list[Any]], Any]:
     return join
 
 
-def _newest(limit: int) -> Callable[[list[Any]], Any]:
-    def age(entry: Any) -> tuple[int, ...]:
-        return tuple(-int(part) for part in entry[0].split(b"-"))
-
-    return lambda answers: list(islice(merge(*answers, key=age), limit))
+def _pages(answers: list[Any]) -> list[Any]:
+    return [page for answer in answers for page in answer]
 
 
 def _already_noted() -> None:

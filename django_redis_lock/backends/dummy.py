@@ -46,6 +46,8 @@ class DummyLockBackend(BaseLockBackend):
                 answer = [time.time_ns() // 1_000_000, *[None, -2, 0] * len(names)]
             case steps.ReadLine():
                 answer = [time.time_ns() // 1_000_000]
-            case steps.ReadIndex() | steps.ReadHistory():
+            case steps.ReadIndex():
+                answer = [b"", b""]
+            case steps.ReadHistory():
                 answer = []
         return answer

@@ -327,14 +327,20 @@ class Exchanges(Readings):
         yield from self._clock.look()
         key = self._key(call.name)
         if not self._is_shown((yield "GET", key), call.token_id):
+            if call.resent:
+                yield from self._complete_audit(call)
             return None
-        # First of all: what can't be written into the audit is not done.
-        yield self._entry(call.entry)
+        yield from self._try_audit(self._part(call.entry["event"]))
         if not self._is_shown((yield "GET", key), call.token_id):
             return None  # it was released meanwhile
         yield "DEL", key
-        yield "ZREM", self._index_key, call.name
         self._freed(call.name)
+        with contextlib.suppress(ResponseError):  # the index alone, and the lock is free
+            yield "ZREM", self._index_key, call.name
+        try:
+            yield self._entry(call.entry, call.cap)
+        except ResponseError:
+            return 2
         return 1
 
     def _is_shown(self, value: bytes | None, shown: str) -> bool:

@@ -16,6 +16,7 @@ from django_redis_lock.backends.clocks import Command, LocalClock, ServerClock
 from django_redis_lock.backends.exchanges import Exchanges
 from django_redis_lock.backends.location import Location
 from django_redis_lock.backends.readings import NAME, Talk
+from django_redis_lock.backends.redis import passes
 from django_redis_lock.backends.timestamps import FORMATS, Form, read_stamp
 from django_redis_lock.clients import BlockingClient
 from django_redis_lock.connections import asyncio_connection
@@ -26,7 +27,7 @@ from django_redis_lock.packing import Packed
 from django_redis_lock.polling import POLL_OPTIONS, PollingHub, poll_options
 from django_redis_lock.protocol import ask
 from django_redis_lock.records import Holder, moment, read_holder, token_id
-from django_redis_lock.steps import Call, Inspect
+from django_redis_lock.steps import Breaking, Call, Inspect
 from django_redis_lock.text import keep_secrets
 
 CLOCKS = ("server", "local")
@@ -187,7 +188,8 @@ class GetSetLockBackend(BaseLockBackend):
         unavailable = LockUnavailable(
             f"LOCKS[{self.alias!r}] can't be asked: {why}{hint}", name=name
         )
-        unavailable.refused = refused
+        unavailable.refused, unavailable.passing = refused, passes(error)
+        unavailable.undone = refused and isinstance(call, Breaking)
         return unavailable
 
     def _read(self, names: list[str]) -> Steps[list[Holder]]:
@@ -203,7 +205,7 @@ class GetSetLockBackend(BaseLockBackend):
         stamp = read_stamp(value)
         known = b"%b %d %b" % (stamp.token, stamp.fence, stamp.record)
         holder = read_holder(
-            known, name=name, using=self.alias, ttl_ms=ttl_ms, waiters=0, now_ms=now_ms
+            known, name=name, using=self.alias, ttl_ms=ttl_ms, waiters=None, now_ms=now_ms
         )
         if stamp.acquired_ms is None:
             return replace(

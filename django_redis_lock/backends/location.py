@@ -10,11 +10,11 @@ import redis
 from django.conf import settings
 from django.core import checks
 
+from django_redis_lock.backends.urls import SCHEMES, check_pool, problem_of
 from django_redis_lock.connections import pool_from_url
 from django_redis_lock.exceptions import InvalidLockBackend
-from django_redis_lock.text import without_passwords
+from django_redis_lock.text import keep_secrets, without_passwords
 
-SCHEMES = ("redis://", "rediss://", "unix://")
 HOW_TO = (
     "Install django-redis and write an alias that it serves, such as "
     'CACHES = {"locks": {"BACKEND": "django_redis.cache.RedisCache", '
@@ -26,6 +26,10 @@ ONE_SERVER = (
     "Write the URL of one server as LOCATION, or an alias with django-redis's DefaultClient, "
     "HerdClient or SentinelClient. For several servers write a list: of nodes of a cluster, or of "
     'independent servers with BACKEND "django_redis_lock.backends.redlock.RedlockLockBackend".'
+)
+MEND_THE_ALIAS = (
+    "Mend that entry of CACHES. A password with other characters than letters and digits goes into "
+    "its OPTIONS['PASSWORD'], or into the URL as urllib.parse.quote(password, safe='') gives it."
 )
 A_DATABASE_OF_THEIR_OWN = (
     "Give the locks a database of their own, such as /1 at the end of the URL, by "
@@ -50,11 +54,19 @@ class Location:
             )
         self.url = value if value.startswith(SCHEMES) else None
         self.alias = None if self.url else value
+        where = f"LOCKS[{using!r}]['LOCATION']"
         if self.alias and "://" in self.alias:
             raise InvalidLockBackend(
-                f"LOCKS[{using!r}]['LOCATION'] has an unknown scheme: "
+                f"{where} has an unknown scheme: "
                 f"{self.alias.split('://')[0]}://; there are {', '.join(SCHEMES)}."
             )
+        if self.alias and "/" in self.alias and self.alias not in settings.CACHES:
+            raise InvalidLockBackend(
+                f"{where} is {shown(value)}, which is neither an alias of CACHES nor a URL; a URL "
+                f"begins with {', '.join(SCHEMES)}."
+            )
+        if self.url and (problem := problem_of(self.url)):
+            raise InvalidLockBackend(f"{where} is {shown(value)}, which {problem}.")
 
     def pool(self) -> redis.ConnectionPool:
         """Return the pool of connections to the server. Raises ``InvalidLockBackend``."""
@@ -70,7 +82,7 @@ class Location:
 
     def _problems(self) -> Iterator[checks.Error]:
         """Yield what is wrong with the alias."""
-        where = f"LOCKS[{self.using!r}]['LOCATION'] is {self.alias!r}"
+        where = f"LOCKS[{self.using!r}]['LOCATION'] is {shown(self.alias)}"
         configured = settings.CACHES.get(self.alias)
         if configured is None:
             text = (
@@ -90,6 +102,9 @@ class Location:
                 f"on one server."
             )
             yield checks.Error(text, hint=ONE_SERVER, id="django_redis_lock.E007")
+        elif problem := _problem_of_alias(self.alias, configured):
+            text = without_passwords(f"{where}, an alias of CACHES {problem}.")
+            yield checks.Error(text, hint=MEND_THE_ALIAS, id="django_redis_lock.E009")
 
     def check(self) -> list[checks.CheckMessage]:
         """Return the system check messages about the alias, and about sharing a database."""
@@ -147,10 +162,9 @@ def check_urls(value: Any, using: str) -> list[str]:
                 f"{where} has {shown(url)}; a list names the nodes of a cluster, each by a URL "
                 f"that begins with redis:// or rediss://."
             )
-        try:
-            kwargs = redis.connection.parse_url(url)  # type: ignore[no-untyped-call]
-        except ValueError as error:
-            raise InvalidLockBackend(f"{where} has {shown(url)}: {error}.") from None
+        if problem := problem_of(url):
+            raise InvalidLockBackend(f"{where} has {shown(url)}, which {problem}.")
+        kwargs = redis.connection.parse_url(url)  # type: ignore[no-untyped-call]
         if kwargs.get("db"):
             raise InvalidLockBackend(
                 f"{where} has {shown(url)}; a cluster has no database but 0, so leave it out."
@@ -184,6 +198,26 @@ def _served_by_django_redis(backend: str) -> bool:
     return isinstance(found, type) and issubclass(found, RedisCache)
 
 
+def _problem_of_alias(alias: Any, configured: dict[str, Any]) -> str | None:
+    """Return why django-redis can't make connections from an entry of CACHES, if it can't."""
+    from django_redis import get_redis_connection
+
+    for url in _urls_of(configured):
+        problem = problem_of(url, by_django_redis=True) if isinstance(url, str) else "is no str"
+        if problem:
+            return f"whose LOCATION {shown(url)} {problem}"
+    try:
+        check_pool(get_redis_connection(alias).connection_pool)
+    except Exception as error:  # of whatever class, its own modules included
+        return f"from which django-redis makes no connection: {keep_secrets(error)}"
+    return None
+
+
+def _urls_of(configured: dict[str, Any]) -> list[Any]:
+    urls = configured.get("LOCATION", "")
+    return urls.split(",") if isinstance(urls, str) else list(urls)
+
+
 def _client_class(configured: dict[str, Any]) -> str:
     default = "django_redis.client.DefaultClient"
     return str((configured.get("OPTIONS") or {}).get("CLIENT_CLASS", default))
@@ -194,7 +228,10 @@ def _reaches_one_server(client: str) -> bool:
     from django.utils.module_loading import import_string
     from django_redis.client import ShardClient
 
-    found = import_string(client)
+    try:
+        found = import_string(client)
+    except ImportError:
+        return True  # django-redis will tell
     return getattr(found, "get_client", None) not in (None, ShardClient.get_client)
 
 
@@ -206,6 +243,8 @@ def _databases(configured: Any) -> set[tuple[Any, ...]]:
         urls = configured.get("LOCATION", "")
     if isinstance(urls, str):
         urls = [url for part in urls.split(";") for url in part.split(",")]
+    if not isinstance(urls, list | tuple):
+        return set()  # some backend may know what to do with it
     found: set[tuple[Any, ...]] = set()
     for url in urls:
         try:

@@ -12,8 +12,9 @@ from time import monotonic
 from typing import Any, ClassVar
 
 from django_redis_lock import steps
-from django_redis_lock.audit import CAP, Fields
+from django_redis_lock.audit import FORCE_RELEASED, Fields
 from django_redis_lock.backends.base import BaseLockBackend
+from django_redis_lock.backends.index import write_page
 from django_redis_lock.identity import forget_after_fork
 from django_redis_lock.records import token_id
 from django_redis_lock.steps import Call
@@ -80,7 +81,7 @@ class _Store:
         self._mutex = threading.RLock()
         self._locks: dict[_Key, _Held] = {}
         self._queues: dict[_Key, deque[str]] = {}
-        self._audits: dict[str, deque[tuple[str, Fields]]] = {}
+        self._audits: dict[tuple[str, bool], deque[tuple[str, Fields]]] = {}
         self._noted = 0
         self._last_fence = 0
 
@@ -210,31 +211,36 @@ class _Store:
         held = self._get(key)
         if held is None or call.token_id != token_id(held.token.encode()):
             return None
-        self._note(prefix, call.entry)
+        self._note(prefix, call.entry, call.cap)
         self._hand_over(key, "")
         return 1
 
-    def _note(self, prefix: str, entry: Fields) -> None:
+    def _note(self, prefix: str, entry: Fields, cap: int) -> None:
         self._noted += 1
-        audit = self._audits.setdefault(prefix, deque(maxlen=CAP))
+        audit = self._audits.setdefault((prefix, entry["event"] == FORCE_RELEASED), deque())
         audit.appendleft((f"{_wall_ms()}-{self._noted}", entry))
+        while len(audit) > cap:
+            audit.pop()
 
     def _note_losses(self, call: steps.NoteLosses, prefix: str) -> int:
         for entry in call.entries:
-            self._note(prefix, entry)
+            self._note(prefix, entry, call.cap)
         return len(call.entries)
 
     def _read_history(self, call: steps.ReadHistory, prefix: str) -> list[Any]:
-        audit = self._audits.get(prefix, ())
-        found = (item for item in audit if not call.name or item[1]["name"] == call.name)
-        return [
-            [entry_id.encode(), [part.encode() for pair in entry.items() for part in pair]]
-            for entry_id, entry in islice(found, call.limit)
-        ]
+        pages = []
+        for forced in (True, False):
+            page: list[Any] = [b""]
+            for entry_id, entry in self._audits.get((prefix, forced), ()):
+                if not call.name or entry["name"] == call.name:
+                    pairs = [part.encode() for pair in entry.items() for part in pair]
+                    page.append([entry_id.encode(), pairs])
+            pages.append(page)
+        return pages
 
     def _read_line(self, call: steps.ReadLine, prefix: str) -> list[Any]:
         queue = self._queues.get((prefix, call.name), ())
-        return [_wall_ms(), *[entry.encode() for entry in queue]]
+        return [_wall_ms(), *[entry.encode() for entry in islice(queue, call.limit)]]
 
     def _read_index(self, call: steps.ReadIndex, prefix: str) -> list[bytes]:
         ends = sorted(
@@ -243,10 +249,8 @@ class _Store:
             if of == prefix and (held := self._get((of, name))) is not None
         )
         page = [item for item in ends if item[0] >= float(call.start or 0)]
-        answer: list[bytes] = []
-        for end, name in page[call.offset : call.offset + call.count]:
-            answer += [name.encode(), str(end).encode()]
-        return answer
+        page = page[call.offset : call.offset + call.count]
+        return write_page((name.encode(), str(end).encode()) for end, name in page)
 
     _operations: ClassVar[dict[type[Call], Callable[[Any, Any, str], Any]]] = {
         steps.Acquire: _acquire,

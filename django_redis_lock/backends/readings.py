@@ -9,8 +9,9 @@ from typing import Any, ClassVar
 from redis.exceptions import ResponseError
 
 from django_redis_lock import steps
-from django_redis_lock.audit import CAP, LOST, Fields
+from django_redis_lock.audit import FORCE_RELEASED, LOST, Fields
 from django_redis_lock.backends.clocks import Clock, Command
+from django_redis_lock.backends.index import write_page
 from django_redis_lock.backends.timestamps import read_stamp
 from django_redis_lock.steps import Call
 
@@ -30,6 +31,7 @@ class Readings:
         self._clock = clock
         self._index_key = f"{prefix}-index"
         self._audit_key = f"{prefix}-audit"
+        self._lost_key = f"{prefix}-lost"
 
     def talk(self, call: Call) -> Talk:
         """Return the talk that carries out a call; it returns what the script of its name does."""
@@ -45,11 +47,13 @@ class Readings:
         for name in call.names:
             try:
                 value = yield "GET", self._key(name)
-            except ResponseError:  # another program's, and no string
-                value = None
+            except ResponseError as error:
+                if "WRONGTYPE" not in str(error):
+                    raise
+                value = None  # another program's, and no string
             stamp = read_stamp(b"0" if value is None else value)
             held = None if stamp.passed(now_ms) else value
-            answer += [held, stamp.left_ms(now_ms) if held else -2, 0]
+            answer += [held, stamp.left_ms(now_ms) if held else -2, None]  # who waits tells nobody
         return [now_ms, *answer]
 
     def _read_line(self, call: steps.ReadLine) -> Talk:
@@ -64,32 +68,63 @@ class Readings:
         answer: list[bytes] = []
         for item in found:  # pairs in RESP3, one after the other in RESP2
             answer += item if isinstance(item, list) else [item]
-        return [_bytes(item) for item in answer]
+        return write_page(zip(map(_bytes, answer[0::2]), map(_bytes, answer[1::2]), strict=True))
 
     def _note_losses(self, call: steps.NoteLosses) -> Talk:
         known: set[bytes] = set()
         if call.first_sent_at is not None:  # an earlier sending may have arrived
             known = {
                 fields.get(b"token_id", b"")
-                for fields in map(_fields, (yield "XREVRANGE", self._audit_key, "+", "-"))
+                for fields in map(
+                    _fields, (yield "XREVRANGE", self._lost_key, "+", "-", "COUNT", 1000)
+                )
                 if fields.get(b"event") == LOST.encode()
             }
         new = [entry for entry in call.entries if entry["token_id"].encode() not in known]
         for entry in new:
-            yield self._entry(entry)
+            yield self._entry(entry, call.cap)
         return len(new)
 
     def _read_history(self, call: steps.ReadHistory) -> Talk:
-        limit = () if call.name else ("COUNT", call.limit)
-        found = yield "XREVRANGE", self._audit_key, "+", "-", *limit
-        if call.name:
-            name = call.name.encode()
-            found = [entry for entry in found if _fields(entry).get(b"name") == name]
-        return found[: call.limit]
+        before = call.before if call.before == "+" else f"({call.before}"
+        pages = []
+        for key in (self._audit_key, self._lost_key):
+            found = yield "XREVRANGE", key, before, "-", "COUNT", call.count
+            end = found[-1][0] if len(found) == call.count else b""
+            if call.name:
+                name = call.name.encode()
+                found = [entry for entry in found if _fields(entry).get(b"name") == name]
+            pages.append([end, *found])
+        return pages
 
-    def _entry(self, entry: Fields) -> Command:
+    def _part(self, event: str) -> str:
+        """Return the key of the part of the audit that an event belongs to."""
+        return self._audit_key if event == FORCE_RELEASED else self._lost_key
+
+    def _entry(self, entry: Fields, cap: int) -> Command:
         pairs = [part for pair in entry.items() for part in pair]
-        return "XADD", self._audit_key, "MAXLEN", "~", CAP, "*", *pairs
+        return "XADD", self._part(entry["event"]), "MAXLEN", "~", cap, "*", *pairs
+
+    def _try_audit(self, key: str) -> Talk:
+        """Raise the server's error if it takes no entry, unless it is for lack of memory.
+
+        What leaves no trace is not done, but an operator has to be able to free a lock on a full
+        server. The entry itself comes after the release, so that there is none without one.
+        """
+        try:
+            yield "XADD", key, "0-0", "event", ""  # an id that no entry can have
+        except ResponseError as error:
+            text = str(error)
+            if not ("greater than 0-0" in text or "used memory" in text):
+                raise
+        yield "XREVRANGE", key, "+", "-", "COUNT", 1  # fails where it is no stream
+
+    def _complete_audit(self, call: steps.ForceRelease) -> Talk:
+        """Write the entry unless an earlier sending did, which may have released the lock."""
+        key, token = self._part(call.entry["event"]), call.token_id.encode()
+        latest = yield "XREVRANGE", key, "+", "-", "COUNT", 100
+        if not any(_fields(entry).get(b"token_id") == token for entry in latest):
+            yield self._entry(call.entry, call.cap)
 
     _talks: ClassVar[Talks] = {
         steps.Inspect: _inspect,

@@ -23,7 +23,7 @@ from django_redis_lock import steps
 from django_redis_lock.async_client import AsyncClient
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.location import Location
-from django_redis_lock.clients import BlockingClient
+from django_redis_lock.clients import BlockingClient, is_read_only
 from django_redis_lock.connections import asyncio_connection, listening_connection
 from django_redis_lock.exceptions import InvalidLockBackend, LockError, LockUnavailable
 from django_redis_lock.once import made_once
@@ -207,8 +207,10 @@ class RedisLockBackend(BaseLockBackend):
                 f"another program and is no lock: {why}. Choose another KEY_PREFIX.",
                 name=name,
             )
-        unavailable = LockUnavailable(f"LOCKS[{self.alias!r}] can't be asked: {why}", name=name)
-        unavailable.refused = isinstance(error, ResponseError) and not passes(error)
+        what = "refused" if refused(error) else "can't be asked"
+        unavailable = LockUnavailable(f"LOCKS[{self.alias!r}] {what}: {why}", name=name)
+        unavailable.refused, unavailable.passing = refused(error), passes(error)
+        unavailable.undone = unavailable.refused and isinstance(call, steps.Breaking)
         return unavailable
 
 
@@ -217,7 +219,7 @@ def reason(error: Exception) -> str:
 
     No secret is in it, nor left in the error.
     """
-    why = keep_secrets(error)
+    why = _WHERE_IN_SCRIPT.sub("", keep_secrets(error))
     if isinstance(error, MasterNotFoundError):
         return why.partition(" : ")[0]  # what follows are the arguments of every connection
     if isinstance(error, ResponseError) and _NO_SCRIPTS.search(why):
@@ -227,6 +229,7 @@ def reason(error: Exception) -> str:
     return why
 
 
+_WHERE_IN_SCRIPT = re.compile(r"\.?\s*script: \w+, on @user_script:\d+\.?$")
 _NO_SCRIPTS = re.compile(r"(unknown|unsupported) command .?eval", re.IGNORECASE)
 _NO_PERMISSION_FOR_SCRIPTS = re.compile(r"no permissions to run the 'eval", re.IGNORECASE)
 _WITHOUT_SCRIPTS = (
@@ -234,22 +237,28 @@ _WITHOUT_SCRIPTS = (
 )
 
 
-def passes(error: ResponseError) -> bool:
-    """Whether a server refuses only until a failover or the moving of a slot is over."""
+def refused(error: Exception) -> bool:
+    """Whether a server answered that it does not do what was asked, so that nothing was done."""
+    return isinstance(error, ResponseError) and not _says(error, _IN_DOUBT)
+
+
+def passes(error: Exception) -> bool:
+    """Whether it may soon be over: silence, a failover, the moving of a slot, a slow script."""
+    if not isinstance(error, ResponseError) or isinstance(error, _PASSING):
+        return True
+    return is_read_only(error) or _says(error, _IN_DOUBT) or str(error).startswith("BUSY ")
+
+
+def _says(error: Exception, words: tuple[str, ...]) -> bool:
     text = str(error)
-    return isinstance(error, _PASSING) or any(words in text for words in _PASSING_WORDS)
+    return any(some in text for some in words)
 
 
-_PASSING = (
-    AskError,
-    ClusterDownError,
-    MasterDownError,
-    MovedError,
-    TryAgainError,
-)
-_PASSING_WORDS = (
-    "READONLY",  # a demoted master
-    "UNBLOCKED",  # one that was demoted while it waited for replicas
+# redis-py has classes for these, and takes the word that opens the error off its text.
+_PASSING = (AskError, ClusterDownError, MasterDownError, MovedError, TryAgainError)
+# For these it has none. A part of what was asked may have been done.
+_IN_DOUBT = (
+    "UNBLOCKED",  # a master that was demoted while it waited for replicas
     "replica instances",  # or before
     "non local key",  # the slot went away under the script's hands
     "cluster is down",

@@ -6,11 +6,11 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, ClassVar
 
 from django.core import checks
-from redis.exceptions import ResponseError
 
 from django_redis_lock import quorum, steps
 from django_redis_lock.backends.ballots import Ballots, Rounds, drive, ignore
-from django_redis_lock.backends.base import BaseLockBackend, Index
+from django_redis_lock.backends.base import BaseLockBackend
+from django_redis_lock.backends.index import Index, read_page
 from django_redis_lock.backends.redis import reason
 from django_redis_lock.backends.voters import (
     Admit,
@@ -167,11 +167,15 @@ class RedlockLockBackend(BaseLockBackend):
         )
         asked = self._ballots.send(call, letters, lambda answers: fold(call, answers), owed=owed)
         yield asked
-        answer = asked.outcome()
-        if owed and not answer:
-            again = [letter.again for letter in asked.letters]
-            if quorum.in_doubt(asked.answers, again):
-                call.sending()  # as it did for a server that may have said yes the first time
+        again = [letter.again for letter in asked.letters]
+        try:
+            answer = asked.outcome()
+        except quorum.NoQuorum:
+            if any(again):
+                call.sending()  # a server may have carried it out unseen
+            raise
+        if owed and not answer and quorum.in_doubt(asked.answers, again):
+            call.sending()  # as it did for a server that may have said yes the first time
         if isinstance(call, steps.Renew):
             for (name, token, ms), left_ms in zip(call.leases, answer, strict=True):
                 if left_ms == -2 and ms >= 0:  # to be endless is asked in the taking, which goes on
@@ -193,34 +197,46 @@ class RedlockLockBackend(BaseLockBackend):
             for server, answer in zip(self.servers, answers, strict=True)
             if isinstance(answer, Exception)
         ]
-        reasons = [f"{server}: {reason(error)}" for server, error in failed]
+        told: list[LockUnavailable] = []
+        for server, error in failed:
+            found = server.error(call, error)
+            if not isinstance(found, LockUnavailable):
+                return found
+            told.append(found)
+        reasons = [f"{server}: {reason(error).rstrip('.')}" for server, error in failed]
         if isinstance(call, steps.Acquire | steps.TakeOver):
             reasons += [
                 f"{server} {why}"
                 for server, answer in zip(self.servers, answers, strict=True)
                 if (why := why_silent(answer))
             ]
-        for server, error in failed:
-            told = server.error(call, error)
-            if not isinstance(told, LockUnavailable):
-                return told
         name = getattr(call, "name", "") or getattr(getattr(call, "request", None), "name", "")
         unavailable = LockUnavailable(
             f"LOCKS[{self.alias!r}] has no majority of its {len(self.servers)} servers: "
             f"{'; '.join(reasons) or 'they know too little'}.",
             name=name,
         )
-        unavailable.refused = bool(reasons) and all(
-            isinstance(error, ResponseError) for _, error in failed
+        unavailable.refused = bool(reasons) and all(error.refused for error in told)
+        unavailable.passing = not unavailable.refused or any(error.passing for error in told)
+        # Where one server released it, its majority may be gone.
+        released = isinstance(call, steps.ForceRelease) and any(
+            answer and not isinstance(answer, Exception) for answer in answers
+        )
+        unavailable.undone = (
+            unavailable.refused and isinstance(call, steps.Breaking) and not released
         )
         return unavailable
 
     # For operators.
 
+    def event_of(self, entry_id: bytes, pairs: list[bytes]) -> Hashable:
+        """Return the same for what several servers tell, each under an id of its own."""
+        return tuple(pairs)
+
     def _turn_page(self, index: Index) -> Steps[None]:
         """Read the names that any server holds; those without a majority have no holder later."""
         cursors = [Index("*") for _ in self.servers]
-        ends: dict[bytes, float] = {}
+        ends: dict[str, float] = {}
         size = 10 * self.page_size
         while any(cursor.more for cursor in cursors):
             asked = [steps.ReadIndex(item.start, item.offset, size) for item in cursors]
@@ -229,11 +245,13 @@ class RedlockLockBackend(BaseLockBackend):
                 if page is None:
                     cursor.more = False
                 elif cursor.more:
-                    cursor.add(page, size)
-                    for name, end in zip(page[0::2], page[1::2], strict=True):
-                        ends[name] = max(float(end), ends.get(name, 0.0))
+                    cursor.add(read_page(page), size)
+        for cursor in cursors:
+            for name, end in cursor.latest():
+                ends[name] = max(end, ends.get(name, 0.0))
         names = sorted(ends, key=lambda name: ends[name])
-        index.add([part for name in names for part in (name, str(ends[name]).encode())], -1)
+        index.keep(names, sorted(ends.values()))
+        index.more = False
 
 
 def _as_number(answer: Any) -> Any:
@@ -248,7 +266,7 @@ _FOLDS: dict[type[Call], Callable[[Any, list[Any]], Any]] = {
     steps.Renew: lambda _, answers: quorum.leases(answers),
     steps.Inspect: lambda _, answers: quorum.holders(answers),
     steps.NoteLosses: lambda _, answers: quorum.arrived(answers),
-    steps.ReadHistory: lambda call, answers: quorum.history(answers, call.limit),
+    steps.ReadHistory: lambda _, answers: quorum.history(answers),
     steps.ReadLine: lambda _, answers: quorum.line(answers),
     ReadPages: lambda _, answers: quorum.everybody(answers),
     ReadFences: lambda _, answers: quorum.everybody(answers),

@@ -207,19 +207,23 @@ def check_servers(alias: str, location: Any) -> list[Any]:
             f"{where} must be a list of at least three servers, each an alias of CACHES or a "
             f"URL, not {location!r}."
         )
-    if len(location) < 3 or len(location) % 2 == 0:
+    count = len(location)
+    if count < 3 or count % 2 == 0:
         raise InvalidLockBackend(
-            f"{where} has {len(location)} servers; give an odd number from 3 up. A majority of "
-            f"4 is 3, so the fourth would bear no further failure."
+            f"{where} names {count} server{'' if count == 1 else 's'}; name 3, 5 or another odd "
+            f"number: a fourth server would not let one more fail."
         )
     seen: dict[Any, Any] = {}
     for item in location:
+        if not isinstance(item, str) or not item:
+            raise InvalidLockBackend(
+                f"{where} has {item!r}; a server is an alias of CACHES or a URL, so write a str."
+            )
         for address in _addresses(item):
             if address in seen:
                 raise InvalidLockBackend(
-                    f"{where} names one server twice: {without_passwords(str(seen[address]))} "
-                    f"and {without_passwords(str(item))}. Its failure would count twice; give "
-                    f"servers that fail independently."
+                    f"{where} names one server twice: {seen[address]} and {item}. "
+                    f"Its failure would count twice; give servers that fail independently."
                 )
             seen[address] = item
     return list(location)
@@ -229,7 +233,7 @@ def _addresses(location: Any) -> set[tuple[Any, ...]]:
     """Return where a server is, without its databases; the alias itself where CACHES lacks it."""
     from django.conf import settings
 
-    configured = location if "://" in str(location) else settings.CACHES.get(location)
+    configured = location if "://" in location else settings.CACHES.get(location)
     databases = _databases(configured) if configured else set()
     found: set[tuple[Any, ...]] = {(host, port) for host, port, _ in databases}
-    return found or {(str(location),)}
+    return found or {(location,)}

@@ -53,7 +53,7 @@ def finish(seconds: float) -> None:
 
 def _release(backend: BaseLockBackend, name: str, token_id: str) -> None:
     why = "the process or message that it was held for is no more"
-    holder = backend.force_release(name, token_id, by="the Celery worker", reason=why)
+    holder = backend.free(name, token_id, reason=why)
     if holder is not None:
         logger.warning("Lock %r was freed, for %s can't release it", name, holder)
 

@@ -20,6 +20,7 @@ from celery.worker.request import Request
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
+from django_redis_lock.celery.family import FAMILY, lives
 from django_redis_lock.celery.guard import GUARD, Guard
 from django_redis_lock.celery.message import Slip
 from django_redis_lock.celery.options import QUEUE, Options
@@ -65,6 +66,19 @@ def messages_in_hand(state: Any, ids: list[str], **kwargs: Any) -> dict[str, Any
     consumer = state.consumer.task_consumer
     queues = [queue.name for queue in consumer.queues] if consumer else []
     return {"ids": sorted(known.intersection(ids)), "queues": queues}
+
+
+@inspect_command(visible=False)  # type: ignore[untyped-decorator]
+def signs_of_life(
+    state: Any, tasks: list[str], processes: dict[str, list[int]], **kwargs: Any
+) -> dict[str, Any]:
+    """Tell which of some tasks the worker has, and which of its own processes are gone.
+
+    Their numbers come by the family that they belong to. A worker speaks of its own alone.
+    """
+    known = {request.id for _, request in _in_hand(state)}
+    gone = [pid for pid in processes.get(FAMILY, ()) if not lives(pid)]
+    return {"family": FAMILY, "tasks": sorted(known.intersection(tasks)), "gone": gone}
 
 
 def _in_hand(state: Any) -> Iterator[tuple[str, Request]]:

@@ -7,24 +7,74 @@ import difflib
 import math
 from typing import Any
 
-from django.core.management.base import CommandParser
+from django.core.management.base import CommandParser, DjangoHelpFormatter
 
 from django_redis_lock.console.durations import parse_duration
 from django_redis_lock.console.selection import SORTS
 from django_redis_lock.text import visible
 
-COMMANDS = ("list", "show", "release", "doctor", "history")
+COMMANDS = ("list", "show", "release", "doctor", "history", "completion")
 EXIT_CODES = (
-    "Exit codes: 0 done; 1 an error, or declined; 2 wrong use; 3 the holder changed, or nothing "
-    "matched."
+    "Exit codes: 0 done; 1 an error, or declined; 2 wrong use, or not known\n"
+    "because a server could not be asked; 3 the holder changed, or nothing matched;\n"
+    "130 Ctrl-C; 141 whoever read the output has left."
 )
+EXAMPLES = {
+    "": (
+        "locks",
+        "locks list --older-than 10m --sort held",
+        "locks show import:7",
+        "locks release import:7 --reason 'hangs since the morning'",
+    ),
+    "list": (
+        "locks list 'product:*'",
+        "locks list --older-than 10m --sort held --limit 20",
+        "locks list --watch 5",
+        "locks list --json | jq -r '.locks[].name'",
+    ),
+    "show": ("locks show import:7",),
+    "release": (
+        "locks release import:7 --reason 'hangs since the morning'",
+        "locks release import:7 --token-id b8c47b2e4040e965 --noinput",
+        "locks release --pattern 'import:*' --dry-run",
+        "locks release --all --only-dead --reason 'web2 was killed'",
+    ),
+    "doctor": ("locks doctor --using default",),
+    "history": ("locks history import:7", "locks history --limit 500 --json"),
+    "completion": ("locks completion > ~/.locks-completion.bash",),
+}
+"""What one may write, by the command that it is an example of."""
 SHORTEST_WATCH = 0.1
 
 
 def add_commands(parser: CommandParser) -> None:
     """Add the commands and their options to the parser."""
-    parser.epilog = EXIT_CODES
+    parser.epilog = _epilog("")
+    parser.formatter_class = Formatter
     commands = parser.add_subparsers(dest="command", title="commands", metavar="COMMAND")
+    _add_list(commands)
+    showing = _add(commands, "show", "everything known of one lock, its waiters included")
+    showing.add_argument("name", help="the lock's name")
+    _add_release(commands)
+    examining = _add(commands, "doctor", "are the servers fit for locks?")
+    examining.add_argument(
+        "--fail-level",
+        choices=("warn", "fail"),
+        default="fail",
+        help="what makes the exit code 1: a failure (fail), or a warning as well (warn)",
+    )
+
+    history = _add(commands, "history", "which locks were released by force, freed or lost")
+    history.add_argument("name", nargs="?", help="of this lock only")
+    history.add_argument(
+        "--limit", type=_count, default=50, metavar="N", help="how many at the most (50)"
+    )
+
+    completion = _add(commands, "completion", "print what completes this command in bash")
+    completion.set_defaults(parser=parser)
+
+
+def _add_list(commands: Any) -> None:
     listing = _add(commands, "list", "who holds what (the default)")
     listing.add_argument(
         "pattern", nargs="?", default="*", help="a shell pattern such as 'product:*'"
@@ -52,9 +102,8 @@ def add_commands(parser: CommandParser) -> None:
         help="draw again every so many seconds (2), until Ctrl-C",
     )
 
-    showing = _add(commands, "show", "everything known of one lock, its waiters included")
-    showing.add_argument("name", help="the lock's name")
 
+def _add_release(commands: Any) -> None:
     releasing = _add(commands, "release", "take locks from their holders")
     releasing.add_argument("names", nargs="*", metavar="name", help="the names of locks")
     releasing.add_argument(
@@ -67,8 +116,8 @@ def add_commands(parser: CommandParser) -> None:
     releasing.add_argument(
         "--only-dead",
         action="store_true",
-        help="only where the holder's process on this host is gone, or no Celery worker answers "
-        "for its task",
+        help="only where the holder's process is known to be gone: on this host, or as its "
+        "Celery worker says",
     )
     releasing.add_argument(
         "--queued",
@@ -81,6 +130,9 @@ def add_commands(parser: CommandParser) -> None:
         help="only where the message that it is held for is known to be gone",
     )
     releasing.add_argument("--reason", default="", metavar="TEXT", help="why, for the audit")
+    releasing.add_argument(
+        "--by", metavar="NAME", help="who does it, for the audit; else the system's user"
+    )
     releasing.add_argument("--dry-run", action="store_true", help="show, and release nothing")
     releasing.add_argument(
         "--noinput",
@@ -90,20 +142,33 @@ def add_commands(parser: CommandParser) -> None:
         help="do not ask",
     )
 
-    _add(commands, "doctor", "is the server fit for locks?")
 
-    history = _add(commands, "history", "which locks were broken, and which were lost")
-    history.add_argument("name", nargs="?", help="of this lock only")
-    history.add_argument(
-        "--limit", type=_count, default=50, metavar="N", help="how many at the most (50)"
-    )
+class Formatter(DjangoHelpFormatter, argparse.RawDescriptionHelpFormatter):
+    """Leaves the lines of the examples as they are."""
+
+
+def _epilog(name: str) -> str:
+    examples = "".join(f"  manage.py {example}\n" for example in EXAMPLES[name])
+    return f"Examples:\n{examples}\n{EXIT_CODES}"
 
 
 def _add(commands: Any, name: str, text: str) -> CommandParser:
     parser: CommandParser = commands.add_parser(
-        name, help=text, description=f"{text[0].upper()}{text[1:]}.", epilog=EXIT_CODES
+        name,
+        help=text,
+        description=f"{text[0].upper()}{text[1:]}.",
+        epilog=_epilog(name),
+        formatter_class=Formatter,
     )
     parser.add_argument("--format", choices=("table", "json"), default="table")
+    parser.add_argument(
+        "--json",
+        dest="format",
+        action="store_const",
+        const="json",
+        default=argparse.SUPPRESS,
+        help="the same as --format json",
+    )
     parser.add_argument("--using", metavar="ALIAS", help="an alias of LOCKS; else all of them")
     # What stands before the command may stand after it as well.
     anywhere = parser.add_argument_group("everywhere", argument_default=argparse.SUPPRESS)

@@ -33,10 +33,9 @@ def _senseless(text: str) -> str:
 
 def duration(seconds: float) -> str:
     """Return a duration in its two largest units: ``4.2s``, ``3m12s``, ``2h05m``, ``3d04h``."""
-    tenths = round(max(0.0, seconds), 1)
-    if tenths < 10:
-        return f"{tenths:.1f}s"
-    minutes, rest = divmod(round(tenths), 60)
+    if seconds < 9.95:
+        return f"{max(0.0, seconds):.1f}s"
+    minutes, rest = divmod(round(seconds), 60)
     if not minutes:
         return f"{rest}s"
     hours, minutes = divmod(minutes, 60)

@@ -1,4 +1,4 @@
-"""``locks history``: which locks were broken, and which were lost."""
+"""``locks history``: which locks were released by force, freed or lost."""
 
 from __future__ import annotations
 
@@ -24,14 +24,16 @@ def run(options: dict[str, Any], terminal: Terminal) -> None:
         found.sort(key=lambda entry: entry.at or _LONG_AGO, reverse=True)
     found = found[:limit]
     if terminal.as_json:
-        terminal.json_array(map(facts.entry_facts, found))
+        terminal.json_object("events", map(facts.entry_facts, found), backends.not_known)
     else:
         terminal.table(columns(name=True, many=backends.many), found)
     backends.finish()
     if not found and name is not None:
         raise nothing(f"The audit tells nothing of {visible(name)!r}.")
     if not found:
-        terminal.notice("No lock was broken or lost, as far as the audit goes back.")
+        terminal.notice(
+            "No lock was released by force, freed or lost, as far as the audit goes back."
+        )
 
 
 def columns(*, name: bool, many: bool = False) -> list[Column[AuditEntry]]:
@@ -39,23 +41,19 @@ def columns(*, name: bool, many: bool = False) -> list[Column[AuditEntry]]:
     of_name: list[Column[AuditEntry]] = [
         Column("NAME", lambda one: visible(one.name), elastic=True)
     ]
-    backend: list[Column[AuditEntry]] = [Column("BACKEND", lambda one: visible(one.using))]
+    backend: list[Column[AuditEntry]] = [Column("USING", lambda one: visible(one.using))]
     return [
-        Column("WHEN (UTC)", lambda one: facts.clock(one.at)),
-        Column("EVENT", _event, paint=_of_event),
+        Column("AT (UTC)", lambda one: facts.clock(one.at)),
+        Column("EVENT", lambda one: visible(one.event) or facts.UNKNOWN, paint=_of_event),
         *(of_name if name else []),
         *(backend if many else []),
-        Column("WHO LOST IT", facts.who, elastic=True, brief=facts.brief),
+        Column("HOLDER", facts.who, elastic=True, brief=facts.brief),
         Column("BY", lambda one: visible(one.by) or facts.UNKNOWN),
         Column("REASON", lambda one: visible(one.reason) or facts.UNKNOWN, elastic=True),
         Column("FENCE", lambda one: str(one.fence or facts.UNKNOWN), right=True, spare=True),
     ]
 
 
-def _event(entry: AuditEntry) -> str:
-    return "broken" if entry.event == FORCE_RELEASED else visible(entry.event) or facts.UNKNOWN
-
-
 def _of_event(entry: AuditEntry, style: Any) -> Paint | None:
-    paint: Paint = style.ERROR if entry.event == LOST else style.WARNING
-    return paint
+    paints: dict[str, Paint] = {LOST: style.ERROR, FORCE_RELEASED: style.WARNING}
+    return paints.get(entry.event)

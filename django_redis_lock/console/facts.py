@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
 from django.utils.dateparse import parse_datetime
 
+from django_redis_lock.attention import Attention, attention
 from django_redis_lock.audit import AuditEntry
 from django_redis_lock.breaking import Outcome
 from django_redis_lock.console.durations import duration
+from django_redis_lock.console.table import NOTHING
+from django_redis_lock.console.terminal import Terminal
+from django_redis_lock.handler import locks
 from django_redis_lock.records import Holder, Waiter
 from django_redis_lock.text import visible
 
-UNKNOWN = "-"
+UNKNOWN = NOTHING
+NOT_COUNTED = "?"
+"""How many wait where the server does not tell."""
 
 
 def holder_facts(holder: Holder) -> dict[str, Any]:
@@ -29,7 +36,9 @@ def holder_facts(holder: Holder) -> dict[str, Any]:
         "expires_at": iso(holder.expires_at),
         "lease_left": seconds(holder.ttl),
         "auto_renew": holder.auto_renew,
+        "max_hold": holder.max_hold,
         "waiters": holder.waiters,
+        "attention": attention_of(holder),
         **_origin(holder),
         "metadata": dict(holder.metadata),
     }
@@ -75,6 +84,7 @@ def outcome_facts(outcome: Outcome) -> dict[str, Any]:
         "result": outcome.result.value,
         "holder_now": str(outcome.holder) if outcome.holder else None,
         "error": outcome.error or None,
+        "unlogged": outcome.unlogged or None,
     }
 
 
@@ -86,6 +96,11 @@ def _origin(one: Holder | Waiter | AuditEntry) -> dict[str, Any]:
         "task_id": one.task_id,
         "task_name": one.task_name,
     }
+
+
+def now() -> datetime:
+    """Return the time of this host's clock."""
+    return datetime.now(UTC)
 
 
 def iso(moment: datetime | None) -> str | None:
@@ -117,6 +132,39 @@ def held_for(holder: Holder) -> str:
 def lease_left(holder: Holder) -> str:
     """Return what is left of a lease."""
     return "endless" if holder.ttl is None else duration(holder.ttl)
+
+
+def waiters(holder: Holder) -> str:
+    """Return how many wait."""
+    return NOT_COUNTED if holder.waiters is None else str(holder.waiters)
+
+
+class Legend:
+    """Says what stands for what is not known, where a table has it."""
+
+    def __init__(self) -> None:
+        self._needed = False
+
+    def reading(self, holders: Iterable[Holder]) -> Iterator[Holder]:
+        """Yield the holders that are shown."""
+        for one in holders:
+            self._needed |= one.waiters is None
+            yield one
+
+    def say(self, terminal: Terminal) -> None:
+        """Say it, below the table."""
+        if self._needed:
+            terminal.notice(f"WAITERS {NOT_COUNTED}: the server does not tell how many wait.")
+
+
+def attention_of(holder: Holder) -> Attention | None:
+    """Return what is wrong with a hold, if anything is."""
+    return attention(holder, locks[holder.using])
+
+
+def mark(holder: Holder) -> str:
+    """Return the same for a table, in the word of the JSON."""
+    return attention_of(holder) or NOTHING
 
 
 def waited(waiter: Waiter) -> str:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any
 
-from django_redis_lock.console.liveness import Verdict, is_place
 from django_redis_lock.exceptions import LockError
 from django_redis_lock.handler import locks
+from django_redis_lock.liveness import Life, Verdict, is_place
 from django_redis_lock.records import Holder
 from django_redis_lock.workers import celery_app
 
@@ -31,8 +31,8 @@ def judge_places(holders: Iterable[Holder], notice: Notice) -> list[tuple[Holder
         verdicts = _of_results(app, places, notice)
         rest = [one for one in places if one.token_id not in verdicts]
         verdicts |= _of_broker(app, rest, notice)
-    nothing = Verdict(dead=False, why="what became of its message is not known")
-    other = Verdict(dead=False, why="held for no message in a queue")
+    nothing = Verdict(Life.UNKNOWN, why="what became of its message is not known")
+    other = Verdict(Life.UNKNOWN, why="held for no message in a queue")
     return [
         (one, verdicts.get(one.token_id, nothing) if is_place(one) else other) for one in holders
     ]
@@ -53,7 +53,7 @@ def _of_results(app: Any, places: list[Holder], notice: Notice) -> dict[str, Ver
             break
         # An id may be used again: a result that is older than the place is not its message's.
         if state in states.READY_STATES and _is_later(ended, one.acquired_at):
-            found[one.token_id] = Verdict(dead=True, why=f"its task has ended: {state}")
+            found[one.token_id] = Verdict(Life.DEAD, why=f"its task has ended: {state}")
     return found
 
 
@@ -70,7 +70,7 @@ def _of_broker(app: Any, places: list[Holder], notice: Notice) -> dict[str, Verd
         find_messages,
     )
 
-    young = Verdict(dead=False, why="its message may be on its way")
+    young = Verdict(Life.UNKNOWN, why="its message may be on its way")
     found = {one.token_id: young for one in places if (one.held_for or 0.0) < SETTLED}
     old = [one for one in places if one.token_id not in found]
     if not old:
@@ -82,12 +82,12 @@ def _of_broker(app: Any, places: list[Holder], notice: Notice) -> dict[str, Verd
         return found
     for one in old:
         if one.task_id in present:
-            found[one.token_id] = Verdict(dead=False, why=present[one.task_id])
+            found[one.token_id] = Verdict(Life.ALIVE, why=present[one.task_id])
         elif _stands_in_line(one):
-            found[one.token_id] = Verdict(dead=False, why="its task waits for its lock")
+            found[one.token_id] = Verdict(Life.ALIVE, why="its task waits for its lock")
         else:
             why = "its message is in no queue, and no worker has it"
-            found[one.token_id] = Verdict(dead=True, why=why)
+            found[one.token_id] = Verdict(Life.DEAD, why=why)
     return found
 
 

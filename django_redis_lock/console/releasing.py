@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from django.core.management.base import CommandError
 
-from django_redis_lock.adminlog import user_named
 from django_redis_lock.audit import check_text
 from django_redis_lock.breaking import Outcome, Result, release_shown
 from django_redis_lock.console import facts
 from django_redis_lock.console.listing import columns
-from django_redis_lock.console.liveness import Verdict, is_place, judge
 from django_redis_lock.console.places import judge_places
-from django_redis_lock.console.selection import USAGE, Backends, nothing
+from django_redis_lock.console.selection import (
+    INTERRUPTED,
+    NOT_KNOWN,
+    USAGE,
+    Backends,
+    hint_at_pattern,
+    nothing,
+)
 from django_redis_lock.console.table import Column
 from django_redis_lock.console.terminal import Terminal
+from django_redis_lock.liveness import Life, Verdict, is_place, judge
 from django_redis_lock.records import Holder
 from django_redis_lock.text import visible
 
@@ -26,23 +33,26 @@ def run(options: dict[str, Any], terminal: Terminal) -> None:
     """Show the holders, ask, and release exactly those that were shown."""
     _check(options)
     backends = Backends(options["using"], terminal)
+    _check_reason(options, backends)
     shown = list(_selected(options, backends))
-    missing = _missing(options, shown)
-    for name in missing:
-        terminal.notice(f"Nobody holds {visible(name)!r}{_with_token(options)}.")
+    missing = _missing(options, shown, backends, terminal)
     verdicts: dict[str, Verdict] = {}
     if options["only_dead"] or options["only_gone"]:
         judged = (judge_places if options["only_gone"] else judge)(shown, terminal.notice)
         verdicts = {one.token_id: verdict for one, verdict in judged}
-        shown = _the_dead(shown, verdicts, options, terminal)
+        shown = _the_dead(shown, verdicts, terminal)
     if not terminal.as_json:
-        terminal.table(_columns(verdicts, options, many=backends.many), shown)
+        legend = facts.Legend()
+        terminal.table(_columns(verdicts, options, many=backends.many), legend.reading(shown))
+        legend.say(terminal)
+    if shown and (options["dry_run"] or options["interactive"]):
+        backends.warn_of_unwritable()
     if options["dry_run"]:
-        results = _rehearse(shown, terminal)
+        results = _rehearse(shown, backends, terminal)
     else:
         if shown and options["interactive"]:
             _ask(shown, terminal)
-        results = _release(shown, options, terminal)
+        results = _release(shown, options, backends, terminal)
     backends.finish()
     _conclude(results, missing, dry_run=options["dry_run"])
 
@@ -65,8 +75,22 @@ def _check(options: dict[str, Any]) -> None:
         raise CommandError("--token-id goes with exactly one name.", returncode=USAGE)
     try:
         check_text(options["reason"], "--reason")
+        check_text(options["by"] or "", "--by")
     except ValueError as error:
         raise CommandError(str(error), returncode=USAGE) from error
+
+
+def _check_reason(options: dict[str, Any], backends: Backends) -> None:
+    """Raise ``CommandError`` where there is no reason and a backend's settings ask for one."""
+    if options["dry_run"] or options["reason"].strip():
+        return
+    for backend in backends.all:
+        if backend.operators.reason_required:
+            raise CommandError(
+                f"Say why with --reason: LOCKS[{visible(backend.alias)!r}]['OPERATORS'] has "
+                f"'REASON_REQUIRED': True.",
+                returncode=USAGE,
+            )
 
 
 def _selected(options: dict[str, Any], backends: Backends) -> Iterator[Holder]:
@@ -82,9 +106,21 @@ def _selected(options: dict[str, Any], backends: Backends) -> Iterator[Holder]:
     )
 
 
-def _missing(options: dict[str, Any], shown: list[Holder]) -> list[str]:
+def _missing(
+    options: dict[str, Any], shown: list[Holder], backends: Backends, terminal: Terminal
+) -> list[str]:
+    """Return the names that nobody is known to hold, and say so."""
     held = {one.name for one in shown}
-    return [name for name in dict.fromkeys(options["names"]) if name not in held]
+    missing = [name for name in dict.fromkeys(options["names"]) if name not in held]
+    for name in missing:
+        nobody = f"Nobody holds {visible(name)!r}{_with_token(options)}"
+        if backends.none_answered:
+            terminal.notice(f"Whether anybody holds {visible(name)!r} is not known.")
+        elif backends.silent:
+            terminal.notice(f"{nobody}, as far as is known.")
+        else:
+            terminal.notice(f"{nobody}.{hint_at_pattern(name, 'locks release --pattern')}")
+    return missing
 
 
 def _with_token(options: dict[str, Any]) -> str:
@@ -103,24 +139,20 @@ def _columns(
 
 
 def _the_dead(
-    shown: list[Holder],
-    verdicts: dict[str, Verdict],
-    options: dict[str, Any],
-    terminal: Terminal,
+    shown: list[Holder], verdicts: dict[str, Verdict], terminal: Terminal
 ) -> list[Holder]:
-    dead = [one for one in shown if verdicts[one.token_id].dead]
-    if len(dead) < len(shown):
-        others = _count(len(shown) - len(dead))
-        why = "holders live or can't be told to be dead"
-        if options["only_gone"]:
-            why = "messages are there or can't be told to be gone"
-        terminal.notice(f"{others} left alone, whose {why}.")
-    return dead
+    """Return those that are dead, or gone, and say why the others are left alone."""
+    judged = (verdicts[one.token_id] for one in shown)
+    others = Counter(verdict for verdict in judged if not verdict.dead)
+    for (life, why), number in others.most_common():
+        doubt = "not known to be gone: " if life is Life.UNKNOWN else ""
+        terminal.notice(f"{_count(number)} left alone, {doubt}{why}.")
+    return [one for one in shown if verdicts[one.token_id].dead]
 
 
-def _rehearse(shown: list[Holder], terminal: Terminal) -> list[Result]:
+def _rehearse(shown: list[Holder], backends: Backends, terminal: Terminal) -> list[Result]:
     if terminal.as_json:
-        terminal.json_array(map(facts.holder_facts, shown))
+        terminal.json_object("locks", map(facts.holder_facts, shown), backends.not_known)
     terminal.notice(f"{_count(len(shown))} would be released; with --dry-run none is.")
     return [Result.RELEASED] * len(shown)
 
@@ -130,13 +162,19 @@ def _ask(shown: list[Holder], terminal: Terminal) -> None:
     if terminal.as_json:
         for one in shown:
             terminal.notice(f"{visible(one.name)}: {facts.who(one)}")
-    if not terminal.confirm(f"Release {_count(len(shown))}? The holders are not stopped."):
+    try:
+        agreed = terminal.confirm(f"Release {_count(len(shown))}? The holders are not stopped.")
+    except KeyboardInterrupt:
+        raise CommandError("Interrupted: nothing was released.", returncode=INTERRUPTED) from None
+    if not agreed:
         raise CommandError("Declined: nothing was released. (--noinput does not ask.)")
 
 
-def _release(shown: list[Holder], options: dict[str, Any], terminal: Terminal) -> list[Result]:
-    by = system_user()
-    outcomes = release_shown(shown, by=by, reason=options["reason"], user=user_named(by))
+def _release(
+    shown: list[Holder], options: dict[str, Any], backends: Backends, terminal: Terminal
+) -> list[Result]:
+    by = (options["by"] or "").strip() or system_user()
+    outcomes = release_shown(shown, by=by, reason=options["reason"], user=by)
     results: list[Result] = []
 
     def noted() -> Iterator[Outcome]:
@@ -145,7 +183,7 @@ def _release(shown: list[Holder], options: dict[str, Any], terminal: Terminal) -
             yield outcome
 
     if terminal.as_json:
-        terminal.json_array(map(facts.outcome_facts, noted()))
+        terminal.json_object("outcomes", map(facts.outcome_facts, noted()), backends.not_known)
     else:
         _say(noted(), terminal)
     return results
@@ -155,8 +193,16 @@ def _conclude(results: list[Result], missing: list[str], *, dry_run: bool) -> No
     """Raise ``CommandError`` where not everything that was asked for was done."""
     released = results.count(Result.RELEASED)
     if Result.UNAVAILABLE in results:
-        total = _count(len(results))
-        raise CommandError(f"{released} of {total} released; of others it is not known.")
+        raise CommandError(
+            f"{released} of {_count(len(results))} released; whether "
+            f"{results.count(Result.UNAVAILABLE)} more were is not known.",
+            returncode=NOT_KNOWN,
+        )
+    if Result.REFUSED in results:
+        raise CommandError(
+            f"{released} of {_count(len(results))} released; the server refused "
+            f"{results.count(Result.REFUSED)}."
+        )
     if not results:
         raise nothing("There is nothing to release.")
     if released < len(results):
@@ -174,6 +220,8 @@ def _say(outcomes: Iterable[Outcome], terminal: Terminal) -> None:
             text = f"{name}: released" + (
                 f", and handed to {facts.who(outcome.holder)}" if outcome.holder else ""
             )
+            if why := outcome.unlogged:
+                text += f"; not in the admin's log: {visible(why)}"
         elif outcome.result is Result.CHANGED:
             assert outcome.holder
             style = terminal.style.WARNING
@@ -181,6 +229,9 @@ def _say(outcomes: Iterable[Outcome], terminal: Terminal) -> None:
         elif outcome.result is Result.GONE:
             style = terminal.style.WARNING
             text = f"{name}: was free already"
+        elif outcome.result is Result.REFUSED:
+            style = terminal.style.ERROR
+            text = f"{name}: not released: {visible(outcome.error)}"
         else:
             style = terminal.style.ERROR
             text = f"{name}: not known: {visible(outcome.error)}"

@@ -11,7 +11,7 @@ from django_redis_lock.audit import AuditEntry
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.console import events, facts
 from django_redis_lock.console.durations import duration
-from django_redis_lock.console.selection import Backends, nothing
+from django_redis_lock.console.selection import Backends, hint_at_pattern, nothing
 from django_redis_lock.console.table import Column
 from django_redis_lock.console.terminal import Terminal
 from django_redis_lock.records import Holder, Waiter
@@ -20,6 +20,8 @@ from django_redis_lock.workers import REPLY_SECONDS, InHand, TaskLine, in_hand
 
 EVENTS = 10
 """How many of the newest events are shown."""
+WAITERS = 100
+"""How many of a line are shown, from its head."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,8 @@ class _Known:
 
     using: str
     holder: Holder | None
-    line: list[Waiter]
+    line: list[Waiter] | None
+    """Who waits, ``None`` where that is not known."""
     history: list[AuditEntry]
     tasks: InHand | None
     """What Celery's workers have in hand for it, ``None`` where there is no Celery."""
@@ -37,6 +40,14 @@ class _Known:
     def is_any(self) -> bool:
         """Whether there is anything to show."""
         return bool(self.holder or self.line or self.history or self.its_tasks)
+
+    @property
+    def waiters(self) -> int | None:
+        """How many wait, ``None`` where that is not known."""
+        counted = [self.holder.waiters] if self.holder else []
+        if self.line is not None:
+            counted.append(len(self.line))
+        return max((number for number in counted if number is not None), default=None)
 
     @property
     def its_tasks(self) -> list[TaskLine]:
@@ -49,19 +60,11 @@ def run(options: dict[str, Any], terminal: Terminal) -> None:
     name = options["name"]
     tasks = in_hand(name)
 
-    def ask(backend: BaseLockBackend) -> Iterator[_Known]:
-        yield _Known(
-            backend.alias,
-            backend.holder(name),
-            backend.waiting(name),
-            backend.history(name, EVENTS),
-            tasks,
-        )
-
     backends = Backends(options["using"], terminal)
-    found = [one for one in backends.each(ask) if one.is_any]
+    asked = [_ask(name, backend, backends, tasks) for backend in backends.all]
+    found = [one for one in asked if one and one.is_any]
     if terminal.as_json:
-        terminal.json_array(_facts(name, one) for one in found)
+        terminal.json_object("locks", (_facts(name, one) for one in found), backends.not_known)
     else:
         for number, one in enumerate(found):
             if number:
@@ -69,7 +72,21 @@ def run(options: dict[str, Any], terminal: Terminal) -> None:
             _show(name, one, terminal)
     backends.finish()
     if not any(one.holder or one.line for one in found):
-        raise nothing(f"Nobody holds {visible(name)!r}.")
+        raise nothing(f"Nobody holds {visible(name)!r}.{hint_at_pattern(name, 'locks list')}")
+
+
+def _ask(
+    name: str, backend: BaseLockBackend, backends: Backends, tasks: InHand | None
+) -> _Known | None:
+    """Ask one backend; a question that it does not answer leaves the answers to the others."""
+    holder = backends.attempt(backend, lambda: [backend.holder(name)], None)
+    if holder is None:  # and one that is silent is not asked again
+        return None
+    limit = WAITERS if holder[0] else None  # the holder tells how many there are
+    line = backends.attempt(backend, lambda: backend.waiting(name, limit), None)
+    events: list[AuditEntry] = []
+    events = backends.attempt(backend, lambda: backend.history(name, EVENTS), events)
+    return _Known(backend.alias, holder[0], line, events, tasks)
 
 
 def _facts(name: str, one: _Known) -> dict[str, Any]:
@@ -77,7 +94,10 @@ def _facts(name: str, one: _Known) -> dict[str, Any]:
         "name": name,
         "using": one.using,
         "holder": facts.holder_facts(one.holder) if one.holder else None,
-        "waiting": [facts.waiter_facts(waiter) for waiter in one.line],
+        "waiters": one.waiters,
+        "waiting": (
+            None if one.line is None else [facts.waiter_facts(each) for each in one.line[:WAITERS]]
+        ),
         "tasks": (
             [asdict(task) for task in one.its_tasks] if one.tasks and one.tasks.is_known else None
         ),
@@ -95,7 +115,9 @@ def _show(name: str, one: _Known, terminal: Terminal) -> None:
         terminal.say("  Nobody holds it.")
     if one.line:
         terminal.say(heading("Waiting, first come first served"))
-        terminal.table(LINE, list(enumerate(one.line, 1)))
+        terminal.table(LINE, list(enumerate(one.line[:WAITERS], 1)))
+        if one.waiters and one.waiters > WAITERS:
+            terminal.say(f"... and {one.waiters - WAITERS} more, {one.waiters} in all")
     if one.tasks is not None:
         terminal.say(heading("Celery tasks in hand for it"))
         _show_tasks(one.tasks, one.its_tasks, terminal)
@@ -119,21 +141,31 @@ def _show_tasks(answer: InHand, tasks: list[TaskLine], terminal: Terminal) -> No
 def _particulars(holder: Holder) -> Iterator[tuple[str, str]]:
     yield "holder", facts.who(holder)
     if holder.task_id:
-        yield "task", f"{visible(holder.task_name or facts.UNKNOWN)} {visible(holder.task_id)}"
+        yield "task name", visible(holder.task_name or facts.UNKNOWN)
+        yield "task id", visible(holder.task_id)
     if holder.host:
         yield "host", visible(holder.host)
-        yield "process", str(holder.pid or facts.UNKNOWN)
+        yield "pid", str(holder.pid or facts.UNKNOWN)
         yield "thread", visible(holder.thread or facts.UNKNOWN)
-    yield "acquired", _moment(holder.acquired_at)
+    yield "acquired at", _moment(holder.acquired_at)
     yield "held for", facts.held_for(holder)
-    renewed = ", renewed while the holder lives" if holder.auto_renew else ""
-    yield "lease left", facts.lease_left(holder) + renewed
-    yield "lease ends", "never" if holder.ttl is None else _moment(holder.expires_at)
+    if facts.attention_of(holder):
+        yield "attention", facts.mark(holder)
+    yield "lease left", facts.lease_left(holder) + _renewed(holder)
+    yield "expires at", "never" if holder.ttl is None else _moment(holder.expires_at)
     yield "fence", str(holder.fence or facts.UNKNOWN)
     yield "token id", holder.token_id
-    yield "waiters", str(holder.waiters)
+    yield "waiters", "not known" if holder.waiters is None else str(holder.waiters)
     for key, value in holder.metadata.items():
         yield "metadata", f"{visible(key)} = {visible(value)}"
+
+
+def _renewed(holder: Holder) -> str:
+    if not holder.auto_renew:
+        return ""
+    if holder.max_hold is None:
+        return ", renewed while the holder lives"
+    return f", renewed until it was held for {duration(holder.max_hold)}"
 
 
 def _moment(moment: datetime | None) -> str:
@@ -159,7 +191,7 @@ TASKS: list[Column[TaskLine]] = [
     Column("STATE", lambda task: visible(task.state)),
     Column("BEHIND", lambda task: visible(task.behind or facts.UNKNOWN), elastic=True),
     Column("PLACE", lambda task: visible(task.place or facts.UNKNOWN)),
-    Column("DUE (UTC)", lambda task: facts.due(task.eta)),
+    Column("ETA (UTC)", lambda task: facts.due(task.eta)),
     Column("ATTEMPTS", lambda task: str(task.attempts), right=True),
     Column("WORKER", lambda task: visible(task.worker), spare=True),
 ]

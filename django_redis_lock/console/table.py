@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import chain, islice
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import compress, islice
 from typing import Any, Generic, TypeVar
 
 Row = TypeVar("Row")
 Paint = Callable[[str], str]
 GAP = "  "
+NOTHING = "-"
+"""The cell of what is not there."""
 LEAST = 12
 """Columns that an elastic cell keeps at the least, even where the table then is too wide."""
 COMFORT = 32
@@ -41,48 +44,77 @@ def lines(
     *,
     width: int | None,
     style: Any,
-    page: int = 500,
+    page: int = 250,
+    fade: Callable[[Row], Paint | None] | None = None,
 ) -> Iterator[str]:
     """Yield the table's pages, each of many lines, as the rows come.
 
     The first page sets the widths of the columns. ``width`` is that of the terminal; with ``None``
-    nothing is cut.
+    nothing is cut. ``fade`` gives the colour of a whole row, if it has one.
     """
     remaining = iter(rows)
     first = list(islice(remaining, page))
     if not first:
         return
     cells = [[column.cell(row) for row in first] for column in columns]
+    if width is not None:  # there is room for what says something
+        told = [
+            not (c.spare and set(texts) == {NOTHING})
+            for c, texts in zip(columns, cells, strict=True)
+        ]
+        columns, cells = list(compress(columns, told)), list(compress(cells, told))
     needed = [
         max(map(text_width, [column.heading, *texts]))
         for column, texts in zip(columns, cells, strict=True)
     ]
     shown, widths = _fit(columns, needed, width)
     columns = [columns[number] for number in shown]
-    heading = [_fill(c.heading, w, right=c.right) for c, w in zip(columns, widths, strict=True)]
+    if not style.ERROR(""):  # no colours, so nobody need be asked for one
+        columns = [replace(column, paint=None) for column in columns]
+    heading = [_fill([c.heading], w, c.right)[0] for c, w in zip(columns, widths, strict=True)]
     yield style.MIGRATE_HEADING(GAP.join(heading).rstrip())
-    for batch in chain([first], _batches(remaining, page)):
-        yield "\n".join(_line(columns, widths, row, style, cut=width is not None) for row in batch)
+    draw = partial(_draw, columns, widths, style=style, fade=fade, cut=width is not None)
+    yield draw(first)
+    del first, cells  # else they were in memory to the end
+    yield from map(draw, iter(lambda: list(islice(remaining, page)), []))
 
 
-def _batches(rows: Iterator[Row], size: int) -> Iterator[list[Row]]:
-    while batch := list(islice(rows, size)):
-        yield batch
-
-
-def _line(
-    columns: Sequence[Column[Row]], widths: Sequence[int], row: Row, style: Any, *, cut: bool
+def _draw(
+    columns: Sequence[Column[Row]],
+    widths: Sequence[int],
+    rows: Sequence[Row],
+    *,
+    style: Any,
+    fade: Callable[[Row], Paint | None] | None,
+    cut: bool,
 ) -> str:
-    cells = []
-    last = len(columns) - 1
-    for number, (column, width) in enumerate(zip(columns, widths, strict=True)):
-        text = column.cell(row)
-        if cut and column.elastic and text_width(text) > width:
-            text = shorten(column.brief(row) if column.brief else text, width)
-        filled = text if number == last and not column.right else _fill(text, width, column.right)
-        paint = column.paint(row, style) if column.paint else None
-        cells.append(paint(filled) if paint else filled)
-    return GAP.join(cells)
+    """Return the lines of rows, made column by column: that is twice as fast."""
+    faded = [fade(row) if fade else None for row in rows]
+    last = columns[-1]
+    drawn = []
+    for column, width in zip(columns, widths, strict=True):
+        texts = [column.cell(row) for row in rows]
+        if cut and column.elastic:
+            brief = column.brief
+            texts = [
+                text if text_width(text) <= width else shorten(brief(row) if brief else text, width)
+                for row, text in zip(rows, texts, strict=True)
+            ]
+        if column.right or column is not last:
+            texts = _fill(texts, width, column.right)
+        if column.paint:
+            paints = [
+                None if pale else column.paint(row, style)
+                for row, pale in zip(rows, faded, strict=True)
+            ]
+            texts = [
+                paint(text) if paint else text for paint, text in zip(paints, texts, strict=True)
+            ]
+        drawn.append(texts)
+    lines = map(GAP.join, zip(*drawn, strict=True))
+    return "\n".join(
+        paint(line) if paint else line for paint, line in zip(faded, lines, strict=True)
+    )
 
 
 def _fit(
@@ -141,6 +173,9 @@ def shorten(text: str, width: int) -> str:
     return text
 
 
-def _fill(text: str, width: int, right: bool) -> str:
-    blanks = " " * (width - text_width(text))
-    return blanks + text if right else text + blanks
+def _fill(texts: Iterable[str], width: int, right: bool) -> list[str]:
+    fill = str.rjust if right else str.ljust
+    return [  # a character that takes two columns is filled with one blank less
+        fill(text, width if text.isascii() else width - text_width(text) + len(text))
+        for text in texts
+    ]

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from django.core.management.color import no_style
@@ -15,6 +15,12 @@ from django_redis_lock.console.table import Column, lines
 from django_redis_lock.text import without_passwords
 
 Row = TypeVar("Row")
+SCHEMA = 1
+"""The version of the form of the JSON; it rises when a key goes or changes its meaning."""
+BATCH = 250
+"""How many items are written at once."""
+
+_encode = json.JSONEncoder(check_circular=False).encode
 
 
 class Terminal:
@@ -24,13 +30,22 @@ class Terminal:
         self._out = out
         self._err = err
         self.as_json = as_json
-        colourful = force_color or (out.isatty() and not os.environ.get("NO_COLOR"))
-        self.style = style if colourful and not as_json else no_style()
+        wanted = force_color or (out.isatty() and not os.environ.get("NO_COLOR"))
+        self.style = style if wanted and not as_json else no_style()
 
     @property
     def is_interactive(self) -> bool:
         """Whether somebody looks at the results on a screen."""
         return bool(self._out.isatty())
+
+    @property
+    def colourful(self) -> bool:
+        """Whether the results have colours."""
+        return bool(self.style.ERROR("") != "")
+
+    def fade(self, text: str) -> str:
+        """Return what is out of date, in grey where there are colours."""
+        return f"\x1b[2m{text}\x1b[0m" if self.colourful else text
 
     @property
     def width(self) -> int | None:
@@ -63,30 +78,54 @@ class Terminal:
             self.say(page)
             self._out.flush()
 
-    def json_array(self, items: Iterable[Any]) -> None:
-        """Write a JSON array as its items come, one a line."""
-        before = "[\n"
+    def json_object(
+        self,
+        name: str,
+        items: Iterable[Any],
+        trailer: Callable[[], Mapping[str, Any]] = dict,
+        *,
+        one_line: bool = False,
+    ) -> None:
+        """Write a JSON object with the version of its form, and the items under a name.
+
+        They are written as they come, one a line, or with ``one_line`` all in one. What ``trailer``
+        returns once they have ended comes last.
+        """
+        gap = "" if one_line else "\n"
+        before = f'{{"schema": {SCHEMA}, {json.dumps(name)}: [{gap}'
         batch: list[str] = []
         for item in items:
-            batch.append(before + json.dumps(item))
-            before = ",\n"
-            if len(batch) == 500:
+            batch.append(before + _encode(item))
+            before = f",{gap or ' '}"
+            if len(batch) == BATCH:
                 self._write_raw("".join(batch))
                 batch.clear()
-        self._write_raw("".join(batch) + ("[]\n" if before == "[\n" else "\n]\n"))
+        if before[0] == "{":  # there was none
+            batch.append(before.rstrip("\n"))
+            gap = ""
+        rest = "".join(
+            f", {json.dumps(key)}: {json.dumps(item)}" for key, item in trailer().items()
+        )
+        self._write_raw("".join(batch) + f"{gap}]{rest}}}\n")
 
     def _write_raw(self, text: str) -> None:
         self._out.write(text, ending="")
         self._out.flush()
 
     def confirm(self, question: str) -> bool:
-        """Ask on standard error; whoever says nothing, or has no input to say it with, declines."""
+        """Ask on standard error; whoever says nothing, or has no input to say it with, declines.
+
+        Raises ``KeyboardInterrupt``.
+        """
+        answer = ""
         try:
             self._err.write(f"{question} [y/N] ", ending="")
             self._err.flush()
             answer = sys.stdin.readline()
-        except KeyboardInterrupt:
-            answer = ""
+        finally:
+            self._end_line(answer)
+        return answer.strip().lower() in ("y", "yes")
+
+    def _end_line(self, answer: str) -> None:
         if not answer.endswith("\n"):
             self._err.write("")
-        return answer.strip().lower() in ("y", "yes")

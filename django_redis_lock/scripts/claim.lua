@@ -7,5 +7,9 @@ local token, head, record = string.match(held or '', '^(%S+)( %d+ {)"unclaimed":
 if token ~= ARGV[1] then
   return 0
 end
-redis.call('SET', KEYS[1], token .. head .. record, 'PXAT', ARGV[2])
+-- A full server refuses what takes memory, though only as the first write of a script.
+if redis.pcall('SET', KEYS[1], token .. head .. record, 'PXAT', ARGV[2]).err then
+  redis.call('PERSIST', KEYS[1])
+  redis.call('SET', KEYS[1], token .. head .. record, 'PXAT', ARGV[2])
+end
 return 1

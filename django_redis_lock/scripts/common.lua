@@ -105,8 +105,11 @@ local function contended()
     if not string.find(channel, '^@poll:') then
       left = math.min(lease, til - math.min(lease, CLAIM) + lease - now)
     end
-    if left > 0 then
-      redis.call('SET', lock, token .. ' ' .. fence .. ' ' .. record, 'PX', left)
+    local value = token .. ' ' .. fence .. ' ' .. record
+    -- A full server refuses what takes memory, though only as the first write of a script.
+    if left > 0 and redis.pcall('SET', lock, value, 'PX', left).err then
+      redis.call('PEXPIRE', lock, left)
+      redis.call('SET', lock, value, 'PX', left)
     end
     return left
   end

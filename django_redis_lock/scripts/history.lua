@@ -1,21 +1,27 @@
--- Read the audit, the newest entry first.
--- KEYS[1] the audit.
--- ARGV[1] a lock's name, or '' for all, ARGV[2] how many entries at the most.
--- Returns {{id, {field, value, ...}}, ...}.
-local most = tonumber(ARGV[2])
-if ARGV[1] == '' then
-  return redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', most)
-end
-local found = {}
-for _, entry in ipairs(redis.call('XREVRANGE', KEYS[1], '+', '-')) do
-  for i = 1, #entry[2], 2 do
-    if entry[2][i] == 'name' and entry[2][i + 1] == ARGV[1] then
-      found[#found + 1] = entry
-      break
+-- Read a page of the audit, the newest entry first.
+-- KEYS the parts of the audit.
+-- ARGV[1] a lock's name, or '' for all, ARGV[2] the id before which to begin, or '+' for the end,
+-- ARGV[3] how many entries of each part are looked at.
+-- Returns for each part {id, {id, {field, value, ...}}, ...}: first the id before which to go on, ''
+-- where there is nothing more, then the entries.
+local pages = {}
+local begin = ARGV[2] == '+' and '+' or '(' .. ARGV[2]
+local most = tonumber(ARGV[3])
+for i, key in ipairs(KEYS) do
+  local entries = redis.call('XREVRANGE', key, begin, '-', 'COUNT', most)
+  local page = {#entries == most and entries[most][1] or ''}
+  for _, entry in ipairs(entries) do
+    local wanted = ARGV[1] == ''
+    for j = 1, #entry[2], 2 do
+      if wanted then
+        break
+      end
+      wanted = entry[2][j] == 'name' and entry[2][j + 1] == ARGV[1]
+    end
+    if wanted then
+      page[#page + 1] = entry
     end
   end
-  if #found == most then
-    break
-  end
+  pages[i] = page
 end
-return found
+return pages

@@ -1,12 +1,13 @@
 -- Write into the audit that leases were found lost.
--- KEYS[1] the audit.
+-- KEYS[1] the part of the audit that they belong to.
 -- ARGV[1] how many entries it keeps, ARGV[2] 1 where an earlier sending may have arrived, else 0;
 -- then for each loss the digest of its token, how many values its entry has, and these: fields,
 -- each followed by its value.
--- Returns how many were written: those that an earlier sending wrote are not written again.
+-- Returns how many were written: those that an earlier sending wrote are not written again, unless
+-- a thousand others have come after them.
 local known = {}
 if ARGV[2] == '1' then
-  for _, entry in ipairs(redis.call('XREVRANGE', KEYS[1], '+', '-')) do
+  for _, entry in ipairs(redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1000)) do
     local values = {}
     for i = 1, #entry[2], 2 do
       values[entry[2][i]] = entry[2][i + 1]

@@ -9,6 +9,7 @@ from types import FrameType
 
 from rich.console import Console
 
+from example_project.demo.hints import closing_commands
 from example_project.demo.services import ServiceError, Services, running
 from example_project.embedded import EmbeddedServerError
 
@@ -93,11 +94,8 @@ def _serve(console: Console, services: Services) -> None:
         f"Admin   {services.address}admin/ (user {ADMIN}, password {ADMIN})", highlight=False
     )
     console.print(f"Valkey  {services.server.url()}", highlight=False)
-    console.print(
-        f"Locks   SHOP_REDIS_URL={services.server.url().removesuffix('/0')} "
-        "python -m example_project.manage locks --watch",
-        highlight=False,
-    )
+    for label, command in closing_commands(services.server):
+        console.print(f"{label:<8}{command}", highlight=False, soft_wrap=True)
     console.print("Ctrl-C stops everything.")
     try:
         while not threading.Event().wait(1):

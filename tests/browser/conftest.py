@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.contrib import admin
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Permission
 from django.test import Client
 from playwright.sync_api import Browser, expect, sync_playwright
 
 from django_redis_lock import Lock, lock
+from django_redis_lock.models import HeldLock
 from example_project.embedded import EmbeddedServer
 from tests.browser.chromium import chromium_path
 from tests.browser.tasks import app
@@ -66,6 +68,13 @@ def visit(
     for each in visitors:
         each.context.close()
     assert [each.complaints for each in visitors] == [[]] * len(visitors)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have pages refresh as often as they can, whatever that costs."""
+    monkeypatch.setattr(admin.site.get_model_admin(HeldLock), "refresh_seconds", 0.1)
+    monkeypatch.setattr("django_redis_lock.admin.live.LONGEST", 0.0)
 
 
 @pytest.fixture

@@ -31,8 +31,9 @@ HALF_SOLD = """
         && document.querySelector('[data-field="orders"]').textContent >= 50
 """
 
-IMPORT = {"auto_renew": True, "task_name": "shop.tasks.import_products", "thread": "MainThread"}
-REPORT = {"auto_renew": True, "task_name": "shop.tasks.nightly_report"}
+RENEWED = {"auto_renew": True, "lease": 12_000}
+IMPORT = {**RENEWED, "task_name": "shop.tasks.import_products", "thread": "MainThread"}
+REPORT = {**RENEWED, "task_name": "shop.tasks.nightly_report"}
 HOLDERS: dict[str, dict[str, Any]] = {
     "import:7": {
         **IMPORT,
@@ -193,6 +194,7 @@ def take_lock(page: Page) -> None:
     """Take a picture of the page of a lock."""
     page.get_by_role("link", name="import:7").click()
     page.locator("#held-locks-live").wait_for()
+    page.locator("#lock-owner").wait_for()
     take(page, "admin-lock", whole=True)
 
 

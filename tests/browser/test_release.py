@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import socket
+from typing import Any
 
 import pytest
+from django.core.management import call_command
 from playwright.sync_api import expect
 
 from django_redis_lock import lock, locks
 from django_redis_lock.exceptions import LockLost
-from tests.admin_tools import LIST
+from tests.admin_tools import LIST, page_of
 from tests.browser.window import Hold, Visit, box, choose_release, row
 from tests.tools import Background, eventually, waiters
 
@@ -156,3 +159,49 @@ def test_without_scripts(visit: Visit, hold: Hold) -> None:
     page.get_by_role("button", name="Release 1 lock").click()
     expect(page.locator(".messagelist .success")).to_contain_text("Released “berry”")
     assert not other.owned()
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_the_command_is_copied(visit: Visit, hold: Hold, allowed: bool) -> None:
+    """The button puts it on the clipboard; where it may not, it selects what is to be copied."""
+    held = hold("two words", timeout=600)
+    visitor = visit(permissions=None)
+    if allowed:
+        visitor.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    else:
+        visitor.page.add_init_script(
+            "Object.defineProperty(navigator, 'clipboard', { value: undefined });"
+        )
+    page = visitor.open(page_of("two words"))
+    page.get_by_role("button", name="Copy").click()
+    if allowed:
+        expect(page.get_by_role("button", name="Copied")).to_be_visible()
+        copied = page.evaluate("navigator.clipboard.readText()")
+    else:
+        copied = page.evaluate("window.getSelection().toString()")
+    holder = locks["default"].holder("two words")
+    assert holder is not None
+    words = ["release", "two words", "--token-id", holder.token_id, "--using", "default"]
+    assert shlex.split(copied) == ["python", "manage.py", "locks", *words]
+    call_command("locks", *words, "--noinput")
+    assert not held.owned()
+
+
+def test_a_reason_that_is_required(visit: Visit, hold: Hold, settings: Any) -> None:
+    """The browser asks for it; the site does too, beside the field."""
+    entry = {**settings.LOCKS["default"], "OPERATORS": {"REASON_REQUIRED": True}}
+    settings.LOCKS = {"default": entry}
+    held = hold("a", timeout=600)
+    page = visit().open()
+    choose_release(page, "a")
+    reason = page.get_by_label("Reason")
+    expect(reason).to_have_attribute("required", "")
+    expect(page.get_by_text("Required; kept in the audit.")).to_be_visible()
+    reason.fill("   ")
+    page.get_by_role("button", name="Release 1 lock").click()
+    expect(page.locator("#id_reason_error")).to_be_visible()
+    expect(reason).to_have_attribute("aria-invalid", "true")
+    assert held.owned()
+    reason.fill("hangs")
+    page.get_by_role("button", name="Release 1 lock").click()
+    expect(page.locator(".messagelist .success")).to_contain_text("Released “a”")

@@ -15,7 +15,7 @@ import redis
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from example_project.shop.csp import POLICY
-from tests.browser.test_looks import CONTRAST, spilling
+from tests.browser.measures import CONTRAST, spilling
 from tests.browser.window import Visitor
 from tests.tools import PATIENCE, ROOT
 

@@ -23,7 +23,7 @@ from tests.soak.plan import LONGEST_LEASE, Plan
 
 CLOCK_BEATS = 20
 """Beats from one comparison of the clocks to the next; the wall clock may be slewed."""
-STAY = {"lock-fence", "lock-audit", "lock-heard"}
+STAY = {"lock-fence", "lock-audit", "lock-lost", "lock-heard"}
 """Keys that are there for all locks, and stay."""
 SWEEP_SECONDS = LONGEST_LEASE + 3.0
 """How long a lock may take to come free when nobody is left: its lease, and some time."""

@@ -9,7 +9,17 @@ from typing import Any, ClassVar
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from django_redis_lock.console import arguments, doctor, events, listing, releasing, showing
+from django_redis_lock import __version__
+from django_redis_lock.console import (
+    arguments,
+    completion,
+    doctor,
+    events,
+    listing,
+    releasing,
+    showing,
+)
+from django_redis_lock.console.selection import INTERRUPTED
 from django_redis_lock.console.terminal import Terminal
 
 RUN = {
@@ -18,7 +28,10 @@ RUN = {
     "release": releasing.run,
     "doctor": doctor.run,
     "history": events.run,
+    "completion": completion.run,
 }
+CLOSED_PIPE = 128 + 13
+"""As of a program that SIGPIPE ended."""
 
 
 class Command(BaseCommand):
@@ -31,6 +44,10 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         """Add the commands and their options."""
         arguments.add_commands(parser)
+
+    def get_version(self) -> str:
+        """Return the package's version, for ``--version``."""
+        return f"django-redis-lock {__version__}"
 
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
         """Return a parser that takes ``locks`` for ``locks list``."""
@@ -57,10 +74,10 @@ class Command(BaseCommand):
             sys.stdout.flush()
         except BrokenPipeError:  # whoever read it has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            sys.exit(1)
+            sys.exit(CLOSED_PIPE)
         except KeyboardInterrupt:
             sys.stderr.write("\nInterrupted.\n")
-            sys.exit(130)
+            sys.exit(INTERRUPTED)
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run a command."""

@@ -1,10 +1,14 @@
 /* Keeps a page of held locks up to date: clocks run, and every few seconds what has changed is put
  * in place of what it was before. Nodes that stay the same stay the same nodes, so ticked boxes,
- * the focus, the selection and the scroll stay as they are. In a hidden tab it does nothing.
+ * the focus, the selection and the scroll stay as they are. In a hidden tab it does nothing. What
+ * could not be read again stays as it was, marked as out of date.
  */
 "use strict";
 {
     const HEADER = "X-Held-Locks";
+    const INTERVAL_HEADER = "X-Held-Locks-Every";
+    const LOGIN_ENDED = 401;
+    const STALE = "lock-stale";
     const TICK_MS = 1000;
     // A server that takes long to answer is asked less often: it rests this many times as long.
     const PATIENCE = 4;
@@ -164,6 +168,114 @@
         }
     }
 
+    /* The command to copy; where the browser does not let us, it is selected. */
+
+    async function copy(button) {
+        if (!button.classList.contains("lock-copy")) {
+            return;
+        }
+        const command = button.parentElement.querySelector("code");
+        try {
+            await navigator.clipboard.writeText(command.textContent);
+            button.textContent = button.dataset.copied;
+        } catch {
+            window.getSelection().selectAllChildren(command);
+        }
+    }
+
+    /* What can't be read again stays. */
+
+    /* Write a sentence that names a time. */
+    function fill(sentence, time) {
+        sentence.textContent = sentence.dataset.text.replace("{time}", time);
+        sentence.hidden = false;
+    }
+
+    function aliasOf(row) {
+        const name = row.querySelector("[data-using]");
+        return name && name.dataset.using;
+    }
+
+    class Memory {
+        constructor(area) {
+            this.area = area;
+            this.silent = new Map(this.problemsIn(area).map((problem) => [problem.dataset.using, null]));
+        }
+
+        problemsIn(part) {
+            return Array.from(part.querySelectorAll(".lock-problem"));
+        }
+
+        get lookedAt() {
+            const looked = this.area.querySelector(".lock-looked");
+            return looked ? looked.textContent : "";
+        }
+
+        /* Put into the new content what the old one knew of backends that are silent by now. */
+        keepIn(wanted) {
+            const problems = this.problemsIn(wanted);
+            const silent = new Map();
+            for (const problem of problems) {
+                const using = problem.dataset.using;
+                const time = this.silent.has(using) ? this.silent.get(using) : this.lookedAt;
+                silent.set(using, time);
+                if (time !== null) {
+                    fill(problem.querySelector(".lock-as-of"), time);
+                }
+            }
+            this.silent = silent;
+            if (problems.length) {
+                this.keepRows(wanted);
+                this.keepFacts(wanted);
+            }
+        }
+
+        keepFacts(wanted) {
+            const unknown = wanted.querySelector("#lock-known[data-unknown]");
+            const known = this.area.querySelector("#lock-known:not([data-unknown])");
+            if (unknown && known) {
+                const kept = known.cloneNode(true);
+                kept.classList.add(STALE);
+                unknown.replaceWith(kept);
+            }
+        }
+
+        keepRows(wanted) {
+            const rows = Array.from(this.area.querySelectorAll("#result_list tbody tr"));
+            if (!rows.some((row) => this.silent.has(aliasOf(row)))) {
+                return;
+            }
+            this.keepTable(wanted);
+            const body = wanted.querySelector("#result_list tbody");
+            const there = new Map(Array.from(body.rows, (row) => [keyOf(row), row]));
+            let next = null; // each stays before the one that it was before
+            for (const row of rows.reverse()) {
+                if (this.silent.has(aliasOf(row))) {
+                    const kept = row.cloneNode(true);
+                    kept.classList.add(STALE);
+                    body.insertBefore(kept, next);
+                    next = kept;
+                } else {
+                    next = there.get(keyOf(row)) || next;
+                }
+            }
+        }
+
+        /* Where no backend has answered, there are neither a table nor actions. */
+        keepTable(wanted) {
+            if (!wanted.querySelector("#result_list")) {
+                const total = wanted.querySelector(".lock-total");
+                const table = this.area.querySelector(".results").cloneNode(true);
+                table.querySelector("tbody").replaceChildren();
+                total.after(table);
+                const actions = this.area.querySelector(".actions");
+                if (actions) {
+                    total.before(actions.cloneNode(true));
+                }
+            }
+        }
+    }
+
     /* The page. */
 
     class LivePage {
@@ -173,6 +285,7 @@
             this.every = Number(area.dataset.every) * 1000;
             this.patterns = JSON.parse(area.dataset.durations);
             this.selection = new Selection(area);
+            this.memory = new Memory(area);
             this.readAt = performance.now();
             this.paused = false;
             this.timer = null;
@@ -183,6 +296,8 @@
                 bar.hidden = false;
                 bar.querySelector("button").addEventListener("click", () => this.toggle());
             }
+            area.classList.add("lock-scripted");
+            area.addEventListener("click", (event) => copy(event.target));
             this.selection.show();
             setInterval(() => document.hidden || this.tick(), TICK_MS);
             this.later(this.every);
@@ -202,13 +317,27 @@
             }
         }
 
+        /* Tell what keeps the page from being brought up to date, if anything does. */
+        tell(trouble) {
+            for (const text of document.querySelectorAll(".lock-banner [data-trouble]")) {
+                if (text.dataset.trouble === trouble) {
+                    fill(text.querySelector("[data-text]"), this.memory.lookedAt);
+                }
+                text.hidden = text.dataset.trouble !== trouble;
+            }
+            this.area.classList.toggle(STALE, trouble !== null);
+            this.tick();
+        }
+
+        /* Clocks of what is out of date show what they did when it was read. */
         tick() {
             const passed = (performance.now() - this.readAt) / 1000;
             for (const clock of this.area.querySelectorAll(".lock-clock")) {
                 const seconds = Number(clock.dataset.seconds);
+                const since = clock.closest(`.${STALE}`) ? 0 : passed;
                 const shown = clock.dataset.direction === "down"
-                    ? Math.ceil(seconds - passed)
-                    : Math.floor(seconds + passed);
+                    ? Math.ceil(seconds - since)
+                    : Math.floor(seconds + since);
                 const text = write(this.patterns, shown);
                 if (clock.textContent !== text) {
                     clock.firstChild.nodeValue = text;
@@ -238,29 +367,37 @@
         async refresh() {
             const request = this.request = new AbortController();
             const begun = performance.now();
+            let rest = this.every;
             try {
                 const response = await fetch(window.location.href, {
                     headers: { [HEADER]: "live" },
                     signal: request.signal,
                 });
+                rest = Number(response.headers.get(INTERVAL_HEADER)) * 1000 || rest;
+                if (response.status === LOGIN_ENDED) {
+                    this.request = null;
+                    this.tell("ended"); // until somebody comes back to this tab
+                    return;
+                }
                 if (!response.ok || response.redirected) {
                     throw new Error(`the server answered ${response.status}`);
                 }
                 this.put(await response.text(), begun);
-                this.say("running");
+                this.tell(null);
             } catch (error) {
                 if (request.signal.aborted) {
                     return;
                 }
-                this.say("failed");
+                this.tell("failed");
             }
             this.request = null;
-            this.later(Math.max(this.every, PATIENCE * (performance.now() - begun)));
+            this.later(Math.max(rest, PATIENCE * (performance.now() - begun)));
         }
 
         put(html, readAt) {
             const wanted = new DOMParser().parseFromString(html, "text/html").body;
             const focused = document.activeElement;
+            this.memory.keepIn(wanted);
             morphChildren(this.area, wanted);
             this.readAt = readAt;
             this.selection.show();

@@ -6,25 +6,32 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+from django_redis_lock.console.doctor.findings import OK, WARN, Finding
 from django_redis_lock.console.durations import duration
-from django_redis_lock.console.findings import OK, WARN, Finding
+from django_redis_lock.text import keep_secrets
+from django_redis_lock.workers import celery_app
 
 CHECK = "leases"
 
 
 def examine_leases() -> Iterator[Finding]:
     """Yield what is found of each guarded task; nothing where Celery is not used."""
-    try:
-        from celery import current_app
+    app = celery_app()
+    if app is None:
+        return
+    from django_redis_lock.celery.guard import GUARD
 
-        from django_redis_lock.celery.guard import GUARD
-    except ImportError:
+    try:
+        app.loader.import_default_modules()
+        app.finalize(auto=True)
+    except Exception as error:  # of the project's modules, or of its checks, which Celery runs
+        yield Finding(
+            WARN,
+            CHECK,
+            f"not known: the tasks can't be loaded: {keep_secrets(error)}",
+            "Mend what it names; manage.py check may tell more.",
+        )
         return
-    app = current_app._get_current_object()
-    if not (app.conf.broker_url or app.conf.broker_write_url):
-        return
-    app.loader.import_default_modules()
-    app.finalize(auto=True)
     guarded = 0
     sound = 0
     for name, task in sorted(app.tasks.items()):
@@ -39,7 +46,17 @@ def examine_leases() -> Iterator[Finding]:
         else:
             sound += 1
     if sound or not guarded:
-        yield Finding(OK, CHECK, f"{sound} guarded tasks have leases that last as long as they run")
+        yield sound_leases(sound)
+
+
+def sound_leases(number: int) -> Finding:
+    """Return the finding of so many tasks whose leases are right."""
+    told = f"{number} guarded tasks have leases that last as long as they run"
+    if number == 0:
+        told = "there are no guarded tasks"
+    elif number == 1:
+        told = "1 guarded task has a lease that lasts as long as it runs"
+    return Finding(OK, CHECK, told)
 
 
 def _examine_lease(name: str, lease: Any, limit: float | None) -> Finding | None:

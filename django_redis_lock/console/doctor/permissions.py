@@ -9,34 +9,53 @@ from typing import Any
 
 from redis.exceptions import NoPermissionError, RedisError
 
-from django_redis_lock.backends.redis import RedisLockBackend
+from django_redis_lock.backends.readings import NAME
 from django_redis_lock.connections import listening_connection
-from django_redis_lock.console.findings import FAIL, OK, Finding
+from django_redis_lock.console.doctor.findings import FAIL, OK, WARN, Finding
+from django_redis_lock.console.doctor.services import is_unknown
+from django_redis_lock.console.doctor.targets import Target
+from django_redis_lock.text import without_passwords
 
 CHECK = "permissions"
 Try = tuple[str, str, tuple[Any, ...]]
 """A command, the pattern of the key or channel that it is tried on, and its arguments."""
 
 
-def examine_permissions(client: Any, backend: RedisLockBackend) -> Iterator[Finding]:
+def examine_permissions(client: Any, target: Target) -> Iterator[Finding]:
     """Try each command on keys that nobody uses, or in a way that changes nothing."""
-    trial = _Trial(client, backend)
+    trial = Trial(client, target)
     missing = trial.run()
+    # Only the scripts need the audit; without them a release by force does, and the history.
+    spare = set() if target.scripted else {*_AUDIT, f"~{target.packing.audit_key}"}
     if missing:
-        user = client.connection_pool.connection_kwargs.get("username") or "default"
+        user, words = target.user, " ".join(missing)
+        remedy = f"ACL SETUSER {user} {words}"
+        if spare.issuperset(missing):
+            remedy += ", or live without releases by force and history."
         yield Finding(
-            FAIL,
+            WARN if spare.issuperset(missing) else FAIL,
             CHECK,
-            f"user {user} may not: {' '.join(missing)}",
-            f"ACL SETUSER {user} {' '.join(missing)}",
+            f"user {user} may not: {words}",
+            remedy,
         )
-    else:
+    elif not trial.unknown:
         yield Finding(OK, CHECK, f"all {len(trial.commands)} commands that locks need")
     for command, error in trial.failed.items():
         yield Finding(FAIL, CHECK, f"{command}: {error}", "See what hinders the server.")
+    others = {f"+{command.lower()}" for command in trial.unknown - _TOLD_APART}
+    if others:
+        found = f"the server does not know: {' '.join(word[1:].upper() for word in sorted(others))}"
+        if spare >= others:
+            yield Finding(WARN, CHECK, f"{found}: no releases by force and no history")
+        else:
+            yield Finding(FAIL, CHECK, found, "Use Redis or Valkey itself for the locks.")
 
 
 _REMOVERS = {"+lrem", "+lpop", "+del"}
+_ADDERS = {"RPUSH", "LPUSH", "SETNX", "GETSET", "INCR"}
+_TOLD_APART = {"EVAL", "EVALSHA", "PUBLISH", "SUBSCRIBE", "SPUBLISH", "SSUBSCRIBE"}
+"""What a service can lack, of which other examinations tell the way out."""
+_AUDIT = ("+xadd", "+xrevrange")
 _EXPECTED = (
     "No matching script",  # of EVALSHA, and so it is allowed
     "greater than 0-0",  # of XADD, likewise
@@ -45,24 +64,29 @@ _EXPECTED = (
 )
 
 
-class _Trial:
-    def __init__(self, client: Any, backend: RedisLockBackend) -> None:
+class Trial:
+    """The commands that an alias needs of a server, tried."""
+
+    def __init__(self, client: Any, target: Target) -> None:
         self._client = client
-        self._pool = client.connection_pool
-        self._packing = backend.packing_at(self._pool)
-        self._prefix = backend.key_prefix
-        self._waits_for_replicas = backend.replicas is not None
-        self._wait = backend.wait
+        self._target = target
+        self._packing = target.packing
+        self._prefix = target.backend.key_prefix
+        self._wait = target.wait
         self.commands: set[str] = set()
         """The commands that were tried, in lower case."""
         self.failed: dict[str, str] = {}
         """Those that failed for another reason than permission, and why."""
+        self.unknown: set[str] = set()
+        """Those that the server does not have."""
 
     def run(self) -> list[str]:
         """Return the words of an ACL rule that the user lacks."""
         missing: dict[str, None] = {}
-        for attempt in self._attempts():
-            if attempt[0] in {"RPUSH", "LPUSH"} and missing.keys() >= _REMOVERS:
+        scripted = self._target.scripted
+        removers = _REMOVERS if scripted else {"+del"}
+        for attempt in self._attempts() if scripted else self._attempts_without_scripts():
+            if attempt[0] in _ADDERS and missing.keys() >= removers:
                 continue  # what it adds could not be removed
             if lacking := self._lacks(attempt):
                 missing[lacking] = None
@@ -75,20 +99,18 @@ class _Trial:
         nobody = f"doctor-{secrets.token_hex(8)}"
         lock, of_lock = packing.lock_prefix + nobody, f"~{prefix}:*"
         queue, of_queue = packing.queue_prefix + nobody, f"~{prefix}-queue:*"
-        index, fence, audit = packing.index_key, packing.fence_key, packing.audit_key
-        heard = packing.heard_key
+        index, fence, heard = packing.index_key, packing.fence_key, packing.heard_key
         of_shards = ":*" if packing.shard else ""
-        of_index, of_fence, of_audit, of_heard = (
-            f"~{prefix}-{kind}{of_shards}" for kind in ("index", "fence", "audit", "heard")
+        of_index, of_fence, of_audit, of_lost, of_heard = (
+            f"~{prefix}-{kind}{of_shards}" for kind in ("index", "fence", "audit", "lost", "heard")
         )
         yield "EVAL", "", ("return 1", 0)
         yield "EVALSHA", "", ("0" * 40, 0)  # there is no such script
         yield "EXISTS", of_lock, (lock,)
-        if database := self._pool.connection_kwargs.get("db"):
-            yield "SELECT", "", (database,)
+        yield from self._selecting()
         if packing.shard:
             yield "CLUSTER SLOTS", "", ()
-        if self._waits_for_replicas:
+        if self._target.waits_for_replicas:
             yield "WAIT", "", (0, 1)
         yield "TIME", "", ()
         for command in ("GET", "PTTL", "PERSIST", "DEL"):
@@ -110,11 +132,48 @@ class _Trial:
         yield "ZREM", of_heard, (heard, nobody)
         yield "GET", of_fence, (fence,)
         yield "SET", of_fence, (fence, 0, "NX", "PX", 1)  # there is one, or there soon is none
-        yield "XADD", of_audit, (audit, "0-0", "event", "doctor")  # an id that no entry can have
-        yield "XREVRANGE", of_audit, (audit, "+", "-", "COUNT", 1)
+        yield from self._auditing(packing.audit_key, of_audit)
+        yield from self._auditing(packing.lost_key, of_lost)
+        if self._target.member:
+            yield "INFO", "", ("server",)
+            yield "GET", f"~{prefix}-server", (f"{prefix}-server",)
         if self._wait == "queue":
             publish = "SPUBLISH" if packing.shard else "PUBLISH"
             yield publish, f"&{prefix}-grant:*", (self._channel(nobody), "doctor")
+
+    def _selecting(self) -> Iterator[Try]:
+        if database := self._target.pool.connection_kwargs.get("db"):
+            yield "SELECT", "", (database,)
+
+    def _auditing(self, part: str, of_part: str) -> Iterator[Try]:
+        yield "XADD", of_part, (part, "0-0", "event", "doctor")  # an id that no entry can have
+        yield "XREVRANGE", of_part, (part, "+", "-", "COUNT", 1)
+
+    def _attempts_without_scripts(self) -> Iterator[Try]:
+        prefix = self._prefix
+        options = self._target.backend.params.get("OPTIONS") or {}
+        key = str(options.get("KEY", f"{prefix}:{NAME}"))
+        nobody = f"doctor-{secrets.token_hex(8)}"
+        lock, of_lock = key.replace(NAME, nobody), f"~{key.replace(NAME, '*')}"
+        index, of_index = f"{prefix}-index", f"~{prefix}-index"
+        yield from self._selecting()
+        if not self._target.local_clock:
+            yield "TIME", "", ()
+        for command in ("GET", "DEL"):
+            yield command, of_lock, (lock,)
+        yield "SET", of_lock, (lock, "1", "XX")
+        for command, *arguments in (("SETNX", "1"), ("GETSET", "1"), ("INCR",)):
+            yield command, of_lock, (lock, *arguments)
+            yield "DEL", of_lock, (lock,)
+        claim = f"{prefix}-claim:{nobody}"
+        yield "SET", f"~{prefix}-claim:*", (claim, "doctor", "NX", "PX", 1)
+        yield "GET", f"~{prefix}-fence", (f"{prefix}-fence",)
+        yield "ZADD", of_index, (index, "XX", 0, nobody)
+        yield "ZREM", of_index, (index, nobody)
+        yield "ZREMRANGEBYSCORE", of_index, (index, 1, 0)
+        yield "ZRANGEBYSCORE", of_index, (index, 1, 0)
+        for part in (self._packing.audit_key, self._packing.lost_key):
+            yield from self._auditing(part, f"~{part}")
 
     def _channel(self, process: str) -> str:
         shard = f"{{{self._packing.shard}}}:" if self._packing.shard else ""
@@ -139,7 +198,7 @@ class _Trial:
         return ""
 
     def _lacks_apart(self) -> Iterator[str]:
-        connection = listening_connection(self._pool)
+        connection = listening_connection(self._target.model())
         try:
             for command, pattern, arguments in self._attempts_apart():
                 self.commands.add(command.lower())
@@ -155,10 +214,11 @@ class _Trial:
 
     def _word(self, command: str, pattern: str, error: Exception) -> str:
         """Return the word of the rule that an error asks for, if it is about one."""
-        text = str(error)
-        refused = isinstance(error, NoPermissionError) or "NOPERM" in text  # of EXEC, within
-        if refused or "unknown command" in text.lower():
+        text = without_passwords(str(error))
+        if is_unknown(error):
+            self.unknown.add(command)
+        elif isinstance(error, NoPermissionError) or "NOPERM" in text:  # the latter of EXEC, within
             return f"+{command.lower()}" if "command" in text else pattern
-        if not any(expected in text for expected in _EXPECTED):
+        elif not any(expected in text for expected in _EXPECTED):
             self.failed[command] = text
         return ""

@@ -12,7 +12,7 @@ PROXY = "LOCK_TEST_PROXY_PORT"
 
 LOCKS = {
     **LOCKS,
-    "default": {**LOCKS["default"], "BACKEND": "tests.celery_deaths_backend.ToldLockBackend"},
+    "default": {**LOCKS["default"], "BACKEND": "tests.workers.backend.ToldLockBackend"},
     "brief": {"BACKEND": REDIS, "LOCATION": "locks", "TIMEOUT": 2.5},
     "proxied": {
         "BACKEND": REDIS,

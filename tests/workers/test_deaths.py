@@ -20,17 +20,17 @@ from kombu import Connection
 
 from django_redis_lock import Holder, lock, locks
 from example_project.embedded import EmbeddedServer
-from tests import celery_deaths_app as tasks
-from tests.celery_deaths_app import REFUSED, START_METHOD, UNACKED, app
-from tests.celery_deaths_backend import IMPORTED
-from tests.celery_deaths_settings import PROXY
 from tests.celery_worker import WAIT, Worker, events, free, go, running_worker, started
 from tests.proxy import Proxy
 from tests.seccomp import PIDFD_OPEN
 from tests.settings import PORT, server_url
 from tests.tools import SOON, alive, counted, eventually, state_of, waiters
+from tests.workers import app as tasks
+from tests.workers.app import REFUSED, START_METHOD, UNACKED, app
+from tests.workers.backend import IMPORTED
+from tests.workers.settings import PROXY
 
-SETTINGS = {"DJANGO_SETTINGS_MODULE": "tests.celery_deaths_settings"}
+SETTINGS = {"DJANGO_SETTINGS_MODULE": "tests.workers.settings"}
 CALLS_FOR_A_LOCK = 2
 """Scripts that the parent of a dead child calls for a lock: it looks, and releases what it saw."""
 AT_ONCE = 3.0
@@ -41,7 +41,7 @@ AT_ONCE = 3.0
 def worker_of_deaths(directory: Path, *options: str, **more: Any) -> Iterator[Worker]:
     """Run a worker of the app of these tests."""
     environment = {**SETTINGS, **more.pop("environment", {})}
-    more = {"app": "tests.celery_deaths_app", "queue": "deaths", "concurrency": 2, **more}
+    more = {"app": "tests.workers.app", "queue": "deaths", "concurrency": 2, **more}
     with running_worker(directory, *options, environment=environment, **more) as worker:
         yield worker
 
@@ -157,15 +157,18 @@ def exit_with(status: int) -> Callable[[redis.Redis, str, int], None]:
 def test_dead_child_frees_its_lock_at_once(
     client: redis.Redis, worker: Worker, name: str, end: Callable[..., None]
 ) -> None:
-    """Whatever a child dies of, its lock is free long before its lease ends."""
+    """Whatever it dies of, its lock is free long before its lease ends; nobody took it by force."""
     tasks.work.delay(name)
     pid = started(client, name)
-    assert holder_of(name).pid == pid
-    assert holder_of(name).ttl > 20
+    holder = holder_of(name)
+    assert holder.pid == pid
+    assert holder.ttl > 20
     end(client, name, pid)
     died = time.monotonic()
     free(name)
     assert time.monotonic() - died < AT_ONCE
+    (entry,) = eventually(lambda: locks["default"].history(holder.name))
+    assert (entry.event, entry.by, entry.pid) == ("freed", "", pid)
     again = tasks.work.delay(name)
     go(client, name)
     assert again.get(timeout=WAIT) == "go"

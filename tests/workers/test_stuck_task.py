@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import signal
 import subprocess
@@ -15,10 +16,10 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from django_redis_lock import lock, locks
-from django_redis_lock.console import liveness
-from django_redis_lock.console.liveness import judge, process_lives
+from django_redis_lock import liveness, lock, locks
 from django_redis_lock.console.releasing import system_user
+from django_redis_lock.identity import Process, pid_space
+from django_redis_lock.liveness import judge, process_lives
 from django_redis_lock.records import Holder
 from example_project.embedded import EmbeddedServer
 from tests import celery_app, operators_app
@@ -57,15 +58,18 @@ def _connections() -> Iterator[None]:
     operators_app.app.backend.client.connection_pool.disconnect()
 
 
-@pytest.fixture
-def worker(server: EmbeddedServer, tmp_path: Path, settings: Any, db: None) -> Iterator[Worker]:
-    """A worker with two children, and its app as the current one."""
+@pytest.fixture(params=["prefork"])
+def worker(
+    request: pytest.FixtureRequest, server: EmbeddedServer, tmp_path: Path, settings: Any, db: None
+) -> Iterator[Worker]:
+    """A worker with two children, or of another pool, and its app as the current one."""
     settings.LOCKS = {"default": settings.LOCKS["default"]}
     log = tmp_path / "log"
     command = [sys.executable, "-m", "celery", "-A", "tests.operators_app", "worker"]
+    command += ["-c", "2", "-l", "INFO", "--without-gossip", "--without-mingle"]
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [*command, "-c", "2", "-l", "INFO", "--without-gossip", "--without-mingle"],
+            [*command, "--pool", request.param],
             cwd=ROOT,
             env={**os.environ, "PYTHONDEVMODE": ""},
             stdout=output,
@@ -95,9 +99,9 @@ def test_stuck_task_is_found_broken_and_told(worker: Worker) -> None:
 
     listed = command("list", "import:*")
     assert f"task shop.import_catalogue[{result.id}]" in listed.out
-    assert listed.lines[1].split()[-2] == "1"  # waits
+    assert listed.lines[1].split()[-3] == "1"  # waits
     shown = command("show", "import:7").out
-    assert f"process     {child}" in shown
+    assert f"pid         {child}" in shown
     assert waiting.name in shown
     # It is stuck and not dead, so it takes an operator to say so.
     left_alone = command("release", "import:7", "--only-dead", "--noinput")
@@ -135,30 +139,92 @@ def _events(name: str, count: int) -> Any:
     return found if len(found) == count else None
 
 
+EAGER = """
+    from tests import operators_app
+    operators_app.app.conf.task_always_eager = True
+    say("ready")
+    operators_app.import_catalogue.delay("8")
+"""
+
+
 def test_worker_is_asked_for_tasks_that_run_elsewhere(
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A task of another host lives while its worker says so, and is dead when none answers."""
+    """A worker speaks of its own processes; when it is silent nobody knows who is dead."""
     _, child = worker.start("7", ignore_result=True)
     monkeypatch.setattr(liveness.socket, "gethostname", lambda: "the operator's")
     holder = locks["default"].holder("import:7")
-    assert _verdict(holder) == (False, "a worker has its task")
-    done = command("release", "--all", "--only-dead", "--noinput")
-    assert done.code == 3
-    assert "1 lock left alone" in done.err
-
-    stranger = _changed(holder, task_id="another")
-    assert _verdict(stranger) == (True, f"the worker on {holder.host} has no such task")
-    queued = _changed(stranger, metadata={"state": "queued"})
-    assert _verdict(queued) == (False, "its message waits in a queue")
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()  # as a child that was killed, whose lock its worker has not freed yet
+    elsewhere = f"runs on {holder.host}; its worker did not answer"
+    known = {
+        "its task": ({}, ("alive", "a worker has its task")),
+        "an eager task in it": (
+            {"task_id": "another"},
+            ("alive", f"its process lives, says celery@{holder.host}"),
+        ),
+        "a child that is gone": (
+            {"task_id": "another", "pid": process.pid},
+            ("dead", f"process {process.pid} of celery@{holder.host} is gone"),
+        ),
+        "an eager task beside it": (
+            {"task_id": "another", "pid": process.pid, "metadata": {"worker": "a web process"}},
+            ("unknown", elsewhere),
+        ),
+        "no guarded task": (
+            {"task_id": "another", "pid": process.pid, "metadata": {}},
+            ("unknown", elsewhere),
+        ),
+        "another host's": (
+            {"host": "web2", "task_id": "another", "metadata": {"worker": "another"}},
+            ("unknown", "runs on web2; its worker did not answer"),
+        ),
+        "a message": (
+            {"task_id": "another", "metadata": {"state": "queued"}},
+            ("unknown", "its message waits in a queue"),
+        ),
+    }
+    with Child(EAGER) as eager:
+        assert eager.hear() == "ready"
+        with operators_app.events() as client:
+            assert client.blpop(["started:8"], timeout=WAIT)
+        asked = [_changed(holder, **changes) for changes, _ in known.values()]
+        asked.append(locks["default"].holder("import:8"))
+        said = [(verdict.life.value, verdict.why) for _, verdict in judge(asked, print)]
+        worker.go("8")
+        eager.end()
+    assert dict(zip([*known, "eager"], said, strict=True)) == {
+        **{what: verdict for what, (_, verdict) in known.items()},
+        "eager": ("unknown", elsewhere),
+    }
 
     os.killpg(worker.process.pid, signal.SIGKILL)
     worker.process.wait(WAIT)
-    assert _verdict(holder) == (True, f"no worker on {holder.host} answers")
     done = command("release", "--all", "--only-dead", "--noinput")
+    assert done.code == 3
+    why = f"runs on {holder.host}; no worker answered"
+    assert f"1 lock left alone, not known to be gone: {why}." in done.err
+    assert locks["default"].holder("import:7").token_id == holder.token_id
+
+    monkeypatch.undo()  # and on its own host its process is known to be gone
+    eventually(lambda: not process_lives(child))
+    done = command("release", "--all", "--only-dead", "--noinput", "--json")
     assert done.code == 0
-    assert "import:7: released" in done.out
-    assert not process_lives(child)
+    assert json.loads(done.out)["outcomes"][0]["result"] == "released"
+
+
+@pytest.mark.parametrize("worker", ["solo"], indirect=True)
+def test_solo_worker_that_is_busy_is_not_known_to_be_dead(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It answers nobody while a task runs, which is no sign of death."""
+    result, _ = worker.start("7")
+    monkeypatch.setattr(liveness.socket, "gethostname", lambda: "the operator's")
+    holder = locks["default"].holder("import:7")
+    assert _verdict(holder) == ("unknown", f"runs on {holder.host}; no worker answered")
+    assert command("release", "--all", "--only-dead", "--noinput").code == 3
+    worker.go("7")
+    assert result.get(timeout=WAIT) == "done"  # with the lock that it had
 
 
 def test_workers_that_can_not_be_asked_kill_nobody(name: str) -> None:
@@ -171,7 +237,7 @@ def test_workers_that_can_not_be_asked_kill_nobody(name: str) -> None:
         ((_, verdict),) = judge([holder], told.append)
     finally:
         celery_app.app.set_current()
-    assert verdict == (False, "runs on elsewhere, not here")
+    assert verdict == ("unknown", "runs on elsewhere, not here")
     assert "can't be asked" in told[0]
     assert "127.0.0.1:1" in told[0]
 
@@ -198,7 +264,7 @@ def test_dead_processes_of_this_host_are_found(server: EmbeddedServer, db: None)
         done = command("release", "--all", "--only-dead", "--dry-run")
         assert sorted(line.split()[0] for line in done.lines[1:]) == ["left:1", "left:2"]
         assert all(line.endswith(f"process {child.pid} is gone") for line in done.lines[1:])
-        assert "3 locks left alone" in done.err
+        assert "3 locks left alone, its process lives." in done.err
         assert command("release", "--all", "--only-dead", "--noinput").code == 0
         left = {holder.name for holder in locks["default"].holders()}
     assert left == {"mine", "living:1", "living:2"}
@@ -225,6 +291,7 @@ def test_in_doubt_a_process_lives(pid: int | None) -> None:
         ({"pid": os.getpid()}, "its process lives"),
         ({"metadata": {"state": "queued"}}, "its message waits in a queue"),
         ({"metadata": {"state": "queued"}, "task_id": "a"}, "its message waits in a queue"),
+        ({"metadata": {"state": "resting"}}, "held by no process, until its lease ends"),
     ],
 )
 def test_verdicts(name: str, changes: dict[str, Any], why: str) -> None:
@@ -232,8 +299,68 @@ def test_verdicts(name: str, changes: dict[str, Any], why: str) -> None:
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     holder = _holder(name, host=liveness.socket.gethostname(), pid=process.pid)
-    assert _verdict(holder) == (True, f"process {process.pid} is gone")
-    assert _verdict(_changed(holder, **changes)) == (False, why)
+    assert _verdict(holder) == ("dead", f"process {process.pid} is gone")
+    life = "alive" if why == "its process lives" else "unknown"
+    assert _verdict(_changed(holder, **changes)) == (life, why)
+
+
+IN_A_CONTAINER = """
+    import ctypes
+    from django_redis_lock import identity
+    refused = ctypes.CDLL(None).unshare(0x20000000)  # CLONE_NEWPID: for the children of this one
+    if refused:
+        identity.pid_space = lambda: "0123abcd"
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+    else:
+        if refused:
+            identity._process = identity.Process()
+        lock("contained", 60).acquire()
+        say("ready")
+        hear()
+"""
+
+
+def test_another_container_with_the_same_host_name(server: EmbeddedServer, db: None) -> None:
+    """Its process ids say nothing here, where they are another process's, or nobody's."""
+    with Child(IN_A_CONTAINER) as child:
+        assert child.hear() == "ready"
+        holder = locks["default"].holder("contained")
+        assert holder.host == liveness.socket.gethostname()
+        assert holder.pid_space != pid_space()
+        why = f"runs in another container of {holder.host}"
+        gone = subprocess.Popen([sys.executable, "-c", ""])
+        gone.wait()
+        for pid in (holder.pid, gone.pid):
+            assert _verdict(_changed(holder, pid=pid)) == ("unknown", why)
+        done = command("release", "contained", "--only-dead", "--noinput")
+        assert (done.code, why in done.err) == (3, True)
+        assert _verdict(_changed(holder, pid=gone.pid, pid_space=None))[0] == "dead"
+        child.say()
+        child.end()
+
+
+def test_a_system_without_proc(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There the host's name has to do, as for records of those who don't tell."""
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_text", lambda path: Path("/nowhere").stat())
+        alone = Process()
+    assert (alone.pid_space, "pid_space" in alone.record()) == ("", False)
+    assert Process().pid_space == pid_space() != ""
+
+
+def test_detached_lock_outlives_its_process(name: str) -> None:
+    """Whoever has the ticket may come later, so the end of who detached it is no death."""
+    for metadata, state in ((None, "detached"), ({"state": "waits"}, "waits")):
+        held = lock(f"{name}:{state}", using="locmem")
+        held.acquire()
+        held.detach(30, metadata)
+        process = subprocess.Popen([sys.executable, "-c", ""])
+        process.wait()
+        holder = _changed(locks["locmem"].holder(held.name), pid=process.pid)
+        assert holder.metadata == {"state": state}
+        assert _verdict(holder) == ("unknown", "held by no process, until its lease ends")
 
 
 def _holder(name: str, **changes: Any) -> Holder:
@@ -248,6 +375,6 @@ def _changed(holder: Holder, **changes: Any) -> Holder:
     return dataclasses.replace(holder, **changes)
 
 
-def _verdict(holder: Holder) -> tuple[bool, str]:
+def _verdict(holder: Holder) -> tuple[str, str]:
     ((_, verdict),) = judge([holder], print)
-    return tuple(verdict)
+    return verdict.life.value, verdict.why

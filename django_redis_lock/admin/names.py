@@ -1,0 +1,95 @@
+"""Very many names in little memory, a tenth of what as many texts take."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+
+PAGE = 1000
+"""How many names are one text; to reach one of them, so many are split."""
+PART, SAMPLES = 20_000, 50
+"""About how many names are sorted at once, and by how many of them the parts are made."""
+
+
+class Names:
+    """Names of locks with their aliases, in an order; known by their numbers in it.
+
+    No name of a lock holds a line break.
+    """
+
+    def __init__(self, found: Iterable[tuple[str, Iterable[str]]] = ()) -> None:
+        """Take runs of names, each of one alias."""
+        self._aliases: list[str] = []
+        self._pages: list[str] = []
+        self._usings = array("H")
+        waiting: list[str] = []
+        for using, names in found:
+            if using not in self._aliases:
+                self._aliases.append(using)
+            left, number = iter(names), self._aliases.index(using)
+            while some := list(islice(left, PAGE - len(waiting))):
+                waiting += some
+                self._usings.extend([number] * len(some))
+                if len(waiting) == PAGE:
+                    self._pages.append("\n".join(waiting))
+                    waiting.clear()
+        if waiting:
+            self._pages.append("\n".join(waiting))
+
+    def __len__(self) -> int:
+        return len(self._usings)
+
+    def __iter__(self) -> Iterator[str]:
+        for page in self._pages:
+            yield from page.split("\n")
+
+    def keys(self, numbers: Iterable[int]) -> list[tuple[str, str]]:
+        """Return the aliases and names of some."""
+        split: dict[int, list[str]] = {}
+        found = []
+        for number in numbers:
+            page, line = divmod(number, PAGE)
+            names = split.get(page) or split.setdefault(page, self._pages[page].split("\n"))
+            found.append((self._aliases[self._usings[number]], names[line]))
+        return found
+
+    def of(self, using: str) -> list[int]:
+        """Return the numbers of the names of an alias."""
+        if using not in self._aliases:
+            return []
+        wanted = self._aliases.index(using)
+        return [number for number, one in enumerate(self._usings) if one == wanted]
+
+    def having(self, words: Sequence[str]) -> list[int]:
+        """Return the numbers of the names in which each word is, in lower or upper case."""
+        found = []
+        for first, page in enumerate(self._pages):
+            folded = page.casefold()
+            if all(word in folded for word in words):
+                found += [
+                    first * PAGE + line
+                    for line, name in enumerate(folded.split("\n"))
+                    if all(word in name for word in words)
+                ]
+        return found
+
+    def by_name(self) -> Sequence[int]:
+        """Return all numbers in the order of the names, and of the aliases of equal ones.
+
+        They are sorted a part at a time, so that only the names of one part are texts at once.
+        """
+        numbers = array("L")
+        edges = sorted(islice(self, 0, None, PART // SAMPLES))[SAMPLES::SAMPLES]
+        for low, high in zip(["", *edges], [*edges, None], strict=True):
+            part = (
+                (name, self._aliases[self._usings[number]], number)
+                for number, name in enumerate(self)
+                if name >= low and (high is None or name < high)
+            )
+            numbers.extend(number for _, _, number in sorted(part))
+        return numbers
+
+    def by_alias(self, numbers: Iterable[int]) -> list[int]:
+        """Return numbers in the order of the aliases, and otherwise as they are."""
+        return sorted(numbers, key=lambda number: self._aliases[self._usings[number]])

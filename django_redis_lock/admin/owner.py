@@ -1,0 +1,49 @@
+"""What more is known of who holds a lock: whether it lives, and where else its task is told of."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+from urllib.parse import quote
+
+from django_redis_lock.admin.durations import moment
+from django_redis_lock.attention import is_renewed
+from django_redis_lock.handler import locks
+from django_redis_lock.liveness import judge
+from django_redis_lock.records import Holder
+from django_redis_lock.text import visible
+
+
+def task_links(holder: Holder) -> list[tuple[str, str]]:
+    """Return the titles and addresses that the settings of its alias give for its task."""
+    if holder.task_id is None:
+        return []
+    links = locks[holder.using].operators.task_links
+    task_id = quote(holder.task_id, safe="")
+    return [(title, url.format(task_id=task_id)) for title, url in links.items()]
+
+
+def liveness(holder: Holder, seconds: float, silence: str = "") -> dict[str, Any]:
+    """Return whether a holder lives, why that is thought, and when its lease was renewed last.
+
+    Celery's workers are asked where its task is theirs, for so many seconds; not with ``silence``,
+    which is why another question to them had no answer.
+    """
+    notes: list[str] = []
+    ((_, verdict),) = judge([holder], notes.append, seconds, silence)
+    return {
+        "life": str(verdict.life),
+        "why": visible(" ".join([verdict.why, *notes])),
+        "renewed_at": _renewed_at(holder),
+    }
+
+
+def _renewed_at(holder: Holder) -> str | None:
+    """Return when a lease was renewed last, as far as its end and its length tell."""
+    lease = holder.lease
+    if not is_renewed(holder) or lease is None or holder.ttl is None or holder.ttl > lease:
+        return None  # renewed by nobody, or to less, or its holder set it to more
+    if holder.held_for is None or holder.held_for <= lease / 3:
+        return None
+    assert holder.expires_at
+    return moment(holder.expires_at - timedelta(seconds=lease))

@@ -1,0 +1,145 @@
+"""Which locks are held, read once for all pages of a process that look at nearly the same time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cached_property
+from heapq import merge
+from itertools import groupby
+from operator import itemgetter
+from time import monotonic
+from typing import Any
+
+from django.core.signals import setting_changed
+
+from django_redis_lock.admin.names import Names
+from django_redis_lock.admin.reading import Problem, aliases, ask_each, read_rows
+from django_redis_lock.backends.index import Index, names_of
+from django_redis_lock.exceptions import InvalidLockBackend
+from django_redis_lock.handler import locks
+from django_redis_lock.identity import forget_after_fork
+from django_redis_lock.models import HeldLock
+
+FEW = 200
+"""Up to so many locks are read anew for each page: that costs less than the page itself."""
+KEPT_FOR = 40
+"""For how many times the seconds that it took a snapshot of more locks is kept."""
+LEAST, MOST = 1.0, 30.0
+"""Seconds for which it is kept at the least, and at the most."""
+
+
+@dataclass
+class Snapshot:
+    """The names of the held locks, the latest lease end first, and what is known beside them."""
+
+    names: Names = field(default_factory=Names)
+    rows: list[HeldLock] | None = None
+    """The locks themselves, ``None`` where there are too many to read them all."""
+    problems: list[Problem] = field(default_factory=list)
+    read_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    begun: float = field(default_factory=monotonic)
+    kept_until: float = 0.0
+
+    @property
+    def age(self) -> float:
+        """Seconds since its reading began; 0.0 where it was read for one page alone."""
+        return monotonic() - self.begun if self.kept_until else 0.0
+
+    @property
+    def total(self) -> int:
+        """How many locks are held."""
+        return len(self.names) if self.rows is None else len(self.rows)
+
+    @cached_property
+    def by_name(self) -> Sequence[int]:
+        """The numbers of the names, in the order of the names."""
+        return self.names.by_name()
+
+
+def take(most_records: int) -> Snapshot:
+    """Ask every backend; one that does not answer does not hide the others.
+
+    The locks themselves are read where there are no more than ``most_records``.
+    """
+    snapshot = Snapshot()
+    try:
+        list(locks)
+    except InvalidLockBackend as error:
+        snapshot.problems.append(Problem.of("LOCKS", error))
+        return snapshot
+    indexes, snapshot.problems = ask_each(
+        dict.fromkeys(aliases()), lambda backend, _: backend.read_index()
+    )
+    snapshot.names = Names(_latest_first(indexes))
+    if len(snapshot.names) <= most_records:
+        snapshot.rows, problems = read_rows(snapshot.names.keys(range(len(snapshot.names))))
+        snapshot.problems += problems
+    if len(snapshot.names) > FEW:
+        took = monotonic() - snapshot.begun
+        snapshot.kept_until = monotonic() + min(max(LEAST, KEPT_FOR * took), MOST)
+    return snapshot
+
+
+def _latest_first(indexes: Mapping[str, Index]) -> Iterator[tuple[str, Iterator[str]]]:
+    """Yield runs of names, each of one alias, the latest lease end of all first."""
+    if len(indexes) == 1:
+        yield from ((using, names_of(index)) for using, index in indexes.items())
+        return
+
+    def each(using: str) -> Iterator[tuple[float, str, str]]:
+        return ((end, name, using) for name, end in indexes[using].latest())
+
+    for using, run in groupby(merge(*map(each, indexes), reverse=True), key=itemgetter(2)):
+        yield using, (name for _, name, _ in run)
+
+
+class Snapshots:
+    """The latest snapshot of this process. One thread takes it, and the others wait for it."""
+
+    def __init__(self) -> None:
+        self.after_fork()
+        forget_after_fork(self)
+        setting_changed.connect(self._settings_changed)
+
+    def after_fork(self) -> None:
+        """Begin anew: a thread of the parent may have been taking one."""
+        self._mutex = threading.Lock()
+        self._latest: Snapshot | None = None
+        self._coming: Future[Snapshot | None] | None = None
+
+    def latest(self, most_records: int) -> Snapshot:
+        """Return a snapshot that is recent enough, or take one."""
+        with self._mutex:
+            if self._latest is not None and monotonic() < self._latest.kept_until:
+                return self._latest
+            coming, mine = self._coming, Future[Snapshot | None]()
+            if coming is None:
+                self._coming = mine
+                self._latest = None  # which would only be in memory beside the next one
+        if coming is not None:
+            return coming.result() or self.latest(most_records)
+        snapshot = None
+        try:
+            snapshot = take(most_records)
+        finally:
+            with self._mutex:
+                if self._coming is mine:  # else it was begun before something was released
+                    self._coming, self._latest = None, snapshot
+            mine.set_result(snapshot)
+        return snapshot
+
+    def forget(self) -> None:
+        """Take a new one for the next page, for something was released."""
+        with self._mutex:
+            self._coming = self._latest = None
+
+    def _settings_changed(self, *, setting: str, **kwargs: Any) -> None:
+        if setting == "LOCKS":
+            self.forget()
+
+
+snapshots = Snapshots()

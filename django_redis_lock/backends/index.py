@@ -1,0 +1,134 @@
+"""The names of the held locks, read a page at a time from an index that changes meanwhile."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from fnmatch import translate
+from itertools import islice
+from re import compile as compile_pattern
+
+from django_redis_lock.records import MAX_NAME_LENGTH, check_name
+
+Page = tuple[list[str | None], list[str]]
+"""Names, ``None`` where another program put something else there, and the ends of their leases."""
+
+
+def write_page(entries: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
+    """Return entries, each a name and a lease end, as ``index.lua`` answers them."""
+    names, ends = [], []
+    for name, end in entries:
+        names.append(b"" if b"\n" in name else name)
+        ends.append(end)
+    return [b"\n".join(names), b"\n".join(ends)]
+
+
+def read_page(answer: Sequence[bytes]) -> Page:
+    """Read what ``index.lua`` answers.
+
+    A hundred thousand names are read in a few calls of functions that are written in C; only a page
+    with something else than names is looked at name by name.
+    """
+    joined, ends = answer
+    if not ends:
+        return [], []
+    names: list[str | None] = []
+    try:
+        text = joined.decode()
+    except ValueError:
+        names += [_name(member) for member in joined.split(b"\n")]
+    else:
+        names += text.split("\n")
+        if not (
+            text.replace("\n", "").isprintable()
+            and all(names)
+            and max(map(len, names)) <= MAX_NAME_LENGTH  # type: ignore[arg-type]
+        ):
+            names = [_name(member) for member in joined.split(b"\n")]
+    return names, ends.decode().split("\n")
+
+
+def _name(member: bytes) -> str | None:
+    """Return a member of the index as a name, ``None`` if another program put it there."""
+    try:
+        return check_name(member.decode())
+    except ValueError:
+        return None
+
+
+class Index:
+    """The names of the held locks, gathered page by page, in a tenth of the memory of a dict."""
+
+    def __init__(self, pattern: str = "*") -> None:
+        self._matches = None if pattern == "*" else compile_pattern(translate(pattern)).match
+        self._pages: list[tuple[str, array[float]]] = []  # no name holds a line break
+        self.start = ""
+        self.offset = 0
+        self.more = True
+
+    def add(self, page: Page, size: int) -> None:
+        """Take in a page, and note where the next one begins."""
+        names, ends = page
+        self.more = len(ends) == size
+        if ends:
+            same = len(ends) - ends.index(ends[-1])
+            self.offset = same + (self.offset if ends[-1] == self.start else 0)
+            self.start = ends[-1]
+        self.keep(names, map(float, ends))
+
+    def keep(self, names: Sequence[str | None], ends: Iterable[float]) -> None:
+        """Take in names with the ends of their leases, which are no earlier than those before."""
+        figures = array("d", ends)
+        matches = self._matches
+        if matches is not None or None in names:
+            kept = [
+                (name, end)
+                for name, end in zip(names, figures, strict=True)
+                if name is not None and (matches is None or matches(name))
+            ]
+            names, figures = [name for name, _ in kept], array("d", [end for _, end in kept])
+        if names:
+            self._pages.append(("\n".join(names), figures))  # type: ignore[arg-type]
+
+    def latest(self) -> Iterator[tuple[str, float]]:
+        """Yield each name with the end of its lease (ms), infinite for none, the latest first.
+
+        Once only: a page is forgotten when its names are yielded.
+        """
+        marks = self._marks()
+        seen: set[str] = set()
+        while self._pages:
+            text, ends = self._pages.pop()
+            for name, end in zip(reversed(text.split("\n")), reversed(ends), strict=True):
+                if marks and marks[hash(name) % len(marks)] > 1:
+                    if name in seen:
+                        continue  # renewed since this page was read
+                    seen.add(name)
+                yield name, end
+
+    def _marks(self) -> bytearray:
+        """Return 2 wherever the hashes of two names fall together, as those of equal ones do.
+
+        So few names need be remembered to find those that are on two pages. Empty for one page,
+        which has no name twice.
+        """
+        if len(self._pages) < 2:
+            return bytearray()
+        marks = bytearray(8 * sum(len(ends) for _, ends in self._pages))
+        for text, _ in self._pages:
+            for name in text.split("\n"):
+                place = hash(name) % len(marks)
+                marks[place] = 2 if marks[place] else 1
+        return marks
+
+
+def names_of(index: Index) -> Iterator[str]:
+    """Yield the names of an index, the latest lease end first. Once only."""
+    return (name for name, _ in index.latest())
+
+
+def in_pages(names: Iterable[str], size: int) -> Iterator[list[str]]:
+    """Yield names, so many at a time."""
+    left = iter(names)
+    while page := list(islice(left, size)):
+        yield page

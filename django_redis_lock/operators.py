@@ -1,0 +1,136 @@
+"""What an entry of ``LOCKS`` tells the command and the admin page, under ``OPERATORS``."""
+
+from __future__ import annotations
+
+import math
+import string
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+from django_redis_lock.exceptions import InvalidLockBackend
+
+AUDIT_ENTRIES = 1000
+MOST_AUDIT_ENTRIES = 1_000_000
+
+_TASK_ID = ("task_id", "", None)
+"""The placeholder of a link as it is parsed, with neither format nor conversion."""
+_NO_FIELD = (None, None, None)
+
+
+@dataclass(frozen=True)
+class Operators:
+    """The operators' settings of one alias."""
+
+    warn_after: Mapping[str, float] = field(default_factory=dict)
+    """From how many seconds on a held lock is marked, by shell patterns of names."""
+    audit_entries: int = AUDIT_ENTRIES
+    """How many releases by force the audit keeps, and how many losses."""
+    reason_required: bool = False
+    """Whether a release by force needs a reason."""
+    release_permission: str | None = None
+    """The permission to release the locks of this alias, such as ``shop.release_locks``; ``None``
+    for that of all aliases."""
+    task_links: Mapping[str, str] = field(default_factory=dict)
+    """Links from a Celery task, by their titles; ``{task_id}`` stands for the task's id."""
+
+    def threshold(self, name: str) -> float | None:
+        """Return from how many seconds on a lock is marked, ``None`` for never.
+
+        The first pattern that matches its name counts.
+        """
+        for pattern, seconds in self.warn_after.items():
+            if fnmatchcase(name, pattern):
+                return seconds
+        return None
+
+
+def read_operators(value: Any, alias: str) -> Operators:
+    """Return the settings that were written for an alias. Raises ``InvalidLockBackend``."""
+    where = f"LOCKS[{alias!r}]['OPERATORS']"
+    if value is None:
+        return Operators()
+    if not isinstance(value, Mapping):
+        raise InvalidLockBackend(f"{where} must be a dict, not {value!r}.")
+    unknown = sorted(str(key) for key in set(value) - set(_READERS))
+    if unknown:
+        raise InvalidLockBackend(
+            f"{where} has no setting {unknown[0]!r}; there are {', '.join(_READERS)}."
+        )
+    read: dict[str, Any] = {
+        key.lower(): _READERS[key](item, f"{where}[{key!r}]") for key, item in value.items()
+    }
+    return Operators(**read)
+
+
+def _warn_after(value: Any, where: str) -> dict[str, float]:
+    patterns = value if isinstance(value, Mapping) else {"*": value}
+    for pattern, seconds in patterns.items():
+        is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+        if not isinstance(pattern, str) or not is_number or not 0 < seconds < math.inf:
+            raise InvalidLockBackend(
+                f"{where} must be seconds, or a dict of seconds by patterns of names, such as "
+                f"{{'product:*': 60}}; {pattern!r}: {seconds!r} is neither."
+            )
+    return dict(patterns)
+
+
+def _audit_entries(value: Any, where: str) -> int:
+    if type(value) is not int or not 1 <= value <= MOST_AUDIT_ENTRIES:
+        raise InvalidLockBackend(
+            f"{where} must be an int from 1 to {MOST_AUDIT_ENTRIES}, not {value!r}."
+        )
+    return value
+
+
+def _reason_required(value: Any, where: str) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidLockBackend(f"{where} must be True or False, not {value!r}.")
+    return value
+
+
+def _release_permission(value: Any, where: str) -> str | None:
+    if value is None:
+        return None
+    app, _, codename = value.partition(".") if isinstance(value, str) else ("", "", "")
+    if not app or not codename:
+        raise InvalidLockBackend(
+            f"{where} must name a permission, such as 'shop.release_locks', not {value!r}."
+        )
+    return str(value)
+
+
+def _task_links(value: Any, where: str) -> dict[str, str]:
+    if not isinstance(value, Mapping):
+        raise InvalidLockBackend(
+            f"{where} must be a dict of titles and URLs, such as "
+            f"{{'Flower': 'https://flower.example.com/task/{{task_id}}'}}, not {value!r}."
+        )
+    for title, url in value.items():
+        if not isinstance(title, str) or not title:
+            raise InvalidLockBackend(f"{where} has {title!r}, which is no title.")
+        if not isinstance(url, str) or not url.startswith(("http://", "https://", "/")):
+            raise InvalidLockBackend(
+                f"{where}[{title!r}] must be a URL that begins with http://, https:// or /, not "
+                f"{url!r}."
+            )
+        try:
+            fields = {tuple(found) for _, *found in string.Formatter().parse(url)}
+        except ValueError:
+            fields = set()
+        if fields - {_NO_FIELD} != {_TASK_ID}:
+            raise InvalidLockBackend(
+                f"{where}[{title!r}] must have the placeholder {{task_id}}, just so, and no other, "
+                f"unlike {url!r}."
+            )
+    return dict(value)
+
+
+_READERS = {
+    "WARN_AFTER": _warn_after,
+    "AUDIT_ENTRIES": _audit_entries,
+    "REASON_REQUIRED": _reason_required,
+    "RELEASE_PERMISSION": _release_permission,
+    "TASK_LINKS": _task_links,
+}

@@ -1,0 +1,120 @@
+"""Which passwords the settings hold, so that no message repeats one of them."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Any
+from urllib.parse import quote, quote_plus, unquote, unquote_plus
+
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+from django.core.signals import setting_changed
+
+SHORTEST = 4
+"""Characters from which on a password is masked wherever it stands. A shorter one is in every other
+word, and so is masked only in its place: in a URL, or behind ``password=``."""
+
+_SETTINGS = re.compile(r"LOCKS|CACHES|CELERY.*|.*BROKER.*")
+_PASSWORD = re.compile(r"pass|secret|credential|(?<![a-z])auth(?![a-z])", re.IGNORECASE)
+_OPENING = re.compile(r"[a-z0-9+.\-]*:?/{0,3}", re.IGNORECASE)
+_IN_QUERY = re.compile(r"[?&;][a-z_]*password=(.*?)(?=&[a-z_]+=|\Z)", re.IGNORECASE | re.DOTALL)
+_NO_PORT = re.compile(r"//[^/?#@\s]*:([^/?#@\s]*[^/?#@\s\d][^/?#@\s]*)")
+_BETWEEN_URLS = re.compile(r"[,;\s]+|(?<![a-z+])(?=[a-z+]+://)", re.IGNORECASE)
+_GOOD_URL = re.compile(
+    r"[a-z+]+://(?:([\w.-]*)(?::[^/@:?#\s]*)?@)?([\w.-]+)(?::\d+)?(?:/\d*)?", re.IGNORECASE
+)
+_BETWEEN_PARTS = re.compile(r"[/?#@:\[\],;&=\s]+")
+_ORDINARY = "redis rediss unix django_redis_lock django_redis locks localhost password username"
+
+
+@lru_cache(maxsize=1)
+def known_passwords() -> re.Pattern[str] | None:
+    """Return a pattern of what is written as a password in LOCKS, CACHES and Celery's settings.
+
+    ``None`` where there is none. A word that messages need, because it is also an alias, a host, a
+    user or another value of the settings, is left out: it could not be told from the others.
+    """
+    found: set[str] = set()
+    ordinary = {_ORDINARY}
+    try:
+        names = [name for name in dir(settings) if _SETTINGS.fullmatch(name)]
+    except ImproperlyConfigured:
+        return None
+    for name in names:
+        _gather(getattr(settings, name), found, ordinary)
+    written = {form for password in found for form in _forms(password)}
+    text = "\n".join(ordinary).casefold()
+    secrets = [one for one in written if len(one) >= SHORTEST and one.casefold() not in text]
+    if not secrets:
+        return None
+    secrets.sort(key=len, reverse=True)  # what holds another one goes first
+    return re.compile("|".join(map(re.escape, secrets)), re.IGNORECASE)
+
+
+def _gather(value: Any, found: set[str], ordinary: set[str]) -> None:
+    """Take in the passwords of a setting, which may be malformed."""
+    match value:
+        case None | bool() | int() | float():
+            return
+        case Mapping():
+            for key, item in value.items():
+                _gather(key, found, ordinary)
+                if _PASSWORD.search(str(key)) and isinstance(item, str | bytes):
+                    found.add(_text(item))
+                else:
+                    _gather(item, found, ordinary)
+        case list() | tuple() | set() | frozenset():
+            for item in value:
+                _gather(item, found, ordinary)
+        case _:
+            text = _text(value)
+            if "@" in text or "//" in text or "=" in text:
+                _read(text, found, ordinary)
+            else:
+                ordinary.add(text)
+
+
+def _text(value: Any) -> str:
+    try:
+        return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+    except Exception:  # of anybody's __str__
+        return ""
+
+
+def _read(text: str, found: set[str], ordinary: set[str]) -> None:
+    """Take in what may be a password in a URL, in several, or in what was meant as one."""
+    for url in {text, *_BETWEEN_URLS.split(text)}:
+        found.update(_IN_QUERY.findall(url))
+        found.update(_NO_PORT.findall(url))
+        before, at, _ = url.rpartition("@")
+        if at:
+            opening = _OPENING.match(before)
+            assert opening is not None  # for it matches nothing, too
+            inside = before[opening.end() :]
+            _, colon, password = inside.partition(":")
+            found.add(password if colon else inside)
+        if good := _GOOD_URL.fullmatch(url):
+            ordinary.update(filter(None, good.groups()))
+        elif at:
+            found.add(inside)  # for who knows which part is the user
+
+
+def _forms(password: str) -> Iterator[str]:
+    """Yield how a password may be written in a message, in whole or where a parser cut it."""
+    for plain in {password, unquote(password), unquote_plus(password)}:
+        yield from (plain, quote(plain), quote(plain, safe=""), quote_plus(plain))
+        yield from (repr(plain)[1:-1], json.dumps(plain)[1:-1], html.escape(plain))
+        parts = _BETWEEN_PARTS.split(plain)
+        if len(parts) > 1:
+            yield from parts
+
+
+def _forget(**kwargs: Any) -> None:
+    known_passwords.cache_clear()
+
+
+setting_changed.connect(_forget, dispatch_uid="django_redis_lock.passwords")

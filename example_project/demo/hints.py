@@ -1,0 +1,20 @@
+"""What to run beside the demo, from the repository's root, as it is printed."""
+
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from example_project.demo.services import ROOT
+from example_project.embedded import EmbeddedServer
+
+
+def closing_commands(server: EmbeddedServer) -> Iterator[tuple[str, str]]:
+    """Yield commands that look at the locks of the demo, each with what it shows."""
+    python = Path(sys.executable)
+    if python.is_relative_to(ROOT):
+        python = python.relative_to(ROOT)
+    variable = f"SHOP_REDIS_URL={shlex.quote(server.url().rpartition('/')[0])}"
+    manage = f"{variable} {shlex.quote(str(python))} example_project/manage.py"
+    yield "Locks", f"{manage} locks --watch"
+    yield "Server", f"{manage} locks doctor"

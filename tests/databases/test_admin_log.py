@@ -1,0 +1,90 @@
+"""The admin's log on a PostgreSQL whose tables somebody has locked."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import Group, Permission, User
+from django.contrib.contenttypes.models import ContentType
+from django.db import connections
+
+from django_redis_lock import lock, locks
+from django_redis_lock.adminlog import PATIENCE
+from django_redis_lock.breaking import Outcome, Result, release_shown
+from example_project.embedded import EmbeddedServer
+from example_project.postgres import Postgres
+from tests.tools import eventually
+from tests.transactions import aliases
+
+
+class ToPostgres:
+    """A router that has everything on the server."""
+
+    def db_for_read(self, model: Any, **hints: Any) -> str:
+        """Read there."""
+        return "first"
+
+    db_for_write = db_for_read
+
+
+@pytest.fixture
+def database(postgres: Postgres, django_db_blocker: Any, settings: Any) -> Iterator[str]:
+    """A database with the tables of the admin's log and a user; its URL."""
+    settings.DATABASE_ROUTERS = [ToPostgres()]
+    entry = {"first": postgres.settings(NAME="first", OPTIONS={})}
+    with django_db_blocker.unblock(), aliases(entry):
+        models = [ContentType, Permission, Group, User, LogEntry]
+        with connections["first"].schema_editor() as editor:
+            for model in models:
+                editor.create_model(model)
+        User.objects.create(username="ada")
+        yield postgres.url.rpartition("/")[0] + "/first"
+        ContentType.objects.clear_cache()
+        with connections["first"].schema_editor() as editor:
+            for model in reversed(models):
+                editor.delete_model(model)
+
+
+def release(name: str) -> Outcome:
+    """Release a lock by force, as the command does."""
+    lock(name).acquire()
+    holder = locks["default"].holder(name)
+    assert holder
+    (outcome,) = release_shown([holder], by="ada", reason="stuck", user="ada")
+    assert outcome.result is Result.RELEASED
+    return outcome
+
+
+@pytest.mark.parametrize("table", ["auth_user", "django_admin_log"])
+def test_locked_table_delays_nobody_for_long(
+    server: EmbeddedServer, database: str, name: str, table: str
+) -> None:
+    """The lock is free at once, and after two seconds it is said that the log has no entry."""
+    with psycopg.connect(database) as other:
+        other.execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
+        began = time.monotonic()
+        outcome = release(name)
+        assert PATIENCE <= time.monotonic() - began < PATIENCE + 10
+        assert "did not answer" in outcome.unlogged
+        assert locks["default"].holder(name) is None
+    eventually(lambda: _sessions(database) == 1)  # that of this thread, when the other is through
+    LogEntry.objects.all().delete()
+    assert release(name).unlogged == ""
+    (entry,) = LogEntry.objects.all()
+    assert (entry.user.username, entry.object_repr) == ("ada", name)
+    eventually(lambda: _sessions(database) == 1)
+
+
+def _sessions(database: str) -> int:
+    with psycopg.connect(database, autocommit=True) as admin:
+        found = admin.execute(
+            "SELECT pid FROM pg_stat_activity"
+            " WHERE datname = 'first' AND pid != pg_backend_pid()"
+            " AND backend_type = 'client backend'"
+        )
+        return len(found.fetchall())

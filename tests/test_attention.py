@@ -1,0 +1,99 @@
+"""What is wrong with a hold: held for too long, without end and old, renewed too late."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from django_redis_lock import Lock, locks
+from django_redis_lock.attention import Attention, attention
+from django_redis_lock.records import read_holder, write_record
+
+NOW_MS = 1_700_000_000_000
+DAY = 86_400
+
+
+@pytest.mark.parametrize(
+    ("name", "held_for", "ttl", "renewed", "expected"),
+    [
+        ("any", 3 * DAY, 25, True, None),  # renewed time and again, as it should be
+        ("any", 3 * DAY, 4 * DAY, False, None),
+        ("slow:1", 59, 25, True, None),
+        ("slow:1", 61, 25, True, Attention.HELD_LONG),
+        ("slow:1", 61, None, False, Attention.ENDLESS_OLD),
+        ("slow:1", 59, None, False, None),
+        ("weekly", 2 * DAY, None, False, None),
+        ("any", DAY - 1, None, False, None),
+        ("any", DAY + 1, None, False, Attention.ENDLESS_OLD),
+        ("any", 40, 15.1, "30", None),
+        ("any", 40, 14.9, "30", Attention.RENEWAL_LATE),
+        ("slow:1", 61, 14.9, "30", Attention.RENEWAL_LATE),
+        ("any", 40, 14.9, False, None),  # ends by itself
+        ("any", 40, 45, "90", None),
+        ("any", 40, 44, "90", Attention.RENEWAL_LATE),
+        ("any", 40, 2, "3", None),
+        ("any", 40, 1, True, None),  # an older version's, of any TIMEOUT
+        ("any", 40, 1, '"long"', None),
+        ("any", 50, 10, '30,"max_hold":60', None),  # renewed for the last time
+        ("any", 50.5, 9, '30,"max_hold":60', None),
+        ("any", 40, 10, '30,"max_hold":60', Attention.RENEWAL_LATE),
+    ],
+)
+def test_what_is_wrong(
+    settings: Any, name: str, held_for: float, ttl: float | None, renewed: Any, expected: Any
+) -> None:
+    """A renewed lock may be held for days; what is late or over a threshold is marked."""
+    settings.LOCKS = {
+        "default": {
+            "BACKEND": "django_redis_lock.backends.locmem.LocMemLockBackend",
+            "OPERATORS": {"WARN_AFTER": {"slow:*": 60, "weekly": 7 * DAY}},
+        }
+    }
+    record = write_record(auto_renew=bool(renewed))
+    if isinstance(renewed, str):
+        lease = re.sub(r"(\d+)", r"\g<1>000", renewed)
+        record = f'{record[:-1]},"lease":{lease}}}'
+    fence = (NOW_MS - int(held_for * 1000)) * 1000
+    holder = read_holder(
+        f"token {fence} {record}".encode(),
+        name=name,
+        using="default",
+        ttl_ms=-1 if ttl is None else int(ttl * 1000),
+        waiters=0,
+        now_ms=NOW_MS,
+    )
+    assert attention(holder, locks["default"]) is expected
+
+
+def test_of_a_foreign_program_nothing_is_known() -> None:
+    """It has no record, so nothing is said of it."""
+    holder = read_holder(b"xyz", name="n", using="locmem", ttl_ms=-1, waiters=0, now_ms=NOW_MS)
+    assert attention(holder, locks["locmem"]) is None
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({}, (30, None)),
+        ({"timeout": 7.5, "auto_renew": True}, (7.5, None)),
+        ({"max_hold": 60}, (30, 60)),
+        ({"max_hold": 2.5}, (2.5, 2.5)),
+        ({"max_hold": 1e307}, (30, None)),  # that is, without limit
+        ({"timeout": 7.5}, (None, None)),
+        ({"timeout": None}, (None, None)),
+    ],
+)
+def test_the_record_tells_how_a_lock_is_renewed(
+    settings: Any, options: dict[str, Any], told: tuple[float | None, float | None]
+) -> None:
+    """Whoever reads it may have another ``TIMEOUT``, as after a deployment."""
+    entry = {"BACKEND": "django_redis_lock.backends.locmem.LocMemLockBackend"}
+    settings.LOCKS = {"default": {**entry, "TIMEOUT": 30}, "later": {**entry, "TIMEOUT": 120}}
+    held = Lock(lambda: locks["default"], "n", **options)
+    with held:
+        holder = locks["default"].holder("n")
+        assert holder is not None
+        assert (holder.lease, holder.max_hold) == told
+        assert attention(holder, locks["later"]) is None

@@ -1,0 +1,281 @@
+"""What a server that refuses proves: nothing was released, or the lock is free, and never half."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import redis
+
+from django_redis_lock import lock, locks
+from django_redis_lock.breaking import Outcome, Result, release_shown
+from django_redis_lock.exceptions import LockUnavailable
+from django_redis_lock.protocol import ask
+from django_redis_lock.steps import ForceRelease
+from example_project.embedded import EmbeddedServer
+from tests.tools import ROOT, Background, eventually, leave_no_lease, waiters
+
+REDIS = "django_redis_lock.backends.redis.RedisLockBackend"
+GETSET = "django_redis_lock.backends.getset.GetSetLockBackend"
+PAGES = {REDIS: "how-to/restrict-by-acl.md", GETSET: "how-to/share-locks-by-getset.md"}
+CHANNEL = "lock-grant:waiter"
+WAITER = f'{CHANNEL} waiter 30000 {{"host":"far","pid":1}}'
+
+
+@pytest.fixture(scope="module")
+def strict() -> Iterator[EmbeddedServer]:
+    """A server that the tests of this module may set as they like."""
+    with EmbeddedServer() as server:
+        yield server
+
+
+@pytest.fixture
+def raw(strict: EmbeddedServer) -> Iterator[redis.Redis]:
+    """A client that may do everything; what it set is undone."""
+    with redis.Redis.from_url(strict.url(), decode_responses=True) as client:
+        client.flushall()
+        with client.pubsub() as waiter:  # whose process lives
+            waiter.subscribe(CHANNEL)
+            assert waiter.get_message(timeout=5)
+            yield client
+        client.replicaof("NO", "ONE")
+        client.config_set("maxmemory", 0)
+        client.config_set("min-replicas-to-write", 0)
+    leave_no_lease()
+
+
+def configure(settings: Any, strict: EmbeddedServer, backend: str = REDIS) -> None:
+    """Two aliases for the same locks; "operator" is an ACL user of the server."""
+    operator = strict.url().replace("://", "://operator:secret@")
+    settings.LOCKS = {
+        "default": {"BACKEND": backend, "LOCATION": strict.url(), "TIMEOUT": 30},
+        "operator": {"BACKEND": backend, "LOCATION": operator, "TIMEOUT": 30},
+    }
+
+
+def become(raw: redis.Redis, words: list[str]) -> None:
+    """Give the operator a rule."""
+    raw.execute_command("ACL", "SETUSER", "operator", "reset", "on", ">secret", *words)
+
+
+def rule(backend: str) -> list[str]:
+    """Return the words of the rule on a backend's page."""
+    text = (ROOT / "docs" / PAGES[backend]).read_text()
+    (found,) = re.findall(r"^ACL SETUSER locker on >secret (.*)$", text, re.MULTILINE)
+    return str(found).split()
+
+
+def take(name: str) -> Any:
+    """Take a lock; return its holder as it is shown."""
+    lock(name, timeout=30).acquire()
+    shown = locks["default"].holder(name)
+    assert shown
+    return shown
+
+
+def release(shown: Any, using: str = "default") -> Outcome:
+    """Release a lock by force, as one alias or the other."""
+    (outcome,) = release_shown([replace(shown, using=using)], by="ada", reason="stuck")
+    return outcome
+
+
+@pytest.mark.parametrize(("backend", "waiting"), [(REDIS, False), (REDIS, True), (GETSET, False)])
+def test_user_that_lacks_a_word(
+    strict: EmbeddedServer, raw: redis.Redis, settings: Any, backend: str, waiting: bool
+) -> None:
+    """Whatever a user may not do, a lock is free and in the audit, or neither, and it is said."""
+    configure(settings, strict, backend)
+    words = rule(backend)
+    results = {}
+    for word in words[1:]:
+        if not word.startswith(("+", "~")):
+            continue
+        raw.flushall()
+        shown = take("a")
+        if waiting:
+            raw.rpush("lock-queue:a", WAITER)
+        become(raw, [item for item in words if item != word])
+        outcome = release(shown, "operator")
+        locks["operator"].close()
+        now = locks["default"].holder("a")
+        freed = now is None or now.token_id != shown.token_id
+        entries = locks["default"].history("a")
+        results[word] = outcome.result
+        assert outcome.result is (Result.RELEASED if freed else Result.REFUSED), (word, outcome)
+        assert len(entries) == freed, word
+        assert "secret" not in outcome.error
+    assert results["+del"] is (Result.RELEASED if waiting and backend == REDIS else Result.REFUSED)
+    assert results["+xadd"] is results["~lock-audit"] is Result.REFUSED
+    if backend == REDIS:
+        free = {word for word, result in results.items() if result is Result.RELEASED}
+        assert {"+lpop", "+zadd", "+llen", "+publish", "+lrange"} <= free
+
+
+@pytest.mark.parametrize("backend", [REDIS, GETSET])
+@pytest.mark.parametrize("setting", ["replica", "min-replicas-to-write", "another program's"])
+def test_server_that_can_not_be_written(
+    strict: EmbeddedServer,
+    raw: redis.Redis,
+    settings: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    backend: str,
+    setting: str,
+) -> None:
+    """A replica, too few replicas, or foreign data as the audit: refused, and all is as it was."""
+    monkeypatch.setattr("django_redis_lock.protocol.RETRY_PAUSES", (0.0,))
+    configure(settings, strict, backend)
+    shown = take("a")
+    before = raw.get("lock:a"), raw.zrange("lock-index", 0, -1)
+    if setting == "replica":
+        raw.replicaof("127.0.0.1", 1)
+    elif setting == "min-replicas-to-write":
+        raw.config_set(setting, 1)
+    else:
+        raw.set("lock-audit", setting)
+    outcome = release(shown)
+    assert outcome.result is Result.REFUSED
+    assert re.search("READONLY|read only|replicas|WRONGTYPE", outcome.error)
+    assert (raw.get("lock:a"), raw.zrange("lock-index", 0, -1)) == before
+
+
+@pytest.mark.parametrize("waiting", [False, True])
+def test_forced_release_on_a_full_server(
+    strict: EmbeddedServer, raw: redis.Redis, settings: Any, waiting: bool
+) -> None:
+    """It frees the lock, or hands it over, and is in the audit, though nothing else is written."""
+    configure(settings, strict)
+    shown = take("a")
+    if waiting:
+        raw.rpush("lock-queue:a", WAITER)
+    raw.config_set("maxmemory", 1)
+    with pytest.raises(LockUnavailable, match="memory"):
+        lock("b").acquire(blocking=False)
+    outcome = release(shown)
+    assert outcome.result is Result.RELEASED
+    now = raw.get("lock:a")
+    assert now.startswith("waiter ") if waiting else now is None
+    (entry,) = locks["default"].history("a")
+    assert (entry.event, entry.by, entry.reason) == ("force_released", "ada", "stuck")
+
+
+@pytest.mark.parametrize("waiting", [False, True])
+@pytest.mark.parametrize("silent", [False, True])
+def test_release_on_a_full_server(
+    strict: EmbeddedServer, raw: redis.Redis, settings: Any, waiting: bool, silent: bool
+) -> None:
+    """A holder frees its lock or hands it over there, also where another waiter is silent."""
+    configure(settings, strict)
+    held = lock("a", timeout=30)
+    held.acquire()
+    if silent:
+        raw.rpush("lock-queue:a", WAITER.replace("waiter", "silent"))
+        raw.zadd("lock-heard", {"lock-grant:silent": -1})
+    if waiting:
+        raw.rpush("lock-queue:a", WAITER)
+    raw.config_set("maxmemory", 1)
+    held.release()
+    now = raw.get("lock:a")
+    assert now.startswith("waiter ") if waiting else now is None
+
+
+@pytest.mark.parametrize("forced", [False, True])
+def test_waiter_claims_its_lock_on_a_full_server(
+    strict: EmbeddedServer, raw: redis.Redis, settings: Any, forced: bool
+) -> None:
+    """What was handed over there is claimed, renewed and released, and goes to the next one."""
+    configure(settings, strict)
+    held, heirs = lock("a"), [lock("a"), lock("a")]
+    held.acquire()
+    waiting = []
+    for number, heir in enumerate(heirs, 1):
+        waiting.append(Background(heir.acquire))
+        eventually(lambda number=number: waiters("a") == number)
+    raw.config_set("maxmemory", 1)
+    if forced:
+        assert release(locks["default"].holder("a")).result is Result.RELEASED
+    else:
+        held.release()
+    for heir, waiter in zip(heirs, waiting, strict=True):
+        assert waiter.outcome() is True
+        eventually(lambda: "unclaimed" not in raw.get("lock:a"))
+        heir.ensure_held()
+        heir.reacquire()
+        heir.release()
+    assert raw.get("lock:a") is None
+
+
+def test_grant_is_taken_back_on_a_full_server(
+    strict: EmbeddedServer, raw: redis.Redis, settings: Any
+) -> None:
+    """What a dead waiter does not claim goes to the next one there, not at the end of its lease."""
+    configure(settings, strict)
+    raw.set("lock:a", 'dead 1700000000000000 {"unclaimed":"1 30000 lock-grant:dead","host":"far"}')
+    raw.rpush("lock-queue:a", WAITER)
+    raw.zadd("lock-heard", {CHANNEL: 2**52})
+    raw.config_set("maxmemory", 1)
+    assert lock("a").acquire(blocking=False) is False
+    assert raw.get("lock:a").startswith("waiter ")
+
+
+def test_forced_release_on_a_full_server_without_scripts(
+    strict: EmbeddedServer, raw: redis.Redis, settings: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """There each command stands alone: the lock is free, and the log says what is not written."""
+    configure(settings, strict, GETSET)
+    shown = take("a")
+    raw.config_set("maxmemory", 1)
+    assert release(shown).result is Result.RELEASED
+    assert raw.get("lock:a") is None
+    assert "the audit did not take the entry" in caplog.text
+    assert locks["default"].history("a") == []
+
+
+def test_what_may_not_be_read_is_not_shown_as_none(
+    strict: EmbeddedServer, raw: redis.Redis, settings: Any
+) -> None:
+    """How many wait is not known then, nor who does, nor whether a lock is held."""
+    configure(settings, strict)
+    take("a")
+    raw.rpush("lock-queue:a", WAITER)
+    become(raw, [word for word in rule(REDIS) if word not in ("+llen", "+lrange")])
+    assert locks["default"].holder("a").waiters == 1
+    assert locks["operator"].holder("a").waiters is None
+    with pytest.raises(LockUnavailable, match="LOCKS"):
+        locks["operator"].waiting("a")
+    become(raw, [word for word in rule(REDIS) if word != "+get"])
+    with pytest.raises(LockUnavailable):
+        locks["operator"].holder("a")
+
+
+@pytest.mark.parametrize(
+    ("answers", "undone"),
+    [
+        (["refused"], True),
+        (["lost"], False),
+        (["refused", "refused"], True),
+        (["lost", "refused"], False),
+        (["refused", "lost"], False),
+        (["again", "refused"], False),
+    ],
+)
+def test_refusal_proves_nothing_after_a_reply_was_lost(
+    answers: list[str], undone: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only where each sending was refused is it known that none was carried out."""
+    tries = len(answers) - answers.count("again")
+    monkeypatch.setattr("django_redis_lock.protocol.RETRY_PAUSES", (0.0,) * (tries - 1))
+    call = ForceRelease("a", "0" * 16, {"event": "force_released"}, 10)
+    asking = ask(call)
+    next(asking)
+    with pytest.raises(LockUnavailable) as caught:
+        for answer in answers:
+            call.sending()
+            if answer != "again":  # as a client does by itself where a connection was stale
+                error = LockUnavailable("no")
+                error.undone = answer == "refused"
+                asking.throw(error)
+                next(asking)  # after the pause
+    assert caught.value.undone is undone

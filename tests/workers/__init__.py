@@ -1,0 +1,1 @@
+"""Worker processes of Celery and uWSGI that die, hang and are asked: ``make workers``."""
