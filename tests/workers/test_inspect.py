@@ -58,9 +58,10 @@ def worker(
 
 
 @pytest.fixture
-def hear() -> Iterator[redis.Redis]:
-    """A client of the database in which tasks and tests signal to each other."""
+def hear(worker: Worker) -> Iterator[redis.Redis]:
+    """A client of the database in which tasks and tests signal to each other, empty."""
     with events() as client:
+        client.flushdb()  # a test before may not have heard of all its tasks
         yield client
 
 
