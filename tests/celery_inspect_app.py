@@ -9,7 +9,7 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.settings")
 
 from celery import Celery
 
-from django_redis_lock.celery import single_instance_task
+from django_redis_lock.celery import inspecting, single_instance_task
 from tests.celery_worker import events, tell_and_wait
 from tests.settings import server_url
 
@@ -26,6 +26,8 @@ app.conf.update(
     broker_transport_options={"app": "inspected"},  # apart from the pools of other apps
     worker_prefetch_multiplier=1,
 )
+
+inspecting.PATIENCE = 2.0  # a busy machine takes its time
 
 
 def hanging_key(what: str) -> str:

@@ -204,7 +204,7 @@ def whole(what: str, busy: float = 0.0) -> Any:
 
 
 @app.task
-@single_instance_task(key="{what}", scope="queue", queue_timeout=1)
+@single_instance_task(key="{what}", scope="queue", queue_timeout=3)
 def impatient(what: str) -> Any:
-    """Holds a place while it waits, for a second."""
+    """Holds a place while it waits, for three seconds."""
     return carry_out(what)

@@ -201,7 +201,7 @@ def test_place_of_a_run_that_is_ended_while_it_waits_in_line_is_freed(
     """Terminated, or stopped by its hard time limit, before it got the lock of the run."""
     task = tasks.early["queue"]
     with lock(name):
-        limit = {"time_limit": 1} if ending == "limited" else {}
+        limit = {"time_limit": 4} if ending == "limited" else {}
         result = task.apply_async(kwargs={"what": name}, **limit)
         eventually(lambda: waiters(name) == 1, "the run in line")
         if ending == "revoked":

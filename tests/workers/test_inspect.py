@@ -199,11 +199,10 @@ def test_a_key_that_hangs_holds_the_worker_up_for_a_moment(
     eventually(lambda: worker.lines(result.id))
     before = time.monotonic()
     assert told(result)[:2] == ("scheduled", "not known")
-    assert time.monotonic() - before < 5
+    assert time.monotonic() - before < 3 * inspecting.PATIENCE
     assert told(result)[:2] == ("scheduled", "not known")
     assert hear.llen("key asked") == 1
-    hear.rpush("key:h", "now")
-    hear.rpush("key:h", "and then")
+    hear.rpush("key:h", *["now"] * 1000)  # one for each question
     eventually(lambda: told(result)[:2] == ("scheduled", None))
     tasks.app.control.revoke(result.id)
 
@@ -224,7 +223,7 @@ def test_a_silent_lock_server_holds_the_worker_up_for_a_moment(
         proxy.let_go()
     assert answer[result.id] == "not known"
     assert answer[other.id] is None
-    assert inspecting.PATIENCE <= took < inspecting.PATIENCE + 2
+    assert inspecting.PATIENCE <= took < inspecting.PATIENCE + 5
     for item in (result, other):
         tasks.app.control.revoke(item.id)
 
@@ -274,7 +273,9 @@ def test_the_command_shows_the_tasks_of_a_lock(lined_up: tuple[Any, ...]) -> Non
 
 
 @pytest.mark.usefixtures("current", "one_alias")
-def test_the_admin_shows_the_tasks_of_a_lock(lined_up: tuple[Any, ...], db: None) -> None:
+def test_the_admin_shows_the_tasks_of_a_lock(
+    lined_up: tuple[Any, ...], db: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """When the page is opened; its updates ask no worker."""
     browser = root()
     page = browser.get(page_of("plain:shown")).content.decode()
@@ -282,10 +283,12 @@ def test_the_admin_shows_the_tasks_of_a_lock(lined_up: tuple[Any, ...], db: None
     places = [part.index(f"[{task.id}]") for task in lined_up]
     assert places == sorted(places)
     assert ">comes again</td>" in part
-    before = time.monotonic()
-    update = browser.get(page_of("plain:shown"), headers={"X-Held-Locks": "1"}).content.decode()
-    assert time.monotonic() - before < 1
-    assert "lock-tasks" not in update
+    asked: list[Any] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(tasks.app.control, "broadcast", lambda *args, **kw: asked.append(args))
+        update = browser.get(page_of("plain:shown"), headers={"X-Held-Locks": "1"})
+    assert asked == []
+    assert "lock-tasks" not in update.content.decode()
 
 
 @pytest.mark.usefixtures("worker", "current", "one_alias")

@@ -24,7 +24,7 @@ from tests.tools import ROOT, SOON, eventually
 
 GETSET = "django_redis_lock.backends.getset.GetSetLockBackend"
 WORKERS = 3
-LEASE = 0.6
+LEASE = 1.5
 """Seconds; requests hold their locks for longer, so that they have to be renewed."""
 
 
