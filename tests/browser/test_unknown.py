@@ -74,6 +74,28 @@ def test_the_site_is_down(visit: Visit, hold: Hold) -> None:
     visitor.complaints[:] = [text for text in visitor.complaints if text != aborted]
 
 
+def test_the_site_hangs(visit: Visit, hold: Hold) -> None:
+    """The page says so after a while, yet takes the answer, and does not rest for long after it."""
+    hold("a", timeout=600)
+    visitor = visit()
+    page = visitor.page
+    page.clock.install()
+    hanging: list[Route] = []
+    live(page, hanging.append)
+    with page.expect_request(lambda asked: "x-held-locks" in asked.headers):
+        visitor.open()
+    page.clock.run_for(5_000)
+    expect(page.locator("#held-locks")).not_to_have_class(STALE)
+    page.clock.run_for(300_000)
+    expect(page.get_by_text(FAILED)).to_be_visible()
+    expect(page.locator("#held-locks")).to_have_class(STALE)
+    hanging[0].continue_()
+    expect(page.get_by_text(FAILED)).to_be_hidden()
+    expect(page.locator("#held-locks")).not_to_have_class(STALE)
+    with page.expect_request(lambda asked: "x-held-locks" in asked.headers):
+        page.clock.run_for(61_000)
+
+
 def test_a_login_that_has_ended(visit: Visit, hold: Hold) -> None:
     """The page says so with a way back to itself, and asks no more."""
     hold("a", timeout=600)

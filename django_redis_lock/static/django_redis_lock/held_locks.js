@@ -12,6 +12,8 @@
     const TICK_MS = 1000;
     // A server that takes long to answer is asked less often: it rests this many times as long.
     const PATIENCE = 4;
+    // When it is told that there is no answer, which is waited for nevertheless.
+    const OVERDUE_MS = 15000;
 
     /* Making a node like another one. */
 
@@ -367,6 +369,7 @@
         async refresh() {
             const request = this.request = new AbortController();
             const begun = performance.now();
+            const overdue = setTimeout(() => this.tell("failed"), OVERDUE_MS);
             let rest = this.every;
             try {
                 const response = await fetch(window.location.href, {
@@ -389,9 +392,12 @@
                     return;
                 }
                 this.tell("failed");
+            } finally {
+                clearTimeout(overdue);
             }
             this.request = null;
-            this.later(Math.max(rest, PATIENCE * (performance.now() - begun)));
+            const took = Math.min(performance.now() - begun, OVERDUE_MS);
+            this.later(Math.max(rest, PATIENCE * took));
         }
 
         put(html, readAt) {
