@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import threading
 import tracemalloc
+from typing import Any
 
 import pytest
 import redis
 from django.contrib import admin
 
-from django_redis_lock import locks
+from django_redis_lock import lock, locks
 from django_redis_lock.admin import live, snapshots
 from django_redis_lock.admin.live import HEADER as LIVE_HEADER
 from django_redis_lock.admin.names import Names
 from django_redis_lock.admin.snapshots import Snapshot, Snapshots
 from django_redis_lock.models import HeldLock
+from example_project.embedded import EmbeddedServer
 from tests.admin_tools import LIST, hold_as, names, release, root, staff, ticket
+from tests.settings import REDIS
 from tests.tools import Background, counted, eventually
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("server", "no_workers")]
@@ -100,6 +103,8 @@ def test_very_many_names_are_sorted_in_little_memory(monkeypatch: pytest.MonkeyP
     keys = [(name, using) for using, name in names.keys(numbers)]
     assert keys == sorted([(one, "b") for one in found] + [(one, "a") for one in found[:100]])
     assert peak < 80 * size
+    assert list(names.without({"b"})) == found[:100]
+    assert names.without({"a"}).keys([0, size - 1]) == [("b", found[0]), ("b", found[-1])]
 
 
 @pytest.mark.usefixtures("many")
@@ -108,11 +113,12 @@ def test_only_the_locks_of_the_page_are_read(client: redis.Redis) -> None:
     browser = root()
     with counted(client) as commands:
         browser.get(LIST)
-    assert (commands["zrangebyscore"], commands["get"]) == (2, 2)  # of two aliases
+    asked = 2  # aliases of this server, each whether it still answers
+    assert (commands["zrangebyscore"], commands["get"]) == (2, asked + 2)
     with counted(client) as commands:
         page = browser.get(f"{LIST}?p=2", headers={LIVE_HEADER: "live"})
     assert "zrangebyscore" not in commands
-    assert commands["get"] == 2
+    assert commands["get"] == asked + 2
     assert page.context["cl"].reading.age > 0
 
 
@@ -155,9 +161,54 @@ def test_a_list_that_is_read_whole_is_shared_too(
     with counted(client) as commands:
         page = browser.get(LIST)
     assert names(page) == ["n-0", "n-2"]
-    assert (commands.get("zrangebyscore", 0), commands["get"]) == (0, 3)
+    asked = 2  # aliases of this server, each whether it still answers
+    assert (commands.get("zrangebyscore", 0), commands["get"]) == (0, asked + 3)
     snapshots.snapshots.forget()
     assert names(browser.get(LIST)) == ["n-3", "n-0", "n-2"]
+
+
+NOT_KNOWN = "How many locks are held is not known."
+
+
+@pytest.mark.parametrize(
+    ("near", "most_records", "total", "total_of_others"),
+    [
+        (["near"], 100, "1 held lock and", "0 of 1 held lock and"),
+        (["near"], 3, "1 held lock and", "0 of 1 held lock and"),
+        ([], 2, NOT_KNOWN, NOT_KNOWN),
+    ],
+)
+def test_a_server_that_falls_silent_meanwhile(
+    own_server: EmbeddedServer,
+    settings: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    near: list[str],
+    most_records: int,
+    total: str,
+    total_of_others: str,
+) -> None:
+    """What it held is not counted any more, whether or not it would be on the page."""
+    monkeypatch.setattr("django_redis_lock.protocol.RETRY_PAUSES", ())
+    monkeypatch.setattr(snapshots, "FEW", 1)
+    monkeypatch.setattr(admin.site.get_model_admin(HeldLock), "most_records", most_records)
+    monkeypatch.setattr(admin.site.get_model_admin(HeldLock), "list_per_page", 2)
+    settings.LOCKS = {**settings.LOCKS, "far": {"BACKEND": REDIS, "LOCATION": own_server.url()}}
+    for name in near:
+        assert lock(name, timeout=50).acquire()
+    for number in range(3):
+        assert lock(f"far-{number}", timeout=60, using="far").acquire()
+    browser = root()
+    browser.get(LIST)
+    own_server.kill()
+    for query in ("", "p=2", "q=near", "q=far-", "q=none", "using=far"):
+        page = browser.get(f"{LIST}?{query}")
+        shown = near if query in ("", "p=2", "q=near") else []
+        assert names(page) == shown
+        assert [one.using for one in page.context["cl"].reading.problems] == ["far"]
+        text = " ".join(page.content.decode().split())
+        assert f"<bdi> {total if shown else total_of_others} " in text
+        for said in ("None of the held locks matches", "too many to read each"):
+            assert said not in text
 
 
 def test_one_thread_reads_and_the_others_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,6 +76,8 @@ class HeldLockChangeList(ChangeList):
         """Return the objects to list, of all pages, in order."""
         self.most_records: int = self._admin.most_records
         self.snapshot = snapshots.latest(self.most_records)
+        if self.snapshot.age:
+            self.snapshot = self.snapshot.asked_again(self.most_records)
         self.reading = Reading(self.snapshot.read_at, self.snapshot.age, [*self.snapshot.problems])
         specs, self.has_filters, unknown, _, self.has_active_filters = self.get_filters(request)
         if unknown:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Container, Iterable, Iterator, Sequence
+from itertools import compress, islice
+
+from django_redis_lock.backends.index import in_pages
 
 PAGE = 1000
 """How many names are one text; to reach one of them, so many are split."""
@@ -60,6 +62,16 @@ class Names:
             return []
         wanted = self._aliases.index(using)
         return [number for number, one in enumerate(self._usings) if one == wanted]
+
+    def without(self, usings: Container[str]) -> Names:
+        """Return the names of the other aliases, in the same order."""
+        wanted = [using not in usings for using in self._aliases]
+        kept = [wanted[number] for number in self._usings]
+        left = Names()
+        left._aliases = self._aliases
+        left._usings.extend(compress(self._usings, kept))
+        left._pages += map("\n".join, in_pages(compress(self, kept), PAGE))
+        return left
 
     def having(self, words: Sequence[str]) -> list[int]:
         """Return the numbers of the names in which each word is, in lower or upper case."""

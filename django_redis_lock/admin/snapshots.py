@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from heapq import merge
@@ -23,6 +23,7 @@ from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.handler import locks
 from django_redis_lock.identity import forget_after_fork
 from django_redis_lock.models import HeldLock
+from django_redis_lock.text import visible
 
 FEW = 200
 """Up to so many locks are read anew for each page: that costs less than the page itself."""
@@ -30,6 +31,8 @@ KEPT_FOR = 40
 """For how many times the seconds that it took a snapshot of more locks is kept."""
 LEAST, MOST = 1.0, 30.0
 """Seconds for which it is kept at the least, and at the most."""
+ANY_NAME = "-"
+"""The lock that is asked for to see whether a backend answers."""
 
 
 @dataclass
@@ -54,6 +57,31 @@ class Snapshot:
         """How many locks are held."""
         return len(self.names) if self.rows is None else len(self.rows)
 
+    def read(self, most_records: int) -> None:
+        """Read the locks themselves where there are no more than ``most_records``."""
+        if self.rows is None and len(self.names) <= most_records:
+            self.rows, problems = read_rows(self.names.keys(range(len(self.names))))
+            self.problems += problems
+
+    def asked_again(self, most_records: int) -> Snapshot:
+        """Return it without the locks of backends that have fallen silent since it was taken."""
+        known = {problem.using for problem in self.problems}
+        asked = [using for using in aliases() if visible(using) not in known]
+        answers, problems = ask_each(
+            dict.fromkeys(asked), lambda backend, _: backend.holder(ANY_NAME)
+        )
+        if not problems:
+            return self
+        silent = set(asked) - set(answers)
+        left = replace(
+            self,
+            names=self.names.without(silent),
+            rows=self.rows and [row for row in self.rows if row.using not in silent],
+            problems=self.problems + problems,
+        )
+        left.read(most_records)
+        return left
+
     @cached_property
     def by_name(self) -> Sequence[int]:
         """The numbers of the names, in the order of the names."""
@@ -75,9 +103,7 @@ def take(most_records: int) -> Snapshot:
         dict.fromkeys(aliases()), lambda backend, _: backend.read_index()
     )
     snapshot.names = Names(_latest_first(indexes))
-    if len(snapshot.names) <= most_records:
-        snapshot.rows, problems = read_rows(snapshot.names.keys(range(len(snapshot.names))))
-        snapshot.problems += problems
+    snapshot.read(most_records)
     if len(snapshot.names) > FEW:
         took = monotonic() - snapshot.begun
         snapshot.kept_until = monotonic() + min(max(LEAST, KEPT_FOR * took), MOST)
