@@ -54,11 +54,12 @@ def ask(call: Call | Listen) -> Generator[Step, Any, Any]:
     began = monotonic()
     pauses = iter(RETRY_PAUSES if call.patient else ())
     while True:
+        unproven = isinstance(call, Call) and call.first_sent_at is not None
         try:
             return (yield call)
         except LockUnavailable as error:
             if isinstance(call, Call):
-                error.undone = error.undone and not call.resent
+                error.undone = error.undone and not (unproven or call.resent)
                 if error.undone:
                     call.first_sent_at = None  # as if it had not been sent
             pause = next(pauses, None)

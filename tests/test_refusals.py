@@ -259,6 +259,9 @@ def test_what_may_not_be_read_is_not_shown_as_none(
         (["lost", "refused"], False),
         (["refused", "lost"], False),
         (["again", "refused"], False),
+        (["unsent"], True),
+        (["lost", "unsent"], False),
+        (["refused", "unsent"], True),
     ],
 )
 def test_refusal_proves_nothing_after_a_reply_was_lost(
@@ -272,10 +275,11 @@ def test_refusal_proves_nothing_after_a_reply_was_lost(
     next(asking)
     with pytest.raises(LockUnavailable) as caught:
         for answer in answers:
-            call.sending()
-            if answer != "again":  # as a client does by itself where a connection was stale
+            if answer != "unsent":  # as where the server refuses the connection
+                call.sending()
+            if answer != "again":  # as a client does by itself where a script was not known
                 error = LockUnavailable("no")
-                error.undone = answer == "refused"
+                error.undone = answer in ("refused", "unsent")
                 asking.throw(error)
                 next(asking)  # after the pause
     assert caught.value.undone is undone
