@@ -63,7 +63,7 @@ def force_release(
     entry = taken(event, holder, by, reason)
     call = ForceRelease(name, holder.token_id, entry, backend.operators.audit_entries)
     answer = yield from ask(call)
-    if answer is None and not call.resent:
+    if answer is None:
         return None  # it changed hands meanwhile
     if answer == 2:
         logger.warning("Lock %r was released, but the audit did not take the entry", name)

@@ -161,7 +161,8 @@ class Packing:
 
     def _encode_force_release(self, call: steps.ForceRelease) -> _Encoded:
         part = self.audit_key if call.entry["event"] == FORCE_RELEASED else self.lost_key
-        args = [call.name, call.token_id, str(call.cap), *_pairs(call.entry)]
+        again = "0" if call.first_sent_at is None else "1"
+        args = [call.name, call.token_id, str(call.cap), again, *_pairs(call.entry)]
         return [*self._keys_of_line(call.name), part], args
 
     def _encode_note_losses(self, call: steps.NoteLosses) -> _Encoded:

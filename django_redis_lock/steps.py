@@ -178,11 +178,11 @@ class Glance(Call):
 class ForceRelease(Call):
     """Take a lock from the holder of a token, and write ``entry`` into the audit.
 
-    Answers 1, or 2 where the audit did not take the entry; ``None`` when it holds it no more. The
-    audit keeps ``cap`` entries beside this one.
+    Answers 1, or 2 where the audit did not take the entry; ``None`` when it holds it no more and no
+    earlier sending of this took it. The audit keeps ``cap`` entries beside this one.
     """
 
-    __slots__ = ("cap", "entry", "name", "token_id")
+    __slots__ = ("cap", "deleted", "entry", "name", "token_id")
 
     def __init__(self, name: str, token_id: str, entry: Fields, cap: int) -> None:
         super().__init__()
@@ -190,6 +190,7 @@ class ForceRelease(Call):
         self.token_id = token_id
         self.entry = entry
         self.cap = cap
+        self.deleted = False  # whether a server without scripts may have deleted the lock
 
 
 Breaking = Inspect, ForceRelease

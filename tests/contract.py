@@ -24,9 +24,15 @@ from unittest.mock import ANY
 import pytest
 
 from django_redis_lock import AuditEntry, Holder, Lock, lock, locks, signals
-from django_redis_lock.exceptions import LockError, LockLost, LockNotAcquired, LockNotOwned
+from django_redis_lock.exceptions import (
+    LockError,
+    LockLost,
+    LockNotAcquired,
+    LockNotOwned,
+    LockUnavailable,
+)
 from django_redis_lock.protocol import ask
-from django_redis_lock.steps import NoteLosses
+from django_redis_lock.steps import ForceRelease, NoteLosses
 from tests.tools import SOON, Background, eventually, waiters
 
 Case = TypeVar("Case", bound=Callable[..., None])
@@ -828,6 +834,27 @@ class LockContract(HandleContract):
         newest, *_ = asyncio.run(backend.ahistory(name, limit=1))
         assert [newest] == backend.history(limit=1) == backend.history(name, 1)
         assert [item.event for item in backend.history(name)].count("force_released") == 2
+
+    @needs("records")
+    def test_forced_release_that_came_too_late_is_none(
+        self, name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Sent in vain, and again after the holder's own release, it is told as nobody's loss."""
+        backend = locks[self.using]
+        carry_out = backend.call
+        held = self.lock(name)
+        held.acquire()
+
+        def lose_the_first(call: Any) -> Any:
+            if isinstance(call, ForceRelease) and call.first_sent_at is None:
+                call.sending()
+                held.release()
+                raise LockUnavailable("the call was lost")
+            return carry_out(call)
+
+        monkeypatch.setattr(backend, "call", lose_the_first)
+        assert backend.force_release(name) is None
+        assert backend.history(name) == []
 
     @needs("records")
     @pytest.mark.parametrize("how", ["ensure_held", "release", "extend", "renewal", "async"])

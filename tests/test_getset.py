@@ -19,6 +19,7 @@ import redis
 from django.core.management import CommandError, call_command
 
 from django_redis_lock import lock, locks, steps
+from django_redis_lock.audit import taken
 from django_redis_lock.backends.clocks import ServerClock
 from django_redis_lock.backends.exchanges import CLAIM
 from django_redis_lock.backends.getset import GetSetLockBackend
@@ -175,7 +176,12 @@ class Halted:
 
     def step(self) -> None:
         """Carry out one command."""
-        self.command = self._talk.send(self._carry_out())
+        try:
+            reply = self._carry_out()
+        except redis.ResponseError as error:
+            self.command = self._talk.throw(error)
+        else:
+            self.command = self._talk.send(reply)
 
     def _carry_out(self) -> Any:
         self.sent.append(self.command[0])
@@ -610,6 +616,21 @@ def test_lost_reply_to_a_forced_release(
     assert [entry.by for entry in locks["default"].history(name)] == ["ada"]
     with pytest.raises(LockLost):
         held.ensure_held()
+
+
+def test_forced_release_of_what_is_released_meanwhile(
+    name: str, configure: Configure, client: redis.Redis
+) -> None:
+    """Where there is nothing left to delete nobody lost the lock, and the audit says nothing."""
+    backend = configure()
+    mine = request(name)
+    backend.call(steps.Acquire(mine, ""))
+    shown = backend.holder(name)
+    entry = taken("force_released", shown, "ada", "")
+    halted = Halted(backend, steps.ForceRelease(name, shown.token_id, entry, 10), before="DEL")
+    backend.call(steps.Release(name, mine.token))
+    assert halted.go_on() is None
+    assert backend.history(name) == []
 
 
 # Foreign programs.

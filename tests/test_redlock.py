@@ -824,3 +824,23 @@ def test_forced_release_where_servers_refuse(
         for client in servers.clients:
             client.config_set(setting, 0)
     assert outcome.result is result
+
+
+def test_forced_release_whose_answers_are_lost_is_told(
+    servers: Quorum, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Asked again, the servers find in the audit what they have done."""
+    lock(name, using="redlock", timeout=20).acquire()
+    eventually(lambda: None not in servers.tokens(name))
+    carry_out = backend().call
+
+    def lose_the_first(call: steps.Call) -> Any:
+        first = call.first_sent_at is None
+        answer = carry_out(call)
+        if first and isinstance(call, steps.ForceRelease):
+            raise LockUnavailable("the answers were lost")
+        return answer
+
+    monkeypatch.setattr(backend(), "call", lose_the_first)
+    assert backend().force_release(name, by="ada")
+    assert [entry.by for entry in backend().history(name)] == ["ada"]

@@ -327,21 +327,21 @@ class Exchanges(Readings):
         yield from self._clock.look()
         key = self._key(call.name)
         if not self._is_shown((yield "GET", key), call.token_id):
-            if call.resent:
-                yield from self._complete_audit(call)
-            return None
+            return (yield from self._complete_audit(call)) if call.deleted else None
         yield from self._try_audit(self._part(call.entry["event"]))
         if not self._is_shown((yield "GET", key), call.token_id):
             return None  # it was released meanwhile
-        yield "DEL", key
+        call.deleted = True  # or it may be, where no reply comes
+        try:
+            if not (yield "DEL", key):
+                return None  # as here
+        except ResponseError:
+            call.deleted = False
+            raise
         self._freed(call.name)
         with contextlib.suppress(ResponseError):  # the index alone, and the lock is free
             yield "ZREM", self._index_key, call.name
-        try:
-            yield self._entry(call.entry, call.cap)
-        except ResponseError:
-            return 2
-        return 1
+        return (yield from self._write_entry(call))
 
     def _is_shown(self, value: bytes | None, shown: str) -> bool:
         if value is None:

@@ -120,11 +120,19 @@ class Readings:
         yield "XREVRANGE", key, "+", "-", "COUNT", 1  # fails where it is no stream
 
     def _complete_audit(self, call: steps.ForceRelease) -> Talk:
-        """Write the entry unless an earlier sending did, which may have released the lock."""
-        key, token = self._part(call.entry["event"]), call.token_id.encode()
-        latest = yield "XREVRANGE", key, "+", "-", "COUNT", 100
-        if not any(_fields(entry).get(b"token_id") == token for entry in latest):
+        """Write the entry unless an earlier sending did, which deleted the lock."""
+        ours = [part.encode() for pair in call.entry.items() for part in pair]
+        latest = yield "XREVRANGE", self._part(call.entry["event"]), "+", "-", "COUNT", 100
+        if any(entry[1] == ours for entry in latest):
+            return 1
+        return (yield from self._write_entry(call))
+
+    def _write_entry(self, call: steps.ForceRelease) -> Talk:
+        try:
             yield self._entry(call.entry, call.cap)
+        except ResponseError:
+            return 2
+        return 1
 
     _talks: ClassVar[Talks] = {
         steps.Inspect: _inspect,
