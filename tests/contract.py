@@ -611,11 +611,12 @@ class LockContract(HandleContract):
 
     def test_handle_can_be_used_again(self, name: str) -> None:
         """A handle can acquire again after a release, and after a loss."""
-        held = self.lock(name, timeout=0.02)
+        held = self.lock(name, timeout=30)
         for _ in range(3):
             assert held.acquire(blocking_timeout=5)
             held.release()
-        held.acquire()
+        held.acquire(blocking_timeout=5)
+        held.extend(0.02, replace_ttl=True)
         eventually(lambda: held.lost)
         assert held.acquire(blocking_timeout=5)
         held.ensure_held()
