@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from concurrent.futures import Future
-from queue import SimpleQueue
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from typing import Any
 
 from django.apps import apps
@@ -18,55 +19,53 @@ from django_redis_lock.text import visible, without_passwords
 logger = logging.getLogger("django_redis_lock")
 
 PATIENCE = 2.0
-"""Seconds for which the database may keep the entries of a named user waiting, in all."""
+"""Seconds for which the database may keep whoever releases locks waiting, in all."""
 
 
-class AdminLog:
-    """Where the releases by one user are written.
+def log_releases(user: Any, losers: Sequence[Holder], reason: str) -> str:
+    """Write that locks were taken from their holders; return what hindered it, or ``""``.
 
-    ``user`` is an object of the user model: then it is done on the caller's connection. Or the name
-    of one, who is looked up then, on a connection and in a thread of their own, for the caller is
-    not to wait for a database that hangs. Nobody of that name, or ``None``, has no entries: one
-    belongs to a user.
+    ``user`` is an object of the user model, or the name of one, who is looked up. It is done on a
+    connection and in a thread of their own, for the caller is not to wait for a database that
+    hangs. Only for an object, and in a transaction, it is done there: another connection might have
+    to wait for its end, and may not see the user. Nobody of that name, or ``None``, has no entries:
+    one belongs to a user.
     """
+    if user is None or not losers or not _installed():
+        return ""
+    if not isinstance(user, str) and _in_transaction():
+        return _write(user, losers, reason, lambda: True)
+    written: Future[str] = Future()
+    name = "django-redis-lock-admin-log"
+    work = (user, losers, reason, written)
+    threading.Thread(target=_write_aside, args=work, name=name, daemon=True).start()
+    try:
+        return written.result(PATIENCE)
+    except TimeoutError:
+        failure = f"the database did not answer within {PATIENCE:g} s"
+        if not written.cancel():
+            failure = f"the database did not confirm it within {PATIENCE:g} s, so it may still come"
+        logger.warning("Releases are not in the admin's log: %s", failure)
+        return failure
 
-    def __init__(self, user: Any) -> None:
-        self._user = user if _installed() else None
-        self._work: SimpleQueue[tuple[Holder, str, Future[str]] | None] | None = None
-        self._failure = ""
 
-    def write(self, loser: Holder, reason: str) -> str:
-        """Write that a lock was taken from its holder; return what hindered it, or ``""``."""
-        if self._user is None or self._failure:
-            return self._failure
-        if not isinstance(self._user, str):
-            return _write(self._user, loser, reason)
-        if self._work is None:
-            self._work = SimpleQueue()
-            name = "django-redis-lock-admin-log"
-            threading.Thread(target=self._run, args=(self._work,), name=name, daemon=True).start()
-        written: Future[str] = Future()
-        self._work.put((loser, reason, written))
-        try:
-            return written.result(PATIENCE)
-        except TimeoutError:
-            self._failure = f"the database did not answer within {PATIENCE:g} s"
-            logger.warning("Releases are not in the admin's log: %s", self._failure)
-            return self._failure
+def _in_transaction() -> bool:
+    from django.contrib.admin.models import LogEntry
 
-    def close(self) -> None:
-        """Write no more."""
-        if self._work is not None:
-            self._work.put(None)
+    return connections[router.db_for_write(LogEntry)].in_atomic_block
 
-    def _run(self, work: SimpleQueue[tuple[Holder, str, Future[str]] | None]) -> None:
-        try:
-            user, failure = _user_named(self._user)
-            while (item := work.get()) is not None:
-                loser, reason, written = item
-                written.set_result(_write(user, loser, reason) if user else failure)
-        finally:
-            connections.close_all()  # they are this thread's
+
+def _write_aside(user: Any, losers: Sequence[Holder], reason: str, written: Future[str]) -> None:
+    try:
+        failure = ""
+        if isinstance(user, str):
+            user, failure = _user_named(user)
+        if user:
+            failure = _write(user, losers, reason, written.set_running_or_notify_cancel)
+        with suppress(InvalidStateError):  # nobody waits for it any more
+            written.set_result(failure)
+    finally:
+        connections.close_all()  # they are this thread's
 
 
 def _user_named(username: Any) -> tuple[Any, str]:
@@ -86,26 +85,37 @@ def _user_named(username: Any) -> tuple[Any, str]:
     return found, ""
 
 
-def _write(user: Any, loser: Holder, reason: str) -> str:
+def _write(user: Any, losers: Sequence[Holder], reason: str, is_wanted: Callable[[], bool]) -> str:
+    """Write the entries; before they are committed, ask whether they still are to be."""
     from django.contrib.admin.models import CHANGE, LogEntry
+    from django.contrib.contenttypes.models import ContentType
 
     from django_redis_lock.models import HeldLock
 
-    message = f"Taken from {visible(str(loser))}." + (
-        f" Reason: {visible(reason)}" if reason else ""
-    )
+    using = router.db_for_write(LogEntry)
     try:
-        # In a savepoint: a failure must not spoil a transaction that the caller is in.
-        with transaction.atomic(using=router.db_for_write(LogEntry)):
-            LogEntry.objects.log_actions(
+        # In savepoints: a failure must not spoil a transaction that the caller is in. The type has
+        # its own, for Django remembers it, so it must not be rolled back.
+        with transaction.atomic(using=using):
+            kind = ContentType.objects.get_for_model(HeldLock, for_concrete_model=False)
+        entries = [
+            LogEntry(
                 user_id=user.pk,
-                queryset=[HeldLock.of(loser.using, loser.name)],
+                content_type_id=kind.pk,
+                object_id=(lock := HeldLock.of(loser.using, loser.name)).pk,
+                object_repr=str(lock)[:200],
                 action_flag=CHANGE,  # a deletion would have no link to the lock's page
-                change_message=message,
-                single_object=True,
+                change_message=f"Taken from {visible(str(loser))}."
+                + (f" Reason: {visible(reason)}" if reason else ""),
             )
+            for loser in losers
+        ]
+        with transaction.atomic(using=using):
+            LogEntry.objects.using(using).bulk_create(entries)
+            if not is_wanted():
+                transaction.set_rollback(True, using=using)
     except Exception as error:
-        logger.exception("The release of lock %r is not in the admin's log", loser.name)
+        logger.exception("Releases are not in the admin's log")
         return without_passwords(str(error))
     return ""
 

@@ -7,12 +7,12 @@ The command and the admin page share this. It needs neither ``django.contrib.adm
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Protocol
 
-from django_redis_lock.adminlog import AdminLog
+from django_redis_lock.adminlog import log_releases
 from django_redis_lock.audit import check_text
 from django_redis_lock.exceptions import InvalidLockBackend, LockError, LockUnavailable
 from django_redis_lock.handler import locks
@@ -65,14 +65,14 @@ class Outcome:
 
 def release_shown(
     shown: Iterable[Shown], *, by: str, reason: str = "", user: Any = None
-) -> Iterator[Outcome]:
-    """Release each lock if the holder that was shown still has it; yield what became of it.
+) -> list[Outcome]:
+    """Release each lock if the holder that was shown still has it; return what became of it.
 
-    They are released one by one as the iterator goes on, so exhaust it. ``by`` is who does it and
-    ``reason`` why, for the audit; ``user`` is for the admin's log: the user model's object, or the
-    name of one, which a database that hangs delays by two seconds at the most. Each lock is
-    released before the database is asked. A server that does not answer is asked for its first lock
-    alone.
+    ``by`` is who does it and ``reason`` why, for the audit; ``user`` is for the admin's log: an
+    object of the user model, or the name of one. All locks are released before that database is
+    asked, and it is waited for two seconds at the most; but in a transaction of yours the entries
+    for an object are written on its connection. A server that does not answer is asked for its
+    first lock alone.
 
     Raises ``ValueError`` or ``TypeError`` at once for a reason that can't be kept, and for none
     where the ``OPERATORS`` of an alias want one.
@@ -81,7 +81,7 @@ def release_shown(
     by, reason = check_text(by, "by"), check_text(reason, "reason")
     if not reason:
         _check_reason_is_optional({one.using for one in shown})
-    return _release_each(shown, by, reason, AdminLog(user))
+    return _release_each(shown, by, reason, user)
 
 
 def _check_reason_is_optional(aliases: Iterable[str]) -> None:
@@ -97,12 +97,14 @@ def _check_reason_is_optional(aliases: Iterable[str]) -> None:
             )
 
 
-def _release_each(shown: Iterable[Shown], by: str, reason: str, log: AdminLog) -> Iterator[Outcome]:
+def _release_each(shown: Iterable[Shown], by: str, reason: str, user: Any) -> list[Outcome]:
     failed: dict[str, Outcome] = {}  # by the alias that need not be asked again
+    outcomes: list[Outcome] = []
+    losers: list[Holder] = []
     try:
         for one in shown:
             if one.using in failed:
-                yield replace(failed[one.using], shown=one)
+                outcomes.append(replace(failed[one.using], shown=one))
                 continue
             try:
                 outcome = _release(one, by, reason)
@@ -112,11 +114,11 @@ def _release_each(shown: Iterable[Shown], by: str, reason: str, log: AdminLog) -
                     failed[one.using] = outcome
             if outcome.loser:
                 _tell(outcome.loser, by, reason)
-                unlogged = without_passwords(log.write(outcome.loser, reason))
-                outcome = replace(outcome, unlogged=unlogged)
-            yield outcome
-    finally:
-        log.close()
+                losers.append(outcome.loser)
+            outcomes.append(outcome)
+    finally:  # after an interruption, too
+        unlogged = log_releases(user, losers, reason)
+    return [replace(one, unlogged=unlogged) if one.loser else one for one in outcomes]
 
 
 def _failure(one: Shown, error: Exception) -> Outcome:

@@ -6,6 +6,7 @@ import logging
 import sqlite3
 import threading
 import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,16 +14,18 @@ from typing import Any
 import pytest
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.auth import get_user_model
+from django.contrib.contenttypes.models import ContentType
 from django.db import connection, connections, transaction
 
 from django_redis_lock import Holder, lock, locks
-from django_redis_lock.adminlog import AdminLog
+from django_redis_lock.adminlog import log_releases
 from django_redis_lock.breaking import Result, release_shown
 from django_redis_lock.exceptions import LockLost
 from django_redis_lock.models import HeldLock
 from django_redis_lock.text import visible, without_passwords
 from example_project.embedded import EmbeddedServer
 from tests.tools import Background, eventually, waiters
+from tests.transactions import aliases
 
 
 @dataclass(frozen=True)
@@ -176,9 +179,9 @@ def test_failing_log_of_the_admin_spoils_nothing(
     before = shown(name)
     with transaction.atomic():
         with connection.execute_wrapper(_refuse_inserts):
-            assert AdminLog(user).write(before, "") == "no"
+            assert log_releases(user, [before], "") == "no"
         assert not LogEntry.objects.exists()
-    assert "is not in the admin's log" in caplog.text
+    assert "are not in the admin's log" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -211,43 +214,128 @@ def test_users_that_can_not_be_read_are_told_of(
     assert [item.unlogged for item in outcomes] == [told] * 2
 
 
+@pytest.fixture
+def database(tmp_path: Path, settings: Any, django_db_blocker: Any) -> Iterator[sqlite3.Connection]:
+    """A file with the tables of the admin's log and a user; a connection of somebody else's."""
+    settings.DATABASE_ROUTERS = [_ToFile()]
+    file = str(tmp_path / "db.sqlite3")
+    entry = {"NAME": file, "OPTIONS": {"timeout": 60}}
+    with django_db_blocker.unblock(), aliases({"file": entry}):
+        with connections["file"].schema_editor() as editor:
+            for model in (ContentType, get_user_model(), LogEntry):
+                editor.create_model(model)
+        get_user_model().objects.create(pk=1, username="ada")
+        ContentType.objects.get_for_model(HeldLock)
+        other = sqlite3.connect(file, isolation_level=None, check_same_thread=False)
+        yield other
+        other.close()
+        eventually(_is_through)
+        ContentType.objects.clear_cache()
+
+
+@pytest.mark.parametrize(
+    "user", ["ada", get_user_model()(pk=1, username="ada")], ids=["name", "object"]
+)
 def test_database_that_hangs_delays_no_release(
     name: str,
     server: EmbeddedServer,
-    tmp_path: Path,
     settings: Any,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
-    django_db_blocker: Any,
+    database: sqlite3.Connection,
+    user: Any,
 ) -> None:
     """Both locks are free before it is asked, it is waited for once, and the outcome says so."""
     monkeypatch.setattr("django_redis_lock.adminlog.PATIENCE", 0.2)
-    settings.DATABASE_ROUTERS = [_ToFile()]
-    entry = {"NAME": str(tmp_path / "db.sqlite3"), "OPTIONS": {"timeout": 60}}
-    connections.settings["file"] = {**connections.settings["default"], **entry}
     names = [f"{name}:1", f"{name}:2"]
+    settings.DATABASE_ROUTERS = [router := _ToFile(names)]
     for one in names:
         lock(one).acquire()
-    before = threading.active_count()
-    other = sqlite3.connect(tmp_path / "db.sqlite3")
-    other.execute("BEGIN EXCLUSIVE")
+    database.execute("BEGIN EXCLUSIVE")
     began = time.monotonic()
-    with django_db_blocker.unblock():
-        outcomes = list(release_shown([shown(one) for one in names], by="ada", user="ada"))
-        assert time.monotonic() - began < 5  # and not a minute for each
-        other.close()
-        eventually(lambda: threading.active_count() <= before)
+    outcomes = release_shown([shown(one) for one in names], by="ada", user=user)
+    assert time.monotonic() - began < 5  # and not a minute for each
     assert [item.result for item in outcomes] == [Result.RELEASED] * 2
     assert "did not answer within 0.2 s" in outcomes[0].unlogged == outcomes[1].unlogged
     assert caplog.text.count("did not answer within") == 1
-    assert [locks["default"].holder(one) for one in names] == [None, None]
-    del connections.settings["file"]
+    assert router.held
+    assert not any(router.held)
+    database.execute("ROLLBACK")
+    eventually(_is_through)
+    assert not LogEntry.objects.exists()  # as was said
+
+
+def test_entry_that_is_not_confirmed_may_come(
+    name: str,
+    server: EmbeddedServer,
+    monkeypatch: pytest.MonkeyPatch,
+    database: sqlite3.Connection,
+) -> None:
+    """Where the database hangs in the commit, it is not said that there is no entry."""
+    monkeypatch.setattr("django_redis_lock.adminlog.PATIENCE", 0.2)
+    lock(name).acquire()
+    database.execute("BEGIN")
+    database.execute("SELECT * FROM auth_user")  # one who reads lets others write, not commit
+    (outcome,) = release_shown([shown(name)], by="ada", user="ada")
+    assert "did not confirm" in outcome.unlogged
+    database.execute("ROLLBACK")
+    eventually(LogEntry.objects.exists)
+
+
+def test_transaction_of_the_caller_has_the_entries(
+    name: str, server: EmbeddedServer, database: sqlite3.Connection
+) -> None:
+    """Another connection might wait for its end; all locks are free before it is asked."""
+    names = [f"{name}:1", f"{name}:2"]
+    for one in names:
+        lock(one).acquire()
+    found = []
+
+    def look(execute: Any, sql: str, *args: Any) -> Any:
+        found.extend(locks["default"].holder(one) for one in names)
+        return execute(sql, *args)
+
+    user = get_user_model().objects.get()
+    with transaction.atomic("file"), connections["file"].execute_wrapper(look):
+        release_shown([shown(one) for one in names], by="ada", user=user)
+        assert LogEntry.objects.count() == 2
+        transaction.set_rollback(True, using="file")
+    assert not LogEntry.objects.exists()
+    assert found
+    assert not any(found)
+
+
+def test_what_was_released_before_an_interruption_is_in_the_log(
+    name: str, server: EmbeddedServer, database: sqlite3.Connection
+) -> None:
+    """Ctrl-C between two locks: the first is released, and the log tells of it."""
+    lock(name).acquire()
+
+    class Interrupted:
+        using = name = "default"
+
+        @property
+        def token_id(self) -> str:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        release_shown([shown(name), Interrupted()], by="ada", user="ada")
+    assert LogEntry.objects.get().object_repr == name
+
+
+def _is_through() -> bool:
+    return "django-redis-lock-admin-log" not in [one.name for one in threading.enumerate()]
 
 
 class _ToFile:
-    """A router that has users and the admin's log in a file."""
+    """A router that has users and the admin's log in a file, and sees who holds what then."""
+
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        self._names = names
+        self.held: list[Holder | None] = []
 
     def db_for_read(self, model: Any, **hints: Any) -> str:
+        self.held += [locks["default"].holder(name) for name in self._names]
         return "file"
 
     db_for_write = db_for_read

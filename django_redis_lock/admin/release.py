@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -81,13 +81,13 @@ def _shown(row: HeldLock) -> dict[str, Any]:
     }
 
 
-def release(tickets: Sequence[Ticket], user: Any, reason: str) -> Iterator[tuple[int, str]]:
-    """Release the locks of tickets; yield a message, with its level, on each.
+def release(tickets: Sequence[Ticket], user: Any, reason: str) -> list[tuple[int, str]]:
+    """Release the locks of tickets; return a message, with its level, on each.
 
-    Exhaust it. Raises ``ValueError`` at once for a reason that can't be kept.
+    Raises ``ValueError`` for a reason that can't be kept, before anything is released.
     """
     outcomes = release_shown(tickets, by=user.get_username(), reason=reason, user=user)
-    return ((LEVELS[outcome.result], _told(outcome)) for outcome in outcomes)
+    return [(LEVELS[outcome.result], _told(outcome)) for outcome in outcomes]
 
 
 def _told(outcome: Outcome) -> str:
