@@ -102,6 +102,28 @@ def test_wrong_setting_hides_no_other_backend(settings: Any, words: list[str]) -
     assert "hunter2" not in done.out + done.err + alone.err
 
 
+@pytest.mark.parametrize("words", [["list"], ["show", "a"], ["release", "a", "--noinput"]])
+def test_wrong_setting_hides_no_silent_server(settings: Any, words: list[str]) -> None:
+    """With one of each the exit code is that of what is not known."""
+    wrong = {"LOCATION": "redis://h:1x/1"}
+    settings.LOCKS = {"bad": wrong, "down": {"LOCATION": DOWN}, **settings.LOCKS}
+    held("a")
+    assert command(*words).code == 2
+
+
+def test_wrong_setting_hides_no_release_that_is_not_known(
+    settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a server went away in the midst the exit code and the message tell of that."""
+    settings.LOCKS = {"bad": {"LOCATION": "redis://h:1x/1"}, **settings.LOCKS}
+    held("a")
+    monkeypatch.setattr(
+        locks["default"], "force_release", lambda *args, **options: _raise(LockUnavailable("No."))
+    )
+    done = command("release", "a", "--noinput")
+    assert (done.code, "whether 1 more were is not known" in done.err) == (2, True)
+
+
 def test_watch_goes_on_beside_a_wrong_setting(
     settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -53,7 +53,8 @@ def run(options: dict[str, Any], terminal: Terminal) -> None:
         if shown and options["interactive"]:
             _ask(shown, terminal)
         results = _release(shown, options, backends, terminal)
-    backends.finish()
+    if Result.UNAVAILABLE not in results:  # which is told below, and goes before a wrong setting
+        backends.finish()
     _conclude(results, missing, dry_run=options["dry_run"])
 
 

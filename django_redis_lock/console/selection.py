@@ -44,7 +44,7 @@ class Backends:
         """Those whose settings are right."""
         self.silent: dict[str, str] = {}
         """Why each backend that did not answer did not, by its alias."""
-        self._misconfigured = False
+        self._misconfigured: set[str] = set()
         try:
             self._aliases = [using] if using else list(locks)
         except InvalidLockBackend as error:
@@ -94,7 +94,8 @@ class Backends:
     def _note(self, alias: str, error: Exception) -> None:
         if isinstance(error, ValueError):  # a name that no lock can have
             raise CommandError(str(error), returncode=USAGE) from error
-        self._misconfigured |= isinstance(error, InvalidLockBackend)
+        if isinstance(error, InvalidLockBackend):
+            self._misconfigured.add(alias)
         text = visible(without_passwords(str(error)))
         if self.silent.setdefault(alias, text) is text:
             self._terminal.notice(text)
@@ -127,7 +128,7 @@ class Backends:
             which = ", ".join(map(repr, self.silent))
             raise CommandError(
                 f"The locks of {which} are not known, see above.",
-                returncode=ERROR if self._misconfigured else NOT_KNOWN,
+                returncode=ERROR if self.silent.keys() <= self._misconfigured else NOT_KNOWN,
             )
 
 
