@@ -219,6 +219,19 @@ def test_waiters_that_are_not_known_are_not_nought(monkeypatch: pytest.MonkeyPat
     assert known["holder"]["token_id"] == holder.token_id
 
 
+def test_history_that_is_not_known_is_not_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Words in ``show``, null in JSON."""
+    held("a")
+    monkeypatch.setattr(
+        locks["default"], "history", lambda name, limit: _raise(LockUnavailable("No."))
+    )
+    done = command("show", "a")
+    assert (done.code, done.lines[-2:]) == (2, ["What happened, the latest first", "  Not known."])
+    (known,) = json.loads(command("show", "a", "--json").out)["locks"]
+    assert known["history"] is None
+    assert known["holder"]
+
+
 def _raise(error: Exception) -> Any:
     raise error
 

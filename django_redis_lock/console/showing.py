@@ -32,7 +32,8 @@ class _Known:
     holder: Holder | None
     line: list[Waiter] | None
     """Who waits, ``None`` where that is not known."""
-    history: list[AuditEntry]
+    history: list[AuditEntry] | None
+    """The newest events, ``None`` where they are not known."""
     tasks: InHand | None
     """What Celery's workers have in hand for it, ``None`` where there is no Celery."""
 
@@ -84,9 +85,8 @@ def _ask(
         return None
     limit = WAITERS if holder[0] else None  # the holder tells how many there are
     line = backends.attempt(backend, lambda: backend.waiting(name, limit), None)
-    events: list[AuditEntry] = []
-    events = backends.attempt(backend, lambda: backend.history(name, EVENTS), events)
-    return _Known(backend.alias, holder[0], line, events, tasks)
+    history = backends.attempt(backend, lambda: backend.history(name, EVENTS), None)
+    return _Known(backend.alias, holder[0], line, history, tasks)
 
 
 def _facts(name: str, one: _Known) -> dict[str, Any]:
@@ -101,7 +101,9 @@ def _facts(name: str, one: _Known) -> dict[str, Any]:
         "tasks": (
             [asdict(task) for task in one.its_tasks] if one.tasks and one.tasks.is_known else None
         ),
-        "history": [facts.entry_facts(entry) for entry in one.history],
+        "history": (
+            None if one.history is None else [facts.entry_facts(entry) for entry in one.history]
+        ),
     }
 
 
@@ -121,8 +123,11 @@ def _show(name: str, one: _Known, terminal: Terminal) -> None:
     if one.tasks is not None:
         terminal.say(heading("Celery tasks in hand for it"))
         _show_tasks(one.tasks, one.its_tasks, terminal)
-    if one.history:
+    if one.history != []:
         terminal.say(heading("What happened, the latest first"))
+    if one.history is None:
+        terminal.say("  Not known.")
+    else:
         terminal.table(events.columns(name=False), one.history)
 
 
