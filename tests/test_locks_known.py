@@ -187,6 +187,17 @@ def test_watch_keeps_what_it_saw_last(settings: Any, monkeypatch: pytest.MonkeyP
         assert re.findall(r"^(?:a|b:\d)(?= )", frame, re.MULTILINE) == ["a", "b:0", "b:1"]
 
 
+@pytest.mark.parametrize("height", [3, 4])
+def test_watch_of_a_low_screen_only_counts(monkeypatch: pytest.MonkeyPatch, height: int) -> None:
+    """Where no row has room none is drawn, and all are counted."""
+    for number in range(21):
+        held(str(number))
+    monkeypatch.setattr(watching.Terminal, "is_interactive", True)
+    monkeypatch.setattr(watching.Terminal, "height", height)
+    picture = draw(monkeypatch, looks=1).replace("\x1b[K", "")
+    assert picture.splitlines()[2:] == ["... and 21 more", "\x1b[J"]
+
+
 @pytest.mark.usefixtures("half")
 def test_watch_as_json_is_an_object_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each look is a line, with its time, the locks and the silent aliases."""

@@ -113,7 +113,7 @@ class _Picture:
             order = {"reverse": options["reverse"], "limit": None}
             rows = list(in_order(iter(rows), options["sort"], **order))
         # Besides the locks there are a heading, perhaps a count of the rest, and the cursor's line.
-        room = terminal.height - above - 3 if terminal.is_interactive else None
+        room = max(0, terminal.height - above - 3) if terminal.is_interactive else None
         total = sum(look.held for look in looks)
         if options["limit"] is not None:
             total = min(total, options["limit"])
