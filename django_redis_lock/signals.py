@@ -30,9 +30,10 @@ lock of a foreign program; and ``by`` and ``reason`` as given to ``force_release
 """
 
 lock_freed = Signal()
-"""A Celery worker freed the lock of a holder that is dead: a killed task, a message that is gone.
+"""A Celery worker freed the lock of a task that was killed, or of a message that it dropped.
 
-Also given: ``holder``, ``held_for`` and ``reason``, as with ``lock_force_released``.
+Also given: ``holder``, ``held_for`` and ``reason``, as with ``lock_force_released``. The holder of
+a message's lock is whoever sent it.
 """
 
 lock_unavailable = Signal()

@@ -104,7 +104,7 @@ def test_a_lock_that_was_freed_was_not_broken(monkeypatch: pytest.MonkeyPatch) -
     object.__setattr__(entry, "event", "freed")
     monkeypatch.setattr(LocMemLockBackend, "history", lambda *args, **options: [entry])
     page = root().get(page_of("a", "locmem")).content.decode()
-    assert "Freed: its holder had died" in page
+    assert "Freed by a Celery worker" in page
     assert "Released by force" not in page
 
 

@@ -138,7 +138,7 @@ def _entry(entry: AuditEntry) -> dict[str, Any]:
     events = {
         FORCE_RELEASED: _("Released by force"),
         LOST: _("Found lost"),
-        FREED: _("Freed: its holder had died"),
+        FREED: _("Freed by a Celery worker"),
     }
     return {
         "at": moment(entry.at),
