@@ -13,6 +13,9 @@ import redis
 from django.test import override_settings
 
 from django_redis_lock import locks
+from django_redis_lock.console.doctor.quorum import members_of
+from django_redis_lock.console.doctor.sharing import Neighbours
+from django_redis_lock.console.doctor.targets import Target
 from example_project.embedded import EmbeddedServer
 from tests.chaos.site import SteppedServer
 from tests.console import command
@@ -137,6 +140,53 @@ def test_each_member_has_its_findings(quorum: Quorum) -> None:
     finally:
         quorum.clients[0].config_set("maxmemory-policy", "noeviction")
         quorum.clients[1].config_set("appendonly", "yes")
+
+
+@pytest.mark.parametrize(
+    ("named", "answering", "found"),
+    [
+        ("abc", "abc abc", ("ok", "the same locks as LOCKS['default']")),
+        ("abc", " ", ("ok", "the same locks as LOCKS['default']")),
+        ("ABC", "abc ABC", ("warn", "LOCATION names it differently")),
+        ("ABC", "abc AB", ("warn", "not known: whether all servers")),
+        ("cde", "abc cde", ("fail", "do not exclude each other")),
+        ("cde", "ab de", ("fail", "do not exclude each other")),
+        ("cde", " ", ("warn", "not known: whether all servers")),
+        ("c", "abc c", ("fail", "do not exclude each other")),
+        ("def", "abc def", None),
+        ("def", "ab de", None),
+    ],
+)
+def test_quorums_that_share_some_servers_are_found(
+    quorum: Quorum, named: str, answering: str, found: tuple[str, str] | None
+) -> None:
+    """Two quorums exclude each other where they are the same servers, and nowhere else.
+
+    A letter is a server, a capital the same one by another name of its host; of those that have
+    no letter there is nothing known.
+    """
+    ports = [server.port for server in quorum.servers]
+    urls = {
+        **dict(zip("abc", quorum.urls, strict=True)),
+        **dict(zip("ABC", [f"redis://127.1:{port}/0" for port in ports], strict=True)),
+        **dict(zip("def", [server.url(1) for server in quorum.servers], strict=True)),
+    }
+    other = {"BACKEND": REDLOCK, "LOCATION": [urls[letter] for letter in named]}
+    if len(named) == 1:
+        other = {"LOCATION": urls[named]}
+    neighbours, told = Neighbours(), []
+    with override_settings(LOCKS={"default": quorum.entry(), "other": other}):
+        for alias, names, known in zip(
+            ("default", "other"), ("abc", named), answering.split(" "), strict=True
+        ):
+            backend: Any = locks[alias]
+            members = members_of(backend) if len(names) > 1 else [Target(backend, backend.pool)]
+            targets = [member for member, name in zip(members, names, strict=True) if name in known]
+            told = [*neighbours.examine(backend, targets)]
+    findings = [(one.status, one.found) for one in told if "LOCKS['default']" in one.found]
+    assert len(findings) == (found is not None)
+    if found is not None:
+        assert (findings[0][0], found[1] in findings[0][1]) == (found[0], True), findings
 
 
 def test_members_that_do_not_vote_yet_are_counted(quorum: Quorum) -> None:

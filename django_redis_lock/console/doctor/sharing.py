@@ -17,9 +17,10 @@ from django.utils.module_loading import import_string
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.location import Location
 from django_redis_lock.backends.redis import reason
+from django_redis_lock.backends.redlock import RedlockLockBackend
 from django_redis_lock.connections import pool_from_url
 from django_redis_lock.console.doctor.examination import in_parallel
-from django_redis_lock.console.doctor.findings import OK, WARN, Finding
+from django_redis_lock.console.doctor.findings import FAIL, OK, WARN, Finding
 from django_redis_lock.console.doctor.targets import PATIENCE, Target, client_of, model_of
 from django_redis_lock.text import keep_secrets
 from django_redis_lock.workers import celery_app
@@ -76,8 +77,8 @@ class Neighbours:
         told = in_parallel(_place_of_target, targets)
         places = {place for place in told if isinstance(place, Place)}
         for other, theirs in self._aliases:
-            if other.key_prefix == backend.key_prefix and places & theirs:
-                yield _same_locks(backend, other)
+            if other.key_prefix == backend.key_prefix:
+                yield from _with_alias(backend, places, other, theirs)
         self._aliases.append((backend, places))
         if not targets:
             return
@@ -94,8 +95,50 @@ class Neighbours:
                 yield _warning(neighbour, in_cluster=any(one.packing.shard for one in targets))
 
 
+def _with_alias(
+    backend: BaseLockBackend, places: set[Place], other: BaseLockBackend, theirs: set[Place]
+) -> Iterator[Finding]:
+    """Compare two aliases with one prefix.
+
+    Where one is a quorum, any two majorities meet only if all servers are the same; and of those
+    that do not tell who they are the settings are believed.
+    """
+    size, their_size = _size(backend), _size(other)
+    if size == their_size == 1:
+        if places & theirs:
+            yield _same_locks(backend, other)
+        return
+    all_known = len(places) >= size and len(theirs) >= their_size
+    written, also_written = backend.databases(), other.databases()
+    if not (places & theirs or (not all_known and written & also_written)):
+        return
+    known_as = f"LOCKS[{other.alias!r}], with the same KEY_PREFIX"
+    if size == their_size and len(places | theirs) <= size:
+        if all_known or written == also_written:
+            yield _same_locks(backend, other)
+        else:
+            yield Finding(
+                WARN,
+                CHECK,
+                f"not known: whether all servers are those of {known_as}; some are, and if not "
+                "all, the two do not exclude each other",
+                ASK_IT,
+            )
+        return
+    yield Finding(
+        FAIL,
+        CHECK,
+        f"some servers, and not all, are those of {known_as}: the two do not exclude each other",
+        "Give one of them another KEY_PREFIX, or both the same BACKEND and LOCATION.",
+    )
+
+
+def _size(backend: BaseLockBackend) -> int:
+    return len(backend.servers) if isinstance(backend, RedlockLockBackend) else 1
+
+
 def _same_locks(backend: BaseLockBackend, other: BaseLockBackend) -> Finding:
-    told = f"the same locks as LOCKS[{other.alias!r}]: one server, database and KEY_PREFIX"
+    told = f"the same locks as LOCKS[{other.alias!r}]: same server, database and KEY_PREFIX"
     if type(backend) is not type(other):
         return Finding(
             WARN,
