@@ -448,6 +448,34 @@ def test_open_server_is_found(
 
 
 @pytest.mark.parametrize(
+    ("marker", "reply", "status", "told"),
+    [
+        (b"PING", b"-NOPERM this user may not run it\r\n", "fail", "is a public address"),
+        (b"DEL", b"-NOPERM this user may not run it\r\n", "warn", "not known: what a stranger may"),
+        (b"DEL", b"-ERR max number of clients reached\r\n", "warn", "not known: whether a strang"),
+        (b"DEL", b"-NOAUTH Authentication required.\r\n", "ok", "a stranger is not let in"),
+    ],
+)
+def test_strangers_are_known_by_what_they_are_told(
+    own_server: EmbeddedServer,
+    monkeypatch: pytest.MonkeyPatch,
+    marker: bytes,
+    reply: bytes,
+    status: str,
+    told: str,
+) -> None:
+    """Only who is asked for a password is kept out, and only who may delete can free locks."""
+    monkeypatch.setattr(access, "is_public", lambda host: True)
+    with Proxy(own_server.port) as proxy:
+        proxy.refuse(marker, reply)
+        with override_settings(LOCKS={"default": {"LOCATION": f"redis://127.0.0.1:{proxy.port}"}}):
+            target = Target(locks["default"], locks["default"].pool)
+            with target.client() as client:
+                (found,) = access.examine_access(client, target)
+    assert (found.status, told in found.found) == (status, True), found
+
+
+@pytest.mark.parametrize(
     ("address", "public"),
     [("8.8.8.8", True), ("2001:4860:4860::8888", True), ("10.0.0.1", False), ("::1", False)],
 )
