@@ -704,6 +704,17 @@ def test_broker_that_can_not_be_asked_is_told(target: redis.Redis, shop: Celery)
     assert "hunter2" not in str(found)
 
 
+def test_broker_behind_sentinels_is_told(target: redis.Redis, shop: Celery) -> None:
+    """Where the master of Celery's queues is, nobody asks, and that is told once."""
+    urls = "sentinel://:hunter2@127.0.0.1:1/0;sentinel://:hunter2@127.0.0.1:2/0"
+    shop.conf.update(broker_url=urls, result_backend=urls)
+    found = examine()[1]
+    broker, results = found["sharing"]
+    assert broker["found"].startswith("not known: whether Celery's broker shares the database")
+    assert results["found"].startswith("not known: whether Celery's result backend shares")
+    assert "hunter2" not in str(found)
+
+
 def test_server_that_does_not_tell_who_it_is(
     target: redis.Redis, own_server: EmbeddedServer, shop: Celery, settings: Any
 ) -> None:

@@ -258,6 +258,9 @@ def _celery() -> Iterator[Pooled]:
     ):
         urls = value.split(";") if isinstance(value, str) else value or ()
         for url in urls:
+            if str(url).startswith("sentinel://"):
+                yield Pooled(name, "", None, "its sentinels are not asked for its master")
+                break  # the others are sentinels too
             try:
                 pool = _pool_of_celery(str(url))
             except Exception as error:
