@@ -56,6 +56,18 @@ def test_the_command_is_safe_in_a_shell(name: str, client: redis.Redis) -> None:
     assert words == ([*options, "--", name] if name == "-rf" else [name, *options])
 
 
+def test_the_command_has_room_for_a_reason_that_is_needed(
+    settings: Any, client: redis.Redis
+) -> None:
+    """It is to be filled in: with an empty one it is refused."""
+    entry = {"BACKEND": REDIS, "LOCATION": server_url(), "OPERATORS": {"REASON_REQUIRED": True}}
+    settings.LOCKS = {"default": entry}
+    hold_as(client, "a")
+    holder = locks["default"].holder("a")
+    assert holder is not None
+    assert release_command(holder)[-2:] == ["--reason", "''"]
+
+
 def test_one_alias_needs_no_using(settings: Any, client: redis.Redis) -> None:
     """Where there is one there is no choice."""
     settings.LOCKS = {"default": {"BACKEND": REDIS, "LOCATION": server_url()}}

@@ -81,11 +81,14 @@ def _asked(ask: Callable[[], list[Line]], using: str) -> tuple[list[Line], str]:
 def release_command(holder: Holder) -> list[str]:
     """Return the words of the command that takes the lock from this holder, quoted for a shell.
 
-    What can't be seen is written as bash and zsh read it.
+    What can't be seen is written as bash and zsh read it. A reason that is needed is left to be
+    filled in.
     """
     options = ["--token-id", holder.token_id]
     if len(aliases()) > 1:
         options += ["--using", _quoted(holder.using)]
+    if locks[holder.using].operators.reason_required:
+        options += ["--reason", "''"]
     name = [_quoted(holder.name)]
     rest = [*options, "--", *name] if holder.name.startswith("-") else [*name, *options]
     return ["python", "manage.py", "locks", "release", *rest]
