@@ -472,6 +472,8 @@ def test_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> N
         ("manage.py locks rel", ["release"]),
         ("python3 ./manage.py locks release --only-", ["--only-dead", "--only-gone"]),
         ("manage.py locks list --format ", ["table", "json"]),
+        ("manage.py locks list --format =", ["table", "json"]),  # as bash splits --format=
+        ("manage.py locks list --format = js", ["json"]),
         ("manage.py locks --no-color --using d", ["default"]),
         ("manage.py locks --ol", ["--older-than"]),
         ("manage.py locks release a --reason li", []),

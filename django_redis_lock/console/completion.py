@@ -27,6 +27,11 @@ _django_locks() {
         case $word in @COMMANDS@) command=$word; break ;; esac
     done
     COMPREPLY=()
+    if [[ $current == "=" ]]; then
+        current=
+    elif [[ $before == "=" ]]; then
+        before=${COMP_WORDS[COMP_CWORD-2]}
+    fi
     case $before in
 @VALUES@
     esac
