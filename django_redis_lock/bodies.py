@@ -1,6 +1,7 @@
 """Has the body of a request here before a lock is taken for it.
 
-Who may send it as slowly as they like must not hold a lock meanwhile.
+Who may send it as slowly as they like must not hold a lock meanwhile. What is private to Django's
+requests, ``_stream`` with its ``_pos`` and ``_read_started``, is used in this module alone.
 """
 
 from __future__ import annotations
@@ -36,15 +37,18 @@ def receive(request: Any) -> None:
     Raises ``RequestDataTooBig`` for what is beyond DATA_UPLOAD_MAX_MEMORY_SIZE, as Django does;
     files that are uploaded do not count. Raises ``BadRequest`` where the client goes away.
     """
-    if has_arrived(request):
-        return
     length = _length(request)
     try:
-        received = _spool(request) if request.content_type == MULTIPART else len(request.body)
+        if has_arrived(request):
+            received = _already_read(request, length)
+        elif request.content_type == MULTIPART:
+            received = _spool(request)
+        else:
+            received = len(request.body)
     except UnreadablePostError as error:
         raise BadRequest(f"The client went away: {error}") from error
     if received < length:
-        raise BadRequest(f"The client went away after {received} of {length} bytes.")
+        raise BadRequest(f"Only {received} of {length} bytes of the body have come.")
 
 
 def _length(request: Any) -> int:
@@ -52,6 +56,19 @@ def _length(request: Any) -> int:
         return int(request.META.get("CONTENT_LENGTH") or 0)
     except ValueError:
         return 0  # to Django as well
+
+
+def _already_read(request: Any, length: int) -> int:
+    """Return how much of a body has come that is not to be waited for.
+
+    Before the view Django's middleware against forged requests has read a form, and says nothing
+    where it was cut off.
+    """
+    stream = getattr(request, "_stream", None)
+    if isinstance(stream, io.BytesIO):  # by request.body, or put there by ourselves
+        return len(stream.getbuffer())
+    # Under WSGI it is a LimitedStream, which counts; everything else is a file, and whole.
+    return int(getattr(stream, "_pos", length))
 
 
 def _spool(request: Any) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import io
 import json
 import os
 import socket
@@ -12,13 +14,15 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from asgiref.testing import ApplicationCommunicator
 from django.core.files.uploadhandler import MemoryFileUploadHandler, TemporaryFileUploadHandler
-from django.core.handlers.wsgi import WSGIHandler
+from django.core.handlers.asgi import ASGIHandler
+from django.core.handlers.wsgi import LimitedStream, WSGIHandler
 from django.core.servers.basehttp import ThreadedWSGIServer
 from django.core.signals import request_started
 from django.db import connection, connections
 from django.http import HttpRequest, HttpResponse, JsonResponse
-from django.test import Client
+from django.test import Client, RequestFactory
 from django.test.testcases import QuietWSGIRequestHandler
 from django.urls import path
 from django.utils.decorators import method_decorator
@@ -54,6 +58,7 @@ def upload(size: int = 20) -> bytes:
 FORM = ("application/x-www-form-urlencoded", b"sku=lamp&size=big")
 JSON = ("application/json", b'{"sku": "lamp"}')
 UPLOAD = (f"multipart/form-data; boundary={BOUNDARY}", upload())
+TOKEN = {"Cookie": f"csrftoken={'a' * 32}", "X-CSRFToken": "a" * 32}
 
 
 # The views: each tells what it found in the body.
@@ -63,6 +68,12 @@ UPLOAD = (f"multipart/form-data; boundary={BOUNDARY}", upload())
 @locked(NAME, blocking=False)
 def form(request: HttpRequest) -> HttpResponse:
     return JsonResponse({"sku": request.POST["sku"]})
+
+
+@locked(NAME, blocking=False)
+def protected(request: HttpRequest) -> HttpResponse:
+    """Here Django's middleware has looked for its token in the form."""
+    return JsonResponse({"sku": request.POST.get("sku"), "files": len(request.FILES)})
 
 
 @csrf_exempt
@@ -127,6 +138,7 @@ def below_api(request: Any) -> Response:
 
 VIEWS = {
     "form": form,
+    "protected": protected,
     "by_form": by_form,
     "raw": raw,
     "not_interested": not_interested,
@@ -142,6 +154,8 @@ urlpatterns = [path(f"{name}/", view) for name, view in VIEWS.items()]
 SENDINGS = [
     ("POST", "form", FORM),
     ("POST", "form", UPLOAD),
+    ("POST", "protected", FORM),
+    ("POST", "protected", UPLOAD),
     ("POST", "by_form", FORM),
     ("PATCH", "raw", JSON),
     ("POST", "raw", UPLOAD),
@@ -215,12 +229,12 @@ class Site:
 
     def send(self, method: str, view: str, what: tuple[str, bytes]) -> tuple[int, bytes]:
         """Send a whole request; return the status and the answer."""
-        headers = {"Content-Type": what[0], "Content-Length": len(what[1])}
+        headers = {"Content-Type": what[0], "Content-Length": len(what[1]), **TOKEN}
         return self.open(method, view, headers, what[1]).answer()
 
     def begin(self, method: str, view: str, what: tuple[str, bytes], sent: int) -> Stranger:
         """Send a part of the body; return when the server waits for more."""
-        headers = {"Content-Type": what[0], "Content-Length": len(what[1])}
+        headers = {"Content-Type": what[0], "Content-Length": len(what[1]), **TOKEN}
         stranger = self.open(method, view, headers, what[1][:sent])
         assert self.reading.wait(PATIENCE)
         return stranger
@@ -301,10 +315,58 @@ def test_who_goes_away_takes_no_lock(
     site: Site, method: str, view: str, what: tuple[str, bytes]
 ) -> None:
     """A part of a body is no body: the view does not run, and the answer is 400."""
-    cut_off = site.begin(method, view, what, 5)
-    cut_off.stop()
-    assert cut_off.answer()[0] == 400
+    for sent in (5, len(what[1]) - 1):
+        cut_off = site.begin(method, view, what, sent)
+        cut_off.stop()
+        assert cut_off.answer()[0] == 400
     assert site.taken == []
+
+
+@pytest.mark.parametrize("what", [FORM, UPLOAD])
+def test_a_connection_that_breaks_before_the_view(site: Site, what: tuple[str, bytes]) -> None:
+    """Django's middleware says nothing of it, and leaves an empty form."""
+    web = Client(enforce_csrf_checks=True, headers=TOKEN)
+    response = web.post("/protected/", what[1], what[0], **{"wsgi.input": Broken()})
+    assert (response.status_code, site.taken) == (400, [])
+
+
+class Broken(io.BytesIO):
+    """What a server reads from a connection that was reset."""
+
+    def read(self, *size: int) -> bytes:
+        raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
+
+
+@pytest.mark.parametrize("view", ["form", "protected"])
+@pytest.mark.parametrize("what", [FORM, UPLOAD])
+def test_under_asgi_the_body_is_there(view: str, what: tuple[str, bytes]) -> None:
+    """In a file of Django's, which its middleware has read or not."""
+    told = {"Content-Type": what[0], "Content-Length": str(len(what[1])), **TOKEN}
+    headers = [(name.lower().encode(), value.encode()) for name, value in told.items()]
+    scope = {"type": "http", "method": "POST", "path": f"/{view}/", "headers": headers}
+
+    async def main() -> None:
+        web = ApplicationCommunicator(ASGIHandler(), scope)
+        await web.send_input({"type": "http.request", "body": what[1][:5], "more_body": True})
+        await web.send_input({"type": "http.request", "body": what[1][5:]})
+        assert (await web.receive_output(PATIENCE))["status"] == 200
+        assert b"lamp" in (await web.receive_output(PATIENCE))["body"]
+        await web.wait(PATIENCE)
+
+    asyncio.run(main())
+
+
+def test_what_is_private_to_django() -> None:
+    """``bodies`` needs it: where the body comes from, and how much of it has come."""
+    request: Any = RequestFactory().post("/", FORM[1], FORM[0])
+    stream = request._stream
+    assert (type(stream), request._read_started, stream._pos) == (LimitedStream, False, 0)
+    assert request.read(5) == FORM[1][:5]
+    assert (request._read_started, stream._pos) == (True, 5)
+    request = RequestFactory().post("/", FORM[1], FORM[0])
+    assert request.body == FORM[1]
+    assert type(request._stream) is io.BytesIO
+    assert request._stream.getvalue() == FORM[1]
 
 
 @pytest.mark.parametrize(("method", "view", "what"), [("POST", "form", FORM), ("PUT", "api", JSON)])
