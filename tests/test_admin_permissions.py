@@ -11,6 +11,7 @@ from django.contrib.auth.models import Permission
 from django.contrib.contenttypes.models import ContentType
 from django.http import HttpRequest
 from django.test import Client
+from django.urls import resolve
 
 from django_redis_lock import lock, locks
 from django_redis_lock.admin.live import HEADER as LIVE_HEADER
@@ -63,53 +64,57 @@ LOGIN = "login"
 A, SHOP = "default", "shop"
 
 
+ADDRESSES = {
+    "list": LIST,
+    "add": f"{LIST}add/",
+    "release": RELEASE,
+    "page": page_of("a"),
+    "history": page_of("a", view="history"),
+    "delete": page_of("a", view="delete"),
+    "key": page_of("a").removesuffix("change/"),
+}
+ANY = "GET HEAD OPTIONS POST PUT PATCH DELETE"
+
+
 def ask(client: Client, what: str) -> int | str:
     """Do one thing; return the status, or that a login is asked for."""
-    tickets = {
-        "A": [ticket("a")],
-        "shop": [ticket("a", using="shop")],
-        "both": [ticket("a"), ticket("a", using="shop")],
-    }
-    action = {"action": "release_locks", "index": "0"}
-    verb, _, rest = what.partition(" ")
+    method, _, rest = what.partition(" ")
     path, _, wanted = rest.partition(" ")
-    addresses = {
-        "list": LIST,
-        "page": page_of("a"),
-        "history": page_of("a", view="history"),
-        "add": f"{LIST}add/",
-        "delete": page_of("a", view="delete"),
-        "release": RELEASE,
-    }
-    if verb == "LIVE":
-        response = client.get(addresses[path], headers=LIVE)
-    elif verb == "GET":
-        response = client.get(addresses[path])
-    else:
-        more = {"confirmed": "yes"} if verb == "CONFIRMED" else {}
+    if method == "LIVE":
+        response = client.get(ADDRESSES[path], headers=LIVE)
+    elif wanted:
+        tickets = {
+            "A": [ticket("a")],
+            "shop": [ticket("a", using="shop")],
+            "both": [ticket("a"), ticket("a", using="shop")],
+        }
+        more = {"confirmed": "yes"} if method == "CONFIRMED" else {}
         if path == "list":
-            more |= action
-        data = {"_selected_action": tickets.get(wanted, []), **more}
-        response = client.post(addresses[path], data)
+            more |= {"action": "release_locks", "index": "0"}
+        response = client.post(ADDRESSES[path], {"_selected_action": tickets[wanted], **more})
+    else:
+        response = client.generic(method, ADDRESSES[path])
     if response.status_code == 302 and response.url.startswith("/admin/login/"):
         return LOGIN
     return int(response.status_code)
 
 
-# Of each thing: what an anonymous visitor gets, one who is no staff, staff, a releaser that may not
-# see, a viewer, a releaser, a releaser of the shop's locks alone, and a superuser.
+# Of methods and addresses, and of forms with locks: what an anonymous visitor gets, one who is no
+# staff, staff, a releaser that may not see, a viewer, a releaser, a releaser of the shop's locks
+# alone, and a superuser.
 MATRIX: dict[str, list[int | str]] = {
-    "GET list": [LOGIN, LOGIN, 403, 403, 200, 200, 200, 200],
-    "LIVE list": [401, 403, 403, 403, 200, 200, 200, 200],
-    "GET page": [LOGIN, LOGIN, 403, 403, 200, 200, 200, 200],
-    "LIVE page": [401, 403, 403, 403, 200, 200, 200, 200],
-    "POST page": [LOGIN, LOGIN, 405, 405, 405, 405, 405, 405],
-    "GET history": [LOGIN, LOGIN, 403, 403, 200, 200, 200, 200],
-    "GET add": [LOGIN, LOGIN, 403, 403, 403, 403, 403, 403],
-    "POST add": [LOGIN, LOGIN, 403, 403, 403, 403, 403, 403],
-    "GET delete": [LOGIN, LOGIN, 403, 403, 403, 403, 403, 403],
-    "POST delete": [LOGIN, LOGIN, 403, 403, 403, 403, 403, 403],
-    "GET release": [LOGIN, LOGIN, 403, 403, 403, 302, 302, 302],
+    f"{ANY} list history": [LOGIN, LOGIN, 403, 403, 200, 200, 200, 200],
+    "GET HEAD page": [LOGIN, LOGIN, 403, 403, 200, 200, 200, 200],
+    "OPTIONS POST PUT PATCH DELETE page": [LOGIN, LOGIN, 405, 405, 405, 405, 405, 405],
+    f"{ANY} add delete": [LOGIN, LOGIN, 403, 403, 403, 403, 403, 403],
+    f"{ANY} key": [LOGIN, LOGIN, 302, 302, 302, 302, 302, 302],
+    "GET HEAD LIVE OPTIONS PUT PATCH DELETE release": [LOGIN, LOGIN, 403, 403, 302, 302, 302, 302],
+    "POST release": [LOGIN, LOGIN, 403, 403, 200, 200, 200, 200],
+    "LIVE list page history": [401, 403, 403, 403, 200, 200, 200, 200],
+    "LIVE add delete": [401, 403, 403, 403, 403, 403, 403, 403],
+    "LIVE key": [401, 403, 302, 302, 302, 302, 302, 302],
+}
+FORMS: dict[str, list[int | str]] = {
     "POST list A": [LOGIN, LOGIN, 403, 403, 200, 200, 403, 200],
     "POST list shop": [LOGIN, LOGIN, 403, 403, 200, 403, 200, 200],
     "POST list both": [LOGIN, LOGIN, 403, 403, 200, 200, 200, 200],
@@ -120,15 +125,22 @@ MATRIX: dict[str, list[int | str]] = {
     "CONFIRMED release shop": [LOGIN, LOGIN, 403, 403, 403, 403, 302, 302],
     "CONFIRMED release both": [LOGIN, LOGIN, 403, 403, 403, 302, 302, 302],
 }
+EACH = {
+    f"{method} {address}": row
+    for key, row in MATRIX.items()
+    for method in key.split()
+    for address in key.split()
+    if method.isupper() and address.islower()
+}
 RELEASES = {"releaser": {A}, "shop's releaser": {SHOP}, "superuser": {A, SHOP}}
 """The aliases whose locks somebody can release."""
 
 
 @pytest.mark.parametrize("visitor", VISITORS)
 def test_who_may_do_what(visitor: str) -> None:
-    """The whole table; and locks are released by those who may alone, and when they confirm."""
+    """Both tables; and locks are released by those who may alone, and when they confirm."""
     client, number = VISITORS[visitor](), list(VISITORS).index(visitor)
-    for what, expected in MATRIX.items():
+    for what, expected in {**EACH, **FORMS}.items():
         holders = {using: locks[using].holder("a") for using in (A, SHOP)}
         assert ask(client, what) == expected[number], what
         released = {using for using in (A, SHOP) if locks[using].holder("a") != None}  # noqa: E711
@@ -139,6 +151,14 @@ def test_who_may_do_what(visitor: str) -> None:
         assert all(holders.values())
         for using in gone:
             lock("a", using=using, timeout=60).acquire(blocking=False)
+
+
+def test_nothing_is_left_out() -> None:
+    """The table has each method, and the script's GET, at each address of the admin."""
+    assert set(EACH) == {f"{method} {at}" for method in (*ANY.split(), "LIVE") for at in ADDRESSES}
+    routes = {resolve(address).route for address in ADDRESSES.values()}
+    urls = admin.site.get_model_admin(HeldLock).get_urls()
+    assert routes == {f"{LIST[1:]}{url.pattern}" for url in urls}
 
 
 @pytest.mark.parametrize(("visitor", "boxes"), [("viewer", set()), *RELEASES.items()])
@@ -200,19 +220,40 @@ class ForEachObject:
         return bool(obj and permission == f"django_redis_lock.{OTHERS}" and obj.using == SHOP)
 
 
-def test_a_permission_for_one_object_counts(settings: Any) -> None:
-    """Django's own backend grants nothing for an object, so it is asked without, and then with."""
+def granted_each(settings: Any, *permissions: str) -> Client:
+    """Return a client of who is granted locks one by one, and permissions besides."""
     settings.AUTHENTICATION_BACKENDS = [
         "django.contrib.auth.backends.ModelBackend",
         f"{__name__}.ForEachObject",
     ]
     client = Client()
     user = get_user_model().objects.create_user("each", is_staff=True)
-    user.user_permissions.set(Permission.objects.filter(codename__in=[VIEW, MAY_RELEASE]))
+    user.user_permissions.set(Permission.objects.filter(codename__in=permissions))
     client.force_login(user, "django.contrib.auth.backends.ModelBackend")
+    return client
+
+
+def test_a_permission_for_one_object_counts(settings: Any) -> None:
+    """Django's own backend grants nothing for an object, so it is asked without, and then with."""
+    client = granted_each(settings, VIEW, MAY_RELEASE)
     both = [ticket("a"), ticket("a", using="shop")]
     page = client.post(RELEASE, {"_selected_action": both})
     assert [row["backend"] for row in page.context["held"]] == [A, SHOP]
+
+
+def test_a_permission_for_one_object_is_enough(settings: Any) -> None:
+    """What the page of a lock offers can be done."""
+    client = granted_each(settings, VIEW)
+    tickets = {using: ticket("a", using=using) for using in (A, SHOP)}
+    for using, offered in ((A, False), (SHOP, True)):
+        page = client.get(page_of("a", using=using)).content.decode()
+        assert (f'value="{tickets[using]}"' in page) == offered
+    asked = client.post(RELEASE, {"_selected_action": [*tickets.values()]})
+    assert [row["backend"] for row in asked.context["held"]] == [SHOP]
+    confirmed = {"_selected_action": [*tickets.values()], "confirmed": "yes"}
+    assert client.post(RELEASE, confirmed).status_code == 302
+    assert [locks[using].holder("a") is None for using in (A, SHOP)] == [False, True]
+    assert client.post(RELEASE, {"_selected_action": tickets[A]}).status_code == 403
 
 
 GOOD = "0123456789abcdef"

@@ -107,8 +107,8 @@ class HeldLockAdmin(Columns, _ModelAdmin):
         """Whoever may see a lock and has the permission that its alias asks for.
 
         That is ``release_heldlock``, or what ``RELEASE_PERMISSION`` says in the alias's
-        ``OPERATORS``. ``obj`` has the alias and the name (``using``, ``name``); ``None`` stands for
-        any lock. Each lock that is shown or released is asked for.
+        ``OPERATORS``. ``obj`` has the alias and the name (``using``, ``name``); ``None`` asks
+        whether the list has boxes. Each lock that is shown or released is asked for.
         """
         if not self.has_view_permission(request, obj):
             return False
@@ -232,8 +232,11 @@ class HeldLockAdmin(Columns, _ModelAdmin):
         return [path("release/", view, name=name), *found]
 
     def release_view(self, request: HttpRequest) -> HttpResponse:
-        """Ask for confirmation, and once it is given release the locks that were shown."""
-        if not self.has_release_permission(request):
+        """Ask for confirmation, and once it is given release the locks that were shown.
+
+        Whether they may be released is asked of each: somebody may have that permission for one.
+        """
+        if not self.has_view_permission(request):
             raise PermissionDenied
         if request.method != "POST":
             return HttpResponseRedirect(self._url("changelist"))  # as after a new login
