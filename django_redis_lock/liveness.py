@@ -86,8 +86,12 @@ def _is_asked_of_workers(holder: Holder, here: str) -> bool:
 
 
 def _is_among_ours(holder: Holder) -> bool:
-    """Whether its process id is counted as ours are; if it does not tell, the host's name does."""
-    return holder.pid_space is None or holder.pid_space == current_process().pid_space
+    """Whether its process id is known to be counted as ours are.
+
+    A record of an older version does not tell. On a system where nobody can know, the host's name
+    has to do.
+    """
+    return (holder.pid_space or "") == current_process().pid_space
 
 
 def is_place(holder: Holder) -> bool:
@@ -109,8 +113,10 @@ def _of_process(holder: Holder, here: str) -> Verdict:
         return Verdict(Life.UNKNOWN, why="a foreign program's")
     if holder.host != here or not _is_among_ours(holder):
         host = visible(holder.host)
-        other = f"runs on {host}, not here"
-        why = f"runs in another container of {host}" if holder.host == here else other
+        why = f"runs on {host}, not here"
+        if holder.host == here:
+            runs = "runs" if holder.pid_space else "may run"
+            why = f"{runs} in another container of {host}"
         return Verdict(Life.UNKNOWN, why)
     if process_lives(holder.pid):
         return Verdict(Life.ALIVE, why="its process lives")

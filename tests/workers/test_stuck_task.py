@@ -288,6 +288,8 @@ def test_in_doubt_a_process_lives(pid: int | None) -> None:
     [
         ({"host": None}, "a foreign program's"),
         ({"host": "elsewhere"}, "runs on elsewhere, not here"),
+        ({"pid_space": None}, "may run in another container of {here}"),
+        ({"pid_space": None, "pid": os.getpid()}, "may run in another container of {here}"),
         ({"pid": os.getpid()}, "its process lives"),
         ({"metadata": {"state": "queued"}}, "its message waits in a queue"),
         ({"metadata": {"state": "queued"}, "task_id": "a"}, "its message waits in a queue"),
@@ -298,10 +300,11 @@ def test_verdicts(name: str, changes: dict[str, Any], why: str) -> None:
     """Whoever is not certainly dead is left alone, and why is told."""
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
-    holder = _holder(name, host=liveness.socket.gethostname(), pid=process.pid)
+    here = {"host": liveness.socket.gethostname(), "pid_space": pid_space()}
+    holder = _holder(name, pid=process.pid, **here)
     assert _verdict(holder) == ("dead", f"process {process.pid} is gone")
     life = "alive" if why == "its process lives" else "unknown"
-    assert _verdict(_changed(holder, **changes)) == (life, why)
+    assert _verdict(_changed(holder, **changes)) == (life, why.format(here=holder.host))
 
 
 IN_A_CONTAINER = """
@@ -336,17 +339,22 @@ def test_another_container_with_the_same_host_name(server: EmbeddedServer, db: N
             assert _verdict(_changed(holder, pid=pid)) == ("unknown", why)
         done = command("release", "contained", "--only-dead", "--noinput")
         assert (done.code, why in done.err) == (3, True)
-        assert _verdict(_changed(holder, pid=gone.pid, pid_space=None))[0] == "dead"
         child.say()
         child.end()
 
 
-def test_a_system_without_proc(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There the host's name has to do, as for records of those who don't tell."""
+def test_a_system_without_proc(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """There the host's name has to do."""
     with monkeypatch.context() as patch:
         patch.setattr(Path, "read_text", lambda path: Path("/nowhere").stat())
         alone = Process()
     assert (alone.pid_space, "pid_space" in alone.record()) == ("", False)
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    holder = _holder(name, host=alone.host, pid=gone.pid)
+    with monkeypatch.context() as patch:
+        patch.setattr(liveness, "current_process", lambda: alone)
+        assert _verdict(holder)[0] == "dead"
     assert Process().pid_space == pid_space() != ""
 
 
