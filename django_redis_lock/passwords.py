@@ -20,12 +20,21 @@ word, and so is masked only in its place: in a URL, or behind ``password=``."""
 
 _SETTINGS = re.compile(r"LOCKS|CACHES|CELERY.*|.*BROKER.*")
 _PASSWORD = re.compile(r"pass|secret|credential|(?<![a-z])auth(?![a-z])", re.IGNORECASE)
-_OPENING = re.compile(r"[a-z0-9+.\-]*:?/{0,3}", re.IGNORECASE)
-_IN_QUERY = re.compile(r"[?&;][a-z_]*password=(.*?)(?=&[a-z_]+=|\Z)", re.IGNORECASE | re.DOTALL)
-_NO_PORT = re.compile(r"//[^/?#@\s]*:([^/?#@\s]*[^/?#@\s\d][^/?#@\s]*)")
+_OPENING = re.compile(r"(?:[a-z0-9+.\-]*:/{1,3})?", re.IGNORECASE)
+NAMES_IN_QUERY = r"(?:pass|passwd|password|pwd|auth|secret|token)="
+"""How a password may be named in the query of a URL."""
+_IN_QUERY = re.compile(
+    rf"[?&;][a-z_]*{NAMES_IN_QUERY}(.*?)(?=&(?:db|encoding|protocol|username|[a-z]+_[a-z_]+)=|\Z)",
+    re.IGNORECASE | re.DOTALL,
+)
+_NO_PORT = re.compile(
+    r"//(?!.*://)[^/?#@:\s\[]*:(?![\d:]*(?:[/?#\s]|\Z))([^/?#@\s]+?)(?::\d*)?(?=[/?#\s]|\Z)",
+    re.IGNORECASE | re.DOTALL,
+)
+"""Of a URL without an "@" all that stands where only a port may."""
 _BETWEEN_URLS = re.compile(r"[,;\s]+|(?<![a-z+])(?=[a-z+]+://)", re.IGNORECASE)
 _GOOD_URL = re.compile(
-    r"[a-z+]+://(?:([\w.-]*)(?::[^/@:?#\s]*)?@)?([\w.-]+)(?::\d+)?(?:/\d*)?", re.IGNORECASE
+    r"[a-z+]+://(?:([\w.-]*)(?::[^/@:?#\s]*)?@)?([\w.-]+)(?::(\d+))?(?:/\d*)?", re.IGNORECASE
 )
 _BETWEEN_PARTS = re.compile(r"[/?#@:\[\],;&=\s]+")
 _ORDINARY = "redis rediss unix django_redis_lock django_redis locks localhost password username"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from django_redis_lock.passwords import known_passwords
+from django_redis_lock.passwords import NAMES_IN_QUERY, known_passwords
 
 MASK = "***"
 _USER_AND_PASSWORD = re.compile(r"(?<=//)(?:(?!//)\S)*@")
 _ARGUMENTS = re.compile(r",? with args beginning with:.*", re.DOTALL | re.IGNORECASE)
-_IN_QUERY = re.compile(r"(?<=[?&])((?:username|password)=)[^&\s]*")
+_IN_QUERY = re.compile(rf"(?<=[?&])(username=|{NAMES_IN_QUERY})[^&\s]*")
 _NAMED = re.compile(
     r"""(pass(?:word|wd|phrase)['"]?\s*[=:]\s*)b?('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\s,&)>\]}]+)""",
     re.IGNORECASE,

@@ -41,6 +41,8 @@ URLS = [
     *("redis://ada:1/{}@localhost", "redis://:1#{}@localhost", "redis://:1?{}@localhost"),
     *("unix://:{}@/nowhere/a.sock?db=x", "unix:///nowhere/a.sock?password={}", "unix:{}@/x"),
     f"redis://:{{}}@{CLOSED},redis://:{{}}@{CLOSED}",
+    *("{}@localhost", "{}@localhost:6379/0", "redis.{}@localhost"),
+    *(f"redis://localhost?{name}={{}}" for name in ("pass", "pwd", "auth", "access_token")),
 ]
 PLACES: dict[str, Callable[[str], Any]] = {
     "LOCATION": lambda url: {"default": {"LOCATION": url}},
@@ -133,6 +135,12 @@ def test_no_message_tells_a_password(monkeypatch: pytest.MonkeyPatch) -> None:
     @example(["qqxzv"], "/", False, "redis//:{}@localhost", "BACKEND", "list")
     @example(["qqxzv", "zzqxk"], ":", False, "unix:{}@/x", "LOCATION", "list")
     @example(["qqxzv", "zzqxk"], " ", False, "unix:///x?password={}", "LOCATION", "list")
+    @example(["qqxzv"], "/", False, "{}@localhost:6379", "LOCATION", "list")
+    @example(["qqxzv", "zzqxk"], "/", False, "{}@localhost", "CACHES", "list")
+    @example(["qqxzv"], "/", False, "redis.{}@localhost", "a cluster", "list")
+    @example(["qqxzv"], "/", False, "redis://:{}:localhost:6379", "LOCATION", "list")
+    @example(["qqxzv"], "/", False, "redis://localhost?pass={}", "LOCATION", "list")
+    @example(["qqxzv", "zzqxk"], "&", False, "redis://h?password={}=1", "LOCATION", "list")
     def no_word_is_told(
         words: list[str], between: str, is_quoted: bool, written: str, place: str, way: str
     ) -> None:
@@ -156,11 +164,12 @@ KNOWN = {
     "alias": {"LOCATION": "locks", "KEY_PREFIX": "alias"},
 }
 CACHES = {
+    "several": {"BACKEND": DJANGO_REDIS, "LOCATION": "redis://h1:6379,redis://h2:6379"},
     "locks": {
         "BACKEND": DJANGO_REDIS,
         "LOCATION": "redis://host/1",
         "OPTIONS": {"PASSWORD": "option-1", "SENTINEL_KWARGS": {"password": "sentinel-1"}},
-    }
+    },
 }
 
 
@@ -180,7 +189,10 @@ CACHES = {
         ("{'password': 'un)kn,own', 'db': 0}", "{'password': ***, 'db': 0}"),
         ("redis://:un/kno#wn@host:1/0,redis://host2", "redis://***@host:1/0,redis://host2"),
         ("redis//:unknown@host", "redis//***@host"),
+        ("redis://host?db=1&pwd=unknown&token=unknown", "redis://host?db=1&pwd=***&token=***"),
         ("product:ada@example.com", "product:ada@example.com"),
+        # A port of several servers is none.
+        ("Error 111 connecting to h1:6379", "Error 111 connecting to h1:6379"),
     ],
 )  # fmt: skip
 def test_what_is_masked(settings: Any, text: str, clean: str) -> None:
