@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
@@ -37,24 +38,45 @@ _GOOD_URL = re.compile(
     r"[a-z+]+://(?:([\w.-]*)(?::[^/@:?#\s]*)?@)?([\w.-]+)(?::(\d+))?(?:/\d*)?", re.IGNORECASE
 )
 _BETWEEN_PARTS = re.compile(r"[/?#@:\[\],;&=\s]+")
+_URLS_OF_CELERY = ("broker_url", "broker_read_url", "broker_write_url", "result_backend")
 _ORDINARY = "redis rediss unix django_redis_lock django_redis locks localhost password username"
 
 
-@lru_cache(maxsize=1)
 def known_passwords() -> re.Pattern[str] | None:
     """Return a pattern of what is written as a password in LOCKS, CACHES and Celery's settings.
 
     ``None`` where there is none. A word that messages need, because it is also an alias, a host, a
     user or another value of the settings, is left out: it could not be told from the others.
     """
+    app = _app_of_celery()
+    changes = str([app.conf.changes.get(name) for name in _URLS_OF_CELERY]) if app else ""
+    try:
+        return _known_passwords(app, changes)
+    except ImproperlyConfigured:  # there are no settings yet
+        return None
+
+
+def _app_of_celery() -> Any:
+    """Return Celery's app, which need not have its URLs from Django's settings.
+
+    ``None`` where it has read no configuration yet, for then no message can tell of it.
+    """
+    if "celery.app" not in sys.modules:
+        return None
+    from celery import current_app
+
+    app = current_app._get_current_object()
+    return app if app.configured else None
+
+
+@lru_cache(maxsize=1)
+def _known_passwords(app: Any, changes: str) -> re.Pattern[str] | None:
+    """Read them anew where the configuration of Celery's app has had ``changes`` since."""
     found: set[str] = set()
     ordinary = {_ORDINARY}
-    try:
-        names = [name for name in dir(settings) if _SETTINGS.fullmatch(name)]
-    except ImproperlyConfigured:
-        return None
-    for name in names:
-        _gather(getattr(settings, name), found, ordinary)
+    values = [getattr(settings, name) for name in dir(settings) if _SETTINGS.fullmatch(name)]
+    for value in (*values, *(getattr(app.conf, name) for name in _URLS_OF_CELERY if app)):
+        _gather(value, found, ordinary)
     written = {form for password in found for form in _forms(password)}
     text = "\n".join(ordinary).casefold()
     secrets = [one for one in written if len(one) >= SHORTEST and one.casefold() not in text]
@@ -123,7 +145,7 @@ def _forms(password: str) -> Iterator[str]:
 
 
 def _forget(**kwargs: Any) -> None:
-    known_passwords.cache_clear()
+    _known_passwords.cache_clear()
 
 
 setting_changed.connect(_forget, dispatch_uid="django_redis_lock.passwords")

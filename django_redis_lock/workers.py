@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from django_redis_lock.text import keep_secrets
+
 REPLY_SECONDS = 1.0
 """How long one waits for workers to answer, after the last that did."""
 CONNECT_SECONDS = 3.0
@@ -63,7 +65,8 @@ def ask(command: str, *, seconds: float = REPLY_SECONDS, **arguments: Any) -> Re
     if not ended.wait(CONNECT_SECONDS + 2 * seconds):
         raise WorkersNotAsked("the broker does not answer")
     if failed:
-        raise WorkersNotAsked(str(failed[0]) or type(failed[0]).__name__) from failed[0]
+        text = keep_secrets(failed[0]) or type(failed[0]).__name__
+        raise WorkersNotAsked(text) from failed[0]
     return replies
 
 

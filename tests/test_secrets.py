@@ -12,6 +12,8 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from celery import Celery
+from django.conf import LazySettings
 from django.test import RequestFactory, override_settings
 from django.views.debug import ExceptionReporter, get_default_exception_reporter_filter
 from hypothesis import example, given
@@ -22,7 +24,7 @@ from django_redis_lock import lock, locks
 from django_redis_lock.checks import check_locks, check_reports
 from django_redis_lock.exceptions import InvalidLockBackend, LockUnavailable
 from django_redis_lock.text import keep_secrets, without_passwords
-from tests.admin_tools import LIST, page_of, root
+from tests.admin_tools import LIST, hold_as, page_of, root
 from tests.console import command
 
 BACKENDS = "django_redis_lock.backends"
@@ -201,6 +203,57 @@ def test_what_is_masked(settings: Any, text: str, clean: str) -> None:
     settings.CELERY_BROKER_URL = "amqp://guest:br0ker@host//"
     assert without_passwords(text) == clean
     assert without_passwords(clean) == clean
+
+
+BROKEN_BROKER = "redis://:zzqxk/x@127.0.0.1:1/0"
+"""What kombu tells of it has the beginning of its password, as a port."""
+
+
+@pytest.mark.django_db
+@pytest.mark.usefixtures("server", "no_workers")
+@pytest.mark.parametrize("place", ["the app", "the settings"])
+def test_no_message_tells_the_password_of_the_broker(
+    settings: Any, client: Any, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """Where the workers or the broker are asked: on the page of a lock, and by the command."""
+    settings.LOCKS = {"default": settings.LOCKS["default"]}
+    app = Celery("with a broken broker")
+    if place == "the app":
+        app.conf.update(broker_url=BROKEN_BROKER, result_backend=BROKEN_BROKER)
+    else:
+        settings.CELERY_BROKER_URL = settings.CELERY_RESULT_BACKEND = BROKEN_BROKER
+        app.config_from_object("django.conf:settings", namespace="CELERY")
+    hold_as(client, "a", task_id="1", task_name="a.task")
+    hold_as(
+        client,
+        "a:queued",
+        held_for=99,
+        task_id="1",
+        task_name="a.task",
+        metadata={"state": "queued"},
+    )
+    told = told_by_the_admin(root(), page_of("a"))
+    for words in (
+        *(["show", "a"], ["show", "a", "--json"], ["doctor"], ["doctor", "--format", "json"]),
+        ["release", "--all", "--only-dead", "--noinput"],
+        ["release", "--queued", "--only-gone", "--noinput"],
+    ):
+        told += told_by_the_command(*words)
+    assert told.count("Port could not be cast to integer value as '***'") >= 5
+    assert "zzqxk" not in told
+    app.conf.broker_url = ["redis://host", "redis://:qqxzv@host"]
+    assert without_passwords("qqxzv") == "***"
+
+
+def test_settings_that_come_later_are_known(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message before the settings are there takes no later one its mask."""
+    settings.LOCKS = {}  # so that what was known before and after is forgotten
+    late = LazySettings()
+    monkeypatch.delenv("DJANGO_SETTINGS_MODULE")
+    monkeypatch.setattr("django_redis_lock.passwords.settings", late)
+    assert without_passwords("qqxzv") == "qqxzv"
+    late.configure(LOCKS={"default": {"LOCATION": "redis://:qqxzv@host"}})
+    assert without_passwords("qqxzv") == "***"
 
 
 def test_all_that_led_to_an_error_is_cleaned() -> None:

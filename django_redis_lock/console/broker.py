@@ -16,6 +16,7 @@ from django_redis_lock.celery.private import (
     redis_queue_keys,
     redis_unacknowledged_key,
 )
+from django_redis_lock.text import keep_secrets
 from django_redis_lock.workers import Replies, WorkersNotAsked, ask
 
 PAGE = 1000
@@ -43,7 +44,7 @@ def find_messages(app: Any, tasks: Mapping[str, str]) -> dict[str, str]:
     except WorkersNotAsked as error:
         raise MessagesNotKnown(f"the workers can't be asked: {error}") from error
     except Exception as error:  # whatever the transport of the broker raises
-        text = str(error) or type(error).__name__
+        text = keep_secrets(error) or type(error).__name__
         raise MessagesNotKnown(f"the broker can't be asked: {text}") from error
 
 
