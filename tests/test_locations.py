@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from html import escape
 from itertools import cycle
 from typing import Any
@@ -162,6 +163,40 @@ def test_options_that_django_redis_makes_no_connection_from(settings: Any, optio
     assert found.id == "django_redis_lock.E009"
     assert "'wrong'" in found.msg
     assert SECRET not in found.msg
+
+
+@pytest.mark.django_db
+@pytest.mark.usefixtures("no_workers")
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ({"LOCATION": None}, "LOCATION None is no str"),  # of a variable that is not set
+        ({"LOCATION": 7}, "LOCATION 7 is no str"),
+        ({"LOCATION": f"redis://:{SECRET}@h".encode()}, "LOCATION b'redis://***@h' is no str"),
+        ({"LOCATION": [b"redis://h"]}, "LOCATION b'redis://h' is no str"),
+        ({"LOCATION": "redis://h", "OPTIONS": SECRET}, "OPTIONS are a str and no dict"),
+        ({"LOCATION": "redis://h", "OPTIONS": ["a"]}, "OPTIONS are a list and no dict"),
+        (f"redis://:{SECRET}@h", "is a str and no dict"),
+        (None, "is a NoneType and no dict"),
+    ],
+)
+def test_an_entry_of_caches_of_other_types(settings: Any, entry: Any, words: str) -> None:
+    """It is an error of the checks, of the first use and of the page; and none where unused."""
+    if isinstance(entry, dict):
+        entry = {"BACKEND": DJANGO_REDIS, **entry}
+    settings.CACHES = {**settings.CACHES, "wrong": entry}
+    settings.LOCKS = {"default": {"LOCATION": "wrong"}}
+    (found,) = check_locks()
+    assert (found.id, words in found.msg) == ("django_redis_lock.E009", True), found.msg
+    with pytest.raises(InvalidLockBackend, match=re.escape(words)):
+        lock("a").acquire(blocking=False)
+    page = root().get(LIST)
+    assert (page.status_code, escape(words) in page.content.decode()) == (200, True)
+    done = command("doctor")
+    assert (done.code, words in done.out) == (1, True)
+    assert SECRET not in found.msg + page.content.decode() + done.out + done.err
+    settings.LOCKS = {"default": {"LOCATION": "redis://h/3"}}
+    assert check_locks() == []
 
 
 @pytest.mark.django_db

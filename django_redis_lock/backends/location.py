@@ -84,12 +84,15 @@ class Location:
         """Yield what is wrong with the alias."""
         where = f"LOCKS[{self.using!r}]['LOCATION'] is {shown(self.alias)}"
         configured = settings.CACHES.get(self.alias)
-        if configured is None:
+        if self.alias not in settings.CACHES:
             text = (
                 f"{where}, which is no alias of CACHES "
                 f"(those are {', '.join(map(repr, settings.CACHES)) or 'none'})."
             )
             yield checks.Error(text, hint=HOW_TO, id="django_redis_lock.E004")
+        elif problem := _no_dict(configured):
+            text = f"{where}, an alias of CACHES {problem}."
+            yield checks.Error(text, hint=MEND_THE_ALIAS, id="django_redis_lock.E009")
         elif not _served_by_django_redis(configured.get("BACKEND", "")):
             text = (
                 f"{where}, an alias of CACHES that {configured.get('BACKEND')!r} serves and not "
@@ -184,7 +187,7 @@ def shown(url: Any) -> str:
     return without_passwords(repr(url))
 
 
-def _served_by_django_redis(backend: str) -> bool:
+def _served_by_django_redis(backend: Any) -> bool:
     from django.utils.module_loading import import_string
 
     try:
@@ -192,10 +195,20 @@ def _served_by_django_redis(backend: str) -> bool:
     except ImportError:
         return False
     try:
-        found = import_string(backend)
+        found = import_string(str(backend))
     except ImportError:
         return False
     return isinstance(found, type) and issubclass(found, RedisCache)
+
+
+def _no_dict(configured: Any) -> str | None:
+    """Return what is no dict of an entry of CACHES, where one is needed."""
+    if not isinstance(configured, dict):
+        return f"whose entry is a {type(configured).__name__} and no dict"
+    options = configured.get("OPTIONS") or {}
+    if not isinstance(options, dict):
+        return f"whose OPTIONS are a {type(options).__name__} and no dict"
+    return None
 
 
 def _problem_of_alias(alias: Any, configured: dict[str, Any]) -> str | None:
@@ -215,7 +228,9 @@ def _problem_of_alias(alias: Any, configured: dict[str, Any]) -> str | None:
 
 def _urls_of(configured: dict[str, Any]) -> list[Any]:
     urls = configured.get("LOCATION", "")
-    return urls.split(",") if isinstance(urls, str) else list(urls)
+    if isinstance(urls, str):
+        return urls.split(",")
+    return [*urls] if isinstance(urls, list | tuple) else [urls]
 
 
 def _client_class(configured: dict[str, Any]) -> str:
@@ -237,10 +252,7 @@ def _reaches_one_server(client: str) -> bool:
 
 def _databases(configured: Any) -> set[tuple[Any, ...]]:
     """Return which databases a URL or an entry of CACHES reaches, as (host or path, port, db)."""
-    if isinstance(configured, str):
-        urls: Any = configured
-    else:
-        urls = configured.get("LOCATION", "")
+    urls = configured.get("LOCATION", "") if isinstance(configured, dict) else configured
     if isinstance(urls, str):
         urls = [url for part in urls.split(";") for url in part.split(",")]
     if not isinstance(urls, list | tuple):
@@ -249,7 +261,7 @@ def _databases(configured: Any) -> set[tuple[Any, ...]]:
     for url in urls:
         try:
             parsed = redis.connection.parse_url(url)  # type: ignore[no-untyped-call]
-        except (ValueError, AttributeError):
+        except (ValueError, AttributeError, TypeError):
             continue  # not the URL of a Redis server
         if "path" in parsed:
             found.add((parsed["path"], None, parsed.get("db", 0)))
