@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 import redis
@@ -372,6 +373,17 @@ def test_the_page_of_what_is_no_lock(key: str) -> None:
     assert level == "warning"
     assert "is no lock of a backend in LOCKS" in text
     assert client.get(f"{path}/history/").status_code == 302
+
+
+def test_an_open_page_of_what_is_no_lock_any_more(settings: Any) -> None:
+    """The script, which asks again and again, queues no messages and renews no session."""
+    settings.SESSION_SAVE_EVERY_REQUEST = True
+    client = root()
+    response = client.get(page_of("a", using="gone"), headers={LIVE_HEADER: "live"})
+    assert response.status_code == 404
+    assert LIVE_HEADER in response["Vary"]
+    assert not response.cookies
+    assert told(client.get(LIST)) == []
 
 
 def test_the_admins_log_leads_to_the_page(name: str) -> None:

@@ -58,12 +58,18 @@ def live_view(view: View, site: AdminSite) -> View:
     @functools.wraps(view)
     def answer(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         if is_live(request) and not site.has_permission(request):
-            refused = HttpResponse(status=403 if request.user.is_authenticated else 401)
-            patch_vary_headers(refused, [HEADER, "Cookie"])
-            return refused
+            return refuse(request, 403 if request.user.is_authenticated else 401)
         return view(request, *args, **kwargs)
 
     return answer
+
+
+def refuse(request: HttpRequest, status: int) -> HttpResponse:
+    """Tell the script alone that there is nothing to show."""
+    refused = HttpResponse(status=status)
+    patch_vary_headers(refused, [HEADER, "Cookie"])
+    _leave_session(request, refused)
+    return refused
 
 
 def answer(

@@ -311,6 +311,8 @@ class HeldLockAdmin(Columns, _ModelAdmin):
 
     def _not_a_lock(self, request: HttpRequest, key: str) -> HttpResponse:
         """Say that a link leads to no lock that LOCKS could have, and show the list."""
+        if live.is_live(request):
+            return live.refuse(request, 404)
         text = _("“%(key)s” is no lock of a backend in LOCKS.") % {"key": visible(key)}
         self.message_user(request, text, messages.WARNING)
         return HttpResponseRedirect(self._url("changelist"))
