@@ -211,6 +211,18 @@ def test_a_server_that_falls_silent_meanwhile(
             assert said not in text
 
 
+def test_who_shares_a_snapshot_shares_no_boxes(
+    client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who came while it was read has the same one, and what one may do is nobody else's."""
+    hold_as(client, "a")
+    shared = snapshots.take(9)
+    monkeypatch.setattr(snapshots.snapshots, "latest", lambda most_records: shared)
+    pages = [browser.get(LIST) for browser in (root(), staff("view_heldlock"))]
+    allowed = [[row.may_release for row in page.context["cl"].result_list] for page in pages]
+    assert allowed == [[True], [False]]
+
+
 def test_one_thread_reads_and_the_others_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was begun before a release is not handed to who comes after it."""
     begun: list[Snapshot] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
@@ -180,6 +181,8 @@ class HeldLockChangeList(ChangeList):
             )
             known = self.reading.problems
             self.reading.problems += [one for one in problems if one not in known]
+        else:
+            found = [copy(row) for row in found]  # who came meanwhile has the same snapshot
         for row in found:
             row.may_release = self._admin.has_release_permission(request, row)
         self.result_list = found
