@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 import tracemalloc
+from time import monotonic
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import redis
@@ -15,6 +17,7 @@ from django_redis_lock.admin import live, snapshots
 from django_redis_lock.admin.live import HEADER as LIVE_HEADER
 from django_redis_lock.admin.names import Names
 from django_redis_lock.admin.snapshots import Snapshot, Snapshots
+from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.models import HeldLock
 from example_project.embedded import EmbeddedServer
 from tests.admin_tools import LIST, hold_as, names, release, root, staff, ticket
@@ -221,6 +224,20 @@ def test_who_shares_a_snapshot_shares_no_boxes(
     pages = [browser.get(LIST) for browser in (root(), staff("view_heldlock"))]
     allowed = [[row.may_release for row in page.context["cl"].result_list] for page in pages]
     assert allowed == [[True], [False]]
+
+
+def test_a_silence_is_not_told_for_longer_than_it_lasts(
+    client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long it was waited for, the next page but a second later asks again."""
+    for setting, value in {"FEW": 0, "KEPT_FOR": 1e9, "LEAST": 1.0}.items():
+        monkeypatch.setattr(snapshots, setting, value)
+    hold_as(client, "a")
+    assert snapshots.take(9).kept_until - monotonic() > 20
+    monkeypatch.setattr(locks["url"], "read_index", Mock(side_effect=LockUnavailable("silent")))
+    snapshot = snapshots.take(9)
+    assert (snapshot.total, [problem.using for problem in snapshot.problems]) == (1, ["url"])
+    assert snapshot.kept_until - monotonic() <= 1
 
 
 def test_one_thread_reads_and_the_others_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -105,8 +105,9 @@ def take(most_records: int) -> Snapshot:
     snapshot.names = Names(_latest_first(indexes))
     snapshot.read(most_records)
     if len(snapshot.names) > FEW:
-        took = monotonic() - snapshot.begun
-        snapshot.kept_until = monotonic() + min(max(LEAST, KEPT_FOR * took), MOST)
+        # A silence says nothing of what a snapshot costs, and may be over at once.
+        worth = 0.0 if snapshot.problems else KEPT_FOR * (monotonic() - snapshot.begun)
+        snapshot.kept_until = monotonic() + min(max(LEAST, worth), MOST)
     return snapshot
 
 
