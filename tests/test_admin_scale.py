@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import tracemalloc
+import weakref
 from time import monotonic
 from typing import Any
 from unittest.mock import Mock
@@ -124,6 +125,20 @@ def test_only_the_locks_of_the_page_are_read(client: redis.Redis) -> None:
     assert "zrangebyscore" not in commands
     assert commands["get"] == asked + 2
     assert page.context["cl"].reading.age > 0
+
+
+@pytest.mark.usefixtures("many")
+@pytest.mark.parametrize("query", ["", "o=1", "q=-a"])
+def test_a_page_that_was_sent_keeps_no_snapshot_in_memory(query: str) -> None:
+    """Its context is one of Django's, which stay until the garbage collector finds them."""
+    page = root().get(f"{LIST}?{query}")
+    shared = snapshots.snapshots
+    snapshot = weakref.ref(shared.latest(1))
+    names, rows = weakref.ref(shared.latest(1).names), page.context["cl"].result_list
+    shared.forget()
+    assert rows
+    assert snapshot() is None
+    assert names() is None
 
 
 @pytest.mark.usefixtures("many")

@@ -107,10 +107,7 @@ class HeldLockChangeList(ChangeList):
         names, words = self.snapshot.names, self.query.casefold().split()
         numbers: Sequence[int] = names.having(words) if words else range(len(names))
         wanted = next((spec.value() for spec in filters if isinstance(spec, BackendFilter)), None)
-        if wanted is not None:
-            of_alias = set(names.of(wanted))
-            numbers = [number for number in numbers if number in of_alias]
-        return numbers
+        return numbers if wanted is None else names.of(wanted, numbers)
 
     def _unread(self, numbers: Sequence[int], filters: list[LockFilter]) -> Any:
         """Return locks that are too many to be read, in an order that their names tell."""
@@ -185,7 +182,8 @@ class HeldLockChangeList(ChangeList):
             found = [copy(row) for row in found]  # who came meanwhile has the same snapshot
         for row in found:
             row.may_release = self._admin.has_release_permission(request, row)
-        self.result_list = found
+        self.result_list = self.queryset = self.paginator.object_list = found
+        del self.snapshot  # else in memory until the cycle is found that Django's context is
         self.reading.unwritable = unwritable(aliases(), self.reading.problems)
 
 

@@ -56,12 +56,10 @@ class Names:
             found.append((self._aliases[self._usings[number]], names[line]))
         return found
 
-    def of(self, using: str) -> list[int]:
-        """Return the numbers of the names of an alias."""
-        if using not in self._aliases:
-            return []
-        wanted = self._aliases.index(using)
-        return [number for number, one in enumerate(self._usings) if one == wanted]
+    def of(self, using: str, numbers: Iterable[int]) -> Sequence[int]:
+        """Return those numbers whose names are of an alias."""
+        wanted = self._aliases.index(using) if using in self._aliases else -1
+        return array("L", (number for number in numbers if self._usings[number] == wanted))
 
     def without(self, usings: Container[str]) -> Names:
         """Return the names of the other aliases, in the same order."""
@@ -73,17 +71,17 @@ class Names:
         left._pages += map("\n".join, in_pages(compress(self, kept), PAGE))
         return left
 
-    def having(self, words: Sequence[str]) -> list[int]:
+    def having(self, words: Sequence[str]) -> Sequence[int]:
         """Return the numbers of the names in which each word is, in lower or upper case."""
-        found = []
+        found = array("L")
         for first, page in enumerate(self._pages):
             folded = page.casefold()
             if all(word in folded for word in words):
-                found += [
+                found.extend(
                     first * PAGE + line
                     for line, name in enumerate(folded.split("\n"))
                     if all(word in name for word in words)
-                ]
+                )
         return found
 
     def by_name(self) -> Sequence[int]:
@@ -94,12 +92,12 @@ class Names:
         numbers = array("L")
         edges = sorted(islice(self, 0, None, PART // SAMPLES))[SAMPLES::SAMPLES]
         for low, high in zip(["", *edges], [*edges, None], strict=True):
-            part = (
-                (name, self._aliases[self._usings[number]], number)
+            part = {
+                number: f"{name}\n{self._aliases[self._usings[number]]}"
                 for number, name in enumerate(self)
                 if name >= low and (high is None or name < high)
-            )
-            numbers.extend(number for _, _, number in sorted(part))
+            }
+            numbers.extend(sorted(part, key=part.__getitem__))
         return numbers
 
     def by_alias(self, numbers: Iterable[int]) -> list[int]:
