@@ -42,7 +42,7 @@ class Sizes:
     layout_each: int = 5
     operator_locks: int = 100_000
     operator_tabs: int = 20
-    operator_rounds: int = 5
+    operator_rounds: int = 20
     operator_seconds: float = 60.0
 
     def fill(self, text: str) -> str:

@@ -43,10 +43,14 @@ TARGETS = (
     Target("waiting threads, commands/s", "waiting:idle_commands_per_second", lt, 5),
     Target("waiting threads, pairs served out of order", "waiting:out_of_order", le, 0),
     Target("listing, times faster than SCAN MATCH", "listing:speedup.median", ge, 50),
+    Target(
+        "list of 100,000 locks, CPU s a first view", "operators:first_cpu", lt, 0.3, "workers-1"
+    ),
     Target("list of 100,000 locks, CPU s a view", "operators:view_cpu", lt, 0.3, "workers-1"),
     Target("20 tabs on it, % of a core", "operators:tabs_cpu", lt, 20, "workers-1"),
     Target("20 tabs, 4 workers, % of a core", "operators:tabs_cpu", lt, 20, "workers-4"),
     Target("20 tabs, 4 workers, EVALSHA/s", "operators:tabs_calls", lt, 20, "workers-4"),
+    Target("mixed views, MB of a worker", "operators:views_memory", lt, 80, "workers-1"),
     Target("20 tabs, MB of a worker", "operators:memory", lt, 80, "workers-1"),
     Target("`locks list`, s", "operators:seconds", lt, 3, "table"),
     Target("`locks list`, MB more than Django", "operators:memory_more", lt, 60, "table"),

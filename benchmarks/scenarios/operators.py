@@ -38,6 +38,7 @@ end
 """
 """Holds locks as other processes would."""
 LIST = "/admin/django_redis_lock/heldlock/"
+FORGET = "/forget/"
 LIVE = {"X-Held-Locks": "live"}
 EVERY, PATIENCE = 3.0, 4
 """What the script in the browser does where the server does not tell: see held_locks.js."""
@@ -69,12 +70,12 @@ class Site:
         self._pid = pid
         self._cookie = cookie
 
-    def get(self, query: str = "", live: bool = False) -> tuple[int, str | None]:
+    def get(self, query: str = "", live: bool = False, path: str = LIST) -> tuple[int, str | None]:
         """Get the list; return the status and when the script is to come again."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=ANSWER_WITHIN)
         try:
             headers = {"Cookie": f"sessionid={self._cookie}", **(LIVE if live else {})}
-            connection.request("GET", LIST + query, headers=headers)
+            connection.request("GET", path + query, headers=headers)
             response = connection.getresponse()
             response.read()
             return response.status, response.getheader("X-Held-Locks-Every")
@@ -141,14 +142,22 @@ def site(bench: Bench, store: str, cookie: str, workers: int) -> Iterator[Site]:
 
 
 def views(found: Site, rounds: int) -> Row:
-    """Open pages of the list one after the other."""
-    took: dict[str, list[float]] = {}
+    """Open pages of the list, each first with names that must be read, then with names that were.
+
+    The worker's memory is looked at when it has shown all of them so many times.
+    """
+    took: dict[tuple[str, str], list[float]] = {}
     for _ in range(rounds):
-        for what, query in {"first": "", "third": "?p=3&o=1", "search": "?q=00042"}.items():
-            before = found.cpu()
-            found.get(query)
-            took.setdefault(what, []).append(found.cpu() - before)
-    return {"view_cpu": max(median(times) for times in took.values())}
+        for query in ("", "?p=3&o=1", "?q=00042", "?using=default"):
+            found.get(path=FORGET)
+            for key in ("first_cpu", "view_cpu"):
+                before = found.cpu()
+                found.get(query)
+                took.setdefault((key, query), []).append(found.cpu() - before)
+    row: Row = {}
+    for (key, _), times in took.items():
+        row[key] = max(row.get(key, 0.0), median(times))
+    return {**row, "views_memory": found.memory()}
 
 
 def tabs(bench: Bench, found: Site, count: int, seconds: float) -> Row:
@@ -254,14 +263,18 @@ SCENARIO = Scenario(
     title="{operator_locks:,} held locks, looked at by {operator_tabs} operators",
     how=(
         "The admin's list on gunicorn, with 8 threads in each worker: the processor's seconds of "
-        "a view, the greatest median of the first page, of one by name, and of a search; then "
+        "a view, the greatest median of the first page, of one by name, of a search and of a "
+        "backend, where the names must be read for it (a first view) and where they were just now; "
+        "the most MB of the worker after so many rounds of these: {operator_rounds}; then "
         "{operator_tabs} tabs for {operator_seconds:.0f} s, each of which asks again when the page "
         "says, with the calls of scripts that come to the server. The command writes to "
         "`/dev/null`; its memory is beside that of a Django process that has imported it."
     ),
     measure=measure,
     columns=(
+        column("first_cpu", "CPU s a first view"),
         column("view_cpu", "CPU s a view"),
+        column("views_memory", "MB after the views"),
         column("tabs_cpu", "tabs: % of a core"),
         column("tabs_calls", "EVALSHA/s"),
         column("answers", "answers/s"),
