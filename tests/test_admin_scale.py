@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import tracemalloc
 import weakref
+from collections.abc import Iterator
 from time import monotonic
 from typing import Any
 from unittest.mock import Mock
@@ -29,9 +30,11 @@ pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("server", "no_worke
 
 
 @pytest.fixture(autouse=True)
-def _anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def _anew(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What another test's page has read is not this one's, which has time for its own pages."""
     monkeypatch.setattr(snapshots, "LEAST", snapshots.MOST)
+    snapshots.snapshots.forget()
+    yield
     snapshots.snapshots.forget()
 
 
