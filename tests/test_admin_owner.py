@@ -88,14 +88,14 @@ def test_the_script_has_no_worker_asked(client: Any, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.django_db
 @pytest.mark.parametrize(
-    ("broker", "why"),
+    ("broker", "connected", "why"),
     [
-        ("redis://127.0.0.1:{port}", "the broker does not answer"),
-        ("memory://", "no worker answered"),
+        ("redis://127.0.0.1:{port}", 0.1, "the broker does not answer"),
+        ("memory://", 10, "no worker answered"),
     ],
 )
 def test_workers_that_say_nothing_are_asked_once(
-    client: Any, monkeypatch: pytest.MonkeyPatch, broker: str, why: str
+    client: Any, monkeypatch: pytest.MonkeyPatch, broker: str, connected: float, why: str
 ) -> None:
     """Who could not tell what is in hand is not waited for again; both parts say why."""
     asked: list[str] = []
@@ -106,7 +106,7 @@ def test_workers_that_say_nothing_are_asked_once(
 
     for module in ("workers", "liveness"):
         monkeypatch.setattr(f"django_redis_lock.{module}.ask", counting)
-    monkeypatch.setattr("django_redis_lock.workers.CONNECT_SECONDS", 0.1)
+    monkeypatch.setattr("django_redis_lock.workers.CONNECT_SECONDS", connected)
     monkeypatch.setattr(admin.site.get_model_admin(HeldLock), "worker_seconds", 0.1)
     hold_as(client, "a", task_id="1")
     with socket.create_server(("127.0.0.1", 0)) as silent:
