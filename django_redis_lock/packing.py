@@ -196,7 +196,7 @@ class Packing:
         return [self.lock_prefix + call.name], []
 
     def _encode_read_index(self, call: steps.ReadIndex) -> _Encoded:
-        return [self.index_key], [call.start, str(call.offset), str(call.count)]
+        return [self.index_key], [call.start, call.after.hex(), str(call.count)]
 
 
 def _makes_endless(call: Call) -> bool:

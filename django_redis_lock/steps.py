@@ -241,12 +241,12 @@ class ReadLine(Call):
 class ReadIndex(Call):
     """Read a page of the held locks; answers as ``index.lua`` does."""
 
-    __slots__ = ("count", "offset", "start")
+    __slots__ = ("after", "count", "start")
 
-    def __init__(self, start: str, offset: int, count: int) -> None:
+    def __init__(self, start: str, after: bytes, count: int) -> None:
         super().__init__()
         self.start = start
-        self.offset = offset
+        self.after = after
         self.count = count
 
 

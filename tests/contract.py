@@ -24,6 +24,7 @@ from unittest.mock import ANY
 import pytest
 
 from django_redis_lock import AuditEntry, Holder, Lock, lock, locks, signals
+from django_redis_lock.backends.index import Index
 from django_redis_lock.exceptions import (
     LockError,
     LockLost,
@@ -778,6 +779,29 @@ class LockContract(HandleContract):
         found = [holder.name for holder in backend.holders(f"{name}:*")]
         assert sorted(found) == sorted(item.name for item in held)
         assert found[0] == held[12].name
+
+    @needs("listing")
+    def test_locks_released_while_they_are_listed_hide_no_others(
+        self, name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Leases without end all end alike, and of these some leave while the pages are turned."""
+        monkeypatch.setattr(type(locks[self.using]), "page_size", 1)  # ten names a page
+        held = [self.lock(f"{name}:{number}", timeout=None) for number in range(80)]
+        for item in held:
+            item.acquire()
+        leaving = {item.name: item for item in held[::2]}
+        add = Index.add
+
+        def add_then_release(self: Index, page: Any, size: int) -> None:
+            add(self, page, size)
+            for listed in page[0]:
+                if listed in leaving:
+                    leaving.pop(listed).release()
+
+        monkeypatch.setattr(Index, "add", add_then_release)
+        found = {listed for listed, _ in locks[self.using].read_index(f"{name}:*").latest()}
+        assert {item.name for item in held[1::2]} <= found
+        assert not leaving
 
     @needs("precision")
     def test_expired_locks_are_not_listed(self, name: str) -> None:

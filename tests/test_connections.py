@@ -153,8 +153,8 @@ def test_acl_user(name: str, settings: Any, own_server: EmbeddedServer) -> None:
     """A user with only the keys, channels and commands that locks need."""
     admin = redis.Redis.from_url(own_server.url())
     commands = (
-        "eval evalsha get set del exists time pttl pexpire persist zadd zrem zrangebyscore "
-        "lpop rpush lpos lrem llen lrange publish subscribe xadd xrevrange "
+        "eval evalsha get set del exists time pttl pexpire persist zadd zrem zrangebyscore zrange "
+        "zcard lpop rpush lpos lrem llen lrange publish subscribe xadd xrevrange "
         "hello select ping client|setinfo client|setname"
     )
     allowed = [f"+{command}" for command in commands.split()]

@@ -18,6 +18,7 @@ import dataclasses
 import doctest
 import importlib
 import inspect
+import math
 import os
 import re
 import subprocess
@@ -28,6 +29,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import redis
@@ -546,6 +548,9 @@ def _do_everything(admin: redis.Redis) -> None:
     first.release()
     assert waiting.outcome()
     assert [holder.name for holder in locks["default"].holders()] == ["a"]
+    admin.zadd("lock-index", {f"endless:{number}": math.inf for number in range(20)})
+    with patch.object(RedisLockBackend, "page_size", 1):  # ten names a page
+        assert len(list(locks["default"].read_index("endless:*").latest())) == 20
     assert locks["default"].force_release("a")
     assert len(locks["default"].history("a")) == 1
 

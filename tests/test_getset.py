@@ -441,6 +441,26 @@ def test_release_at_the_last_moment_deletes_nothing(
     assert "del" not in counts
 
 
+@pytest.mark.parametrize("left", [True, False])
+def test_page_is_whole_when_its_place_shifts_while_it_is_looked_for(
+    configure: Configure, client: redis.Redis, left: bool
+) -> None:
+    """Before it is read, many entries leave that come before it, or as many enter."""
+    backend = configure()
+    names = [f"n{number:03}" for number in range(500)]
+    client.zadd("lock-index", dict.fromkeys(names, math.inf))
+    page = Halted(backend, steps.ReadIndex("inf", b"n299", 50), before="ZRANGE")
+    while page.command[2] == page.command[3]:
+        page.step()
+    if left:
+        client.zrem("lock-index", *names[:250])
+    else:
+        client.zadd("lock-index", {f"m{number:03}": math.inf for number in range(250)})
+    read, _, last = page.go_on()
+    assert read.decode().split("\n") == names[300:350]
+    assert last == b"n349"
+
+
 # The clock. A script of what the monotonic clock reads stands for a server that answers slowly.
 
 
@@ -905,6 +925,9 @@ def test_the_documented_rule_is_enough_and_names_what_is_used(
         for number in range(100):
             with lock(f"{name}:{number}"):
                 pass
+        client.zadd("lock-index", {f"endless:{number}": math.inf for number in range(20)})
+        with patch.object(GetSetLockBackend, "page_size", 1):  # ten names a page
+            assert len(list(locks["default"].read_index("endless:*").latest())) == 20
     permitted = {item[1:] for item in ACL.split() if item.startswith("+")}
     used = {command.split("|")[0] for command in counts} - {"client", "hello", "auth", "config"}
     assert used <= permitted

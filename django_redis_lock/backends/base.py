@@ -324,5 +324,5 @@ class BaseLockBackend:
 
     def _turn_page(self, index: Index) -> Steps[None]:
         size = 10 * self.page_size  # of names alone
-        answer = yield from ask(ReadIndex(index.start, index.offset, size))
+        answer = yield from ask(ReadIndex(index.start, index.after, size))
         index.add(read_page(answer), size)

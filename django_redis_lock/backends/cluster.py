@@ -153,7 +153,7 @@ class RedisClusterLockBackend(RedisLockBackend):
                 join = _pages
             case _ReadIndexes():
                 calls = {
-                    page.shard: steps.ReadIndex(page.start, page.offset, call.count)
+                    page.shard: steps.ReadIndex(page.start, page.after, call.count)
                     for page in call.pages
                 }
                 join = list
@@ -170,7 +170,8 @@ class RedisClusterLockBackend(RedisLockBackend):
         return _ShardedIndex(pattern)
 
     def _turn_page(self, index: Any) -> Steps[None]:
-        size = max(1, 10 * self.page_size // SHARDS)
+        # A page of one name would be filled for ever by one lock that is renewed again and again.
+        size = max(2, 10 * self.page_size // SHARDS)
         pages = [page for page in index.shards if page.more]
         for page, answer in zip(pages, (yield from ask(_ReadIndexes(pages, size))), strict=True):
             page.add(read_page(answer), size)

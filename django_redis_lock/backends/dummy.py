@@ -47,7 +47,7 @@ class DummyLockBackend(BaseLockBackend):
             case steps.ReadLine():
                 answer = [time.time_ns() // 1_000_000]
             case steps.ReadIndex():
-                answer = [b"", b""]
+                answer = [b"", b"", b""]
             case steps.ReadHistory():
                 answer = []
         return answer

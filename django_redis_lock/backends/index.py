@@ -10,17 +10,18 @@ from re import compile as compile_pattern
 
 from django_redis_lock.records import MAX_NAME_LENGTH, check_name
 
-Page = tuple[list[str | None], list[str]]
-"""Names, ``None`` where another program put something else there, and the ends of their leases."""
+Page = tuple[list[str | None], list[str], bytes]
+"""Names, ``None`` where another program put something else there, the ends of their leases, and
+what the last one is in the index."""
 
 
 def write_page(entries: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
     """Return entries, each a name and a lease end, as ``index.lua`` answers them."""
-    names, ends = [], []
+    names, ends, name = [], [], b""
     for name, end in entries:
         names.append(b"" if b"\n" in name else name)
         ends.append(end)
-    return [b"\n".join(names), b"\n".join(ends)]
+    return [b"\n".join(names), b"\n".join(ends), name]
 
 
 def read_page(answer: Sequence[bytes]) -> Page:
@@ -29,9 +30,9 @@ def read_page(answer: Sequence[bytes]) -> Page:
     A hundred thousand names are read in a few calls of functions that are written in C; only a page
     with something else than names is looked at name by name.
     """
-    joined, ends = answer
+    joined, ends, last = answer
     if not ends:
-        return [], []
+        return [], [], b""
     names: list[str | None] = []
     try:
         text = joined.decode()
@@ -45,7 +46,7 @@ def read_page(answer: Sequence[bytes]) -> Page:
             and max(map(len, names)) <= MAX_NAME_LENGTH  # type: ignore[arg-type]
         ):
             names = [_name(member) for member in joined.split(b"\n")]
-    return names, ends.decode().split("\n")
+    return names, ends.decode().split("\n"), last
 
 
 def _name(member: bytes) -> str | None:
@@ -63,17 +64,22 @@ class Index:
         self._matches = None if pattern == "*" else compile_pattern(translate(pattern)).match
         self._pages: list[tuple[str, array[float]]] = []  # no name holds a line break
         self.start = ""
-        self.offset = 0
+        self.after = b""
         self.more = True
 
     def add(self, page: Page, size: int) -> None:
-        """Take in a page, and note where the next one begins."""
-        names, ends = page
+        """Take in a page, and note where the next one begins.
+
+        That is a place in the order of the index. A number of entries to pass over is none: when
+        one of them leaves, another one that was not read yet takes its place. The next page begins
+        with the last lease end once more, for a name on two pages counts once; or after the last
+        name, where the whole page has one lease end, as leases without end do.
+        """
+        names, ends, last = page
         self.more = len(ends) == size
         if ends:
-            same = len(ends) - ends.index(ends[-1])
-            self.offset = same + (self.offset if ends[-1] == self.start else 0)
             self.start = ends[-1]
+            self.after = last if ends[0] == self.start else b""
         self.keep(names, map(float, ends))
 
     def keep(self, names: Sequence[str | None], ends: Iterable[float]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
 from itertools import islice
@@ -244,13 +245,13 @@ class _Store:
 
     def _read_index(self, call: steps.ReadIndex, prefix: str) -> list[bytes]:
         ends = sorted(
-            (round(held.end * 1000) if math.isfinite(held.end) else math.inf, name)
+            (round(held.end * 1000) if math.isfinite(held.end) else math.inf, name.encode())
             for (of, name) in list(self._locks)
             if of == prefix and (held := self._get((of, name))) is not None
         )
-        page = [item for item in ends if item[0] >= float(call.start or 0)]
-        page = page[call.offset : call.offset + call.count]
-        return write_page((name.encode(), str(end).encode()) for end, name in page)
+        first = bisect_right(ends, (float(call.start or 0), call.after))  # no name is empty
+        page = ends[first : first + call.count]
+        return write_page((name, str(end).encode()) for end, name in page)
 
     _operations: ClassVar[dict[type[Call], Callable[[Any, Any, str], Any]]] = {
         steps.Acquire: _acquire,

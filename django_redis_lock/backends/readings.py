@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from bisect import bisect_right
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, ClassVar
 
@@ -21,6 +21,10 @@ Talks = dict[type[Call], Callable[[Any, Any], Talk]]
 
 NAME = "{name}"
 """What stands for the lock's name in the key of a lock."""
+
+
+SHIFT = 100
+"""How many entries may enter or leave the index before a place in it has to be looked for again."""
 
 
 class Readings:
@@ -62,13 +66,35 @@ class Readings:
 
     def _read_index(self, call: steps.ReadIndex) -> Talk:
         yield from self._clock.look()
+        if call.after:
+            return write_page((yield from self._entries_after(call)))
         start = call.start or str(self._clock.earliest_ms())
-        page = ("LIMIT", call.offset, call.count)
-        found = yield "ZRANGEBYSCORE", self._index_key, start, "+inf", "WITHSCORES", *page
-        answer: list[bytes] = []
-        for item in found:  # pairs in RESP3, one after the other in RESP2
-            answer += item if isinstance(item, list) else [item]
-        return write_page(zip(map(_bytes, answer[0::2]), map(_bytes, answer[1::2]), strict=True))
+        page = ("WITHSCORES", "LIMIT", 0, call.count)
+        return write_page(_entries((yield "ZRANGEBYSCORE", self._index_key, start, "+inf", *page)))
+
+    def _entries_after(self, call: steps.ReadIndex) -> Talk:
+        """Return what comes after a place in the index, which is looked for as in ``index.lua``.
+
+        The ranks shift meanwhile, for each step is a command of its own. So what is read at last
+        has to begin before the place, or is looked for again.
+        """
+        key, place = self._index_key, (float(call.start), call.after)
+        while True:
+            low, high = 0, (yield "ZCARD", key)
+            while low < high:
+                middle = (low + high) // 2
+                entry = _entries((yield "ZRANGE", key, middle, middle, "WITHSCORES"))
+                if entry and _place(entry[0]) <= place:
+                    low = middle + 1
+                else:
+                    high = middle
+            first, last = max(0, low - SHIFT), low + call.count + SHIFT - 1
+            found = _entries((yield "ZRANGE", key, first, last, "WITHSCORES"))
+            passed = bisect_right(found, place, key=_place)
+            page = found[passed : passed + call.count]
+            ended = len(found) <= last - first
+            if (passed or first == 0) and (ended or len(page) == call.count):
+                return page
 
     def _note_losses(self, call: steps.NoteLosses) -> Talk:
         known: set[bytes] = set()
@@ -147,8 +173,14 @@ def _fields(entry: Sequence[Any]) -> dict[bytes, bytes]:
     return dict(zip(entry[1][0::2], entry[1][1::2], strict=False))
 
 
-def _bytes(item: Any) -> bytes:
-    if isinstance(item, float):  # a score in RESP3
-        return b"%.0f" % item if abs(item) != math.inf else b"inf"
-    assert isinstance(item, bytes)
-    return item
+def _entries(found: Sequence[Any]) -> list[tuple[bytes, bytes]]:
+    """Return members and scores of a sorted set, which RESP3 has in pairs, and as numbers."""
+    if found and isinstance(found[0], list):
+        return [(member, b"%.17g" % score) for member, score in found]
+    return list(zip(found[0::2], found[1::2], strict=True))
+
+
+def _place(entry: tuple[bytes, bytes]) -> tuple[float, bytes]:
+    """Return what entries are ordered by."""
+    member, end = entry
+    return float(end), member

@@ -239,7 +239,7 @@ class RedlockLockBackend(BaseLockBackend):
         ends: dict[str, float] = {}
         size = 10 * self.page_size
         while any(cursor.more for cursor in cursors):
-            asked = [steps.ReadIndex(item.start, item.offset, size) for item in cursors]
+            asked = [steps.ReadIndex(item.start, item.after, size) for item in cursors]
             pages = yield from ask(ReadPages(asked))
             for cursor, page in zip(cursors, pages, strict=True):
                 if page is None:

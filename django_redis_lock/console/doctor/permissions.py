@@ -128,7 +128,7 @@ class Trial:
             yield command, of_queue, (queue, *arguments)  # whichever is allowed removes it
         yield "ZADD", of_index, (index, "XX", 0, nobody)
         yield "ZREM", of_index, (index, nobody)
-        yield "ZRANGEBYSCORE", of_index, (index, 1, 0)
+        yield from self._listing(index, of_index)
         yield "ZREM", of_heard, (heard, nobody)
         yield "GET", of_fence, (fence,)
         yield "SET", of_fence, (fence, 0, "NX", "PX", 1)  # there is one, or there soon is none
@@ -144,6 +144,11 @@ class Trial:
     def _selecting(self) -> Iterator[Try]:
         if database := self._target.pool.connection_kwargs.get("db"):
             yield "SELECT", "", (database,)
+
+    def _listing(self, index: str, of_index: str) -> Iterator[Try]:
+        yield "ZRANGEBYSCORE", of_index, (index, 1, 0)
+        yield "ZRANGE", of_index, (index, 1, 0)
+        yield "ZCARD", of_index, (index,)
 
     def _auditing(self, part: str, of_part: str) -> Iterator[Try]:
         yield "XADD", of_part, (part, "0-0", "event", "doctor")  # an id that no entry can have
@@ -171,7 +176,7 @@ class Trial:
         yield "ZADD", of_index, (index, "XX", 0, nobody)
         yield "ZREM", of_index, (index, nobody)
         yield "ZREMRANGEBYSCORE", of_index, (index, 1, 0)
-        yield "ZRANGEBYSCORE", of_index, (index, 1, 0)
+        yield from self._listing(index, of_index)
         for part in (self._packing.audit_key, self._packing.lost_key):
             yield from self._auditing(part, f"~{part}")
 
