@@ -8,9 +8,11 @@ import re
 import shlex
 import signal
 import subprocess
+import time
 from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -146,7 +148,8 @@ def draw(monkeypatch: pytest.MonkeyPatch, *words: str, looks: int, between: Any 
         if between:
             between()
 
-    monkeypatch.setattr(watching.time, "sleep", sleep)
+    mine = SimpleNamespace(sleep=sleep, strftime=time.strftime)  # threads sleep by the other one
+    monkeypatch.setattr(watching, "time", mine)
     out = StringIO()
     with pytest.raises(KeyboardInterrupt):
         call_command("locks", "list", "--watch", *words, stdout=out, stderr=StringIO())
