@@ -25,7 +25,7 @@ PULSE_KEY = "chaos-pulse"
 PULSE_MS = 60_000
 FRESH = 0.25
 """Seconds for which an answer tells that a server works."""
-STAYS = ("-fence", "-audit", "-server", PULSE_KEY)
+STAYS = ("-fence", "-audit", "-lost", "-server", PULSE_KEY)
 """What is in keys that are there for all locks, and stay."""
 BOUNDED = ("-claim:", "-grant:", "-heard", "-queue:")
 """What is in keys that a dead process may leave, if they have an end."""
