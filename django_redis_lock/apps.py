@@ -13,9 +13,9 @@ class DjangoRedisLockConfig(AppConfig):
 
     def ready(self) -> None:
         """Register the system checks, and put the gate of transactions before releases."""
-        from django_redis_lock import gate
         from django_redis_lock.checks import check_locks, check_reports
-        from django_redis_lock.transactions import TransactionGate
+        from django_redis_lock.primitives import gate
+        from django_redis_lock.primitives.transactions import TransactionGate
 
         checks.register(check_locks)
         checks.register(check_reports, checks.Tags.security, deploy=True)

@@ -9,9 +9,9 @@ from django.core import checks
 from django.utils.module_loading import import_string
 
 from django_redis_lock.backends.base import BaseLockBackend
+from django_redis_lock.backends.prefixes import HINT, collisions
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.handler import DEFAULT_ALIAS, locks
-from django_redis_lock.prefixes import HINT, collisions
 
 REPORTS = "django_redis_lock.reporting.PasswordsInUrlsFilter"
 

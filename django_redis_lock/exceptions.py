@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.core.exceptions import ImproperlyConfigured
 
-from django_redis_lock.text import without_passwords
+from django_redis_lock.support.text import without_passwords
 
 
 class InvalidLockBackend(ImproperlyConfigured):

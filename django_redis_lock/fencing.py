@@ -14,7 +14,7 @@ from django.db import connections, models, transaction
 from django.db.models.query import ModelIterable
 
 from django_redis_lock.exceptions import StaleFence
-from django_redis_lock.lock import Lock
+from django_redis_lock.primitives.lock import Lock
 
 Row = TypeVar("Row", bound="models.Model")
 

@@ -13,13 +13,13 @@ from django.utils.module_loading import import_string
 from django.views.decorators.debug import sensitive_variables
 
 from django_redis_lock.backends.base import BaseLockBackend
+from django_redis_lock.backends.prefixes import HINT, collisions
 from django_redis_lock.exceptions import InvalidLockBackend
-from django_redis_lock.group import LockGroup
-from django_redis_lock.holding import DEFAULT, Default
-from django_redis_lock.identity import current_process, forget_after_fork
-from django_redis_lock.lock import Lock
-from django_redis_lock.prefixes import HINT, collisions
-from django_redis_lock.text import keep_secrets
+from django_redis_lock.primitives.group import LockGroup
+from django_redis_lock.primitives.holding import DEFAULT, Default
+from django_redis_lock.primitives.lock import Lock
+from django_redis_lock.support.process import current_process, forget_after_fork
+from django_redis_lock.support.text import keep_secrets
 
 DEFAULT_ALIAS = "default"
 MOST_NAMES = 1000

@@ -8,9 +8,9 @@ from urllib.parse import quote, unquote
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from django_redis_lock.attention import Attention
-from django_redis_lock.records import Holder
-from django_redis_lock.text import visible
+from django_redis_lock.protocol.attention import Attention
+from django_redis_lock.protocol.records import Holder
+from django_redis_lock.support.text import visible
 
 
 class HeldLocks(models.Manager["HeldLock"]):

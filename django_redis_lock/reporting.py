@@ -10,7 +10,7 @@ from typing import Any
 from django.http import HttpRequest
 from django.views.debug import SafeExceptionReporterFilter
 
-from django_redis_lock.text import without_passwords
+from django_redis_lock.support.text import without_passwords
 
 
 class PasswordsInUrlsFilter(SafeExceptionReporterFilter):

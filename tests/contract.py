@@ -32,8 +32,8 @@ from django_redis_lock.exceptions import (
     LockNotOwned,
     LockUnavailable,
 )
-from django_redis_lock.protocol import ask
-from django_redis_lock.steps import ForceRelease, NoteLosses
+from django_redis_lock.protocol.calls import ForceRelease, NoteLosses
+from django_redis_lock.protocol.conversation import ask
 from tests.tools import SOON, Background, eventually, waiters
 
 Case = TypeVar("Case", bound=Callable[..., None])
@@ -985,7 +985,7 @@ class LockContract(HandleContract):
             else:
                 backend.free(held.name, backend.holder(held.name).token_id, reason=str(number))
         for page in (1, 2, 5, 100):
-            monkeypatch.setattr("django_redis_lock.steps.PAGE", page)
+            monkeypatch.setattr("django_redis_lock.protocol.calls.PAGE", page)
             told = [one for one in backend.history() if one.name.startswith(name)]
             assert sorted(int(one.reason) for one in told) == list(range(12))
             assert [one.at for one in told] == sorted((one.at for one in told), reverse=True)

@@ -14,8 +14,8 @@ from django_redis_lock import locks
 from django_redis_lock.admin.live import HEADER as LIVE_HEADER
 from django_redis_lock.admin.owner import liveness, task_links
 from django_redis_lock.models import HeldLock
-from django_redis_lock.records import read_holder
-from django_redis_lock.workers import ask
+from django_redis_lock.operators.workers import ask
+from django_redis_lock.protocol.records import read_holder
 from tests.admin_tools import hold_as, page_of, root
 
 pytestmark = pytest.mark.usefixtures("no_workers")
@@ -106,7 +106,7 @@ def test_workers_that_say_nothing_are_asked_once(
 
     for module in ("workers", "liveness"):
         monkeypatch.setattr(f"django_redis_lock.{module}.ask", counting)
-    monkeypatch.setattr("django_redis_lock.workers.CONNECT_SECONDS", connected)
+    monkeypatch.setattr("django_redis_lock.operators.workers.CONNECT_SECONDS", connected)
     monkeypatch.setattr(admin.site.get_model_admin(HeldLock), "worker_seconds", 0.1)
     hold_as(client, "a", task_id="1")
     with socket.create_server(("127.0.0.1", 0)) as silent:

@@ -11,9 +11,9 @@ from django.contrib.admin.models import CHANGE, LogEntry
 
 from django_redis_lock import Lock, lock, locks
 from django_redis_lock.admin.live import HEADER
-from django_redis_lock.audit import MAX_TEXT_LENGTH
 from django_redis_lock.exceptions import LockLost
 from django_redis_lock.models import HeldLock
+from django_redis_lock.protocol.audit import MAX_TEXT_LENGTH
 from example_project.embedded import EmbeddedServer
 from tests.admin_tools import (
     LIST,
@@ -181,7 +181,7 @@ def test_a_server_that_goes_away_before_the_confirmation(
     own_server: Any, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That is told for each lock; those of other servers are released."""
-    monkeypatch.setattr("django_redis_lock.protocol.RETRY_PAUSES", ())
+    monkeypatch.setattr("django_redis_lock.protocol.conversation.RETRY_PAUSES", ())
     settings.LOCKS = {
         "default": {"BACKEND": REDIS, "LOCATION": server_url()},
         "away": {"BACKEND": REDIS, "LOCATION": own_server.url()},

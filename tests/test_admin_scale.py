@@ -210,7 +210,7 @@ def test_a_server_that_falls_silent_meanwhile(
     total_of_others: str,
 ) -> None:
     """What it held is not counted any more, whether or not it would be on the page."""
-    monkeypatch.setattr("django_redis_lock.protocol.RETRY_PAUSES", ())
+    monkeypatch.setattr("django_redis_lock.protocol.conversation.RETRY_PAUSES", ())
     monkeypatch.setattr(snapshots, "FEW", 1)
     monkeypatch.setattr(admin.site.get_model_admin(HeldLock), "most_records", most_records)
     monkeypatch.setattr(admin.site.get_model_admin(HeldLock), "list_per_page", 2)

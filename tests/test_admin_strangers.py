@@ -84,7 +84,7 @@ def test_invisible_characters_are_shown(client: redis.Redis) -> None:
 @pytest.fixture
 def broken(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """One alias that works, one whose server is away, and one that is written wrongly."""
-    monkeypatch.setattr("django_redis_lock.protocol.RETRY_PAUSES", ())
+    monkeypatch.setattr("django_redis_lock.protocol.conversation.RETRY_PAUSES", ())
     settings.LOCKS = {
         "default": {"BACKEND": REDIS, "LOCATION": server_url()},
         "away": {"BACKEND": REDIS, "LOCATION": f"redis://bob:s3cret@127.0.0.1:{free_port()}/0"},
@@ -131,7 +131,7 @@ def test_what_is_not_known_is_not_said(
     own_server: EmbeddedServer, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No server, no number of locks, and not that nothing happened to one lately."""
-    monkeypatch.setattr("django_redis_lock.protocol.RETRY_PAUSES", ())
+    monkeypatch.setattr("django_redis_lock.protocol.conversation.RETRY_PAUSES", ())
     settings.LOCKS = {"default": {"BACKEND": REDIS, "LOCATION": own_server.url()}}
     own_server.kill()
     client = root()

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from django_redis_lock import Lock, locks
-from django_redis_lock.attention import Attention, attention
-from django_redis_lock.records import read_holder, write_record
+from django_redis_lock.protocol.attention import Attention, attention
+from django_redis_lock.protocol.records import read_holder, write_record
 
 NOW_MS = 1_700_000_000_000
 DAY = 86_400

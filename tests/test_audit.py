@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 import redis
 
-from django_redis_lock import lock, locks, scripts
+from django_redis_lock import lock, locks
+from django_redis_lock.backends.operator_settings import AUDIT_ENTRIES as CAP
 from django_redis_lock.exceptions import LockError, LockLost
-from django_redis_lock.operators import AUDIT_ENTRIES as CAP
-from django_redis_lock.waiting import CLOCK_KEPT
+from django_redis_lock.protocol.waiting import CLOCK_KEPT
+from django_redis_lock.transport import scripts
 from example_project.embedded import EmbeddedServer
 from tests.proxy import Proxy
 from tests.tools import Background, eventually, owes, waiters
@@ -209,7 +210,7 @@ def test_clock_that_was_not_heard_of_late_is_asked_for(
         (waiter,) = locks["default"].waiting(name)
         assert -0.02 < (waiter.since - acquired_at).total_seconds() < 5
         assert waiting.outcome() is False
-        monkeypatch.setattr("django_redis_lock.waiting.CLOCK_KEPT", -1)
+        monkeypatch.setattr("django_redis_lock.protocol.waiting.CLOCK_KEPT", -1)
         waiting = Background(lambda: lock(name).acquire(blocking_timeout=0.2))
         eventually(lambda: waiters(name) == 1)
         assert locks["default"].waiting(name)[0].since is None  # nothing is made up

@@ -18,11 +18,11 @@ from django.contrib.contenttypes.models import ContentType
 from django.db import connection, connections, transaction
 
 from django_redis_lock import Holder, lock, locks
-from django_redis_lock.adminlog import log_releases
-from django_redis_lock.breaking import Result, release_shown
 from django_redis_lock.exceptions import LockLost
 from django_redis_lock.models import HeldLock
-from django_redis_lock.text import visible, without_passwords
+from django_redis_lock.operators.adminlog import log_releases
+from django_redis_lock.operators.breaking import Result, release_shown
+from django_redis_lock.support.text import visible, without_passwords
 from example_project.embedded import EmbeddedServer
 from tests.tools import Background, eventually, waiters
 from tests.transactions import aliases
@@ -105,7 +105,7 @@ def test_server_that_does_not_answer_is_asked_once(
     name: str, server: EmbeddedServer, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its locks are said to be unknown, without a try for each; others are released."""
-    monkeypatch.setattr("django_redis_lock.protocol.RETRY_PAUSES", ())
+    monkeypatch.setattr("django_redis_lock.protocol.conversation.RETRY_PAUSES", ())
     settings.LOCKS = {
         "default": {"LOCATION": server.url()},
         "down": {"LOCATION": "redis://ada:secret@127.0.0.1:1/0"},
@@ -246,7 +246,7 @@ def test_database_that_hangs_delays_no_release(
     user: Any,
 ) -> None:
     """Both locks are free before it is asked, it is waited for once, and the outcome says so."""
-    monkeypatch.setattr("django_redis_lock.adminlog.PATIENCE", 0.2)
+    monkeypatch.setattr("django_redis_lock.operators.adminlog.PATIENCE", 0.2)
     names = [f"{name}:1", f"{name}:2"]
     settings.DATABASE_ROUTERS = [router := _ToFile(names)]
     for one in names:
@@ -272,7 +272,7 @@ def test_entry_that_is_not_confirmed_may_come(
     database: sqlite3.Connection,
 ) -> None:
     """Where the database hangs in the commit, it is not said that there is no entry."""
-    monkeypatch.setattr("django_redis_lock.adminlog.PATIENCE", 0.2)
+    monkeypatch.setattr("django_redis_lock.operators.adminlog.PATIENCE", 0.2)
     lock(name).acquire()
     database.execute("BEGIN")
     database.execute("SELECT * FROM auth_user")  # one who reads lets others write, not commit

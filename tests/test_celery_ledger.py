@@ -15,7 +15,7 @@ HEAD = """
 import json, os, signal, time
 from django_redis_lock.celery.ledger import open_ledger, this_page
 from django_redis_lock.celery.places import TaskLock
-from django_redis_lock.records import token_id
+from django_redis_lock.protocol.records import token_id
 
 class Lock(TaskLock):
     in_use = True

@@ -28,7 +28,7 @@ from kombu.exceptions import OperationalError
 from django_redis_lock import lock, locks
 from django_redis_lock.celery import TaskAlreadyRunning, single_instance_task, task_skipped
 from django_redis_lock.exceptions import LockUnavailable
-from django_redis_lock.identity import current_process
+from django_redis_lock.support.process import current_process
 from example_project.embedded import EmbeddedServer
 from tests import celery_queue_app as tasks
 from tests import celery_queue_settings

@@ -21,7 +21,7 @@ import redis
 
 from django_redis_lock import lock, locks
 from django_redis_lock.exceptions import LockUnavailable
-from django_redis_lock.steps import Glance
+from django_redis_lock.protocol.calls import Glance
 from example_project.embedded import EmbeddedServer
 from tests.tools import Background, Child, eventually, waiters
 

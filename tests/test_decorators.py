@@ -17,7 +17,7 @@ from django.views import View
 from django_redis_lock import lock, lock_many, locks
 from django_redis_lock.celery import single_instance_task
 from django_redis_lock.exceptions import LockNotAcquired
-from django_redis_lock.managed import Managed
+from django_redis_lock.primitives.managed import Managed
 from django_redis_lock.views import locked
 
 pytestmark = pytest.mark.usefixtures("server")

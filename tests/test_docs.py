@@ -43,7 +43,7 @@ from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.dummy import DummyLockBackend
 from django_redis_lock.backends.getset import GetSetLockBackend
 from django_redis_lock.backends.locmem import LocMemLockBackend
-from django_redis_lock.backends.redis import WAITING_SCHEMES, RedisLockBackend
+from django_redis_lock.backends.redis.backend import WAITING_SCHEMES, RedisLockBackend
 from django_redis_lock.backends.redlock import RedlockLockBackend
 from django_redis_lock.celery import conflicts, single_instance_task
 from django_redis_lock.celery.conflicts import Conflict
@@ -51,7 +51,7 @@ from django_redis_lock.celery.message import Slip
 from django_redis_lock.celery.options import ON_CONFLICT
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.handler import DEFAULT_BACKEND
-from django_redis_lock.holding import Default
+from django_redis_lock.primitives.holding import Default
 from django_redis_lock.views import locked
 from example_project.embedded import EmbeddedServer
 from tests.tools import ROOT, Background, counted, eventually, syntax_tree, waiters
@@ -597,7 +597,7 @@ def test_each_key_pattern_of_the_acl_rule_is_needed(
     pattern: str, locker: Callable[[list[str]], redis.Redis], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without one of them locks can't be taken, broken or told of; the error says why."""
-    monkeypatch.setattr("django_redis_lock.protocol.RETRY_PAUSES", ())
+    monkeypatch.setattr("django_redis_lock.protocol.conversation.RETRY_PAUSES", ())
     locker([word for word in acl_rule() if word != pattern])
     with pytest.raises(LockUnavailable, match=r"(?i)permissions to access .*key"):
         lock("a", timeout=20).acquire(blocking=False)

@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 import redis
 
-from django_redis_lock import lock, lock_many, locks, scripts, signals
+from django_redis_lock import lock, lock_many, locks, signals
 from django_redis_lock.exceptions import LockNotOwned, LockUnavailable
+from django_redis_lock.transport import scripts
 from example_project.embedded import EmbeddedServer
 from tests.proxy import Proxy
 from tests.tools import ROOT, eventually, owes
@@ -224,7 +225,8 @@ def test_release_is_tried_at_the_end_of_the_process(name: str, own_server: Embed
         url, name = sys.argv[1:]
         settings.configure(LOCKS={"default": {"LOCATION": url}})
         django.setup()
-        from django_redis_lock import keeping, lock
+        from django_redis_lock import lock
+        from django_redis_lock.backends import keeping
         from django_redis_lock.exceptions import LockUnavailable
         def later(self): self.due = monotonic() + 60
         keeping.Withdrawal.postpone = later

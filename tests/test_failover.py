@@ -13,9 +13,9 @@ import redis
 from redis.connection import DefaultParser
 
 from django_redis_lock import lock, lock_many
-from django_redis_lock.backends.redis import passes, refused
+from django_redis_lock.backends.redis.backend import passes, refused
+from django_redis_lock.backends.renewal import renewer
 from django_redis_lock.exceptions import LockUnavailable
-from django_redis_lock.renewal import renewer
 from example_project.embedded import EmbeddedServer
 from tests.quorums import in_use, started
 from tests.tools import PATIENCE, Background, eventually, owes, renewing, waiters
@@ -26,8 +26,8 @@ GETSET = "django_redis_lock.backends.getset.GetSetLockBackend"
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls are sent again until a server is promoted, however late that is on a busy machine."""
-    monkeypatch.setattr("django_redis_lock.protocol.RETRY_PAUSES", (0.01,) * 2000)
-    monkeypatch.setattr("django_redis_lock.protocol.RETRY_FOR", PATIENCE)
+    monkeypatch.setattr("django_redis_lock.protocol.conversation.RETRY_PAUSES", (0.01,) * 2000)
+    monkeypatch.setattr("django_redis_lock.protocol.conversation.RETRY_FOR", PATIENCE)
 
 
 @pytest.fixture
@@ -139,7 +139,7 @@ def test_a_permanent_replica_is_told_in_bounded_time(
 ) -> None:
     """It is asked once more after each pause; then it is unavailable, and known to have refused."""
     pauses = (0.0, 0.01, 0.02)
-    monkeypatch.setattr("django_redis_lock.protocol.RETRY_PAUSES", pauses)
+    monkeypatch.setattr("django_redis_lock.protocol.conversation.RETRY_PAUSES", pauses)
     lock(f"{name}-known", 20).acquire()
     own.replicaof("127.0.0.1", 1)
     own.config_resetstat()
@@ -207,7 +207,7 @@ def test_a_busy_server_is_asked_again(
                 other.script_kill()
                 yield from (0.0, 0.05, 0.2)
 
-        monkeypatch.setattr("django_redis_lock.protocol.RETRY_PAUSES", Pauses())
+        monkeypatch.setattr("django_redis_lock.protocol.conversation.RETRY_PAUSES", Pauses())
         assert lock(name, 20).acquire(blocking=False)
     with pytest.raises(redis.ResponseError):
         busy.outcome()

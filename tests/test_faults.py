@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 import redis
 
-from django_redis_lock import lock, lock_many, locks, scripts
+from django_redis_lock import lock, lock_many, locks
+from django_redis_lock.backends.renewal import renewer
 from django_redis_lock.exceptions import LockError, LockLost, LockNotOwned, LockUnavailable
-from django_redis_lock.renewal import renewer
+from django_redis_lock.transport import scripts
 from example_project.embedded import EmbeddedServer
 from tests.proxy import Proxy
 from tests.tools import Background, eventually, owes, waiters
@@ -186,8 +187,8 @@ def test_silent_connection_is_noticed(
     name: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A listening connection that died without a word is replaced before it costs a hand-over."""
-    monkeypatch.setattr("django_redis_lock.listener.SILENCE", 0.2)
-    monkeypatch.setattr("django_redis_lock.listener.PATIENCE", 0.2)
+    monkeypatch.setattr("django_redis_lock.transport.listener.SILENCE", 0.2)
+    monkeypatch.setattr("django_redis_lock.transport.listener.PATIENCE", 0.2)
     held = lock(name, using="direct", timeout=60)
     held.acquire()
     waiting = Background(lock(name, timeout=60).acquire)
@@ -476,7 +477,7 @@ def test_read_only_replica(
     name: str, settings: Any, own_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A replica that a failover left behind is LockUnavailable, on acquiring and on releasing."""
-    monkeypatch.setattr("django_redis_lock.protocol.RETRY_PAUSES", ())
+    monkeypatch.setattr("django_redis_lock.protocol.conversation.RETRY_PAUSES", ())
     settings.LOCKS = {"default": {"LOCATION": own_server.url()}}
     client = redis.Redis.from_url(own_server.url())
     held = lock(name, timeout=60)
@@ -540,7 +541,7 @@ def test_no_caller_hangs_while_others_hang_up(
     seed: int,
 ) -> None:
     """A server that became read-only is left by all at once, and some are cancelled meanwhile."""
-    monkeypatch.setattr("django_redis_lock.protocol.RETRY_PAUSES", ())
+    monkeypatch.setattr("django_redis_lock.protocol.conversation.RETRY_PAUSES", ())
     settings.LOCKS = {"default": {"LOCATION": own_server.url()}}
     dice = random.Random(seed)
     ends: Counter[str] = Counter()

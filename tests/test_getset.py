@@ -18,20 +18,21 @@ import pytest
 import redis
 from django.core.management import CommandError, call_command
 
-from django_redis_lock import lock, locks, steps
-from django_redis_lock.audit import taken
-from django_redis_lock.backends.clocks import ServerClock
-from django_redis_lock.backends.exchanges import CLAIM
+from django_redis_lock import lock, locks
 from django_redis_lock.backends.getset import GetSetLockBackend
-from django_redis_lock.backends.timestamps import ENDLESS, FORMATS, Form, read_stamp
+from django_redis_lock.backends.getset.clocks import ServerClock
+from django_redis_lock.backends.getset.exchanges import CLAIM
+from django_redis_lock.backends.getset.timestamps import ENDLESS, FORMATS, Form, read_stamp
 from django_redis_lock.exceptions import (
     InvalidLockBackend,
     LockError,
     LockLost,
     LockUnavailable,
 )
-from django_redis_lock.lease import Request
-from django_redis_lock.polling import LONGEST
+from django_redis_lock.protocol import calls
+from django_redis_lock.protocol.audit import taken
+from django_redis_lock.protocol.lease import Request
+from django_redis_lock.transport.polling import LONGEST
 from example_project.embedded import EmbeddedServer
 from tests.proxy import Proxy
 from tests.test_docs import DOCS
@@ -165,7 +166,7 @@ def test_senseless_options(configure: Configure, options: dict[str, Any], words:
 class Halted:
     """A call of one process that has come as far as to send a command."""
 
-    def __init__(self, backend: GetSetLockBackend, call: steps.Call, before: str) -> None:
+    def __init__(self, backend: GetSetLockBackend, call: calls.Call, before: str) -> None:
         self._backend = backend
         self._client = redis.Redis.from_url(backend.location.url)
         self._talk = backend._exchanges.talk(call)
@@ -211,7 +212,7 @@ def test_who_comes_too_late_puts_the_time_of_the_winner_back(
     """Between the look at an ended lock and GETSET a foreign program takes it, and keeps it."""
     backend = configure(FORMAT=form)
     client.set(f"lock:{name}", "1000000000")
-    late = Halted(backend, steps.Acquire(request(name), ""), before="GETSET")
+    late = Halted(backend, calls.Acquire(request(name), ""), before="GETSET")
     winner = str(int(time.time()) + 61)
     assert client.getset(f"lock:{name}", winner) == "1000000000"
     fence, ttl_ms, _, kind = late.go_on()
@@ -226,7 +227,7 @@ def test_released_while_somebody_comes_too_late(
     """What the late one puts back does not bring a lock to life that was released meanwhile."""
     backend = configure()
     client.set(f"lock:{name}", "1000000000")
-    late = Halted(backend, steps.Acquire(request(name), ""), before="GETSET")
+    late = Halted(backend, calls.Acquire(request(name), ""), before="GETSET")
     client.set(f"lock:{name}", str(int(time.time()) + 61))
     late.step()
     client.delete(f"lock:{name}")
@@ -240,7 +241,7 @@ def test_only_one_of_ours_replaces_an_ended_value(
     """Whoever finds that another is about to replace it leaves it alone, until that one is dead."""
     backend = configure()
     client.set(f"lock:{name}", "1000000000")
-    first = Halted(backend, steps.Acquire(request(name), ""), before="GETSET")
+    first = Halted(backend, calls.Acquire(request(name), ""), before="GETSET")
     assert not lock(name).acquire(blocking=False)
     assert client.get(f"lock:{name}") == "1000000000"
     (claim,) = client.keys(f"lock-claim:*:{name}")
@@ -269,7 +270,7 @@ def test_dead_claimant_is_waited_out(name: str, configure: Configure, client: re
     """The right to replace a value ends by itself."""
     backend = configure()
     client.set(f"lock:{name}", "1000000000")
-    Halted(backend, steps.Acquire(request(name), ""), before="GETSET")
+    Halted(backend, calls.Acquire(request(name), ""), before="GETSET")
     (claim,) = client.keys(f"lock-claim:*:{name}")
     client.pexpire(claim, 100)
     assert lock(name).acquire(blocking_timeout=10)
@@ -283,12 +284,12 @@ def test_winner_writes_its_time_again_where_a_loser_went_over_it(
     backend = configure(FORMAT=form)
     client.set(f"lock:{name}", "1000000000")
     mine = request(name)
-    winner = Halted(backend, steps.Acquire(mine, ""), before="GETSET")
+    winner = Halted(backend, calls.Acquire(mine, ""), before="GETSET")
     winner.step()
     client.getset(f"lock:{name}", str(int(time.time()) + 2))
     assert winner.go_on()[0] > 0
     assert float(client.get(f"lock:{name}")) > time.time() + 15
-    assert backend.call(steps.Release(name, mine.token)) == 1
+    assert backend.call(calls.Release(name, mine.token)) == 1
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -298,17 +299,17 @@ def test_late_renewal_leaves_the_successor_alone(
     """A renewal that arrives after the end of the lease does not take the lock back."""
     backend = configure(FORMAT=form)
     mine = request(name)
-    assert backend.call(steps.Acquire(mine, ""))[0] > 0
-    late = Halted(backend, steps.Renew([(name, mine.token, 20_000)]), before="GETSET")
+    assert backend.call(calls.Acquire(mine, ""))[0] > 0
+    late = Halted(backend, calls.Renew([(name, mine.token, 20_000)]), before="GETSET")
     client.delete(f"lock:{name}")  # as if the lease had passed
     with lock(name, timeout=77) as successor:
         value = client.get(f"lock:{name}")
         assert late.go_on() == [-2]
         assert client.get(f"lock:{name}") == value
         successor.ensure_held()
-    late = Halted(backend, steps.Acquire(mine, ""), before="SETNX")
+    late = Halted(backend, calls.Acquire(mine, ""), before="SETNX")
     late.go_on()
-    late = Halted(backend, steps.Renew([(name, mine.token, 20_000)]), before="GETSET")
+    late = Halted(backend, calls.Renew([(name, mine.token, 20_000)]), before="GETSET")
     client.delete(f"lock:{name}")
     assert late.go_on() == [-2]
     assert not client.exists(f"lock:{name}"), "a renewal must not bring a lost lock back"
@@ -319,7 +320,7 @@ def test_fence_is_drawn_within_the_hold(
 ) -> None:
     """Who lost the lock while it drew its number has neither, and the next one's is kept."""
     backend = configure()
-    late = Halted(backend, steps.Acquire(request(name), ""), before="GETSET")
+    late = Halted(backend, calls.Acquire(request(name), ""), before="GETSET")
     client.delete(f"lock:{name}")
     with lock(name) as successor:
         value = client.get(f"lock:{name}")
@@ -349,7 +350,7 @@ def test_two_who_find_no_fence_begin_at_the_clock_once(
     backend = configure()
     client.delete("lock-fence")
     late = {
-        one: Halted(backend, steps.Acquire(request(f"{name}:{one}"), ""), before="SETNX")
+        one: Halted(backend, calls.Acquire(request(f"{name}:{one}"), ""), before="SETNX")
         for one in "AB"
     }
     for one in late.values():
@@ -375,9 +376,9 @@ def test_data_lost_while_a_fence_is_drawn(
     backend = configure()
     with lock(name) as held:
         first = held.fence
-    late = Halted(backend, steps.Acquire(request(name), ""), before=lost_before)
+    late = Halted(backend, calls.Acquire(request(name), ""), before=lost_before)
     client.flushall()
-    other = Halted(backend, steps.Acquire(request(f"{name}:other"), ""), before="INCR")
+    other = Halted(backend, calls.Acquire(request(f"{name}:other"), ""), before="INCR")
     assert late.go_on()[0] == 0
     between = other.go_on()[0]
     with lock(name) as held:
@@ -393,7 +394,7 @@ def test_low_number_under_the_fence_key(
     backend = configure()
     client.set("lock-fence", low)
     crossing = [
-        Halted(backend, steps.Acquire(request(f"{name}:{number}"), ""), before="DEL")
+        Halted(backend, calls.Acquire(request(f"{name}:{number}"), ""), before="DEL")
         for number in range(2)
     ]
     fences = [one.go_on()[0] for one in crossing]
@@ -434,10 +435,10 @@ def test_release_at_the_last_moment_deletes_nothing(
     """So close to its end the lock is left to end by itself: DEL could hit the next holder."""
     backend = configure()
     mine = request(name)
-    backend.call(steps.Acquire(mine, ""))
-    backend.call(steps.Renew([(name, mine.token, 40)]))
+    backend.call(calls.Acquire(mine, ""))
+    backend.call(calls.Renew([(name, mine.token, 40)]))
     with counted(client) as counts:
-        assert backend.call(steps.Release(name, mine.token)) in (0, 1)
+        assert backend.call(calls.Release(name, mine.token)) in (0, 1)
     assert "del" not in counts
 
 
@@ -449,7 +450,7 @@ def test_page_is_whole_when_its_place_shifts_while_it_is_looked_for(
     backend = configure()
     names = [f"n{number:03}" for number in range(500)]
     client.zadd("lock-index", dict.fromkeys(names, math.inf))
-    page = Halted(backend, steps.ReadIndex("inf", b"n299", 50), before="ZRANGE")
+    page = Halted(backend, calls.ReadIndex("inf", b"n299", 50), before="ZRANGE")
     while page.command[2] == page.command[3]:
         page.step()
     if left:
@@ -467,10 +468,10 @@ def test_page_is_whole_when_its_place_shifts_while_it_is_looked_for(
 def ask_time(clock: ServerClock, asked_at: float, answered_at: float, server_ms: int) -> bool:
     """Answer one TIME; return whether the clock asks again."""
     talk = clock.look()
-    with patch("django_redis_lock.backends.clocks.monotonic", lambda: asked_at):
+    with patch("django_redis_lock.backends.getset.clocks.monotonic", lambda: asked_at):
         next(talk)
     reply = [server_ms // 1000, server_ms % 1000 * 1000]
-    with patch("django_redis_lock.backends.clocks.monotonic", lambda: answered_at):
+    with patch("django_redis_lock.backends.getset.clocks.monotonic", lambda: answered_at):
         try:
             talk.send(reply)
         except StopIteration:
@@ -482,10 +483,10 @@ def test_a_slow_answer_does_not_replace_a_quick_one() -> None:
     """Of two who asked at once one was answered late, and knows less about the time."""
     clock = ServerClock()
     slow = clock.look()
-    with patch("django_redis_lock.backends.clocks.monotonic", lambda: 100.0):
+    with patch("django_redis_lock.backends.getset.clocks.monotonic", lambda: 100.0):
         next(slow)
     assert not ask_time(clock, 100.1, 100.102, 1_000_101)
-    with patch("django_redis_lock.backends.clocks.monotonic", lambda: 100.3):
+    with patch("django_redis_lock.backends.getset.clocks.monotonic", lambda: 100.3):
         assert slow.send([1000, 200_000]) == ("TIME",)  # and it asks again
         slow.close()
         assert clock.latest_ms() - clock.earliest_ms() <= 5
@@ -497,15 +498,15 @@ def test_a_slow_answer_is_asked_for_again_but_not_for_ever() -> None:
     now = iter([0, 10.0, 10.4, 10.4, 10.5, 10.5, 10.8]).__next__
     replies = [(1000, 200_000), (1000, 450_000), (1000, 600_000)]
     talk = clock.look()
-    with patch("django_redis_lock.backends.clocks.monotonic", now):
+    with patch("django_redis_lock.backends.getset.clocks.monotonic", now):
         next(talk)
         assert [talk.send(reply) for reply in replies[:2]] == [("TIME",)] * 2
         with pytest.raises(StopIteration):
             talk.send(replies[2])
-    with patch("django_redis_lock.backends.clocks.monotonic", lambda: 10.5):
+    with patch("django_redis_lock.backends.getset.clocks.monotonic", lambda: 10.5):
         assert (clock.earliest_ms(), clock.latest_ms()) == (1_000_450, 1_000_551)
     assert ask_time(clock, 20.0, 20.9, 1_010_500)
-    with patch("django_redis_lock.backends.clocks.monotonic", lambda: 20.9):
+    with patch("django_redis_lock.backends.getset.clocks.monotonic", lambda: 20.9):
         assert (clock.earliest_ms(), clock.latest_ms()) == (1_010_500, 1_011_401)
 
 
@@ -516,23 +517,23 @@ def test_a_lease_that_may_have_ended_is_released_and_renewed(
     """By a clock that is read badly: our value is there, so nobody else can have had the lock."""
     backend = configure(FORMAT=form)
     mine = request(name, 20)
-    assert backend.call(steps.Acquire(mine, ""))[0] > 0
+    assert backend.call(calls.Acquire(mine, ""))[0] > 0
     clock = backend._exchanges._clock
     asked_at, answered_at, read = clock._read
     clock._read = asked_at - 60, answered_at, read  # it may be a minute later
-    assert backend.call(steps.Renew([(name, mine.token, 0)])) == [-2]  # no promise of any time
+    assert backend.call(calls.Renew([(name, mine.token, 0)])) == [-2]  # no promise of any time
     before = client.get(f"lock:{name}")
     with counted(client) as counts:
-        assert backend.call(steps.Release(name, mine.token)) == 1
+        assert backend.call(calls.Release(name, mine.token)) == 1
     assert "del" not in counts, "it could be the next holder's by then"
     assert client.get(f"lock:{name}") == before
     mine = request(f"{name}:renewed", 20)
     clock._read = asked_at, answered_at, read
-    assert backend.call(steps.Acquire(mine, ""))[0] > 0
+    assert backend.call(calls.Acquire(mine, ""))[0] > 0
     clock._read = asked_at - 60, answered_at, read
-    assert backend.call(steps.Renew([(mine.name, mine.token, 90_000)])) == [90_000]
+    assert backend.call(calls.Renew([(mine.name, mine.token, 90_000)])) == [90_000]
     clock._read = asked_at, answered_at - 120, read  # and now it is surely over
-    assert backend.call(steps.Release(name, mine.token)) == 0
+    assert backend.call(calls.Release(name, mine.token)) == 0
 
 
 # Replies that are lost.
@@ -617,10 +618,10 @@ def test_equal_values_are_not_taken_for_ours(
     """Who finds exactly the value that it tried to write has not written it."""
     backend = configure(FORMAT=form)
     mine = request(name)
-    halted = Halted(backend, steps.Acquire(mine, ""), before="SETNX")
+    halted = Halted(backend, calls.Acquire(mine, ""), before="SETNX")
     client.set(f"lock:{name}", halted.command[2])
     assert halted.go_on()[0] == 0
-    assert backend.call(steps.Release(name, mine.token)) == 0
+    assert backend.call(calls.Release(name, mine.token)) == 0
     assert client.exists(f"lock:{name}")
 
 
@@ -644,11 +645,11 @@ def test_forced_release_of_what_is_released_meanwhile(
     """Where there is nothing left to delete nobody lost the lock, and the audit says nothing."""
     backend = configure()
     mine = request(name)
-    backend.call(steps.Acquire(mine, ""))
+    backend.call(calls.Acquire(mine, ""))
     shown = backend.holder(name)
     entry = taken("force_released", shown, "ada", "")
-    halted = Halted(backend, steps.ForceRelease(name, shown.token_id, entry, 10), before="DEL")
-    backend.call(steps.Release(name, mine.token))
+    halted = Halted(backend, calls.ForceRelease(name, shown.token_id, entry, 10), before="DEL")
+    backend.call(calls.Release(name, mine.token))
     assert halted.go_on() is None
     assert backend.history(name) == []
 

@@ -19,8 +19,8 @@ from django.test import Client
 
 from django_redis_lock import lock, locks
 from django_redis_lock.exceptions import LockError
-from django_redis_lock.listener import Listener
-from django_redis_lock.records import MAX_NAME_LENGTH, check_name
+from django_redis_lock.protocol.records import MAX_NAME_LENGTH, check_name
+from django_redis_lock.transport.listener import Listener
 from example_project.embedded import EmbeddedServer
 from tests.admin_tools import LIST, page_of, root
 from tests.console import command

@@ -11,10 +11,10 @@ from redis.crc import key_slot
 
 from django_redis_lock import locks
 from django_redis_lock.backends.cluster import RedisClusterLockBackend
+from django_redis_lock.backends.cluster.sharding import SHARD_SLOTS, SHARDS, SLOTS, TAGS, shard_of
 from django_redis_lock.backends.redis import RedisLockBackend
 from django_redis_lock.exceptions import InvalidLockBackend
-from django_redis_lock.packing import Packing
-from django_redis_lock.sharding import SHARD_SLOTS, SHARDS, SLOTS, TAGS, shard_of
+from django_redis_lock.transport.packing import Packing
 
 NODES = ["redis://10.0.0.1:7000", "redis://10.0.0.2:7000"]
 

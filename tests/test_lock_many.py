@@ -17,10 +17,10 @@ from django.db.transaction import atomic
 from django.test import override_settings
 
 from django_redis_lock import LockGroup, lock, lock_many, locks, signals
+from django_redis_lock.backends.renewal import renewer
 from django_redis_lock.exceptions import LockError, LockLost, LockNotAcquired, LockNotOwned
-from django_redis_lock.lease import Request
-from django_redis_lock.renewal import renewer
-from django_redis_lock.steps import AcquireMany
+from django_redis_lock.protocol.calls import AcquireMany
+from django_redis_lock.protocol.lease import Request
 from example_project.embedded import EmbeddedServer
 from tests.proxy import Proxy
 from tests.tools import Background, Child, counted, eventually, waiters

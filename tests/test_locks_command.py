@@ -21,15 +21,16 @@ from django.contrib.admin.models import LogEntry
 from django.contrib.auth import get_user_model
 from django.core.management import call_command
 
-from django_redis_lock import console, lock, locks
-from django_redis_lock.console import arguments
-from django_redis_lock.console.durations import duration, parse_duration
-from django_redis_lock.console.releasing import system_user
-from django_redis_lock.console.selection import NOTHING, USAGE
-from django_redis_lock.console.terminal import SCHEMA, Terminal
+from django_redis_lock import lock, locks
 from django_redis_lock.exceptions import LockLost
+from django_redis_lock.management import console
 from django_redis_lock.management.commands.locks import Command
-from django_redis_lock.steps import Inspect
+from django_redis_lock.management.console import arguments
+from django_redis_lock.management.console.durations import duration, parse_duration
+from django_redis_lock.management.console.releasing import system_user
+from django_redis_lock.management.console.selection import NOTHING, USAGE
+from django_redis_lock.management.console.terminal import SCHEMA, Terminal
+from django_redis_lock.protocol.calls import Inspect
 from example_project.embedded import EmbeddedServer
 from tests.console import Done, command, environment, program
 from tests.console import arguments as program_arguments
@@ -531,7 +532,7 @@ def test_server_that_is_down_is_a_line(
     It is never said that nobody holds what could not be asked for. What ``doctor`` finds is an
     error.
     """
-    monkeypatch.setattr("django_redis_lock.protocol.RETRY_PAUSES", ())
+    monkeypatch.setattr("django_redis_lock.protocol.conversation.RETRY_PAUSES", ())
     settings.LOCKS = {
         "default": {"LOCATION": "redis://ada:secret@127.0.0.1:1/0"},
         "up": {"BACKEND": "django_redis_lock.backends.locmem.LocMemLockBackend"},

@@ -18,11 +18,11 @@ from redis.sentinel import MasterNotFoundError
 
 from django_redis_lock import lock, locks
 from django_redis_lock.celery import single_instance_task
-from django_redis_lock.console.doctor import access, leases, server, targets
-from django_redis_lock.console.doctor.findings import Finding
-from django_redis_lock.console.doctor.permissions import Trial
-from django_redis_lock.console.doctor.targets import Target
 from django_redis_lock.management.commands.locks import Command
+from django_redis_lock.management.console.doctor import access, leases, server, targets
+from django_redis_lock.management.console.doctor.findings import Finding
+from django_redis_lock.management.console.doctor.permissions import Trial
+from django_redis_lock.management.console.doctor.targets import Target
 from example_project.embedded import EmbeddedServer
 from tests import celery_app
 from tests.console import Screen, command

@@ -19,14 +19,22 @@ import pytest
 import redis
 from django.core.management import call_command
 
-from django_redis_lock import lock, locks, writability
-from django_redis_lock.attention import Attention
-from django_redis_lock.breaking import Outcome, Result
-from django_redis_lock.console import arguments, events, facts, listing, releasing, watching
-from django_redis_lock.console.releasing import system_user
+from django_redis_lock import lock, locks
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.management.commands.locks import Command
-from django_redis_lock.records import Waiter
+from django_redis_lock.management.console import (
+    arguments,
+    events,
+    facts,
+    listing,
+    releasing,
+    watching,
+)
+from django_redis_lock.management.console.releasing import system_user
+from django_redis_lock.operators import writability
+from django_redis_lock.operators.breaking import Outcome, Result
+from django_redis_lock.protocol.attention import Attention
+from django_redis_lock.protocol.records import Waiter
 from example_project.demo.hints import closing_commands
 from example_project.embedded import EmbeddedServer
 from tests.console import command, environment
@@ -41,7 +49,7 @@ pytestmark = pytest.mark.usefixtures("no_workers", "db")
 @pytest.fixture(autouse=True)
 def _memory(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """One alias, in the memory of this process."""
-    monkeypatch.setattr("django_redis_lock.protocol.RETRY_PAUSES", ())
+    monkeypatch.setattr("django_redis_lock.protocol.conversation.RETRY_PAUSES", ())
     settings.LOCKS = {"default": {"BACKEND": LOCMEM}}
 
 

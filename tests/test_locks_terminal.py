@@ -13,9 +13,9 @@ import redis
 from django.core.management.color import no_style
 
 from django_redis_lock import lock, locks
-from django_redis_lock.console import facts
-from django_redis_lock.console.table import Column, lines, shorten, text_width
-from django_redis_lock.records import read_holder, write_record
+from django_redis_lock.management.console import facts
+from django_redis_lock.management.console.table import Column, lines, shorten, text_width
+from django_redis_lock.protocol.records import read_holder, write_record
 from example_project.embedded import EmbeddedServer
 from tests.console import ESCAPES, Screen, arguments, environment, program
 from tests.tools import eventually, state_of

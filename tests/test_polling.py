@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from django_redis_lock import steps
 from django_redis_lock.backends.locmem import LocMemLockBackend
 from django_redis_lock.exceptions import InvalidLockBackend, LockNotAcquired
-from django_redis_lock.lock import Lock
-from django_redis_lock.polling import Polling, PollingHub, poll_options
-from django_redis_lock.waiting import Watch
+from django_redis_lock.primitives.lock import Lock
+from django_redis_lock.protocol import calls
+from django_redis_lock.protocol.waiting import Watch
+from django_redis_lock.transport.polling import Polling, PollingHub, poll_options
 from tests.tools import Background, eventually
 
 
@@ -25,9 +25,9 @@ class Deaf(LocMemLockBackend):
         self.hub: PollingHub = PollingHub(0.01, 0.5, retries)
         self.looks = 0
 
-    def call(self, call: steps.Call) -> Any:
+    def call(self, call: calls.Call) -> Any:
         """Carry out a call, and count those for the lock."""
-        self.looks += isinstance(call, steps.Acquire)
+        self.looks += isinstance(call, calls.Acquire)
         return super().call(call)
 
     def lock(self, name: str, **options: Any) -> Lock:

@@ -13,7 +13,7 @@ import redis
 from django_redis_lock import lock, locks
 from django_redis_lock.backends.redis import RedisLockBackend
 from django_redis_lock.exceptions import LockUnavailable
-from django_redis_lock.steps import Glance, Release
+from django_redis_lock.protocol.calls import Glance, Release
 from example_project.embedded import EmbeddedServer
 from tests.tools import Background, Child, counted, eventually
 
@@ -135,7 +135,7 @@ def test_a_posted_call_leaves_while_the_process_does_nothing(
     program = """
         import ctypes
         from django.conf import settings
-        from django_redis_lock.steps import Release
+        from django_redis_lock.protocol.calls import Release
         settings.LOCKS = {"default": {"LOCATION": sys.argv[1]}}
         with lock("warm", timeout=5):
             pass

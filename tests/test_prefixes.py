@@ -11,8 +11,8 @@ from django.core import checks
 from django.test import override_settings
 
 from django_redis_lock import lock, locks
+from django_redis_lock.backends.prefixes import WORDS
 from django_redis_lock.exceptions import InvalidLockBackend
-from django_redis_lock.prefixes import WORDS
 from example_project.embedded import EmbeddedServer
 from tests.settings import server_url
 from tests.tools import Background, eventually, findings, waiters

@@ -69,7 +69,7 @@ def test_forked_child_does_not_renew_or_reenter(name: str) -> None:
     with lock(name, timeout=20, auto_renew=True, reentrant=True):
 
         def child() -> list[Any]:
-            from django_redis_lock.renewal import renewer
+            from django_redis_lock.backends.renewal import renewer
 
             again = lock(name, reentrant=True).acquire(blocking=False)
             return [list(renewer._leases), again]

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from django_redis_lock import records
-from django_redis_lock.records import Holder, read_holder, token_id, write_record
+from django_redis_lock.protocol import records
+from django_redis_lock.protocol.records import Holder, read_holder, token_id, write_record
 
 
 def read(value: bytes, ttl_ms: int = 1500, now_ms: int = 1_700_000_000_000) -> Holder:

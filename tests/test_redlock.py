@@ -22,18 +22,20 @@ from typing import Any
 
 import pytest
 
-from django_redis_lock import Lock, fanout, lock, locks, quorum, rounds, scripts, steps
-from django_redis_lock.backends.ballots import Ballots
-from django_redis_lock.backends.redlock import RedlockLockBackend
-from django_redis_lock.backends.voters import Clocks
-from django_redis_lock.breaking import Result, release_shown
+from django_redis_lock import Lock, lock, locks
+from django_redis_lock.backends.redlock import RedlockLockBackend, rounds, votes, wires
+from django_redis_lock.backends.redlock.ballots import Ballots
+from django_redis_lock.backends.redlock.rounds import PENDING
+from django_redis_lock.backends.redlock.servers import Clocks
+from django_redis_lock.backends.redlock.wires import Letter, Wire
 from django_redis_lock.exceptions import (
     InvalidLockBackend,
     LockLost,
     LockUnavailable,
 )
-from django_redis_lock.fanout import Letter, Wire
-from django_redis_lock.rounds import PENDING
+from django_redis_lock.operators.breaking import Result, release_shown
+from django_redis_lock.protocol import calls
+from django_redis_lock.transport import scripts
 from tests.proxy import Proxy
 from tests.quorums import REDLOCK, Quorum, in_use, started
 from tests.tools import Background, eventually, findings, owes, waiters
@@ -160,39 +162,39 @@ def test_votes_are_counted_as_soon_as_they_decide() -> None:
     """Nobody waits for a server that can't change the outcome."""
     yes, no, silent = [7, 100, 0, 0, 1], [0, 50, 0, 0, 2], [0, 50, 0, 2, 0]
     down = OSError()
-    count = quorum.count_votes
+    count = votes.count_votes
     assert count([yes, yes, PENDING]).won
     assert count([yes, no, PENDING]) is PENDING
     assert not count([no, no, PENDING]).won
     assert count([yes, down, PENDING]) is PENDING
     assert not count([yes, no, down]).won
     for answers in ([yes, down, down], [yes, silent, silent], [no, down, silent]):
-        with pytest.raises(quorum.NoQuorum):
+        with pytest.raises(votes.NoQuorum):
             count(answers)
 
 
 def test_split_votes_are_known_from_held_locks() -> None:
     """Where one token may have a majority the lock is held; else callers only came together."""
     yes, one, two = [7, 100, 0, 0, 1], [0, 50, 0, 0, 2], [0, 70, 0, 0, 3]
-    assert quorum.count_votes([yes, one, two]).split
-    assert not quorum.count_votes([yes, one, one]).split
-    assert not quorum.count_votes([yes, one, OSError()]).split  # the third may be for one too
-    assert quorum.count_votes([two, one, one]).left_ms == 50
-    assert quorum.count_votes([two, two, [0, -1, 0, 0, 3]]).left_ms == 70
-    assert quorum.count_votes([two, [0, -1, 0, 0, 3], [0, -1, 0, 0, 3]]).left_ms == math.inf
+    assert votes.count_votes([yes, one, two]).split
+    assert not votes.count_votes([yes, one, one]).split
+    assert not votes.count_votes([yes, one, OSError()]).split  # the third may be for one too
+    assert votes.count_votes([two, one, one]).left_ms == 50
+    assert votes.count_votes([two, two, [0, -1, 0, 0, 3]]).left_ms == 70
+    assert votes.count_votes([two, [0, -1, 0, 0, 3], [0, -1, 0, 0, 3]]).left_ms == math.inf
 
 
 def test_a_lease_is_what_a_majority_keeps() -> None:
     """The lease that counts is the shortest of the longest majority, less the drift."""
-    assert quorum.leases([[10_000], [5_000], [1_000]]) == [quorum.trusted(5_000)]
-    assert quorum.trusted(5_000) == 4_948
-    assert quorum.leases([[10_000], [5_000], PENDING]) == [quorum.trusted(5_000)]
-    assert quorum.leases([[-1], [-1], [-2]]) == [-1]
-    assert quorum.leases([[-2], [-2], PENDING]) == [-2]
-    assert quorum.leases([[9], [-2], PENDING]) is PENDING
-    assert quorum.leases([[9, -1], [-2, -1], OSError()]) == [None, -1]
-    with pytest.raises(quorum.NoQuorum):
-        quorum.leases([[9], [-2], OSError()])
+    assert votes.leases([[10_000], [5_000], [1_000]]) == [votes.trusted(5_000)]
+    assert votes.trusted(5_000) == 4_948
+    assert votes.leases([[10_000], [5_000], PENDING]) == [votes.trusted(5_000)]
+    assert votes.leases([[-1], [-1], [-2]]) == [-1]
+    assert votes.leases([[-2], [-2], PENDING]) == [-2]
+    assert votes.leases([[9], [-2], PENDING]) is PENDING
+    assert votes.leases([[9, -1], [-2, -1], OSError()]) == [None, -1]
+    with pytest.raises(votes.NoQuorum):
+        votes.leases([[9], [-2], OSError()])
 
 
 # Servers that fail.
@@ -259,7 +261,7 @@ def test_taking_back_does_not_hit_a_later_attempt(servers: Quorum, name: str) ->
     held = lock(name, using="redlock")
     held.acquire()
     late = [item.split(" ", 2) for item in servers.values(name) if item]
-    call = steps.Release(name, late[0][0])
+    call = calls.Release(name, late[0][0])
     (attempt,) = {int(item[2].rpartition(":")[2].rstrip("}")) for item in late}
     for other in (attempt - 1, attempt + 1):
         for server in backend().servers:
@@ -286,7 +288,7 @@ def test_no_majority_is_unavailable_and_not_a_refusal(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two of three down: the error names them, and is never taken for a lock that is held."""
-    monkeypatch.setattr("django_redis_lock.protocol.RETRY_PAUSES", ())
+    monkeypatch.setattr("django_redis_lock.protocol.conversation.RETRY_PAUSES", ())
     with started(3) as servers, in_use(servers):
         servers.servers[0].kill()
         servers.servers[1].kill()
@@ -368,7 +370,7 @@ def test_a_release_that_is_told_again_is_no_loss(
     proxied: Proxied, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Servers that lose their replies are asked again, and then know nothing of the lock."""
-    monkeypatch.setattr("django_redis_lock.fanout.Wire.OWED_AGAIN", 0.02)
+    monkeypatch.setattr("django_redis_lock.backends.redlock.wires.Wire.OWED_AGAIN", 0.02)
     held = lock(name, timeout=600, using="redlock")
     with held:
         eventually(lambda: all(proxied.values(name)))
@@ -406,7 +408,7 @@ def test_a_loss_is_what_a_majority_tells_at_the_first_asking(
     answers: list[Any], again: list[bool], in_doubt: bool
 ) -> None:
     """Who is asked again tells nothing, for the first sending may have released the lock."""
-    assert quorum.in_doubt(answers, again) is in_doubt
+    assert votes.in_doubt(answers, again) is in_doubt
 
 
 def _settled(wire: Wire) -> bool:
@@ -449,7 +451,7 @@ def test_a_server_that_forgot_gives_no_lock_to_anybody(
     name: str, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server that lost its data does not make a second majority with one that never knew."""
-    monkeypatch.setattr("django_redis_lock.protocol.RETRY_PAUSES", ())
+    monkeypatch.setattr("django_redis_lock.protocol.conversation.RETRY_PAUSES", ())
     with started(3) as servers, in_use(servers, REJOIN_DELAY=600):
         held = lock(name, timeout=60, using="redlock")
         with _away(servers, 2, name):
@@ -474,7 +476,7 @@ def test_a_server_that_forgot_gives_no_lock_to_anybody(
 
 def test_a_delay_ends(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server votes again when the delay has passed, by its own clock."""
-    monkeypatch.setattr("django_redis_lock.protocol.RETRY_PAUSES", ())
+    monkeypatch.setattr("django_redis_lock.protocol.conversation.RETRY_PAUSES", ())
     with started(3) as servers, in_use(servers, REJOIN_DELAY=0.3):
         for client in servers.clients:
             client.flushall()
@@ -500,7 +502,9 @@ def test_fences_rise_across_majorities(
 ) -> None:
     """Whichever two of three servers answer, and however their clocks differ, fences rise."""
     if not quick:
-        monkeypatch.setattr("django_redis_lock.backends.voters.Clocks.next_fence", lambda self: 0)
+        monkeypatch.setattr(
+            "django_redis_lock.backends.redlock.servers.Clocks.next_fence", lambda self: 0
+        )
     now = time.time_ns() // 1000
     hour = 3_600_000_000
     servers.clients[0].set("lock-fence", now + 5 * hour)  # as with a clock five hours ahead
@@ -562,13 +566,13 @@ def test_a_fence_is_known_to_a_majority_of_those_who_voted(servers: Quorum, name
 
 def test_the_last_fence_is_what_a_majority_of_voters_or_everybody_knows() -> None:
     """Who forgot counts for nothing, unless nobody else is left to ask."""
-    assert quorum.last_fence([[7, 1], [9, 1], PENDING]) == 9
-    assert quorum.last_fence([[7, 1], [0, 0], PENDING]) is PENDING
-    assert quorum.last_fence([[7, 1], [0, 0], [5, 0]]) == 7
-    assert quorum.last_fence([[0, 0], [9, 0], PENDING]) is PENDING
+    assert votes.last_fence([[7, 1], [9, 1], PENDING]) == 9
+    assert votes.last_fence([[7, 1], [0, 0], PENDING]) is PENDING
+    assert votes.last_fence([[7, 1], [0, 0], [5, 0]]) == 7
+    assert votes.last_fence([[0, 0], [9, 0], PENDING]) is PENDING
     for answers in ([[7, 1], [0, 0], OSError()], [[0, 0], OSError(), PENDING]):
-        with pytest.raises(quorum.NoQuorum):
-            quorum.last_fence(answers)
+        with pytest.raises(votes.NoQuorum):
+            votes.last_fence(answers)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -579,8 +583,8 @@ def test_fences_rise_whatever_a_minority_forgets(
 
     Never two of three have lost their data at the same time without having learned it since.
     """
-    monkeypatch.setattr("django_redis_lock.protocol.RETRY_PAUSES", ())
-    monkeypatch.setattr("django_redis_lock.backends.ballots.TEACH_AGAIN", 0.0)
+    monkeypatch.setattr("django_redis_lock.protocol.conversation.RETRY_PAUSES", ())
+    monkeypatch.setattr("django_redis_lock.backends.redlock.ballots.TEACH_AGAIN", 0.0)
     chance = random.Random(seed)
     fences: list[int] = []
     unavailable = 0
@@ -660,7 +664,7 @@ class Interruption:
     it (but not while it enters a ``with``), and where a loop begins anew.
     """
 
-    FILES = tuple(module.__file__ for module in (fanout, rounds, threading))
+    FILES = tuple(module.__file__ for module in (wires, rounds, threading))
 
     def __init__(self, at: int) -> None:
         self._left = at
@@ -707,10 +711,10 @@ def test_an_exception_from_a_signal_handler_anywhere(
         key = f"{name}:{at}"
         with contextlib.suppress(Interrupted), interruption:
             for server in backend().servers:
-                server.wire.post(Letter(server.pack(steps.Inspect([key])), lambda answer: None))
-            assert backend().call(steps.Inspect([key]))[1] is None
+                server.wire.post(Letter(server.pack(calls.Inspect([key])), lambda answer: None))
+            assert backend().call(calls.Inspect([key]))[1] is None
         for _ in range(2):
-            said = Background(lambda key=key: backend().call(steps.Inspect([key])))
+            said = Background(lambda key=key: backend().call(calls.Inspect([key])))
             assert said.outcome()[1:] == [None, -2, 0]
         eventually(lambda: all(count <= 1 for count in serving().values()))
         if not interruption.raised:
@@ -746,7 +750,7 @@ def test_threads_are_few_and_end_with_the_backend(
     servers: Quorum, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many wait, there is one thread a server; ``close()`` ends them."""
-    monkeypatch.setattr("django_redis_lock.fanout.Wire.IDLE", 600.0)
+    monkeypatch.setattr("django_redis_lock.backends.redlock.wires.Wire.IDLE", 600.0)
     with lock(name, timeout=60, using="redlock"):
         waiting = [
             Background(lambda: lock(name, timeout=60, using="redlock").acquire(blocking_timeout=1))
@@ -766,7 +770,7 @@ def test_threads_end_when_nobody_locks(
     servers: Quorum, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Some seconds after the last call the threads are gone; the next call starts them again."""
-    monkeypatch.setattr("django_redis_lock.fanout.Wire.IDLE", 0.05)
+    monkeypatch.setattr("django_redis_lock.backends.redlock.wires.Wire.IDLE", 0.05)
     for _ in range(2):
         with lock(name, timeout=60, using="redlock"):
             pass
@@ -834,10 +838,10 @@ def test_forced_release_whose_answers_are_lost_is_told(
     eventually(lambda: None not in servers.tokens(name))
     carry_out = backend().call
 
-    def lose_the_first(call: steps.Call) -> Any:
+    def lose_the_first(call: calls.Call) -> Any:
         first = call.first_sent_at is None
         answer = carry_out(call)
-        if first and isinstance(call, steps.ForceRelease):
+        if first and isinstance(call, calls.ForceRelease):
             raise LockUnavailable("the answers were lost")
         return answer
 

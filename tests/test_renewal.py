@@ -12,9 +12,9 @@ import pytest
 import redis
 
 from django_redis_lock import Lock, lock, locks, signals
+from django_redis_lock.backends.keeping import Server
+from django_redis_lock.backends.renewal import renewer
 from django_redis_lock.exceptions import LockLost, LockNotOwned
-from django_redis_lock.keeping import Server
-from django_redis_lock.renewal import renewer
 from example_project.embedded import EmbeddedServer
 from tests.tools import Background, Child, counted, eventually
 

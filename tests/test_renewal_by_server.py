@@ -14,10 +14,10 @@ import pytest
 import redis
 
 from django_redis_lock import lock, lock_many, locks, signals
+from django_redis_lock.backends.keeping import BATCH, VERIFY_AFTER
+from django_redis_lock.backends.renewal import renewer
 from django_redis_lock.exceptions import LockUnavailable
-from django_redis_lock.keeping import BATCH, VERIFY_AFTER
-from django_redis_lock.lease import Lease, Request
-from django_redis_lock.renewal import renewer
+from django_redis_lock.protocol.lease import Lease, Request
 from example_project.embedded import EmbeddedServer
 from tests.tools import counted, eventually, owes, renewing
 
@@ -84,7 +84,7 @@ def test_stopped_server_costs_no_lease_on_another(
 
 def test_threads_end_when_idle(name: str, stopped: EmbeddedServer, monkeypatch: Any) -> None:
     """Each server has its own thread, and none is left some time after the last release."""
-    monkeypatch.setattr("django_redis_lock.renewal.Renewer.IDLE", 0.1)
+    monkeypatch.setattr("django_redis_lock.backends.renewal.Renewer.IDLE", 0.1)
     with lock(name), lock(name, using="other"):
         threads = {f"django-redis-lock-renewal-{using}" for using in ("default", "other")}
         eventually(lambda: threads <= {item.name for item in threading.enumerate()})

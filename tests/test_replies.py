@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from django_redis_lock import lock, locks
-from django_redis_lock.replies import Replies, reads_plainly
+from django_redis_lock.transport.resp import Replies, reads_plainly
 from example_project.embedded import EmbeddedServer
 
 MIXED: list[tuple[bytes, Any]] = [
@@ -57,7 +57,7 @@ def test_a_reply_that_comes_in_pieces(
     """Wherever the network cuts it."""
     replies, server = ends
     size = 1 if len(sent) < 1000 else 7001
-    monkeypatch.setattr("django_redis_lock.replies._RECEIVED", size)
+    monkeypatch.setattr("django_redis_lock.transport.resp._RECEIVED", size)
     server.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * len(sent) + 100_000)
     server.sendall(sent)
     assert replies.read() == expected

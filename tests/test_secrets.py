@@ -23,7 +23,7 @@ from hypothesis import strategies as some
 from django_redis_lock import lock, locks
 from django_redis_lock.checks import check_locks, check_reports
 from django_redis_lock.exceptions import InvalidLockBackend, LockUnavailable
-from django_redis_lock.text import keep_secrets, without_passwords
+from django_redis_lock.support.text import keep_secrets, without_passwords
 from tests.admin_tools import LIST, hold_as, page_of, root
 from tests.console import command
 
@@ -113,7 +113,7 @@ def told_by_the_errors() -> str:
 @pytest.mark.usefixtures("no_workers")
 def test_no_message_tells_a_password(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wherever it stands in LOCKS or CACHES, however that is written, in whole or in part."""
-    monkeypatch.setattr("django_redis_lock.protocol.RETRY_PAUSES", ())
+    monkeypatch.setattr("django_redis_lock.protocol.conversation.RETRY_PAUSES", ())
     browser = root()
     ways: dict[str, Callable[[], str]] = {
         "list": lambda: told_by_the_command("list"),
@@ -250,7 +250,7 @@ def test_settings_that_come_later_are_known(settings: Any, monkeypatch: pytest.M
     settings.LOCKS = {}  # so that what was known before and after is forgotten
     late = LazySettings()
     monkeypatch.delenv("DJANGO_SETTINGS_MODULE")
-    monkeypatch.setattr("django_redis_lock.passwords.settings", late)
+    monkeypatch.setattr("django_redis_lock.support.passwords.settings", late)
     assert without_passwords("qqxzv") == "qqxzv"
     late.configure(LOCKS={"default": {"LOCATION": "redis://:qqxzv@host"}})
     assert without_passwords("qqxzv") == "***"
@@ -297,7 +297,7 @@ def test_reports_show_no_password_with_our_filter(
     settings: Any, mailed: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither the settings nor the variables of a frame tell it, in mails and on debug pages."""
-    monkeypatch.setattr("django_redis_lock.protocol.RETRY_PAUSES", ())
+    monkeypatch.setattr("django_redis_lock.protocol.conversation.RETRY_PAUSES", ())
     assert UNKNOWN in mailed("default")
     settings.DEFAULT_EXCEPTION_REPORTER_FILTER = REPORTS
     for using in ("default", "wrong"):

@@ -16,10 +16,11 @@ from typing import Any
 import pytest
 import redis
 
-from django_redis_lock import lock, locks, scripts
-from django_redis_lock.lease import Request
-from django_redis_lock.protocol import withdrawal
-from django_redis_lock.waiting import CLAIM, LOOK_EVERY, WAITING_SCHEMES
+from django_redis_lock import lock, locks
+from django_redis_lock.protocol.conversation import withdrawal
+from django_redis_lock.protocol.lease import Request
+from django_redis_lock.protocol.waiting import CLAIM, LOOK_EVERY, WAITING_SCHEMES
+from django_redis_lock.transport import scripts
 from tests.settings import server_url
 from tests.tools import Background, Child, connections, eventually, waiters
 
@@ -425,7 +426,7 @@ def test_a_process_that_goes_on_joining_is_heard(name: str) -> None:
 
 def test_a_process_that_looks_late_is_heard(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The look that takes a lock back is a sign of life of its own process, however late it is."""
-    monkeypatch.setattr("django_redis_lock.waiting.LOOK_EVERY", 30.0)
+    monkeypatch.setattr("django_redis_lock.protocol.waiting.LOOK_EVERY", 30.0)
     held = lock(name, timeout=60)
     held.acquire()
     with crowd(name, "queue", 1) as child:

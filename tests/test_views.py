@@ -19,9 +19,9 @@ from django.views import View
 
 from django_redis_lock import lock, locks, signals
 from django_redis_lock.exceptions import LockLost, LockUnavailable
-from django_redis_lock.holding import DEFAULT
-from django_redis_lock.refusals import RETRY_AFTER, STATUSES
-from django_redis_lock.views import BLOCKING_TIMEOUT, MAX_HOLD, locked
+from django_redis_lock.primitives.holding import DEFAULT
+from django_redis_lock.views.decorator import BLOCKING_TIMEOUT, MAX_HOLD, locked
+from django_redis_lock.views.refusals import RETRY_AFTER, STATUSES
 from example_project.embedded import EmbeddedServer, free_port
 from tests import views_app
 from tests.tools import Background, eventually, waiters

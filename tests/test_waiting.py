@@ -14,7 +14,7 @@ import redis
 
 from django_redis_lock import lock, locks
 from django_redis_lock.exceptions import LockNotAcquired
-from django_redis_lock.lease import Request
+from django_redis_lock.protocol.lease import Request
 from tests.tools import PATIENCE, SOON, Background, Child, connections, counted, eventually, waiters
 
 pytestmark = pytest.mark.usefixtures("server")
@@ -187,7 +187,7 @@ def test_endless_lock_given_to_a_dying_waiter_is_not_stuck(name: str) -> None:
     """A never-expiring lock has an end until whoever was granted it confirms that."""
     held = lock(name, timeout=20)
     held.acquire()
-    shorten = "from django_redis_lock.lease import Request; Request.PROBATION = 500; "
+    shorten = "from django_redis_lock.protocol.lease import Request; Request.PROBATION = 500; "
     program = WAIT.replace("timeout=20", "timeout=None").replace("say(", shorten + "say(", 1)
     with Child(program, name) as dead:
         dead.hear()

@@ -12,7 +12,7 @@ from django.test import override_settings
 
 from django_redis_lock import Lock, lock, locks
 from django_redis_lock.exceptions import InvalidLockBackend
-from django_redis_lock.waiting import LOOK_EVERY, WAITING_SCHEMES
+from django_redis_lock.protocol.waiting import LOOK_EVERY, WAITING_SCHEMES
 from tests.settings import server_url
 from tests.tools import Background, Child, connections, counted, eventually, waiters
 
@@ -22,8 +22,8 @@ OTHERS = ("blpop", "poll")
 WAIT = """
     hub = locks["default"].hub_for("poll")
     hub.claim_ms = 300
-    from django_redis_lock import protocol
-    protocol.LOOK_EVERY = 1000  # no help from there
+    from django_redis_lock.protocol import conversation
+    conversation.LOOK_EVERY = 1000  # no help from there
     say("ready"); hear()
     held = lock(sys.argv[1], timeout=float(sys.argv[3]), wait=sys.argv[2])
     held.acquire()
@@ -274,7 +274,7 @@ def test_nothing_is_popped_while_nobody_waits(
     name: str, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The thread that pops for asyncio rests between waits, and works again in the next one."""
-    monkeypatch.setattr("django_redis_lock.popping.ROUND", 0.05)
+    monkeypatch.setattr("django_redis_lock.transport.popping.ROUND", 0.05)
 
     async def take() -> None:
         async with lock(name, timeout=20, wait="blpop"):
@@ -311,7 +311,7 @@ def test_a_process_that_pops_says_that_it_lives(
 ) -> None:
     """While somebody waits its process renews the key that says so."""
     key = f"{locks['default'].hub_for('blpop').list_key}:alive"
-    monkeypatch.setattr("django_redis_lock.popping.ALIVE_MS", 60_000)
+    monkeypatch.setattr("django_redis_lock.transport.popping.ALIVE_MS", 60_000)
     with lock(name, timeout=20):
         waiter = stand(name, "blpop", 1)
         eventually(lambda: client.pttl(key) > 5000)

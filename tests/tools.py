@@ -21,8 +21,8 @@ import redis
 from django.core.checks import run_checks
 
 from django_redis_lock import locks
-from django_redis_lock.keeping import Server
-from django_redis_lock.renewal import renewer
+from django_redis_lock.backends.keeping import Server
+from django_redis_lock.backends.renewal import renewer
 
 ROOT = Path(__file__).parent.parent
 PATIENCE = 20.0

@@ -21,8 +21,9 @@ from django.http import HttpRequest, HttpResponse
 from django.test import Client, TestCase, override_settings
 from django.urls import path
 
-from django_redis_lock import gate, lock, locks
+from django_redis_lock import lock, locks
 from django_redis_lock.exceptions import LockLost, LockNotOwned, LockUnavailable
+from django_redis_lock.primitives import gate
 from example_project.embedded import EmbeddedServer
 from tests.tools import Background, Child, eventually, waiters
 

@@ -17,7 +17,7 @@ from django.conf import settings
 
 from django_redis_lock import lock, locks
 from django_redis_lock.exceptions import LockNotOwned
-from django_redis_lock.identity import current_process
+from django_redis_lock.support.process import current_process
 
 LEASE = float(os.environ["UWSGI_LEASE"])
 """Seconds; requests hold their lock for longer, so that it has to be renewed."""

@@ -17,7 +17,7 @@ from django_redis_lock.admin.reading import Problem, aliases, read_rows
 from django_redis_lock.admin.snapshots import Snapshot, snapshots
 from django_redis_lock.admin.unwritable import unwritable
 from django_redis_lock.models import HeldLock
-from django_redis_lock.records import Holder
+from django_redis_lock.protocol.records import Holder
 
 SORT_KEYS: dict[str, Callable[[Holder], Any]] = {
     "lock": lambda holder: holder.name,

@@ -18,8 +18,8 @@ from django_redis_lock.admin.wording import (
     waiters_text,
 )
 from django_redis_lock.models import HeldLock
-from django_redis_lock.records import Holder
-from django_redis_lock.text import visible
+from django_redis_lock.protocol.records import Holder
+from django_redis_lock.support.text import visible
 
 
 class Columns:

@@ -23,11 +23,11 @@ from django_redis_lock.admin.wording import (
     waiters_text,
     who,
 )
-from django_redis_lock.audit import FORCE_RELEASED, FREED, LOST, AuditEntry
 from django_redis_lock.handler import locks
 from django_redis_lock.models import HeldLock
-from django_redis_lock.records import Holder, Waiter
-from django_redis_lock.text import visible
+from django_redis_lock.protocol.audit import FORCE_RELEASED, FREED, LOST, AuditEntry
+from django_redis_lock.protocol.records import Holder, Waiter
+from django_redis_lock.support.text import visible
 
 MOST_WAITERS = 100
 """How many of those who wait are shown."""

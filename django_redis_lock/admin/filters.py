@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy
 
 from django_redis_lock.admin.reading import aliases
 from django_redis_lock.models import HeldLock
-from django_redis_lock.text import visible
+from django_redis_lock.support.text import visible
 
 Test = Callable[[HeldLock], bool]
 

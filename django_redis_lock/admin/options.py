@@ -38,8 +38,8 @@ from django_redis_lock.admin.tickets import Ticket, lock_of, read_tickets, ticke
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.handler import locks
 from django_redis_lock.models import HeldLock
-from django_redis_lock.records import Holder
-from django_redis_lock.text import visible
+from django_redis_lock.protocol.records import Holder
+from django_redis_lock.support.text import visible
 
 if TYPE_CHECKING:
     _ModelAdmin = admin.ModelAdmin[HeldLock]

@@ -7,11 +7,11 @@ from typing import Any
 from urllib.parse import quote
 
 from django_redis_lock.admin.durations import moment
-from django_redis_lock.attention import is_renewed
 from django_redis_lock.handler import locks
-from django_redis_lock.liveness import judge
-from django_redis_lock.records import Holder
-from django_redis_lock.text import visible
+from django_redis_lock.operators.liveness import judge
+from django_redis_lock.protocol.attention import is_renewed
+from django_redis_lock.protocol.records import Holder
+from django_redis_lock.support.text import visible
 
 
 def task_links(holder: Holder) -> list[tuple[str, str]]:

@@ -9,13 +9,13 @@ from typing import Any, TypeVar
 
 from django.db import connections
 
-from django_redis_lock.attention import attention
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.exceptions import InvalidLockBackend, LockError
 from django_redis_lock.handler import locks
 from django_redis_lock.models import HeldLock
-from django_redis_lock.records import Holder
-from django_redis_lock.text import visible, without_passwords
+from django_redis_lock.protocol.attention import attention
+from django_redis_lock.protocol.records import Holder
+from django_redis_lock.support.text import visible, without_passwords
 
 ERRORS = (LockError, InvalidLockBackend)
 """What asking a backend can raise."""

@@ -21,11 +21,11 @@ from django_redis_lock.admin.wording import (
     waiters_text,
     who,
 )
-from django_redis_lock.audit import MAX_TEXT_LENGTH
-from django_redis_lock.breaking import Outcome, Result, release_shown
 from django_redis_lock.handler import locks
 from django_redis_lock.models import HeldLock
-from django_redis_lock.text import visible
+from django_redis_lock.operators.breaking import Outcome, Result, release_shown
+from django_redis_lock.protocol.audit import MAX_TEXT_LENGTH
+from django_redis_lock.support.text import visible
 
 LEVELS = {
     Result.RELEASED: messages.SUCCESS,

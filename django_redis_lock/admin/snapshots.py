@@ -21,9 +21,9 @@ from django_redis_lock.admin.reading import Problem, aliases, ask_each, read_row
 from django_redis_lock.backends.index import Index, names_of
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.handler import locks
-from django_redis_lock.identity import forget_after_fork
 from django_redis_lock.models import HeldLock
-from django_redis_lock.text import visible
+from django_redis_lock.support.process import forget_after_fork
+from django_redis_lock.support.text import visible
 
 FEW = 200
 """Up to so many locks are read anew for each page: that costs less than the page itself."""

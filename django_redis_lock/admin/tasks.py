@@ -10,8 +10,8 @@ from django.utils.translation import gettext as _
 from django_redis_lock.admin.durations import moment
 from django_redis_lock.admin.wording import name_html
 from django_redis_lock.models import HeldLock
-from django_redis_lock.text import visible
-from django_redis_lock.workers import InHand, TaskLine, in_hand
+from django_redis_lock.operators.workers import InHand, TaskLine, in_hand
+from django_redis_lock.support.text import visible
 
 
 def tasks(lock: HeldLock, seconds: float) -> dict[str, Any] | None:

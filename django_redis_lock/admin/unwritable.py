@@ -10,8 +10,8 @@ from weakref import WeakKeyDictionary
 from django_redis_lock.admin.reading import ERRORS, Problem, ask_each
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.handler import locks
-from django_redis_lock.text import visible
-from django_redis_lock.writability import unwritable_because
+from django_redis_lock.operators.writability import unwritable_because
+from django_redis_lock.support.text import visible
 
 KEPT_FOR = 1.0
 """Seconds for which all pages of this process go by what one of them was told."""

@@ -9,10 +9,10 @@ from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import gettext as _
 
 from django_redis_lock.admin.durations import counting_down, counting_up, duration
-from django_redis_lock.attention import Attention, is_renewed
 from django_redis_lock.handler import locks
-from django_redis_lock.records import Holder, Origin
-from django_redis_lock.text import visible
+from django_redis_lock.protocol.attention import Attention, is_renewed
+from django_redis_lock.protocol.records import Holder, Origin
+from django_redis_lock.support.text import visible
 
 BRIEF_ID = 8
 """How much of a task's id is enough to tell it from others at a glance."""

@@ -9,23 +9,23 @@ from typing import Any, ClassVar, TypeVar
 from django.core import checks
 
 from django_redis_lock import signals
-from django_redis_lock.audit import FREED, AuditEntry
-from django_redis_lock.auditing import force_release, read_history
 from django_redis_lock.backends.index import Index, in_pages, names_of, read_page
-from django_redis_lock.drivers import Steps, arun, run
+from django_redis_lock.backends.operator_settings import read_operators
 from django_redis_lock.exceptions import InvalidLockBackend, LockUnavailable
-from django_redis_lock.operators import read_operators
-from django_redis_lock.protocol import ask
-from django_redis_lock.records import Holder, Waiter, check_name, read_holder, read_waiter
-from django_redis_lock.steps import (
+from django_redis_lock.protocol.administration import force_release, read_history
+from django_redis_lock.protocol.audit import FREED, AuditEntry
+from django_redis_lock.protocol.calls import (
     Call,
     Emit,
     Inspect,
     ReadIndex,
     ReadLine,
 )
-from django_redis_lock.timing import check_timeout
-from django_redis_lock.waiting import Hub
+from django_redis_lock.protocol.conversation import ask
+from django_redis_lock.protocol.drivers import Steps, arun, run
+from django_redis_lock.protocol.records import Holder, Waiter, check_name, read_holder, read_waiter
+from django_redis_lock.protocol.waiting import Hub
+from django_redis_lock.support.arguments import check_timeout
 
 Result = TypeVar("Result")
 

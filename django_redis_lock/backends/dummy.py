@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from typing import Any, ClassVar
 
-from django_redis_lock import steps
 from django_redis_lock.backends.base import BaseLockBackend
-from django_redis_lock.steps import Call
-from django_redis_lock.waiting import Hub
+from django_redis_lock.protocol import calls
+from django_redis_lock.protocol.calls import Call
+from django_redis_lock.protocol.waiting import Hub
 
 
 class DummyLockBackend(BaseLockBackend):
@@ -31,23 +31,23 @@ class DummyLockBackend(BaseLockBackend):
         call.sending()
         answer: Any = None
         match call:
-            case steps.Acquire() | steps.TakeOver():
+            case calls.Acquire() | calls.TakeOver():
                 answer = time.time_ns() // 1000
-            case steps.AcquireMany(requests=requests):
+            case calls.AcquireMany(requests=requests):
                 fence = time.time_ns() // 1000
                 answer = [number for item in requests for number in (fence, item.lease_ms)]
-            case steps.Release():
+            case calls.Release():
                 answer = 1
-            case steps.ReleaseMany(holds=holds):
+            case calls.ReleaseMany(holds=holds):
                 answer = [1] * len(holds)
-            case steps.Renew(leases=leases):
+            case calls.Renew(leases=leases):
                 answer = [lease_ms or None for _, _, lease_ms in leases]
-            case steps.Inspect(names=names):
+            case calls.Inspect(names=names):
                 answer = [time.time_ns() // 1_000_000, *[None, -2, 0] * len(names)]
-            case steps.ReadLine():
+            case calls.ReadLine():
                 answer = [time.time_ns() // 1_000_000]
-            case steps.ReadIndex():
+            case calls.ReadIndex():
                 answer = [b"", b"", b""]
-            case steps.ReadHistory():
+            case calls.ReadHistory():
                 answer = []
         return answer

@@ -12,14 +12,14 @@ from itertools import islice
 from time import monotonic
 from typing import Any, ClassVar
 
-from django_redis_lock import steps
-from django_redis_lock.audit import FORCE_RELEASED, Fields
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.index import write_page
-from django_redis_lock.identity import forget_after_fork
-from django_redis_lock.records import token_id
-from django_redis_lock.steps import Call
-from django_redis_lock.waiting import Grant, Hub
+from django_redis_lock.protocol import calls
+from django_redis_lock.protocol.audit import FORCE_RELEASED, Fields
+from django_redis_lock.protocol.calls import Call
+from django_redis_lock.protocol.records import token_id
+from django_redis_lock.protocol.waiting import Grant, Hub
+from django_redis_lock.support.process import forget_after_fork
 
 
 class LocMemLockBackend(BaseLockBackend):
@@ -125,7 +125,7 @@ class _Store:
         if self._locks[key].end < before:
             self.hub.look_soon(key[1])
 
-    def _acquire(self, call: steps.Acquire, prefix: str) -> Any:
+    def _acquire(self, call: calls.Acquire, prefix: str) -> Any:
         request = call.request
         key = prefix, request.name
         held = self._get(key)
@@ -147,7 +147,7 @@ class _Store:
                 queue.append(entry)
         return [0, held.ttl_ms, _clock_ms(), kind]
 
-    def _acquire_many(self, call: steps.AcquireMany, prefix: str) -> list[int] | int:
+    def _acquire_many(self, call: calls.AcquireMany, prefix: str) -> list[int] | int:
         for number, request in enumerate(call.requests, 1):
             key = prefix, request.name
             if self._get(key) is not None or self._hand_over(key, ""):
@@ -159,7 +159,7 @@ class _Store:
             answer += [fence, request.lease_ms]
         return answer
 
-    def _take_over(self, call: steps.TakeOver, prefix: str) -> int | None:
+    def _take_over(self, call: calls.TakeOver, prefix: str) -> int | None:
         request = call.request
         key = prefix, request.name
         held = self._get(key)
@@ -169,7 +169,7 @@ class _Store:
         self._tell_of_end(key, held.end)
         return fence
 
-    def _release(self, call: steps.Release, prefix: str) -> int:
+    def _release(self, call: calls.Release, prefix: str) -> int:
         key = prefix, call.name
         held = self._get(key)
         if held is not None and held.token == call.token:
@@ -182,10 +182,10 @@ class _Store:
                 del self._queues[key]
         return 0
 
-    def _release_many(self, call: steps.ReleaseMany, prefix: str) -> list[int]:
-        return [self._release(steps.Release(*hold), prefix) for hold in call.holds]
+    def _release_many(self, call: calls.ReleaseMany, prefix: str) -> list[int]:
+        return [self._release(calls.Release(*hold), prefix) for hold in call.holds]
 
-    def _renew(self, call: steps.Renew, prefix: str) -> list[int]:
+    def _renew(self, call: calls.Renew, prefix: str) -> list[int]:
         left = []
         for name, token, lease_ms in call.leases:
             held = self._get((prefix, name))
@@ -199,7 +199,7 @@ class _Store:
             left.append(held.ttl_ms)
         return left
 
-    def _inspect(self, call: steps.Inspect, prefix: str) -> list[Any]:
+    def _inspect(self, call: calls.Inspect, prefix: str) -> list[Any]:
         answer: list[Any] = [_wall_ms()]
         for name in call.names:
             held = self._get((prefix, name))
@@ -207,7 +207,7 @@ class _Store:
             answer += [held.value, held.ttl_ms, waiters] if held else [None, -2, waiters]
         return answer
 
-    def _force_release(self, call: steps.ForceRelease, prefix: str) -> int | None:
+    def _force_release(self, call: calls.ForceRelease, prefix: str) -> int | None:
         key = prefix, call.name
         held = self._get(key)
         if held is None or call.token_id != token_id(held.token.encode()):
@@ -223,12 +223,12 @@ class _Store:
         while len(audit) > cap:
             audit.pop()
 
-    def _note_losses(self, call: steps.NoteLosses, prefix: str) -> int:
+    def _note_losses(self, call: calls.NoteLosses, prefix: str) -> int:
         for entry in call.entries:
             self._note(prefix, entry, call.cap)
         return len(call.entries)
 
-    def _read_history(self, call: steps.ReadHistory, prefix: str) -> list[Any]:
+    def _read_history(self, call: calls.ReadHistory, prefix: str) -> list[Any]:
         pages = []
         for forced in (True, False):
             page: list[Any] = [b""]
@@ -239,11 +239,11 @@ class _Store:
             pages.append(page)
         return pages
 
-    def _read_line(self, call: steps.ReadLine, prefix: str) -> list[Any]:
+    def _read_line(self, call: calls.ReadLine, prefix: str) -> list[Any]:
         queue = self._queues.get((prefix, call.name), ())
         return [_wall_ms(), *[entry.encode() for entry in islice(queue, call.limit)]]
 
-    def _read_index(self, call: steps.ReadIndex, prefix: str) -> list[bytes]:
+    def _read_index(self, call: calls.ReadIndex, prefix: str) -> list[bytes]:
         ends = sorted(
             (round(held.end * 1000) if math.isfinite(held.end) else math.inf, name.encode())
             for (of, name) in list(self._locks)
@@ -254,18 +254,18 @@ class _Store:
         return write_page((name, str(end).encode()) for end, name in page)
 
     _operations: ClassVar[dict[type[Call], Callable[[Any, Any, str], Any]]] = {
-        steps.Acquire: _acquire,
-        steps.AcquireMany: _acquire_many,
-        steps.TakeOver: _take_over,
-        steps.Release: _release,
-        steps.ReleaseMany: _release_many,
-        steps.Renew: _renew,
-        steps.Inspect: _inspect,
-        steps.ForceRelease: _force_release,
-        steps.NoteLosses: _note_losses,
-        steps.ReadHistory: _read_history,
-        steps.ReadLine: _read_line,
-        steps.ReadIndex: _read_index,
+        calls.Acquire: _acquire,
+        calls.AcquireMany: _acquire_many,
+        calls.TakeOver: _take_over,
+        calls.Release: _release,
+        calls.ReleaseMany: _release_many,
+        calls.Renew: _renew,
+        calls.Inspect: _inspect,
+        calls.ForceRelease: _force_release,
+        calls.NoteLosses: _note_losses,
+        calls.ReadHistory: _read_history,
+        calls.ReadLine: _read_line,
+        calls.ReadIndex: _read_index,
     }
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypedDict
 from django.dispatch import Signal
 
 from django_redis_lock.exceptions import LockNotAcquired
-from django_redis_lock.records import Holder
+from django_redis_lock.protocol.records import Holder
 
 logger = logging.getLogger("django_redis_lock.celery")
 

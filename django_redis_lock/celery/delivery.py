@@ -15,7 +15,7 @@ from django_redis_lock.celery.options import SUPERSEDE, Options
 from django_redis_lock.celery.places import Places, TaskLock
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.handler import locks
-from django_redis_lock.records import Holder
+from django_redis_lock.protocol.records import Holder
 
 GIVING_UP = 10.0
 """Seconds for which a place stays that is being given up by a process that dies over it."""

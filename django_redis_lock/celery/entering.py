@@ -23,7 +23,7 @@ from django_redis_lock.celery.options import IGNORE, QUEUE, RAISE, RETRY, SKIP
 from django_redis_lock.celery.places import QUEUED, TaskLock
 from django_redis_lock.celery.results import stored_state
 from django_redis_lock.exceptions import LockError
-from django_redis_lock.records import Holder
+from django_redis_lock.protocol.records import Holder
 
 PATIENCE = 10.0
 """Seconds for which a delivery waits in a worker for an earlier one of the same task to end; then

@@ -6,8 +6,8 @@ import os
 import secrets
 from pathlib import Path
 
-from django_redis_lock.identity import current_process
-from django_redis_lock.records import Holder
+from django_redis_lock.protocol.records import Holder
+from django_redis_lock.support.process import current_process
 
 FAMILY = secrets.token_hex(8)
 """Shared by a worker and the children that it forks, and by nobody else.

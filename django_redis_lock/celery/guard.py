@@ -11,7 +11,6 @@ from typing import Any
 from celery import Task
 from django.core.exceptions import ImproperlyConfigured
 
-from django_redis_lock.calls import finished, is_async, is_generator
 from django_redis_lock.celery.conflicts import TaskAlreadyRunning
 from django_redis_lock.celery.defaults import app_defaults
 from django_redis_lock.celery.keys import KeyMaker, check_key
@@ -24,6 +23,7 @@ from django_redis_lock.celery.overrides import (
 )
 from django_redis_lock.celery.running import Run, current_lock
 from django_redis_lock.celery.sending import Call, send
+from django_redis_lock.support.functions import finished, is_async, is_generator
 
 GUARD = "single_instance_guard"
 """The attribute of a marked function and of a guarded task that holds its guard."""

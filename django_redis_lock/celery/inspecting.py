@@ -28,7 +28,7 @@ from django_redis_lock.celery.places import QUEUED, Places
 from django_redis_lock.celery.private import rate_limited_requests, timed_requests
 from django_redis_lock.exceptions import InvalidLockBackend, LockError
 from django_redis_lock.handler import locks
-from django_redis_lock.records import Holder
+from django_redis_lock.protocol.records import Holder
 
 PATIENCE = 0.5
 """Seconds for which the worker's main loop waits for keys and holders; Celery's own commands are

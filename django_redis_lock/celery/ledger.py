@@ -19,8 +19,8 @@ from typing import Protocol
 from weakref import ref
 
 from django_redis_lock.celery.family import began_at
-from django_redis_lock.identity import known_process
-from django_redis_lock.records import token_id
+from django_redis_lock.protocol.records import token_id
+from django_redis_lock.support.process import known_process
 
 logger = logging.getLogger("django_redis_lock.celery")
 

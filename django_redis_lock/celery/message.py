@@ -10,7 +10,7 @@ from typing import Any, Self
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
-from django_redis_lock.lock import Lock
+from django_redis_lock.primitives.lock import Lock
 
 HEADER = "single_instance_task"
 

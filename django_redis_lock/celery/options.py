@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
 
-from django_redis_lock.holding import DEFAULT, Default
-from django_redis_lock.records import check_metadata
-from django_redis_lock.timing import LONGEST, check_timeout, check_wait
+from django_redis_lock.primitives.holding import DEFAULT, Default
+from django_redis_lock.protocol.records import check_metadata
+from django_redis_lock.support.arguments import LONGEST, check_timeout, check_wait
 
 Scope = Literal["run", "queue", "queue_and_run"]
 RUN: Literal["run"] = "run"

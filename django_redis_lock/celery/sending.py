@@ -30,7 +30,7 @@ from django_redis_lock.celery.private import check_arguments, execution_options
 from django_redis_lock.celery.results import stored_state
 from django_redis_lock.celery.running import Run, runs
 from django_redis_lock.exceptions import LockError, LockUnavailable
-from django_redis_lock.records import Holder
+from django_redis_lock.protocol.records import Holder
 
 logger = logging.getLogger("django_redis_lock.celery")
 

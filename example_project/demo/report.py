@@ -7,7 +7,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from django_redis_lock import locks
-from django_redis_lock.records import Holder
+from django_redis_lock.protocol.records import Holder
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from kombu import Connection
 
-from django_redis_lock.console import broker
+from django_redis_lock.management.console import broker
 from tests.brokers.rabbitmq import RabbitMQ
 
 QUEUE = "looked-at"

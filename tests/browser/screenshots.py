@@ -131,7 +131,7 @@ def rush(page: Page, label: str) -> Locator:
 def held_locks(services: Services) -> Iterator[None]:
     """Hold a few locks, with waiters and a past, and renew their leases meanwhile."""
     from django_redis_lock import lock, locks
-    from django_redis_lock.identity import current_process
+    from django_redis_lock.support.process import current_process
     from tests.admin_tools import hold_as
     from tests.tools import Background, eventually, waiters
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any
 
-from django_redis_lock.backends.redis import WAITING_SCHEMES
+from django_redis_lock.backends.redis.backend import WAITING_SCHEMES
 from tests.chaos.faults import Fault
 from tests.chaos.plan import LONGEST_LEASE
 from tests.chaos.site import Independent, Site

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 
-from django_redis_lock import listener
+from django_redis_lock.transport import listener
 from tests.chaos.plan import Plan
 from tests.soak import worker
 from tests.soak.plan import Role

@@ -16,8 +16,8 @@ from django.utils import translation
 
 from django_redis_lock import lock, locks
 from django_redis_lock.admin.release import release as admin_release
-from django_redis_lock.adminlog import PATIENCE
-from django_redis_lock.breaking import Outcome, Result, release_shown
+from django_redis_lock.operators.adminlog import PATIENCE
+from django_redis_lock.operators.breaking import Outcome, Result, release_shown
 from example_project.embedded import EmbeddedServer
 from example_project.postgres import Postgres
 from tests.tools import eventually
@@ -86,7 +86,7 @@ def test_locked_table_does_not_hold_up_the_admin_page(
     server: EmbeddedServer, database: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both locks are released, and the page says what is not in the log."""
-    monkeypatch.setattr("django_redis_lock.adminlog.PATIENCE", 0.2)
+    monkeypatch.setattr("django_redis_lock.operators.adminlog.PATIENCE", 0.2)
     names = [f"{name}:1", f"{name}:2"]
     for one in names:
         lock(one).acquire()

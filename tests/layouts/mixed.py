@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from django_redis_lock.backends.base import BaseLockBackend
-from django_redis_lock.waiting import WAITING_SCHEMES
+from django_redis_lock.protocol.waiting import WAITING_SCHEMES
 from tests.tools import Child, eventually
 
 KINDS = WAITING_SCHEMES

@@ -15,9 +15,9 @@ import pytest
 
 from django_redis_lock import lock, locks
 from django_redis_lock.backends.cluster import RedisClusterLockBackend
-from django_redis_lock.clients import BlockingClient
+from django_redis_lock.backends.cluster.sharding import SHARD_SLOTS, SHARDS, TAGS, shard_of
 from django_redis_lock.exceptions import LockError, LockLost, LockUnavailable
-from django_redis_lock.sharding import SHARD_SLOTS, SHARDS, TAGS, shard_of
+from django_redis_lock.transport.clients import BlockingClient
 from tests.layouts.servers import Cluster, client, role
 from tests.tools import Background, Child, eventually, waiters
 

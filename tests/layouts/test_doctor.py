@@ -13,9 +13,9 @@ import redis
 from django.test import override_settings
 
 from django_redis_lock import locks
-from django_redis_lock.console.doctor.quorum import members_of
-from django_redis_lock.console.doctor.sharing import Neighbours
-from django_redis_lock.console.doctor.targets import Target
+from django_redis_lock.management.console.doctor.quorum import members_of
+from django_redis_lock.management.console.doctor.sharing import Neighbours
+from django_redis_lock.management.console.doctor.targets import Target
 from example_project.embedded import EmbeddedServer
 from tests.chaos.site import SteppedServer
 from tests.console import command

@@ -168,8 +168,8 @@ def test_a_grant_that_went_to_a_dead_connection_is_found(
 
     The test stands for the old connection: it pops before the new one does.
     """
-    monkeypatch.setattr("django_redis_lock.popping.ROUND", 4)
-    monkeypatch.setattr("django_redis_lock.waiting.LOOK_EVERY", 1000)  # no help from there
+    monkeypatch.setattr("django_redis_lock.transport.popping.ROUND", 4)
+    monkeypatch.setattr("django_redis_lock.protocol.waiting.LOOK_EVERY", 1000)  # no help from there
     hub = locks["default"].hub_for("blpop")
     held = lock(name, timeout=300)
     held.acquire()

@@ -10,7 +10,7 @@ from typing import Any
 
 from django_redis_lock import Lock, lock
 from django_redis_lock.exceptions import LockNotAcquired, LockNotOwned, LockUnavailable
-from django_redis_lock.waiting import Hub, Waiter
+from django_redis_lock.protocol.waiting import Hub, Waiter
 from tests.soak.history import Recorder
 from tests.soak.means import GaveUp, Means
 from tests.soak.plan import DEFAULT_LEASE

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from django_redis_lock.protocol import RETRY_FOR
+from django_redis_lock.protocol.conversation import RETRY_FOR
 from tests.soak.exclusion import ended_by_others
 from tests.soak.history import Event
 from tests.soak.story import Story, Trouble

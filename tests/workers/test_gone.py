@@ -15,8 +15,8 @@ from celery import Celery
 from django_redis_lock import lock, locks
 from django_redis_lock.celery.guard import GUARD
 from django_redis_lock.celery.places import Places
-from django_redis_lock.console import broker, places
-from django_redis_lock.console.broker import MessagesNotKnown, find_messages
+from django_redis_lock.management.console import broker, places
+from django_redis_lock.management.console.broker import MessagesNotKnown, find_messages
 from example_project.embedded import EmbeddedServer
 from tests import celery_app
 from tests import celery_inspect_app as tasks

@@ -16,11 +16,12 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from django_redis_lock import liveness, lock, locks
-from django_redis_lock.console.releasing import system_user
-from django_redis_lock.identity import Process, pid_space
-from django_redis_lock.liveness import judge, process_lives
-from django_redis_lock.records import Holder
+from django_redis_lock import lock, locks
+from django_redis_lock.management.console.releasing import system_user
+from django_redis_lock.operators import liveness
+from django_redis_lock.operators.liveness import judge, process_lives
+from django_redis_lock.protocol.records import Holder
+from django_redis_lock.support.process import Process, pid_space
 from example_project.embedded import EmbeddedServer
 from tests import celery_app, operators_app
 from tests.console import command
@@ -309,16 +310,16 @@ def test_verdicts(name: str, changes: dict[str, Any], why: str) -> None:
 
 IN_A_CONTAINER = """
     import ctypes
-    from django_redis_lock import identity
+    from django_redis_lock.support import process
     refused = ctypes.CDLL(None).unshare(0x20000000)  # CLONE_NEWPID: for the children of this one
     if refused:
-        identity.pid_space = lambda: "0123abcd"
+        process.pid_space = lambda: "0123abcd"
     child = os.fork()
     if child:
         os.waitpid(child, 0)
     else:
         if refused:
-            identity._process = identity.Process()
+            process._process = process.Process()
         lock("contained", 60).acquire()
         say("ready")
         hear()

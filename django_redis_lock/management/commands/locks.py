@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from django.core.management.base import BaseCommand, CommandParser
 
 from django_redis_lock import __version__
-from django_redis_lock.console import (
+from django_redis_lock.management.console import (
     arguments,
     completion,
     doctor,
@@ -19,8 +19,8 @@ from django_redis_lock.console import (
     releasing,
     showing,
 )
-from django_redis_lock.console.selection import INTERRUPTED
-from django_redis_lock.console.terminal import Terminal
+from django_redis_lock.management.console.selection import INTERRUPTED
+from django_redis_lock.management.console.terminal import Terminal
 
 RUN = {
     "list": listing.run,

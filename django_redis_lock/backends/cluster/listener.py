@@ -1,0 +1,283 @@
+"""Receives this process's grants from the nodes of a cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import socket
+from collections.abc import Callable, Iterable
+from time import monotonic
+from typing import Any
+
+import redis
+from redis.exceptions import MovedError, RedisError, ResponseError
+
+from django_redis_lock.backends.cluster.sharding import SHARD_SLOTS, TAGS, shard_of
+from django_redis_lock.backends.cluster.topology import Address, Topology
+from django_redis_lock.exceptions import LockUnavailable
+from django_redis_lock.protocol.waiting import Waiter
+from django_redis_lock.support.process import known_process
+from django_redis_lock.transport.connections import leave_to_parent, listening_connection
+from django_redis_lock.transport.listener import PATIENCE, SILENCE, Listener
+
+BROKEN = (RedisError, OSError, ValueError, TypeError, AttributeError, KeyError)
+"""What reading can raise; the last ones where another thread closes the socket meanwhile."""
+
+
+class ClusterListener(Listener):
+    """A listener with one connection to each node whose locks are waited for.
+
+    Who publishes is told only of receivers on its own node, and no receiver means that the waiter
+    is dead. So this process has a channel for each shard, with the shard's hash tag, and listens to
+    it on the node that serves the shard: all shards of the node, from the first connection on. The
+    channels are sharded ones, where the server knows them.
+
+    A shard that moves, by resharding or a failover, is listened to anew, and its waiters look. A
+    message may come from a node that has just lost its shard; so a grant is no more than a reason
+    to look.
+    """
+
+    def __init__(
+        self, topology: Topology, prefix: str, give_back: Callable[[str, str, float], object]
+    ) -> None:
+        self._topology = topology
+        super().__init__(lambda: None, prefix, give_back, confirming=True)
+        topology.changed = self._follow_shards
+
+    def _reset(self) -> None:
+        super()._reset()
+        self._ears: dict[int, _Ear] = {}  # by shard
+        self._sharded = True  # until a server says that it knows no such channels
+        self._bell = _Bell()
+
+    def channel_of(self, name: str) -> str:
+        """Return the channel on which this process hears of a lock."""
+        return self._channel(shard_of(name))
+
+    def _channel(self, shard: int) -> str:
+        tag = f"{{{TAGS[shard]}}}" if self._sharded else TAGS[shard]
+        return f"{self._prefix}:{tag}:{known_process().id}-{self._number}"
+
+    @property
+    def listening(self) -> bool:
+        """Whether any shard is listened to."""
+        return bool(self._ears)
+
+    def listens_for(self, name: str) -> bool:
+        """Return whether grants of a lock would be received now."""
+        return shard_of(name) in self._ears
+
+    @property
+    def connections(self) -> int:
+        """How many connections listen."""
+        return len(self._all())
+
+    def _all(self) -> list[_Ear]:
+        return list(dict.fromkeys(list(self._ears.values())))
+
+    def listen(self, name: str = "") -> None:
+        """Listen to the node of a lock, with all its shards. Raises ``LockUnavailable``."""
+        shard, asked_at = shard_of(name), monotonic()
+        with self._connecting:
+            if shard in self._ears:
+                return
+            failed_at, why = self._failed
+            if failed_at > asked_at:  # another's attempt, while this one stood in line
+                raise LockUnavailable(why)
+            try:
+                ear = self._open(shard)
+            except (RedisError, OSError) as error:
+                self._failed = monotonic(), f"Can't listen for grants: {error}"
+                raise LockUnavailable(self._failed[1]) from error
+            self._closed = False
+            with self._mutex:
+                before = {self._ears[one] for one in ear.shards if one in self._ears}
+                self._ears.update(dict.fromkeys(ear.shards, ear))
+            self._connected.set()
+            self._bell.ring()  # whoever leads reads from the new connection too
+        for old in before:
+            self._forget(old, ())
+        if before:  # what the old ones had not read yet is lost
+            self._nudge(lambda waiter: shard_of(waiter.name) in ear.shards)
+
+    def _open(self, shard: int) -> _Ear:
+        """Connect to the node of a shard and subscribe to the channels of all its shards."""
+        for _ in range(3):
+            address = self._topology.address(SHARD_SLOTS[shard])
+            shards = [one for one, slot in enumerate(SHARD_SLOTS)
+                      if self._topology.known(slot) == address]  # fmt: skip
+            connection = listening_connection(self._topology.pool(address))
+            ear = _Ear(connection, address, shards)
+            try:
+                connection.connect()
+                ear.subscribe(self._channel(one) for one in shards)
+            except MovedError as error:
+                connection.disconnect()
+                self._topology.moved(error.slot_id, error, address)
+            except ResponseError as error:
+                connection.disconnect()
+                if not (self._sharded and "unknown command" in str(error).lower()):
+                    raise
+                self._sharded = False
+            except BaseException as error:
+                connection.disconnect()
+                if isinstance(error, RedisError | OSError):
+                    self._topology.suspect(address)
+                raise
+            else:
+                return ear
+        raise redis.exceptions.ConnectionError("the nodes don't agree who serves the lock")
+
+    def _leave_to_parent(self) -> None:
+        for ear in self._all():
+            leave_to_parent(ear.connection)
+        self._bell.ring()  # for whoever selects in this child; the parent takes no harm from it
+
+    def _hang_up(self) -> None:
+        for ear in self._all():
+            self._drop_ear(ear)
+
+    def _nudge(self, concerns: Callable[[Waiter], bool]) -> None:
+        super()._nudge(concerns)
+        self._bell.ring()  # it may be the leader's turn to look
+
+    def _hear(self, seconds: float) -> bool:
+        """Take in what comes within some seconds; return False where nothing is listened to."""
+        ears = self._all()
+        if not ears:
+            return False
+        if sum(self._read_ready(ear) for ear in ears):
+            return True
+        bell = self._bell
+        with selectors.DefaultSelector() as selector:
+            selector.register(bell, selectors.EVENT_READ)
+            for ear in ears:
+                try:
+                    seconds = min(seconds, ear.quiet_for())
+                    selector.register(ear.connection._sock, selectors.EVENT_READ)
+                except BROKEN:
+                    self._drop_ear(ear)
+                    return True
+            selector.select(seconds)
+            bell.hush()
+        return True
+
+    def _read_ready(self, ear: _Ear) -> bool:
+        """Read what has come already; return whether there was anything."""
+        read = False
+        try:
+            while ear.connection.can_read(timeout=0):
+                read = True
+                ear.heard_at = monotonic()
+                self._take_message(ear, ear.connection.read_response(disable_decoding=True))
+        except BROKEN:
+            self._drop_ear(ear)
+            return True
+        except BaseException:
+            self._drop_ear(ear)  # interrupted in the middle of a message, perhaps
+            raise
+        return read
+
+    def _take_message(self, ear: _Ear, message: Any) -> None:
+        kind = message[0]
+        if kind in (b"message", b"smessage"):
+            self._take_in(message[2])
+        elif kind == b"sunsubscribe" and message[1] is not None:
+            lost = [one for one in ear.shards if self._channel(one).encode() == message[1]]
+            self._topology.suspect(ear.address)
+            self._forget(ear, lost)
+
+    def _follow_shards(self) -> None:
+        """Listen no more for shards on nodes that do not serve them any more."""
+        for ear in self._all():
+            gone = [
+                shard
+                for shard in ear.shards
+                if self._topology.known(SHARD_SLOTS[shard]) not in (None, ear.address)
+            ]
+            if gone:
+                self._forget(ear, gone)
+
+    def _forget(self, ear: _Ear, shards: Iterable[int]) -> None:
+        """Note that shards are not heard of over a connection, and have their waiters look."""
+        with self._mutex:
+            gone = {shard for shard in shards if self._ears.get(shard) is ear}
+            for shard in gone:
+                del self._ears[shard]
+            unused = ear not in self._ears.values()
+            if not self._ears:
+                self._connected.clear()
+        self._nudge(lambda waiter: shard_of(waiter.name) in gone)
+        if unused:
+            ear.connection.disconnect()
+
+    def _drop_ear(self, ear: _Ear) -> None:
+        self._forget(ear, ear.shards)
+        ear.connection.disconnect()
+
+
+class _Ear:
+    """A connection to one node, subscribed to the channels of its shards."""
+
+    def __init__(self, connection: Any, address: Address, shards: list[int]) -> None:
+        self.connection = connection
+        self.address = address
+        self.shards = shards
+        self.heard_at = monotonic()
+        self._asked_at = 0.0
+        self._channels: list[str] = []
+
+    def subscribe(self, channels: Iterable[str]) -> None:
+        """Subscribe, and wait for the confirmations. Raises ``RedisError`` and ``OSError``."""
+        self._channels = list(channels)
+        pack = self.connection.pack_command
+        # One by one: a command may name only channels of one slot.
+        packed = [part for one in self._channels for part in pack(*self._subscription(one))]
+        self.connection.send_packed_command(packed)
+        for _ in self._channels:
+            self.connection.read_response(disable_decoding=True)
+        self.heard_at = monotonic()
+
+    def _subscription(self, channel: str) -> tuple[str, str]:
+        return ("SSUBSCRIBE" if "{" in channel else "SUBSCRIBE"), channel
+
+    def quiet_for(self) -> float:
+        """Return for how many seconds silence is no bad sign; see ``Listener``."""
+        now = monotonic()
+        if now - self.heard_at < SILENCE:
+            return self.heard_at + SILENCE - now
+        if self._asked_at < self.heard_at:
+            question = self._subscription(self._channels[0])
+            self.connection.send_command(*question, check_health=False)
+            self._asked_at = now
+        if now - self._asked_at > PATIENCE:
+            raise OSError(f"nothing heard for {now - self.heard_at:.0f} s")
+        return max(0.001, self._asked_at + PATIENCE - now)
+
+
+class _Bell:
+    """Wakes whoever selects on it, from any thread."""
+
+    def __init__(self) -> None:
+        # Sockets that don't block are left alone by gevent and eventlet; pipes are not.
+        self._heard, self._rung = socket.socketpair()
+        for end in (self._heard, self._rung):
+            end.setblocking(False)
+
+    def __del__(self) -> None:
+        for end in (self._heard, self._rung):
+            end.close()
+
+    def fileno(self) -> int:
+        """Return what to select on."""
+        return self._heard.fileno()
+
+    def ring(self) -> None:
+        """Wake who selects now or next."""
+        with contextlib.suppress(BlockingIOError):  # full of rings that were not heard yet
+            self._rung.send(b"!")
+
+    def hush(self) -> None:
+        """Be silent until it rings again; who rang until now is seen to by who was woken."""
+        with contextlib.suppress(BlockingIOError):
+            self._heard.recv(4096)

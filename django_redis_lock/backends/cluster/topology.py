@@ -1,0 +1,232 @@
+"""Which node of a Redis Cluster serves which slot, and a pool of connections to each node."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any
+from urllib.parse import urlsplit
+
+import redis
+from redis.exceptions import MovedError, RedisError
+
+from django_redis_lock.support.process import forget_after_fork
+from django_redis_lock.transport.connections import pool_from_url
+
+Address = tuple[str, int]
+
+
+class Topology:
+    """What the nodes say of each other, read anew when a call finds that it has changed.
+
+    It is one for blocking calls, asyncio and listening, and holds only connection pools of
+    redis-py, whose own cluster clients keep a topology each and retry by rules of their own.
+    """
+
+    def __init__(self, urls: Sequence[str]) -> None:
+        self._url = urlsplit(urls[0])  # user, password and options are the same for all
+        self._seeds = [_address(url) for url in urls]
+        self.changed: Callable[[], object] = lambda: None
+        """Called when the topology was read anew, by whoever read it."""
+        self._pools: dict[Address, redis.ConnectionPool] = {}
+        self._reset()
+        forget_after_fork(self)
+
+    def _reset(self) -> None:
+        self._mutex = threading.Lock()
+        self._reading: Future[None] | None = None
+        self._ranges: list[tuple[int, int, Address]] = []
+        self._moved: dict[int, Address] = {}  # since the last reading
+        self._others: list[Address] = []  # replicas, which can be asked too
+        self._stale = True
+        self._suspect: Address | None = None
+
+    def after_fork(self) -> None:
+        """Read it anew; the pools see to themselves."""
+        self._reset()
+
+    def pool(self, address: Address) -> redis.ConnectionPool:
+        """Return the connections to a node."""
+        with self._mutex:
+            pool = self._pools.get(address)
+            if pool is None:
+                pool = self._pools[address] = pool_from_url(self._url_of(address))
+        return pool
+
+    def _url_of(self, address: Address) -> str:
+        host, port = address
+        user, at, _ = self._url.netloc.rpartition("@")
+        host = f"[{host}]" if ":" in host else host
+        return self._url._replace(netloc=f"{user}{at}{host}:{port}").geturl()
+
+    def close(self) -> None:
+        """Close all connections."""
+        for pool in list(self._pools.values()):
+            pool.disconnect()
+
+    def known(self, slot: int) -> Address | None:
+        """Return the master of a slot as far as it is known. No round trip."""
+        moved = self._moved.get(slot)
+        if moved is not None:
+            return moved
+        for begin, end, address in self._ranges:
+            if begin <= slot <= end:
+                return address
+        return None
+
+    def settled(self, slot: int) -> Address | None:
+        """Return the master of a slot, ``None`` where the nodes have to be asked first."""
+        return None if self._stale else self.known(slot)
+
+    def address(self, slot: int) -> Address:
+        """Return the master of a slot. Raises ``RedisError`` where no node can tell."""
+        address = self.settled(slot)
+        if address is None:
+            self._read(lambda: not self._stale).result()
+            address = self._told(slot)
+        return address
+
+    async def aaddress(self, slot: int) -> Address:
+        """Return the master of a slot, as ``address`` does."""
+        address = self.settled(slot)
+        if address is None:
+            await asyncio.wrap_future(self._read(lambda: not self._stale))
+            address = self._told(slot)
+        return address
+
+    def _told(self, slot: int) -> Address:
+        address = self.known(slot)
+        if address is None:
+            self._stale = True
+            raise redis.exceptions.ClusterDownError(f"no node serves slot {slot}")
+        return address
+
+    def masters(self) -> list[Address]:
+        """Return all masters that serve slots. Raises as ``address`` does."""
+        if self._stale:
+            self._read(lambda: not self._stale).result()
+        return sorted({address for _, _, address in self._ranges} | set(self._moved.values()))
+
+    def suspect(self, address: Address) -> None:
+        """Note that a node did not answer, so that the others are asked before the next call."""
+        self._suspect = address
+        self._stale = True
+
+    def moved(self, slot: int, error: MovedError, by: Address) -> None:
+        """Take in that a node sent us to another one. Raises as ``address`` does."""
+        to = error.host or by[0], error.port
+        self._read(lambda: self.known(slot) == to, first=to).result()
+        self._believe(slot, to)
+
+    async def amoved(self, slot: int, error: MovedError, by: Address) -> None:
+        """Take in that a node sent us to another one, as ``moved`` does."""
+        to = error.host or by[0], error.port
+        await asyncio.wrap_future(self._read(lambda: self.known(slot) == to, first=to))
+        self._believe(slot, to)
+
+    def _believe(self, slot: int, to: Address) -> None:
+        if self.known(slot) != to:  # what the node says of itself counts
+            with self._mutex:
+                self._moved = {**self._moved, slot: to}
+            self.changed()
+
+    def _read(self, needless: Callable[[], bool], first: Address | None = None) -> Future[None]:
+        """Ask the nodes, in a thread of its own, unless somebody else does so or has done it.
+
+        All who ask meanwhile get the same outcome: one reading, and one failure.
+        """
+        with self._mutex:
+            if self._reading is not None:
+                return self._reading
+            outcome: Future[None] = Future()
+            outcome.set_running_or_notify_cancel()  # a task that is cancelled leaves it to others
+            if needless():
+                outcome.set_result(None)
+                return outcome
+            thread = threading.Thread(
+                target=self._read_now,
+                args=(outcome, first),
+                name="django-redis-lock-topology",
+                daemon=True,
+            )
+            self._reading = outcome
+        try:
+            thread.start()
+        except BaseException as error:
+            self._end_reading(outcome, error)
+            raise
+        return outcome
+
+    def _read_now(self, outcome: Future[None], first: Address | None) -> None:
+        try:
+            self._ask_any(first)
+            self.changed()
+        except BaseException as error:
+            self._end_reading(outcome, error)
+        else:
+            self._end_reading(outcome, None)
+
+    def _end_reading(self, outcome: Future[None], error: BaseException | None) -> None:
+        with self._mutex:
+            if self._reading is outcome:
+                self._reading = None
+            if outcome.done():
+                return  # its start was interrupted, and it began all the same
+            if error is None:
+                outcome.set_result(None)
+            else:
+                outcome.set_exception(error)
+
+    def _ask_any(self, first: Address | None) -> None:
+        """Ask the nodes, one after the other, until one knows. Raises ``RedisError``."""
+        suspect = self._suspect
+        known = list({address for _, _, address in self._ranges} | set(self._others))
+        random.shuffle(known)
+        ahead = [] if first is None else [first]
+        candidates = list(dict.fromkeys([*ahead, *known, *self._seeds]))
+        candidates.sort(key=lambda address: address == suspect)
+        why: Exception | None = None
+        for address in candidates:
+            try:
+                answer = self._ask(address)
+            except (RedisError, OSError) as error:
+                why = error
+                continue
+            if answer:
+                self._take_in(answer, address)
+                return
+        self._stale = True
+        raise redis.exceptions.ConnectionError(
+            f"none of {len(candidates)} nodes tells which slots it serves: {why}"
+        ) from why
+
+    def _ask(self, address: Address) -> list[Any]:
+        with redis.Redis(connection_pool=self.pool(address)) as client:
+            client.set_response_callback("CLUSTER SLOTS", lambda answer, **_: answer)
+            answer: list[Any] = client.execute_command("CLUSTER SLOTS")
+        return answer
+
+    def _take_in(self, answer: list[Any], asked: Address) -> None:
+        ranges, others = [], []
+        for begin, end, *nodes in answer:
+            master, *replicas = [_node(node, asked) for node in nodes]
+            ranges.append((begin, end, master))
+            others += replicas
+        with self._mutex:
+            self._ranges, self._others, self._moved = ranges, others, {}
+            self._stale, self._suspect = False, None
+
+
+def _address(url: str) -> Address:
+    parts = urlsplit(url)
+    return parts.hostname or "localhost", parts.port or 6379
+
+
+def _node(fields: list[Any], asked: Address) -> Address:
+    host = fields[0]
+    host = host.decode() if isinstance(host, bytes) else host
+    # A node that does not know its own name is where it was asked.
+    return (asked[0] if host in ("", None, "?") else host), int(fields[1])

@@ -1,0 +1,264 @@
+"""Locks by SETNX and GETSET, for servers and proxies without scripts and for foreign programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import redis
+from django.core import checks
+from redis.exceptions import RedisError, ResponseError
+
+from django_redis_lock.backends.base import BaseLockBackend
+from django_redis_lock.backends.getset.clocks import Command, LocalClock, ServerClock
+from django_redis_lock.backends.getset.exchanges import Exchanges
+from django_redis_lock.backends.getset.readings import NAME, Talk
+from django_redis_lock.backends.getset.timestamps import FORMATS, Form, read_stamp
+from django_redis_lock.backends.redis.backend import passes
+from django_redis_lock.exceptions import InvalidLockBackend, LockError, LockUnavailable
+from django_redis_lock.protocol.calls import Breaking, Call, Inspect
+from django_redis_lock.protocol.conversation import ask
+from django_redis_lock.protocol.drivers import Steps
+from django_redis_lock.protocol.records import Holder, moment, read_holder, token_id
+from django_redis_lock.support.process import made_once
+from django_redis_lock.support.text import keep_secrets
+from django_redis_lock.transport.async_client import AsyncClient
+from django_redis_lock.transport.clients import BlockingClient
+from django_redis_lock.transport.connections import asyncio_connection
+from django_redis_lock.transport.location import Location
+from django_redis_lock.transport.packing import Packed
+from django_redis_lock.transport.polling import POLL_OPTIONS, PollingHub, poll_options
+
+CLOCKS = ("server", "local")
+
+
+class GetSetLockBackend(BaseLockBackend):
+    """Locks whose value is the time at which they end: SETNX takes one, GETSET one that ended.
+
+    Nothing but plain commands with one key each is sent: no scripts, transactions or channels. So
+    it works where these are forbidden, and beside programs that use the same scheme. It promises
+    less than the others; the explanation of it says what.
+
+    LOCATION is an alias of CACHES that django-redis serves, or a URL.
+    OPTIONS["FORMAT"] is what is written: ``record`` (the time, the token and the holder's record)
+    or, for foreign programs to read, nothing but the time in ``seconds``, ``fractions`` (of a
+    second) or ``milliseconds``. All of them are read.
+    OPTIONS["KEY"] is the key of a lock where it is another than ``"{KEY_PREFIX}:{name}"``.
+    OPTIONS["CLOCK"] is ``server``, or ``local`` where TIME is forbidden.
+    """
+
+    supports_queue: ClassVar[bool] = False
+    options: ClassVar[tuple[str, ...]] = ("FORMAT", "KEY", "CLOCK", *POLL_OPTIONS)
+
+    def configure(self, location: Any, options: dict[str, Any]) -> None:
+        """Take in LOCATION and OPTIONS; no connection is made. Raises ``InvalidLockBackend``."""
+        self.location = Location("default" if location is None else location, self.alias)
+        form = Form(self._choice(options, "FORMAT", FORMATS))
+        clock = self._choice(options, "CLOCK", CLOCKS)
+        polling = poll_options(self.alias, options)
+        self.hub = PollingHub(polling.interval, retries=polling.retries)
+        key = self._key_of_locks(options.get("KEY", f"{self.key_prefix}:{NAME}"))
+        self.lock_keys = key.partition(NAME)[0]
+        self._exchanges = Exchanges(
+            self.key_prefix,
+            key,
+            form,
+            ServerClock() if clock == "server" else LocalClock(),
+            freed=self.hub.freed,
+        )
+        if not form.keeps_tokens:
+            # Of other backends these are the same for all entries; here they depend on FORMAT.
+            flags = ("supports_fencing", "supports_passing", "supports_records")
+            vars(self).update(dict.fromkeys(flags, False))
+
+    def _key_of_locks(self, key: Any) -> str:
+        if not isinstance(key, str) or key.count(NAME) != 1:
+            raise InvalidLockBackend(
+                f"LOCKS[{self.alias!r}]['OPTIONS']['KEY'] is {key!r}; it must be a str that has "
+                f"{NAME} in it once, such as 'lock.{NAME}'."
+            )
+        return key
+
+    def _choice(self, options: dict[str, Any], option: str, choices: tuple[str, ...]) -> str:
+        chosen = options.get(option, choices[0])
+        if chosen not in choices:
+            raise InvalidLockBackend(
+                f"LOCKS[{self.alias!r}]['OPTIONS'][{option!r}] is {chosen!r}; "
+                f"it can be {', '.join(map(repr, choices))}."
+            )
+        return str(chosen)
+
+    def databases(self) -> set[Hashable]:
+        """Return where its keys are, as far as the settings tell."""
+        return self.location.databases()
+
+    def check(self) -> list[checks.CheckMessage]:
+        """Return the system check messages about this entry."""
+        return self.location.check()
+
+    def open(self) -> None:
+        """Import and make what calls need; no connection is made. Raises ``InvalidLockBackend``."""
+        self._client  # noqa: B018 - is made when first read
+
+    def close(self) -> None:
+        """Let go of connections; the backend can be used again afterwards."""
+        super().close()
+        for attribute in ("_client", "_async_client"):
+            client = self.__dict__.pop(attribute, None)
+            if client is not None:
+                client.close()
+        if "pool" in self.__dict__ and self.location.alias is None:
+            self.pool.disconnect()
+
+    @made_once
+    def pool(self) -> redis.ConnectionPool:
+        """The connections: django-redis's own where LOCATION is an alias."""
+        return self.location.pool()
+
+    @made_once
+    def _client(self) -> BlockingClient:
+        return BlockingClient(self.pool)
+
+    @made_once
+    def _async_client(self) -> AsyncClient:
+        timeout = self.pool.connection_kwargs.get("socket_timeout")
+        return AsyncClient(lambda: asyncio_connection(self.pool), timeout)
+
+    def call(self, call: Call) -> Any:
+        """Carry out one call. Raises ``LockUnavailable``."""
+        talk = self._exchanges.talk(call)
+        command, sending = _begin(talk), call.sending
+        while not isinstance(command, _Answer):
+            try:
+                reply = self._client.call(_Plain(command, sending))
+            except (RedisError, OSError) as error:
+                command = self._refuse(call, talk, command, error)
+            else:
+                command = _go_on(talk, reply)
+            sending = _nothing
+        return command.value
+
+    async def acall(self, call: Call) -> Any:
+        """Carry out one call under asyncio. Raises ``LockUnavailable``."""
+        talk = self._exchanges.talk(call)
+        command, sending = _begin(talk), call.sending
+        while not isinstance(command, _Answer):
+            try:
+                reply = await self._async_client.call(_Plain(command, sending))
+            except (RedisError, OSError) as error:
+                command = self._refuse(call, talk, command, error)
+            else:
+                command = _go_on(talk, reply)
+            sending = _nothing
+        return command.value
+
+    def _refuse(
+        self, call: Call, talk: Talk, command: Command, error: Exception
+    ) -> Command | _Answer:
+        """Tell the talk of an error, which may go on; else raise it as one of ours."""
+        try:
+            return talk.throw(error)
+        except StopIteration as stop:
+            return _Answer(stop.value)
+        except (RedisError, OSError):
+            raise self._error(call, command, error) from error
+
+    def _error(self, call: Call, command: Command, error: Exception) -> LockError:
+        name = getattr(call, "name", "") or getattr(getattr(call, "request", None), "name", "")
+        refused, why = isinstance(error, ResponseError), keep_secrets(error)
+        if refused and "WRONGTYPE" in why:
+            return LockError(
+                f"What is stored for lock {name!r} under {self.key_prefix!r} was written by "
+                f"another program and is no lock: {why}. Choose another KEY_PREFIX.",
+                name=name,
+            )
+        if refused and str(command[0]).startswith("INCR") and _is_no_counter(why):
+            return LockError(
+                f"The key {command[1]!r} holds no fence of ours: another program has written it. "
+                f"Delete that key.",
+                name=name,
+            )
+        hint = ""
+        if refused and command[0] == "TIME":
+            hint = (
+                ". Where TIME is forbidden, keep the clocks of all machines alike and write "
+                "OPTIONS['CLOCK'] = 'local' on each of them"
+            )
+        unavailable = LockUnavailable(
+            f"LOCKS[{self.alias!r}] can't be asked: {why}{hint}", name=name
+        )
+        unavailable.refused, unavailable.passing = refused, passes(error)
+        unavailable.undone = refused and isinstance(call, Breaking)
+        return unavailable
+
+    def _read(self, names: list[str]) -> Steps[list[Holder]]:
+        now_ms, *rest = yield from ask(Inspect(names))
+        found = zip(names, rest[0::3], rest[1::3], strict=False)
+        return [
+            self._holder(name, value, ttl_ms, now_ms)
+            for name, value, ttl_ms in found
+            if value is not None
+        ]
+
+    def _holder(self, name: str, value: bytes, ttl_ms: int, now_ms: int) -> Holder:
+        stamp = read_stamp(value)
+        known = b"%b %d %b" % (stamp.token, stamp.fence, stamp.record)
+        holder = read_holder(
+            known, name=name, using=self.alias, ttl_ms=ttl_ms, waiters=None, now_ms=now_ms
+        )
+        if stamp.acquired_ms is None:
+            return replace(
+                holder, token_id=token_id(value), fence=None, acquired_at=None, held_for=None
+            )
+        return replace(
+            holder,
+            fence=stamp.fence or None,
+            acquired_at=moment(stamp.acquired_ms * 1000),
+            held_for=max(0.0, (now_ms - stamp.acquired_ms) / 1000),
+        )
+
+
+def _is_no_counter(error: str) -> bool:
+    return "not an integer" in error or "overflow" in error
+
+
+class _Plain(Packed):
+    """A plain command, ready to be sent."""
+
+    __slots__ = ("_command", "says_ok")
+
+    def __init__(self, command: Command, sending: Callable[[], None]) -> None:
+        self._command = command
+        self.says_ok = command[0] == "SET"
+        self.sending = sending
+        self.replicas = None
+
+    def pack(self, *, with_source: bool = False) -> bytes:
+        """Return the bytes of the command."""
+        items = [item if isinstance(item, bytes) else str(item).encode() for item in self._command]
+        return b"*%d\r\n" % len(items) + b"".join(b"$%d\r\n%b\r\n" % (len(i), i) for i in items)
+
+
+class _Answer:
+    """What a talk ended with."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+def _begin(talk: Talk) -> Command | _Answer:
+    return _go_on(talk, None)
+
+
+def _go_on(talk: Talk, reply: Any) -> Command | _Answer:
+    try:
+        return talk.send(reply)
+    except StopIteration as stop:
+        return _Answer(stop.value)
+
+
+def _nothing() -> None:
+    """Note nothing: a call counts as sent when its first command is."""

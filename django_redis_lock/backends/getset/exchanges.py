@@ -1,0 +1,360 @@
+"""What is said to a server that runs no scripts: a few plain commands for each call.
+
+No I/O happens here: each method is a generator that yields commands and is sent their replies.
+Every command names one key, so that a proxy which spreads keys over servers can pass it on.
+
+The scheme is that of the documentation of SETNX: the value tells when the lock ends; whoever finds
+that it has ended replaces it with GETSET, and has the lock if what was replaced had ended too.
+Between two commands anything can happen. What is done about it is told where it is done, and what
+can't be done in ``docs/explanation/getset.md``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import random
+from collections.abc import Callable, Generator
+from dataclasses import replace
+from time import monotonic
+from typing import Any, ClassVar
+
+from redis.exceptions import ResponseError
+
+from django_redis_lock.backends.getset.clocks import Clock, Command
+from django_redis_lock.backends.getset.readings import Readings, Talk, Talks
+from django_redis_lock.backends.getset.timestamps import Form, Stamp, read_stamp
+from django_redis_lock.exceptions import LockError
+from django_redis_lock.protocol import calls
+from django_redis_lock.protocol.lease import Request
+from django_redis_lock.protocol.records import token_id
+
+CLAIM = 5.0
+"""Seconds for which the right to replace an ended value is given to one; half of that to use it."""
+TOO_LATE_MS = 50
+"""A lock is not deleted when less is left of its lease, for the next holder's could be hit."""
+LOOKS = 3
+"""How often a value is looked at before it is believed that it is another's, and stays so."""
+BUSY = 3
+"""What ``acquire.lua`` says of a lock that is handed to nobody: look again by yourself."""
+
+
+class Exchanges(Readings):
+    """The talk that carries out each call, for the locks under one prefix."""
+
+    def __init__(
+        self,
+        prefix: str,
+        key: str,
+        form: Form,
+        clock: Clock,
+        freed: Callable[[str], object],
+    ) -> None:
+        super().__init__(prefix, key, clock)
+        self._form = form
+        self._freed = freed  # told the name of each lock that comes free in this process
+        self._claim_prefix = f"{prefix}-claim:"
+        self._fence_key = f"{prefix}-fence"
+        # A value that is nothing but a time is known again only by the process that wrote it. So
+        # by token what was written; more than one where it is not known which of them arrived.
+        self._written: dict[str, dict[bytes, Stamp]] = {}
+
+    # Whose a value is.
+
+    def _write(self, request: Request) -> Stamp:
+        end_ms = self._clock.latest_ms() + request.lease_ms
+        now_ms = self._clock.earliest_ms()
+        stamp = self._form.stamp(end_ms, request.token, now_ms, request.record)
+        if self._form.never_alike:
+            # Before it is sent, so that it is known again where the reply is lost. What another may
+            # write as well is not: better a lock that nobody has until it ends than one for two.
+            self._note(request.token, stamp)
+        return stamp
+
+    def _note(self, token: str, stamp: Stamp) -> None:
+        """Remember a value that is nothing but a time, if it is one, for who wrote it."""
+        if self._form.keeps_tokens:
+            return
+        if len(self._written) > 1000:  # locks that were left to end by themselves
+            now_ms = self._clock.earliest_ms()
+            for other, stamps in list(self._written.items()):
+                if all(one.passed(now_ms) for one in list(stamps.values())):
+                    self._written.pop(other, None)
+        self._written.setdefault(token, {})[stamp.value] = stamp
+
+    def _not_there(self, token: str, value: bytes) -> None:
+        """Forget a value that was not stored, or was replaced."""
+        self._written.get(token, {}).pop(value, None)
+
+    def _ours(self, token: str, value: bytes | None) -> Stamp | None:
+        """Return what a value tells if it is that of a token, else ``None``."""
+        if value is None:
+            return None
+        if self._form.keeps_tokens:
+            stamp = read_stamp(value)
+            return stamp if stamp.token == token.encode() else None
+        # As it was noted, for whole seconds tell less than we know.
+        return self._written.get(token, {}).get(value)
+
+    def _look(self, name: str, token: str) -> Generator[Command, Any, tuple[Any, Stamp | None]]:
+        """Read a lock's value, and what it tells if it is that of a token.
+
+        Another's value may stand there for the moment that it takes somebody who came too late to
+        put ours back.
+        """
+        for _ in range(LOOKS):
+            value = yield "GET", self._key(name)
+            ours = self._ours(token, value)
+            if value is None or ours:
+                break
+        return value, ours
+
+    def _put_back(self, name: str, value: bytes | None) -> Talk:
+        """Undo a GETSET that replaced another's value, or that of nobody."""
+        key = self._key(name)
+        if value is None:
+            yield "DEL", key
+        else:
+            yield "SET", key, value, "XX"  # not if it was released meanwhile
+
+    # Taking.
+
+    def _acquire(self, call: calls.Acquire) -> Talk:
+        request = call.request
+        key = self._key(request.name)
+        for _ in range(LOOKS):
+            yield from self._clock.look()
+            mine = self._write(request)
+            if (yield "SETNX", key, mine.value):
+                return (yield from self._settle(request, mine, replaced=False))
+            self._not_there(request.token, mine.value)
+            value = yield "GET", key
+            if value is None:
+                continue  # released in between
+            # Ours where the reply to an earlier sending was lost.
+            ours = self._ours(request.token, value)
+            stamp = ours or read_stamp(value)
+            if stamp.passed(self._clock.earliest_ms()):
+                return (yield from self._replace(request, value))
+            if ours:
+                return (yield from self._settle(request, ours, replaced=True))
+            return self._busy(stamp)
+        return self._busy()
+
+    def _replace(self, request: Request, ended: bytes) -> Talk:
+        """Take a lock whose lease has ended."""
+        if not (yield from self._claim(request, ended)):
+            return self._busy()
+        mine = self._write(request)
+        old = yield "GETSET", self._key(request.name), mine.value
+        if self._was_free(request.token, old):
+            return (yield from self._settle(request, mine, replaced=True))
+        yield from self._put_back(request.name, old)
+        self._not_there(request.token, mine.value)
+        return self._busy(read_stamp(old))
+
+    def _busy(self, stamp: Stamp | None = None) -> list[int]:
+        now_ms = self._clock.earliest_ms()
+        return [0, -1 if stamp is None else stamp.left_ms(now_ms), now_ms, BUSY]
+
+    def _was_free(self, token: str, old: bytes | None) -> bool:
+        if old is None or self._ours(token, old):
+            return True
+        return read_stamp(old).passed(self._clock.earliest_ms())
+
+    def _claim(self, request: Request, value: bytes) -> Generator[Command, Any, bool]:
+        """Gain the right to replace an ended value; of our own processes only one does.
+
+        So none of them overwrites the value of another that came first; a foreign program that
+        uses the bare scheme still may. A new key for each value, which ends by itself.
+        """
+        key = f"{self._claim_prefix}{token_id(value)}:{request.name}"
+        began = monotonic()
+        claim = ("SET", key, request.token, "NX", "PX", int(CLAIM * 1000))
+        if (yield claim) is None and (yield "GET", key) != request.token.encode():
+            return False
+        return monotonic() - began < CLAIM / 2
+
+    def _settle(self, request: Request, mine: Stamp, *, replaced: bool) -> Talk:
+        """Make sure of a lock that was taken just now; answer as for one that is held."""
+        self._note(request.token, mine)
+        fence: int = mine.fence or self._clock.earliest_ms() * 1000
+        if self._form.keeps_tokens:
+            if not mine.fence:
+                fence = yield from self._draw_fence(request, mine)
+                if not fence:
+                    return self._busy()
+        elif replaced and not (yield from self._insist(request, mine)):
+            return self._busy()
+        yield "ZADD", self._index_key, mine.score, request.name
+        if not random.randrange(16):  # now and then, what has ended
+            yield "ZREMRANGEBYSCORE", self._index_key, "-inf", self._clock.earliest_ms() - 1
+        now_ms = self._clock.latest_ms()
+        return [fence, mine.left_ms(now_ms), now_ms]
+
+    def _draw_fence(self, request: Request, mine: Stamp) -> Generator[Command, Any, int]:
+        """Draw the next number and write it into the lock; return 0 where the lock was lost.
+
+        The value was ours before the number was drawn and still is as it is written. So the number
+        was drawn within the hold, and numbers rise as holds follow each other.
+        """
+        fence: int = 0
+        for _ in range(LOOKS):
+            # A new key, or one that was lost, begins at the clock. Only one caller sets it, and
+            # nobody adds a time to it: two who did would leave the clock behind for ever.
+            now = self._clock.earliest_ms() * 1000
+            yield "SETNX", self._fence_key, now
+            fence = yield "INCR", self._fence_key
+            if fence >= now // 2:
+                break
+            # It was lost between the two, so that INCR made it anew. All who find that drop it.
+            # One who does so late drops a good one; then the clock has gone on, as after a loss.
+            yield "DEL", self._fence_key
+        else:
+            raise LockError(
+                f"The last fence under {self._fence_key!r} is {fence} again and again, which is no "
+                f"fence of ours: another program writes that key. Choose another KEY_PREFIX.",
+                name=request.name,
+            )
+        if fence >= 1 << 53:
+            raise LockError(
+                f"The last fence under {self._fence_key!r} is {fence}, which is no fence of ours: "
+                f"another program has written it. Delete that key.",
+                name=request.name,
+            )
+        final = self._form.write(replace(mine, fence=fence))
+        for _ in range(LOOKS):
+            old = yield "GETSET", self._key(request.name), final.value
+            if self._ours(request.token, old):
+                return fence
+            yield from self._put_back(request.name, old)
+            _, ours = yield from self._look(request.name, request.token)
+            if not ours:
+                break
+        return 0
+
+    def _insist(self, request: Request, mine: Stamp) -> Generator[Command, Any, bool]:
+        """Write our time again where the GETSET of a foreign program that lost went over it."""
+        key = self._key(request.name)
+        for _ in range(LOOKS):
+            value = yield "GET", key
+            if value == mine.value:
+                return True
+            if value is None or read_stamp(value).passed(self._clock.earliest_ms()):
+                return False
+            yield "SET", key, mine.value, "XX"
+        return True
+
+    def _take_over(self, call: calls.TakeOver) -> Talk:
+        request = call.request
+        if not self._form.keeps_tokens:
+            raise LockError(
+                f"Lock {request.name!r} can't be passed on: values in {self._form.name!r} do not "
+                f"tell whose they are. It takes OPTIONS['FORMAT'] = 'record'.",
+                name=request.name,
+            )
+        yield from self._clock.look()
+        key = self._key(request.name)
+        value = yield "GET", key
+        stamp = read_stamp(b"0" if value is None else value)
+        if stamp.passed(self._clock.earliest_ms()):
+            return None
+        # The caller's own token is there where the reply to an earlier sending was lost.
+        if stamp.token != request.token.encode() and (
+            not stamp.token or token_id(stamp.token) != call.token_id
+        ):
+            return None
+        mine = self._write(request)
+        old = yield "GETSET", key, mine.value
+        if not self._ours(stamp.token.decode(), old) and not self._ours(request.token, old):
+            yield from self._put_back(request.name, old)
+            return None
+        return (yield from self._settle(request, mine, replaced=True))[0] or None
+
+    # Keeping and releasing.
+
+    def _release(self, call: calls.Release) -> Talk:
+        yield from self._clock.look()
+        _, ours = yield from self._look(call.name, call.token)
+        # It is lost when its time has surely come: until then nobody else takes it, and it is here.
+        if ours is None or ours.passed(self._clock.earliest_ms()):
+            self._written.pop(call.token, None)
+            return 0
+        if not 0 <= ours.left_ms(self._clock.latest_ms()) < TOO_LATE_MS:
+            yield "DEL", self._key(call.name)
+        yield "ZREM", self._index_key, call.name
+        self._written.pop(call.token, None)
+        return 1
+
+    def _renew(self, call: calls.Renew) -> Talk:
+        yield from self._clock.look()
+        left = []
+        for name, token, lease_ms in call.leases:
+            try:
+                left_ms = yield from self._renew_one(name, token, lease_ms, call.at_least)
+            except ResponseError as error:
+                if "WRONGTYPE" not in str(error):
+                    raise
+                left_ms = -2  # another program has written over this one; the others go on
+            left.append(left_ms)
+        return left
+
+    def _renew_one(
+        self, name: str, token: str, lease_ms: int, at_least: bool
+    ) -> Generator[Command, Any, int]:
+        _, ours = yield from self._look(name, token)
+        now_ms = self._clock.latest_ms()
+        # Who only looks is promised what is left at the least; who sets a lease makes sure below.
+        if ours is None or ours.passed(self._clock.earliest_ms() if lease_ms else now_ms):
+            return -2
+        left_ms = ours.left_ms(now_ms)
+        if lease_ms == 0 or (at_least and (left_ms < 0 or left_ms > lease_ms)):
+            return left_ms
+        end_ms = math.inf if lease_ms < 0 else now_ms + lease_ms
+        longer = self._form.write(replace(ours, end_ms=end_ms))
+        self._note(token, longer)
+        old = yield "GETSET", self._key(name), longer.value
+        if not self._ours(token, old):
+            yield from self._put_back(name, old)
+            return -2
+        if old != longer.value:
+            self._not_there(token, old)
+        with contextlib.suppress(ResponseError):  # the index alone, and the lock is held
+            yield "ZADD", self._index_key, longer.score, name
+        return lease_ms
+
+    def _force_release(self, call: calls.ForceRelease) -> Talk:
+        yield from self._clock.look()
+        key = self._key(call.name)
+        if not self._is_shown((yield "GET", key), call.token_id):
+            return (yield from self._complete_audit(call)) if call.deleted else None
+        yield from self._try_audit(self._part(call.entry["event"]))
+        if not self._is_shown((yield "GET", key), call.token_id):
+            return None  # it was released meanwhile
+        call.deleted = True  # or it may be, where no reply comes
+        try:
+            if not (yield "DEL", key):
+                return None  # as here
+        except ResponseError:
+            call.deleted = False
+            raise
+        self._freed(call.name)
+        with contextlib.suppress(ResponseError):  # the index alone, and the lock is free
+            yield "ZREM", self._index_key, call.name
+        return (yield from self._write_entry(call))
+
+    def _is_shown(self, value: bytes | None, shown: str) -> bool:
+        if value is None:
+            return False
+        stamp = read_stamp(value)
+        whose = token_id(stamp.token or value)
+        return whose == shown and not stamp.passed(self._clock.earliest_ms())
+
+    _talks: ClassVar[Talks] = {
+        **Readings._talks,
+        calls.Acquire: _acquire,
+        calls.TakeOver: _take_over,
+        calls.Release: _release,
+        calls.Renew: _renew,
+        calls.ForceRelease: _force_release,
+    }

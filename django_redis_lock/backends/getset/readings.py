@@ -1,0 +1,186 @@
+"""What is asked of a server that runs no scripts to read its locks and to keep the audit."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, ClassVar
+
+from redis.exceptions import ResponseError
+
+from django_redis_lock.backends.getset.clocks import Clock, Command
+from django_redis_lock.backends.getset.timestamps import read_stamp
+from django_redis_lock.backends.index import write_page
+from django_redis_lock.protocol import calls
+from django_redis_lock.protocol.audit import FORCE_RELEASED, LOST, Fields
+from django_redis_lock.protocol.calls import Call
+
+Talk = Generator[Command, Any, Any]
+"""Yields commands, is sent their replies, and returns the answer to a call."""
+Talks = dict[type[Call], Callable[[Any, Any], Talk]]
+
+NAME = "{name}"
+"""What stands for the lock's name in the key of a lock."""
+
+
+SHIFT = 100
+"""How many entries may enter or leave the index before a place in it has to be looked for again."""
+
+
+class Readings:
+    """The talk that carries out each call which takes no lock and releases none."""
+
+    def __init__(self, prefix: str, key: str, clock: Clock) -> None:
+        self._before, _, self._after = key.partition(NAME)
+        self._clock = clock
+        self._index_key = f"{prefix}-index"
+        self._audit_key = f"{prefix}-audit"
+        self._lost_key = f"{prefix}-lost"
+
+    def talk(self, call: Call) -> Talk:
+        """Return the talk that carries out a call; it returns what the script of its name does."""
+        return self._talks[type(call)](self, call)
+
+    def _key(self, name: str) -> str:
+        return f"{self._before}{name}{self._after}"
+
+    def _inspect(self, call: calls.Inspect) -> Talk:
+        yield from self._clock.look()
+        answer: list[Any] = []
+        now_ms = self._clock.latest_ms()
+        for name in call.names:
+            try:
+                value = yield "GET", self._key(name)
+            except ResponseError as error:
+                if "WRONGTYPE" not in str(error):
+                    raise
+                value = None  # another program's, and no string
+            stamp = read_stamp(b"0" if value is None else value)
+            held = None if stamp.passed(now_ms) else value
+            answer += [held, stamp.left_ms(now_ms) if held else -2, None]  # who waits tells nobody
+        return [now_ms, *answer]
+
+    def _read_line(self, call: calls.ReadLine) -> Talk:
+        yield from self._clock.look()
+        return [self._clock.earliest_ms()]  # nobody tells that he waits
+
+    def _read_index(self, call: calls.ReadIndex) -> Talk:
+        yield from self._clock.look()
+        if call.after:
+            return write_page((yield from self._entries_after(call)))
+        start = call.start or str(self._clock.earliest_ms())
+        page = ("WITHSCORES", "LIMIT", 0, call.count)
+        return write_page(_entries((yield "ZRANGEBYSCORE", self._index_key, start, "+inf", *page)))
+
+    def _entries_after(self, call: calls.ReadIndex) -> Talk:
+        """Return what comes after a place in the index, which is looked for as in ``index.lua``.
+
+        The ranks shift meanwhile, for each step is a command of its own. So what is read at last
+        has to begin before the place, or is looked for again.
+        """
+        key, place = self._index_key, (float(call.start), call.after)
+        while True:
+            low, high = 0, (yield "ZCARD", key)
+            while low < high:
+                middle = (low + high) // 2
+                entry = _entries((yield "ZRANGE", key, middle, middle, "WITHSCORES"))
+                if entry and _place(entry[0]) <= place:
+                    low = middle + 1
+                else:
+                    high = middle
+            first, last = max(0, low - SHIFT), low + call.count + SHIFT - 1
+            found = _entries((yield "ZRANGE", key, first, last, "WITHSCORES"))
+            passed = bisect_right(found, place, key=_place)
+            page = found[passed : passed + call.count]
+            ended = len(found) <= last - first
+            if (passed or first == 0) and (ended or len(page) == call.count):
+                return page
+
+    def _note_losses(self, call: calls.NoteLosses) -> Talk:
+        known: set[bytes] = set()
+        if call.first_sent_at is not None:  # an earlier sending may have arrived
+            known = {
+                fields.get(b"token_id", b"")
+                for fields in map(
+                    _fields, (yield "XREVRANGE", self._lost_key, "+", "-", "COUNT", 1000)
+                )
+                if fields.get(b"event") == LOST.encode()
+            }
+        new = [entry for entry in call.entries if entry["token_id"].encode() not in known]
+        for entry in new:
+            yield self._entry(entry, call.cap)
+        return len(new)
+
+    def _read_history(self, call: calls.ReadHistory) -> Talk:
+        before = call.before if call.before == "+" else f"({call.before}"
+        pages = []
+        for key in (self._audit_key, self._lost_key):
+            found = yield "XREVRANGE", key, before, "-", "COUNT", call.count
+            end = found[-1][0] if len(found) == call.count else b""
+            if call.name:
+                name = call.name.encode()
+                found = [entry for entry in found if _fields(entry).get(b"name") == name]
+            pages.append([end, *found])
+        return pages
+
+    def _part(self, event: str) -> str:
+        """Return the key of the part of the audit that an event belongs to."""
+        return self._audit_key if event == FORCE_RELEASED else self._lost_key
+
+    def _entry(self, entry: Fields, cap: int) -> Command:
+        pairs = [part for pair in entry.items() for part in pair]
+        return "XADD", self._part(entry["event"]), "MAXLEN", "~", cap, "*", *pairs
+
+    def _try_audit(self, key: str) -> Talk:
+        """Raise the server's error if it takes no entry, unless it is for lack of memory.
+
+        What leaves no trace is not done, but an operator has to be able to free a lock on a full
+        server. The entry itself comes after the release, so that there is none without one.
+        """
+        try:
+            yield "XADD", key, "0-0", "event", ""  # an id that no entry can have
+        except ResponseError as error:
+            text = str(error)
+            if not ("greater than 0-0" in text or "used memory" in text):
+                raise
+        yield "XREVRANGE", key, "+", "-", "COUNT", 1  # fails where it is no stream
+
+    def _complete_audit(self, call: calls.ForceRelease) -> Talk:
+        """Write the entry unless an earlier sending did, which deleted the lock."""
+        ours = [part.encode() for pair in call.entry.items() for part in pair]
+        latest = yield "XREVRANGE", self._part(call.entry["event"]), "+", "-", "COUNT", 100
+        if any(entry[1] == ours for entry in latest):
+            return 1
+        return (yield from self._write_entry(call))
+
+    def _write_entry(self, call: calls.ForceRelease) -> Talk:
+        try:
+            yield self._entry(call.entry, call.cap)
+        except ResponseError:
+            return 2
+        return 1
+
+    _talks: ClassVar[Talks] = {
+        calls.Inspect: _inspect,
+        calls.NoteLosses: _note_losses,
+        calls.ReadHistory: _read_history,
+        calls.ReadLine: _read_line,
+        calls.ReadIndex: _read_index,
+    }
+
+
+def _fields(entry: Sequence[Any]) -> dict[bytes, bytes]:
+    return dict(zip(entry[1][0::2], entry[1][1::2], strict=False))
+
+
+def _entries(found: Sequence[Any]) -> list[tuple[bytes, bytes]]:
+    """Return members and scores of a sorted set, which RESP3 has in pairs, and as numbers."""
+    if found and isinstance(found[0], list):
+        return [(member, b"%.17g" % score) for member, score in found]
+    return list(zip(found[0::2], found[1::2], strict=True))
+
+
+def _place(entry: tuple[bytes, bytes]) -> tuple[float, bytes]:
+    """Return what entries are ordered by."""
+    member, end = entry
+    return float(end), member

@@ -1,0 +1,275 @@
+"""Locks on a majority of independent Redis or Valkey servers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, ClassVar
+
+from django.core import checks
+
+from django_redis_lock.backends.base import BaseLockBackend
+from django_redis_lock.backends.index import Index, read_page
+from django_redis_lock.backends.redis.backend import reason
+from django_redis_lock.backends.redlock import votes
+from django_redis_lock.backends.redlock.ballots import Ballots, Rounds, drive, ignore
+from django_redis_lock.backends.redlock.servers import (
+    Admit,
+    ReadFences,
+    ReadPages,
+    Server,
+    check_servers,
+    why_silent,
+)
+from django_redis_lock.backends.redlock.wires import Letter
+from django_redis_lock.exceptions import InvalidLockBackend, LockError, LockUnavailable
+from django_redis_lock.protocol import calls
+from django_redis_lock.protocol.calls import Call
+from django_redis_lock.protocol.conversation import ask
+from django_redis_lock.protocol.drivers import Steps
+from django_redis_lock.support.arguments import LONGEST
+from django_redis_lock.transport.polling import POLL_OPTIONS, Polling, PollingHub, poll_options
+
+SERVER_TIMEOUT = 0.5
+REJOIN_DELAY = 30.0
+INTERVAL = 0.1
+"""Seconds between two looks at a lock that another holds, unless POLL_INTERVAL says otherwise."""
+
+
+class _Hub(PollingHub):
+    """Where waiters sleep between their looks; they stand in line to be seen, not to be called."""
+
+    def __init__(self, polling: Polling, channel: str) -> None:
+        super().__init__(polling.interval, retries=polling.retries, channel=channel)
+        self.glances = False
+
+    @property
+    def in_line(self) -> bool:
+        """Nobody waits for a turn."""
+        return False
+
+
+class RedlockLockBackend(BaseLockBackend):
+    """Locks that a majority of independent servers agrees on, after the Redlock algorithm.
+
+    LOCATION is a list of an odd number of servers, from three up, each an alias of CACHES that
+    django-redis serves, or a URL. They must not replicate each other. All are asked at once, and
+    what a majority says counts, so that a minority may be slow, paused or gone.
+
+    OPTIONS["SERVER_TIMEOUT"] is for how many seconds an answer is waited for; longer than that no
+    server delays anybody. For OPTIONS["REJOIN_DELAY"] seconds a server that was started anew, or
+    lost its data, gives no lock to anybody, for it may have forgotten one that is still held; give
+    the longest lease in use. By default it is TIMEOUT, or 30.
+
+    Waiters poll, and are served in no order.
+    """
+
+    supports_queue: ClassVar[bool] = False
+    hub: _Hub
+    options: ClassVar[tuple[str, ...]] = ("SERVER_TIMEOUT", "REJOIN_DELAY", *POLL_OPTIONS)
+
+    def configure(self, location: Any, options: dict[str, Any]) -> None:
+        """Take in LOCATION and OPTIONS; no connection is made. Raises ``InvalidLockBackend``."""
+        self.server_timeout = self._seconds(options, "SERVER_TIMEOUT", SERVER_TIMEOUT, 0.001)
+        delay = REJOIN_DELAY if self.timeout is None else self.timeout
+        self.rejoin_delay = self._seconds(options, "REJOIN_DELAY", delay, 0.0)
+        params = {"KEY_PREFIX": self.key_prefix}
+        self.servers = [
+            Server(self.alias, {**params, "LOCATION": item}, self.server_timeout)
+            for item in check_servers(self.alias, location)
+        ]
+        polling = poll_options(self.alias, {"POLL_INTERVAL": INTERVAL, **options})
+        self.hub = _Hub(polling, f"{self.key_prefix}-grant:quorum")
+        self._ballots = Ballots(
+            self.servers, self.server_timeout, round(self.rejoin_delay * 1000), polling.interval
+        )
+
+    def _seconds(self, options: dict[str, Any], name: str, default: float, least: float) -> float:
+        value = options.get(name, default)
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not least <= value <= LONGEST
+        ):
+            raise InvalidLockBackend(
+                f"LOCKS[{self.alias!r}]['OPTIONS'][{name!r}] is {value!r}; "
+                f"give seconds from {least:g} up, such as {default:g}."
+            )
+        return float(value)
+
+    def databases(self) -> set[Hashable]:
+        """Return where its keys are, as far as the settings tell."""
+        return {database for server in self.servers for database in server.databases()}
+
+    def check(self) -> list[checks.CheckMessage]:
+        """Return the system check messages about this entry."""
+        return [message for server in self.servers for message in server.check()]
+
+    def open(self) -> None:
+        """Import and make what calls need; no connection is made. Raises ``InvalidLockBackend``."""
+        for server in self.servers:
+            server.open()
+
+    def close(self) -> None:
+        """Let go of connections and threads; the backend can be used again afterwards."""
+        super().close()
+        for server in self.servers:
+            server.wire.close()
+            server.close()
+
+    def admit(self) -> None:
+        """Let all servers vote from now on, without the delay for those that were started anew.
+
+        For a new installation, or after a failure when it is known that nobody holds a lock: there
+        is no other protection from a lock that a server forgot. They go on from the greatest fence
+        that any of them knows. Raises ``LockUnavailable``.
+        """
+        self.run(self._admit())
+
+    async def aadmit(self) -> None:
+        """Let all servers vote from now on, as ``admit`` does."""
+        await self.arun(self._admit())
+
+    def _admit(self) -> Steps[None]:
+        known = yield from ask(ReadFences(self._ballots.delay_ms))
+        yield from ask(Admit(max(answer[0] for answer in known if answer)))
+
+    # Carrying out calls.
+
+    def call(self, call: Call) -> Any:
+        """Carry out one call. Raises ``LockUnavailable``."""
+        return drive(self._carry_out(call))
+
+    async def acall(self, call: Call) -> Any:
+        """Carry out one call under asyncio. Raises ``LockUnavailable``."""
+        rounds = self._carry_out(call)
+        while True:
+            try:
+                step = next(rounds)
+            except StopIteration as stop:
+                return stop.value
+            await step.await_()
+
+    def _carry_out(self, call: Call) -> Rounds:
+        try:
+            if isinstance(call, calls.Acquire | calls.TakeOver):
+                return (yield from self._ballots.gain(call))
+            return (yield from self._ask(call))
+        except votes.NoQuorum as failure:
+            raise self._error_of(call, failure.answers) from failure
+
+    def _ask(self, call: Call) -> Rounds:
+        fold = _FOLDS[type(call)]
+        # What is not patient is sent again by whoever sends it.
+        owed = isinstance(call, calls.Release) and call.patient
+        letters = (
+            [server.pack(page) for server, page in zip(self.servers, call.pages, strict=True)]
+            if isinstance(call, ReadPages)
+            else [server.pack(call) for server in self.servers]
+        )
+        asked = self._ballots.send(call, letters, lambda answers: fold(call, answers), owed=owed)
+        yield asked
+        again = [letter.again for letter in asked.letters]
+        try:
+            answer = asked.outcome()
+        except votes.NoQuorum:
+            if any(again):
+                call.sending()  # a server may have carried it out unseen
+            raise
+        if owed and not answer and votes.in_doubt(asked.answers, again):
+            call.sending()  # as it did for a server that may have said yes the first time
+        if isinstance(call, calls.Renew):
+            for (name, token, ms), left_ms in zip(call.leases, answer, strict=True):
+                if left_ms == -2 and ms >= 0:  # to be endless is asked in the taking, which goes on
+                    self._give_back(name, token)
+        if answer and isinstance(call, calls.Release | calls.ForceRelease):
+            self.hub.look_soon(call.name)  # here nobody has to wait for the next look
+        return answer
+
+    def _give_back(self, name: str, token: str) -> None:
+        """Take back what votes a lost lock may have left, which would hold others up."""
+        release = calls.Release(name, token)
+        for server in self.servers:
+            server.wire.post(Letter(server.release(release), ignore))
+
+    def _error_of(self, call: Call, answers: Sequence[Any]) -> LockError:
+        """Return the error that says why there is no majority."""
+        failed = [
+            (server, answer)
+            for server, answer in zip(self.servers, answers, strict=True)
+            if isinstance(answer, Exception)
+        ]
+        told: list[LockUnavailable] = []
+        for server, error in failed:
+            found = server.error(call, error)
+            if not isinstance(found, LockUnavailable):
+                return found
+            told.append(found)
+        reasons = [f"{server}: {reason(error).rstrip('.')}" for server, error in failed]
+        if isinstance(call, calls.Acquire | calls.TakeOver):
+            reasons += [
+                f"{server} {why}"
+                for server, answer in zip(self.servers, answers, strict=True)
+                if (why := why_silent(answer))
+            ]
+        name = getattr(call, "name", "") or getattr(getattr(call, "request", None), "name", "")
+        unavailable = LockUnavailable(
+            f"LOCKS[{self.alias!r}] has no majority of its {len(self.servers)} servers: "
+            f"{'; '.join(reasons) or 'they know too little'}.",
+            name=name,
+        )
+        unavailable.refused = bool(reasons) and all(error.refused for error in told)
+        unavailable.passing = not unavailable.refused or any(error.passing for error in told)
+        # Where one server released it, its majority may be gone.
+        released = isinstance(call, calls.ForceRelease) and any(
+            answer and not isinstance(answer, Exception) for answer in answers
+        )
+        unavailable.undone = (
+            unavailable.refused and isinstance(call, calls.Breaking) and not released
+        )
+        return unavailable
+
+    # For operators.
+
+    def event_of(self, entry_id: bytes, pairs: list[bytes]) -> Hashable:
+        """Return the same for what several servers tell, each under an id of its own."""
+        return tuple(pairs)
+
+    def _turn_page(self, index: Index) -> Steps[None]:
+        """Read the names that any server holds; those without a majority have no holder later."""
+        cursors = [Index("*") for _ in self.servers]
+        ends: dict[str, float] = {}
+        size = 10 * self.page_size
+        while any(cursor.more for cursor in cursors):
+            asked = [calls.ReadIndex(item.start, item.after, size) for item in cursors]
+            pages = yield from ask(ReadPages(asked))
+            for cursor, page in zip(cursors, pages, strict=True):
+                if page is None:
+                    cursor.more = False
+                elif cursor.more:
+                    cursor.add(read_page(page), size)
+        for cursor in cursors:
+            for name, end in cursor.latest():
+                ends[name] = max(end, ends.get(name, 0.0))
+        names = sorted(ends, key=lambda name: ends[name])
+        index.keep(names, sorted(ends.values()))
+        index.more = False
+
+
+def _as_number(answer: Any) -> Any:
+    return answer if not isinstance(answer, bool) else int(answer)
+
+
+_FOLDS: dict[type[Call], Callable[[Any, list[Any]], Any]] = {
+    calls.Release: lambda _, answers: _as_number(votes.agree(answers)),
+    calls.ForceRelease: lambda _, answers: {True: 1, False: None}.get(
+        agreed := votes.agree(answers), agreed
+    ),
+    calls.Renew: lambda _, answers: votes.leases(answers),
+    calls.Inspect: lambda _, answers: votes.holders(answers),
+    calls.NoteLosses: lambda _, answers: votes.arrived(answers),
+    calls.ReadHistory: lambda _, answers: votes.history(answers),
+    calls.ReadLine: lambda _, answers: votes.line(answers),
+    ReadPages: lambda _, answers: votes.everybody(answers),
+    ReadFences: lambda _, answers: votes.everybody(answers),
+    Admit: lambda _, answers: votes.arrived(answers),
+}

@@ -1,0 +1,239 @@
+"""How servers vote on who gets a lock, agree on its fence, and vote again after they forgot."""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import itertools
+import math
+import random
+from collections.abc import Callable, Generator, Sequence
+from functools import partial
+from time import monotonic
+from typing import Any
+
+from django_redis_lock.backends.redis.backend import numbers
+from django_redis_lock.backends.redlock import votes
+from django_redis_lock.backends.redlock.rounds import Rest, Round
+from django_redis_lock.backends.redlock.servers import Clocks, Newcomers, ReadFences, Server
+from django_redis_lock.backends.redlock.wires import Letter
+from django_redis_lock.protocol import calls
+from django_redis_lock.protocol.calls import Call
+from django_redis_lock.transport.packing import Packed
+
+SPLIT_TRIES = 4
+"""How often a vote is held again at once where callers came together and nobody got a majority."""
+TEACH_AGAIN = 1.0
+"""Seconds between attempts to tell a server that forgot the last fence, where others do without."""
+OWED_FOR = 60.0
+"""Seconds for which a server that can't be reached is tried with a release."""
+
+Rounds = Generator[Round | Rest, Any, Any]
+
+
+class Ballots:
+    """The rounds in which the servers are asked; whoever runs them waits for each.
+
+    ``timeout`` is for how many seconds an answer is waited for, ``delay_ms`` for how long a server
+    that was started anew does not vote, ``interval`` the seconds between two looks of a waiter.
+    """
+
+    def __init__(
+        self, servers: Sequence[Server], timeout: float, delay_ms: int, interval: float
+    ) -> None:
+        self.delay_ms = delay_ms
+        self._servers = servers
+        self._timeout = timeout
+        self._interval = interval
+        self._clocks = Clocks()
+        self._newcomers = Newcomers()
+        self._taught_at = -math.inf
+        self._attempts = itertools.count(1)
+
+    def gain(self, call: calls.Acquire | calls.TakeOver) -> Rounds:
+        """Ask for a lock; again, if servers that could not vote have learned what they need.
+
+        Raises ``NoQuorum``.
+        """
+        try:
+            return (yield from self._vote_on(call))
+        except votes.NoQuorum:
+            if not (yield from self._teach()):
+                raise
+            return (yield from self._vote_on(call))
+        finally:
+            if self._newcomers:
+                self._teach_aside()
+
+    def _vote_on(self, call: calls.Acquire | calls.TakeOver) -> Rounds:
+        if isinstance(call, calls.Acquire):
+            return self._acquire(call)
+        return self._take_over(call)
+
+    def send(
+        self,
+        call: Call,
+        letters: Sequence[Packed],
+        fold: Callable[[list[Any]], Any],
+        *,
+        owed: bool = False,
+        heard: Callable[[int, Any], object] | None = None,
+    ) -> Round:
+        """Send a call to all servers, as each is asked it.
+
+        ``heard`` is told each answer and the number of its server, late ones too.
+        """
+        asked = Round(len(self._servers), fold, self._timeout)
+        call.sending()
+        owed_until = monotonic() + OWED_FOR if owed else 0.0
+        for index, packed in enumerate(letters):
+
+            def reply(answer: Any, index: int = index) -> None:
+                answer = numbers(answer)
+                if heard is not None:
+                    heard(index, answer)
+                asked.take(index, answer)
+
+            asked.letters.append(Letter(packed, reply, owed_until=owed_until))
+        for server, letter in zip(self._servers, asked.letters, strict=True):
+            server.wire.post(letter)
+        return asked
+
+    def _acquire(self, call: calls.Acquire) -> Rounds:
+        request = call.request
+        for again in range(SPLIT_TRIES):
+            attempt = next(self._attempts)
+            least = self._clocks.next_fence()
+            letters = [item.acquire(call, attempt, least, self.delay_ms) for item in self._servers]
+            vote = self.send(call, letters, votes.count_votes, heard=self._newcomers.heard)
+            yield vote
+            outcome = vote.outcome()
+            took = monotonic() - call.sent_at
+            self._clocks.heard(vote.answers, took)
+            left_ms = votes.trusted(request.lease_ms)
+            if outcome.won:
+                entry = request.entry(call.channel) if call.channel else ""
+                fence = yield from self._settle(call, request, vote.answers, entry)
+                if fence:
+                    return [fence, left_ms, outcome.now_ms]
+            self._take_back(call, vote, attempt)
+            if outcome.won or not outcome.split:
+                break
+            # Whoever came at the same time comes again as well; let it be at another time.
+            yield Rest(random.uniform(0.5, 2.0 ** (again + 1)) * min(took, 0.02))
+        return [0, _next_look_ms(outcome, self._interval), outcome.now_ms, 3]
+
+    def _settle(self, call: Call, request: Any, answers: Sequence[Any], entry: str) -> Rounds:
+        """Agree on the fence: a majority of those who voted must know it before anybody gets it.
+
+        Any later majority has one of those servers, and so gives a greater one. Return 0 where the
+        lock was lost meanwhile; or where it took so long that a server which forgot may have
+        learned from the others before they knew.
+        """
+        fences = [
+            0 if isinstance(item, Exception) or not isinstance(item, list) else item[0]
+            for item in answers
+        ]
+        fence = max(fences)
+        behind = [server for server, own in zip(self._servers, fences, strict=True) if own < fence]
+        known = len(fences) - len(behind)
+        agreed = True
+        if known < votes.majority(len(fences)):
+            letters = [
+                item.settle(request.name, request.token, fence, entry) for item in self._servers
+            ]
+            sent_at = call.sent_at
+            asked = self.send(call, letters, votes.agree)
+            call.sent_at = sent_at  # the lease counts from then
+            yield asked
+            agreed = asked.outcome()
+        else:
+            for server in behind:
+                packed = server.settle(request.name, request.token, fence, entry)
+                server.wire.post(Letter(packed, ignore))
+        most_ms = min(request.lease_ms, self.delay_ms or request.lease_ms)
+        in_time = monotonic() < call.sent_at + votes.trusted(most_ms) / 1000
+        return fence if agreed and in_time else 0
+
+    # Servers that forgot.
+
+    def _teach(self) -> Rounds:
+        """Tell servers that were started anew the last fence, so that they vote; return whether.
+
+        What others know is asked after these said that their delay is over: it has to be what came
+        of every hold that such a server may have forgotten.
+        """
+        starts = self._newcomers.take()
+        if not starts:
+            return False
+        call = ReadFences(self.delay_ms)
+        asked = self.send(call, [item.pack(call) for item in self._servers], votes.last_fence)
+        yield asked
+        try:
+            fence = asked.outcome()
+        except votes.NoQuorum:
+            return False
+        told = Round(len(starts), votes.all_told, self._timeout)
+        for place, (index, start) in enumerate(starts.items()):
+            server = self._servers[index]
+            server.wire.post(Letter(server.admit(fence, start), partial(told.take, place)))
+        yield told
+        return True
+
+    def _teach_aside(self) -> None:
+        """Do so in a thread, so that nobody waits for it; now and then, for it may be in vain."""
+        now = monotonic()
+        if now - self._taught_at > TEACH_AGAIN:
+            self._taught_at = now
+            with contextlib.suppress(RuntimeError):  # the program ends
+                _thread.start_new_thread(drive, (self._teach(),))
+
+    def _take_back(self, call: calls.Acquire, vote: Round, attempt: int) -> None:
+        """Take back each vote that was, or may yet be, given to an attempt that failed."""
+        request = call.request
+        release = calls.Release(request.name, request.token)
+        until = monotonic() + min(OWED_FOR, request.lease_ms / 1000)
+        for server, letter, answer in zip(self._servers, vote.letters, vote.answers, strict=True):
+            refused = isinstance(answer, list) and not answer[0]
+            if not refused and not server.wire.recall(letter):
+                packed = server.release(release, attempt)
+                server.wire.post(Letter(packed, ignore, owed_until=until))
+
+    def _take_over(self, call: calls.TakeOver) -> Rounds:
+        request = call.request
+        least = self._clocks.next_fence()
+        letters = [server.take_over(call, least, self.delay_ms) for server in self._servers]
+        vote = self.send(call, letters, votes.count_passed_on, heard=self._newcomers.heard)
+        yield vote
+        if vote.outcome() and (fence := (yield from self._settle(call, request, vote.answers, ""))):
+            # The lease is counted from a little earlier, for clocks that run differently.
+            call.sent_at -= (request.lease_ms - votes.trusted(request.lease_ms)) / 1000
+            return fence
+        release = calls.Release(request.name, request.token)
+        for server, letter in zip(self._servers, vote.letters, strict=True):
+            if not server.wire.recall(letter):
+                until = monotonic() + min(OWED_FOR, request.lease_ms / 1000)
+                server.wire.post(Letter(server.release(release), ignore, owed_until=until))
+        return None
+
+
+def _next_look_ms(outcome: votes.Votes, interval: float) -> int:
+    """Return after how many milliseconds to ask again, never all callers at the same time."""
+    if outcome.won or outcome.split:
+        return round(random.uniform(5, 50))
+    most = interval * 1000 * random.uniform(0.8, 1.2)
+    return round(min(most, outcome.left_ms + random.uniform(0, 15)))
+
+
+def drive(rounds: Rounds) -> Any:
+    """Wait for one round after another; return what they came to."""
+    while True:
+        try:
+            step = next(rounds)
+        except StopIteration as stop:
+            return stop.value
+        step.wait()
+
+
+def ignore(answer: Any) -> None:
+    """Want to hear nothing of an answer."""

@@ -1,0 +1,292 @@
+"""The ways to several servers, on which calls go out at once and answers are taken in as they come.
+
+Each server has one connection, and one thread that alone touches it: it sends what has gathered
+since the last time in one go, and reads the answers in their order. So a call costs a server that
+is slow, paused or gone nothing but its own thread; a caller is woken when enough have answered, and
+an exception that a signal raises in a caller can't leave a connection out of step.
+
+For that, callers touch nothing but bare locks. ``threading.Condition`` and ``Event`` are Python
+code, and such an exception within it leaves their lock taken for ever; within ``Thread.is_alive``
+it makes a thread count as ended that runs on, and a second one beside it would read its answers.
+"""
+
+from __future__ import annotations
+
+import _thread
+import atexit
+import contextlib
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from time import monotonic
+from typing import Any
+
+import redis
+from redis.exceptions import NoScriptError, RedisError, ResponseError
+
+from django_redis_lock.support.process import forget_after_fork
+from django_redis_lock.transport.connections import leave_to_parent
+from django_redis_lock.transport.packing import Packed
+
+
+class Letter:
+    """A call on its way to one server."""
+
+    __slots__ = ("owed_until", "packed", "recalled", "reply", "sendings", "sent")
+
+    def __init__(
+        self, packed: Packed, reply: Callable[[Any], object], *, owed_until: float = 0.0
+    ) -> None:
+        self.packed = packed
+        self.reply = reply  # is called with the answer, or with the exception in its place
+        self.owed_until = owed_until  # monotonic; until then it is sent again where it failed
+        self.sent = False
+        self.sendings = 0
+        self.recalled = False
+
+    @property
+    def again(self) -> bool:
+        """Whether it went out more than once, so that an earlier sending may have done its work."""
+        return self.sendings > 1
+
+
+class Wire:
+    """The way to one server. ``connect`` makes a connection that is not open yet.
+
+    ``timeout`` (seconds) is for connecting, and for how long a server may leave a call unanswered
+    before others fail at once rather than joining the queue for it.
+    """
+
+    IDLE = 5.0
+    """Seconds for which the thread outlives its last call."""
+    STALE = 1.0
+    """Seconds after which a connection is looked at before it is used again."""
+    GIVE_UP = 5.0
+    """Seconds without an answer after which a connection is given up for another."""
+    AGAIN = 0.1
+    """Seconds after a failed connecting before the next."""
+    OWED_AGAIN = 0.5
+    """Seconds between attempts to send what is owed, while there is nothing else to send."""
+
+    MOST_OWED = 1000
+    """How many letters are owed to a server at the most; the lease ends what the oldest would."""
+
+    def __init__(self, connect: Callable[[], Any], timeout: float) -> None:
+        self._connect = connect
+        self._timeout = timeout
+        self._connection: Any = None
+        self.after_fork()
+        forget_after_fork(self)
+        _wires.add(self)
+
+    def after_fork(self) -> None:
+        """Leave the connection, and what was on its way, to the parent process."""
+        if self._connection is not None:
+            leave_to_parent(self._connection)
+        self._mutex = threading.RLock()
+        self._bell = threading.Lock()  # is taken by the thread, to wait until somebody rings
+        self._outbox: deque[Letter] = deque()
+        self._owed: list[Letter] = []
+        self._connection = None
+        self._used_at = 0.0
+        self._failed: tuple[float, Exception] | None = None  # connecting, when and why
+        self._busy_since: float | None = None
+        self._thread: threading.Thread | None = None
+        self._closing = False
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is something that was not sent and answered yet."""
+        return bool(self._outbox) or self._busy_since is not None
+
+    def post(self, letter: Letter) -> None:
+        """Send a letter as soon as possible; its reply is called from the thread of this wire."""
+        with self._mutex:
+            since = self._busy_since
+            late = since is not None and monotonic() - since > self._timeout
+            if not late or letter.owed_until:
+                self._outbox.append(letter)
+                self._closing = False
+                self._ring()
+                return
+        letter.reply(redis.exceptions.TimeoutError("It still owes earlier answers"))
+
+    def _ring(self) -> None:
+        """Wake the thread, or start one; to be called with the mutex."""
+        if self._thread is None:
+            thread = threading.Thread(
+                target=self._run, name="django-redis-lock-quorum", daemon=True
+            )
+            # ``start`` has such Python code, so it is left to a thread that no signal meets.
+            _thread.start_new_thread(self._start, (thread,))
+            self._thread = thread  # interrupted before this, it is for ``_run`` to do
+        elif self._bell.locked():
+            self._bell.release()
+
+    def _start(self, thread: threading.Thread) -> None:
+        try:
+            thread.start()
+        except BaseException:
+            with self._mutex:
+                if self._thread is thread:
+                    self._thread = None  # so that the next letter tries again
+            raise
+
+    def recall(self, letter: Letter) -> bool:
+        """Do not send a letter; return False where it went out already, or may have."""
+        with self._mutex:
+            letter.recalled = True
+            with contextlib.suppress(ValueError):
+                self._outbox.remove(letter)
+            return not letter.sent
+
+    def close(self) -> None:
+        """Send what is there to be sent, and end the thread and the connection."""
+        with self._mutex:
+            thread = self._thread
+            self._closing = True
+            self._owed.clear()
+            if thread is not None:
+                self._ring()
+        if thread is not None and thread is not threading.current_thread():
+            with contextlib.suppress(RuntimeError):  # it only begins, and will see this by itself
+                thread.join(self._timeout)
+                connection = self._connection
+                if self._thread is thread and connection is not None:
+                    connection.disconnect()  # it reads what does not come
+                    thread.join(self._timeout)
+        elif thread is None:
+            self._drop()
+
+    def _run(self) -> None:
+        me = threading.current_thread()
+        with self._mutex:
+            if self._thread not in (None, me):
+                return  # its start was interrupted, and another was started instead
+            self._thread = me
+        try:
+            while (letters := self._next_letters()) is not None:
+                try:
+                    self._exchange(letters)
+                finally:
+                    self._busy_since = None
+        finally:
+            with self._mutex:
+                if self._thread is me:
+                    self._thread = None
+
+    def _next_letters(self) -> list[Letter] | None:
+        """Return what is to be sent next; ``None`` to end the thread."""
+        began = monotonic()
+        while True:
+            with self._mutex:
+                now = monotonic()
+                owing = bool(self._owed) and not self._closing
+                until = began + (self.OWED_AGAIN if owing else self.IDLE)
+                if self._outbox or (owing and now >= until):
+                    return self._gather(now)
+                if self._closing or now >= until:
+                    if self._closing:
+                        self._drop()
+                    self._thread = None
+                    return None
+            self._bell.acquire(timeout=until - now)
+
+    def _gather(self, now: float) -> list[Letter]:
+        owed = [letter for letter in self._owed if now < letter.owed_until]
+        letters = [*owed, *self._outbox]
+        self._busy_since = now
+        self._owed = []
+        self._outbox.clear()
+        for letter in letters:
+            letter.sent = True
+        return letters
+
+    def _exchange(self, letters: Sequence[Letter]) -> None:
+        unanswered = deque(letters)
+        try:
+            connection = self._open()
+            for with_source in (False, True):  # again with their source where it was not known
+                if not with_source:
+                    for letter in unanswered:
+                        letter.sendings += 1
+                commands = [item.packed.pack(with_source=with_source) for item in unanswered]
+                if commands:
+                    connection.send_packed_command(commands, check_health=False)
+                for letter in list(unanswered):
+                    answer = self._read(connection)
+                    self._busy_since = monotonic()
+                    unanswered.popleft()
+                    if isinstance(answer, NoScriptError) and not with_source:
+                        if not letter.recalled:
+                            unanswered.append(letter)
+                        else:
+                            letter.reply(answer)
+                    else:
+                        letter.owed_until = 0.0
+                        letter.reply(answer)
+            self._used_at = monotonic()
+        except (RedisError, OSError, ValueError, TypeError, AttributeError) as error:
+            # The last three are redis-py's where another thread closes the socket under its hands.
+            self._drop()
+            self._fail(unanswered, error)
+        except BaseException as error:
+            self._drop()
+            self._fail(unanswered, redis.exceptions.ConnectionError(f"Interrupted: {error!r}"))
+            raise
+
+    def _fail(self, letters: Sequence[Letter], error: Exception) -> None:
+        self._owed += [letter for letter in letters if letter.owed_until]
+        del self._owed[: -self.MOST_OWED]
+        for letter in letters:
+            letter.reply(error)
+
+    def _open(self) -> Any:
+        """Return an open connection. Raises ``RedisError`` and ``OSError``."""
+        connection = self._connection
+        if connection is not None and monotonic() - self._used_at > self.STALE:
+            try:
+                stale = connection.can_read(timeout=0)
+            except (RedisError, OSError):
+                stale = True
+            if stale:
+                self._drop()
+                connection = None
+        if connection is None:
+            if self._failed is not None and monotonic() - self._failed[0] < self.AGAIN:
+                raise self._failed[1]
+            connection = self._connect()
+            try:
+                connection.connect()
+            except Exception as error:
+                self._failed = monotonic(), error
+                raise
+            self._failed = None
+            self._connection = connection
+        return connection
+
+    def _read(self, connection: Any) -> Any:
+        try:
+            if not connection.can_read(timeout=max(self.GIVE_UP, self._timeout)):
+                raise redis.exceptions.TimeoutError("Timeout reading from the server")
+            return connection.read_response(disable_decoding=True)
+        except ResponseError as error:
+            return error
+
+    def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.disconnect()
+
+
+_wires: weakref.WeakSet[Wire] = weakref.WeakSet()
+
+
+@atexit.register
+def _finish() -> None:
+    """Let releases go out that the end of the program would cut off; for half a second at most."""
+    deadline = monotonic() + 0.5
+    while monotonic() < deadline and any(wire.busy for wire in list(_wires)):
+        time.sleep(0.005)

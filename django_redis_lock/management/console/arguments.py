@@ -1,0 +1,239 @@
+"""What ``manage.py locks`` can be asked for."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import math
+from typing import Any
+
+from django.core.management.base import CommandParser, DjangoHelpFormatter
+
+from django_redis_lock.management.console.durations import parse_duration
+from django_redis_lock.management.console.selection import SORTS
+from django_redis_lock.support.text import visible
+
+COMMANDS = ("list", "show", "release", "doctor", "history", "completion")
+EXIT_CODES = (
+    "Exit codes: 0 done; 1 an error, or declined; 2 wrong use, or not known\n"
+    "because a server could not be asked; 3 the holder changed, or nothing matched;\n"
+    "130 Ctrl-C; 141 whoever read the output has left."
+)
+EXAMPLES = {
+    "": (
+        "locks",
+        "locks list --older-than 10m --sort held",
+        "locks show import:7",
+        "locks release import:7 --reason 'hangs since the morning'",
+    ),
+    "list": (
+        "locks list 'product:*'",
+        "locks list --older-than 10m --sort held --limit 20",
+        "locks list --watch 5",
+        "locks list --json | jq -r '.locks[].name'",
+    ),
+    "show": ("locks show import:7",),
+    "release": (
+        "locks release import:7 --reason 'hangs since the morning'",
+        "locks release import:7 --token-id b8c47b2e4040e965 --noinput",
+        "locks release --pattern 'import:*' --dry-run",
+        "locks release --all --only-dead --reason 'web2 was killed'",
+    ),
+    "doctor": ("locks doctor --using default",),
+    "history": ("locks history import:7", "locks history --limit 500 --json"),
+    "completion": ("locks completion > ~/.locks-completion.bash",),
+}
+"""What one may write, by the command that it is an example of."""
+SHORTEST_WATCH = 0.1
+
+
+def add_commands(parser: CommandParser) -> None:
+    """Add the commands and their options to the parser."""
+    parser.epilog = _epilog("")
+    parser.formatter_class = Formatter
+    commands = parser.add_subparsers(dest="command", title="commands", metavar="COMMAND")
+    _add_list(commands)
+    showing = _add(commands, "show", "everything known of one lock, its waiters included")
+    showing.add_argument("name", help="the lock's name")
+    _add_release(commands)
+    examining = _add(commands, "doctor", "are the servers fit for locks?")
+    examining.add_argument(
+        "--fail-level",
+        choices=("warn", "fail"),
+        default="fail",
+        help="what makes the exit code 1: a failure (fail), or a warning as well (warn)",
+    )
+
+    history = _add(commands, "history", "which locks were released by force, freed or lost")
+    history.add_argument("name", nargs="?", help="of this lock only")
+    history.add_argument(
+        "--limit", type=_count, default=50, metavar="N", help="how many at the most (50)"
+    )
+
+    completion = _add(commands, "completion", "print what completes this command in bash")
+    completion.set_defaults(parser=parser)
+
+
+def _add_list(commands: Any) -> None:
+    listing = _add(commands, "list", "who holds what (the default)")
+    listing.add_argument(
+        "pattern", nargs="?", default="*", help="a shell pattern such as 'product:*'"
+    )
+    listing.add_argument(
+        "--sort", choices=SORTS, help="by what; else the lease that ends last first"
+    )
+    listing.add_argument("--reverse", action="store_true", help="the other way round")
+    listing.add_argument(
+        "--older-than",
+        type=parse_duration,
+        metavar="DURATION",
+        help="only what has been held for longer, such as 90s, 10m, 1h30m or 2d",
+    )
+    listing.add_argument(
+        "--queued", action="store_true", help="only what is held for a message in a queue"
+    )
+    listing.add_argument("--limit", type=_count, metavar="N", help="how many at the most")
+    listing.add_argument(
+        "--watch",
+        nargs="?",
+        type=_interval,
+        const=2.0,
+        metavar="SECONDS",
+        help="draw again every so many seconds (2), until Ctrl-C",
+    )
+
+
+def _add_release(commands: Any) -> None:
+    releasing = _add(commands, "release", "take locks from their holders")
+    releasing.add_argument("names", nargs="*", metavar="name", help="the names of locks")
+    releasing.add_argument(
+        "--pattern", dest="match", metavar="GLOB", help="all held locks that match a shell pattern"
+    )
+    releasing.add_argument("--all", action="store_true", help="all held locks")
+    releasing.add_argument(
+        "--token-id", metavar="ID", help="only if this is the holder's token id, as show tells it"
+    )
+    releasing.add_argument(
+        "--only-dead",
+        action="store_true",
+        help="only where the holder's process is known to be gone: on this host, or as its "
+        "Celery worker says",
+    )
+    releasing.add_argument(
+        "--queued",
+        action="store_true",
+        help="only what is held for a message in a queue; all of that where no name is given",
+    )
+    releasing.add_argument(
+        "--only-gone",
+        action="store_true",
+        help="only where the message that it is held for is known to be gone",
+    )
+    releasing.add_argument("--reason", default="", metavar="TEXT", help="why, for the audit")
+    releasing.add_argument(
+        "--by", metavar="NAME", help="who does it, for the audit; else the system's user"
+    )
+    releasing.add_argument("--dry-run", action="store_true", help="show, and release nothing")
+    releasing.add_argument(
+        "--noinput",
+        "--no-input",
+        dest="interactive",
+        action="store_false",
+        help="do not ask",
+    )
+
+
+class Formatter(DjangoHelpFormatter, argparse.RawDescriptionHelpFormatter):
+    """Leaves the lines of the examples as they are."""
+
+
+def _epilog(name: str) -> str:
+    examples = "".join(f"  manage.py {example}\n" for example in EXAMPLES[name])
+    return f"Examples:\n{examples}\n{EXIT_CODES}"
+
+
+def _add(commands: Any, name: str, text: str) -> CommandParser:
+    parser: CommandParser = commands.add_parser(
+        name,
+        help=text,
+        description=f"{text[0].upper()}{text[1:]}.",
+        epilog=_epilog(name),
+        formatter_class=Formatter,
+    )
+    parser.add_argument("--format", choices=("table", "json"), default="table")
+    parser.add_argument(
+        "--json",
+        dest="format",
+        action="store_const",
+        const="json",
+        default=argparse.SUPPRESS,
+        help="the same as --format json",
+    )
+    parser.add_argument("--using", metavar="ALIAS", help="an alias of LOCKS; else all of them")
+    # What stands before the command may stand after it as well.
+    anywhere = parser.add_argument_group("everywhere", argument_default=argparse.SUPPRESS)
+    anywhere.add_argument("--no-color", action="store_true", default=argparse.SUPPRESS)
+    anywhere.add_argument("--force-color", action="store_true", default=argparse.SUPPRESS)
+    anywhere.add_argument("--traceback", action="store_true", default=argparse.SUPPRESS)
+    anywhere.add_argument("--settings", default=argparse.SUPPRESS)
+    anywhere.add_argument("--pythonpath", default=argparse.SUPPRESS)
+    anywhere.add_argument(
+        "-v", "--verbosity", type=int, choices=range(4), default=argparse.SUPPRESS
+    )
+    return parser
+
+
+def complete(words: list[str]) -> list[str]:
+    """Return the words of the command line with the command that is meant where none is named.
+
+    ``locks 'product:*' --no-color`` is ``locks list 'product:*' --no-color``. Raises
+    ``ValueError`` for what looks like a command's name misspelt.
+    """
+    before = _of_the_parser(words)
+    rest = words[before:]
+    if rest and (rest[0] in COMMANDS or rest[0] in ("-h", "--help", "--version")):
+        return words
+    if rest and not rest[0].startswith("-"):
+        meant = difflib.get_close_matches(rest[0], COMMANDS, n=1)
+        if meant:
+            word = visible(rest[0])
+            raise ValueError(
+                f"There is no command {word!r}; did you mean {meant[0]!r}? "
+                f"To list the locks of that name: locks list {word}"
+            )
+    return [*words[:before], "list", *rest]
+
+
+_WITH_VALUE = ("--settings", "--pythonpath", "-v", "--verbosity")
+_ALONE = ("--no-color", "--force-color", "--traceback", "--skip-checks")
+
+
+def _of_the_parser(words: list[str]) -> int:
+    """Return how many words at the beginning are options that every command has."""
+    number = 0
+    while number < len(words):
+        if words[number] in _WITH_VALUE:
+            number += 2
+        elif words[number] in _ALONE or words[number].startswith(("--settings=", "--pythonpath=")):
+            number += 1
+        else:
+            break
+    return min(number, len(words))
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 up.")
+    return int(text)
+
+
+def _interval(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not SHORTEST_WATCH <= seconds <= 86400:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no interval; give seconds from {SHORTEST_WATCH} up."
+        )
+    return seconds

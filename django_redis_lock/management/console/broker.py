@@ -1,0 +1,184 @@
+"""Find messages of Celery's: in the broker's queues, and in the hands of its workers.
+
+Only what was looked at as a whole is known. A message moves while one looks, so the queues are
+looked at before and after whatever it may move to.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from django_redis_lock.celery.private import (
+    redis_binding_prefix,
+    redis_queue_keys,
+    redis_unacknowledged_key,
+)
+from django_redis_lock.operators.workers import Replies, WorkersNotAsked, ask
+from django_redis_lock.support.text import keep_secrets
+
+PAGE = 1000
+"""How many messages are read at once."""
+DELAYED_LEVELS = 28
+"""The queues in which RabbitMQ keeps messages with a countdown, where Celery has it do so."""
+
+
+class MessagesNotKnown(Exception):
+    """Where messages are can't be told; the text says why."""
+
+
+def find_messages(app: Any, tasks: Mapping[str, str]) -> dict[str, str]:
+    """Return where each message is that is still somewhere, by its task's id.
+
+    ``tasks`` has the name of each task by its id. Raises ``MessagesNotKnown``.
+    """
+    try:
+        with app.connection_for_write() as connection:
+            connection.ensure_connection(max_retries=1, interval_start=0, interval_step=0)
+            look = _LOOKS.get(connection.transport.driver_type, _refuse)
+            return look(app, connection, tasks)
+    except MessagesNotKnown:
+        raise
+    except WorkersNotAsked as error:
+        raise MessagesNotKnown(f"the workers can't be asked: {error}") from error
+    except Exception as error:  # whatever the transport of the broker raises
+        text = keep_secrets(error) or type(error).__name__
+        raise MessagesNotKnown(f"the broker can't be asked: {text}") from error
+
+
+def _in_hand(tasks: Iterable[str]) -> Replies:
+    return ask("messages_in_hand", ids=list(tasks))
+
+
+def _with_workers(answers: Replies) -> dict[str, str]:
+    return {
+        task_id: f"{node} has its message"
+        for node, answer in answers.items()
+        for task_id in answer.get("ids", ())
+    }
+
+
+def _queues(app: Any, tasks: Mapping[str, str], answers: Replies) -> list[str]:
+    """Return the queues of the settings, of the tasks' routes, and of the workers."""
+    routed = {_route(app, name) for name in set(tasks.values())}
+    names = {name for answer in answers.values() for name in answer.get("queues", ())}
+    return sorted({*app.amqp.queues, *names, *routed} - {""})
+
+
+def _route(app: Any, name: str) -> str:
+    task = app.tasks.get(name)
+    given = {"queue": task.queue} if task is not None and getattr(task, "queue", None) else {}
+    queue = app.amqp.router.route(given, name, (), {}).get("queue")
+    return str(getattr(queue, "name", queue) or "")
+
+
+# Redis, whose queues can be read.
+
+
+def _look_in_redis(app: Any, connection: Any, tasks: Mapping[str, str]) -> dict[str, str]:
+    """Read all queues that the broker knows, and what was delivered and not acknowledged."""
+    channel, wanted = connection.default_channel, set(tasks)
+    bound = {queue for exchange in _exchanges(channel) for *_, queue in channel.get_table(exchange)}
+    found: dict[str, str] = {}
+
+    def read_queues() -> None:
+        for queue in sorted(bound.union(_queues(app, tasks, {}))):
+            for text in _messages(channel, queue):
+                found.update(dict.fromkeys(wanted & _ids(text), f"waits in queue {queue}"))
+
+    read_queues()
+    for _, text in channel.client.hscan_iter(redis_unacknowledged_key(channel)):
+        found.update(dict.fromkeys(wanted & _ids(text), "delivered, and not acknowledged"))
+    read_queues()  # for what came back meanwhile
+    return {**found, **_with_workers(_in_hand(tasks))}
+
+
+def _exchanges(channel: Any) -> Iterator[str]:
+    prefix = redis_binding_prefix(channel)
+    for key in channel.client.scan_iter(match=f"{prefix}*", count=PAGE):
+        name = key.decode() if isinstance(key, bytes) else key
+        # Beside the bindings there are keys about them, of other kinds.
+        if channel.client.type(name) in (b"set", "set"):
+            yield name.removeprefix(prefix)
+
+
+def _messages(channel: Any, queue: str) -> Iterator[bytes]:
+    """Yield the messages of a queue, of all priorities, from where new ones come in."""
+    for key in redis_queue_keys(channel, queue):
+        first = 0
+        while page := channel.client.lrange(key, first, first + PAGE - 1):
+            yield from page
+            first += len(page)
+
+
+def _ids(text: bytes) -> set[str]:
+    """Return the ids that a message may be known by. Raises ``MessagesNotKnown``."""
+    try:
+        message = json.loads(text)
+        if isinstance(message, list):  # with where it was sent to
+            message = message[0]
+        headers, properties = message.get("headers") or {}, message.get("properties") or {}
+    except (ValueError, LookupError, AttributeError) as error:
+        raise MessagesNotKnown("there is a message that can't be read") from error
+    return {str(headers.get("id")), str(properties.get("correlation_id"))}
+
+
+# RabbitMQ, which tells how many messages there are, and how many take them.
+
+
+def _look_in_amqp(app: Any, connection: Any, tasks: Mapping[str, str]) -> dict[str, str]:
+    """Find all queues empty, and every consumer's worker answering."""
+    answers = _in_hand(tasks)
+    names = _queues(app, tasks, answers)
+    _check_queues(connection, names, answers)
+    found = _with_workers(_in_hand(tasks))
+    _check_queues(connection, names, answers)  # for what came back meanwhile
+    return {**_with_workers(answers), **found}
+
+
+def _check_queues(connection: Any, names: list[str], answers: Replies) -> None:
+    """Raise ``MessagesNotKnown`` unless nothing is in queues or with unknown consumers."""
+    for name in [*names, *(f"celery_delayed_{level}" for level in range(DELAYED_LEVELS))]:
+        declared = _declared(connection, name)
+        if declared is None:
+            continue
+        if declared.message_count:
+            raise MessagesNotKnown(f"queue {name} is not empty")
+        answering = sum(name in answer.get("queues", ()) for answer in answers.values())
+        if declared.consumer_count > answering:
+            raise MessagesNotKnown(
+                f"queue {name} has {declared.consumer_count} consumers, "
+                f"of which {answering} answered"
+            )
+
+
+def _declared(connection: Any, name: str) -> Any:
+    """Return what the broker says of a queue, ``None`` where there is none."""
+    with _channel(connection) as channel:
+        try:
+            return channel.queue_declare(name, passive=True)
+        except connection.channel_errors as error:
+            if str(getattr(error, "reply_code", "")) == "404":
+                return None
+            raise
+
+
+@contextmanager
+def _channel(connection: Any) -> Iterator[Any]:
+    """Return a channel of its own, for a question that fails closes it."""
+    channel = connection.channel()
+    try:
+        yield channel
+    finally:
+        channel.close()
+
+
+def _refuse(app: Any, connection: Any, tasks: Mapping[str, str]) -> dict[str, str]:
+    kind = connection.transport.driver_type
+    raise MessagesNotKnown(f"a broker of the kind {kind!r} does not tell where messages are")
+
+
+_LOOKS = {"redis": _look_in_redis, "amqp": _look_in_amqp}
+"""How to look, by the kind of the broker."""

@@ -1,0 +1,111 @@
+"""Who can reach a server without a password."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Iterator
+from contextlib import suppress
+from secrets import token_hex
+from typing import Any
+
+from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
+
+from django_redis_lock.backends.redis.backend import reason
+from django_redis_lock.management.console.doctor.findings import FAIL, OK, WARN, Finding
+from django_redis_lock.management.console.doctor.targets import Target
+from django_redis_lock.transport.connections import listening_connection
+
+SET_ONE = "CONFIG SET requirepass, and write the password into LOCATION"
+
+
+def examine_access(client: Any, target: Target) -> Iterator[Finding]:
+    """Does it ask for a password, and if it does not, who can reach it?"""
+    kwargs = target.model().connection_kwargs
+    if "path" in kwargs:
+        return
+    limit = ""
+    try:
+        _free_as_stranger(target)
+    except AuthenticationError:
+        yield Finding(OK, "access", "a stranger is not let in without a password")
+        return
+    except NoPermissionError as error:
+        limit = reason(error)
+    except (RedisError, OSError) as error:
+        told = f"not known: whether a stranger is let in without a password: {reason(error)}"
+        yield Finding(WARN, "access", told, "Mend that; or try by hand, without a password.")
+        return
+    host = kwargs.get("host", "localhost")
+    danger = _danger(client, host)
+    if danger is None:
+        yield Finding(OK, "access", f"no password is asked for; {host} is no public address")
+    elif limit:
+        told = f"not known: what a stranger may do, who is let in without a password: {limit}"
+        yield Finding(WARN, "access", told, danger.remedy)
+    else:
+        yield danger
+
+
+def _danger(client: Any, host: str) -> Finding | None:
+    """Return who can reach a server that asks for no password, if those are too many."""
+    if is_public(host):
+        return Finding(
+            FAIL,
+            "access",
+            f"{host} is a public address, and no password is asked for: whoever finds it can take "
+            "and free every lock",
+            f"{SET_ONE}; or bind to a private address.",
+        )
+    config: dict[str, Any] = {}
+    with suppress(RedisError):
+        for option in ("bind", "protected-mode"):
+            config |= client.config_get(option)
+    wide = [address for address in str(config.get("bind", "")).split() if _is_wide(address)]
+    if (wide or config.get("bind") == "") and config.get("protected-mode") == "no":
+        return Finding(
+            WARN,
+            "access",
+            f"no password is asked for, and it listens on {' '.join(wide) or 'every address'}: "
+            "whoever reaches this machine can take and free every lock",
+            f"{SET_ONE}; or CONFIG SET bind to a private address, or protected-mode yes.",
+        )
+    return None
+
+
+def _free_as_stranger(target: Target) -> None:
+    """Try for real, as a user that gives no password, to free a lock that nobody has.
+
+    Other commands tell less: a user may be allowed ``PING`` and nothing else, or all but that.
+    """
+    model = target.model(db=0)
+    for word in ("username", "password", "credential_provider", "client_name"):
+        model.connection_kwargs.pop(word, None)
+    connection = listening_connection(model)
+    try:
+        connection.connect()
+        connection.send_command("DEL", f"{target.packing.lock_prefix}doctor-{token_hex(8)}")
+        connection.read_response()
+    finally:
+        with suppress(RedisError, OSError):
+            connection.disconnect()
+
+
+def is_public(host: str) -> bool:
+    """Whether a host has an address that can be reached from everywhere."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return False
+    return any(ipaddress.ip_address(str(item[4][0]).partition("%")[0]).is_global for item in found)
+
+
+def _is_wide(bound: str) -> bool:
+    """Whether an address of ``bind`` is all of them, or a public one."""
+    bound = bound.removeprefix("-")
+    if bound in ("*", "0.0.0.0", "::", "::*"):  # noqa: S104 - nothing is bound here
+        return True
+    try:
+        return ipaddress.ip_address(bound).is_global
+    except ValueError:
+        return False

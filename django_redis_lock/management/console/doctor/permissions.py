@@ -1,0 +1,229 @@
+"""Whether the server's user may do what locks need: each command is tried, and leaves nothing."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+from redis.exceptions import NoPermissionError, RedisError
+
+from django_redis_lock.backends.getset.readings import NAME
+from django_redis_lock.management.console.doctor.findings import FAIL, OK, WARN, Finding
+from django_redis_lock.management.console.doctor.services import is_unknown
+from django_redis_lock.management.console.doctor.targets import Target
+from django_redis_lock.support.text import without_passwords
+from django_redis_lock.transport.connections import listening_connection
+
+CHECK = "permissions"
+Try = tuple[str, str, tuple[Any, ...]]
+"""A command, the pattern of the key or channel that it is tried on, and its arguments."""
+
+
+def examine_permissions(client: Any, target: Target) -> Iterator[Finding]:
+    """Try each command on keys that nobody uses, or in a way that changes nothing."""
+    trial = Trial(client, target)
+    missing = trial.run()
+    # Only the scripts need the audit; without them a release by force does, and the history.
+    spare = set() if target.scripted else {*_AUDIT, f"~{target.packing.audit_key}"}
+    if missing:
+        user, words = target.user, " ".join(missing)
+        remedy = f"ACL SETUSER {user} {words}"
+        if spare.issuperset(missing):
+            remedy += ", or live without releases by force and history."
+        yield Finding(
+            WARN if spare.issuperset(missing) else FAIL,
+            CHECK,
+            f"user {user} may not: {words}",
+            remedy,
+        )
+    elif not trial.unknown:
+        yield Finding(OK, CHECK, f"all {len(trial.commands)} commands that locks need")
+    for command, error in trial.failed.items():
+        yield Finding(FAIL, CHECK, f"{command}: {error}", "See what hinders the server.")
+    others = {f"+{command.lower()}" for command in trial.unknown - _TOLD_APART}
+    if others:
+        found = f"the server does not know: {' '.join(word[1:].upper() for word in sorted(others))}"
+        if spare >= others:
+            yield Finding(WARN, CHECK, f"{found}: no releases by force and no history")
+        else:
+            yield Finding(FAIL, CHECK, found, "Use Redis or Valkey itself for the locks.")
+
+
+_REMOVERS = {"+lrem", "+lpop", "+del"}
+_ADDERS = {"RPUSH", "LPUSH", "SETNX", "GETSET", "INCR"}
+_TOLD_APART = {"EVAL", "EVALSHA", "PUBLISH", "SUBSCRIBE", "SPUBLISH", "SSUBSCRIBE"}
+"""What a service can lack, of which other examinations tell the way out."""
+_AUDIT = ("+xadd", "+xrevrange")
+_EXPECTED = (
+    "No matching script",  # of EVALSHA, and so it is allowed
+    "greater than 0-0",  # of XADD, likewise
+    "READONLY",  # what a replica says is told by another examination
+    "read only",
+)
+
+
+class Trial:
+    """The commands that an alias needs of a server, tried."""
+
+    def __init__(self, client: Any, target: Target) -> None:
+        self._client = client
+        self._target = target
+        self._packing = target.packing
+        self._prefix = target.backend.key_prefix
+        self._wait = target.wait
+        self.commands: set[str] = set()
+        """The commands that were tried, in lower case."""
+        self.failed: dict[str, str] = {}
+        """Those that failed for another reason than permission, and why."""
+        self.unknown: set[str] = set()
+        """Those that the server does not have."""
+
+    def run(self) -> list[str]:
+        """Return the words of an ACL rule that the user lacks."""
+        missing: dict[str, None] = {}
+        scripted = self._target.scripted
+        removers = _REMOVERS if scripted else {"+del"}
+        for attempt in self._attempts() if scripted else self._attempts_without_scripts():
+            if attempt[0] in _ADDERS and missing.keys() >= removers:
+                continue  # what it adds could not be removed
+            if lacking := self._lacks(attempt):
+                missing[lacking] = None
+        for lacking in self._lacks_apart():
+            missing[lacking] = None
+        return list(missing)
+
+    def _attempts(self) -> Iterator[Try]:
+        prefix, packing = self._prefix, self._packing
+        nobody = f"doctor-{secrets.token_hex(8)}"
+        lock, of_lock = packing.lock_prefix + nobody, f"~{prefix}:*"
+        queue, of_queue = packing.queue_prefix + nobody, f"~{prefix}-queue:*"
+        index, fence, heard = packing.index_key, packing.fence_key, packing.heard_key
+        of_shards = ":*" if packing.shard else ""
+        of_index, of_fence, of_audit, of_lost, of_heard = (
+            f"~{prefix}-{kind}{of_shards}" for kind in ("index", "fence", "audit", "lost", "heard")
+        )
+        yield "EVAL", "", ("return 1", 0)
+        yield "EVALSHA", "", ("0" * 40, 0)  # there is no such script
+        yield "EXISTS", of_lock, (lock,)
+        yield from self._selecting()
+        if packing.shard:
+            yield "CLUSTER SLOTS", "", ()
+        if self._target.waits_for_replicas:
+            yield "WAIT", "", (0, 1)
+        yield "TIME", "", ()
+        for command in ("GET", "PTTL", "PERSIST", "DEL"):
+            yield command, of_lock, (lock,)
+        for command, *arguments in (("LREM", 0, "doctor"), ("LPOP",)):
+            yield command, of_queue, (queue, *arguments)  # before anything is there to be removed
+        yield "PEXPIRE", of_lock, (lock, 1)
+        yield "SET", of_lock, (lock, "doctor", "NX", "PX", 1)  # gone in a millisecond
+        yield "LLEN", of_queue, (queue,)
+        yield "LRANGE", of_queue, (queue, 0, -1)
+        yield "LPOS", of_queue, (queue, "doctor")
+        yield "RPUSH", of_queue, (queue, "doctor")
+        yield "LPUSH", of_queue, (queue, "doctor")
+        for command, *arguments in (("LREM", 0, "doctor"), ("LPOP", 2), ("DEL",)):
+            yield command, of_queue, (queue, *arguments)  # whichever is allowed removes it
+        yield "ZADD", of_index, (index, "XX", 0, nobody)
+        yield "ZREM", of_index, (index, nobody)
+        yield from self._listing(index, of_index)
+        yield "ZREM", of_heard, (heard, nobody)
+        yield "GET", of_fence, (fence,)
+        yield "SET", of_fence, (fence, 0, "NX", "PX", 1)  # there is one, or there soon is none
+        yield from self._auditing(packing.audit_key, of_audit)
+        yield from self._auditing(packing.lost_key, of_lost)
+        if self._target.member:
+            yield "INFO", "", ("server",)
+            yield "GET", f"~{prefix}-server", (f"{prefix}-server",)
+        if self._wait == "queue":
+            publish = "SPUBLISH" if packing.shard else "PUBLISH"
+            yield publish, f"&{prefix}-grant:*", (self._channel(nobody), "doctor")
+
+    def _selecting(self) -> Iterator[Try]:
+        if database := self._target.pool.connection_kwargs.get("db"):
+            yield "SELECT", "", (database,)
+
+    def _listing(self, index: str, of_index: str) -> Iterator[Try]:
+        yield "ZRANGEBYSCORE", of_index, (index, 1, 0)
+        yield "ZRANGE", of_index, (index, 1, 0)
+        yield "ZCARD", of_index, (index,)
+
+    def _auditing(self, part: str, of_part: str) -> Iterator[Try]:
+        yield "XADD", of_part, (part, "0-0", "event", "doctor")  # an id that no entry can have
+        yield "XREVRANGE", of_part, (part, "+", "-", "COUNT", 1)
+
+    def _attempts_without_scripts(self) -> Iterator[Try]:
+        prefix = self._prefix
+        options = self._target.backend.params.get("OPTIONS") or {}
+        key = str(options.get("KEY", f"{prefix}:{NAME}"))
+        nobody = f"doctor-{secrets.token_hex(8)}"
+        lock, of_lock = key.replace(NAME, nobody), f"~{key.replace(NAME, '*')}"
+        index, of_index = f"{prefix}-index", f"~{prefix}-index"
+        yield from self._selecting()
+        if not self._target.local_clock:
+            yield "TIME", "", ()
+        for command in ("GET", "DEL"):
+            yield command, of_lock, (lock,)
+        yield "SET", of_lock, (lock, "1", "XX")
+        for command, *arguments in (("SETNX", "1"), ("GETSET", "1"), ("INCR",)):
+            yield command, of_lock, (lock, *arguments)
+            yield "DEL", of_lock, (lock,)
+        claim = f"{prefix}-claim:{nobody}"
+        yield "SET", f"~{prefix}-claim:*", (claim, "doctor", "NX", "PX", 1)
+        yield "GET", f"~{prefix}-fence", (f"{prefix}-fence",)
+        yield "ZADD", of_index, (index, "XX", 0, nobody)
+        yield "ZREM", of_index, (index, nobody)
+        yield "ZREMRANGEBYSCORE", of_index, (index, 1, 0)
+        yield from self._listing(index, of_index)
+        for part in (self._packing.audit_key, self._packing.lost_key):
+            yield from self._auditing(part, f"~{part}")
+
+    def _channel(self, process: str) -> str:
+        shard = f"{{{self._packing.shard}}}:" if self._packing.shard else ""
+        return f"{self._prefix}-grant:{shard}{process}"
+
+    def _attempts_apart(self) -> Iterator[Try]:
+        """Yield what leaves a mark on its connection, or blocks it."""
+        prefix = self._prefix
+        if self._wait == "queue":
+            subscribe = "SSUBSCRIBE" if self._packing.shard else "SUBSCRIBE"
+            yield subscribe, f"&{prefix}-grant:*", (self._channel("doctor"),)
+        elif self._wait == "blpop":
+            yield "BLPOP", f"~{prefix}-grant:*", (f"{prefix}-grant:doctor", 0.01)
+
+    def _lacks(self, attempt: Try) -> str:
+        command, pattern, arguments = attempt
+        self.commands.add(command.lower())
+        try:
+            self._client.execute_command(command, *arguments)
+        except (RedisError, OSError) as error:
+            return self._word(command, pattern, error)
+        return ""
+
+    def _lacks_apart(self) -> Iterator[str]:
+        connection = listening_connection(self._target.model())
+        try:
+            for command, pattern, arguments in self._attempts_apart():
+                self.commands.add(command.lower())
+                try:
+                    connection.send_command(command, *arguments)
+                    connection.read_response()
+                except (RedisError, OSError) as error:
+                    if lacking := self._word(command, pattern, error):
+                        yield lacking
+        finally:
+            with suppress(RedisError, OSError):
+                connection.disconnect()
+
+    def _word(self, command: str, pattern: str, error: Exception) -> str:
+        """Return the word of the rule that an error asks for, if it is about one."""
+        text = without_passwords(str(error))
+        if is_unknown(error):
+            self.unknown.add(command)
+        elif isinstance(error, NoPermissionError) or "NOPERM" in text:  # the latter of EXEC, within
+            return f"+{command.lower()}" if "command" in text else pattern
+        elif not any(expected in text for expected in _EXPECTED):
+            self.failed[command] = text
+        return ""

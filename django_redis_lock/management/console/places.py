@@ -1,0 +1,100 @@
+"""Which places are held for messages that are gone: they ended, or are nowhere any more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from typing import Any
+
+from django_redis_lock.exceptions import LockError
+from django_redis_lock.handler import locks
+from django_redis_lock.operators.liveness import Life, Verdict, is_place
+from django_redis_lock.operators.workers import celery_app
+from django_redis_lock.protocol.records import Holder
+
+SETTLED = 60.0
+"""Seconds from the taking of a place to when its message is in the broker, or will never be."""
+
+Notice = Callable[[str], None]
+
+
+def judge_places(holders: Iterable[Holder], notice: Notice) -> list[tuple[Holder, Verdict]]:
+    """Return for each holder whether it is a message that is gone. In doubt none is."""
+    holders = list(holders)
+    places = [one for one in holders if is_place(one) and one.task_id]
+    verdicts: dict[str, Verdict] = {}
+    app = celery_app()
+    if app is None:
+        notice("There is no Celery app with a broker, so what became of messages is not known.")
+    elif places:
+        app.loader.import_default_modules()
+        verdicts = _of_results(app, places, notice)
+        rest = [one for one in places if one.token_id not in verdicts]
+        verdicts |= _of_broker(app, rest, notice)
+    nothing = Verdict(Life.UNKNOWN, why="what became of its message is not known")
+    other = Verdict(Life.UNKNOWN, why="held for no message in a queue")
+    return [
+        (one, verdicts.get(one.token_id, nothing) if is_place(one) else other) for one in holders
+    ]
+
+
+def _of_results(app: Any, places: list[Holder], notice: Notice) -> dict[str, Verdict]:
+    """Return the verdict on each message whose task has ended."""
+    from celery import states
+
+    found = {}
+    for one in places:
+        try:
+            task = app.tasks.get(one.task_name)
+            result = task.AsyncResult(one.task_id) if task else app.AsyncResult(one.task_id)
+            state, ended = result.state, result.date_done
+        except Exception as error:  # no result backend, or it can't be asked
+            notice(f"The results of tasks can't be asked for: {error}")
+            break
+        # An id may be used again: a result that is older than the place is not its message's.
+        if state in states.READY_STATES and _is_later(ended, one.acquired_at):
+            found[one.token_id] = Verdict(Life.DEAD, why=f"its task has ended: {state}")
+    return found
+
+
+def _is_later(ended: Any, taken: datetime | None) -> bool:
+    if not isinstance(ended, datetime) or taken is None:
+        return False
+    return (ended if ended.tzinfo else ended.replace(tzinfo=UTC)) >= taken
+
+
+def _of_broker(app: Any, places: list[Holder], notice: Notice) -> dict[str, Verdict]:
+    """Return the verdict on each message that the broker and the workers were asked for."""
+    from django_redis_lock.management.console.broker import (  # which needs Celery
+        MessagesNotKnown,
+        find_messages,
+    )
+
+    young = Verdict(Life.UNKNOWN, why="its message may be on its way")
+    found = {one.token_id: young for one in places if (one.held_for or 0.0) < SETTLED}
+    old = [one for one in places if one.token_id not in found]
+    if not old:
+        return found
+    try:
+        present = find_messages(app, {str(one.task_id): str(one.task_name) for one in old})
+    except MessagesNotKnown as error:
+        notice(f"What became of messages is not known: {error}")
+        return found
+    for one in old:
+        if one.task_id in present:
+            found[one.token_id] = Verdict(Life.ALIVE, why=present[one.task_id])
+        elif _stands_in_line(one):
+            found[one.token_id] = Verdict(Life.ALIVE, why="its task waits for its lock")
+        else:
+            why = "its message is in no queue, and no worker has it"
+            found[one.token_id] = Verdict(Life.DEAD, why=why)
+    return found
+
+
+def _stands_in_line(place: Holder) -> bool:
+    """Whether the task waits for the lock of its run, in a worker that may not answer for it."""
+    try:
+        line = locks[place.using].waiting(place.name.removesuffix(":queued"))
+    except LockError:
+        return True
+    return any(waiter.task_id == place.task_id for waiter in line)

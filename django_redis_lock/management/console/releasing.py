@@ -1,0 +1,258 @@
+"""``locks release``: take locks from their holders, after a look at who that is."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from django.core.management.base import CommandError
+
+from django_redis_lock.management.console import facts
+from django_redis_lock.management.console.listing import columns
+from django_redis_lock.management.console.places import judge_places
+from django_redis_lock.management.console.selection import (
+    INTERRUPTED,
+    NOT_KNOWN,
+    USAGE,
+    Backends,
+    hint_at_pattern,
+    nothing,
+)
+from django_redis_lock.management.console.table import Column
+from django_redis_lock.management.console.terminal import Terminal
+from django_redis_lock.operators.breaking import Outcome, Result, release_shown
+from django_redis_lock.operators.liveness import Life, Verdict, is_place, judge
+from django_redis_lock.protocol.audit import check_text
+from django_redis_lock.protocol.records import Holder
+from django_redis_lock.support.text import visible
+
+
+def run(options: dict[str, Any], terminal: Terminal) -> None:
+    """Show the holders, ask, and release exactly those that were shown."""
+    _check(options)
+    backends = Backends(options["using"], terminal)
+    _check_reason(options, backends)
+    shown = list(_selected(options, backends))
+    missing = _missing(options, shown, backends, terminal)
+    verdicts: dict[str, Verdict] = {}
+    if options["only_dead"] or options["only_gone"]:
+        judged = (judge_places if options["only_gone"] else judge)(shown, terminal.notice)
+        verdicts = {one.token_id: verdict for one, verdict in judged}
+        shown = _the_dead(shown, verdicts, terminal)
+    if not terminal.as_json:
+        legend = facts.Legend()
+        terminal.table(_columns(verdicts, options, many=backends.many), legend.reading(shown))
+        legend.say(terminal)
+    if shown and (options["dry_run"] or options["interactive"]):
+        backends.warn_of_unwritable()
+    if options["dry_run"]:
+        results = _rehearse(shown, backends, terminal)
+    else:
+        if shown and options["interactive"]:
+            _ask(shown, terminal)
+        results = _release(shown, options, backends, terminal)
+    if Result.UNAVAILABLE not in results:  # which is told below, and goes before a wrong setting
+        backends.finish()
+    _conclude(results, missing, dry_run=options["dry_run"])
+
+
+def _check(options: dict[str, Any]) -> None:
+    """Raise ``CommandError`` for options that make no sense together."""
+    ways = [bool(options["names"]), options["match"] is not None, options["all"]]
+    if sum(ways) != 1 and not (options["queued"] and sum(ways) == 0):
+        raise CommandError(
+            "Say what to release: names, or --pattern GLOB, or --all; one of them. "
+            "Or --queued, alone or with one of them.",
+            returncode=USAGE,
+        )
+    if options["only_dead"] and options["only_gone"]:
+        raise CommandError(
+            "--only-dead is about processes and --only-gone about messages; one of them.",
+            returncode=USAGE,
+        )
+    if options["token_id"] and len(options["names"]) != 1:
+        raise CommandError("--token-id goes with exactly one name.", returncode=USAGE)
+    try:
+        check_text(options["reason"], "--reason")
+        check_text(options["by"] or "", "--by")
+    except ValueError as error:
+        raise CommandError(str(error), returncode=USAGE) from error
+
+
+def _check_reason(options: dict[str, Any], backends: Backends) -> None:
+    """Raise ``CommandError`` where there is no reason and a backend's settings ask for one."""
+    if options["dry_run"] or options["reason"].strip():
+        return
+    for backend in backends.all:
+        if backend.operators.reason_required:
+            raise CommandError(
+                f"Say why with --reason: LOCKS[{visible(backend.alias)!r}]['OPERATORS'] has "
+                f"'REASON_REQUIRED': True.",
+                returncode=USAGE,
+            )
+
+
+def _selected(options: dict[str, Any], backends: Backends) -> Iterator[Holder]:
+    if options["names"]:
+        found = backends.holders_of(dict.fromkeys(options["names"]))
+    else:
+        found = backends.holders("*" if options["match"] is None else options["match"])
+    wanted = options["token_id"]
+    return (
+        one
+        for one in found
+        if wanted in (None, one.token_id) and (is_place(one) or not options["queued"])
+    )
+
+
+def _missing(
+    options: dict[str, Any], shown: list[Holder], backends: Backends, terminal: Terminal
+) -> list[str]:
+    """Return the names that nobody is known to hold, and say so."""
+    held = {one.name for one in shown}
+    missing = [name for name in dict.fromkeys(options["names"]) if name not in held]
+    for name in missing:
+        nobody = f"Nobody holds {visible(name)!r}{_with_token(options)}"
+        if backends.none_answered:
+            terminal.notice(f"Whether anybody holds {visible(name)!r} is not known.")
+        elif backends.silent:
+            terminal.notice(f"{nobody}, as far as is known.")
+        else:
+            terminal.notice(f"{nobody}.{hint_at_pattern(name, 'locks release --pattern')}")
+    return missing
+
+
+def _with_token(options: dict[str, Any]) -> str:
+    words = f" with token id {visible(options['token_id'])}" if options["token_id"] else ""
+    return words + (" for a message in a queue" if options["queued"] else "")
+
+
+def _columns(
+    verdicts: dict[str, Verdict], options: dict[str, Any], *, many: bool
+) -> list[Column[Holder]]:
+    found = columns(many=many)
+    if verdicts:
+        heading = "GONE BECAUSE" if options["only_gone"] else "DEAD BECAUSE"
+        found.append(Column(heading, lambda one: verdicts[one.token_id].why))
+    return found
+
+
+def _the_dead(
+    shown: list[Holder], verdicts: dict[str, Verdict], terminal: Terminal
+) -> list[Holder]:
+    """Return those that are dead, or gone, and say why the others are left alone."""
+    judged = (verdicts[one.token_id] for one in shown)
+    others = Counter(verdict for verdict in judged if not verdict.dead)
+    for (life, why), number in others.most_common():
+        doubt = "not known to be gone: " if life is Life.UNKNOWN else ""
+        terminal.notice(f"{_count(number)} left alone, {doubt}{why}.")
+    return [one for one in shown if verdicts[one.token_id].dead]
+
+
+def _rehearse(shown: list[Holder], backends: Backends, terminal: Terminal) -> list[Result]:
+    if terminal.as_json:
+        terminal.json_object("locks", map(facts.holder_facts, shown), backends.not_known)
+    terminal.notice(f"{_count(len(shown))} would be released; with --dry-run none is.")
+    return [Result.RELEASED] * len(shown)
+
+
+def _ask(shown: list[Holder], terminal: Terminal) -> None:
+    """Raise ``CommandError`` unless somebody says yes."""
+    if terminal.as_json:
+        for one in shown:
+            terminal.notice(f"{visible(one.name)}: {facts.who(one)}")
+    try:
+        agreed = terminal.confirm(f"Release {_count(len(shown))}? The holders are not stopped.")
+    except KeyboardInterrupt:
+        raise CommandError("Interrupted: nothing was released.", returncode=INTERRUPTED) from None
+    if not agreed:
+        raise CommandError("Declined: nothing was released. (--noinput does not ask.)")
+
+
+def _release(
+    shown: list[Holder], options: dict[str, Any], backends: Backends, terminal: Terminal
+) -> list[Result]:
+    by = (options["by"] or "").strip() or system_user()
+    outcomes = release_shown(shown, by=by, reason=options["reason"], user=by)
+    results: list[Result] = []
+
+    def noted() -> Iterator[Outcome]:
+        for outcome in outcomes:
+            results.append(outcome.result)
+            yield outcome
+
+    if terminal.as_json:
+        terminal.json_object("outcomes", map(facts.outcome_facts, noted()), backends.not_known)
+    else:
+        _say(noted(), terminal)
+    return results
+
+
+def _conclude(results: list[Result], missing: list[str], *, dry_run: bool) -> None:
+    """Raise ``CommandError`` where not everything that was asked for was done."""
+    released = results.count(Result.RELEASED)
+    if Result.UNAVAILABLE in results:
+        raise CommandError(
+            f"{released} of {_count(len(results))} released; whether "
+            f"{results.count(Result.UNAVAILABLE)} more were is not known.",
+            returncode=NOT_KNOWN,
+        )
+    if Result.REFUSED in results:
+        raise CommandError(
+            f"{released} of {_count(len(results))} released; the server refused "
+            f"{results.count(Result.REFUSED)}."
+        )
+    if not results:
+        raise nothing("There is nothing to release.")
+    if released < len(results):
+        raise nothing(f"{released} of {_count(len(results))} released; the others were left alone.")
+    if missing:
+        done = "would be" if dry_run else "was"
+        raise nothing(f"Not every lock that was named is held; what is held {done} released.")
+
+
+def _say(outcomes: Iterable[Outcome], terminal: Terminal) -> None:
+    for outcome in outcomes:
+        name = visible(outcome.shown.name)
+        style = terminal.style.SUCCESS
+        if outcome.result is Result.RELEASED:
+            text = f"{name}: released" + (
+                f", and handed to {facts.who(outcome.holder)}" if outcome.holder else ""
+            )
+            if why := outcome.unlogged:
+                text += f"; not in the admin's log: {visible(why)}"
+        elif outcome.result is Result.CHANGED:
+            assert outcome.holder
+            style = terminal.style.WARNING
+            text = f"{name}: left alone, for it changed hands: {facts.who(outcome.holder)} has it"
+        elif outcome.result is Result.GONE:
+            style = terminal.style.WARNING
+            text = f"{name}: was free already"
+        elif outcome.result is Result.REFUSED:
+            style = terminal.style.ERROR
+            text = f"{name}: not released: {visible(outcome.error)}"
+        else:
+            style = terminal.style.ERROR
+            text = f"{name}: not known: {visible(outcome.error)}"
+        terminal.say(style(text))
+
+
+def _count(number: int) -> str:
+    return f"{number} lock" if number == 1 else f"{number} locks"
+
+
+def system_user() -> str:
+    """Return the name of the user whose process this is, by the system and not by its variables."""
+    uid = os.getuid() if hasattr(os, "getuid") else None
+    if uid is None:
+        import getpass
+
+        return getpass.getuser()
+    import pwd
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:  # as in many containers
+        return f"uid {uid}"

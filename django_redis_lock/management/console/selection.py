@@ -1,0 +1,177 @@
+"""Which locks a command is about."""
+
+from __future__ import annotations
+
+import heapq
+import shlex
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, islice
+from typing import Any, TypeVar
+
+from django.core.management.base import CommandError
+
+from django_redis_lock.backends.base import BaseLockBackend
+from django_redis_lock.exceptions import InvalidLockBackend, LockError
+from django_redis_lock.handler import locks
+from django_redis_lock.management.console.terminal import Terminal
+from django_redis_lock.operators.writability import unwritable_because
+from django_redis_lock.protocol.records import Holder
+from django_redis_lock.support.text import visible, without_passwords
+
+Answer = TypeVar("Answer")
+ERROR, USAGE, NOT_KNOWN, NOTHING, INTERRUPTED = 1, 2, 2, 3, 130
+"""Exit codes: an error; wrong use; a server could not be asked; the holder changed, or nothing
+matched; Ctrl-C."""
+
+SORTS: dict[str, Callable[[Holder], Any]] = {
+    "name": lambda holder: (holder.name, holder.using),
+    "holder": str,
+    "held": lambda holder: -(holder.held_for or 0.0),
+    "lease": lambda holder: (holder.ttl is None, holder.ttl or 0.0),
+    "waiters": lambda holder: -(holder.waiters or 0),
+    "fence": lambda holder: -(holder.fence or 0),
+}
+"""What can be sorted by; the longest held, the lease that ends first and the most waiters first."""
+
+
+class Backends:
+    """The backends that a command asks, and those that did not answer it."""
+
+    def __init__(self, using: str | None, terminal: Terminal) -> None:
+        self._terminal = terminal
+        self.all: list[BaseLockBackend] = []
+        """Those whose settings are right."""
+        self.silent: dict[str, str] = {}
+        """Why each backend that did not answer did not, by its alias."""
+        self._misconfigured: set[str] = set()
+        try:
+            self._aliases = [using] if using else list(locks)
+        except InvalidLockBackend as error:
+            raise _wrong(error, 1) from error
+        for alias in self._aliases:
+            try:
+                self.all.append(locks[alias])
+            except InvalidLockBackend as error:
+                if using:
+                    raise _wrong(error, 1 if using in _known() else USAGE) from error
+                self._note(alias, error)
+
+    @property
+    def many(self) -> bool:
+        """Whether there is more than one, so that each lock's is to be named."""
+        return len(self._aliases) > 1
+
+    @property
+    def none_answered(self) -> bool:
+        """Whether nothing is known so far."""
+        return len(self.silent) == len(self._aliases)
+
+    def each(self, ask: Callable[[BaseLockBackend], Iterable[Any]]) -> Iterator[Any]:
+        """Yield what each backend answers; of one that can't be asked, say so and go on."""
+        for backend in self.all:
+            yield from self.of(backend, ask)
+
+    def of(
+        self, backend: BaseLockBackend, ask: Callable[[BaseLockBackend], Iterable[Any]]
+    ) -> Iterator[Any]:
+        """Yield what one backend answers."""
+        try:
+            yield from ask(backend)
+        except (LockError, InvalidLockBackend, ValueError) as error:
+            self._note(backend.alias, error)
+
+    def attempt(
+        self, backend: BaseLockBackend, read: Callable[[], Answer], otherwise: Answer
+    ) -> Answer:
+        """Return what a question to a backend answers; where it can't be asked, say so."""
+        try:
+            return read()
+        except (LockError, InvalidLockBackend, ValueError) as error:
+            self._note(backend.alias, error)
+            return otherwise
+
+    def _note(self, alias: str, error: Exception) -> None:
+        if isinstance(error, ValueError):  # a name that no lock can have
+            raise CommandError(str(error), returncode=USAGE) from error
+        if isinstance(error, InvalidLockBackend):
+            self._misconfigured.add(alias)
+        text = visible(without_passwords(str(error)))
+        if self.silent.setdefault(alias, text) is text:
+            self._terminal.notice(text)
+
+    def not_known(self) -> dict[str, Any]:
+        """Return, for JSON, which backends did not answer, and why."""
+        return {"not_known": [{"using": one, "error": why} for one, why in self.silent.items()]}
+
+    def holders(self, pattern: str) -> Iterator[Holder]:
+        """Yield the holders of all locks whose name matches a pattern, as they are read."""
+        return self.each(lambda backend: backend.holders(pattern))
+
+    def holders_of(self, names: Iterable[str]) -> Iterator[Holder]:
+        """Yield the holders of some locks; one that nobody holds is passed over."""
+
+        def ask(backend: BaseLockBackend) -> Iterator[Holder]:
+            return (holder for name in names if (holder := backend.holder(name)))
+
+        return self.each(ask)
+
+    def warn_of_unwritable(self) -> None:
+        """Say which servers answered and take no writes. Costs an ``INFO`` for each."""
+        for backend in self.all:
+            if backend.alias not in self.silent and (why := unwritable_because(backend)):
+                self._terminal.notice(f"The server of {visible(backend.alias)!r} {why}.")
+
+    def finish(self) -> None:
+        """Raise ``CommandError`` where a backend did not answer."""
+        if self.silent:
+            which = ", ".join(map(repr, self.silent))
+            raise CommandError(
+                f"The locks of {which} are not known, see above.",
+                returncode=ERROR if self.silent.keys() <= self._misconfigured else NOT_KNOWN,
+            )
+
+
+def _wrong(error: Exception, returncode: int) -> CommandError:
+    return CommandError(without_passwords(str(error)), returncode=returncode)
+
+
+def _known() -> Iterable[str]:
+    try:
+        return list(locks)
+    except InvalidLockBackend:
+        return ()
+
+
+def hint_at_pattern(name: str, way: str) -> str:
+    """Return what to write instead of a name that looks like a pattern."""
+    if not any(character in name for character in "*?["):
+        return ""
+    return f" If you mean a pattern: {way} {visible(shlex.quote(name))}"
+
+
+def nothing(message: str) -> CommandError:
+    """Return the error for a selection that nothing matches."""
+    return CommandError(message, returncode=NOTHING)
+
+
+def in_order(
+    holders: Iterator[Holder], sort: str | None, *, reverse: bool, limit: int | None
+) -> Iterator[Holder]:
+    """Return the first of the holders once they are sorted; no more than those are kept.
+
+    Without ``sort`` they stay as they are read.
+    """
+    if sort is None:
+        return reversed(deque(holders, limit)) if reverse else islice(holders, limit)
+    if limit is None:
+        return iter(sorted(holders, key=SORTS[sort], reverse=reverse))
+    first = heapq.nlargest if reverse else heapq.nsmallest
+    return iter(first(limit, holders, key=SORTS[sort]))
+
+
+def peek(items: Iterator[Any]) -> Iterator[Any] | None:
+    """Return the items, or ``None`` if there are none."""
+    for first in items:
+        return chain([first], items)
+    return None

@@ -1,0 +1,131 @@
+"""Where the command's words go: results to standard output, notices to standard error."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from django.core.management.color import no_style
+
+from django_redis_lock.management.console.table import Column, lines
+from django_redis_lock.support.text import without_passwords
+
+Row = TypeVar("Row")
+SCHEMA = 1
+"""The version of the form of the JSON; it rises when a key goes or changes its meaning."""
+BATCH = 250
+"""How many items are written at once."""
+
+_encode = json.JSONEncoder(check_circular=False).encode
+
+
+class Terminal:
+    """The two streams of the command, and what they are able to show."""
+
+    def __init__(self, out: Any, err: Any, style: Any, *, force_color: bool, as_json: bool) -> None:
+        self._out = out
+        self._err = err
+        self.as_json = as_json
+        wanted = force_color or (out.isatty() and not os.environ.get("NO_COLOR"))
+        self.style = style if wanted and not as_json else no_style()
+
+    @property
+    def is_interactive(self) -> bool:
+        """Whether somebody looks at the results on a screen."""
+        return bool(self._out.isatty())
+
+    @property
+    def colourful(self) -> bool:
+        """Whether the results have colours."""
+        return bool(self.style.ERROR("") != "")
+
+    def fade(self, text: str) -> str:
+        """Return what is out of date, in grey where there are colours."""
+        return f"\x1b[2m{text}\x1b[0m" if self.colourful else text
+
+    @property
+    def width(self) -> int | None:
+        """The columns of the screen; ``None`` in a pipe, where nothing is cut."""
+        return shutil.get_terminal_size().columns if self.is_interactive else None
+
+    @property
+    def height(self) -> int:
+        """The lines of the screen."""
+        return shutil.get_terminal_size().lines
+
+    def say(self, text: str = "") -> None:
+        """Write a result."""
+        self._out.write(text)
+
+    def redraw(self, text: str) -> None:
+        """Write over what the screen shows, from its top; in a pipe, write below."""
+        if self.is_interactive:
+            text = "\x1b[H" + "".join(f"{line}\x1b[K\n" for line in text.splitlines()) + "\x1b[J"
+        self._out.write(text, ending="")
+        self._out.flush()
+
+    def notice(self, text: str) -> None:
+        """Write what is no result."""
+        self._err.write(without_passwords(text))
+
+    def table(self, columns: Sequence[Column[Row]], rows: Iterable[Row]) -> None:
+        """Write a table as its rows come."""
+        for page in lines(columns, rows, width=self.width, style=self.style):
+            self.say(page)
+            self._out.flush()
+
+    def json_object(
+        self,
+        name: str,
+        items: Iterable[Any],
+        trailer: Callable[[], Mapping[str, Any]] = dict,
+        *,
+        one_line: bool = False,
+    ) -> None:
+        """Write a JSON object with the version of its form, and the items under a name.
+
+        They are written as they come, one a line, or with ``one_line`` all in one. What ``trailer``
+        returns once they have ended comes last.
+        """
+        gap = "" if one_line else "\n"
+        before = f'{{"schema": {SCHEMA}, {json.dumps(name)}: [{gap}'
+        batch: list[str] = []
+        for item in items:
+            batch.append(before + _encode(item))
+            before = f",{gap or ' '}"
+            if len(batch) == BATCH:
+                self._write_raw("".join(batch))
+                batch.clear()
+        if before[0] == "{":  # there was none
+            batch.append(before.rstrip("\n"))
+            gap = ""
+        rest = "".join(
+            f", {json.dumps(key)}: {json.dumps(item)}" for key, item in trailer().items()
+        )
+        self._write_raw("".join(batch) + f"{gap}]{rest}}}\n")
+
+    def _write_raw(self, text: str) -> None:
+        self._out.write(text, ending="")
+        self._out.flush()
+
+    def confirm(self, question: str) -> bool:
+        """Ask on standard error; whoever says nothing, or has no input to say it with, declines.
+
+        Raises ``KeyboardInterrupt``.
+        """
+        answer = ""
+        try:
+            self._err.write(f"{question} [y/N] ", ending="")
+            self._err.flush()
+            answer = sys.stdin.readline()
+        finally:
+            self._end_line(answer)
+        return answer.strip().lower() in ("y", "yes")
+
+    def _end_line(self, answer: str) -> None:
+        if not answer.endswith("\n"):
+            self._err.write("")

@@ -1,0 +1,152 @@
+"""``locks list --watch``: the list again and again, until Ctrl-C."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from io import StringIO
+from typing import Any, NamedTuple
+
+from django_redis_lock.management.console import facts, listing
+from django_redis_lock.management.console.selection import Backends, in_order
+from django_redis_lock.management.console.table import lines, shorten
+from django_redis_lock.management.console.terminal import Terminal
+from django_redis_lock.protocol.records import Holder
+from django_redis_lock.support.text import visible
+
+
+def watch(options: dict[str, Any], terminal: Terminal) -> None:
+    """Draw the list, or write a JSON object a line, for as long as nobody interrupts."""
+    picture = _Picture(options, terminal)
+    while True:
+        if terminal.as_json:
+            _write(options, terminal)
+        else:
+            terminal.redraw(picture.draw())
+        time.sleep(options["watch"])
+
+
+def _write(options: dict[str, Any], terminal: Terminal) -> None:
+    """Write what one look finds; what could not be asked is among it."""
+    backends = Backends(options["using"], _Aside(terminal))
+    found = listing.selected(options, backends.holders(options["pattern"]))
+    moment = facts.iso(facts.now())
+    terminal.json_object(
+        "locks",
+        map(facts.holder_facts, found),
+        lambda: {"at": moment, **backends.not_known()},
+        one_line=True,
+    )
+
+
+class _Look(NamedTuple):
+    """What one backend told when it last answered."""
+
+    moment: str
+    held: int
+    first: list[Holder]
+    """As many as there is room for."""
+
+
+class _Picture:
+    """The list as it is drawn; of a backend that is silent it keeps what it last told."""
+
+    def __init__(self, options: dict[str, Any], terminal: Terminal) -> None:
+        self._options = options
+        self._terminal = terminal
+        self._last: dict[str, _Look] = {}
+
+    def draw(self) -> str:
+        """Ask every backend, and return the picture."""
+        options, terminal = self._options, self._terminal
+        aside = _Aside(terminal)
+        backends = Backends(options["using"], aside)
+        moment = time.strftime("%H:%M:%S")
+        for backend in backends.all:
+            found = backends.of(backend, lambda one: one.holders(options["pattern"]))
+            look = self._look(moment, listing.narrowed(options, found))
+            if backend.alias not in backends.silent:
+                self._last[backend.alias] = look
+        told = [
+            *(terminal.style.ERROR(self._cut(text)) for text in backends.silent.values()),
+            *(terminal.style.WARNING(self._cut(text)) for text in self._stale(backends)),
+        ]
+        head = [f"{moment}  {self._count(backends)}  every {options['watch']:g} s, Ctrl-C ends", ""]
+        return "\n".join([*head, *told, *self._rows(backends, len(head) + len(told))]) + "\n"
+
+    def _look(self, moment: str, found: Iterator[Holder]) -> _Look:
+        """Read to the end, which tells how many there are, and keep as many as may be seen."""
+        options, terminal = self._options, self._terminal
+        most = terminal.height if terminal.is_interactive else options["limit"]
+        counted = _Counted(found)
+        first = list(
+            in_order(iter(counted), options["sort"], reverse=options["reverse"], limit=most)
+        )
+        deque(counted, maxlen=0)
+        return _Look(moment, counted.count, first)
+
+    def _cut(self, text: str) -> str:
+        return shorten(text, self._terminal.width or 1000)
+
+    def _count(self, backends: Backends) -> str:
+        """Return how many locks are held; what is not known is not counted."""
+        answering = [one.alias for one in backends.all if one.alias not in backends.silent]
+        held = sum(self._last[alias].held for alias in answering)
+        if not backends.silent:
+            return f"{held} held"
+        which = ", ".join(repr(visible(alias)) for alias in backends.silent)
+        return f"{held} held, of {which} not known" if answering else "not known"
+
+    def _stale(self, backends: Backends) -> Iterator[str]:
+        for alias in backends.silent:
+            if last := self._last.get(alias):
+                which = f" of {visible(alias)!r}" if backends.many else ""
+                grey = "greyed below" if self._terminal.colourful and last.held else "below"
+                yield f"Last seen{which} at {last.moment}: {last.held} held, {grey}."
+
+    def _rows(self, backends: Backends, above: int) -> list[str]:
+        terminal, options = self._terminal, self._options
+        looks = [look for one in backends.all if (look := self._last.get(one.alias))]
+        rows: list[Holder] = [one for look in looks for one in look.first]
+        if len(looks) > 1 and options["sort"]:
+            order = {"reverse": options["reverse"], "limit": None}
+            rows = list(in_order(iter(rows), options["sort"], **order))
+        # Besides the locks there are a heading, perhaps a count of the rest, and the cursor's line.
+        room = max(0, terminal.height - above - 3) if terminal.is_interactive else None
+        total = sum(look.held for look in looks)
+        if options["limit"] is not None:
+            total = min(total, options["limit"])
+            room = min(total, room) if room is not None else total
+        drawn = lines(
+            listing.columns(many=backends.many),
+            rows[:room],
+            width=terminal.width,
+            style=terminal.style,
+            fade=lambda one: terminal.fade if one.using in backends.silent else None,
+        )
+        rest = 0 if room is None else total - room
+        return [*drawn, *([f"... and {rest} more"] if rest > 0 else [])]
+
+
+class _Counted:
+    """Counts what goes through it."""
+
+    def __init__(self, items: Iterator[Holder]) -> None:
+        self._items = items
+        self.count = 0
+
+    def __iter__(self) -> Iterator[Holder]:
+        for item in self._items:
+            self.count += 1
+            yield item
+
+
+class _Aside(Terminal):
+    """Keeps notices away from the picture, which has them in its place."""
+
+    def __init__(self, terminal: Terminal) -> None:
+        super().__init__(StringIO(), StringIO(), terminal.style, force_color=False, as_json=False)
+
+    def notice(self, text: str) -> None:
+        """Write nothing."""

@@ -1,0 +1,1 @@
+"""What a caller holds: locks, groups of locks, and what happens to them."""

@@ -1,0 +1,354 @@
+"""Where the waiters of one process sleep, and how a grant finds the one it is meant for."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import threading
+import time
+from collections.abc import Callable
+from time import monotonic
+from typing import Any
+
+from django_redis_lock.protocol.lease import Request
+from django_redis_lock.support.process import forget_after_fork, keep_inherited, known_process
+
+WAITING_SCHEMES = ("queue", "blpop", "poll")
+"""How those who wait can hear of their turn: by pub/sub, from a list, or by looking."""
+LONGEST_SLEEP = 3600.0
+"""Seconds of one sleep at the most; whoever waits for ever sleeps on after that."""
+LOOK_EVERY = 0.8
+"""Seconds after which the waiters of a process look in at the latest. By that the server knows that
+their process runs, and they see when a lock was handed to one that does not; see ``common.lua``."""
+CLAIM = 1.2
+"""Seconds in which a lock that was handed over has to be claimed; see ``common.lua``."""
+LOOK_AT_FOREIGN = 0.25
+"""Seconds between looks at a lock that a foreign program holds, for it hands over to nobody."""
+CLOCK_KEPT = 60.0
+"""Seconds for which what the server's clock read is carried forward by the local one."""
+
+
+def check_scheme(wait: Any) -> str | None:
+    """Return a waiting scheme, ``None`` for that of the backend. Raises ``ValueError``."""
+    if wait is not None and wait not in WAITING_SCHEMES:
+        raise ValueError(
+            f"wait={wait!r} is no way to wait; "
+            f"there are {', '.join(map(repr, WAITING_SCHEMES))}, and None for the backend's."
+        )
+    scheme: str | None = wait
+    return scheme
+
+
+class Grant:
+    """The news that a waiter was given its lock; ``lease_ms`` counts from ``now_ms``."""
+
+    __slots__ = ("fence", "lease_ms", "now_ms", "received_at")
+
+    def __init__(self, fence: int, lease_ms: int, now_ms: int) -> None:
+        self.fence = fence
+        self.lease_ms = lease_ms
+        self.now_ms = now_ms
+        self.received_at = monotonic()
+
+
+class Watch:
+    """When the waiters of one lock in this process should look at it next.
+
+    They share it and take turns, so a hundred waiters ask the server no more often than one.
+    """
+
+    __slots__ = ("_mutex", "asked_at", "due", "glanced_at", "looks", "members", "news")
+
+    TURN = 1.0
+    """Seconds after which another waiter looks if the one whose turn it was brought no news."""
+
+    def __init__(self, mutex: Any) -> None:
+        self.due = monotonic() + LONGEST_SLEEP
+        self.members = 0
+        self.asked_at = self.glanced_at = monotonic()  # when one of them last asked, or glanced
+        self.looks = 0  # how often one of them has looked again for all
+        self.news = 0  # how often the waiters were told to look
+        self._mutex = mutex
+
+    def plan(self, due: float, news: int) -> None:
+        """Look next at ``due``, unless there was news since the look that says so was begun."""
+        with self._mutex:
+            if self.news == news:
+                self.due = due
+
+    def claim(self) -> bool:
+        """Return True for one of those who see that the moment has come."""
+        with self._mutex:
+            now = monotonic()
+            if now < self.due:
+                return False
+            self.due = now + self.TURN
+            return True
+
+
+class Waiter:
+    """One acquisition waiting in this process."""
+
+    __slots__ = ("grant", "joined_at", "name", "nudged", "sleeper", "stirred", "token", "watch")
+
+    def __init__(self, token: str, name: str, watch: Watch) -> None:
+        self.token = token
+        self.name = name
+        self.watch = watch
+        self.joined_at = watch.looks
+        self.grant: Grant | None = None
+        self.nudged = False  # it has to look
+        self.stirred = False  # one of those who wait for its lock has to look
+        self.sleeper: Callable[[], object] | None = None  # wakes it, while it sleeps
+
+    @property
+    def awake(self) -> bool:
+        """Whether there is a reason not to sleep."""
+        return self.nudged or self.stirred or self.grant is not None
+
+    def wake(self) -> bool:
+        """End its sleep, if it sleeps; return False where its event loop was closed under it."""
+        sleeper = self.sleeper
+        return sleeper is None or sleeper() is not False
+
+
+class Bell:
+    """Wakes one thread, once.
+
+    A ``threading.Event`` would raise RuntimeError in the place of an exception from a signal
+    handler that meets it in a bad moment. A bare lock does not, and takes less.
+    """
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def ring(self) -> None:
+        """End the wait, whether it has begun or not."""
+        with contextlib.suppress(RuntimeError):  # it has rung before
+            self._lock.release()
+
+    def wait(self, until: float) -> None:
+        """Block until it rings, or ``until`` (monotonic), or an hour has passed."""
+        self._lock.acquire(timeout=_seconds_to(until))
+
+
+class Hub:
+    """The waiters of one process and backend. This one is told of grants within the process."""
+
+    retries: int | None = None
+    """How often a waiter looks again at a held lock before its wait is over; ``None`` for as long
+    as the wait lasts."""
+    takes_back = False
+    """Whether a lock that is handed over to one who waits here has to be claimed."""
+    glances = False
+    """Whether it is enough for those who wait to read who holds the lock, while that is another."""
+
+    def __init__(self) -> None:
+        self._reset()
+        forget_after_fork(self)
+
+    def _reset(self) -> None:
+        self._mutex = threading.RLock()  # the collector may close a generator that waits here
+        self._waiters: dict[str, Waiter] = {}
+        self._watches: dict[str, Watch] = {}
+        self._number = next(_numbers)
+
+    def after_fork(self) -> None:
+        """Forget the waiters of the parent process; those that this child has are told so."""
+        inherited = list(self._waiters.values())
+        keep_inherited(inherited)
+        self._leave_to_parent()
+        self._reset()
+        for waiter in inherited:
+            waiter.nudged = True
+            waiter.wake()
+
+    def _leave_to_parent(self) -> None:
+        """Leave to the parent process what only one may read."""
+
+    @property
+    def channel(self) -> str:
+        """The name by which those who wait here are known to those who grant."""
+        return f"{known_process().id}-{self._number}"
+
+    @property
+    def listening(self) -> bool:
+        """Whether grants would be received now."""
+        return True
+
+    @property
+    def in_line(self) -> bool:
+        """Whether those who wait here stand in line, so that none of them comes out of turn."""
+        return bool(self.channel)
+
+    def next_look(self, ttl_ms: int, *, foreign: bool = False) -> float:
+        """Return after how many seconds to look again at a lock with so much lease left.
+
+        ``ttl_ms`` is -1 without end; ``foreign`` says that its holder hands over to nobody.
+        """
+        most = LOOK_AT_FOREIGN if foreign else LOOK_EVERY
+        # A key is gone in the millisecond after its last.
+        return most if ttl_ms < 0 else min(most, (ttl_ms + 2) / 1000)
+
+    def channel_of(self, name: str) -> str:
+        """Return the channel on which this process hears of a lock."""
+        return self.channel
+
+    def listens_for(self, name: str) -> bool:
+        """Return whether grants of a lock would be received now."""
+        return self.listening
+
+    def heard(self, now_ms: int) -> None:
+        """Take in what the server's clock reads now."""
+
+    def server_ms(self) -> int | None:
+        """Return the server's clock as far as this process knows it, ``None`` if it does not."""
+        return time.time_ns() // 1_000_000
+
+    def listen(self, name: str = "") -> None:
+        """See to it that grants of a lock are received."""
+
+    async def alisten(self, name: str = "") -> None:
+        """See to it that grants of a lock are received."""
+
+    def close(self) -> None:
+        """Let go of what listening needs."""
+
+    def join(self, request: Request) -> Waiter:
+        """Expect a grant for the request."""
+        with self._mutex:
+            watch = self._watches.get(request.name)
+            if watch is None:
+                watch = self._watches[request.name] = Watch(self._mutex)
+            watch.members += 1
+            waiter = self._waiters[request.token] = Waiter(request.token, request.name, watch)
+        return waiter
+
+    def leave(self, waiter: Waiter) -> None:
+        """Expect it no longer."""
+        with self._mutex:
+            if self._waiters.pop(waiter.token, None) is not None:
+                waiter.watch.members -= 1
+                if not waiter.watch.members:
+                    del self._watches[waiter.name]
+
+    def nudge(self, name: str | None = None) -> None:
+        """Make the waiters of a lock, or all of them, look at it again."""
+        self._nudge(lambda waiter: name in (None, waiter.name))
+
+    def _nudge(self, concerns: Callable[[Waiter], bool]) -> None:
+        with self._mutex:
+            nudged = [item for item in self._waiters.values() if concerns(item)]
+            for waiter in nudged:
+                waiter.nudged = True
+        for waiter in nudged:
+            self._wake(waiter)
+
+    def nudge_one(self, token: str) -> bool:
+        """Make the waiter with this token look; return whether it waits here."""
+        waiter = self._waiters.get(token)
+        if waiter is None:
+            return False
+        waiter.nudged = True
+        return self._wake(waiter)
+
+    def _wake(self, waiter: Waiter) -> bool:
+        """Wake a waiter; return whether there is still somebody to be woken."""
+        if waiter.wake():
+            return True
+        self.leave(waiter)
+        return False
+
+    def may_have_missed(self, seconds: float) -> bool:
+        """Whether a turn may have come and gone unseen between two looks so many seconds apart."""
+        return False
+
+    def freed(self, name: str) -> None:
+        """Take in that this process has released a lock."""
+
+    def look_soon(self, name: str) -> None:
+        """Let one of the waiters of a lock look at it now rather than when it had meant to."""
+        with self._mutex:
+            watch = self._watches.get(name)
+            if watch is None:
+                return
+            watch.due = monotonic()
+            watch.news += 1
+            stirred = [item for item in self._waiters.values() if item.name == name]
+            for waiter in stirred:
+                waiter.stirred = True
+        for waiter in stirred:
+            self._wake(waiter)
+
+    def dispatch(self, token: str, grant: Grant) -> bool:
+        """Hand a grant to its waiter; return whether it waits here."""
+        waiter = self._waiters.get(token)
+        if waiter is None:
+            return False
+        waiter.grant = grant
+        return self._wake(waiter)
+
+    def wait(self, waiter: Waiter, until: float) -> None:
+        """Block until the waiter is granted its lock, is nudged, or ``until`` (monotonic)."""
+        bell = Bell()
+        waiter.sleeper = bell.ring
+        try:
+            if not waiter.awake:
+                bell.wait(until)
+        finally:
+            waiter.sleeper = None
+
+    async def await_(self, waiter: Waiter, until: float) -> None:
+        """Wait as ``wait`` does, under asyncio; the grant may come from any thread."""
+        loop = asyncio.get_running_loop()
+        woken: asyncio.Future[None] = loop.create_future()
+
+        def wake() -> None:
+            if not woken.done():
+                woken.set_result(None)
+
+        def wake_from_anywhere() -> bool:
+            try:
+                loop.call_soon_threadsafe(wake)
+            except RuntimeError:  # the loop was closed, and the wait with it
+                return False
+            return True
+
+        timer = loop.call_later(_seconds_to(until), wake)
+        waiter.sleeper = wake_from_anywhere
+        try:
+            if not waiter.awake:
+                await woken
+        finally:
+            waiter.sleeper = None
+            timer.cancel()
+
+
+class ServerHub(Hub):
+    """A hub that carries the clock of a server forward by the local one."""
+
+    def _reset(self) -> None:
+        super()._reset()
+        self._clock = -CLOCK_KEPT, 0  # local (s) and server (ms), when the server last told
+
+    def heard(self, now_ms: int) -> None:
+        """Take in what the server's clock reads now."""
+        self._clock = monotonic(), now_ms
+
+    def server_ms(self) -> int | None:
+        """Return the server's clock, ``None`` where it was not heard for a minute."""
+        local, server_ms = self._clock
+        passed = monotonic() - local
+        return None if passed > CLOCK_KEPT else server_ms + round(passed * 1000)
+
+
+_numbers = itertools.count(1)
+"""Of the hubs of this process."""
+
+
+def _seconds_to(until: float) -> float:
+    return min(max(0.0, until - monotonic()), LONGEST_SLEEP)

@@ -1,0 +1,1 @@
+"""What every other part may use: argument checks, process identity, text and passwords."""

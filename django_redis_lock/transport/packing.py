@@ -1,0 +1,228 @@
+"""How calls are written for the scripts: which keys each one names, and its arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from django_redis_lock.protocol import calls
+from django_redis_lock.protocol.audit import FORCE_RELEASED, Fields
+from django_redis_lock.protocol.calls import Call
+from django_redis_lock.transport import scripts
+from django_redis_lock.transport.scripts import Command, Script
+
+
+class Replicas(NamedTuple):
+    """How many replicas have to know of a lock before it counts, and how long that may take."""
+
+    number: int
+    timeout: float  # seconds
+
+    @property
+    def command(self) -> bytes:
+        """The bytes of the WAIT command."""
+        words = ("WAIT", str(self.number), str(round(self.timeout * 1000)))
+        return "".join(["*3\r\n", *[f"${len(word)}\r\n{word}\r\n" for word in words]]).encode()
+
+    def shortfall(self, acknowledged: int) -> str:
+        """Return what is wrong where fewer acknowledged."""
+        return (
+            f"only {acknowledged} of {self.number} replicas acknowledged the lock within "
+            f"{self.timeout:g} s"
+        )
+
+
+class Packed:
+    """A call to a script, ready to be sent."""
+
+    __slots__ = ("args", "keys", "replicas", "script", "sending")
+
+    says_ok = False
+    """Whether OK is an answer to it; otherwise it is that to the handshake of a connection."""
+
+    def __init__(
+        self,
+        script: Script | Command,
+        keys: Sequence[str],
+        args: Sequence[str],
+        sending: Callable[[], None],
+        replicas: Replicas | None = None,
+    ) -> None:
+        self.script = script
+        self.keys = keys
+        self.args = args
+        self.sending = sending
+        self.replicas = replicas
+
+    def pack(self, *, with_source: bool = False) -> bytes:
+        """Return the bytes of the command."""
+        return self.script.pack(self.keys, self.args, with_source=with_source)
+
+    def awaited(self, reply: Any) -> Replicas | None:
+        """Return the replicas that have to acknowledge what a reply tells; ``None`` for none."""
+        if self.replicas is None:
+            return None
+        taken = (
+            isinstance(reply, int)
+            or (isinstance(reply, bytes) and not reply.startswith(b"0 "))
+            or reply == [-1]  # of a lock that was made endless
+        )
+        return self.replicas if taken else None
+
+
+class Packing:
+    """The keys that a backend uses, all of them or those of one shard, and the calls on them."""
+
+    def __init__(self, prefix: str, shard: str = "", replicas: Replicas | None = None) -> None:
+        self.shard = shard
+        tag = f":{{{shard}}}" if shard else ""
+        self.lock_prefix = f"{prefix}{tag}:"
+        self.queue_prefix = f"{prefix}-queue{tag}:"
+        self.index_key = f"{prefix}-index{tag}"
+        self.fence_key = f"{prefix}-fence{tag}"
+        self.audit_key = f"{prefix}-audit{tag}"
+        self.lost_key = f"{prefix}-lost{tag}"
+        self.heard_key = f"{prefix}-heard{tag}"
+        self._replicas = replicas
+
+    def pack(self, call: Call, sending: Callable[[], None] | None = None) -> Packed:
+        """Return the call, ready to be sent. ``sending`` stands in for its own method."""
+        script, encode = _ENCODERS[type(call)]
+        keys, args = encode(self, call)
+        replicas = None
+        if self._replicas is not None and (
+            type(call) in (calls.Acquire, calls.TakeOver) or _makes_endless(call)
+        ):
+            replicas = self._replicas
+        return Packed(script, keys, args, sending or call.sending, replicas)
+
+    def keys(self, name: str) -> list[str]:
+        """Return the keys of one lock: the lock, its waiters, the index, the last fence."""
+        return [
+            self.lock_prefix + name,
+            self.queue_prefix + name,
+            self.index_key,
+            self.fence_key,
+        ]
+
+    def _keys_of_line(self, name: str) -> list[str]:
+        """Return the keys of one lock for a script that may hand it over."""
+        return [*self.keys(name), self.heard_key]
+
+    def _encode_acquire(self, call: calls.Acquire) -> _Encoded:
+        request = call.request
+        args = [
+            request.token,
+            str(request.lease_ms),
+            request.record,
+            request.name,
+            call.channel,
+        ]
+        if self._replicas is not None:
+            args.append("1")
+        return self._keys_of_line(request.name), args
+
+    def _encode_acquire_many(self, call: calls.AcquireMany) -> _Encoded:
+        args = []
+        for request in call.requests:
+            args += [request.token, str(request.lease_ms), request.record, request.name]
+        return self._keys_of_many([request.name for request in call.requests]), args
+
+    def _encode_release_many(self, call: calls.ReleaseMany) -> _Encoded:
+        names = [name for name, _ in call.holds]
+        return self._keys_of_many(names), [
+            item for name, token in call.holds for item in (token, name)
+        ]
+
+    def _keys_of_many(self, names: list[str]) -> list[str]:
+        first, *others = names
+        keys = self._keys_of_line(first)
+        for name in others:
+            keys += self.keys(name)[:2]
+        return keys
+
+    def _encode_take_over(self, call: calls.TakeOver) -> _Encoded:
+        request = call.request
+        return self._keys_of_line(request.name), [
+            request.token,
+            str(request.lease_ms),
+            request.record,
+            request.name,
+            call.token_id,
+        ]
+
+    def _encode_release(self, call: calls.Release) -> _Encoded:
+        args = [call.token, call.name, call.entry]
+        if call.unclaimed:
+            args.append("1")
+        return self._keys_of_line(call.name), args
+
+    def _encode_claim(self, call: calls.Claim) -> _Encoded:
+        return [self.lock_prefix + call.name], [call.token, str(call.end_ms)]
+
+    def _encode_force_release(self, call: calls.ForceRelease) -> _Encoded:
+        part = self.audit_key if call.entry["event"] == FORCE_RELEASED else self.lost_key
+        again = "0" if call.first_sent_at is None else "1"
+        args = [call.name, call.token_id, str(call.cap), again, *_pairs(call.entry)]
+        return [*self._keys_of_line(call.name), part], args
+
+    def _encode_note_losses(self, call: calls.NoteLosses) -> _Encoded:
+        args = [str(call.cap), "0" if call.first_sent_at is None else "1"]
+        for entry in call.entries:
+            pairs = _pairs(entry)
+            args += [entry["token_id"], str(len(pairs)), *pairs]
+        return [self.lost_key], args
+
+    def _encode_read_history(self, call: calls.ReadHistory) -> _Encoded:
+        return [self.audit_key, self.lost_key], [call.name, call.before, str(call.count)]
+
+    def _encode_read_line(self, call: calls.ReadLine) -> _Encoded:
+        last = -1 if call.limit is None else call.limit - 1
+        return [self.queue_prefix + call.name], [str(last)]
+
+    def _encode_renew(self, call: calls.Renew) -> _Encoded:
+        keys, args = [self.index_key], []
+        for name, token, lease_ms in call.leases:
+            keys += [self.lock_prefix + name, self.queue_prefix + name]
+            args += [name, token, f"+{lease_ms}" if call.at_least else str(lease_ms)]
+        return keys, args
+
+    def _encode_inspect(self, call: calls.Inspect) -> _Encoded:
+        keys = []
+        for name in call.names:
+            keys += [self.lock_prefix + name, self.queue_prefix + name]
+        return keys, []
+
+    def _encode_glance(self, call: calls.Glance) -> _Encoded:
+        return [self.lock_prefix + call.name], []
+
+    def _encode_read_index(self, call: calls.ReadIndex) -> _Encoded:
+        return [self.index_key], [call.start, call.after.hex(), str(call.count)]
+
+
+def _makes_endless(call: Call) -> bool:
+    return type(call) is calls.Renew and len(call.leases) == 1 and call.leases[0][2] == -1
+
+
+def _pairs(entry: Fields) -> list[str]:
+    return [part for pair in entry.items() for part in pair]
+
+
+_Encoded = tuple[list[str], list[str]]
+_Encoder = tuple[Script | Command, Callable[[Any, Any], _Encoded]]
+_ENCODERS: dict[type[Call], _Encoder] = {
+    calls.Acquire: (scripts.ACQUIRE, Packing._encode_acquire),
+    calls.AcquireMany: (scripts.ACQUIRE_MANY, Packing._encode_acquire_many),
+    calls.TakeOver: (scripts.TAKE_OVER, Packing._encode_take_over),
+    calls.Release: (scripts.RELEASE, Packing._encode_release),
+    calls.Claim: (scripts.CLAIM, Packing._encode_claim),
+    calls.ReleaseMany: (scripts.RELEASE_MANY, Packing._encode_release_many),
+    calls.Renew: (scripts.RENEW, Packing._encode_renew),
+    calls.Glance: (scripts.GET, Packing._encode_glance),
+    calls.Inspect: (scripts.INSPECT, Packing._encode_inspect),
+    calls.ForceRelease: (scripts.FORCE_RELEASE, Packing._encode_force_release),
+    calls.NoteLosses: (scripts.NOTE_LOSSES, Packing._encode_note_losses),
+    calls.ReadHistory: (scripts.HISTORY, Packing._encode_read_history),
+    calls.ReadLine: (scripts.WAITING, Packing._encode_read_line),
+    calls.ReadIndex: (scripts.INDEX, Packing._encode_read_index),
+}

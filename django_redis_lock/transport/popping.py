@@ -1,0 +1,97 @@
+"""Receives this process's grants from a list, where the server's channels can't be used."""
+
+from __future__ import annotations
+
+import threading
+from time import monotonic
+from typing import Any
+
+from django_redis_lock.protocol.lease import Request
+from django_redis_lock.protocol.waiting import Waiter
+from django_redis_lock.transport.listener import PATIENCE, Listener
+
+ROUND = 2.0
+"""Seconds for which one BLPOP blocks; a connection that brings nothing for longer is suspect."""
+ALIVE_MS = 5000
+"""Milliseconds after its last sign of life at which a process counts as dead."""
+
+
+class Popper(Listener):
+    """A listener whose messages are pushed to a list, which it pops from with BLPOP.
+
+    Nobody tells those who push whether somebody pops, so a process keeps a key alive while it
+    does. That makes two commands a round, and none while nobody waits. The list goes when its last
+    message is popped, and both keys go by themselves when the process dies.
+    """
+
+    def _reset(self) -> None:
+        super()._reset()
+        self._asked_until: float | None = None  # when the BLPOP that was sent should have answered
+        self._distrust: float | None = None  # until when an earlier connection may still pop
+        self._wanted = threading.Event()  # for the thread: somebody waits
+
+    @property
+    def list_key(self) -> str:
+        """The list of this process."""
+        return super().channel
+
+    @property
+    def channel(self) -> str:
+        """What tells those who grant of the list."""
+        return f"@list:{self.list_key}"
+
+    def join(self, request: Request) -> Waiter:
+        """Expect a grant for the request."""
+        waiter = super().join(request)
+        self._wanted.set()
+        return waiter
+
+    def close(self) -> None:
+        """Drop the connection; waiters look again and open another."""
+        super().close()
+        self._wanted.set()
+
+    def _introduce(self, connection: Any) -> None:
+        connection.send_command(*self._sign_of_life)
+        connection.read_response(disable_decoding=True)
+        self._asked_until = None
+
+    @property
+    def _sign_of_life(self) -> tuple[str, ...]:
+        # Text alone: hiredis can crash where a signal strikes while it packs a number.
+        return "SET", f"{self.list_key}:alive", "", "PX", str(ALIVE_MS)
+
+    def _rest(self) -> None:
+        with self._mutex:
+            if not self._waiters and not self._closed:
+                self._wanted.clear()
+        self._wanted.wait()
+
+    def _worth_leading(self) -> bool:
+        return bool(self._waiters)
+
+    def _receive(self, connection: Any, seconds: float) -> None:
+        if self._distrust is not None and monotonic() > self._distrust:
+            self._distrust = None
+            self.nudge()
+        if self._asked_until is None:
+            self._asked_until = monotonic() + ROUND
+            connection.send_command(*self._sign_of_life, check_health=False)
+            connection.send_command("BLPOP", self.list_key, str(ROUND), check_health=False)
+        patience = self._asked_until + PATIENCE - monotonic()
+        if connection.can_read(timeout=min(seconds, max(0.001, patience))):
+            answer = connection.read_response(disable_decoding=True)
+            if answer != b"OK":  # which is the answer to the sign of life
+                self._asked_until = None
+            if isinstance(answer, list):
+                self._take_in(answer[1])
+        elif patience <= 0:
+            raise OSError(f"nothing heard for {ROUND + PATIENCE:.0f} s")
+
+    def _abandon(self, connection: Any) -> None:
+        self._drop(connection)  # kept, it would only pop messages away
+
+    def _drop(self, connection: Any) -> None:
+        """Give up a connection, on whose behalf the server may pop one more message for nobody."""
+        self._distrust = monotonic() + ROUND
+        super()._drop(connection)

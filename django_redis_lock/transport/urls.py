@@ -1,0 +1,114 @@
+"""Whether a URL says what it is meant to say; redis-py passes over much that it can't read."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import SplitResult, parse_qsl, urlsplit
+
+import redis
+from redis.connection import URL_QUERY_ARGUMENT_PARSERS
+
+from django_redis_lock.transport.connections import parameters_of, pool_from_url
+
+SCHEMES = ("redis://", "rediss://", "unix://")
+_ENCODED = "percent-encoded, as urllib.parse.quote(password, safe='') gives it"
+_DATABASE = re.compile(r"/?|/\d+/?", re.ASCII)
+_OF_TEXT = re.compile(
+    "client_name|decode_responses|encoding|encoding_errors|lib_name|lib_version|username|password"
+    "|ssl_(ca_certs|ca_data|ca_path|cert_reqs|certfile|ciphers|keyfile|password)"
+)
+"""The options that redis-py takes as the text that they are; others it has to read."""
+
+
+def problem_of(url: str, *, by_django_redis: bool = False) -> str | None:
+    """Return what is wrong with the URL of a server, and what to write; ``None`` if it is good.
+
+    It goes on a sentence that begins with the URL, and repeats no part of it that can be secret.
+    What options there are is known of connections that are ours, not ``by_django_redis``.
+    """
+    if not url.startswith(SCHEMES):
+        return f"does not begin with {', '.join(SCHEMES)}"
+    if not url.isprintable() or " " in url:
+        return "has a blank or an invisible character in it; write that percent-encoded"
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return f"has a host that can't be read; write [::1] for IPv6, and a password {_ENCODED}"
+    is_socket, behind = parts.scheme == "unix", f"{parts.path}?{parts.query}"
+    cut = "@" in behind and "@" not in parts.netloc and not (is_socket and not parts.netloc)
+    if "#" in url or cut or ("@" in parts.path and not is_socket):
+        return f"has '/', '?' or '#' in its user or password; write that {_ENCODED}"
+    wrong = _problem_of_socket(parts) if is_socket else _problem_of_server(parts)
+    return wrong or _problem_of_options(url, parts, by_django_redis)
+
+
+def _problem_of_socket(parts: SplitResult) -> str | None:
+    if parts.netloc and "@" not in parts.netloc:
+        return "has a path that does not begin with '/'; write unix:///run/redis.sock"
+    return None if parts.path.strip("/") else "has no path; write unix:///run/redis.sock"
+
+
+def _problem_of_server(parts: SplitResult) -> str | None:
+    try:
+        port = parts.port
+    except ValueError:
+        port = 0
+    if port == 0:
+        wrong = "has a port that is no number from 1 to 65535"
+        if "@" in parts.netloc or parts.netloc.rpartition(":")[2].isdecimal():
+            return wrong
+        return f"{wrong}; write a password before the host, with '@' between, and {_ENCODED}"
+    try:
+        (parts.hostname or "").encode("idna")
+    except UnicodeError:
+        return "has a host that is no name; write a name or an address"
+    if not _DATABASE.fullmatch(parts.path):
+        return "has a database that is no number; write it behind the port, such as /1"
+    return None
+
+
+def _problem_of_options(url: str, parts: SplitResult, by_django_redis: bool) -> str | None:
+    """Return what is wrong with the query of a URL, having made a connection that is not opened."""
+    takes = parameters_of(_KINDS[parts.scheme])
+    known = {name for name in takes if _OF_TEXT.fullmatch(name)}
+    known |= {"max_connections", *(URL_QUERY_ARGUMENT_PARSERS.keys() & takes)}
+    for name, value in parse_qsl(parts.query, keep_blank_values=True):
+        if name not in known and not by_django_redis:
+            return f"has the unknown option {name!r}; there are {', '.join(sorted(known))}"
+        if not value or not _reads(name, value):
+            return f"has the option {name!r} with a value that makes no sense; mend it"
+    try:
+        if not by_django_redis:
+            check_pool(pool_from_url(url))
+    except Exception as error:  # of whatever class; redis-py has several
+        return f"can't be used by redis-py: {error}"
+    return None
+
+
+def check_pool(pool: redis.ConnectionPool) -> None:
+    """Make a connection as the pool would, which is not opened. Raises what redis-py does."""
+    pool.connection_class(**pool.connection_kwargs)
+
+
+_KINDS = {
+    "redis": redis.Connection,
+    "rediss": redis.SSLConnection,
+    "unix": redis.UnixDomainSocketConnection,
+}
+
+
+def _reads(name: str, value: str) -> bool:
+    """Whether redis-py can read the value of an option, and use what it reads."""
+    read: Callable[[str], Any] | None = URL_QUERY_ARGUMENT_PARSERS.get(name)  # type: ignore[assignment]
+    if read is None:
+        return True
+    try:
+        found = read(value)
+    except (TypeError, ValueError):
+        return False
+    if name in ("socket_timeout", "socket_connect_timeout"):
+        return bool(0 < found < math.inf)
+    return not isinstance(found, int) or found >= 0

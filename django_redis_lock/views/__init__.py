@@ -1,0 +1,5 @@
+"""The decorator that takes a lock around a view."""
+
+from django_redis_lock.views.decorator import GuardedRequest, LockedRequest, locked
+
+__all__ = ["GuardedRequest", "LockedRequest", "locked"]

@@ -1,0 +1,141 @@
+"""The name of the lock that guards one request to a view."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+import string
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from django.core.exceptions import BadRequest
+
+from django_redis_lock.protocol.records import check_name
+
+Name = str | Callable[..., str]
+
+REQUEST = "request"
+"""How a template calls the request, whatever the view calls it."""
+
+
+class NameMaker:
+    """Turns a request and the arguments of its URL into the name of a lock.
+
+    Raises ``TypeError`` or ``ValueError`` at once for what can make no name.
+    """
+
+    def __init__(self, source: Name) -> None:
+        self._source = source
+        self._roots: list[str] = []
+        if isinstance(source, str):
+            self._roots = list(dict.fromkeys(_roots(source)))
+            if not self._roots:
+                check_name(source.format())
+        elif not callable(source):
+            raise TypeError(
+                f"name={source!r} must be a template such as 'product:{{product_id}}', or a "
+                f"callable that is given the request and the arguments of its URL."
+            )
+
+    @property
+    def reads_request(self) -> bool:
+        """Whether the name may depend on more than the arguments of the URL."""
+        return callable(self._source) or REQUEST in self._roots
+
+    def check(self, view: Callable[..., Any]) -> None:
+        """Raise ``ValueError`` for a placeholder that no argument of the view, or class, fits."""
+        handlers = _handlers(view)
+        known = [item for handler in handlers for item in _arguments(handler)]
+        if not handlers or any(item.kind is item.VAR_KEYWORD for item in known):
+            return  # the URL decides
+        names = [REQUEST, *dict.fromkeys(item.name for item in known)]
+        for root in self._roots:
+            if root not in names:
+                raise self._unknown(root, names, "the view takes")
+
+    def __call__(
+        self, view: Callable[..., Any], request: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> str:
+        """Return the lock's name for a call of a view; ``args`` are those after the request.
+
+        Raises ``BadRequest`` where what the client sent makes no name, ``ValueError`` for a
+        placeholder that the URL has no argument for, and ``TypeError`` for a callable that returns
+        no str.
+        """
+        if callable(self._source):
+            made = self._source(request, *args, **kwargs)
+            if not isinstance(made, str):
+                raise TypeError(f"The callable for a lock's name must return a str, not {made!r}.")
+        elif not self._roots:
+            made = self._source.format()
+        else:
+            made = self._fill_in(self._values(view, request, args, kwargs))
+        try:
+            return check_name(made)
+        except ValueError as error:  # such as a part of the URL with control characters
+            raise BadRequest(str(error)) from error
+
+    def _fill_in(self, values: Mapping[str, Any]) -> str:
+        assert isinstance(self._source, str)
+        for root in self._roots:
+            if root not in values:
+                raise self._unknown(root, list(values), "this URL has")
+        try:
+            return self._source.format_map(values)
+        except (LookupError, TypeError) as error:  # such as a field that the form lacks
+            raise BadRequest(f"No lock name for {self._source!r}: {error!r}") from error
+
+    def _values(
+        self, view: Callable[..., Any], request: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> dict[str, Any]:
+        if all(root in kwargs or root == REQUEST for root in self._roots):
+            return {**kwargs, REQUEST: request}
+        known = _arguments(view)
+        names = [item.name for item in known]
+        defaults = {item.name: item.default for item in known if item.default is not item.empty}
+        unnamed = dict(zip(names, args, strict=False))
+        return {**defaults, **unnamed, **kwargs, REQUEST: request}
+
+    def _unknown(self, root: str, known: list[str], where: str) -> ValueError:
+        return ValueError(
+            f"The lock name {self._source!r} has a placeholder {root!r}, but {where} "
+            f"{', '.join(known)}."
+        )
+
+
+def _roots(template: str) -> Iterator[str]:
+    """Yield what the placeholders of a template begin with: arguments, or the request."""
+    try:
+        parsed = list(string.Formatter().parse(template))
+    except ValueError as error:
+        raise ValueError(f"name={template!r} is no template: {error}.") from None
+    for literal, field, spec, _ in parsed:
+        if literal:
+            check_name(literal)
+        if field is None:
+            continue
+        root = re.split(r"[.\[]", field, maxsplit=1)[0]
+        if not root.isidentifier():
+            raise ValueError(
+                f"name={template!r} has a placeholder {{{field}}} without a name; write the "
+                f"argument of the URL that is meant, such as {{product_id}}."
+            )
+        yield root
+        yield from _roots(spec) if spec else ()
+
+
+def _handlers(view: Callable[..., Any]) -> list[Callable[..., Any]]:
+    """Return what is called in the end: of a class, or what its ``as_view()`` returned, methods."""
+    kind = view if isinstance(view, type) else getattr(view, "view_class", None)
+    if kind is None:
+        return [view]
+    methods = ("get", "post", "put", "patch", "delete")  # the others may be Django's own
+    return [getattr(kind, method) for method in methods if hasattr(kind, method)]
+
+
+def _arguments(view: Callable[..., Any]) -> list[inspect.Parameter]:
+    """Return what a view takes after the request."""
+    target = view.func if isinstance(view, functools.partial) else view
+    known = list(inspect.signature(target).parameters.values())
+    return known[2 if known and known[0].name == "self" else 1 :]
