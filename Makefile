@@ -43,7 +43,7 @@ test: $(VENV)/.test  ## the tests, on an embedded server
 	@touch $@
 
 matrix: $(CELERY:%=.venv-celery-%/.ready)  ## the Celery tests on each Celery, 5.4 to 5.7 (CELERY=5.4: on one)
-	$(PYTHON) tests/matrix.py '$(CELERY)' $(ARGS)
+	$(PYTHON) tests/tools/matrix.py '$(CELERY)' $(ARGS)
 
 browser: $(VENV)/.browser  ## the admin page in a real browser (needs Chromium: apt-get install chromium)
 	PYTHONDEVMODE=1 $(PY) -m pytest tests/browser $(ARGS)

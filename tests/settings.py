@@ -28,7 +28,7 @@ INSTALLED_APPS = [
     "django_redis_lock",
 ]
 MIDDLEWARE = [
-    "tests.csp.strict_csp",
+    "tests.apps.csp.strict_csp",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.locale.LocaleMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",

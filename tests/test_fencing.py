@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.fencing import FencingContract, tables
-from tests.transactions import aliases
+from tests.contracts.fencing import FencingContract, tables
+from tests.contracts.transactions import aliases
 
 
 class TestOnSQLite(FencingContract):

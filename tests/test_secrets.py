@@ -24,8 +24,8 @@ from django_redis_lock import lock, locks
 from django_redis_lock.checks import check_locks, check_reports
 from django_redis_lock.exceptions import InvalidLockBackend, LockUnavailable
 from django_redis_lock.support.text import keep_secrets, without_passwords
-from tests.admin_tools import LIST, hold_as, page_of, root
-from tests.console import command
+from tests.tools.admin import LIST, hold_as, page_of, root
+from tests.tools.console import command
 
 BACKENDS = "django_redis_lock.backends"
 DJANGO_REDIS = "django_redis.cache.RedisCache"

@@ -1,6 +1,6 @@
 """What the guard needs of Celery, kombu and billiard beside their public API.
 
-All of it stands here, and ``tests/test_celery_private.py`` tells what changed when they change it.
+All of it stands here, and ``tests/celery/test_private.py`` tells what changed when they change it.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ from django_redis_lock import locks
 from example_project.embedded import EmbeddedServer
 from tests.brokers.rabbitmq import RabbitMQ
 from tests.brokers.settings import BROKER
-from tests.celery_worker import events, running_worker
-from tests.proxy import Proxy
+from tests.tools.celery_worker import events, running_worker
+from tests.tools.proxy import Proxy
 
 SETTINGS = "tests.brokers.settings"
 if settings.SETTINGS_MODULE != SETTINGS:

@@ -14,10 +14,10 @@ from kombu import Connection, pools
 
 from django_redis_lock import Holder, locks
 from tests.brokers.tasks import OLD_SENDER, SENDER, make_app
-from tests.celery_worker import WAIT, Worker, go
-from tests.proxy import Proxy
 from tests.settings import server_url
 from tests.tools import eventually
+from tests.tools.celery_worker import WAIT, Worker, go
+from tests.tools.proxy import Proxy
 
 
 class Broker(ABC):

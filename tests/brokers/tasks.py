@@ -18,8 +18,8 @@ from django.db import transaction
 from django_celery_results.backends import CacheBackend, DatabaseBackend
 
 from django_redis_lock.celery import single_instance_task
-from tests.celery_worker import events, tell, tell_and_wait
 from tests.settings import server_url
+from tests.tools.celery_worker import events, tell, tell_and_wait
 
 QUEUE_NAME = "brokers"
 LATER = "brokers-later"

@@ -9,8 +9,8 @@ from celery.exceptions import TimeLimitExceeded
 
 from tests.brokers.site import Site, all_free, value
 from tests.brokers.tasks import SCOPES, STORING
-from tests.celery_worker import go, started
 from tests.tools import eventually
+from tests.tools.celery_worker import go, started
 
 LATE = [f"late-{variant}" for variant in STORING]
 """As many tasks as the worker has children, so that what is delivered again comes after them."""

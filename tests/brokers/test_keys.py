@@ -9,8 +9,8 @@ import pytest
 
 from tests.brokers.site import Site, all_free, held, holder, value
 from tests.brokers.tasks import QUEUE, QUEUE_AND_RUN, SCOPES, WAITING
-from tests.celery_worker import go, started
 from tests.tools import eventually
+from tests.tools.celery_worker import go, started
 
 ways = pytest.mark.parametrize("how", ["retry", "replace"])
 scopes = pytest.mark.parametrize("scope", SCOPES)

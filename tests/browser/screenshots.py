@@ -132,8 +132,8 @@ def held_locks(services: Services) -> Iterator[None]:
     """Hold a few locks, with waiters and a past, and renew their leases meanwhile."""
     from django_redis_lock import lock, locks
     from django_redis_lock.support.process import current_process
-    from tests.admin_tools import hold_as
     from tests.tools import Background, eventually, waiters
+    from tests.tools.admin import hold_as
 
     current_process().host = "web-2"  # the waiters'
     with redis.Redis.from_url(services.server.url(1)) as server:

@@ -10,8 +10,8 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
 from django_redis_lock import lock, locks
-from tests.admin_tools import LIST, hold_as, page_of
 from tests.browser.window import Visit, choose_release, row
+from tests.tools.admin import LIST, hold_as, page_of
 
 OURS = {
     "include": [["#held-locks"], [".lock-banner"], ["#held-locks-live"]],

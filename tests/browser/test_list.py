@@ -10,11 +10,11 @@ from playwright.sync_api import expect
 
 from django_redis_lock import lock, locks
 from django_redis_lock.models import HeldLock
-from tests.admin_tools import LIST, VIEW
+from tests.apps.csp import POLICY
 from tests.browser.tasks import events, import_products
 from tests.browser.window import Hold, Visit, box, row
-from tests.csp import POLICY
 from tests.tools import Background, eventually, waiters
+from tests.tools.admin import LIST, VIEW
 
 HIDE = """
     (hidden) => {

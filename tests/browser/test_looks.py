@@ -9,10 +9,10 @@ import redis
 from playwright.sync_api import expect
 
 from django_redis_lock import lock, locks
-from tests.admin_tools import LIST, hold_as, page_of
 from tests.browser.measures import CONTRAST, faults
 from tests.browser.window import Hold, Visit, box, choose_release, row
 from tests.tools import Background, eventually, waiters
+from tests.tools.admin import LIST, hold_as, page_of
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

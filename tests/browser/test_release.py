@@ -14,9 +14,9 @@ from playwright.sync_api import expect
 
 from django_redis_lock import lock, locks
 from django_redis_lock.exceptions import LockLost
-from tests.admin_tools import LIST, page_of
 from tests.browser.window import Hold, Visit, box, choose_release, row
 from tests.tools import Background, eventually, waiters
+from tests.tools.admin import LIST, page_of
 
 
 def test_a_release(visit: Visit, hold: Hold) -> None:

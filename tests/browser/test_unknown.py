@@ -12,9 +12,9 @@ from playwright.sync_api import Page, Route, expect
 from django_redis_lock import lock
 from django_redis_lock.models import HeldLock
 from example_project.embedded import EmbeddedServer
-from tests.admin_tools import LIST, page_of
 from tests.browser.window import Hold, Visit, box, row
 from tests.settings import REDIS, server_url
+from tests.tools.admin import LIST, page_of
 
 STALE = re.compile(r"\block-stale\b")
 TIME = r"\w+\.? \d+, \d{4}, \d\d:\d\d:\d\d [A-Z]+"

@@ -9,7 +9,7 @@ from playwright.sync_api import BrowserContext, Locator, Page, Request
 
 from django_redis_lock import Lock
 from django_redis_lock.admin.live import HEADER as LIVE_HEADER
-from tests.admin_tools import LIST
+from tests.tools.admin import LIST
 
 
 class Visitor:

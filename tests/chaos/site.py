@@ -15,9 +15,9 @@ from redis.retry import Retry
 
 from django_redis_lock import locks
 from example_project.embedded import EmbeddedServer
-from tests.proxy import Proxy
 from tests.soak.heartbeat import BEAT
 from tests.soak.plan import DEFAULT_LEASE
+from tests.tools.proxy import Proxy
 
 TIMEOUT = 1.0
 """Seconds after which a reply is taken not to come, by callers and by the pulse."""

@@ -20,8 +20,8 @@ from django_redis_lock.operators.adminlog import PATIENCE
 from django_redis_lock.operators.breaking import Outcome, Result, release_shown
 from example_project.embedded import EmbeddedServer
 from example_project.postgres import Postgres
+from tests.contracts.transactions import aliases
 from tests.tools import eventually
-from tests.transactions import aliases
 
 
 class ToPostgres:

@@ -9,9 +9,9 @@ import psycopg
 import pytest
 
 from example_project.postgres import Postgres
-from tests.fencing import FencingContract, tables
+from tests.contracts.fencing import FencingContract, tables
+from tests.contracts.transactions import aliases
 from tests.tools import eventually
-from tests.transactions import aliases
 
 
 class TestOnPostgreSQL(FencingContract):

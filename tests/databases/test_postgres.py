@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from example_project.postgres import Postgres, PostgresError
-from tests.test_embedded import alive
+from tests.project.test_embedded import alive
 from tests.tools import ROOT, eventually
 
 

@@ -13,8 +13,8 @@ from django.db.transaction import atomic
 
 from django_redis_lock import lock
 from example_project.postgres import Postgres
+from tests.contracts.transactions import TransactionContract, aliases, is_held, sell, units
 from tests.databases.conftest import DATABASES
-from tests.transactions import TransactionContract, aliases, is_held, sell, units
 
 
 class TestOnPostgreSQL(TransactionContract):

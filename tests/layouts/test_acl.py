@@ -10,9 +10,9 @@ import pytest
 
 from django_redis_lock import lock, locks
 from django_redis_lock.exceptions import LockLost, LockUnavailable
-from tests.console import command
 from tests.layouts.servers import BACKEND, Cluster, client
 from tests.tools import ROOT, Background, eventually, waiters
+from tests.tools.console import command
 
 
 def rule() -> list[str]:

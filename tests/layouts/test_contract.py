@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.contract import LockContract
+from tests.contracts.locks import LockContract
 
 
 @pytest.mark.usefixtures("cluster")

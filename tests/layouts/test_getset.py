@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 import pytest
 
 from example_project.embedded import EmbeddedServer
-from tests.contract import LockContract
-from tests.test_getset import exclude_each_other
+from tests.backends.getset.test_getset import exclude_each_other
+from tests.contracts.locks import LockContract
 
 GETSET = "django_redis_lock.backends.getset.GetSetLockBackend"
 

@@ -14,7 +14,7 @@ from django.test import override_settings
 
 from django_redis_lock import locks
 from example_project.embedded import EmbeddedServer
-from tests.contract import LockContract
+from tests.contracts.locks import LockContract
 from tests.layouts.servers import BACKEND, Cluster
 
 

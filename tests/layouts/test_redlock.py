@@ -19,10 +19,10 @@ from django.test import override_settings
 from django_redis_lock import lock, locks
 from django_redis_lock.exceptions import LockLost
 from example_project.embedded import EmbeddedServer
-from tests.contract import LockContract
-from tests.quorums import REDLOCK, Quorum, in_use, started
-from tests.test_docs import acl_rule
+from tests.contracts.locks import LockContract
+from tests.project.test_docs import acl_rule
 from tests.tools import ROOT, Background, Child, eventually, waiters
+from tests.tools.quorums import REDLOCK, Quorum, in_use, started
 
 
 @pytest.fixture(scope="module", params=[3, 5])

@@ -13,8 +13,8 @@ from django_redis_lock import lock, locks
 from django_redis_lock.exceptions import LockUnavailable
 from example_project.embedded import free_port
 from tests.chaos.site import SteppedServer
-from tests.quorums import Quorum, in_use
 from tests.tools import eventually
+from tests.tools.quorums import Quorum, in_use
 
 HOUR = 3600.0
 LEARNS = "started anew, and too few others answer to tell it the last fence"

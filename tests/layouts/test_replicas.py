@@ -14,7 +14,7 @@ from django_redis_lock import Lock, lock, locks
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol import conversation
 from example_project.embedded import EmbeddedServer
-from tests.contract import LockContract
+from tests.contracts.locks import LockContract
 from tests.layouts.servers import BACKEND, client
 from tests.tools import Background, connections, eventually, waiters
 

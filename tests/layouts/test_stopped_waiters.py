@@ -14,8 +14,8 @@ from django.test import override_settings
 
 from django_redis_lock import lock, locks
 from example_project.embedded import EmbeddedServer
-from tests.quorums import in_use, started
 from tests.tools import Child
+from tests.tools.quorums import in_use, started
 
 WAITERS = 100
 PROMISED = 1.5

@@ -12,11 +12,11 @@ from django.test import override_settings
 
 from django_redis_lock import lock, locks
 from example_project.embedded import EmbeddedServer
-from tests.contract import LockContract
+from tests.contracts.locks import LockContract
 from tests.layouts.mixed import KINDS, Crew
 from tests.settings import REDIS, server_url
-from tests.test_waiting_schemes import OTHERS
 from tests.tools import Background, Child, eventually, waiters
+from tests.transport.test_waiting_schemes import OTHERS
 
 
 def entry(wait: str, **options: Any) -> dict[str, Any]:

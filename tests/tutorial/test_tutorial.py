@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from example_project.embedded import free_port
-from tests.test_docs import TUTORIAL, blocks
+from tests.project.test_docs import TUTORIAL, blocks
 from tests.tools import ROOT
 from tests.tutorial.reader import Reader
 

@@ -18,10 +18,10 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.settings")
 
 from django_redis_lock.celery import entering, single_instance_task, task_lock_lost
 from django_redis_lock.exceptions import LockError
-from tests.celery_worker import events, tell, tell_and_wait
-from tests.seccomp import refuse_calls
 from tests.settings import server_url
 from tests.tools import alive
+from tests.tools.celery_worker import events, tell, tell_and_wait
+from tests.tools.seccomp import refuse_calls
 
 if "LOCK_TEST_PATIENCE" in os.environ:
     entering.PATIENCE = float(os.environ["LOCK_TEST_PATIENCE"])

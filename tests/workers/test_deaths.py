@@ -20,11 +20,11 @@ from kombu import Connection
 
 from django_redis_lock import Holder, lock, locks
 from example_project.embedded import EmbeddedServer
-from tests.celery_worker import WAIT, Worker, events, free, go, running_worker, started
-from tests.proxy import Proxy
-from tests.seccomp import PIDFD_OPEN
 from tests.settings import PORT, server_url
 from tests.tools import alive, eventually, scripts_naming, state_of, waiters
+from tests.tools.celery_worker import WAIT, Worker, events, free, go, running_worker, started
+from tests.tools.proxy import Proxy
+from tests.tools.seccomp import PIDFD_OPEN
 from tests.workers import app as tasks
 from tests.workers.app import REFUSED, START_METHOD, UNACKED, app
 from tests.workers.backend import IMPORTED

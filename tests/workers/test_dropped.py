@@ -16,11 +16,11 @@ from kombu.exceptions import DecodeError
 from django_redis_lock import Holder, lock, locks
 from django_redis_lock.celery.message import HEADER
 from example_project.embedded import EmbeddedServer
-from tests import celery_dropped_app as tasks
-from tests.celery_dropped_app import NOWHERE, QUEUE_NAME, SCOPES, app
-from tests.celery_worker import WAIT, Worker, events, free, go, running_worker, started
+from tests.apps import celery_dropped_app as tasks
+from tests.apps.celery_dropped_app import NOWHERE, QUEUE_NAME, SCOPES, app
 from tests.settings import server_url
 from tests.tools import eventually, waiters
+from tests.tools.celery_worker import WAIT, Worker, events, free, go, running_worker, started
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def worker(
     directory = tmp_path_factory.mktemp("worker")
     with running_worker(
         directory,
-        app="tests.celery_dropped_app",
+        app="tests.apps.celery_dropped_app",
         queue=QUEUE_NAME,
         environment={"C_FORCE_ROOT": "1"},  # for pickle
     ) as worker:

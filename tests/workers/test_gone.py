@@ -18,13 +18,13 @@ from django_redis_lock.celery.places import Places
 from django_redis_lock.management.console import broker, places
 from django_redis_lock.management.console.broker import MessagesNotKnown, find_messages
 from example_project.embedded import EmbeddedServer
-from tests import celery_app
-from tests import celery_inspect_app as tasks
-from tests.celery_queue_tools import disconnect
-from tests.celery_worker import Worker, running_worker
-from tests.console import Done, command
+from tests.apps import celery_app
+from tests.apps import celery_inspect_app as tasks
 from tests.settings import server_url
 from tests.tools import Background, eventually, waiters
+from tests.tools.celery_queue import disconnect
+from tests.tools.celery_worker import Worker, running_worker
+from tests.tools.console import Done, command
 
 pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex")
 
@@ -49,7 +49,7 @@ def app(
 @pytest.fixture
 def worker(app: Celery, tmp_path: Path) -> Iterator[Worker]:
     """A worker that takes the messages of another queue than the one that is looked at."""
-    environment = {"DJANGO_SETTINGS_MODULE": "tests.celery_inspect_settings"}
+    environment = {"DJANGO_SETTINGS_MODULE": "tests.apps.celery_inspect_settings"}
     with running_worker(
         tmp_path, app=tasks.__name__, concurrency=1, queue=IN_HAND, environment=environment
     ) as worker:

@@ -17,16 +17,16 @@ from celery import Celery
 from django_redis_lock import lock, locks
 from django_redis_lock.celery import inspecting
 from example_project.embedded import EmbeddedServer
-from tests import celery_app
-from tests import celery_inspect_app as tasks
-from tests.admin_tools import page_of, root
-from tests.celery_queue_tools import disconnect
-from tests.celery_worker import Worker, events, go, running_worker, started
-from tests.console import command
-from tests.proxy import Proxy
+from tests.apps import celery_app
+from tests.apps import celery_inspect_app as tasks
 from tests.tools import ROOT, eventually, waiters
+from tests.tools.admin import page_of, root
+from tests.tools.celery_queue import disconnect
+from tests.tools.celery_worker import Worker, events, go, running_worker, started
+from tests.tools.console import command
+from tests.tools.proxy import Proxy
 
-APP = "tests.celery_inspect_app"
+APP = "tests.apps.celery_inspect_app"
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def worker(
     with redis.Redis.from_url(session_server.url()) as client:
         client.flushall()
     environment = {
-        "DJANGO_SETTINGS_MODULE": "tests.celery_inspect_settings",
+        "DJANGO_SETTINGS_MODULE": "tests.apps.celery_inspect_settings",
         "INSPECT_PROXY": str(proxy.port),
     }
     directory = tmp_path_factory.mktemp("inspect")

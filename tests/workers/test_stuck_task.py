@@ -23,9 +23,9 @@ from django_redis_lock.operators.liveness import judge, process_lives
 from django_redis_lock.protocol.records import Holder
 from django_redis_lock.support.process import Process, pid_space
 from example_project.embedded import EmbeddedServer
-from tests import celery_app, operators_app
-from tests.console import command
+from tests.apps import celery_app, operators_app
 from tests.tools import ROOT, Background, Child, eventually, waiters
+from tests.tools.console import command
 
 WAIT = 20
 
@@ -66,7 +66,7 @@ def worker(
     """A worker with two children, or of another pool, and its app as the current one."""
     settings.LOCKS = {"default": settings.LOCKS["default"]}
     log = tmp_path / "log"
-    command = [sys.executable, "-m", "celery", "-A", "tests.operators_app", "worker"]
+    command = [sys.executable, "-m", "celery", "-A", "tests.apps.operators_app", "worker"]
     command += ["-c", "2", "-l", "INFO", "--without-gossip", "--without-mingle"]
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -141,7 +141,7 @@ def _events(name: str, count: int) -> Any:
 
 
 EAGER = """
-    from tests import operators_app
+    from tests.apps import operators_app
     operators_app.app.conf.task_always_eager = True
     say("ready")
     operators_app.import_catalogue.delay("8")

@@ -18,9 +18,9 @@ import pytest
 
 from example_project.embedded import EmbeddedServer, free_port
 from example_project.keeper import Keeper
-from tests.quorums import started
 from tests.settings import REDIS
 from tests.tools import ROOT, SOON, eventually
+from tests.tools.quorums import started
 
 GETSET = "django_redis_lock.backends.getset.GetSetLockBackend"
 WORKERS = 3
@@ -81,7 +81,7 @@ def site(
                 *(sys.executable, "-c", "import pyuwsgi; pyuwsgi.run()"),
                 *("--master", "--need-app", "--enable-threads", "--disable-logging"),
                 *("--processes", str(WORKERS), "--http-socket", f"127.0.0.1:{port}"),
-                *("--module", "tests.uwsgi_app", *request.param),
+                *("--module", "tests.apps.uwsgi_app", *request.param),
                 cwd=ROOT,
                 env={**os.environ, **environment, "PYTHONDEVMODE": ""},
                 stdout=stream,

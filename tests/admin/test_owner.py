@@ -1,0 +1,118 @@
+"""What the page of a lock says of who holds it: its life, its last renewal, links from its task."""
+
+from __future__ import annotations
+
+import json
+import socket
+from typing import Any
+
+import pytest
+from celery import Celery
+from django.contrib import admin
+
+from django_redis_lock import locks
+from django_redis_lock.admin.live import HEADER as LIVE_HEADER
+from django_redis_lock.admin.owner import liveness, task_links
+from django_redis_lock.models import HeldLock
+from django_redis_lock.operators.workers import ask
+from django_redis_lock.protocol.records import read_holder
+from tests.tools.admin import hold_as, page_of, root
+
+pytestmark = pytest.mark.usefixtures("no_workers")
+
+NOW_MS = 1_700_000_000_000
+
+
+def held(ttl: float | None, *, held_for: float = 100, **record: Any) -> Any:
+    """Return a holder of the alias with a lease of 30 s, by its record."""
+    value = f"token {(NOW_MS - int(held_for * 1000)) * 1000} {json.dumps(record)}"
+    ttl_ms = -1 if ttl is None else int(ttl * 1000)
+    named = {"name": "n", "using": "default", "waiters": 0, "now_ms": NOW_MS}
+    return read_holder(value.encode(), ttl_ms=ttl_ms, **named)
+
+
+@pytest.mark.parametrize(
+    ("holder", "seconds_ago"),
+    [
+        (held(25, auto_renew=True, lease=30_000), 5),
+        (held(25, auto_renew=True, lease=60_000), 35),
+        (held(25, auto_renew=True), None),  # an older version's, of any TIMEOUT
+        (held(25, auto_renew=True, lease=30_000, max_hold=200_000), 5),
+        (held(25, auto_renew=True, lease=30_000, max_hold=125_000), None),  # to less than a lease
+        (held(45, auto_renew=True, lease=30_000), None),  # its holder has extended it
+        (held(25), None),
+        (held(None), None),
+        (held(28, held_for=2, auto_renew=True, lease=30_000), None),  # not yet
+    ],
+)
+def test_when_a_lease_was_renewed_last(holder: Any, seconds_ago: float | None) -> None:
+    """It is told by the lease's end and its length, where that is known."""
+    told = liveness(holder, 1)["renewed_at"]
+    if seconds_ago is None:
+        assert told is None
+    else:
+        second = (NOW_MS // 1000 - seconds_ago) % 60
+        assert f":{second:02}" in str(told)
+
+
+def test_links_from_a_task(settings: Any) -> None:
+    """The id of a task is quoted, whatever a program has written there; no task has no links."""
+    settings.LOCKS = {
+        "default": {
+            **settings.LOCKS["default"],
+            "OPERATORS": {"TASK_LINKS": {"Logs": "/logs?task={task_id}&x=1"}},
+        }
+    }
+    assert task_links(held(9, task_id='a/"b"&c=<d>')) == [
+        ("Logs", "/logs?task=a%2F%22b%22%26c%3D%3Cd%3E&x=1")
+    ]
+    assert task_links(held(9)) == []
+    assert locks["default"].operators.task_links
+
+
+@pytest.mark.django_db
+@pytest.mark.usefixtures("server")
+def test_the_script_has_no_worker_asked(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether the holder lives is told when the page is opened, and not every few seconds."""
+    asked: list[Any] = []
+    monkeypatch.setattr(
+        "django_redis_lock.admin.options.liveness",
+        lambda *words: asked.append(words) or {"life": "dead"},
+    )
+    hold_as(client, "a", task_id="1")
+    browser = root()
+    assert browser.get(page_of("a")).context["liveness"] == {"life": "dead"}
+    assert "liveness" not in browser.get(page_of("a"), headers={LIVE_HEADER: "live"}).context
+    assert len(asked) == 1
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("broker", "connected", "why"),
+    [
+        ("redis://127.0.0.1:{port}", 0.1, "the broker does not answer"),
+        ("memory://", 10, "no worker answered"),
+    ],
+)
+def test_workers_that_say_nothing_are_asked_once(
+    client: Any, monkeypatch: pytest.MonkeyPatch, broker: str, connected: float, why: str
+) -> None:
+    """Who could not tell what is in hand is not waited for again; both parts say why."""
+    asked: list[str] = []
+
+    def counting(command: str, **options: Any) -> Any:
+        asked.append(command)
+        return ask(command, **options)
+
+    for module in ("workers", "liveness"):
+        monkeypatch.setattr(f"django_redis_lock.{module}.ask", counting)
+    monkeypatch.setattr("django_redis_lock.operators.workers.CONNECT_SECONDS", connected)
+    monkeypatch.setattr(admin.site.get_model_admin(HeldLock), "worker_seconds", 0.1)
+    hold_as(client, "a", task_id="1")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        Celery("asked once", broker=broker.format(port=silent.getsockname()[1]))
+        page = root().get(page_of("a"))
+    assert asked == ["guarded_tasks"]
+    assert why in page.context["tasks"]["note"]
+    assert why in page.context["liveness"]["why"]
+    assert page.context["liveness"]["life"] == "unknown"

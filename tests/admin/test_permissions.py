@@ -1,0 +1,382 @@
+"""Who may do what with the pages of held locks: every address, method and kind of visitor."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import pytest
+from django.contrib import admin
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Permission
+from django.contrib.contenttypes.models import ContentType
+from django.http import HttpRequest
+from django.test import Client
+from django.urls import resolve
+
+from django_redis_lock import lock, locks
+from django_redis_lock.admin.live import HEADER as LIVE_HEADER
+from django_redis_lock.admin.tickets import Ticket
+from django_redis_lock.models import HeldLock
+from tests.tools.admin import LIST, MAY_RELEASE, RELEASE, VIEW, page_of, root, staff, ticket, told
+
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("no_workers")]
+
+MEMORY = "django_redis_lock.backends.locmem.LocMemLockBackend"
+OTHERS = "release_the_shops_locks"
+LIVE = {LIVE_HEADER: "live"}
+
+
+@pytest.fixture(autouse=True)
+def _held(settings: Any) -> None:
+    """A lock of an alias that ``release_heldlock`` opens, and of one that another does."""
+    settings.LOCKS = {
+        "default": {"BACKEND": MEMORY},
+        "shop": {
+            "BACKEND": MEMORY,
+            "LOCATION": "shop",
+            "OPERATORS": {"RELEASE_PERMISSION": f"django_redis_lock.{OTHERS}"},
+        },
+    }
+    for using in locks:
+        lock("a", using=using, timeout=60).acquire(blocking=False)
+    kind = ContentType.objects.get_for_model(HeldLock)
+    Permission.objects.create(codename=OTHERS, content_type=kind)
+
+
+def outsider() -> Client:
+    """Return a client of somebody who is no member of the staff."""
+    client = Client()
+    client.force_login(get_user_model().objects.create_user("outsider"))
+    return client
+
+
+VISITORS = {
+    "anonymous": Client,
+    "no staff": outsider,
+    "staff": staff,
+    "may release, not see": lambda: staff(MAY_RELEASE),
+    "viewer": lambda: staff(VIEW),
+    "releaser": lambda: staff(VIEW, MAY_RELEASE),
+    "shop's releaser": lambda: staff(VIEW, OTHERS),
+    "superuser": root,
+}
+LOGIN = "login"
+A, SHOP = "default", "shop"
+
+
+ADDRESSES = {
+    "list": LIST,
+    "add": f"{LIST}add/",
+    "release": RELEASE,
+    "page": page_of("a"),
+    "history": page_of("a", view="history"),
+    "delete": page_of("a", view="delete"),
+    "key": page_of("a").removesuffix("change/"),
+}
+ANY = "GET HEAD OPTIONS POST PUT PATCH DELETE"
+
+
+def ask(client: Client, what: str) -> int | str:
+    """Do one thing; return the status, or that a login is asked for."""
+    method, _, rest = what.partition(" ")
+    path, _, wanted = rest.partition(" ")
+    if method == "LIVE":
+        response = client.get(ADDRESSES[path], headers=LIVE)
+    elif wanted:
+        tickets = {
+            "A": [ticket("a")],
+            "shop": [ticket("a", using="shop")],
+            "both": [ticket("a"), ticket("a", using="shop")],
+        }
+        more = {"confirmed": "yes"} if method == "CONFIRMED" else {}
+        if path == "list":
+            more |= {"action": "release_locks", "index": "0"}
+        response = client.post(ADDRESSES[path], {"_selected_action": tickets[wanted], **more})
+    else:
+        response = client.generic(method, ADDRESSES[path])
+    if response.status_code == 302 and response.url.startswith("/admin/login/"):
+        return LOGIN
+    return int(response.status_code)
+
+
+# Of methods and addresses, and of forms with locks: what an anonymous visitor gets, one who is no
+# staff, staff, a releaser that may not see, a viewer, a releaser, a releaser of the shop's locks
+# alone, and a superuser.
+MATRIX: dict[str, list[int | str]] = {
+    f"{ANY} list history": [LOGIN, LOGIN, 403, 403, 200, 200, 200, 200],
+    "GET HEAD page": [LOGIN, LOGIN, 403, 403, 200, 200, 200, 200],
+    "OPTIONS POST PUT PATCH DELETE page": [LOGIN, LOGIN, 405, 405, 405, 405, 405, 405],
+    f"{ANY} add delete": [LOGIN, LOGIN, 403, 403, 403, 403, 403, 403],
+    f"{ANY} key": [LOGIN, LOGIN, 302, 302, 302, 302, 302, 302],
+    "GET HEAD LIVE OPTIONS PUT PATCH DELETE release": [LOGIN, LOGIN, 403, 403, 302, 302, 302, 302],
+    "POST release": [LOGIN, LOGIN, 403, 403, 200, 200, 200, 200],
+    "LIVE list page history": [401, 403, 403, 403, 200, 200, 200, 200],
+    "LIVE add delete": [401, 403, 403, 403, 403, 403, 403, 403],
+    "LIVE key": [401, 403, 302, 302, 302, 302, 302, 302],
+}
+FORMS: dict[str, list[int | str]] = {
+    "POST list A": [LOGIN, LOGIN, 403, 403, 200, 200, 403, 200],
+    "POST list shop": [LOGIN, LOGIN, 403, 403, 200, 403, 200, 200],
+    "POST list both": [LOGIN, LOGIN, 403, 403, 200, 200, 200, 200],
+    "POST release A": [LOGIN, LOGIN, 403, 403, 403, 200, 403, 200],
+    "POST release shop": [LOGIN, LOGIN, 403, 403, 403, 403, 200, 200],
+    "POST release both": [LOGIN, LOGIN, 403, 403, 403, 200, 200, 200],
+    "CONFIRMED release A": [LOGIN, LOGIN, 403, 403, 403, 302, 403, 302],
+    "CONFIRMED release shop": [LOGIN, LOGIN, 403, 403, 403, 403, 302, 302],
+    "CONFIRMED release both": [LOGIN, LOGIN, 403, 403, 403, 302, 302, 302],
+}
+EACH = {
+    f"{method} {address}": row
+    for key, row in MATRIX.items()
+    for method in key.split()
+    for address in key.split()
+    if method.isupper() and address.islower()
+}
+RELEASES = {"releaser": {A}, "shop's releaser": {SHOP}, "superuser": {A, SHOP}}
+"""The aliases whose locks somebody can release."""
+
+
+@pytest.mark.parametrize("visitor", VISITORS)
+def test_who_may_do_what(visitor: str) -> None:
+    """Both tables; and locks are released by those who may alone, and when they confirm."""
+    client, number = VISITORS[visitor](), list(VISITORS).index(visitor)
+    for what, expected in {**EACH, **FORMS}.items():
+        holders = {using: locks[using].holder("a") for using in (A, SHOP)}
+        assert ask(client, what) == expected[number], what
+        released = {using for using in (A, SHOP) if locks[using].holder("a") != None}  # noqa: E711
+        gone = {A, SHOP} - released
+        wanted = {"A": {A}, "shop": {SHOP}, "both": {A, SHOP}}.get(what.rpartition(" ")[2], set())
+        may = RELEASES.get(visitor, set())
+        assert gone == (wanted & may if what.startswith("CONFIRMED") else set()), what
+        assert all(holders.values())
+        for using in gone:
+            lock("a", using=using, timeout=60).acquire(blocking=False)
+
+
+def test_nothing_is_left_out() -> None:
+    """The table has each method, and the script's GET, at each address of the admin."""
+    assert set(EACH) == {f"{method} {at}" for method in (*ANY.split(), "LIVE") for at in ADDRESSES}
+    routes = {resolve(address).route for address in ADDRESSES.values()}
+    urls = admin.site.get_model_admin(HeldLock).get_urls()
+    assert routes == {f"{LIST[1:]}{url.pattern}" for url in urls}
+
+
+@pytest.mark.parametrize(("visitor", "boxes"), [("viewer", set()), *RELEASES.items()])
+def test_who_is_offered_what(visitor: str, boxes: set[str]) -> None:
+    """A box stands beside a lock that one may release, and a button on its page."""
+    client = VISITORS[visitor]()
+    text = client.get(LIST).content.decode()
+    for using in (A, SHOP):
+        offered = f'name="_selected_action" value="{ticket("a", using=using)}"'
+        assert (offered in text) == (using in boxes)
+        assert (offered in client.get(page_of("a", using=using)).content.decode()) == (
+            using in boxes
+        )
+    assert ("Release selected locks" in text) == bool(boxes)
+
+
+def test_of_several_locks_those_that_one_may_not_release_are_left() -> None:
+    """It is said of each, before and after the confirmation; the others go on."""
+    client = staff(VIEW, OTHERS)
+    both = [ticket("a"), ticket("a", using="shop")]
+    page = client.post(RELEASE, {"_selected_action": both})
+    assert page.context["denied"] == ["a"]
+    assert [row["backend"] for row in page.context["held"]] == ["shop"]
+    assert "You may not release these locks" in page.content.decode()
+    page = client.post(RELEASE, {"_selected_action": both, "confirmed": "yes"}, follow=True)
+    (released, refused) = told(page)
+    assert released[0] == "success"
+    assert refused == ("error", "You may not release “a”.")
+    assert locks["default"].holder("a") is not None
+
+
+def test_a_project_decides_for_each_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``has_release_permission`` is given the lock, with its alias and its name."""
+    asked: list[tuple[str, str] | None] = []
+
+    def may(self: Any, request: HttpRequest, obj: HeldLock | None = None) -> bool:
+        asked.append(obj and (obj.using, obj.name))
+        return obj is None or obj.name == "b"
+
+    monkeypatch.setattr(type(admin.site.get_model_admin(HeldLock)), "has_release_permission", may)
+    lock("b", timeout=60).acquire(blocking=False)
+    client = staff(VIEW)
+    text = client.get(LIST).content.decode()
+    assert ticket("b") in text
+    assert f'value="{ticket("a")}"' not in text
+    assert {(A, "a"), (A, "b"), (SHOP, "a")} <= set(asked)
+    page = client.post(RELEASE, {"_selected_action": [ticket("a"), ticket("b")]})
+    assert [row["name"] for row in page.context["held"]] == ["b"]
+    assert page.context["denied"] == ["a"]
+
+
+class ForEachObject:
+    """An authentication backend that grants locks one by one, as django-guardian does."""
+
+    asked: ClassVar[list[Any]] = []
+
+    def has_perm(self, user: Any, permission: str, obj: HeldLock | None = None) -> bool:
+        """Grant the release of the shop's lock."""
+        return bool(obj and permission == f"django_redis_lock.{OTHERS}" and obj.using == SHOP)
+
+
+def granted_each(settings: Any, *permissions: str) -> Client:
+    """Return a client of who is granted locks one by one, and permissions besides."""
+    settings.AUTHENTICATION_BACKENDS = [
+        "django.contrib.auth.backends.ModelBackend",
+        f"{__name__}.ForEachObject",
+    ]
+    client = Client()
+    user = get_user_model().objects.create_user("each", is_staff=True)
+    user.user_permissions.set(Permission.objects.filter(codename__in=permissions))
+    client.force_login(user, "django.contrib.auth.backends.ModelBackend")
+    return client
+
+
+def test_a_permission_for_one_object_counts(settings: Any) -> None:
+    """Django's own backend grants nothing for an object, so it is asked without, and then with."""
+    client = granted_each(settings, VIEW, MAY_RELEASE)
+    both = [ticket("a"), ticket("a", using="shop")]
+    page = client.post(RELEASE, {"_selected_action": both})
+    assert [row["backend"] for row in page.context["held"]] == [A, SHOP]
+
+
+def test_a_permission_for_one_object_is_enough(settings: Any) -> None:
+    """What the page of a lock offers can be done."""
+    client = granted_each(settings, VIEW)
+    tickets = {using: ticket("a", using=using) for using in (A, SHOP)}
+    for using, offered in ((A, False), (SHOP, True)):
+        page = client.get(page_of("a", using=using)).content.decode()
+        assert (f'value="{tickets[using]}"' in page) == offered
+    asked = client.post(RELEASE, {"_selected_action": [*tickets.values()]})
+    assert [row["backend"] for row in asked.context["held"]] == [SHOP]
+    confirmed = {"_selected_action": [*tickets.values()], "confirmed": "yes"}
+    assert client.post(RELEASE, confirmed).status_code == 302
+    assert [locks[using].holder("a") is None for using in (A, SHOP)] == [False, True]
+    assert client.post(RELEASE, {"_selected_action": tickets[A]}).status_code == 403
+
+
+GOOD = "0123456789abcdef"
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "",
+        "garbage",
+        f"{GOOD}:",
+        f"{GOOD}:a",
+        f"{GOOD}:nope:a",
+        f"{GOOD}:default:",
+        f"{GOOD}:default:{'a' * 513}",
+        f"{GOOD}:default:{'a' * 10_000}",
+        f"{GOOD}:default:a%0Ab",
+        f"{GOOD}:default:a\x00b",
+        f"{GOOD}:default:%ff%fe",
+        f"{GOOD}:default:%ED%A0%80",
+        f"{GOOD}:default:%",
+        f"{GOOD[:-1]}:default:a",
+        f"{GOOD.upper()}:default:a",
+        f"{GOOD}\n:default:a",
+        ":default:a",
+        "x" * 100_000,
+    ],
+)
+def test_a_ticket_that_was_tampered_with(bad: str) -> None:
+    """Each form that has one is refused with a word on why, and releases nothing of the rest."""
+    client, good = staff(VIEW, MAY_RELEASE), ticket("a")
+    if bad.endswith(":%"):
+        bad = bad[:-1] + "a\x1f"
+    for path, more in {
+        LIST: {"action": "release_locks", "index": "0"},
+        RELEASE: {},
+        f"{RELEASE}?": {"confirmed": "yes"},
+    }.items():
+        response = client.post(path, {"_selected_action": [good, bad], **more})
+        assert response.status_code == 400
+        text = response.content.decode()
+        assert "is no lock that this page has shown." in text
+        assert len(text) < 20_000
+    assert ticket("a") == good
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "status"),
+    [
+        ("reason", "x" * 10_000, 400),
+        ("reason", "a\x00b\x1b[31m\n", 302),
+        ("reason", b"\xff\xfe", 302),
+        ("filters", "x" * 10_000, 400),
+        ("filters", "\r\nSet-Cookie: a=b", 302),
+        ("filters", b"\xff\xfe\xed\xa0\x80", 302),
+        ("filters", "&".join(f"a{n}=1" for n in range(300)), 302),
+        ("confirmed", "x" * 10_000, 302),
+        ("index", "x", 302),
+        ("action", "nope", 302),
+    ],
+)
+def test_other_fields_that_were_tampered_with(field: str, value: Any, status: int) -> None:
+    """Whatever a form says besides, it is no error of the server."""
+    client, before = root(), ticket("a")
+    data = {"_selected_action": before, "confirmed": "yes", field: value}
+    response = client.post(RELEASE, data)
+    assert response.status_code == status
+    assert (locks["default"].holder("a") is None) == (status == 302)
+    action = {"_selected_action": ticket("a", using="shop"), "action": "release_locks"}
+    page = client.post(LIST, {**action, "index": "0", field: value})
+    assert page.status_code in (200, 302, 400)
+
+
+# A reason that must be given.
+
+
+@pytest.mark.parametrize("reason", ["", "  \t "])
+def test_a_release_without_the_reason_that_is_required(reason: str, settings: Any) -> None:
+    """The confirmation comes again with an error; what has no such alias needs none."""
+    settings.LOCKS = {
+        **settings.LOCKS,
+        "default": {"BACKEND": MEMORY, "OPERATORS": {"REASON_REQUIRED": True}},
+    }
+    client, before = root(), ticket("a")
+    page = client.post(RELEASE, {"_selected_action": before})
+    assert page.context["reason_required"] is True
+    assert " required" in page.content.decode()
+    data = {"confirmed": "yes", "reason": reason}
+    page = client.post(RELEASE, {**data, "_selected_action": before})
+    assert page.status_code == 200
+    assert page.context["reason_error"] in page.content.decode()
+    assert page.context["reason_error"]
+    assert ticket("a") == before
+    shops = ticket("a", using="shop")
+    assert client.post(RELEASE, {**data, "_selected_action": shops}).status_code == 302
+    data["reason"] = "stuck"
+    assert client.post(RELEASE, {**data, "_selected_action": before}).status_code == 302
+    assert locks["default"].holder("a") is None
+
+
+def test_a_form_with_an_unknown_ticket_names_what_it_repeats() -> None:
+    """A short part of it, in which invisible characters can be seen."""
+    page = root().post(RELEASE, {"_selected_action": str(Ticket("nope", "a\u202eb", GOOD))})
+    text = page.content.decode()
+    assert "\u202e" not in text
+    assert GOOD in text
+
+
+# The session of a page that is left open.
+
+
+@pytest.mark.parametrize("path", [LIST, page_of("a")])
+def test_a_page_that_refreshes_itself_does_not_keep_the_login(path: str, settings: Any) -> None:
+    """A reader's look renews a session where the settings say so, and the script's never does."""
+    settings.SESSION_SAVE_EVERY_REQUEST = True
+    client = staff(VIEW)
+    kept = client.get(path)
+    assert "sessionid" in kept.cookies
+    answer = client.get(path, headers=LIVE)
+    assert answer.status_code == 200
+    assert "sessionid" not in answer.cookies
+    assert "Cookie" in answer["Vary"]
+    session = client.session
+    session["_auth_user_hash"] = "of another password"
+    session.save()
+    assert client.get(path, headers=LIVE).status_code == 401

@@ -1,0 +1,237 @@
+"""The admin and what is not under its control: words of strangers, dead servers, languages."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+from django.utils import translation
+
+from django_redis_lock import lock
+from django_redis_lock.admin.reading import ask_each
+from django_redis_lock.admin.tickets import Ticket
+from example_project.embedded import EmbeddedServer, free_port
+from tests.settings import REDIS, server_url
+from tests.tools import Background
+from tests.tools.admin import (
+    LIST,
+    RELEASE,
+    hold_as,
+    names,
+    page_of,
+    root,
+    ticket,
+)
+
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("server", "no_workers")]
+
+
+# Words of strangers.
+
+NASTY = "<script>alert(1)</script>"
+
+
+def test_names_and_metadata_are_escaped(client: redis.Redis) -> None:
+    """Whatever a program writes into a lock, it stays text on every page."""
+    hold_as(
+        client,
+        NASTY,
+        host=NASTY,
+        thread=NASTY,
+        task_id=NASTY,
+        task_name=NASTY,
+        metadata={NASTY: NASTY},
+    )
+    browser = root()
+    pages = [
+        browser.get(f"{LIST}?task={NASTY}&q={NASTY}"),
+        browser.get(page_of(NASTY)),
+        browser.post(RELEASE, {"_selected_action": ticket(NASTY)}),
+        browser.post(RELEASE, {"_selected_action": str(Ticket("default", NASTY, "0" * 16))}),
+        browser.post(
+            RELEASE,
+            {"_selected_action": ticket(NASTY), "confirmed": "yes", "reason": NASTY},
+            follow=True,
+        ),
+        browser.get(page_of(NASTY)),
+        browser.get(page_of(NASTY, view="history")),
+        browser.get("/admin/"),
+    ]
+    for page in pages:
+        text = page.content.decode()
+        assert page.status_code == 200
+        assert NASTY not in text
+        assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
+
+
+def test_invisible_characters_are_shown(client: redis.Redis) -> None:
+    """Nothing can hide behind control characters, or turn the direction of the line."""
+    hold_as(client, "a\u202eb", host="h\x1b[31m", thread="t\x00", metadata={"k\u2066": "v\x9b"})
+    browser = root()
+    for page in (browser.get(LIST), browser.get(page_of("a\u202eb"))):
+        text = page.content.decode()
+        assert "a\\u202eb" in text
+        assert "h\\x1b[31m" in text
+        assert not any(character in text for character in "\u202e\x1b\x00\x9b\u2066")
+
+
+# Servers that don't answer.
+
+
+@pytest.fixture
+def broken(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One alias that works, one whose server is away, and one that is written wrongly."""
+    monkeypatch.setattr("django_redis_lock.protocol.conversation.RETRY_PAUSES", ())
+    settings.LOCKS = {
+        "default": {"BACKEND": REDIS, "LOCATION": server_url()},
+        "away": {"BACKEND": REDIS, "LOCATION": f"redis://bob:s3cret@127.0.0.1:{free_port()}/0"},
+        "wrong": {"BACKEND": REDIS, "LOCATION": "ftp://bob:s3cret@nowhere"},
+    }
+
+
+@pytest.mark.usefixtures("broken")
+def test_a_server_that_is_away_is_named_and_the_others_are_listed(name: str) -> None:
+    """The page opens, says which alias is away, and shows what the others hold."""
+    lock(name, timeout=60).acquire()
+    client = root()
+    page = client.get(LIST)
+    assert page.status_code == 200
+    assert names(page) == [name]
+    text = page.content.decode()
+    for alias in ("away", "wrong"):
+        assert f"The backend “{alias}” can't be asked" in text
+    searched = client.get(LIST, {"q": "nowhere"}).content.decode()
+    assert "0 of 1 held lock" in searched
+    assert "and those that are not known" in searched
+    assert 'id="searchbar"' in searched
+    assert "0 results" not in searched  # nor "(1 total)", which Django's own counter would have
+    for path in (page_of("x", using="away"), page_of("x", using="wrong")):
+        page = client.get(path)
+        assert page.status_code == 200
+        text += page.content.decode()
+        assert "can't be asked" in page.content.decode()
+    assert "s3cret" not in text
+
+
+@pytest.mark.usefixtures("broken")
+def test_a_release_on_a_server_that_is_away(name: str) -> None:
+    """The confirmation leaves it out and says so; a release that is sent anyway is reported."""
+    lock(name, timeout=60).acquire()
+    client = root()
+    away = str(Ticket("away", "x", "0123456789abcdef"))
+    page = client.post(RELEASE, {"_selected_action": [ticket(name), away]})
+    assert [shown["name"] for shown in page.context["held"]] == [name]
+    assert "The backend “away” can't be asked" in page.content.decode()
+
+
+def test_what_is_not_known_is_not_said(
+    own_server: EmbeddedServer, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No server, no number of locks, and not that nothing happened to one lately."""
+    monkeypatch.setattr("django_redis_lock.protocol.conversation.RETRY_PAUSES", ())
+    settings.LOCKS = {"default": {"BACKEND": REDIS, "LOCATION": own_server.url()}}
+    own_server.kill()
+    client = root()
+    text = client.get(LIST).content.decode()
+    assert "How many locks are held is not known." in text
+    for said in ("0 held locks", "No lock is held."):
+        assert said not in text
+    text = client.get(page_of("a")).content.decode()
+    for said in ("Nobody holds this lock.", "no forced release and no loss"):
+        assert said not in text
+
+
+def test_a_history_that_may_not_be_read(client: redis.Redis, settings: Any) -> None:
+    """The holder is shown all the same, and of the audit that it is not known."""
+    hold_as(client, "a")
+    client.acl_setuser(
+        "shy", enabled=True, nopass=True, keys=["*"], categories=["+@all"], commands=["-xrevrange"]
+    )
+    settings.LOCKS = {
+        "default": {"BACKEND": REDIS, "LOCATION": server_url().replace("://", "://shy:x@")}
+    }
+    page = root().get(page_of("a"))
+    assert page.context["row"].holder.host == "far"
+    assert page.context["entries_unknown"]
+    text = page.content.decode()
+    assert "no forced release and no loss" not in text
+    assert "Not known: " in text
+    client.acl_deluser("shy")
+
+
+def test_silent_servers_are_waited_for_side_by_side(settings: Any) -> None:
+    """Each is asked before another one has timed out."""
+    silent = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
+    settings.LOCKS = {
+        f"silent-{number}": {
+            "BACKEND": REDIS,
+            "LOCATION": f"redis://127.0.0.1:{one.getsockname()[1]}/0?socket_timeout=20",
+        }
+        for number, one in enumerate(silent)
+    }
+    asked = Background(lambda: ask_each(dict.fromkeys(settings.LOCKS), lambda b, _: b.read_index()))
+    connected = [one.accept()[0] for one in silent]  # by all, and none is answered
+    for one in [*silent, *connected]:
+        one.close()
+    answers, problems = asked.outcome()
+    assert answers == {}
+    assert sorted(problem.using for problem in problems) == ["silent-0", "silent-1", "silent-2"]
+
+
+def test_a_server_that_goes_away_comes_back(own_server: EmbeddedServer, settings: Any) -> None:
+    """The page needs no restart."""
+    settings.LOCKS = {"default": {"BACKEND": REDIS, "LOCATION": own_server.url()}}
+    lock("a", timeout=60).acquire()
+    client = root()
+    assert names(client.get(LIST)) == ["a"]
+    own_server.kill()
+    page = client.get(LIST)
+    assert page.status_code == 200
+    assert "The backend “default” can't be asked" in page.content.decode()
+    own_server.restart()
+    lock("b", timeout=60).acquire()
+    assert names(client.get(LIST)) == ["b"]
+
+
+def test_settings_that_are_wrong_altogether(settings: Any) -> None:
+    """Even then the page says what is wrong."""
+    client = root()
+    settings.LOCKS = ["default"]
+    page = client.get(LIST)
+    assert page.status_code == 200
+    assert "LOCKS must be a dict of aliases" in page.content.decode()
+
+
+@pytest.fixture
+def foreign() -> Iterator[None]:
+    """Whatever language a page was in, the next test is in English."""
+    yield
+    translation.deactivate()
+
+
+@pytest.mark.usefixtures("foreign")
+@pytest.mark.parametrize(
+    ("language", "words"),
+    [
+        ("de", ("Gehaltene Sperren", "Inhaber", "Name, Host, Task oder Metadaten")),
+        ("zh-hans", ("已持有的锁", "持有者")),
+    ],
+)
+def test_other_languages(language: str, words: tuple[str, ...], name: str) -> None:
+    """The pages speak the reader's language."""
+    lock(name, timeout=60).acquire()
+    page = root().get(LIST, headers={"Accept-Language": language}).content.decode()
+    for word in words:
+        assert word in page
+
+
+@pytest.mark.usefixtures("foreign")
+def test_right_to_left(name: str) -> None:
+    """A language that is written from right to left turns the page, and not the names."""
+    lock(name, timeout=60).acquire()
+    page = root().get(LIST, headers={"Accept-Language": "he"}).content.decode()
+    assert 'dir="rtl"' in page
+    assert f">{name}</bdi>" in page

@@ -1,0 +1,107 @@
+"""Asynchronous views on a real ASGI server: ``python -m tests.apps.asgi_app FD``, of a socket."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import resource
+import socket
+import sys
+from types import SimpleNamespace
+
+os.environ["DJANGO_SETTINGS_MODULE"] = "tests.settings"
+
+import uvicorn
+from django.conf import settings
+from django.core.asgi import get_asgi_application
+from django.db import connection
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.urls import path
+from django.utils.functional import SimpleLazyObject
+
+from django_redis_lock.views import locked
+
+FILES = 4096
+"""How many files may be open: a socket for each request."""
+
+
+async def ready(request: HttpRequest) -> HttpResponse:
+    """Answer without a lock."""
+    return HttpResponse("ready")
+
+
+def told(request: HttpRequest) -> JsonResponse:
+    held = request.lock
+    return JsonResponse({"fence": held.fence, "token_id": held.token_id})
+
+
+@locked("asgi:{name}", blocking_timeout=100)
+async def enter(request: HttpRequest, name: str) -> HttpResponse:
+    """Tell under which fence the lock was held."""
+    return told(request)
+
+
+@locked("asgi:{name}", blocking_timeout=100)
+def enter_blocking(request: HttpRequest, name: str) -> HttpResponse:
+    """Do the same in a thread."""
+    return told(request)
+
+
+@locked("asgi:{name}", blocking=False)
+async def stay(request: HttpRequest, name: str) -> HttpResponse:
+    """Hold the lock for as long as the client waits."""
+    await asyncio.sleep(1000)
+    raise AssertionError
+
+
+def read_user() -> SimpleNamespace:
+    """Ask the database, which an event loop must not."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 7")
+        return SimpleNamespace(pk=cursor.fetchone()[0])
+
+
+async def enter_as_user(request: HttpRequest, name: str) -> HttpResponse:
+    """Do the same with a user who is read when somebody asks, as Django's is."""
+    request.user = SimpleLazyObject(read_user)
+    return await enter_cart(request, name)
+
+
+@locked("asgi:{name}:{request.user.pk}")
+async def enter_cart(request: HttpRequest, name: str) -> HttpResponse:
+    return JsonResponse({"name": request.lock.name})
+
+
+urlpatterns = [
+    path("ready/", ready),
+    path("enter/<str:name>/", enter),
+    path("enter-blocking/<str:name>/", enter_blocking),
+    path("enter-as-user/<str:name>/", enter_as_user),
+    path("stay/<str:name>/", stay),
+]
+
+
+def allow_many_files() -> None:
+    """Let this process have a socket for each of many requests."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < FILES:
+        wanted = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def main() -> None:
+    """Serve until the process is ended."""
+    logging.basicConfig()
+    logging.disable(logging.WARNING)  # errors alone, which no test is to cause
+    allow_many_files()
+    settings.ROOT_URLCONF = "tests.apps.asgi_app"
+    settings.MIDDLEWARE = []
+    config = uvicorn.Config(
+        get_asgi_application(), log_level="warning", lifespan="off", backlog=2 * FILES
+    )
+    uvicorn.Server(config).run(sockets=[socket.socket(fileno=int(sys.argv[1]))])
+
+
+if __name__ == "__main__":
+    main()

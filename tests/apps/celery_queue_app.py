@@ -1,0 +1,376 @@
+"""The Celery app whose tasks a real worker runs in the tests of scopes, conflicts and canvases."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.settings")
+
+import celery.exceptions
+from celery import Celery, Task
+from celery.backends.redis import RedisBackend
+from celery.signals import worker_process_init
+from django.dispatch import Signal
+from kombu import Connection
+
+from django_redis_lock.celery import (
+    Conflict,
+    single_instance_task,
+    task_lock_lost,
+    task_skipped,
+    task_taken_over,
+    task_waiting,
+)
+from django_redis_lock.exceptions import LockLost
+from tests.settings import server_url
+from tests.tools.celery_worker import events, tell, tell_and_wait
+
+QUEUE_NAME = "guarded"
+NOWHERE = "nobody-listens"
+"""A queue that no worker reads."""
+RUN, QUEUE, QUEUE_AND_RUN = SCOPES = ("run", "queue", "queue_and_run")
+WAITING = (QUEUE, QUEUE_AND_RUN)
+"""The scopes that take a lock when a task is sent."""
+
+
+def new_app(name: str, **conf: Any) -> Celery:
+    """Return an app on the session's server that leaves the current app as it is."""
+    made = Celery(name, broker=server_url(10), backend=server_url(11), set_as_current=False)
+    made.conf.update(
+        broker_transport_options={"app": name},  # apart from the pools of other apps
+        broker_connection_retry_on_startup=True,
+        worker_prefetch_multiplier=1,
+        **{"task_default_queue": QUEUE_NAME, **conf},
+    )
+    return made
+
+
+class PicklingBackend(RedisBackend):
+    """Keeps results as pickles, apart from those of the app, which reads JSON."""
+
+    task_keyprefix = "pickled-task-meta-"
+
+
+app = new_app("guarded")
+beat_app = new_app(
+    "beat",
+    beat_schedule={"by-name": {"task": "beaten", "schedule": 0.2}},
+    beat_max_loop_interval=0.2,
+)
+"""Sends a task that it knows by name only."""
+
+
+def broker_down() -> Connection:
+    """Return a connection to a broker that can't be reached."""
+    options = {"max_retries": 1, "interval_start": 0, "interval_step": 0}
+    return app.connection_for_write("redis://127.0.0.1:1", transport_options=options)
+
+
+def record(what: str, value: object) -> None:
+    """Leave a note for the test."""
+    with events() as client:
+        client.rpush(f"ran:{what}", str(value))
+
+
+@contextmanager
+def counted(what: str) -> Iterator[None]:
+    """Leave a note of how many are in the block, this one included."""
+    with events() as client:
+        client.rpush(f"ran:{what}", client.incr(f"inside:{what}"))
+        try:
+            yield
+        finally:
+            client.decr(f"inside:{what}")
+
+
+def define(
+    scope: str, name: str, function: Callable[..., Any], task: Any = None, **options: Any
+) -> Any:
+    """Make a guarded task of a function; its key is the task's name and the argument ``what``."""
+    name = f"{name}-{scope}"
+    guard = single_instance_task(scope=scope, key=name + ":{what}", **options)
+    return app.task(shared=False, name=name, **(task or {}))(guard(function))
+
+
+# Bodies.
+
+
+def wait(what: str) -> str:
+    """Run until the test says go."""
+    record(what, "ran")
+    return tell_and_wait(what)
+
+
+def retry(self: Task, what: str, failures: int) -> int:
+    """Fail a number of times, and be retried by its own wish."""
+    with counted(what):
+        if self.request.retries < failures:
+            raise self.retry(countdown=0, exc=KeyError(what))
+        return self.request.retries
+
+
+def fail(self: Task, what: str, failures: int) -> int:
+    """Fail a number of times."""
+    with counted(what):
+        if self.request.retries < failures:
+            raise KeyError(what)
+        return self.request.retries
+
+
+def linger(self: Task, what: str) -> str:
+    """Send the retry, and run on until the test says go."""
+    record(what, f"begin {self.request.retries}")
+    if not self.request.retries:
+        again = self.retry(countdown=0, throw=False)
+        tell_and_wait(what)
+        record(what, "end 0")
+        raise again
+    return "retried"
+
+
+def come_much_later(self: Task, what: str) -> None:
+    """Retry in an hour."""
+    raise self.retry(countdown=3600)
+
+
+def fail_to_retry(self: Task, what: str) -> None:
+    """Retry by a broker that is down."""
+    tell(what)
+    with broker_down() as connection:
+        raise self.retry(countdown=0, connection=connection, retry=False)
+
+
+def wait_or_fail(self: Task, what: str) -> str:
+    """Run until the test says go, or that it is to fail."""
+    record(what, self.request.retries)
+    said = tell_and_wait(what)
+    if said == "fail":
+        raise KeyError(what)
+    return f"{said} {self.request.retries}"
+
+
+def leave(self: Task, what: str, how: str) -> Any:
+    """End in one of the ways that are neither success nor failure."""
+    tell(what)
+    if how == "replace":
+        raise self.replace(echo.si("replaced"))
+    if how == "replace by another":
+        raise self.replace(quick.si(what))
+    if how == "replace by itself":
+        raise self.replace(self.si(what, "end"))
+    if how == "end":
+        return "end"
+    ends = {
+        "ignore": celery.exceptions.Ignore(),
+        "reject": celery.exceptions.Reject("", requeue=False),
+        "exit": SystemExit(1),
+    }
+    raise ends[how]
+
+
+def supersede(self: Task, what: str, number: int) -> str:
+    """Run until the test says go, or that it is to be retried."""
+    with counted(what):
+        said = tell_and_wait(what)
+    record(f"order:{what}", number)
+    if said == "retry":
+        raise self.retry(countdown=0)
+    return f"{number} {said} {self.request.retries}"
+
+
+def be_quick(what: str) -> str:
+    """Have nothing to do."""
+    return what
+
+
+def lose(what: str) -> str:
+    """Run until the test says go, and look at the lock."""
+    tell_and_wait(what)
+    try:
+        single_instance_task.current().ensure_held()
+    except LockLost:
+        return "lost"
+    return "held"
+
+
+def crowd(what: str) -> str:
+    """Run among others."""
+    with counted(what):
+        return tell_and_wait(what)
+
+
+def nest(self: Task, what: str, how: str = "") -> Any:
+    """Call itself while it runs."""
+    if how == "direct":
+        return ["outer", self(what)]
+    if how == "eager":
+        return ["outer", self.apply((what,)).get(disable_sync_subtasks=False)]
+    return "inner"
+
+
+def join(self: Task, *items: Any, what: str, hold: bool = False) -> str:
+    """Take part in a canvas, or run until the test says go."""
+    record(what, "holder" if hold else "member")
+    if hold:
+        tell_and_wait(what)
+    return "ran"
+
+
+def report(request: Any, error: Any, traceback: Any, what: str) -> None:
+    """Be called in the worker about a task that failed."""
+    record(what, type(error).__name__)
+
+
+def broken_key(*args: Any) -> str:
+    """Find no key."""
+    raise LookupError("no key can be made")
+
+
+def answer(conflict: Conflict) -> dict[str, Any]:
+    """Answer a conflict in the place of the task."""
+    return {
+        "moment": conflict.moment,
+        "id": conflict.task_id,
+        "key": conflict.key,
+        "holder": (conflict.described or {}).get("task_id"),
+        "arguments": [list(conflict.args), conflict.kwargs],
+    }
+
+
+# Tasks. A table has one for each scope.
+
+BOUND = {"bind": True, "max_retries": 2, "default_retry_delay": 0}
+AGAIN = {"on_conflict": {"run": "retry"}, "countdown": 0.1}
+SAFE = {"acks_late": True, "reject_on_worker_lost": True}
+
+plain = {scope: define(scope, "plain", wait, countdown=0.1) for scope in SCOPES}
+untyped = {scope: define(scope, "untyped", wait, {"typing": False}) for scope in SCOPES}
+skipping = {scope: define(scope, "skipping", wait, on_conflict={"run": "skip"}) for scope in SCOPES}
+raising = {
+    scope: define(scope, "raising", wait, on_conflict={"queue": "raise", "run": "raise"})
+    for scope in SCOPES
+}
+retrying = {scope: define(scope, "retrying", retry, BOUND) for scope in SCOPES}
+autoretrying = {
+    scope: define(scope, "autoretrying", fail, {**BOUND, "autoretry_for": (KeyError,)})
+    for scope in SCOPES
+}
+lingering = {scope: define(scope, "lingering", linger, BOUND) for scope in SCOPES}
+later = {scope: define(scope, "later", come_much_later, BOUND) for scope in SCOPES}
+unpublished = {scope: define(scope, "unpublished", fail_to_retry, BOUND) for scope in SCOPES}
+leaving = {scope: define(scope, "leaving", leave, BOUND) for scope in SCOPES}
+briefly_queued = {
+    scope: define(scope, "briefly-queued", wait, queue_timeout=0.3) for scope in WAITING
+}
+BURNING = {**BOUND, "autoretry_for": (Exception,), "max_retries": 1}
+burning = {
+    "raise": define(RUN, "burning-raise", wait_or_fail, BURNING, on_conflict="raise"),
+    "retry": define(
+        RUN, "burning-retry", wait_or_fail, BURNING, on_conflict="retry", countdown=0.1
+    ),
+}
+pickled = app.task(
+    shared=False,
+    name="pickled",
+    backend=PicklingBackend(app=app, url=server_url(11), serializer="pickle", accept=["pickle"]),
+)(single_instance_task(key="pickled:{what}", on_conflict="raise")(wait))
+superseding = define(
+    QUEUE, "superseding", supersede, {**BOUND, **SAFE}, on_conflict="supersede", countdown=0.1
+)
+split = define(QUEUE_AND_RUN, "split", wait, on_conflict={"queue": "raise", "run": "skip"})
+answering = define(QUEUE_AND_RUN, "answering", wait, on_conflict=answer)
+patient = define(RUN, "patient", wait, on_conflict="wait")
+impatient = define(RUN, "impatient", wait, on_conflict="wait", blocking_timeout=0.2)
+persistent = define(RUN, "persistent", wait, on_conflict="retry", countdown=0.1, max_retries=2)
+ignoring = define(RUN, "ignoring", wait, on_conflict="ignore")
+quick = define(QUEUE_AND_RUN, "quick", be_quick)
+lasting = define(RUN, "lasting", be_quick, at_least_for=1.0)
+several = {number: define(RUN, f"several-{number}", crowd, concurrency=number) for number in (2, 3)}
+crowding = {
+    number: define(RUN, f"crowding-{number}", crowd, concurrency=number, on_conflict="wait")
+    for number in (2, 3)
+}
+labelled = define(RUN, "labelled", wait, metadata={"team": "shop", "shift": "night"})
+losing = define(RUN, "losing", lose)
+nesting = {scope: define(scope, "nesting", nest, {"bind": True}) for scope in SCOPES}
+nesting_patiently = define(RUN, "nesting-patiently", nest, {"bind": True}, on_conflict="wait")
+closed = {
+    (scope, then): define(scope, f"closed-{then}", wait, using="closed", on_unavailable=then)
+    for scope in SCOPES
+    for then in ("raise", "run")
+}
+
+POLICIES: dict[str, dict[str, Any]] = {
+    "skip": {"on_conflict": {"queue": "skip", "run": "skip"}},
+    "raise": {"on_conflict": {"queue": "raise", "run": "raise"}},
+    "callable": {"on_conflict": answer},
+    "ignore": {"on_conflict": {"run": "ignore"}},
+    "wait": {"on_conflict": {"run": "wait"}, "blocking_timeout": 0.3},
+    "retry": {"on_conflict": {"run": "retry"}, "countdown": 0.1, "max_retries": 2},
+    "supersede": {"on_conflict": "supersede", "countdown": 0.1},
+}
+members = {
+    (scope, policy): define(scope, f"member-{policy}", join, {"bind": True}, **options)
+    for scope in SCOPES
+    for policy, options in POLICIES.items()
+    if policy != "supersede" or scope == QUEUE
+}
+reporters = {
+    (scope, policy): define(scope, f"reporter-{policy}", report, **POLICIES[policy])
+    for scope in SCOPES
+    for policy in ("skip", "raise")
+}
+
+
+@app.task(shared=False, name="keyless")
+@single_instance_task(key=broken_key, scope=QUEUE)
+def keyless(*items: Any) -> None:
+    """Never run, for its key can't be made."""
+
+
+@app.task(shared=False, name="beaten")
+@single_instance_task
+def beaten() -> None:
+    """Be sent by beat."""
+    record("beaten", "ran")
+
+
+@app.task(shared=False, name="echo")
+def echo(*items: Any) -> Any:
+    """Return what it is given."""
+    return items[-1] if items else None
+
+
+@app.task(shared=False, name="total")
+def total(items: list[Any]) -> list[Any]:
+    """Return what a chord's header returned."""
+    return items
+
+
+@app.task(shared=False, name="broken")
+def broken() -> None:
+    """Fail."""
+    raise KeyError("broken")
+
+
+def _tell(kind: str, sender: Any, task_id: str, key: str, holder: Any, **kwargs: Any) -> None:
+    told = {"kind": kind, "task": sender.name, "key": key, "holder": holder and holder.task_id}
+    with events() as client:
+        client.rpush(f"signals:{task_id}", json.dumps(told))
+
+
+@worker_process_init.connect
+def _listen(**kwargs: Any) -> None:
+    signals: dict[str, Signal] = {
+        "skipped": task_skipped,
+        "waiting": task_waiting,
+        "taken over": task_taken_over,
+        "lost": task_lock_lost,
+    }
+    for kind, signal in signals.items():
+        signal.connect(partial(_tell, kind), weak=False)

@@ -1,0 +1,39 @@
+"""Every backend against the contract."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.contracts.locks import HandleContract, LockContract
+
+
+@pytest.mark.usefixtures("server")
+class TestRedisByAlias(LockContract):
+    """The Redis backend on an alias of CACHES."""
+
+    using = "default"
+
+
+@pytest.mark.usefixtures("server")
+class TestRedisByUrl(LockContract):
+    """The Redis backend on a URL."""
+
+    using = "url"
+
+
+class TestLocMem(LockContract):
+    """The backend in the process's memory."""
+
+    using = "locmem"
+
+
+class TestDummy(HandleContract):
+    """The backend that always acquires."""
+
+    using = "dummy"
+    lacks = frozenset({"fencing", "queue", "listing", "passing", "records"})
+
+    def test_everybody_acquires(self, name: str) -> None:
+        """Nobody is kept out, nothing is listed."""
+        with self.lock(name), self.lock(name):
+            pass

@@ -1,0 +1,134 @@
+"""The index of held locks, read in pages of text; what other programs put there is passed over."""
+
+from __future__ import annotations
+
+import math
+import random
+import tracemalloc
+from operator import itemgetter
+from typing import Any
+
+import pytest
+import redis
+
+from django_redis_lock import lock, locks
+from django_redis_lock.backends.index import Index, read_page, write_page
+from example_project.embedded import EmbeddedServer
+from tests.tools import counted
+from tests.tools.admin import hold_as
+
+
+@pytest.mark.parametrize(
+    ("members", "names"),
+    [
+        ([], []),
+        ([b"a", "Ключ 1".encode(), b"x y"], ["a", "Ключ 1", "x y"]),
+        ([b"a", b"b\nc", b"d"], ["a", None, "d"]),
+        ([b"a", b"\x07", b""], ["a", None, None]),
+        ([b"\xff", b"b"], [None, "b"]),
+        ([b"a" * 513, b"a" * 512], [None, "a" * 512]),
+        ([b"\xc2\xa0", b"b"], ["\xa0", "b"]),  # not printable to Python, and no control character
+    ],
+)
+def test_a_page_is_read_as_it_was_written(members: list[bytes], names: list[str | None]) -> None:
+    """However it is read, each line is one member, and what can be no name is none."""
+    ends = [str(number).encode() for number in range(len(members))]
+    page = write_page(zip(members, ends, strict=True))
+    last = members[-1] if members else b""
+    assert read_page(page) == (names, [end.decode() for end in ends], last)
+
+
+def test_a_lock_on_two_pages_counts_on_the_later_one() -> None:
+    """It was renewed while the pages were turned."""
+    index = Index("*")
+    index.add((["a", "b"], ["1", "2"], b"b"), 2)
+    assert (index.more, index.start, index.after) == (True, "2", b"")
+    index.add((["b", "c"], ["2", "2"], b"c"), 2)
+    assert (index.more, index.start, index.after) == (True, "2", b"c")
+    index.add((["d", "a"], ["2", "inf"], b"a"), 2)
+    assert (index.more, index.start, index.after) == (True, "inf", b"")
+    index.add(([], [], b""), 2)
+    assert not index.more
+    assert list(index.latest()) == [("a", math.inf), ("d", 2.0), ("c", 2.0), ("b", 2.0)]
+
+
+def test_very_many_names_take_little_memory() -> None:
+    """They are gathered as texts, and of those on several pages the later place counts."""
+    names = [f"product:{number:06d}" for number in range(20_000)]
+    names[1000::50] = names[0::50][:-20]  # renewed, a page later
+    tracemalloc.start()
+    index = Index("*")
+    for first in range(0, len(names), 1000):
+        page = list(names[first : first + 1000])
+        ends = [str(first + number) for number in range(len(page))]
+        index.add((page, ends, page[-1].encode()), 1000)
+    found = sum(1 for _ in index.latest())
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found == len(set(names))
+    assert peak < 60 * len(names)
+    for first in range(0, len(names), 1000):
+        index.keep(names[first : first + 1000], range(first, first + 1000))
+    expected = {name: float(end) for end, name in enumerate(names)}
+    assert list(index.latest()) == sorted(expected.items(), key=itemgetter(1), reverse=True)
+
+
+def test_the_ends_of_leases_come_from_the_index_alone(client: redis.Redis) -> None:
+    """No lock is read for them, and what is no name is left out."""
+    hold_as(client, "endless", ttl=None)
+    hold_as(client, "brief", ttl=20)
+    with lock("long", timeout=60):
+        client.zadd("lock-index", {"a\nb": 9e15, "\x07": 9e15})
+        client.zadd("lock-index", {"past": 1})
+        with counted(client) as commands:
+            found = dict(locks["default"].read_index().latest())
+        assert "get" not in commands
+        assert list(found) == ["endless", "long", "brief"]
+        assert found["endless"] == float("inf")
+        holder = locks["default"].holder("long")
+        assert holder is not None
+        assert holder.expires_at is not None
+        assert found["long"] == pytest.approx(holder.expires_at.timestamp() * 1000, abs=5)
+        assert [name for name, _ in locks["default"].read_index("*i*").latest()] == ["brief"]
+        held = [one.name for one in locks["default"].holders_of(["long", "nobody", "brief"])]
+        assert held == ["long", "brief"]
+        with pytest.raises(ValueError, match="control characters"):
+            list(locks["default"].holders_of(["a\nb"]))
+
+
+@pytest.mark.parametrize(
+    ("backend", "query"),
+    [("redis.RedisLock", ""), ("getset.GetSetLock", ""), ("getset.GetSetLock", "?protocol=3")],
+)
+def test_what_leaves_between_two_pages_hides_nothing(
+    backend: str, query: str, server: EmbeddedServer, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the index holds, with few different lease ends, and whatever comes meanwhile."""
+    path = f"django_redis_lock.backends.{backend}Backend"
+    settings.LOCKS = {"default": {"BACKEND": path, "LOCATION": server.url() + query}}
+    monkeypatch.setattr(type(locks["default"]), "page_size", 1)  # ten names a page
+    chosen = random.Random(6)
+    parts = [b"a", b"Z", b"~", "é".encode(), b"\xff", b"\n"]
+
+    def entries(number: int) -> dict[bytes, float]:
+        members = [b"".join(chosen.choices(parts, k=chosen.randint(0, 5))) for _ in range(number)]
+        return {member: chosen.choice([9e15, 9e15 + 2, math.inf]) for member in members}
+
+    def add_then_change(self: Index, page: Any, size: int) -> None:
+        add(self, page, size)
+        others = sorted(set(client.zrange("lock-index", 0, -1)) - held.keys())
+        client.zrem("lock-index", *chosen.sample(others, len(others) // 4))
+        client.zadd("lock-index", entries(20) | held)
+
+    add = Index.add
+    monkeypatch.setattr(Index, "add", add_then_change)
+    with redis.Redis.from_url(server.url()) as client:
+        for _ in range(5):
+            held = entries(100)
+            client.delete("lock-index")
+            client.zadd("lock-index", entries(200) | held)
+            found = dict(locks["default"].read_index().latest())
+            for member, end in held.items():
+                name = read_page(write_page([(member, b"0")]))[0][0]
+                if name is not None:
+                    assert found.get(name) == end

@@ -1,0 +1,376 @@
+"""Conflicts inside chords, groups, chains and links, on a real worker."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+from celery import Signature, chain, chord, group
+from celery.exceptions import ChordError
+from celery.result import AsyncResult
+
+from django_redis_lock import lock
+from django_redis_lock.celery import TaskAlreadyRunning
+from django_redis_lock.exceptions import LockUnavailable
+from example_project.embedded import EmbeddedServer
+from tests.apps import celery_queue_app as tasks
+from tests.apps import celery_queue_settings
+from tests.apps.celery_queue_app import NOWHERE, QUEUE, QUEUE_AND_RUN, RUN, SCOPES, WAITING, app
+from tests.tools import Child, eventually
+from tests.tools.celery_queue import all_free, key_of, queue_worker, ran
+from tests.tools.celery_worker import WAIT, Worker, events, go, started
+
+FAILS = {(scope, "raise") for scope in SCOPES} | {(RUN, how) for how in ("wait", "retry", "ignore")}
+"""Whose conflict comes out as ``TaskAlreadyRunning`` where somebody waits for an answer."""
+CONFLICTS = [
+    *((RUN, policy) for policy in tasks.POLICIES if policy != "supersede"),
+    *((QUEUE, policy) for policy in ("skip", "raise", "callable", "supersede")),
+    *((QUEUE_AND_RUN, policy) for policy in ("skip", "raise", "callable")),
+]
+"""The others behave in a canvas as ``skip`` does, for they are told apart when they would run."""
+each_conflict = pytest.mark.parametrize(("scope", "policy"), CONFLICTS)
+
+
+@pytest.fixture(scope="module")
+def worker(
+    session_server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Worker]:
+    """A worker with five child processes."""
+    with queue_worker(session_server, tmp_path_factory.mktemp("canvas")) as worker:
+        yield worker
+
+
+@pytest.fixture
+def client(worker: Worker) -> Iterator[redis.Redis]:
+    """The database in which tasks and tests signal to each other, empty."""
+    with events() as client:
+        client.flushdb()
+        yield client
+
+
+SEND_A_CHORD = """
+from celery import Celery, chord
+from tests.settings import server_url
+app = Celery(broker=server_url(10), backend=server_url(11))
+app.conf.task_default_queue = "guarded"
+member = app.signature(sys.argv[1], kwargs={"what": sys.argv[2]})
+header = [app.signature("echo", [1]), member]
+say(chord(header)(app.signature("total")).id)
+"""
+"""A program that has none of the tasks sends a chord with a guarded one."""
+
+
+class Case:
+    """A task of which one runs already, and in scope ``queue`` one waits besides."""
+
+    def __init__(self, client: redis.Redis, scope: str, policy: str) -> None:
+        self.client = client
+        self.scope, self.policy = scope, policy
+        self.task = tasks.members[scope, policy]
+        self.what = uuid.uuid4().hex[:12]
+        self.running = self.task.delay(what=self.what, hold=True)
+        started(client, self.what)
+        if scope == QUEUE:
+            self.task.apply_async(kwargs={"what": self.what}, queue=NOWHERE)
+
+    @property
+    def member(self) -> Signature:
+        """One more of it, for a canvas."""
+        return self.task.s(what=self.what)
+
+    @property
+    def fails(self) -> bool:
+        """Whether the conflict is an error."""
+        return (self.scope, self.policy) in FAILS
+
+    def check(self, answer: Any) -> None:
+        """Assert that an answer is what the policy makes of a conflict."""
+        if self.policy == "supersede":
+            assert answer == "ran"
+        elif self.policy == "callable":
+            assert answer["key"] == key_of(self.task, self.what)
+            assert answer["holder"]
+        else:
+            assert answer["skipped"] is True
+            assert answer["key"] == key_of(self.task, self.what)
+
+    def sent(self) -> None:
+        """Let the one that supersedes have its turn; all others find the first one running."""
+        if self.policy == "supersede":
+            go(self.client, self.what)
+            self.running.get(timeout=WAIT)
+
+    def end(self) -> None:
+        """Assert that the first one ran on all the time, alone, and let it end."""
+        superseding = self.policy == "supersede"
+        assert ran(self.client, self.what) == ["holder", "member"][: 1 + superseding]
+        if not superseding:
+            assert not self.running.ready()
+            go(self.client, self.what)
+        assert self.running.get(timeout=WAIT) == "ran"
+
+
+@pytest.fixture
+def case(client: redis.Redis, scope: str, policy: str) -> Iterator[Case]:
+    """A conflict in waiting."""
+    case = Case(client, scope, policy)
+    yield case
+    case.end()
+
+
+@each_conflict
+def test_chord_header(case: Case) -> None:
+    """A chord completes with the answer of the duplicate, or its body fails."""
+    whole = chord([tasks.echo.s(1), case.member, tasks.echo.s(3)], tasks.total.s())
+    if case.policy == "ignore":
+        with pytest.raises(ValueError, match="chord"):
+            whole.delay()
+        return
+    result = whole.delay()
+    case.sent()
+    if case.fails:
+        check_failed_chord(result, "TaskAlreadyRunning")
+    else:
+        first, answer, third = result.get(timeout=WAIT)
+        assert (first, third) == (1, 3)
+        case.check(answer)
+
+
+@each_conflict
+def test_chord_body(case: Case) -> None:
+    """A body that meets a conflict ends in its own way; the header has succeeded."""
+    result = chord([tasks.echo.s(1), tasks.echo.s(2)], case.member).delay()
+    case.sent()
+    check_last(case, result, grouped=True)
+    eventually(result.parent.successful, "the header")  # Celery 5.5 can't wait for it in get()
+    assert result.parent.get(timeout=WAIT) == [1, 2]
+
+
+@each_conflict
+def test_group(case: Case) -> None:
+    """Each member of a group has a result, the duplicate too."""
+    result = group(tasks.echo.s(1), case.member, tasks.echo.s(3)).delay()
+    case.sent()
+    first, answer, third = result
+    assert (first.get(timeout=WAIT), third.get(timeout=WAIT)) == (1, 3)
+    if case.fails:
+        with pytest.raises(TaskAlreadyRunning):
+            answer.get(timeout=WAIT)
+        assert result.ready()
+    else:
+        case.check(result.get(timeout=WAIT)[1])
+
+
+@each_conflict
+def test_first_of_a_chain(case: Case) -> None:
+    """A chain goes on with the answer of its first, or fails with it."""
+    result = chain(case.member, tasks.echo.s()).delay()
+    case.sent()
+    check_end_of_chain(case, result, result.parent)
+
+
+@each_conflict
+def test_middle_of_a_chain(case: Case) -> None:
+    """The same in the middle; the parent that succeeded stays so."""
+    result = chain(tasks.echo.s("first"), case.member, tasks.echo.s()).delay()
+    case.sent()
+    check_end_of_chain(case, result, result.parent)
+    assert result.parent.parent.get(timeout=WAIT) == "first"
+    assert result.parent.parent.state == "SUCCESS"
+
+
+@each_conflict
+def test_last_of_a_chain(case: Case) -> None:
+    """The same at the end."""
+    result = chain(tasks.echo.s("first"), case.member).delay()
+    case.sent()
+    check_last(case, result)
+    assert result.parent.get(timeout=WAIT) == "first"
+    assert result.parent.state == "SUCCESS"
+
+
+@each_conflict
+def test_link(case: Case) -> None:
+    """A task that is linked to another ends in its own way; the other has succeeded."""
+    member = case.member
+    linked = member.freeze()
+    parent = tasks.echo.apply_async(("first",), link=member)
+    case.sent()
+    check_last(case, linked)
+    assert parent.get(timeout=WAIT) == "first"
+    assert parent.state == "SUCCESS"
+
+
+@each_conflict
+def test_with_a_link(case: Case) -> None:
+    """What is linked to a duplicate is called with its answer, or its error is told."""
+    told, failed = tasks.echo.s(), tasks.echo.si("failed")
+    on_success, on_failure = told.freeze(), failed.freeze()
+    result = case.member.apply_async(link=told, link_error=failed)
+    case.sent()
+    if case.fails:
+        with pytest.raises(TaskAlreadyRunning):
+            result.get(timeout=WAIT)
+    else:
+        case.check(result.get(timeout=WAIT))
+        case.check(on_success.get(timeout=WAIT))
+    assert on_failure.state == "PENDING" or on_failure.get(timeout=WAIT) == "failed"
+
+
+@each_conflict
+def test_link_error(case: Case) -> None:
+    """A task that is called about a failure ends in its own way; the failure stays."""
+    member = case.member
+    linked = member.freeze()
+    parent = tasks.broken.apply_async(link_error=member)
+    case.sent()
+    check_last(case, linked, grouped=True)
+    with pytest.raises(KeyError, match="broken"):
+        parent.get(timeout=WAIT)
+
+
+def check_failed_chord(result: AsyncResult, words: str) -> None:
+    """Assert that the body of a chord fails for an error in the header."""
+    eventually(lambda: result.state == "FAILURE", "the failure of the chord")
+    assert isinstance(result.result, ChordError)
+    assert words in str(result.result)
+
+
+def check_last(case: Case, result: AsyncResult, *, grouped: bool = False) -> None:
+    """Assert how a task ends that nothing follows on; Celery may send it within a group."""
+    if case.policy == "ignore":
+        ends = {"REVOKED", "FAILURE"} if grouped else {"REVOKED"}
+        eventually(lambda: result.state in ends, "the state")
+    elif case.fails:
+        with pytest.raises(TaskAlreadyRunning):
+            result.get(timeout=WAIT)
+    else:
+        case.check(result.get(timeout=WAIT))
+
+
+def check_end_of_chain(case: Case, result: AsyncResult, member: AsyncResult) -> None:
+    """Assert how the last of a chain ends after a conflict before it."""
+    if case.fails:
+        with pytest.raises(TaskAlreadyRunning):
+            result.get(timeout=WAIT)
+        assert member.state == "FAILURE"
+    else:
+        case.check(result.get(timeout=WAIT))
+        eventually(member.successful, "the success, which Celery stores after it has gone on")
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize("policy", ["skip", "raise"])
+def test_errback_that_is_called_in_the_worker(
+    client: redis.Redis, worker: Worker, name: str, scope: str, policy: str
+) -> None:
+    """An errback that takes the request is called there and then, and meets the guard as well."""
+    task = tasks.reporters[scope, policy]
+    with lock(key_of(task, name)):
+        parent = tasks.broken.apply_async(link_error=task.s(what=name))
+        with pytest.raises(KeyError, match="broken"):
+            parent.get(timeout=WAIT)
+        words = f"{'skipped' if policy == 'skip' else 'refused'}: lock {key_of(task, name)!r}"
+        eventually(lambda: worker.lines(words), "the conflict of the errback")
+        assert not ran(client, name)
+    again = f"{name}-again"  # Celery 5.5 calls an errback that failed once more, for its own error
+    tasks.broken.apply_async(link_error=task.s(what=again))
+    eventually(lambda: ran(client, again) == ["KeyError"], "the errback")
+    all_free(again)
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+def test_ignore_in_a_chord_of_another_sender(client: redis.Redis, scope: str) -> None:
+    """A chord sent by a program that knows the names only fails, where ignoring would hang it."""
+    case = Case(client, scope, "ignore")
+    with Child(SEND_A_CHORD, case.task.name, case.what) as sender:
+        body = AsyncResult(sender.hear(), app=app)
+        check_failed_chord(body, "use 'skip'")
+    case.end()
+
+
+@pytest.mark.parametrize(
+    ("scope", "policy"),
+    [(scope, policy) for scope in WAITING for policy in ("skip", "raise", "callable")],
+)
+def test_nested_canvas(case: Case) -> None:
+    """A chord within a chain, sent by the worker, completes or fails as well."""
+    whole = chain(
+        tasks.echo.s("first"),
+        group(tasks.echo.s(), chain(case.member, tasks.echo.s())),
+        tasks.total.s(),
+    )
+    result = whole.delay()
+    if case.fails:
+        check_failed_chord(result, "TaskAlreadyRunning")
+    else:
+        first, answer = result.get(timeout=WAIT)
+        assert first == "first"
+        case.check(answer)
+
+
+@pytest.mark.parametrize("scope", WAITING)
+def test_members_that_are_duplicates_of_each_other(
+    client: redis.Redis, name: str, scope: str
+) -> None:
+    """A chord whose members have one key completes, for all of them are sent."""
+    task = tasks.members[scope, "skip"]
+    result = chord([task.s(what=name) for _ in range(4)], tasks.total.s()).delay()
+    answers = result.get(timeout=WAIT)
+    assert len(answers) == 4
+    assert 1 <= answers.count("ran") == len(ran(client, name))
+    all_free(name)
+
+
+# Without the server of the locks.
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+def test_parent_stays_successful_without_the_server(
+    client: redis.Redis, worker: Worker, name: str, scope: str
+) -> None:
+    """A worker that can't lock the next of a chain sends it all the same; it fails by itself."""
+    task = tasks.closed[scope, "raise"]
+    result = chain(tasks.echo.s("first"), task.si(name), tasks.echo.s()).delay()
+    with pytest.raises(LockUnavailable):
+        result.get(timeout=WAIT)
+    assert result.parent.parent.state == "SUCCESS"
+    linked = task.si(name)
+    called = linked.freeze()
+    parent = tasks.echo.apply_async(("first",), link=linked)
+    with pytest.raises(LockUnavailable):
+        called.get(timeout=WAIT)
+    assert parent.get(timeout=WAIT) == "first"
+    assert not ran(client, name)
+
+
+@pytest.mark.parametrize("scope", WAITING)
+def test_chord_without_the_server(
+    client: redis.Redis, name: str, scope: str, settings: Any
+) -> None:
+    """A chord of which one member can't be locked fails: in its sender, or in its body."""
+    settings.LOCKS = celery_queue_settings.LOCKS
+    task = tasks.closed[scope, "raise"]
+    whole = chord([tasks.echo.si(1), task.si(name)], tasks.total.s())
+    with pytest.raises(LockUnavailable):
+        whole.delay()
+    result = chain(tasks.echo.s("first"), whole).delay()
+    check_failed_chord(result, "LockUnavailable")
+
+
+@pytest.mark.parametrize("position", ["chain", "link"])
+def test_parent_stays_successful_without_a_key(client: redis.Redis, position: str) -> None:
+    """A task whose key can't be made fails by itself, and not the one before it."""
+    follower = tasks.keyless.s()
+    if position == "chain":
+        result = chain(tasks.echo.s("first"), follower).delay()
+        parent = result.parent
+    else:
+        result = follower.freeze()
+        parent = tasks.echo.apply_async(("first",), link=follower)
+    assert parent.get(timeout=WAIT) == "first"
+    with pytest.raises(LookupError, match="no key"):
+        result.get(timeout=WAIT)

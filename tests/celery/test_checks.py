@@ -1,0 +1,106 @@
+"""The checks of guarded tasks against time limits and the broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+from celery import Celery
+from celery.signals import worker_ready
+from django.core.checks import run_checks
+
+from django_redis_lock.celery import single_instance_task
+from tests.apps import celery_app
+
+
+@pytest.fixture
+def local_app() -> Iterator[Celery]:
+    """An app of the test's own."""
+    own = Celery("local", broker="redis://127.0.0.1:1/0", set_as_current=False)
+    yield own
+    own.close()
+    celery_app.app.set_current()
+
+
+def found(name: str) -> list[str]:
+    """Return the ids of what the checks say of a task, each of them with a way out."""
+    messages = [item for item in run_checks() if str(item.msg).startswith(f"Task {name} ")]
+    assert all(message.hint for message in messages)
+    return [str(message.id).rpartition(".")[2] for message in messages]
+
+
+@pytest.mark.parametrize(
+    ("lease", "of_task", "of_app", "ids"),
+    [
+        ({}, {}, {}, []),
+        ({}, {"acks_late": True}, {}, []),
+        ({}, {"time_limit": 7200}, {}, []),
+        ({"timeout": 60}, {}, {}, []),
+        ({"timeout": 60}, {"time_limit": 50}, {}, []),
+        ({"timeout": 60}, {"time_limit": 70}, {}, ["W002"]),
+        ({"timeout": 60}, {}, {"task_time_limit": 70}, ["W002"]),
+        ({"timeout": 60}, {"time_limit": 50}, {"task_time_limit": 70}, []),
+        ({"timeout": 60}, {"acks_late": True}, {}, ["W003"]),
+        ({"timeout": 60}, {}, {"task_acks_late": True}, ["W003"]),
+        ({"timeout": None}, {"acks_late": True}, {}, []),
+        ({"timeout": 4000}, {"acks_late": True}, {}, ["W003", "W004"]),
+        ({}, {"acks_late": True, "time_limit": 4000}, {}, ["W004"]),
+        ({}, {"acks_late": True, "time_limit": 4000}, {"broker_url": "amqp://host//"}, []),
+        (
+            {},
+            {"acks_late": True, "time_limit": 4000},
+            {"broker_transport_options": {"visibility_timeout": 5000}},
+            [],
+        ),
+        (
+            {},
+            {"acks_late": True, "time_limit": 40},
+            {"broker_transport_options": {"visibility_timeout": 30}},
+            ["W004"],
+        ),
+    ],
+)
+def test_leases_against_limits(
+    local_app: Celery,
+    name: str,
+    lease: dict[str, Any],
+    of_task: dict[str, Any],
+    of_app: dict[str, Any],
+    ids: list[str],
+) -> None:
+    """A lease that a run can outlive, or a broker that redelivers meanwhile, is found."""
+    local_app.conf.update(of_app)
+
+    @local_app.task(name=name, shared=False, **of_task)
+    @single_instance_task(**lease)
+    def work() -> None: ...
+
+    assert found(name) == ids
+
+
+def test_tasks_without_a_guard_are_not_the_business_of_the_checks(
+    local_app: Celery, name: str
+) -> None:
+    """Nothing is said of other tasks."""
+
+    @local_app.task(name=name, acks_late=True, time_limit=4000)
+    def work() -> None: ...
+
+    assert found(name) == []
+
+
+def test_a_worker_logs_what_the_checks_find(
+    local_app: Celery, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A worker, which imports all its tasks, checks them when it is ready."""
+
+    @local_app.task(name=name, time_limit=70)
+    @single_instance_task(60)
+    def work() -> None: ...
+
+    consumer = Mock(app=local_app, **{"pool.info": {}})
+    worker_ready.send(sender=consumer)
+    (line,) = [record.message for record in caplog.records if name in record.message]
+    assert "W002" in line

@@ -1,0 +1,643 @@
+"""How a guarded task is defined, and by which key its calls are told apart."""
+
+from __future__ import annotations
+
+import collections
+import datetime
+import decimal
+import enum
+import inspect
+import os
+import subprocess
+import sys
+import types
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from celery import Celery, Task, shared_task
+from celery.contrib.django.task import DjangoTask
+from django.db import models
+from kombu.serialization import dumps, loads
+
+from django_redis_lock import lock, locks
+from django_redis_lock.celery import single_instance_task
+from django_redis_lock.celery.guard import GUARD
+from django_redis_lock.celery.keys import KeyMaker
+from tests.tools import ROOT
+
+
+class Size(enum.Enum):
+    """An enum."""
+
+    SMALL = "s"
+
+
+class Level(enum.IntEnum):
+    """An enum whose members are numbers."""
+
+    HIGH = 3
+
+
+class Word(enum.StrEnum):
+    """An enum whose members are texts, the one kind besides numbers that JSON takes."""
+
+    SMALL = "s"
+
+
+class Shop(models.Model):  # noqa: DJ008 - nobody prints it
+    """A model; it needs no table here."""
+
+    class Meta:
+        """Its app, which is not installed."""
+
+        app_label = "tests"
+
+
+class Opaque:
+    """An object whose text has its address."""
+
+
+def key_for(function: Callable[..., Any], *args: Any, unique_on: Any = "all", **kwargs: Any) -> str:
+    """Return the key of a call of a task made of a function."""
+    return KeyMaker(None, unique_on, inspect.signature(function))("task", args, kwargs)
+
+
+def key_of(value: Any) -> str:
+    """Return the key of a call with one argument."""
+    return key_for(lambda a: None, value)
+
+
+@pytest.fixture
+def app() -> Celery:
+    """Return an app of the test's own; the current app stays what it is."""
+    return Celery("keys", broker="memory://", set_as_current=False, fixups=[])
+
+
+# One call, however it is written.
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs"),
+    [
+        ((1,), {}),
+        ((), {"a": 1}),
+        ((1, 2), {}),
+        ((1,), {"b": 2}),
+        ((), {"b": 2, "a": 1}),
+        ((1,), {"c": None}),
+        ((), {"c": None, "a": 1, "b": 2}),
+    ],
+)
+def test_all_forms_of_a_call_have_one_key(
+    app: Celery, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    """Positional, by keyword, with defaults written out or left out: the same lock."""
+    seen = []
+
+    @app.task(name=name)
+    @single_instance_task(unique_on="all", using="locmem")
+    def work(a: int, b: int = 2, *, c: Any = None) -> None:
+        seen.extend(holder.name for holder in locks["locmem"].holders())
+
+    work.apply(args, kwargs).get()
+    work(*args, **kwargs)
+    assert seen == [f"{name}:a=1,b=2,c=null"] * 2
+
+
+def test_parameters_of_every_kind() -> None:
+    """Positional-only, keyword-only, ``*args`` and ``**kwargs`` count, each under its name."""
+
+    def work(a: int, /, b: int, *more: int, c: int, d: int = 4, **others: int) -> None: ...
+
+    key = 'task:a=1,b=2,more=[3],c=5,d=4,others={"y":7,"z":6}'
+    assert key_for(work, 1, 2, 3, c=5, z=6, y=7) == key
+    assert key_for(work, 1, 2, 3, y=7, z=6, c=5, d=4) == key
+    assert key_for(work, 1, 2, c=5, z=6, y=7) != key
+    assert key_for(work, 1, 2, 3, c=5, z=7, y=6) != key
+    assert key_for(work, 1, b=2, c=5) == "task:a=1,b=2,more=[],c=5,d=4,others={}"
+    assert key_for(work, 1, 2, c=5, z=6, unique_on=["a", "z"]) == "task:a=1,z=6"
+    assert key_for(work, 9, 2, c=5, unique_on=["b", "c"]) == "task:b=2,c=5"
+    with pytest.raises(TypeError):
+        key_for(work, a=1, b=2, c=5)
+
+
+def test_arguments_are_not_confused() -> None:
+    """The same values under other names, or cut in another place, are another key."""
+
+    def work(a: Any = None, b: Any = None, **others: Any) -> None: ...
+
+    calls = [
+        {"a": 1},
+        {"b": 1},
+        {"c": 1},
+        {"a": "1,b=2"},
+        {"a": 1, "b": 2},
+        {"a": [1, 2]},
+        {"a": [[1], 2]},
+        {"a": {"b": 1}},
+        {"a": '{"b":1}'},
+    ]
+    assert len({key_for(work, **call) for call in calls}) == len(calls)
+
+
+# Values.
+
+WHEN = datetime.datetime(2026, 1, 31, 12, 30, tzinfo=datetime.UTC)
+NUMBER = uuid.UUID("12345678123456781234567812345678")
+VALUES: list[tuple[Any, str]] = [
+    (NUMBER, '"12345678-1234-5678-1234-567812345678"'),
+    (decimal.Decimal("1.50"), '"1.50"'),
+    (datetime.date(2026, 1, 31), '"2026-01-31"'),
+    (WHEN, '"2026-01-31T12:30:00+00:00"'),
+    (datetime.time(12, 30), '"12:30:00"'),
+    (datetime.timedelta(days=1, seconds=2), '"1 day, 0:00:02"'),
+    (Size.SMALL, '"s"'),
+    (Level.HIGH, "3"),
+    (Shop(pk=7), '{"tests.Shop":7}'),
+    (b"\x00\xff", '{"bytes":"AP8="}'),
+    ((1, 2), "[1,2]"),
+    ([1, (2, [3])], "[1,[2,[3]]]"),
+    ({"b": {"d": 1, "c": 2}, "a": {3, 1, 2}}, '{"a":[1,2,3],"b":{"c":2,"d":1}}'),
+    (frozenset({"x", "y"}), '["x","y"]'),
+    (collections.OrderedDict(b=1, a=2), '{"a":2,"b":1}'),
+    ("ä\n", '"\\u00e4\\n"'),
+    (None, "null"),
+    (True, "true"),
+    (1, "1"),
+    (1.0, "1.0"),
+    ("1", '"1"'),
+    ("None", '"None"'),
+    (-0.5, "-0.5"),
+]
+
+
+@pytest.mark.parametrize(("value", "text"), VALUES, ids=[text for _, text in VALUES])
+def test_each_kind_of_value_has_one_text(value: Any, text: str) -> None:
+    """What may be an argument has a form that is written down here, and so stays."""
+    assert key_of(value) == f"task:a={text}"
+
+
+def test_values_that_differ_have_keys_that_differ() -> None:
+    """None, True, 1, 1.0 and their texts are five and more things."""
+    values = [None, True, False, 0, 1, 1.0, "1", "True", "true", "null", "", [], {}, [1], {"1": 1}]
+    assert len({key_of(value) for value in values}) == len(values)
+
+
+def test_equal_containers_have_one_key() -> None:
+    """The order of a set or dict, or tuple against list, makes no difference."""
+    assert key_of({"a": 1, "b": 2}) == key_of({"b": 2, "a": 1})
+    assert key_of({"x", "y", "z"}) == key_of({"z", "y", "x"}) == key_of(frozenset("xyz"))
+    assert key_of((1, [2, (3,)])) == key_of([1, (2, [3])])
+    assert key_of([{1: {"b", "a"}}]) == key_of([{1: {"a", "b"}}])
+    assert key_of([1, 2]) != key_of([2, 1])
+
+
+ROUND_TRIP: list[Any] = [
+    NUMBER,
+    datetime.date(2026, 1, 31),
+    WHEN,
+    WHEN.replace(tzinfo=None),
+    decimal.Decimal("1.50"),
+    Word.SMALL,
+    Level.HIGH,
+    {1: {None: 2}, 0.5: [True]},
+    (1, ("two", 3.5, None, True)),
+    {"b": {"c": [1, (2,)]}, "a": WHEN},
+    b"\x00\xff",
+]
+
+
+@pytest.mark.parametrize("value", ROUND_TRIP, ids=repr)
+def test_key_survives_the_message(value: Any) -> None:
+    """The sender's argument and what the worker reads out of the message come to one key."""
+    content_type, encoding, text = dumps(value, serializer="json")
+    assert key_of(loads(text, content_type, encoding, accept={content_type})) == key_of(value)
+
+
+ELSEWHERE = """
+import datetime, decimal, enum, os
+os.environ["DJANGO_SETTINGS_MODULE"] = "tests.settings"
+import django
+django.setup()
+from tests.celery.test_keys import VALUES, key_of
+print(*[key_of(value) for value, _ in VALUES], sep="|")
+print(key_of({f"item {number}" for number in range(100)}))
+"""
+
+
+def test_key_is_the_same_in_another_process() -> None:
+    """Another process with other hashes finds the same keys."""
+
+    def elsewhere(seed: str) -> str:
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONDEVMODE": ""}
+        command = [sys.executable, "-c", ELSEWHERE]
+        return subprocess.check_output(command, cwd=ROOT, env=environment, text=True)
+
+    here = "|".join(key_of(value) for value, _ in VALUES)
+    many = key_of({f"item {number}" for number in range(100)})
+    assert elsewhere("1") == elsewhere("2") == f"{here}\n{many}\n"
+
+
+def test_long_keys_become_digests() -> None:
+    """A key of many arguments stays a short name, and tells calls apart as before."""
+    long, other = "x" * 300, "x" * 299 + "y"
+    assert key_of("x" * 200) == f'task:a="{"x" * 200}"'
+    assert len(key_of(long)) == len("task:") + 32
+    assert key_of(long).startswith("task:")
+    assert key_of(long) == key_of("x" * 300) != key_of(other)
+    assert len(key_of("\x00" * 300)) < 100
+
+
+# What has no form of its own.
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Opaque(),
+        [Opaque()],
+        {"deep": [(1, {"er": Opaque()})]},
+        {Opaque()},
+        {Opaque(): 1},
+        lambda: None,
+        object,
+        1j,
+        Shop(),
+        iter([1]),
+        types.SimpleNamespace(a=Opaque()),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_values_without_a_form_are_refused(value: Any) -> None:
+    """What differs from process to process is refused, with the name of the argument."""
+
+    def work(fine: int, wrong: Any) -> None: ...
+
+    with pytest.raises(TypeError, match="Argument 'wrong' of task task can't be part of a key"):
+        key_for(work, 1, value)
+    assert key_for(work, 1, value, unique_on=["fine"]) == "task:fine=1"
+
+
+@pytest.mark.parametrize(
+    ("template", "name"), [("k:{wrong}", "wrong"), ("k:{fine}:{wrong!r}", "wrong")]
+)
+@pytest.mark.parametrize(
+    "value", [Opaque(), [Opaque()], {"a": {"b": Opaque()}}], ids=["bare", "list", "dict"]
+)
+def test_addresses_in_a_template_are_refused(template: str, name: str, value: Any) -> None:
+    """A template whose text would have a memory address is refused, with the argument's name."""
+
+    def work(fine: int, wrong: Any) -> None: ...
+
+    make = KeyMaker(template, None, inspect.signature(work))
+    with pytest.raises(TypeError, match=f"Argument '{name}' of task task can't be part of a key"):
+        make("task", (1, value), {})
+    assert make("task", (1, "at home"), {}).startswith("k:")
+
+
+# Every kind of task.
+
+
+def plain_below(app: Celery, guard: Any, name: str) -> Any:
+    """Return a task guarded below Celery's decorator."""
+
+    @app.task(name=name)
+    @guard
+    def work(a: int, b: int = 2) -> list[str]:
+        return held()
+
+    return work
+
+
+def plain_above(app: Celery, guard: Any, name: str) -> Any:
+    """Return a task guarded above Celery's decorator."""
+
+    @guard
+    @app.task(name=name)
+    def work(a: int, b: int = 2) -> list[str]:
+        return held()
+
+    return work
+
+
+def bound_below(app: Celery, guard: Any, name: str) -> Any:
+    """Return a bound task guarded below."""
+
+    @app.task(name=name, bind=True)
+    @guard
+    def work(self: Task, a: int, b: int = 2) -> list[str]:
+        assert self.name == name
+        return held()
+
+    return work
+
+
+def bound_above(app: Celery, guard: Any, name: str) -> Any:
+    """Return a bound task guarded above."""
+
+    @guard
+    @app.task(name=name, bind=True)
+    def work(self: Task, a: int, b: int = 2) -> list[str]:
+        assert self.name == name
+        return held()
+
+    return work
+
+
+def bound_by_another_name(app: Celery, guard: Any, name: str) -> Any:
+    """Return a bound task whose first parameter is not called self."""
+
+    @app.task(name=name, bind=True)
+    @guard
+    def work(task: Task, a: int, b: int = 2) -> list[str]:
+        assert task.name == name
+        return held()
+
+    return work
+
+
+def shared_below(app: Celery, guard: Any, name: str) -> Any:
+    """Return a shared task guarded below, as the app has it."""
+
+    @shared_task(name=name)
+    @guard
+    def work(a: int, b: int = 2) -> list[str]:
+        return held()
+
+    return app.tasks[name]
+
+
+def shared_above(app: Celery, guard: Any, name: str) -> Any:
+    """Return a bound shared task guarded above, as the app has it."""
+
+    @guard
+    @shared_task(name=name, bind=True)
+    def work(self: Task, a: int, b: int = 2) -> list[str]:
+        return held()
+
+    return app.tasks[name]
+
+
+def class_decorated(app: Celery, guard: Any, name: str) -> Any:
+    """Return a task of a decorated class."""
+    name_of_task = name
+
+    @guard
+    class Work(Task):
+        name = name_of_task
+
+        def run(self, a: int, b: int = 2) -> list[str]:
+            return held()
+
+    return app.register_task(Work())
+
+
+def run_decorated(app: Celery, guard: Any, name: str) -> Any:
+    """Return a task of a class whose ``run`` is decorated in the class body."""
+    name_of_task = name
+
+    class Work(Task):
+        name = name_of_task
+
+        @guard
+        def run(self, a: int, b: int = 2) -> list[str]:
+            return held()
+
+    return app.register_task(Work())
+
+
+def instance_decorated(app: Celery, guard: Any, name: str) -> Any:
+    """Return a task that was decorated when it was a task already."""
+    return guard(app.tasks[plain_unguarded(app, name).name])
+
+
+def plain_unguarded(app: Celery, name: str) -> Any:
+    """Return a task without a guard."""
+
+    @app.task(name=name)
+    def work(a: int, b: int = 2) -> list[str]:
+        return held()
+
+    app.finalize()
+    return work
+
+
+def based(app: Celery, guard: Any, name: str) -> Any:
+    """Return a task with a base of its own that calls differently."""
+
+    class Base(DjangoTask):
+        abstract = True
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            return super().__call__(*args, **kwargs)
+
+    @app.task(name=name, base=Base)
+    @guard
+    def work(a: int, b: int = 2) -> list[str]:
+        return held()
+
+    return work
+
+
+def subclassed(app: Celery, guard: Any, name: str) -> Any:
+    """Return a task of a subclass of a guarded class, with a signature of its own."""
+    name_of_task = name
+
+    @guard
+    class Parent(Task):
+        name = f"{name_of_task}-parent"
+
+        def run(self, b: int, a: int) -> list[str]:
+            raise AssertionError
+
+    class Work(Parent):
+        name = name_of_task
+
+        def run(self, a: int, b: int = 2) -> list[str]:
+            return held()
+
+    return app.register_task(Work())
+
+
+def held() -> list[str]:
+    """Return the names of the locks that are held."""
+    return [holder.name for holder in locks["locmem"].holders()]
+
+
+KINDS = [
+    plain_below,
+    plain_above,
+    bound_below,
+    bound_above,
+    bound_by_another_name,
+    shared_below,
+    shared_above,
+    class_decorated,
+    run_decorated,
+    instance_decorated,
+    based,
+    subclassed,
+]
+
+
+@pytest.mark.parametrize("make", KINDS)
+def test_every_kind_of_task_is_guarded(app: Celery, name: str, make: Any) -> None:
+    """Whatever it is made of and in whichever order, a task is guarded, and self is in no key."""
+    task = make(app, single_instance_task(unique_on="all", using="locmem"), name)
+    expected = [f"{name}:a=1,b=2"]
+    assert task.apply((1,)).get() == expected
+    assert task.apply(kwargs={"a": 1, "b": 2}).get() == expected
+    assert task(1) == expected
+    with lock(expected[0], using="locmem"):
+        assert task.apply((1,)).get()["skipped"] is True
+        assert task(a=1)["skipped"] is True
+        assert task.apply((2,)).get() == [f"{name}:a=2,b=2", expected[0]]
+    with pytest.raises(TypeError, match="'a'"):
+        task.apply().get()
+    assert held() == []
+
+
+@pytest.mark.parametrize("make", KINDS)
+def test_every_kind_of_task_is_guarded_when_sent(app: Celery, name: str, make: Any) -> None:
+    """In scope ``queue_and_run`` the sending takes the lock, under the same key."""
+    guard = single_instance_task(unique_on="all", using="locmem", scope="queue_and_run")
+    task = make(app, guard, name)
+    first = task.delay(1)
+    assert held() == [f"{name}:a=1,b=2"]
+    assert task.apply_async(kwargs={"a": 1, "b": 2}).id == first.id
+    assert task.s(1).apply_async().id == first.id
+    assert task.delay(2).id != first.id
+    with pytest.raises(TypeError, match="'a'"):
+        task.delay()
+    assert len(held()) == 2
+
+
+def test_function_that_never_became_a_task_is_refused() -> None:
+    """A decorated function that no Celery decorator sees is a TypeError, not an unguarded run."""
+
+    @single_instance_task
+    def forgotten() -> None:
+        raise AssertionError
+
+    with pytest.raises(TypeError, match=r"forgotten is decorated .* but is no Celery task"):
+        forgotten()
+
+
+@pytest.mark.parametrize("make", [make for make in KINDS if make is not subclassed])
+def test_double_decoration_is_refused(app: Celery, name: str, make: Any) -> None:
+    """Two guards on one task are a mistake, found when the second is put on."""
+
+    def twice(target: Any) -> Any:
+        return single_instance_task(key="b")(single_instance_task(key="a")(target))
+
+    with pytest.raises(TypeError, match="already"):
+        make(app, twice, name).name  # noqa: B018 - a task of an app may be made at first use
+
+
+def test_guard_on_both_sides_is_refused(app: Celery, name: str) -> None:
+    """One guard above Celery's decorator and one below are two as well."""
+    with pytest.raises(TypeError, match="already"):
+
+        @single_instance_task(key="a")
+        @app.task(name=name)
+        @single_instance_task(key="b")
+        def work() -> None: ...
+
+        work.name  # noqa: B018 - made at first use
+
+
+def test_tasks_of_one_class_in_two_apps(name: str) -> None:
+    """A shared task has one key in every app."""
+
+    @shared_task(name=name)
+    @single_instance_task(using="locmem")
+    def work() -> list[str]:
+        return held()
+
+    for number in range(2):
+        app = Celery(f"app {number}", broker="memory://", set_as_current=False, fixups=[])
+        assert app.tasks[name].apply().get() == [name]
+        assert hasattr(type(app.tasks[name]), GUARD)
+
+
+# Mistakes.
+
+MISTAKES: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"scope": "all"}, ValueError, "scope='all'"),
+    ({"scope": None}, ValueError, "scope=None"),
+    ({"key": 7}, TypeError, "key=7"),
+    ({"key": b"k"}, TypeError, "key=b'k'"),
+    ({"key": "a:{nope}"}, ValueError, "key='a:{nope}' names 'nope'"),
+    ({"key": "a:{nope.x[0]!r}"}, ValueError, "names 'nope'"),
+    ({"key": "a:{"}, ValueError, "key='a:{'"),
+    ({"key": "a:{}"}, ValueError, "key='a:{}'"),
+    ({"key": "a:{0}"}, ValueError, "key='a:{0}'"),
+    ({"unique_on": "shop_id"}, ValueError, "unique_on='shop_id'"),
+    ({"unique_on": ["nope"]}, ValueError, r"unique_on=['nope'] names 'nope'"),
+    ({"unique_on": [1]}, TypeError, "unique_on=[1]"),
+    ({"unique_on": 7}, TypeError, "unique_on=7"),
+    ({"unique_on": "all", "key": "k"}, ValueError, "key and unique_on"),
+    ({"on_conflict": "panic"}, ValueError, "on_conflict='panic'"),
+    ({"on_conflict": None}, ValueError, "on_conflict=None"),
+    ({"on_conflict": "supersede"}, ValueError, "on_conflict='supersede'"),
+    ({"on_conflict": {"run": "supersede"}}, ValueError, "on_conflict='supersede'"),
+    ({"on_conflict": {"queue": "wait"}}, ValueError, "on_conflict='wait'"),
+    ({"on_conflict": {"sent": "skip"}}, ValueError, "on_conflict has no 'sent'"),
+    (
+        {"on_conflict": "supersede", "scope": "queue_and_run"},
+        ValueError,
+        "on_conflict='supersede' needs scope='queue'",
+    ),
+    ({"on_conflict": "wait", "scope": "queue"}, ValueError, "on_conflict='wait'"),
+    ({"blocking_timeout": 5}, ValueError, "blocking_timeout=5"),
+    ({"on_conflict": "wait", "blocking_timeout": -1}, ValueError, "-1"),
+    ({"on_conflict": "wait", "blocking_timeout": "5"}, TypeError, "'5'"),
+    ({"timeout": 0}, ValueError, "0"),
+    ({"timeout": -1}, ValueError, "-1"),
+    ({"timeout": True}, ValueError, "True"),
+    ({"timeout": "30"}, TypeError, "'30'"),
+    ({"timeout": float("nan")}, ValueError, "nan"),
+    ({"countdown": "1"}, TypeError, "countdown='1'"),
+    ({"countdown": -1}, ValueError, "countdown=-1"),
+    ({"countdown": float("inf")}, ValueError, "countdown=inf"),
+    ({"countdown": 10**400}, ValueError, "countdown=1000"),
+    ({"max_retries": -1}, ValueError, "max_retries=-1"),
+    ({"max_retries": 1.5}, TypeError, "max_retries=1.5"),
+    ({"max_retries": True}, TypeError, "max_retries=True"),
+    ({"at_least_for": -1}, ValueError, "at_least_for=-1"),
+    ({"at_least_for": "1"}, TypeError, "at_least_for='1'"),
+    ({"queue_timeout": 0}, ValueError, "queue_timeout=0"),
+    ({"queue_timeout": None}, TypeError, "queue_timeout=None"),
+    ({"on_unavailable": "ignore"}, ValueError, "on_unavailable='ignore'"),
+    ({"on_unavailable": None}, ValueError, "on_unavailable=None"),
+    ({"using": None}, TypeError, "using=None"),
+    ({"metadata": {"a": 1}}, TypeError, "metadata"),
+    ({"metadata": ["a"]}, TypeError, "metadata"),
+    ({"metadata": {"a": "x" * 889}}, ValueError, "takes 897 bytes as JSON, and the limit is 896"),
+    ({"concurrency": 0}, ValueError, "concurrency=0"),
+    ({"concurrency": 2.0}, TypeError, "concurrency=2.0"),
+    ({"concurrency": True}, TypeError, "concurrency=True"),
+]
+
+
+@pytest.mark.parametrize(("options", "error", "words"), MISTAKES, ids=lambda value: str(value)[:45])
+def test_mistakes_are_found_when_the_task_is_defined(
+    options: dict[str, Any], error: type[Exception], words: str
+) -> None:
+    """Each option's mistakes raise at import, with the option or the value that is wrong."""
+    with pytest.raises(error) as caught:
+
+        @single_instance_task(**options)
+        def work(shop_id: int) -> None: ...
+
+    assert words in str(caught.value)
+    assert next(iter(options)) in str(caught.value) or len(options) > 1
+
+
+@pytest.mark.parametrize("target", [object(), 7, "task", int, type("Plain", (), {})])
+def test_what_is_no_task_is_refused(target: Any) -> None:
+    """Only functions and tasks can be guarded."""
+    with pytest.raises(TypeError, match="decorates a function or a Celery task"):
+        single_instance_task(key="a")(target)

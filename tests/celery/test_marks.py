@@ -1,0 +1,271 @@
+"""Functions that are decorated below Celery's decorators, in apps of every age, and unguardable."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from celery import Celery, Task, shared_task
+from celery_once import QueueOnce
+from celery_singleton import Singleton
+from django.core.checks import run_checks
+
+from django_redis_lock import lock, locks
+from django_redis_lock.celery import single_instance_task
+from django_redis_lock.celery.guard import GUARD
+from tests.apps import celery_app
+from tests.tools import ROOT
+
+NOTHING_PATCHED = """
+from celery import Celery, Task
+import celery.app.base, celery.local
+places = [Task, Celery, celery.app.base, celery.local.Proxy, celery.local.PromiseProxy]
+before = [dict(vars(place)) for place in places]
+app = Celery("early", broker="memory://")
+import django
+from django.conf import settings
+settings.configure()
+from django_redis_lock.celery import single_instance_task
+
+@app.task
+@single_instance_task
+def work(): ...
+
+@single_instance_task
+@app.task
+def above(): ...
+
+app.finalize()
+assert work.single_instance_guard and above.single_instance_guard
+for place, was in zip(places, before):
+    assert dict(vars(place)) == was, place
+"""
+
+
+class Direct(Task):
+    """A base class that knows of no app."""
+
+    abstract = True
+
+
+@pytest.fixture
+def make_app() -> Iterator[Callable[..., Celery]]:
+    """Make apps that leave the current one as it is."""
+    made: list[Celery] = []
+
+    def make(**options: Any) -> Celery:
+        made.append(Celery("own", broker="memory://", set_as_current=False, **options))
+        return made[-1]
+
+    yield make
+    for app in made:
+        app.close()
+    made.clear()
+    gc.collect()  # or shared tasks would be made for them once more
+    celery_app.app.set_current()
+
+
+def body() -> str:
+    """Have nothing to do."""
+    return "ran"
+
+
+def bound(self: Task, number: int) -> list[Any]:
+    """Return the task's name and what it is given."""
+    return [self.name, number]
+
+
+def is_guarded(task: Any) -> bool:
+    """Whether a task has its guard, before anybody has called it."""
+    return hasattr(task, GUARD)
+
+
+def test_nothing_of_celery_is_replaced() -> None:
+    """Neither the import nor the decorator changes what belongs to the whole process."""
+    subprocess.run([sys.executable, "-c", NOTHING_PATCHED], check=True, cwd=ROOT)
+
+
+@pytest.mark.parametrize("final", [False, True], ids=["early", "final"])
+@pytest.mark.parametrize("base", [None, Direct, "abstract"])
+@pytest.mark.parametrize("bind", [False, True])
+def test_a_task_of_a_marked_function_is_guarded(
+    make_app: Any, name: str, final: bool, base: Any, bind: bool
+) -> None:
+    """Whether or not its app is final, and whatever its base; also where it never gets final."""
+    app = make_app()
+    if final:
+        app.finalize()
+    if base == "abstract":
+        base = type("Base", (app.Task,), {"abstract": True})
+    options = {"base": base} if base else {}
+    marked = single_instance_task(using="locmem")(bound if bind else body)
+    task = app.task(name=name, shared=False, bind=bind, **options)(marked)
+    assert task.name == name
+    assert app.finalized is final
+    assert is_guarded(task)
+
+
+def test_a_shared_task_is_guarded_in_every_app(make_app: Any, name: str) -> None:
+    """In those that are final, in those that are not yet, and in those that come."""
+    final, early = make_app(), make_app()
+    final.finalize()
+
+    def work() -> None: ...
+
+    shared_task(name=f"{name}-below")(single_instance_task(using="locmem")(body))
+    single_instance_task(using="locmem")(shared_task(name=f"{name}-above")(work))
+    for app in (final, early, make_app()):
+        for where in ("below", "above"):
+            assert is_guarded(app.tasks[f"{name}-{where}"])
+
+
+def test_a_marked_function_of_an_app_made_later(make_app: Any, name: str) -> None:
+    """The guard is in place when that app is final."""
+    marked = single_instance_task(using="locmem")(body)
+    app = make_app()
+    app.task(name=name, shared=False)(marked)
+    assert is_guarded(app.tasks[name])
+
+
+@pytest.mark.parametrize("final", [False, True])
+def test_a_marked_method_of_a_class_is_guarded(make_app: Any, name: str, final: bool) -> None:
+    """The class is guarded when it is registered."""
+    app = make_app()
+    if final:
+        app.finalize()
+    members = {"name": name, "run": single_instance_task(using="locmem")(bound)}
+    task = app.register_task(type("Work", (Task,), members)())
+    assert is_guarded(task)
+    assert task.apply((7,)).get() == [name, 7]
+
+
+def test_annotations_of_the_app_count_as_before(make_app: Any, name: str) -> None:
+    """The setting ``task_annotations`` is asked as well, as it is when the first task is made."""
+    app = make_app()
+    task = app.task(name=name, shared=False)(single_instance_task(using="locmem")(body))
+    app.conf.task_annotations = {name: {"rate_limit": "7/s"}}
+    assert task.rate_limit == "7/s"
+    assert is_guarded(task)
+
+
+class Unwatched:
+    """A task of whose making Celery tells nobody: its base class had an app before."""
+
+    def __init__(self, app: Celery, name: str, function: Any, **options: Any) -> None:
+        base = type("Base", (Task,), {"abstract": True})
+        base.bind(app)
+        app.finalize()
+        guard = single_instance_task(using="locmem")
+        self.task = app.task(name=name, shared=False, base=base, **options)(guard(function))
+
+
+@pytest.mark.parametrize("bind", [False, True])
+@pytest.mark.parametrize("how", ["apply", "direct"])
+def test_a_task_that_nobody_tells_of_is_guarded_at_its_first_run(
+    make_app: Any, name: str, caplog: pytest.LogCaptureFixture, bind: bool, how: str
+) -> None:
+    """That run is guarded already, and a warning names the way out."""
+    task = Unwatched(make_app(), name, bound if bind else body, bind=bind).task
+    args = (7,) if bind else ()
+    assert not is_guarded(task)
+
+    def run() -> Any:
+        return task(*args) if how == "direct" else task.apply(args).get()
+
+    with caplog.at_level(logging.WARNING), lock(name, using="locmem"):
+        assert run()["skipped"]
+        assert run()["skipped"]
+    assert run() == ([name, 7] if bind else "ran")
+    (line,) = [record.message for record in caplog.records if name in record.message]
+    assert "decorate it above Celery's decorator (W005)" in line
+
+
+def test_a_worker_that_has_traced_such_a_task_goes_through_the_guard(
+    make_app: Any, name: str
+) -> None:
+    """A worker decides before the first run how to call it, and leaves out ``__call__``."""
+    from celery.app.trace import build_tracer
+
+    app = make_app()
+    task = Unwatched(app, name, body).task
+    trace = build_tracer(name, task, app=app, eager=True, propagate=True)
+    with lock(name, using="locmem"):
+        for number in range(2):
+            request = {"id": f"{name}-{number}", "is_eager": True}
+            assert trace(request["id"], (), {}, request).retval["skipped"]
+    assert trace("3", (), {}, {"id": "3", "is_eager": True}).retval == "ran"
+
+
+def test_such_a_task_is_found_by_the_checks(make_app: Any, name: str) -> None:
+    """Before it has run."""
+    Unwatched(make_app(), name, body)
+    (found,) = [item for item in run_checks() if f"Task {name} " in item.msg]
+    assert found.id == "django_redis_lock.W005"
+    assert "above Celery's decorator" in str(found.hint)
+
+
+def test_such_a_task_decorated_above_is_guarded(make_app: Any, name: str) -> None:
+    """Which is the way out that the warning names."""
+    app = make_app()
+    base = type("Base", (Task,), {"abstract": True})
+    base.bind(app)
+    app.finalize()
+    task = single_instance_task(using="locmem")(app.task(name=name, shared=False, base=base)(body))
+    assert is_guarded(task)
+
+
+@pytest.mark.parametrize("base", [QueueOnce, Singleton])
+@pytest.mark.parametrize("where", ["below", "above", "shared", "class"])
+def test_a_base_class_that_guards_as_well_is_refused(
+    make_app: Any, name: str, base: type[Task], where: str
+) -> None:
+    """Where the task is made; two guards would each keep what the other lets go."""
+    app = make_app()
+    guard = single_instance_task(using="locmem")
+    words = f"base class celery_(once|singleton).{base.__name__}, which guards it"
+    with pytest.raises(TypeError, match=words):
+        if where == "class":
+            guard(type("Work", (base,), {"name": name, "run": bound}))
+        elif where == "above":
+            assert guard(app.task(name=name, shared=False, base=base)(body)).name
+        else:
+            app.finalize()
+            assert app.task(name=name, shared=False, base=base)(guard(body)).name
+
+
+def test_a_task_of_django_is_refused() -> None:
+    """Celery's workers never run it; the error says what to do."""
+    made = django_task()
+    for guard in (single_instance_task, single_instance_task(key="a")):
+        with pytest.raises(TypeError, match=r"django\.tasks.*lock\(…\) below @task"):
+            guard(made)
+
+
+def django_task() -> Any:
+    """Return a task of Django 6, or where an older one runs its like."""
+    try:
+        from django.tasks import task
+    except ImportError:
+        kind = type("Task", (), {"__module__": "django.tasks.base"})
+        return kind()
+    return task(body)
+
+
+def test_functions_that_call_each_other_with_one_key(make_app: Any, name: str) -> None:
+    """A call inside of the run of another task with the same key goes on in that run."""
+    app = make_app()
+    guard = single_instance_task(using="locmem", key=name)
+    inner = app.task(name=f"{name}-inner", shared=False)(guard(body))
+
+    def outer() -> list[str]:
+        return [inner(), inner.run(), body()]
+
+    task = app.task(name=f"{name}-outer", shared=False)(guard(outer))
+    assert task.apply().get() == ["ran"] * 3
+    assert task() == ["ran"] * 3
+    assert locks["locmem"].holder(name) is None

@@ -1,0 +1,234 @@
+"""What the guard needs of Celery, kombu and billiard beside their public API is as it was.
+
+Each test tells what changed in a release of theirs, before anything else fails for it.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import redis
+from billiard.einfo import ExceptionInfo
+from celery import Celery, Task, shared_task
+from celery.local import PromiseProxy, Proxy
+from celery.utils import timer2
+from celery.worker.consumer import Consumer, Tasks
+from celery.worker.request import Request
+from kombu import Connection, Exchange, Producer, Queue
+from kombu.asynchronous.timer import Timer
+from kombu.utils.limits import TokenBucket
+
+from django_redis_lock.celery import private
+from example_project.embedded import EmbeddedServer
+from tests.apps import celery_app
+from tests.settings import server_url
+from tests.tools import ROOT, syntax_tree
+
+PRIVATE_MODULES = ("celery._state", "celery.local", "celery.app.annotations", "billiard")
+PRIVATE_ATTRIBUTES = {
+    "__header__",
+    "_get_active_apps",
+    "_get_exec_options",
+    "global_keyprefix",
+    "priority_steps",
+    "task_buckets",
+    "unacked_key",
+}
+
+
+@pytest.fixture
+def app() -> Iterator[Celery]:
+    """An app of the test's own."""
+    own = Celery("own", broker="memory://", set_as_current=False)
+    yield own
+    own.close()
+    celery_app.app.set_current()
+
+
+def body(number: int, *, text: str = "") -> None:
+    """Have nothing to do."""
+
+
+def test_all_of_it_stands_in_one_module() -> None:
+    """No other module of the guard imports or names it."""
+    for path in (ROOT / "django_redis_lock").rglob("*.py"):
+        if path.name == "private.py":
+            continue
+        for node in ast.walk(syntax_tree(path)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(PRIVATE_MODULES):
+                pytest.fail(f"{path} imports from {node.module}")
+            if isinstance(node, ast.Attribute) and node.attr in PRIVATE_ATTRIBUTES:
+                pytest.fail(f"{path} names {node.attr}")
+
+
+def test_active_apps_are_those_that_live(app: Celery) -> None:
+    """``celery._state._get_active_apps``."""
+    assert app in set(private.active_apps())
+
+
+def test_apps_tell_before_they_make_their_tasks(app: Celery) -> None:
+    """``celery._state.connect_on_app_finalize``: called with each app, once, before it is final."""
+    told: list[tuple[Any, int]] = []
+    task = app.task(name="private-1", shared=False)(body)
+
+    def tell(final: Any) -> None:
+        if final is app:
+            told.append((final, "private-1" in final._tasks))
+
+    private.connect_on_app_finalize(tell)
+    app.finalize()
+    app.finalize()
+    assert told == [(app, False)]
+    assert task.name == "private-1"
+
+
+def test_an_app_is_asked_for_annotations_of_each_class_that_it_binds(app: Celery) -> None:
+    """``app.annotations``: read when a class is bound, and any iterable will do."""
+    seen: list[Any] = []
+
+    class Annotation:
+        def annotate(self, task: Any) -> None:
+            seen.append(task)
+
+    class Lazy:
+        def __iter__(self) -> Iterator[Any]:
+            yield Annotation()
+
+    private.set_annotations(app, Lazy())
+    made = app.task(name="private-2", shared=False)(body)
+    assert not seen
+    assert made.name == "private-2"
+    registered = app.register_task(type("Work", (Task,), {"name": "private-3", "run": body})())
+    assert [cls for cls in seen if cls.name in ("private-2", "private-3")] == [
+        type(made._get_current_object()),
+        type(registered),
+    ]
+
+
+def test_an_error_of_an_annotation_is_raised_where_the_task_is_made(app: Celery) -> None:
+    """It is not swallowed, for it says that the task can't be guarded."""
+
+    class Annotation:
+        def annotate(self, task: Any) -> None:
+            raise TypeError("no")
+
+    private.set_annotations(app, [Annotation()])
+    with pytest.raises(TypeError, match="no"):
+        assert app.task(name="private-4", shared=False)(body).name
+
+
+def test_the_setting_comes_to_annotations(app: Celery) -> None:
+    """``celery.app.annotations.prepare``: what the app itself makes of ``task_annotations``."""
+    app.conf.task_annotations = {"private-5": {"rate_limit": "7/s"}}
+    task = app.task(name="private-5", shared=False)(body)
+    (annotation,) = private.annotations_of(app)
+    assert annotation.annotate(task) == {"rate_limit": "7/s"}
+    app.conf.task_annotations = None
+    assert not list(private.annotations_of(app))
+
+
+def test_tasks_are_proxies_before_they_are_tasks(app: Celery) -> None:
+    """``celery.local``: what the decorators return, and how to hear of the task behind it."""
+    assert (private.Proxy, private.PromiseProxy) == (Proxy, PromiseProxy)
+    promise = app.task(name="private-6", shared=False)(body)
+    heard: list[str] = []
+    promise.__then__(lambda: heard.append(promise._get_current_object().name))
+    assert type(promise) is PromiseProxy
+    assert not heard
+    assert promise.name
+    assert heard == ["private-6"]
+    assert type(shared_task(name="private-7")(body)) is Proxy
+
+
+@pytest.mark.parametrize("bind", [False, True])
+def test_a_task_knows_its_function(app: Celery, bind: bool) -> None:
+    """``Task.__wrapped__``, bound or not."""
+    task = app.task(name=f"private-8-{bind}", shared=False, bind=bind)(body)
+    assert private.function_of(task) is body
+    assert private.function_of(type(task._get_current_object())) is body
+
+
+def test_a_task_checks_its_arguments(app: Celery) -> None:
+    """``Task.__header__``: what ``apply_async`` checks them by; a class has none."""
+    task = app.task(name="private-9", shared=False)(body)
+    private.check_arguments(task, (1,), {"text": "a"})
+    assert hasattr(task, "__header__")
+    with pytest.raises(TypeError, match=re.escape("required positional argument: 'number'")):
+        private.check_arguments(task, (), {})
+    untyped = app.task(name="private-10", shared=False, typing=False)(body)
+    private.check_arguments(untyped, (), {})
+    private.check_arguments(
+        app.register_task(type("Work", (Task,), {"name": "private-11"})()), (), {}
+    )
+
+
+def test_a_task_says_what_its_messages_are_like(app: Celery) -> None:
+    """``Task._get_exec_options``: its own ``expires`` among them."""
+    task = app.task(name="private-12", shared=False, expires=7, serializer="pickle")(body)
+    options = private.execution_options(task)
+    assert (options["expires"], options["serializer"]) == (7, "pickle")
+    assert "countdown" not in options
+
+
+def test_an_error_from_a_child_has_its_traceback_around_it() -> None:
+    """``billiard.einfo``: what the parent gets in place of an exception."""
+    try:
+        {}.pop("lost")
+    except KeyError:
+        error = ExceptionInfo().exception
+    assert type(error) is private.ExceptionWithTraceback
+    assert isinstance(error.exc, KeyError)
+
+
+def test_a_request_says_what_becomes_of_its_message() -> None:
+    """``celery.worker.request.Request``: what a class derived from it looks at or overrides."""
+    names = {"acknowledged", "reject", "cancel", "on_failure", "send_event", "request_dict"}
+    assert names <= {name for cls in Request.__mro__ for name in vars(cls)} | set(Request.__slots__)
+
+
+def test_a_consumer_has_its_handler_of_errors_when_it_is_made(app: Celery) -> None:
+    """``Consumer.on_decode_error``: looked up when the consumption begins, later than steps."""
+    assert "c.on_decode_error" in inspect.getsource(Tasks.start)
+    assert callable(Consumer.on_decode_error)
+
+
+def test_a_timer_tells_what_it_waits_with() -> None:
+    """``timer.schedule.queue``, of the timers of both kinds of main loop."""
+    for timer in (Timer(), timer2.Timer()):
+        timer.call_after(3600, print, ("the request",))
+        assert list(private.timed_requests(SimpleNamespace(timer=timer))) == ["the request"]
+
+
+def test_a_bucket_tells_what_it_keeps_back() -> None:
+    """``consumer.task_buckets`` and ``TokenBucket.contents``."""
+    bucket = TokenBucket(1)
+    bucket.add(("the request", 1))
+    consumer = SimpleNamespace(task_buckets={"limited": bucket, "free": None})
+    assert list(private.rate_limited_requests(consumer)) == ["the request"]
+
+
+def test_messages_are_where_the_transport_of_redis_has_them(
+    session_server: EmbeddedServer, name: str
+) -> None:
+    """The lists of a queue, the hash of what is delivered, and the sets of bindings."""
+    options = {"priority_steps": [0, 5], "sep": ":", "global_keyprefix": "private:"}
+    with Connection(server_url(10), transport_options=options) as connection:
+        channel = connection.default_channel
+        queue = Queue(name, Exchange(name), routing_key=name)(channel)
+        queue.declare()
+        for priority in (0, 5):
+            Producer(channel).publish("x", exchange=name, routing_key=name, priority=priority)
+        keys = private.redis_queue_keys(channel, name)
+        with redis.Redis.from_url(server_url(10), decode_responses=True) as broker:
+            assert [broker.llen(key) for key in keys] == [1, 1]
+            assert queue.get() is not None
+            assert broker.hlen(private.redis_unacknowledged_key(channel)) == 1
+            assert broker.exists(private.redis_binding_prefix(channel) + name)
+            broker.delete(*keys, private.redis_unacknowledged_key(channel))
+        queue.delete()

@@ -1,0 +1,955 @@
+"""Scopes, conflicts, retries and senders of guarded tasks, on a real worker."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery, chord
+from celery.beat import ScheduleEntry, Scheduler
+from celery.exceptions import TaskRevokedError
+from celery.result import AsyncResult
+from django.db import transaction
+from kombu import Connection, Producer
+from kombu.exceptions import OperationalError
+
+from django_redis_lock import lock, locks
+from django_redis_lock.celery import TaskAlreadyRunning, single_instance_task, task_skipped
+from django_redis_lock.exceptions import LockUnavailable
+from django_redis_lock.support.process import current_process
+from example_project.embedded import EmbeddedServer
+from tests.apps import celery_queue_app as tasks
+from tests.apps import celery_queue_settings
+from tests.apps.celery_queue_app import NOWHERE, QUEUE, QUEUE_AND_RUN, RUN, SCOPES, WAITING, app
+from tests.settings import server_url
+from tests.tools import ROOT, Background, eventually, waiters
+from tests.tools.celery_queue import (
+    all_free,
+    fences,
+    held,
+    key_of,
+    messages,
+    place_of,
+    queue_worker,
+    ran,
+    takes_no_lock,
+    told,
+)
+from tests.tools.celery_worker import WAIT, Worker, events, go, started
+
+
+@pytest.fixture(scope="module")
+def worker(
+    session_server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Worker]:
+    """A worker with five child processes."""
+    with queue_worker(session_server, tmp_path_factory.mktemp("queue")) as worker:
+        yield worker
+
+
+@pytest.fixture
+def client(worker: Worker) -> Iterator[redis.Redis]:
+    """The database in which tasks and tests signal to each other, empty."""
+    with events() as client:
+        client.flushdb()
+        yield client
+
+
+@pytest.fixture
+def what() -> str:
+    """What a test's tasks are about, and their keys end with."""
+    return uuid.uuid4().hex[:12]
+
+
+# Retries.
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize("table", [tasks.retrying, tasks.autoretrying], ids=["self", "auto"])
+def test_retries_are_one_chain(
+    client: redis.Redis, worker: Worker, what: str, table: dict[str, Any], scope: str
+) -> None:
+    """A retried task comes through its own lock, one run after the other, and ends with none."""
+    result = table[scope].delay(what, failures=2)
+    assert result.get(timeout=WAIT) == 2
+    assert ran(client, what) == ["1", "1", "1"]
+    all_free(what)
+    assert len(worker.lines(f"[{result.id}] received")) == 3
+    assert not told(client, result.id, "skipped")
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize("table", [tasks.retrying, tasks.autoretrying], ids=["self", "auto"])
+def test_exhausted_retries_leave_no_lock(
+    client: redis.Redis, what: str, table: dict[str, Any], scope: str
+) -> None:
+    """When the retries are exhausted the error is the task's own, and its locks are free."""
+    with pytest.raises(KeyError, match=what):
+        table[scope].delay(what, failures=9).get(timeout=WAIT)
+    assert ran(client, what) == ["1", "1", "1"]
+    all_free(what)
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+def test_retry_waits_for_the_run_that_sent_it(
+    client: redis.Redis, worker: Worker, what: str, scope: str
+) -> None:
+    """A retry that arrives while its sender still runs is neither dropped nor run beside it."""
+    result = tasks.lingering[scope].delay(what)
+    started(client, what)
+    eventually(lambda: told(client, result.id, "waiting"), "the retry to arrive")
+    assert ran(client, what) == ["begin 0"]
+    go(client, what)
+    assert result.get(timeout=WAIT) == "retried"
+    assert ran(client, what) == ["begin 0", "end 0", "begin 1"]
+    all_free(what)
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+def test_retry_that_is_not_published_leaves_no_lock(
+    client: redis.Redis, worker: Worker, what: str, scope: str
+) -> None:
+    """A task whose retry can't be sent keeps nothing for it."""
+    result = tasks.unpublished[scope].delay(what)
+    started(client, what)
+    all_free(what)
+    eventually(lambda: worker.lines(f"{result.id}] reject"), "the end of the task")
+
+
+@pytest.mark.parametrize("policy", ["raise", "retry"])
+def test_conflicts_burn_no_retries(
+    client: redis.Redis, worker: Worker, what: str, policy: str
+) -> None:
+    """A conflict is no failure that ``autoretry_for=(Exception,)`` retries."""
+    task = tasks.burning[policy]
+    first = task.delay(what)
+    started(client, what)
+    second = task.delay(what)
+    if policy == "raise":
+        with pytest.raises(TaskAlreadyRunning):
+            second.get(timeout=WAIT)
+        assert len(worker.lines(f"[{second.id}] received")) == 1
+    else:
+        eventually(lambda: len(told(client, second.id, "waiting")) > 3, "conflicts")
+    go(client, what)
+    assert first.get(timeout=WAIT) == "go 0"
+    if policy == "retry":  # the one retry that the task has is still its own
+        go(client, what, say="fail")
+        eventually(lambda: len(ran(client, what)) == 3, "the retry of the second")
+        go(client, what)
+        assert second.get(timeout=WAIT) == "go 1"
+        assert ran(client, what) == ["0", "0", "1"]
+    all_free(what)
+
+
+# Other ends.
+
+ENDS = ["ignore", "reject", "exit", "replace", "replace by another", "replace by itself"]
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize("how", ENDS)
+def test_no_end_leaves_a_lock(client: redis.Redis, what: str, how: str, scope: str) -> None:
+    """However a task ends, its locks are free at once, and the next one runs."""
+    task = tasks.leaving[scope]
+    result = task.delay(what, how)
+    started(client, what)
+    if how.startswith("replace"):
+        ends = {"replace": "replaced", "replace by another": what, "replace by itself": "end"}
+        assert result.get(timeout=WAIT) == ends[how]
+    all_free(what)
+    assert task.delay(what, "end").get(timeout=WAIT) == "end"
+
+
+# Sending.
+
+
+@pytest.mark.parametrize("scope", WAITING)
+def test_failed_publishing_frees_the_lock(client: redis.Redis, what: str, scope: str) -> None:
+    """When the broker can't be reached its error is raised, and the place in the queue is free."""
+    before = fences()
+    with (
+        tasks.broker_down() as connection,
+        pytest.raises(OperationalError, match="refused"),
+    ):
+        tasks.plain[scope].apply_async((what,), connection=connection, retry=False)
+    assert fences() != before
+    assert not held(what)
+
+
+@pytest.mark.parametrize("scope", WAITING)
+@pytest.mark.parametrize("given", ["countdown", "eta"])
+def test_waiting_lock_covers_the_countdown(
+    client: redis.Redis, what: str, scope: str, given: str
+) -> None:
+    """The lock of a message lasts until it is due, and for its time in the queue besides."""
+    due = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=7200)
+    when: dict[str, Any] = {"countdown": 7200} if given == "countdown" else {"eta": due}
+    task = tasks.briefly_queued[scope]
+    task.apply_async((what,), queue=NOWHERE, **when)
+    holder = locks["default"].holder(place_of(task, what))
+    assert 7195 < holder.ttl <= 7200.4
+
+
+@pytest.mark.parametrize("scope", WAITING)
+def test_waiting_lock_lasts_from_sending_to_start(
+    client: redis.Redis, what: str, scope: str
+) -> None:
+    """A countdown longer than the lease leaves no moment in which a second one gets in."""
+    task = tasks.briefly_queued[scope]
+    sent_at = time.monotonic()
+    result = task.apply_async((what,), countdown=0.9)
+    while held(what) and not client.llen(f"started:{what}"):
+        pass
+    assert time.monotonic() - sent_at >= 0.9  # when the worker gives the place of a message back
+    eventually(lambda: client.llen(f"started:{what}"))
+    assert task.delay(what).id == result.id or scope == QUEUE
+    go(client, what, 2)
+    assert result.get(timeout=WAIT) == "go"
+    all_free(what)
+
+
+def test_lock_of_a_retry_covers_its_countdown(client: redis.Redis, what: str) -> None:
+    """A task that retries in an hour keeps its one lock for that hour."""
+    task = tasks.later[QUEUE_AND_RUN]
+    result = task.delay(what)
+    holder = eventually(
+        lambda: (
+            (found := locks["default"].holder(key_of(task, what))) and found.ttl > 3601 and found
+        ),
+        "the lock for the retry",
+    )
+    assert 7100 < holder.ttl <= 7200
+    assert holder.task_id == result.id
+    assert task.delay(what).id == result.id
+    locks["default"].force_release(holder.name)
+
+
+@pytest.mark.parametrize("scope", WAITING)
+def test_waiting_lock_is_bounded(client: redis.Redis, what: str, scope: str) -> None:
+    """The lock of a message that never arrives ends with ``queue_timeout``."""
+    task = tasks.briefly_queued[scope]
+    task.apply_async((what,), queue=NOWHERE)
+    assert locks["default"].holder(place_of(task, what)).ttl <= 0.3
+    all_free(what)
+    result = task.delay(what)
+    go(client, what)
+    assert result.get(timeout=WAIT) == "go"
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize("method", ["delay_on_commit", "apply_async_on_commit"])
+def test_rolled_back_transaction_takes_no_lock(
+    client: redis.Redis, what: str, scope: str, method: str
+) -> None:
+    """With Celery's DjangoTask a lock is taken and a message sent at the commit, never before."""
+    task = tasks.plain[scope]
+    send = getattr(task, method)
+    arguments = (what,) if method == "delay_on_commit" else ((what,),)
+
+    def roll_back() -> None:
+        with pytest.raises(ZeroDivisionError), transaction.atomic():
+            send(*arguments)
+            raise ZeroDivisionError
+
+    takes_no_lock(roll_back)
+    with transaction.atomic():
+        send(*arguments)
+        assert not held(what)
+    started(client, what)
+    assert key_of(task, what) in held(what)
+    go(client, what)
+    all_free(what)
+    assert ran(client, what) == ["ran"]
+
+
+# Calls without a message.
+
+
+@pytest.fixture
+def eager(session_server: EmbeddedServer) -> Iterator[Celery]:
+    """An app whose tasks run where they are sent."""
+    own = Celery("eager", broker="memory://", set_as_current=False, fixups=[])
+    own.conf.task_always_eager = True
+    yield own
+    locks.reset()
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+def test_eager_tasks_are_guarded(eager: Celery, what: str, scope: str) -> None:
+    """With ``task_always_eager`` a task runs under its lock, and a duplicate is skipped."""
+
+    @eager.task(name=what, bind=True)
+    @single_instance_task(scope=scope, on_conflict={"run": "skip"})
+    def work(self: Any) -> Any:
+        return [self.lock.name, self.lock.fence > 0, len(held(what))]
+
+    assert work.delay().get() == [what, True, 1]
+    with lock(what):
+        assert work.delay().get()["skipped"]
+        assert work.apply_async().get()["holder"]["pid"] == os.getpid()
+    assert not held(what)
+
+
+@pytest.mark.parametrize("policy", ["wait", "retry"])
+def test_eager_call_in_its_own_run_does_not_wait_for_itself(
+    eager: Celery, what: str, policy: str
+) -> None:
+    """A task that applies itself is told so, where it would wait for ever."""
+
+    @eager.task(name=what, bind=True)
+    @single_instance_task(on_conflict=policy)
+    def work(self: Any, again: bool = False) -> Any:
+        return work.delay(again=False).get(disable_sync_subtasks=False) if again else "inner"
+
+    with pytest.raises(TaskAlreadyRunning, match=r"would wait for the run|no worker runs it"):
+        work.delay(again=True).get()
+    assert not held(what)
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+def test_direct_calls_are_guarded(client: redis.Redis, what: str, scope: str) -> None:
+    """A direct call takes the lock without a task id; ``run`` is the bare body."""
+    task = tasks.skipping[scope]
+    call = Background(lambda: task(what))
+    started(client, what)
+    holder = locks["default"].holder(key_of(task, what))
+    assert (holder.task_id, holder.task_name) == (None, task.name)
+    assert task(what)["skipped"] is True
+    bare = Background(lambda: task.run(what))
+    started(client, what)
+    go(client, what, 2)
+    assert (call.outcome(), bare.outcome()) == ("go", "go")
+    assert not held(what)
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+def test_nested_calls(client: redis.Redis, what: str, scope: str) -> None:
+    """A direct call of the same key goes on in the run it is in, in a worker as well."""
+    task = tasks.nesting[scope]
+    assert task.delay(what, "direct").get(timeout=WAIT) == ["outer", "inner"]
+    all_free(what)
+    assert task(what, "direct") == ["outer", "inner"]
+    assert not held(what)
+
+
+def test_nested_eager_call_does_not_wait_for_itself(client: redis.Redis, what: str) -> None:
+    """``apply`` within the run of the same key is refused where it would wait."""
+    with pytest.raises(TaskAlreadyRunning, match="the run that it is called in"):
+        tasks.nesting_patiently.delay(what, "eager").get(timeout=WAIT)
+    all_free(what)
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize("form", ["map", "starmap", "chunks"])
+def test_maps_guard_each_item(client: redis.Redis, what: str, scope: str, form: str) -> None:
+    """Each item of ``map``, ``starmap`` and ``chunks`` is a call under a lock of its own."""
+    task = tasks.skipping[scope]
+    items = [f"{what}-{number}" for number in range(3)]
+    go(client, items[0])
+    go(client, items[2])
+    with lock(key_of(task, items[1])):
+        if form == "chunks":
+            result = task.chunks([(item,) for item in items], 2).apply_async()
+        elif form == "starmap":
+            result = task.starmap([(item,) for item in items]).delay()
+        else:
+            result = task.map(items).delay()
+        answers = result.get(timeout=WAIT)
+    if form == "chunks":
+        answers = [answer for chunk in answers for answer in chunk]
+    first, second, third = answers
+    assert (first, third) == ("go", "go")
+    assert second["skipped"] is True
+    assert not ran(client, items[1])
+    all_free(what)
+
+
+# Senders that bypass the task.
+
+
+def send_by_name(name: str, what: str) -> str:
+    """Send a task of which nothing but the name is known."""
+    return str(tasks.beat_app.send_task(name, [what]).id)
+
+
+def send_raw(name: str, what: str) -> str:
+    """Publish a message as a program without Celery would."""
+    task_id = str(uuid.uuid4())
+    headers = {"lang": "other", "task": name, "id": task_id}
+    with Connection(server_url(10)) as connection:
+        Producer(connection).publish(
+            [[], {"what": what}, None],
+            headers=headers,
+            correlation_id=task_id,
+            routing_key=tasks.QUEUE_NAME,
+            serializer="json",
+        )
+    return task_id
+
+
+def send_old(name: str, what: str) -> str:
+    """Publish a message of Celery's first protocol."""
+    task_id = str(uuid.uuid4())
+    with Connection(server_url(10)) as connection:
+        Producer(connection).publish(
+            {"task": name, "id": task_id, "args": [what], "kwargs": {}},
+            routing_key=tasks.QUEUE_NAME,
+            serializer="json",
+        )
+    return task_id
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize("send", [send_by_name, send_raw, send_old])
+def test_foreign_senders_meet_the_guard(
+    client: redis.Redis, what: str, scope: str, send: Any
+) -> None:
+    """Whoever sends a message by the task's name meets its lock when it would run."""
+    task = tasks.skipping[scope]
+    running = task.delay(what)
+    started(client, what)
+    answer = AsyncResult(send(task.name, what), app=app).get(timeout=WAIT)
+    assert answer["key"] == key_of(task, what)
+    assert answer["holder"]["task_id"] == running.id
+    go(client, what)
+    running.get(timeout=WAIT)
+    all_free(what)
+    alone = send(task.name, what)
+    started(client, what)
+    assert locks["default"].holder(key_of(task, what)).task_id == alone
+    go(client, what)
+    assert AsyncResult(alone, app=app).get(timeout=WAIT) == "go"
+    all_free(what)
+
+
+def test_beat_that_knows_the_name_only(client: redis.Redis, worker: Worker, tmp_path: Path) -> None:
+    """What a real ``celery beat`` sends by name is skipped while the lock is held, then runs."""
+    beat = [sys.executable, "-m", "celery", "-A", "tests.apps.celery_queue_app:beat_app", "beat"]
+    with lock("beaten"), (tmp_path / "beat.log").open("wb") as log:
+        process = subprocess.Popen(
+            [*beat, "-s", str(tmp_path / "schedule"), "--pidfile", ""],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONDEVMODE": ""},
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            skips = "skipped: lock 'beaten'"
+            eventually(lambda: len(worker.lines(skips)) > 1, "skipped tasks of beat")
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(WAIT)
+        eventually(lambda: not messages(tasks.QUEUE_NAME), "an empty queue")
+        assert not ran(client, "beaten")
+    tasks.beat_app.send_task("beaten").get(timeout=WAIT)
+    assert "ran" in ran(client, "beaten")
+
+
+@pytest.mark.parametrize("scope", WAITING)
+def test_beat_that_knows_the_task(client: redis.Redis, what: str, scope: str) -> None:
+    """Beat sends a task whose like waits already no second time, and goes on."""
+    beat = Scheduler(app)
+    task = tasks.plain[scope]
+    entry = ScheduleEntry(
+        "entry", task.name, schedule=1, args=(what,), options={"queue": NOWHERE}, app=app
+    )
+    before = messages(NOWHERE)
+    first, second = beat.apply_async(entry), beat.apply_async(entry)
+    beat.close()
+    assert first.id == second.id
+    assert messages(NOWHERE) == before + 1
+
+
+# Arguments.
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize("table", [tasks.plain, tasks.untyped], ids=["typed", "untyped"])
+def test_missing_argument_takes_no_lock(
+    client: redis.Redis, scope: str, table: dict[str, Any]
+) -> None:
+    """A call that doesn't fit is a TypeError that names the argument, before any lock."""
+    task = table[scope]
+
+    def call_wrongly() -> None:
+        with pytest.raises(TypeError, match="what"):
+            task.delay().get(timeout=WAIT)
+        with pytest.raises(TypeError, match=r"positional|'wrong'"):
+            task.delay("a", wrong=1).get(timeout=WAIT)
+        with pytest.raises(TypeError, match="what"):
+            tasks.beat_app.send_task(task.name).get(timeout=WAIT)
+        with pytest.raises(TypeError, match="what"):
+            task()
+
+    takes_no_lock(call_wrongly)
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+def test_celery_checks_the_arguments_of_a_guarded_task(
+    client: redis.Redis, worker: Worker, scope: str
+) -> None:
+    """The sender gets the TypeError; nothing is sent."""
+    before = len(worker.lines(f"{tasks.plain[scope].name}["))
+    with pytest.raises(TypeError, match="what"):
+        tasks.plain[scope].delay()
+    assert tasks.echo.delay("through").get(timeout=WAIT) == "through"
+    assert len(worker.lines(f"{tasks.plain[scope].name}[")) == before
+
+
+# Servers that are down.
+
+
+@pytest.fixture
+def no_server(settings: Any) -> None:
+    """The sender has an alias of LOCKS whose server is down, as the worker has."""
+    settings.LOCKS = celery_queue_settings.LOCKS
+
+
+@pytest.mark.usefixtures("no_server")
+@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize("send", ["sent", "run"])
+def test_closed_guard_fails_without_its_server(
+    client: redis.Redis, what: str, scope: str, send: str
+) -> None:
+    """``on_unavailable="raise"``: LockUnavailable, from the sender or from the task, and no run."""
+    task = tasks.closed[scope, "raise"]
+    if send == "sent" and scope in WAITING:
+        with pytest.raises(LockUnavailable):
+            task.delay(what)
+    else:
+        result = tasks.beat_app.send_task(task.name, [what]) if send == "run" else task.delay(what)
+        with pytest.raises(LockUnavailable):
+            AsyncResult(result.id, app=app).get(timeout=WAIT)
+    assert not ran(client, what)
+
+
+@pytest.mark.usefixtures("no_server")
+@pytest.mark.parametrize("scope", SCOPES)
+def test_open_guard_runs_without_its_server(
+    client: redis.Redis, worker: Worker, what: str, scope: str
+) -> None:
+    """``on_unavailable="run"``: sent and run unguarded, with a result, and logged as such."""
+    task = tasks.closed[scope, "run"]
+    go(client, what)
+    result = task.delay(what)
+    assert result.get(timeout=WAIT) == "go"
+    assert len(worker.lines(f"[{result.id}] runs unguarded")) == 1
+    assert ran(client, what) == ["ran"]
+
+
+# What a duplicate learns.
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+def test_duplicate_learns_who_runs(client: redis.Redis, what: str, scope: str) -> None:
+    """A duplicate's result names the task, its host and process, and since when it runs."""
+    task, began = tasks.skipping[scope], datetime.datetime.now(datetime.UTC)
+    running = task.delay(what)
+    pid = started(client, what)
+    duplicate = tasks.beat_app.send_task(task.name, [what])
+    answer = duplicate.get(timeout=WAIT)
+    holder = answer["holder"]
+    assert (answer["skipped"], answer["task"]) == (True, task.name)
+    assert (holder["task_id"], holder["task_name"]) == (running.id, task.name)
+    assert (holder["host"], holder["pid"]) == (current_process().host, pid)
+    since = datetime.datetime.fromisoformat(holder["since"])
+    slack = datetime.timedelta(seconds=1)
+    assert began - slack < since < datetime.datetime.now(datetime.UTC) + slack
+    go(client, what)
+    running.get(timeout=WAIT)
+
+
+@pytest.mark.parametrize("scope", WAITING)
+def test_duplicate_learns_who_waits(client: redis.Redis, what: str, scope: str) -> None:
+    """A duplicate that is sent gets the result of the one that waits, or an error that names it."""
+    waiting = tasks.skipping[scope].apply_async((what,), queue=NOWHERE)
+    duplicate = tasks.skipping[scope].delay(what)
+    assert duplicate.id == waiting.id
+    assert not ran(client, what)
+    waiting = tasks.raising[scope].apply_async((what,), queue=NOWHERE)
+    with pytest.raises(TaskAlreadyRunning) as caught:
+        tasks.raising[scope].delay(what)
+    holder = caught.value.holder
+    assert holder["task_id"] == waiting.id
+    assert (holder["host"], holder["pid"]) == (current_process().host, os.getpid())
+    assert datetime.datetime.fromisoformat(holder["since"]).tzinfo is not None
+    assert waiting.id in str(caught.value)
+
+
+# Policies.
+
+
+@pytest.mark.parametrize("task", [tasks.raising[RUN], tasks.pickled], ids=["json", "pickle"])
+def test_raise_survives_the_result_serializer(client: redis.Redis, what: str, task: Any) -> None:
+    """``TaskAlreadyRunning`` comes out of the result store as it went in, with the holder."""
+    running = task.delay(what)
+    started(client, what)
+    duplicate = task.delay(what)
+    with pytest.raises(TaskAlreadyRunning) as caught:
+        duplicate.get(timeout=WAIT)
+    assert caught.value.holder["task_id"] == running.id
+    assert caught.value.name == key_of(task, what)
+    assert running.id in str(caught.value)
+    again = pickle.loads(pickle.dumps(caught.value))  # noqa: S301 - its own
+    assert (str(again), again.holder) == (str(caught.value), caught.value.holder)
+    go(client, what)
+    assert running.get(timeout=WAIT) == "go"
+
+
+def test_dict_tells_the_moments_apart(client: redis.Redis, what: str) -> None:
+    """One policy for the sender, another for the run."""
+    running = tasks.split.delay(what)
+    started(client, what)
+    with pytest.raises(TaskAlreadyRunning):
+        tasks.split.delay(what)
+    assert tasks.beat_app.send_task(tasks.split.name, [what]).get(timeout=WAIT)["skipped"]
+    go(client, what)
+    running.get(timeout=WAIT)
+
+
+def test_callable_answers_at_both_moments(client: redis.Redis, what: str) -> None:
+    """What a callable returns is the result of ``delay``, or of the task."""
+    running = tasks.answering.delay(what)
+    started(client, what)
+    expected = {"holder": running.id, "key": key_of(tasks.answering, what)}
+    at_sending = tasks.answering.delay(what)
+    assert at_sending["moment"] == "queue"
+    assert at_sending["arguments"] == [[what], {}]
+    duplicate = tasks.beat_app.send_task(tasks.answering.name, kwargs={"what": what})
+    at_run = duplicate.get(timeout=WAIT)
+    assert (at_run["moment"], at_run["id"]) == ("run", duplicate.id)
+    assert at_run["arguments"] == [[], {"what": what}]
+    assert expected.items() <= at_sending.items()
+    assert expected.items() <= at_run.items()
+    go(client, what)
+    running.get(timeout=WAIT)
+
+
+def test_wait_runs_after_the_other(client: redis.Redis, worker: Worker, what: str) -> None:
+    """A task that waits runs when the other has ended, and says once that it waits."""
+    first = tasks.patient.delay(what)
+    started(client, what)
+    second = tasks.patient.delay(what)
+    eventually(lambda: waiters(key_of(tasks.patient, what)) == 1, "the waiter")
+    assert not client.llen(f"started:{what}")
+    go(client, what)
+    assert first.get(timeout=WAIT) == "go"
+    started(client, what)
+    go(client, what)
+    assert second.get(timeout=WAIT) == "go"
+    assert len(told(client, second.id, "waiting")) == 1
+    all_free(what)
+
+
+def test_wait_runs_out(client: redis.Redis, what: str) -> None:
+    """A task that has waited for ``blocking_timeout`` fails, and names the one that runs."""
+    running = tasks.impatient.delay(what)
+    started(client, what)
+    with pytest.raises(TaskAlreadyRunning) as caught:
+        tasks.impatient.delay(what).get(timeout=WAIT)
+    assert caught.value.holder["task_id"] == running.id
+    assert not running.ready()
+    go(client, what)
+    running.get(timeout=WAIT)
+
+
+def test_retry_comes_again_with_its_id(client: redis.Redis, what: str) -> None:
+    """A task that comes again is in state RETRY meanwhile, and runs under the id that it had."""
+    task = tasks.burning["retry"]
+    first = task.delay(what)
+    started(client, what)
+    second = task.delay(what)
+    eventually(lambda: second.state == "RETRY", "the state")
+    go(client, what)
+    first.get(timeout=WAIT)
+    started(client, what)
+    assert locks["default"].holder(key_of(task, what)).task_id == second.id
+    go(client, what)
+    assert second.get(timeout=WAIT) == "go 0"
+
+
+def test_retry_gives_up(client: redis.Redis, what: str) -> None:
+    """A task that met another at each of its attempts fails."""
+    running = tasks.persistent.delay(what)
+    started(client, what)
+    second = tasks.persistent.delay(what)
+    with pytest.raises(TaskAlreadyRunning, match="each of 3 attempts"):
+        second.get(timeout=WAIT)
+    assert len(told(client, second.id, "waiting")) == 2
+    assert len(told(client, second.id, "skipped")) == 1
+    go(client, what)
+    running.get(timeout=WAIT)
+
+
+def test_ignored_is_revoked(client: redis.Redis, what: str) -> None:
+    """An ignored duplicate did not run, and whoever waits for its result is told at once."""
+    running = tasks.ignoring.delay(what)
+    started(client, what)
+    duplicate = tasks.ignoring.delay(what)
+    with pytest.raises(TaskRevokedError, match="ignored"):
+        duplicate.get(timeout=WAIT)
+    assert duplicate.state == "REVOKED"
+    go(client, what)
+    assert running.get(timeout=WAIT) == "go"
+    assert ran(client, what) == ["ran"]
+
+
+def test_ignore_is_refused_in_a_chord(client: redis.Redis, what: str) -> None:
+    """A chord that would wait for ever is refused when it is sent."""
+    with pytest.raises(ValueError, match="on_conflict='ignore' and can't be part of a chord"):
+        chord([tasks.ignoring.s(what), tasks.echo.s(1)])(tasks.total.s())
+
+
+# The newest arguments win.
+
+
+def test_supersede_in_a_burst(client: redis.Redis, what: str) -> None:
+    """Of a burst the newest runs after the one that runs; there are never more than one of each."""
+    task = tasks.superseding
+    running = task.delay(what, 0)
+    started(client, what)
+    burst = []
+    for number in range(1, 9):
+        burst.append(task.delay(what, number))
+        assert locks["default"].holder(place_of(task, what)).task_id == burst[-1].id
+    *older, newest = burst
+    go(client, what)
+    assert running.get(timeout=WAIT) == "0 go 0"
+    go(client, what)
+    assert newest.get(timeout=WAIT) == "8 go 0"
+    for result in older:
+        answer = result.get(timeout=WAIT)
+        assert answer["reason"] == "superseded by newer arguments"
+    assert ran(client, f"order:{what}") == ["0", "8"]
+    assert ran(client, what) == ["1", "1"]
+    all_free(what)
+
+
+def test_supersede_spares_a_redelivered_run(client: redis.Redis, what: str) -> None:
+    """A run that had begun and was killed begins again; it gave up its place by itself."""
+    running = tasks.superseding.delay(what, 0)
+    os.kill(started(client, what), signal.SIGKILL)
+    started(client, what)
+    go(client, what)
+    assert running.get(timeout=WAIT) == "0 go 0"
+    all_free(what)
+
+
+def test_supersede_and_a_redelivered_run(client: redis.Redis, what: str) -> None:
+    """Where newer arguments wait they run, and the run that was killed has an answer as well."""
+    old = tasks.superseding.delay(what, 0)
+    pid = started(client, what)
+    new = tasks.superseding.delay(what, 1)
+    os.kill(pid, signal.SIGKILL)
+    started(client, what)
+    go(client, what, 2)
+    assert new.get(timeout=WAIT) == "1 go 0"
+    answer = old.get(timeout=WAIT)
+    assert answer == "0 go 0" or answer["reason"] == "superseded by newer arguments"
+    all_free(what)
+
+
+def test_supersede_spares_a_retried_run(client: redis.Redis, what: str) -> None:
+    """A retry is no message that waits for its first run, so nobody takes its place."""
+    task = tasks.superseding
+    running = task.delay(what, 0)
+    started(client, what)
+    go(client, what, say="retry")
+    started(client, what)
+    older, newest = task.delay(what, 1), task.delay(what, 2)
+    assert older.get(timeout=WAIT)["reason"] == "superseded by newer arguments"
+    go(client, what)
+    assert running.get(timeout=WAIT) == "0 go 1"
+    started(client, what)
+    go(client, what)
+    assert newest.get(timeout=WAIT) == "2 go 0"
+    assert ran(client, what) == ["1", "1", "1"]
+    all_free(what)
+
+
+# Numbers.
+
+
+def test_at_least_for_keeps_the_lock_after_a_short_run(client: redis.Redis, what: str) -> None:
+    """A lock outlives a short run for the rest of its time: no second run for a late clock."""
+    key = key_of(tasks.lasting, what)
+    first = tasks.lasting.delay(what)
+    assert first.get(timeout=WAIT) == what
+    second = tasks.lasting.delay(what).get(timeout=WAIT)
+    assert second["skipped"] is True
+    assert second["holder"]["task_id"] == first.id
+    began = locks["default"].holder(key).acquired_at
+    with lock(key, timeout=5, blocking_timeout=WAIT):
+        successor = locks["default"].holder(key)
+    assert 0.95 < (successor.acquired_at - began).total_seconds() < 3
+    assert tasks.lasting.delay(what).get(timeout=WAIT) == what
+
+
+@pytest.mark.parametrize("number", [2, 3])
+def test_concurrency_skips_beyond_its_number(client: redis.Redis, what: str, number: int) -> None:
+    """As many as were told run at once; one more is skipped, until one has ended."""
+    task = tasks.several[number]
+    running = [task.delay(what) for _ in range(number)]
+    for _ in running:
+        started(client, what)
+    assert held(what) == [f"{key_of(task, what)}#{place + 1}" for place in range(number)]
+    over = task.delay(what).get(timeout=WAIT)
+    assert over["skipped"] is True
+    assert over["holder"]["task_id"] in {result.id for result in running}
+    go(client, what, number)
+    assert [result.get(timeout=WAIT) for result in running] == ["go"] * number
+    all_free(what)
+    assert max(ran(client, what)) == str(number)
+
+
+@pytest.mark.parametrize("number", [2, 3])
+def test_concurrency_is_never_exceeded(client: redis.Redis, what: str, number: int) -> None:
+    """Of many that wait for their turn no more than the number are ever inside."""
+    task = tasks.crowding[number]
+    go(client, what, 20)
+    results = [task.delay(what) for _ in range(20)]
+    assert [result.get(timeout=WAIT) for result in results] == ["go"] * 20
+    inside = [int(value) for value in ran(client, what)]
+    assert len(inside) == 20
+    assert max(inside) <= number
+    all_free(what)
+
+
+@pytest.mark.parametrize("number", [2, 3])
+def test_twins_take_one_place(client: redis.Redis, worker: Worker, what: str, number: int) -> None:
+    """A task that is delivered twice runs once, though another place is free."""
+    task, task_id = tasks.several[number], str(uuid.uuid4())
+    first = task.apply_async((what,), task_id=task_id)
+    started(client, what)
+    task.apply_async((what,), task_id=task_id)
+    eventually(lambda: told(client, task_id, "waiting"), "the twin")
+    assert len(held(what)) == 1
+    go(client, what)
+    assert first.get(timeout=WAIT) == "go"
+    all_free(what)
+    assert ran(client, what) == ["1"]
+    assert not client.llen(f"started:{what}")
+
+
+def test_metadata_is_shown_with_the_holder(client: redis.Redis, what: str) -> None:
+    """What a guard was told as metadata is there for operators."""
+    result = tasks.labelled.delay(what)
+    started(client, what)
+    holder = locks["default"].holder(key_of(tasks.labelled, what))
+    assert {"team": "shop", "shift": "night"}.items() <= holder.metadata.items()
+    go(client, what)
+    result.get(timeout=WAIT)
+
+
+# What is told of it.
+
+
+def assert_told_once(
+    client: redis.Redis, worker: Worker, kind: str, task: Any, task_id: str, what: str, words: str
+) -> dict[str, Any]:
+    """Assert one signal and one line of the log, and return the signal."""
+    key = key_of(task, what)
+    (sent,) = told(client, task_id, kind)
+    assert (sent["task"], sent["key"]) == (task.name, key)
+    (line,) = worker.lines(words)
+    assert f"{task.name}[{task_id}]" in line
+    assert f"lock {key!r}" in line
+    return sent
+
+
+def test_skip_is_told_once(client: redis.Redis, worker: Worker, what: str) -> None:
+    """A skipped duplicate: one signal and one line, with its id, the key and the holder."""
+    task = tasks.skipping[RUN]
+    running = task.delay(what)
+    started(client, what)
+    duplicate = task.delay(what)
+    duplicate.get(timeout=WAIT)
+    words = f"{duplicate.id}] skipped"
+    sent = assert_told_once(client, worker, "skipped", task, duplicate.id, what, words)
+    assert sent["holder"] == running.id
+    assert running.id in worker.lines(words)[0]
+    go(client, what)
+    running.get(timeout=WAIT)
+
+
+def test_wait_is_told_once(client: redis.Redis, worker: Worker, what: str) -> None:
+    """A task that waits: one signal and one line, with its id, the key and the holder."""
+    running = tasks.patient.delay(what)
+    started(client, what)
+    second = tasks.patient.delay(what)
+    words = f"{second.id}] waits"
+    eventually(lambda: worker.lines(words), "the line")
+    go(client, what, 2)
+    second.get(timeout=WAIT)
+    sent = assert_told_once(client, worker, "waiting", tasks.patient, second.id, what, words)
+    assert sent["holder"] == running.id
+    assert running.id in worker.lines(words)[0]
+
+
+def test_takeover_is_told_once(client: redis.Redis, worker: Worker, what: str) -> None:
+    """A lock taken over from a dead delivery: one signal and one line with the dead process."""
+    task, task_id = tasks.plain[RUN], str(uuid.uuid4())
+    task.apply_async((what,), task_id=task_id)
+    dead = started(client, what)
+    task.apply_async((what,), task_id=task_id)
+    eventually(lambda: told(client, task_id, "waiting"), "the twin")
+    os.kill(dead, signal.SIGKILL)
+    started(client, what)
+    words = f"{task_id}] takes over"
+    sent = assert_told_once(client, worker, "taken over", task, task_id, what, words)
+    assert sent["holder"] == task_id
+    assert f":{dead}" in worker.lines(words)[0]
+    go(client, what)
+    # The log tells, and not the result: the failure of the killed one is stored under the same id.
+    eventually(lambda: worker.lines(f"{task_id}] succeeded"), "the end of the twin")
+    all_free(what)
+
+
+def test_loss_is_told_once(client: redis.Redis, worker: Worker, what: str) -> None:
+    """A lock lost in mid-run: one signal and one line, and the run can see it."""
+    result = tasks.losing.delay(what)
+    started(client, what)
+    locks["default"].force_release(key_of(tasks.losing, what))
+    go(client, what)
+    assert result.get(timeout=WAIT) == "lost"
+    words = f"{result.id}] runs on without its lock"
+    assert_told_once(client, worker, "lost", tasks.losing, result.id, what, words)
+
+
+def test_duplicate_at_sending_is_told_once(
+    client: redis.Redis, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A duplicate that is not sent: one signal and one line in the sender."""
+    task, seen = tasks.skipping[QUEUE_AND_RUN], []
+    waiting = task.apply_async((what,), queue=NOWHERE)
+
+    def receive(**signal: Any) -> None:
+        seen.append(signal)
+
+    task_skipped.connect(receive)
+    try:
+        with caplog.at_level(logging.INFO, "django_redis_lock"):
+            task.delay(what)
+    finally:
+        task_skipped.disconnect(receive)
+    (sent,) = seen
+    assert (sent["sender"].name, sent["key"]) == (task.name, key_of(task, what))
+    assert sent["holder"].task_id == waiting.id
+    (line,) = [record.message for record in caplog.records if "skipped" in record.message]
+    assert sent["task_id"] in line
+    assert waiting.id in line
+    assert f"lock {key_of(task, what)!r}" in line

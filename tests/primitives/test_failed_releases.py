@@ -1,0 +1,279 @@
+"""Releases that fail, or are interrupted, are seen through in the background."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import redis
+
+from django_redis_lock import lock, lock_many, locks, signals
+from django_redis_lock.exceptions import LockNotOwned, LockUnavailable
+from django_redis_lock.transport import scripts
+from example_project.embedded import EmbeddedServer
+from tests.tools import ROOT, eventually, owes
+from tests.tools.proxy import Proxy
+
+
+class Refusing:
+    """A server that can be made to refuse every write, and keeps what it has."""
+
+    def __init__(self, server: EmbeddedServer) -> None:
+        self.client = redis.Redis.from_url(server.url())
+
+    def refuse(self) -> None:
+        self.client.config_set("min-replicas-to-write", 1)
+
+    def accept(self) -> None:
+        self.client.config_set("min-replicas-to-write", 0)
+
+    @contextmanager
+    def refusing(self) -> Iterator[None]:
+        self.refuse()
+        try:
+            yield
+        finally:
+            self.accept()
+
+    def holds(self, name: str) -> bool:
+        return bool(self.client.exists(f"lock:{name}"))
+
+
+@pytest.fixture
+def refused(settings: Any, own_server: EmbeddedServer) -> Iterator[Refusing]:
+    """The server of the default alias."""
+    settings.LOCKS = {"default": {"LOCATION": own_server.url()}}
+    refusing = Refusing(own_server)
+    yield refusing
+    refusing.client.close()
+
+
+@pytest.fixture
+def unavailable() -> Iterator[list[dict[str, Any]]]:
+    """What ``lock_unavailable`` told."""
+    told: list[dict[str, Any]] = []
+
+    def receive(**kwargs: Any) -> None:
+        told.append(kwargs)
+
+    signals.lock_unavailable.connect(receive)
+    yield told
+    signals.lock_unavailable.disconnect(receive)
+
+
+def handle(kind: str, name: str) -> Any:
+    """Return a handle of a lock that never expires, or of several."""
+    return lock(name, timeout=None) if kind == "lock" else lock_many([name, name + "!"], None)
+
+
+@pytest.mark.parametrize("kind", ["lock", "group"])
+def test_block_whose_release_fails_leaves_nothing_held(
+    name: str, refused: Refusing, kind: str
+) -> None:
+    """The caller is told, and the lock is free once the server takes it, though it has no end."""
+    with pytest.raises(LockUnavailable), handle(kind, name):
+        refused.refuse()
+    assert refused.holds(name)
+    refused.accept()
+    eventually(lambda: not refused.holds(name))
+
+
+def test_block_that_fails_itself_leaves_nothing_held(name: str, refused: Refusing) -> None:
+    """An error of the body reaches the caller, and the release is seen through all the same."""
+    with pytest.raises(KeyError), lock(name, timeout=3600):
+        refused.refuse()
+        raise KeyError
+    refused.accept()
+    eventually(lambda: not refused.holds(name))
+
+
+@pytest.mark.parametrize("kind", ["lock", "group"])
+def test_release_can_be_called_again(name: str, refused: Refusing, kind: str) -> None:
+    """It finds no loss where the one in the background was quicker."""
+    held = handle(kind, name)
+    held.acquire()
+    with refused.refusing():
+        for _ in range(2):
+            with pytest.raises(LockUnavailable):
+                held.release()
+        with pytest.raises(LockNotOwned, match="released already"):
+            held.ensure_held()
+    eventually(lambda: not refused.holds(name))
+    eventually(lambda: not owes())
+    assert not held.owned()
+    held.release()
+    assert locks["default"].history() == []
+    with pytest.raises(LockNotOwned):
+        held.release()
+
+
+@pytest.mark.parametrize("kind", ["lock", "group"])
+def test_asynchronous_release(name: str, refused: Refusing, kind: str) -> None:
+    """The same under asyncio."""
+
+    async def main() -> None:
+        held = handle(kind, name)
+        await held.aacquire()
+        with refused.refusing(), pytest.raises(LockUnavailable):
+            await held.arelease()
+        await asyncio.to_thread(eventually, lambda: not refused.holds(name))
+        await held.arelease()
+        async with held:
+            assert refused.holds(name)
+
+    asyncio.run(main())
+    assert locks["default"].history() == []
+
+
+def test_handle_can_be_used_again(name: str, refused: Refusing) -> None:
+    """A handle whose release is under way acquires its lock anew, after that."""
+    held = lock(name, timeout=60)
+    held.acquire()
+    with refused.refusing(), pytest.raises(LockUnavailable):
+        held.release()
+    with held:
+        held.ensure_held()
+
+
+def test_detach_that_fails_keeps_the_lock(name: str, refused: Refusing) -> None:
+    """A renewed lock is renewed on, and can be detached later."""
+    held = lock(name, timeout=1.2, auto_renew=True)
+    held.acquire()
+    with refused.refusing(), pytest.raises(LockUnavailable):
+        held.detach(30)
+    first = held._lease.deadline
+    eventually(lambda: held._lease.deadline > first + 1.5 or held.lost)
+    held.ensure_held()
+    assert held.detach(30) == locks["default"].holder(name).token_id
+
+
+@pytest.mark.usefixtures("server")
+def test_detach_that_was_carried_out_unseen(name: str, settings: Any, server: Any) -> None:
+    """It is no loss, and succeeds when it is called again."""
+    lost: list[Any] = []
+    signals.lock_lost.connect(lambda **kwargs: lost.append(kwargs), weak=False, dispatch_uid="told")
+    try:
+        with Proxy(server.port) as proxy:
+            url = f"redis://127.0.0.1:{proxy.port}/0"
+            settings.LOCKS = {
+                "default": {"LOCATION": url},
+                "direct": {"LOCATION": server.url()},
+            }
+            for number in range(2):  # the first makes the script known
+                held = lock(name if number else f"{name}!", timeout=1.2, auto_renew=True)
+                held.acquire()
+                if not number:
+                    held.detach(30)
+            proxy.lose_replies(1000, marker=scripts.TAKE_OVER.sha.encode())
+            with pytest.raises(LockUnavailable):
+                held.detach(30)
+            proxy.lose_replies(0)
+            eventually(lambda: held.lost)
+            assert held.detach(30) == locks["direct"].holder(name).token_id
+            locks.reset()
+    finally:
+        signals.lock_lost.disconnect(dispatch_uid="told")
+    assert lost == []
+
+
+@pytest.mark.usefixtures("server")
+def test_interrupted_release_is_no_loss(name: str) -> None:
+    """Wherever a signal's exception meets a release, the lock is freed and no loss is told."""
+    dice = random.Random(7)
+
+    def interrupt(signum: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    interrupted = 0
+    try:
+        for number in range(300):
+            held = lock(f"{name}:{number}", timeout=None)
+            held.acquire()
+            try:
+                signal.setitimer(signal.ITIMER_REAL, dice.uniform(1e-5, 8e-4))
+                held.release()
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except KeyboardInterrupt:
+                interrupted += 1
+            if held.parts():
+                held.release()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert interrupted > 20
+    eventually(lambda: not list(locks["default"].holders()))
+    assert locks["default"].history() == []
+
+
+def test_release_is_tried_at_the_end_of_the_process(name: str, own_server: EmbeddedServer) -> None:
+    """A program that ends before the next try in the background makes one more."""
+    program = """
+        import os, sys
+        from time import monotonic
+        import django, redis
+        from django.conf import settings
+        url, name = sys.argv[1:]
+        settings.configure(LOCKS={"default": {"LOCATION": url}})
+        django.setup()
+        from django_redis_lock import lock
+        from django_redis_lock.backends import keeping
+        from django_redis_lock.exceptions import LockUnavailable
+        def later(self): self.due = monotonic() + 60
+        keeping.Withdrawal.postpone = later
+        held = lock(name, timeout=None)
+        held.acquire()
+        client = redis.Redis.from_url(url)
+        client.config_set("min-replicas-to-write", 1)
+        try:
+            held.release()
+        except LockUnavailable:
+            client.config_set("min-replicas-to-write", 0)
+        client.close()
+    """
+    subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program), own_server.url(), name],
+        check=True,
+        cwd=ROOT,
+        env=os.environ,
+        timeout=30,
+    )
+    assert not Refusing(own_server).holds(name)
+
+
+@pytest.mark.parametrize("how", ["acquire", "extend", "release", "async", "holders"])
+def test_each_failed_operation_is_told_once(
+    name: str,
+    settings: Any,
+    own_server: EmbeddedServer,
+    unavailable: list[dict[str, Any]],
+    how: str,
+) -> None:
+    """``lock_unavailable`` is sent once for each, however often it was tried."""
+    settings.LOCKS = {"default": {"LOCATION": own_server.url()}}
+    held = lock(name, timeout=60)
+    if how in ("extend", "release"):
+        held.acquire()
+    own_server.kill()
+    operations: dict[str, Any] = {
+        "acquire": held.acquire,
+        "extend": lambda: held.extend(5),
+        "release": held.release,
+        "async": lambda: asyncio.run(held.aacquire()),
+        "holders": lambda: list(locks["default"].holders()),
+    }
+    with pytest.raises(LockUnavailable) as caught:
+        operations[how]()
+    (told,) = unavailable
+    assert told["error"] is caught.value
+    assert told["using"] == "default"
+    assert told["name"] == ("" if how == "holders" else name)

@@ -1,0 +1,477 @@
+"""Several locks at once: all or none, in any order, in one round trip."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+from django.db import connection
+from django.db.transaction import atomic
+from django.test import override_settings
+
+from django_redis_lock import LockGroup, lock, lock_many, locks, signals
+from django_redis_lock.backends.renewal import renewer
+from django_redis_lock.exceptions import LockError, LockLost, LockNotAcquired, LockNotOwned
+from django_redis_lock.protocol.calls import AcquireMany
+from django_redis_lock.protocol.lease import Request
+from example_project.embedded import EmbeddedServer
+from tests.tools import Background, Child, counted, eventually, waiters
+from tests.tools.proxy import Proxy
+
+KINDS = ["redis", "redis, one by one", "locmem"]
+
+
+@pytest.fixture(params=KINDS)
+def using(
+    request: pytest.FixtureRequest, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> str:
+    """Return the alias of a backend; some can't take several locks in one call."""
+    backend, _, one_by_one = request.param.partition(", ")
+    alias = {"redis": "default", "locmem": "locmem"}[backend]
+    if one_by_one:
+        monkeypatch.setattr(type(locks[alias]), "supports_many", False)
+    return alias
+
+
+@pytest.fixture
+def names(name: str) -> list[str]:
+    """Return three names, in no order."""
+    return [f"{name}-{part}" for part in "bca"]
+
+
+def held(names: list[str], using: str = "default") -> list[str]:
+    """Return the last letters of those that somebody holds."""
+    return sorted(name[-1] for name in names if locks[using].holder(name) is not None)
+
+
+class TestEveryBackend:
+    """What a group of locks promises, however the backend carries it out."""
+
+    def test_all_are_held_and_released(self, names: list[str], using: str) -> None:
+        """The body runs with each lock held, as a lock of its own, and all are free afterwards."""
+        with lock_many([*names, names[0]], timeout=10, using=using) as group:
+            assert isinstance(group, LockGroup)
+            assert group.names == tuple(sorted(names))
+            assert held(names, using) == ["a", "b", "c"]
+            assert group.fences == {name: locks[using].holder(name).fence for name in sorted(names)}
+            assert len(set(group.fences.values())) == 3
+            assert group[names[0]].owned()
+            group.ensure_held()
+            assert group.owned()
+            assert 9 < group.remaining <= 10
+            assert not group.lost
+            group.extend(10)
+            assert 19 < group.remaining <= 20
+            group.reacquire()
+            assert 9 < group.remaining <= 10
+            assert {holder.name for holder in locks[using].holders()} == set(names)
+        assert held(names, using) == []
+        assert group.remaining == 0.0
+        with pytest.raises(LockNotOwned):
+            group.release()
+        with pytest.raises(LockNotOwned):
+            group.ensure_held()
+
+    def test_one_held_lock_keeps_all_out(self, names: list[str], using: str) -> None:
+        """Where one is held none is taken, and the error names that one."""
+        for name in names:
+            with lock(name, using=using):
+                group = lock_many(names, blocking=False, using=using)
+                assert group.acquire() is False
+                with pytest.raises(LockNotAcquired) as caught, group:
+                    pytest.fail("the body ran")
+                assert caught.value.name == name
+                assert held(names, using) == [name[-1]]
+                assert lock_many(names, using=using).acquire(blocking_timeout=0.02) is False
+                assert held(names, using) == [name[-1]]
+        with lock_many(names, blocking=False, using=using):
+            pass
+
+    def test_waiter_gets_all(self, names: list[str], using: str) -> None:
+        """Who waits for one of them holds all when it is released."""
+        for name in names:
+            single = lock(name, using=using)
+            single.acquire()
+            group = lock_many(names, timeout=10, using=using)
+            waiting = Background(group.acquire)
+            eventually(lambda name=name: waiters(name, using) == 1)
+            single.release()
+            assert waiting.outcome() is True
+            assert held(names, using) == ["a", "b", "c"]
+            group.ensure_held()
+            group.release()
+            assert held(names, using) == []
+
+    def test_release_hands_each_over(self, names: list[str], using: str) -> None:
+        """At the release the longest waiting of each lock gets it, without a moment in between."""
+        enough = threading.Event()
+
+        def wait_for(name: str) -> bool:
+            with lock(name, using=using):
+                return enough.wait(20)
+
+        group = lock_many(names, using=using)
+        group.acquire()
+        waiting = [Background(lambda name=name: wait_for(name)) for name in names]
+        eventually(lambda: [waiters(name, using) for name in names] == [1, 1, 1])
+        group.release()
+        assert held(names, using) == ["a", "b", "c"]
+        assert [waiters(name, using) for name in names] == [0, 0, 0]
+        enough.set()
+        assert all(each.outcome() for each in waiting)
+
+    def test_no_barging(self, names: list[str], using: str) -> None:
+        """A group does not go before those who wait for one of its locks already."""
+        order: list[str] = []
+
+        def one() -> None:
+            with lock(names[0], using=using):
+                order.append("one")
+
+        def many() -> None:
+            with lock_many(names, using=using):
+                order.append("many")
+
+        with lock(names[0], using=using):
+            first = Background(one)
+            eventually(lambda: waiters(names[0], using) == 1)
+            second = Background(many)
+            eventually(lambda: waiters(names[0], using) == 2)
+        first.outcome()
+        second.outcome()
+        assert order == ["one", "many"]
+
+    def test_any_order_without_deadlock(self, names: list[str], using: str) -> None:
+        """Callers that name overlapping locks in any order all get them, one at a time."""
+        inside = dict.fromkeys(names, 0)
+        wrong: list[str] = []
+
+        def work(seed: int) -> None:
+            chance = random.Random(seed)
+            for _ in range(8):
+                wanted = chance.sample(names, chance.randint(2, 3))
+                with lock_many(wanted, timeout=60, blocking_timeout=60, using=using):
+                    for name in wanted:
+                        inside[name] += 1
+                    wrong.extend(name for name in wanted if inside[name] != 1)
+                    for name in wanted:
+                        inside[name] -= 1
+
+        for each in [Background(lambda seed=seed: work(seed)) for seed in range(5)]:
+            each.outcome()
+        assert wrong == []
+        assert held(names, using) == []
+
+    def test_leases_begin_when_the_last_is_taken(self, names: list[str], using: str) -> None:
+        """A fixed lease does not run down while another of the locks is waited for."""
+        last = lock(max(names), using=using)
+        last.acquire()
+        group = lock_many(names, timeout=30, using=using)
+        waiting = Background(group.acquire)
+        eventually(lambda: waiters(max(names), using) == 1)
+        early = [group[name]._lease for name in sorted(names)[:2]]
+        assert all(lease and lease.token in renewer._leases for lease in early)
+        last.release()
+        assert waiting.outcome() is True
+        leases = [group[name]._lease for name in names]
+        assert len({lease.deadline for lease in leases if lease}) == 1
+        assert not any(lease and lease.token in renewer._leases for lease in leases)
+        group.release()
+
+    def test_lost_while_another_is_waited_for(self, names: list[str], using: str) -> None:
+        """Where one is lost before the last is taken, all are taken anew."""
+        last = lock(max(names), using=using)
+        last.acquire()
+        group = lock_many(names, timeout=30, using=using)
+        waiting = Background(group.acquire)
+        eventually(lambda: waiters(max(names), using) == 1)
+        locks[using].force_release(min(names))
+        last.release()
+        assert waiting.outcome() is True
+        group.ensure_held()
+        group.release()
+
+    def test_loss_of_one(self, names: list[str], using: str) -> None:
+        """Where one lock is lost the group is, the error names it, and the others are released."""
+        group = lock_many(names, using=using)
+        group.acquire()
+        locks[using].force_release(names[1])
+        with pytest.raises(LockLost) as caught:
+            group.ensure_held()
+        assert caught.value.name == names[1]
+        assert group.lost
+        with pytest.raises(LockLost):
+            group.release()
+        assert held(names, using) == []
+
+    def test_body_error_is_not_masked(self, names: list[str], using: str) -> None:
+        """An exception from the body is not hidden by the release of what was lost."""
+        with pytest.raises(KeyError), lock_many(names, using=using):
+            locks[using].force_release(names[1])
+            raise KeyError
+        assert held(names, using) == []
+
+    def test_endless(self, names: list[str], using: str) -> None:
+        """Locks that never expire can be taken together as well."""
+        with lock_many(names, timeout=None, using=using) as group:
+            assert group.remaining == float("inf")
+            assert [locks[using].holder(name).ttl for name in names] == [None] * 3
+            with pytest.raises(LockError, match="never expire"):
+                group.extend(5)
+
+    def test_second_acquire_is_refused(self, names: list[str], using: str) -> None:
+        """A handle that holds its locks keeps them when it is acquired again."""
+        with lock_many(names, using=using) as group:
+            fences = group.fences
+            with pytest.raises(LockError, match="already"):
+                group.acquire(blocking=False)
+            assert group.fences == fences
+            group.ensure_held()
+
+    def test_async_face(self, names: list[str], using: str) -> None:
+        """Every operation has an asynchronous twin; tasks wait for each other."""
+        order: list[int] = []
+
+        async def work(number: int) -> None:
+            async with lock_many(names, timeout=30, using=using) as group:
+                await group.aensure_held()
+                assert await group.aowned()
+                await group.aextend(30)
+                await group.areacquire()
+                order.append(number)
+
+        async def main() -> None:
+            await asyncio.gather(*[work(number) for number in range(4)])
+            group = lock_many(names, using=using)
+            assert await group.aacquire(blocking=False)
+            await group.arelease()
+
+        asyncio.run(main())
+        assert sorted(order) == [0, 1, 2, 3]
+        assert held(names, using) == []
+
+    def test_cancelled_while_waiting(self, names: list[str], using: str) -> None:
+        """A task that is cancelled in its wait leaves nothing behind."""
+
+        async def main() -> None:
+            task = asyncio.create_task(lock_many(names, using=using).aacquire())
+            while waiters(max(names), using) < 1:
+                await asyncio.sleep(0.002)
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+        with lock(max(names), using=using):
+            asyncio.run(main())
+            assert held(names, using) == ["c"]
+            assert waiters(max(names), using) == 0
+
+    def test_decorator_and_signals(self, names: list[str], using: str) -> None:
+        """It decorates functions, and each lock tells of itself by the signals."""
+        told: list[tuple[str, str]] = []
+
+        def acquired(name: str, **rest: Any) -> None:
+            told.append(("acquired", name[-1]))
+
+        def released(name: str, **rest: Any) -> None:
+            told.append(("released", name[-1]))
+
+        @lock_many(names, using=using)
+        def work() -> list[str]:
+            return held(names, using)
+
+        signals.lock_acquired.connect(acquired)
+        signals.lock_released.connect(released)
+        try:
+            assert work() == work() == ["a", "b", "c"]
+        finally:
+            signals.lock_acquired.disconnect(acquired)
+            signals.lock_released.disconnect(released)
+        once = [(what, which) for what in ("acquired", "released") for which in "abc"]
+        assert told == once * 2
+
+    @pytest.mark.django_db
+    def test_in_a_transaction(self, names: list[str], using: str) -> None:
+        """The release waits for the transaction; until then it can take any of them again."""
+        connection.ensure_connection()
+        group = lock_many(names, using=using)
+        with atomic():
+            with group:
+                pass
+            with pytest.raises(LockNotOwned, match="when the transaction ends"):
+                group.release()
+            with lock(names[0], using=using) as single:
+                single.ensure_held()
+            with lock_many(names[:2], using=using) as two:
+                two.ensure_held()
+            with group:
+                group.ensure_held()
+            assert held(names, using) == ["a", "b", "c"]
+            other = Background(lock_many(names, blocking=False, using=using).acquire)
+            assert other.outcome() is False
+        assert held(names, using) == []
+
+    @pytest.mark.django_db
+    def test_failed_group_in_a_transaction(self, names: list[str], using: str) -> None:
+        """A group that is not to be had leaves what the transaction keeps as it was."""
+        taken = threading.Event()
+        done = threading.Event()
+
+        def elsewhere() -> None:
+            with lock(names[1], using=using):
+                taken.set()
+                done.wait(20)
+
+        other = Background(elsewhere)
+        taken.wait(20)
+        with atomic():
+            with lock(names[0], using=using):
+                pass
+            assert lock_many(names, blocking=False, using=using).acquire() is False
+            assert held(names, using) == sorted([names[0][-1], names[1][-1]])
+        assert held(names, using) == [names[1][-1]]
+        done.set()
+        other.outcome()
+
+    @pytest.mark.django_db
+    def test_loss_in_a_transaction(self, names: list[str], using: str) -> None:
+        """Where one was lost before the commit, the transaction is rolled back."""
+        with pytest.raises(LockLost) as caught, atomic():
+            with lock_many(names, using=using):
+                pass
+            locks[using].force_release(names[1])
+        assert caught.value.name == names[1]
+        assert held(names, using) == []
+
+
+def test_always_free_backend(names: list[str]) -> None:
+    """The backend that always acquires does so with several."""
+    with lock_many(names, using="dummy") as one, lock_many(names, using="dummy") as other:
+        one.ensure_held()
+        assert other.owned()
+
+
+def test_senseless_names() -> None:
+    """No names, one name in place of several, and too many are refused at once."""
+    with pytest.raises(ValueError, match="no names"):
+        lock_many([])
+    with pytest.raises(TypeError, match="one name"):
+        lock_many("product:1")
+    with pytest.raises(ValueError, match="1000"):
+        lock_many(map(str, range(1001)))
+    with pytest.raises(ValueError, match="name"):
+        lock_many(["a", ""])
+
+
+@pytest.mark.usefixtures("server")
+class TestOnAServer:
+    """What only a server can show."""
+
+    def test_one_round_trip_each(self, names: list[str], client: redis.Redis) -> None:
+        """Free locks take one call, and one to release, however many they are."""
+        with lock_many(names):
+            pass
+        many = [f"{names[0]}-{number}" for number in range(50)]
+        with counted(client) as counts:
+            with lock_many(many):
+                pass
+        assert counts["evalsha"] == 2
+
+    def test_renewal(self, names: list[str]) -> None:
+        """Without a ``timeout`` every lease is renewed until the release, and then no more."""
+        with lock_many(names, timeout=6, auto_renew=True) as group:
+            leases = [group[name]._lease for name in names]
+            ends = [lease.deadline for lease in leases if lease]
+            eventually(
+                lambda: all(
+                    lease.deadline > end
+                    for lease, end in zip(leases, ends, strict=True)
+                    if lease is not None
+                )
+            )
+        assert held(names) == []
+
+    @pytest.fixture
+    def proxy(self, server: EmbeddedServer) -> Iterator[Proxy]:
+        """Let the default backend talk to the server through a proxy."""
+        with Proxy(server.port) as proxy:
+            entry = {**locks.settings["default"], "LOCATION": f"redis://127.0.0.1:{proxy.port}/1"}
+            with override_settings(LOCKS={"default": entry}):
+                yield proxy
+
+    @pytest.mark.parametrize("timeout", [30, None])
+    def test_lost_replies(self, proxy: Proxy, names: list[str], timeout: float | None) -> None:
+        """A reply that is lost strands no lock, and makes no release fail."""
+        with lock_many(names):
+            pass
+        proxy.lose_replies(1)
+        group = lock_many(names, timeout=timeout)
+        assert group.acquire(blocking=False)
+        group.ensure_held()
+        proxy.lose_replies(1)
+        group.release()
+        assert held(names) == []
+
+    def test_sent_again_after_a_loss(self, names: list[str]) -> None:
+        """Where one was lost before a call comes the second time, none of the others is kept."""
+        backend = locks["default"]
+        requests = [Request(name, f"token-{name}", 30, "{}") for name in sorted(names)]
+        call = AcquireMany(requests)
+        assert len(backend.call(call)) == 6
+        assert backend.call(call)[::2] == [backend.holder(name).fence for name in sorted(names)]
+        backend.force_release(names[0])
+        with lock(names[0]):
+            assert backend.call(call) == sorted(names).index(names[0]) + 1
+            assert held(names) == [names[0][-1]]
+
+    def test_interrupted_acquisition(self, proxy: Proxy, names: list[str]) -> None:
+        """Where every reply is lost the locks are withdrawn when the server can be asked again."""
+        with lock_many(names):
+            pass
+        proxy.lose_replies(9)
+        with pytest.raises(LockError):
+            lock_many(names).acquire(blocking=False)
+        proxy.lose_replies(0)
+        eventually(lambda: held(names) == [])
+
+    def test_expired_holder_with_waiters(self, names: list[str], client: redis.Redis) -> None:
+        """A lock whose lease ran out goes to its line before a group gets it."""
+        enough = threading.Event()
+
+        def wait_for_it() -> bool:
+            with lock(names[0]):
+                return enough.wait(20)
+
+        expired = lock(names[0], timeout=60)
+        expired.acquire()
+        waiting = Background(wait_for_it)
+        eventually(lambda: waiters(names[0]) == 1)
+        client.delete(f"lock:{names[0]}")  # what its end does, without a word to the line
+        assert lock_many(names).acquire(blocking=False) is False
+        assert held(names) == [names[0][-1]]
+        enough.set()
+        assert waiting.outcome()
+
+    def test_killed_holder(self, names: list[str]) -> None:
+        """A process that dies with several locks leaves them to their leases."""
+        with Child(
+            """
+            from django_redis_lock import lock_many
+            group = lock_many(sys.argv[1:], timeout=1)
+            group.acquire()
+            say("held")
+            hear()
+            """,
+            *names,
+        ) as child:
+            child.hear()
+            child.process.send_signal(signal.SIGKILL)
+            with lock_many(names, blocking_timeout=15) as group:
+                group.ensure_held()

@@ -1,0 +1,77 @@
+"""SIGTERM to a process that holds or waits: what it does by default, and as documented."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from django_redis_lock import lock, locks
+from tests.project.test_docs import DOCS, blocks
+from tests.tools import SOON, Background, Child, eventually, waiters
+
+pytestmark = pytest.mark.usefixtures("server")
+
+PAGE: Path = DOCS / "how-to/stop-a-process.md"
+RECIPE = next(block.text for block in blocks(PAGE) if block.language == "python")
+INSTALL = f"""{RECIPE}
+signal.signal(signal.SIGTERM, stop)
+"""
+HOLD = """
+with lock(sys.argv[1], timeout=600):
+    say("held")
+    while True:
+        hear()
+"""
+HOLD_IN_A_LOOP = """
+import asyncio
+
+async def main():
+    async with lock(sys.argv[1], timeout=600):
+        say("held")
+        await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+WAIT = """
+say("held")
+lock(sys.argv[1], timeout=600).acquire()
+"""
+
+
+@pytest.mark.parametrize("program", [HOLD, HOLD_IN_A_LOOP])
+def test_as_documented_the_lock_is_released(name: str, program: str) -> None:
+    """Whoever waits has it at once, and not in ten minutes."""
+    with Child(INSTALL + program, name) as child:
+        assert child.hear() == "held"
+        waiter = Background(lock(name, timeout=20).acquire)
+        eventually(lambda: waiters(name) == 1)
+        child.process.send_signal(signal.SIGTERM)
+        assert child.end() == 128 + signal.SIGTERM
+        ended = time.monotonic()
+        assert waiter.outcome()
+        assert waiter.ended_at < ended + SOON
+
+
+def test_as_documented_the_line_is_left(name: str) -> None:
+    """A process that waits is in nobody's way."""
+    with lock(name, timeout=60), Child(INSTALL + WAIT, name) as child:
+        assert child.hear() == "held"
+        eventually(lambda: waiters(name) == 1)
+        child.process.send_signal(signal.SIGTERM)
+        assert child.end() == 128 + signal.SIGTERM
+        assert waiters(name) == 0
+
+
+def test_by_default_the_lock_stays_for_its_lease(name: str) -> None:
+    """Python ends at once, and nobody else is let in."""
+    with Child(HOLD, name) as child:
+        assert child.hear() == "held"
+        child.process.send_signal(signal.SIGTERM)
+        assert child.end() == -signal.SIGTERM
+        holder = locks["default"].holder(name)
+        assert holder is not None
+        assert holder.ttl is not None
+        assert holder.ttl > 500

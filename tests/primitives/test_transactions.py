@@ -1,0 +1,89 @@
+"""Locks in transactions on SQLite, and where there is no database at all."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery
+from django.db import connections
+from django.db.transaction import atomic
+
+from django_redis_lock import lock
+from django_redis_lock.celery import single_instance_task
+from tests.contracts.transactions import TransactionContract, aliases, execute, is_held, sell, units
+from tests.tools import ROOT
+
+
+class TestOnSQLite(TransactionContract):
+    """Transactions on two SQLite files."""
+
+    @pytest.fixture
+    def databases(self, tmp_path: Path, django_db_blocker: Any) -> Iterator[None]:
+        """Two files with a table each, that can be read while they are written."""
+        options = {"init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=OFF", "timeout": 20}
+        with (
+            django_db_blocker.unblock(),
+            aliases(
+                {
+                    alias: {"NAME": str(tmp_path / alias), "OPTIONS": options}
+                    for alias in ("first", "second")
+                }
+            ),
+        ):
+            yield
+
+    def test_guarded_task(self, name: str) -> None:
+        """A task's lock ends with its run, or with the transaction that an eager call is in."""
+        app = Celery("transactions", broker="memory://", set_as_current=False)
+        app.conf.task_always_eager = True
+        seen = []
+
+        @app.task(name=name)
+        @single_instance_task
+        def work() -> None:
+            with atomic("first"):
+                sell()
+            seen.append(is_held(name))
+
+        work.delay()
+        assert not is_held(name)
+        with atomic("first"):
+            work.delay()
+            assert is_held(name)
+            work.delay()
+        assert not is_held(name)
+        assert seen == [True] * 3
+        assert units() == 7
+
+    def test_interrupted_commit(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Ctrl-C in the middle of a commit keeps no lock for ever."""
+        connection = connections["first"]
+
+        def interrupted(self: Any) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(type(connection), "_commit", interrupted)
+        with pytest.raises(KeyboardInterrupt), atomic("first"), lock(name):
+            execute("first", "SELECT 1")
+        assert not is_held(name)
+
+
+def test_project_without_a_database() -> None:
+    """Locks work where DATABASES is not set."""
+    program = (
+        "import django\n"
+        "from django.conf import settings\n"
+        "backend = 'django_redis_lock.backends.locmem.LocMemLockBackend'\n"
+        "settings.configure(INSTALLED_APPS=['django_redis_lock'],\n"
+        "                   LOCKS={'default': {'BACKEND': backend}})\n"
+        "django.setup()\n"
+        "from django_redis_lock import lock\n"
+        "with lock('a') as held: held.ensure_held()\n"
+        "assert not held.locked()\n"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, timeout=60)

@@ -1,0 +1,234 @@
+"""What tests do again and again: run in the background, wait for an event, count commands."""
+
+from __future__ import annotations
+
+import ast
+import gc
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import redis
+from django.core.checks import run_checks
+
+from django_redis_lock import locks
+from django_redis_lock.backends.keeping import Server
+from django_redis_lock.backends.renewal import renewer
+
+ROOT = Path(__file__).parents[2]
+PATIENCE = 20.0
+"""Seconds after which an event that a test waits for is taken not to come."""
+SOON = 0.5
+"""Seconds for what comes at once, on a busy machine; by a look at random it would take 15 s."""
+
+
+def syntax_tree(path: Path) -> ast.Module:
+    """Return the syntax tree of a module.
+
+    Nothing is collected meanwhile: CPython 3.11 fails where a finalizer formats a traceback, which
+    parses the source, in the midst of it (python/cpython#106905).
+    """
+    gc.disable()
+    try:
+        return ast.parse(path.read_text())
+    finally:
+        gc.enable()
+
+
+def eventually(condition: Callable[[], Any], what: str = "") -> Any:
+    """Return the first true value of ``condition``; fail when there is none in time."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        value = condition()
+        if value:
+            return value
+        assert time.monotonic() < deadline, f"never came true: {what or condition}"
+        time.sleep(0.002)
+
+
+def waiters(name: str, using: str = "default") -> int:
+    """Return how many wait for a lock; of those that stand in no line, the ones of this process."""
+    backend = locks[using]
+    if not backend.supports_queue:
+        watch = backend.hub._watches.get(name)
+        return watch.members if watch else 0
+    holder = backend.holder(name)
+    return 0 if holder is None else holder.waiters
+
+
+def findings() -> list[Any]:
+    """Return what the system checks say of LOCKS, and not of tasks that other tests imported."""
+    return [
+        item
+        for item in run_checks()
+        if (item.id or "").startswith("django_redis_lock.") and not item.msg.startswith("Task ")
+    ]
+
+
+def taken_connections(url: str) -> int:
+    """Return how many connections a server has taken, that of this question included."""
+    with redis.Redis.from_url(url) as client:
+        return int(client.info("stats")["total_connections_received"])
+
+
+def renewing(using: str = "default") -> list[Server]:
+    """Return what sees to the leases of a backend, one for each server."""
+    servers = list(renewer._servers.values())
+    return [item for item in servers if item._backend is locks[using]]
+
+
+def owes(using: str = "default") -> bool:
+    """Whether a release or an entry of the audit has still to be sent in the background."""
+    return any(item.withdrawals for item in renewing(using))
+
+
+def state_of(pid: int) -> str:
+    """Return the letter for the state of a process: ``S`` while it sleeps, ``X`` if it is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return "X"
+
+
+def alive(pid: int) -> bool:
+    """Return whether a process runs; one that is dead and not yet collected does not."""
+    return state_of(pid) not in "ZX"
+
+
+def leave_no_lease() -> None:
+    """Renew no lease any more that a test has left, send nothing that it owed, and close all."""
+    for kept in list(renewer._leases.values()):
+        renewer.forget(kept)
+    for server in list(renewer._servers.values()):
+        with renewer.mutex:
+            server.withdrawals.clear()
+    locks.reset()
+
+
+class Background(threading.Thread):
+    """A function in a thread, whose result or exception ``outcome()`` gives."""
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        super().__init__(daemon=True)
+        self._function = function
+        self._result: Any = None
+        self._error: BaseException | None = None
+        self.ended_at = 0.0  # monotonic
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self._result = self._function()
+        except BaseException as error:
+            self._error = error
+        self.ended_at = time.monotonic()
+
+    def outcome(self) -> Any:
+        """Wait for the end; return the result or raise the exception."""
+        self.join(PATIENCE)
+        assert not self.is_alive(), f"{self._function} did not end"
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+
+class Child:
+    """A Python program in a process of its own, with Django set up for the tests.
+
+    It says lines on its standard output with ``say(...)`` and hears lines with ``hear()``.
+    """
+
+    HEAD = """
+        import os, sys, threading, time
+        os.environ["DJANGO_SETTINGS_MODULE"] = "tests.settings"
+        {before}
+        import django
+        django.setup()
+        from django_redis_lock import lock, locks
+        from django_redis_lock.exceptions import *
+        def say(*what): print(*what, flush=True)
+        def hear(): return sys.stdin.readline().strip()
+    """
+
+    def __init__(self, program: str, *args: str, before: str = "") -> None:
+        head = textwrap.dedent(self.HEAD).replace("{before}", before)
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", head + textwrap.dedent(program), *args],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+        )
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self.process.pid
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+    def hear(self) -> str:
+        """Return the next line that the program says."""
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def say(self, line: str = "") -> None:
+        """Send the program a line."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{line}\n")
+        self.process.stdin.flush()
+
+    def stop(self) -> None:
+        """Stop the program, and wait until all of its threads have stopped."""
+        os.kill(self.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED)
+
+    def go_on(self) -> None:
+        """Let the program go on that was stopped."""
+        os.kill(self.pid, signal.SIGCONT)
+
+    def end(self) -> int:
+        """Wait for the program to end; return its exit code."""
+        return self.process.wait(PATIENCE)
+
+
+@contextmanager
+def counted(client: redis.Redis) -> Iterator[dict[str, int]]:
+    """Fill a dict with how often the server ran each command during the block."""
+    counts: dict[str, int] = {}
+    client.config_resetstat()
+    yield counts
+    for command, numbers in client.info("commandstats").items():
+        counts[command.removeprefix("cmdstat_")] = numbers["calls"]
+
+
+@contextmanager
+def scripts_naming(words: str, client: redis.Redis) -> Iterator[list[str]]:
+    """Fill a list with the calls of scripts during the block that name the words, whoever calls."""
+    calls: list[str] = []
+    with client.monitor() as monitor:
+        yield calls
+        end = str(uuid.uuid4())
+        client.echo(end)
+        while end not in (command := monitor.next_command()["command"]):
+            if command.startswith(("EVAL ", "EVALSHA ")) and words in command:
+                calls.append(command)
+
+
+def connections(client: redis.Redis, kind: str = "normal") -> set[str]:
+    """Return the ids of the server's connections: ``normal`` ones, or ``pubsub`` that listen."""
+    return {entry["id"] for entry in client.client_list(_type=kind)}

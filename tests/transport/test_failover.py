@@ -1,0 +1,221 @@
+"""What a server refuses only for a while is asked for again; what it refuses for good is not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import pytest
+import redis
+from redis.connection import DefaultParser
+
+from django_redis_lock import lock, lock_many
+from django_redis_lock.backends.redis.backend import passes, refused
+from django_redis_lock.backends.renewal import renewer
+from django_redis_lock.exceptions import LockUnavailable
+from example_project.embedded import EmbeddedServer
+from tests.tools import PATIENCE, Background, eventually, owes, renewing, waiters
+from tests.tools.quorums import in_use, started
+
+GETSET = "django_redis_lock.backends.getset.GetSetLockBackend"
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls are sent again until a server is promoted, however late that is on a busy machine."""
+    monkeypatch.setattr("django_redis_lock.protocol.conversation.RETRY_PAUSES", (0.01,) * 2000)
+    monkeypatch.setattr("django_redis_lock.protocol.conversation.RETRY_FOR", PATIENCE)
+
+
+@pytest.fixture
+def own(own_server: EmbeddedServer, settings: Any) -> Iterator[redis.Redis]:
+    """A client of a server that two aliases of LOCKS are on."""
+    settings.LOCKS = {
+        "default": {"LOCATION": own_server.url()},
+        "getset": {"BACKEND": GETSET, "LOCATION": own_server.url(), "KEY_PREFIX": "getset"},
+    }
+    with redis.Redis.from_url(own_server.url()) as client:
+        yield client
+
+
+@contextmanager
+def failover(*clients: redis.Redis) -> Iterator[None]:
+    """Demote the servers, and promote them again once each has refused to write."""
+
+    def refusals(client: redis.Redis) -> int:
+        return client.info("errorstats").get("errorstat_READONLY", {"count": 0})["count"]
+
+    before = [refusals(client) for client in clients]
+    for client in clients:
+        client.replicaof("127.0.0.1", 1)
+
+    def promote(client: redis.Redis, count: int) -> None:
+        eventually(lambda: refusals(client) > count, "a write was refused")
+        client.replicaof("NO", "ONE")
+
+    promotions = [
+        Background(partial(promote, client, count))
+        for client, count in zip(clients, before, strict=True)
+    ]
+    yield
+    for promotion in promotions:
+        promotion.outcome()
+
+
+@pytest.mark.parametrize("using", ["default", "getset"])
+def test_a_demoted_master_that_is_promoted_again_is_asked_again(
+    name: str, own: redis.Redis, using: str
+) -> None:
+    """Whoever takes, waits, extends or releases is served as soon as the server can be written."""
+
+    def try_() -> None:
+        assert lock(f"{name}-try", using=using).acquire(blocking=False)
+
+    def take() -> None:
+        assert lock(f"{name}-take", using=using, blocking_timeout=5).acquire()
+
+    async def atake() -> None:
+        held = lock(f"{name}-atake", 20, using=using, blocking_timeout=5)
+        assert await held.aacquire()
+        with failover(own):
+            await held.arelease()
+
+    held = lock(f"{name}-held", 20, using=using)
+    held.acquire()
+    steps: list[Callable[[], object]] = [
+        *(try_, take, lambda: asyncio.run(atake())),
+        *(lambda: held.extend(5), held.ensure_held, held.release),
+    ]
+    for step in steps:
+        if step == held.ensure_held:
+            step()  # a replica can be read
+            continue
+        with failover(own):
+            step()
+    assert not held.locked()
+
+
+def test_several_locks_and_a_waiter_come_through_it(name: str, own: redis.Redis) -> None:
+    """Locks that are taken together are asked for again, and who waits in line goes on waiting."""
+    with failover(own):
+        both = lock_many([f"{name}-1", f"{name}-2"], 20)
+        assert both.acquire()
+    waiting = Background(lock(f"{name}-1", 20).acquire)
+    eventually(lambda: waiters(f"{name}-1") == 1)
+    with failover(own):
+        both.release()
+    assert waiting.outcome() is True
+
+
+def test_a_lease_is_renewed_when_it_is_over(name: str, own: redis.Redis) -> None:
+    """A renewal that was refused meanwhile is made, and the lock is not lost."""
+    held = lock(name, 20, auto_renew=True)
+    held.acquire()
+    first = held._lease.deadline
+    with failover(own):
+        renewer.was_set([held._lease], [1])  # so that it is renewed at once
+    renewer.was_set([held._lease], [1])
+    eventually(lambda: held._lease.deadline > first)
+    assert not held.lost
+    assert renewing()
+
+
+def test_a_quorum_comes_through_it(name: str) -> None:
+    """A majority that was demoted is asked again."""
+    with started(3) as quorum, in_use(quorum, using="redlock"):
+        held = lock(name, 20, using="redlock", blocking_timeout=5)
+        with failover(*quorum.clients[:2]):
+            assert held.acquire()
+        voters = zip(quorum.clients, quorum.values(name), strict=True)
+        with failover(*(client for client, vote in voters if vote)):
+            held.release()
+
+
+def test_a_permanent_replica_is_told_in_bounded_time(
+    name: str, own: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is asked once more after each pause; then it is unavailable, and known to have refused."""
+    pauses = (0.0, 0.01, 0.02)
+    monkeypatch.setattr("django_redis_lock.protocol.conversation.RETRY_PAUSES", pauses)
+    lock(f"{name}-known", 20).acquire()
+    own.replicaof("127.0.0.1", 1)
+    own.config_resetstat()
+    with pytest.raises(LockUnavailable, match="read only replica") as caught:
+        lock(name, blocking_timeout=5).acquire()
+    assert caught.value.refused
+    asked = own.info("errorstats")["errorstat_READONLY"]["count"]
+    withdrawn = 1 + len(pauses)  # it is not known of the acquisition that nothing was done
+    assert asked <= 1 + len(pauses) + withdrawn
+    own.replicaof("NO", "ONE")
+    eventually(lambda: not owes())
+
+
+def answer(line: str) -> Exception:
+    """Return an answer of a server as redis-py gives it to us."""
+    return DefaultParser(65536).parse_error(line)
+
+
+@pytest.mark.parametrize(
+    ("line", "is_refused", "is_passing"),
+    [
+        # From Valkey 9.1 and Redis 7.2; inside of a script, Redis 6.2.
+        ("READONLY You can't write against a read only replica.", True, True),
+        ("READONLY You can't write against a read only replica. script: a, on @s:1.", True, True),
+        ("ERR Error running script: @s:1: -READONLY You can't write against a rea", True, True),
+        ("MASTERDOWN Link with MASTER is down and replica-serve-stale-data is 'no'.", True, True),
+        ("CLUSTERDOWN Hash slot not served", True, True),
+        ("TRYAGAIN Multiple keys request during rehashing of slot", True, True),
+        ("MOVED 3999 127.0.0.1:6381", True, True),
+        ("ASK 3999 127.0.0.1:6381", True, True),
+        ("BUSY Server is busy running a script. You can only call SCRIPT KILL or", True, True),
+        ("LOADING Valkey is loading the dataset in memory", False, True),  # is a ConnectionError
+        # A part may have been done.
+        ("UNBLOCKED force unblock from blocking operation, instance state changed", False, True),
+        ("ERR WAIT cannot be used with replica instances.", False, True),
+        ("ERR Script attempted to access a non local key in a cluster node", False, True),
+        # These stay until somebody does something.
+        ("OOM command not allowed when used memory > 'maxmemory'.", True, False),
+        ("NOPERM User app has no permissions to run the 'evalsha' command", True, False),
+        ("MISCONF Valkey is configured to save RDB snapshots, but it's unable to", True, False),
+        ("WRONGTYPE Operation against a key holding the wrong kind of value", True, False),
+        ("ERR unknown command 'EVALSHA', with args beginning with: ", True, False),
+    ],
+    ids=lambda value: value.partition(" ")[0] if isinstance(value, str) else "",
+)
+def test_what_redis_py_makes_of_an_answer_is_known(
+    line: str, is_refused: bool, is_passing: bool
+) -> None:
+    """redis-py takes the word that opens an error off its text, where it has a class for it."""
+    error = answer(line)
+    assert (refused(error), passes(error)) == (is_refused, is_passing)
+
+
+def test_a_busy_server_is_asked_again(
+    name: str, own: redis.Redis, own_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A script that runs for long has all others refused, until it ends."""
+    own.config_set("lua-time-limit", 1)
+    busy = Background(lambda: own.eval("while true do end", 0))
+    with redis.Redis.from_url(own_server.url()) as other:
+        eventually(lambda: _is_busy(other), "the script runs for too long")
+
+        class Pauses:
+            def __iter__(self) -> Iterator[float]:  # goes on when the first answer was a refusal
+                other.script_kill()
+                yield from (0.0, 0.05, 0.2)
+
+        monkeypatch.setattr("django_redis_lock.protocol.conversation.RETRY_PAUSES", Pauses())
+        assert lock(name, 20).acquire(blocking=False)
+    with pytest.raises(redis.ResponseError):
+        busy.outcome()
+
+
+def _is_busy(client: redis.Redis) -> bool:
+    try:
+        client.ping()
+    except redis.ResponseError as error:
+        return str(error).startswith("BUSY ")
+    return False

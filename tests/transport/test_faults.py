@@ -1,0 +1,580 @@
+"""Replies lost, scripts forgotten, servers gone: what a caller sees, and what is never lost."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import time
+from collections import Counter
+from typing import Any
+
+import pytest
+import redis
+
+from django_redis_lock import lock, lock_many, locks
+from django_redis_lock.backends.renewal import renewer
+from django_redis_lock.exceptions import LockError, LockLost, LockNotOwned, LockUnavailable
+from django_redis_lock.transport import scripts
+from example_project.embedded import EmbeddedServer
+from tests.tools import Background, eventually, owes, waiters
+from tests.tools.proxy import Proxy
+
+
+@pytest.fixture
+def proxy(server: EmbeddedServer, settings: Any) -> Any:
+    """A proxy that the default alias goes through; "direct" goes around it."""
+    with Proxy(server.port) as proxy:
+        settings.LOCKS = {
+            "default": {"LOCATION": f"redis://127.0.0.1:{proxy.port}/0"},
+            "direct": {"LOCATION": server.url()},
+        }
+        yield proxy
+        locks.reset()
+
+
+def test_lost_reply_to_an_acquisition(name: str, proxy: Proxy) -> None:
+    """An acquisition whose reply is lost is found to be ours when it is sent again."""
+    lock("warm-up").acquire()
+    proxy.lose_replies(1)
+    with lock(name, timeout=10) as held:
+        assert proxy.lost.acquire(timeout=1)
+        assert 9 < held.remaining <= 10
+        held.ensure_held()
+        assert not lock(name, using="direct").acquire(blocking=False)
+
+
+def test_lost_reply_to_a_release(name: str, proxy: Proxy) -> None:
+    """A release whose reply is lost raises no false LockNotOwned."""
+    held = lock(name, timeout=10)
+    held.acquire()
+    proxy.lose_replies(1)
+    held.release()
+    assert proxy.lost.acquire(timeout=1)
+    assert not lock(name, using="direct").locked()
+
+
+def test_lost_reply_to_a_take_over(name: str, proxy: Proxy) -> None:
+    """A lock whose taking over is not answered is found to be ours when that is sent again."""
+    first, second = lock(name, using="direct"), lock(name, timeout=10)
+    first.acquire()
+    lock("warm-up").acquire()
+    proxy.lose_replies(1)
+    assert second.take_over(first.token_id) is True
+    assert proxy.lost.acquire(timeout=1)
+    second.ensure_held()
+    assert not first.owned()
+
+
+def test_lost_reply_to_a_detachment(name: str, proxy: Proxy) -> None:
+    """A lock whose detachment is not answered is detached, and its ticket is good."""
+    held = lock(name, timeout=10)
+    held.acquire()
+    proxy.lose_replies(1)
+    ticket = held.detach(10)
+    assert proxy.lost.acquire(timeout=1)
+    assert lock(name, using="direct").take_over(ticket) is True
+
+
+def test_lost_reply_to_a_detachment_whose_ticket_is_used(name: str, proxy: Proxy) -> None:
+    """That holds when the lock is another's by the time the detachment is sent again."""
+    held, successor = lock(name, timeout=10), lock(name, using="direct")
+    held.acquire()
+    ticket, backend = held.ticket, locks["default"]
+    carry_out, answers = backend.call, []
+
+    def lose_the_first(call: Any) -> Any:
+        answers.append(carry_out(call))
+        if len(answers) == 1:
+            assert successor.take_over(ticket)
+            raise LockUnavailable("the reply was lost")
+        return answers[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(backend, "call", lose_the_first)
+        assert held.detach(10) == ticket
+    assert answers[-1] is None
+    successor.ensure_held()
+
+
+def test_lost_reply_to_a_release_taken_by_a_waiter(name: str, proxy: Proxy) -> None:
+    """That holds when the lock is another's by the time the release is sent again."""
+    held = lock(name, timeout=10)
+    held.acquire()
+    waiting = Background(lock(name, using="direct").acquire)
+    eventually(lambda: waiters(name, "direct") == 1)
+    proxy.lose_replies(1)
+    held.release()
+    assert waiting.outcome() is True
+    assert lock(name, using="direct").locked()
+
+
+def test_lost_reply_to_joining_the_line(name: str, proxy: Proxy) -> None:
+    """A waiter whose reply is lost stands in the line once."""
+    with lock(name, using="direct"):
+        locks["default"].hub.listen()
+        lock(name).acquire(blocking=False)  # tells the server's clock: the next call joins the line
+        proxy.lose_replies(1)
+        waiting = Background(lock(name, timeout=10).acquire)
+        assert proxy.lost.acquire(timeout=5)
+        eventually(lambda: waiters(name, "direct") == 1)
+        client = redis.Redis.from_url(f"redis://127.0.0.1:{proxy.port}/0")
+        assert client.llen(f"lock-queue:{name}") == 1
+        client.close()
+    assert waiting.outcome() is True
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_lost_reply_to_a_subscription(name: str, proxy: Proxy, asynchronous: bool) -> None:
+    """A waiter whose first subscription fails subscribes again, as calls are sent again."""
+    held = lock(name, using="direct")
+    held.acquire()
+    proxy.lose_replies(1, b"SUBSCRIBE")
+    waiter = lock(name, timeout=10)
+    waiting = Background(
+        (lambda: asyncio.run(waiter.aacquire())) if asynchronous else waiter.acquire
+    )
+    assert proxy.lost.acquire(timeout=5)
+    eventually(lambda: waiters(name, "direct") == 1)
+    held.release()
+    assert waiting.outcome() is True
+
+
+def test_lost_reply_to_an_extension_adds_once(name: str, proxy: Proxy) -> None:
+    """An extension that is sent twice adds its seconds once."""
+    with lock(name, timeout=10) as held:
+        proxy.lose_replies(1)
+        held.extend(10)
+        assert proxy.lost.acquire(timeout=1)
+        assert 19 < held.remaining <= 20
+        assert 19 < locks["direct"].holder(name).ttl <= 20
+
+
+def test_lost_replies_under_asyncio(name: str, proxy: Proxy) -> None:
+    """The asynchronous driver is as safe."""
+
+    async def main() -> None:
+        for _ in range(3):
+            proxy.lose_replies(1)
+            async with lock(name, timeout=10) as held:
+                assert proxy.lost.acquire(timeout=1)
+                await held.aensure_held()
+                proxy.lose_replies(1)
+            assert proxy.lost.acquire(timeout=1)
+        assert not await lock(name, using="direct").alocked()
+
+    asyncio.run(main())
+
+
+def test_lost_reply_to_a_forced_release_hits_one_holder(name: str, proxy: Proxy) -> None:
+    """A forced release that is sent twice leaves the next holder alone, and tells who lost it."""
+    held = lock(name, using="direct")
+    held.acquire()
+    fence = held.fence
+    other = lock(name, using="direct")
+    waiting = Background(other.acquire)
+    eventually(lambda: waiters(name, "direct") == 1)
+    lock("warm-up").acquire()
+    proxy.lose_replies(1, marker=scripts.FORCE_RELEASE.sha.encode())
+    assert locks["default"].force_release(name).fence == fence
+    assert proxy.lost.acquire(timeout=1)
+    assert waiting.outcome() is True
+    other.ensure_held()
+
+
+def test_silent_connection_is_noticed(
+    name: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A listening connection that died without a word is replaced before it costs a hand-over."""
+    monkeypatch.setattr("django_redis_lock.transport.listener.SILENCE", 0.2)
+    monkeypatch.setattr("django_redis_lock.transport.listener.PATIENCE", 0.2)
+    held = lock(name, using="direct", timeout=60)
+    held.acquire()
+    waiting = Background(lock(name, timeout=60).acquire)
+    eventually(lambda: waiters(name, "direct") == 1)
+    dead = locks["default"].hub._connection
+    time.sleep(0.5)  # several spells of silence, each ended by an answer
+    assert locks["default"].hub._connection is dead
+    proxy.silence(listening_only=True)
+    eventually(lambda: locks["default"].hub._connection not in (None, dead))
+    eventually(lambda: waiters(name, "direct") == 1)
+    began = time.monotonic()
+    held.release()
+    assert waiting.outcome() is True
+    assert time.monotonic() - began < 5
+
+
+def test_interrupted_release_is_seen_through(name: str, proxy: Proxy) -> None:
+    """Ctrl-C in a release whose replies are lost reaches the caller, and the lock is freed."""
+    held = lock(name, timeout=60)
+    held.acquire()
+
+    def interrupt(signum: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        proxy.silence()  # so that the release hangs
+        trigger = Background(
+            lambda: (
+                eventually(lambda: held._lease.token not in renewer._leases),
+                time.sleep(0.1),
+                os.kill(os.getpid(), signal.SIGUSR1),
+            )
+        )
+        with pytest.raises(KeyboardInterrupt):
+            held.release()
+        trigger.outcome()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    eventually(lambda: not lock(name, using="direct").locked())
+
+
+def test_withdrawal_that_is_refused_is_repeated(
+    name: str, settings: Any, own_server: EmbeddedServer
+) -> None:
+    """A waiter that gives up while the server refuses writes leaves the line when it can."""
+    settings.LOCKS = {"default": {"LOCATION": own_server.url()}}
+    client = redis.Redis.from_url(own_server.url())
+    with lock(name, timeout=60):
+        waiting = Background(lambda: lock(name, timeout=60).acquire(blocking_timeout=0.3))
+        eventually(lambda: waiters(name) == 1)
+        client.config_set("min-replicas-to-write", 1)
+        with pytest.raises(LockUnavailable):
+            waiting.outcome()
+        client.config_set("min-replicas-to-write", 0)
+        eventually(lambda: waiters(name) == 0)
+    client.close()
+
+
+def test_failed_release_keeps_the_token(
+    name: str, settings: Any, own_server: EmbeddedServer
+) -> None:
+    """A release that fails does not lose the token: it works when the server is back."""
+    settings.LOCKS = {"default": {"LOCATION": own_server.url()}}
+    held = lock(name, timeout=60)
+    held.acquire()
+    client = redis.Redis.from_url(own_server.url())
+    client.config_set("maxmemory", 1)
+    client.config_set("min-replicas-to-write", 1)  # every write is refused
+    with pytest.raises(LockUnavailable):
+        held.release()
+    client.config_set("min-replicas-to-write", 0)
+    held.release()
+    assert not client.exists(f"lock:{name}")
+    client.close()
+    with pytest.raises(LockNotOwned):
+        held.release()
+
+
+def test_release_that_was_carried_out_unseen(name: str, proxy: Proxy) -> None:
+    """A release that failed for the caller, though the server did it, succeeds when repeated."""
+    held = lock(name, timeout=60)
+    held.acquire()
+    proxy.lose_replies(100)
+    with pytest.raises(LockUnavailable):
+        held.release()
+    proxy.lose_replies(0)
+    held.release()
+    assert not lock(name, using="direct").locked()
+
+
+def test_body_error_is_not_masked_by_an_outage(name: str, proxy: Proxy) -> None:
+    """The body's exception reaches the caller, not the release's."""
+    with pytest.raises(KeyError), lock(name, timeout=10):
+        proxy.lose_replies(100)
+        raise KeyError
+
+
+def test_acquisition_that_fails_strands_nothing(name: str, proxy: Proxy) -> None:
+    """When every reply is lost the caller is told, and the lock is free again at once."""
+    lock("warm-up").acquire()
+    proxy.lose_replies(5)  # the first sending and all its repetitions, not the withdrawal
+    with pytest.raises(LockUnavailable) as caught:
+        lock(name, timeout=60).acquire()
+    assert caught.value.name == name
+    assert not lock(name, using="direct").locked()
+
+
+@pytest.mark.parametrize("several", [False, True], ids=["lock", "lock_many"])
+def test_acquisition_waits_for_a_silent_server_once(
+    own_server: EmbeddedServer, name: str, settings: Any, several: bool
+) -> None:
+    """The caller is told after one timeout; what it asked for is withdrawn in the background."""
+    with Proxy(own_server.port) as proxy:
+        url = f"redis://127.0.0.1:{proxy.port}/0?socket_timeout=2.2"  # beyond what is tried again
+        direct = {"LOCATION": own_server.url()}
+        settings.LOCKS = {"default": {"LOCATION": url}, "direct": direct}
+        with lock("warm-up", timeout=10):
+            pass
+        wanted = lock_many([name], timeout=60) if several else lock(name, timeout=60)
+        proxy.hold_back()
+        began = time.monotonic()
+        with pytest.raises(LockUnavailable):
+            wanted.acquire(blocking=False)
+        assert time.monotonic() - began < 2 * 2.2
+        proxy.let_go()
+        eventually(lambda: not owes())
+        assert not lock(name, using="direct").locked()
+
+
+@pytest.mark.usefixtures("server")
+def test_script_flush(name: str, client: redis.Redis) -> None:
+    """After NOSCRIPT every operation goes on working, waiting included."""
+    held = lock(name, timeout=10)
+    for operation in (
+        held.acquire,
+        held.ensure_held,
+        lambda: held.extend(5),
+        lambda: list(locks["default"].holders()),
+        held.release,
+        held.acquire,
+    ):
+        client.script_flush()
+        operation()
+    waiting = Background(lock(name).acquire)
+    eventually(lambda: waiters(name) == 1)
+    client.script_flush()
+    held.release()
+    assert waiting.outcome() is True
+    client.script_flush()
+    assert locks["default"].force_release(name)
+
+    async def main() -> None:
+        client.script_flush()
+        async with lock(name):
+            client.script_flush()
+
+    asyncio.run(main())
+
+
+@pytest.mark.usefixtures("server")
+def test_closed_connections_are_replaced(name: str, client: redis.Redis) -> None:
+    """A holder and a waiter whose connections the server closes go on as if nothing happened."""
+    held = lock(name, timeout=20)
+    held.acquire()
+    waiting = Background(lock(name).acquire)
+    eventually(lambda: waiters(name) == 1)
+    for kind in ("normal", "pubsub", "normal"):
+        client.client_kill_filter(_type=kind, skipme=True)
+    held.ensure_held()
+    eventually(lambda: client.execute_command("CLIENT", "LIST", "TYPE", "pubsub"))
+    eventually(lambda: waiters(name) == 1)
+    held.release()
+    assert waiting.outcome() is True
+
+
+@pytest.mark.parametrize("persist", [True, False])
+def test_waiters_survive_a_restart_of_the_server(name: str, settings: Any, persist: bool) -> None:
+    """Waiters come back to the line after a restart, whether or not the lock survived it."""
+    with EmbeddedServer(persist=persist) as server:
+        settings.LOCKS = {"default": {"LOCATION": server.url()}}
+        held = lock(name, timeout=20)
+        held.acquire()
+        fence = held.fence
+        order: list[int] = []
+
+        def wait() -> None:
+            with lock(name, timeout=20) as mine:
+                order.append(mine.fence)
+
+        line = [Background(wait) for _ in range(5)]
+        eventually(lambda: waiters(name) == 5)
+        server.kill()
+        server.restart()
+        if persist:
+            held.ensure_held()
+            held.release()
+        for waiting in line:
+            waiting.outcome()
+        assert order == sorted(order)
+        assert order[0] > fence
+        if not persist:
+            with pytest.raises(LockLost):
+                held.ensure_held()
+        locks.reset()
+
+
+def test_unreachable_server(name: str, settings: Any) -> None:
+    """No server is LockUnavailable, never False: for every operation, sync and async."""
+    settings.LOCKS = {"default": {"LOCATION": "redis://:secret@127.0.0.1:1/0"}}
+    with pytest.raises(LockUnavailable) as caught:
+        lock(name).acquire(blocking=False)
+    assert caught.value.name == name
+    assert "secret" not in str(caught.value)
+    for operation in (
+        lock(name).acquire,
+        lock(name).locked,
+        lambda: list(locks["default"].holders()),
+        lambda: locks["default"].holder(name),
+        lambda: locks["default"].force_release(name),
+        lambda: asyncio.run(lock(name).aacquire(blocking=False)),
+        lambda: asyncio.run(lock(name).aacquire()),
+    ):
+        with pytest.raises(LockUnavailable):
+            operation()
+
+
+def test_server_that_does_not_answer(name: str, settings: Any, own_server: EmbeddedServer) -> None:
+    """A server that hangs is LockUnavailable after the socket's timeout, sync and async."""
+    settings.LOCKS = {"default": {"LOCATION": own_server.url() + "?socket_timeout=0.3"}}
+    with lock(name):
+        pass
+    own_server.pause()
+    try:
+        for operation in (
+            lambda: lock(name).acquire(blocking=False),
+            lambda: asyncio.run(lock(name).aacquire(blocking=False)),
+        ):
+            began = time.monotonic()
+            with pytest.raises(LockUnavailable):
+                operation()
+            assert time.monotonic() - began < 8
+    finally:
+        own_server.resume()
+    assert lock(name).acquire(blocking_timeout=10)
+
+
+def test_waiter_bears_a_socket_timeout_shorter_than_its_wait(
+    name: str, settings: Any, server: EmbeddedServer
+) -> None:
+    """A wait is not cut short by the client's socket timeout, nor does it reconnect."""
+    settings.LOCKS = {"default": {"LOCATION": server.url() + "?socket_timeout=0.1"}}
+    held = lock(name, timeout=20)
+    held.acquire()
+    waiting = Background(lambda: lock(name).acquire(blocking_timeout=10))
+    eventually(lambda: waiters(name) == 1)
+    listening = locks["default"].hub._connection
+    time.sleep(0.5)  # several socket timeouts pass
+    assert locks["default"].hub._connection is listening
+    held.release()
+    assert waiting.outcome() is True
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [("min-replicas-to-write", 1), ("maxmemory", 1)],
+    ids=["no replicas", "out of memory"],
+)
+def test_server_that_refuses_writes(
+    name: str, settings: Any, own_server: EmbeddedServer, setting: tuple[str, int]
+) -> None:
+    """Out of memory or too few replicas is LockUnavailable; the server's word is in the message."""
+    settings.LOCKS = {"default": {"LOCATION": own_server.url()}}
+    client = redis.Redis.from_url(own_server.url())
+    client.config_set(*setting)
+    with pytest.raises(LockUnavailable, match=r"(?i)memory|replicas"):
+        lock(name).acquire(blocking=False)
+    with pytest.raises(LockUnavailable):
+        lock(name).acquire(blocking_timeout=1)
+    client.config_set(setting[0], 0)
+    client.close()
+    assert lock(name).acquire(blocking=False)
+
+
+def test_read_only_replica(
+    name: str, settings: Any, own_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replica that a failover left behind is LockUnavailable, on acquiring and on releasing."""
+    monkeypatch.setattr("django_redis_lock.protocol.conversation.RETRY_PAUSES", ())
+    settings.LOCKS = {"default": {"LOCATION": own_server.url()}}
+    client = redis.Redis.from_url(own_server.url())
+    held = lock(name, timeout=60)
+    held.acquire()
+    client.replicaof("127.0.0.1", 1)
+    with pytest.raises(LockUnavailable, match=r"(?i)read.?only|replica"):
+        held.release()
+    with pytest.raises(LockUnavailable):
+        lock(name + "!").acquire(blocking=False)
+    client.replicaof("NO", "ONE")
+    client.close()
+    held.release()
+
+
+@pytest.mark.usefixtures("server")
+def test_another_type_under_our_key(name: str, client: redis.Redis) -> None:
+    """A hash under the lock's key is a LockError that names the lock; listings pass over it."""
+    client.hset(f"lock:{name}", "a", "b")
+    with pytest.raises(LockError, match="KEY_PREFIX") as caught:
+        lock(name).acquire(blocking=False)
+    assert not isinstance(caught.value, LockUnavailable)
+    client.zadd("lock-index", {name: 1e15})
+    assert locks["default"].holder(name) is None
+    assert list(locks["default"].holders()) == []
+
+
+@pytest.mark.usefixtures("server")
+@pytest.mark.parametrize("value", ["", " ", "a b c", "t 1", "t 99999999999999999999 {", "t 1 [1]"])
+def test_garbage_under_our_key(name: str, value: str, client: redis.Redis) -> None:
+    """Any string under the key is a holder, of whom little may be known."""
+    client.set(f"lock:{name}", value, px=60_000)
+    assert not lock(name).acquire(blocking=False)
+    holder = locks["default"].holder(name)
+    assert 0 < holder.ttl <= 60
+    assert holder.host is None
+
+
+@pytest.mark.usefixtures("server")
+def test_fences_rise_through_flush_and_future(name: str, client: redis.Redis) -> None:
+    """Fences go on rising after a flush, and after a fence from the future."""
+    with lock(name) as held:
+        first = held.fence
+    client.flushdb()
+    with lock(name) as held:
+        second = held.fence
+    ahead = second + 10**12
+    client.set("lock-fence", ahead)
+    with lock(name) as held:
+        third = held.fence
+    with lock(name) as held:
+        fourth = held.fence
+    assert first < second < ahead < third < fourth
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_caller_hangs_while_others_hang_up(
+    name: str,
+    settings: Any,
+    own_server: EmbeddedServer,
+    monkeypatch: pytest.MonkeyPatch,
+    seed: int,
+) -> None:
+    """A server that became read-only is left by all at once, and some are cancelled meanwhile."""
+    monkeypatch.setattr("django_redis_lock.protocol.conversation.RETRY_PAUSES", ())
+    settings.LOCKS = {"default": {"LOCATION": own_server.url()}}
+    dice = random.Random(seed)
+    ends: Counter[str] = Counter()
+
+    async def call() -> None:
+        task = asyncio.ensure_future(lock(name, timeout=20).aacquire(blocking=False))
+        if dice.random() < 0.5:
+            await asyncio.wait([task], timeout=dice.uniform(0, 0.006))
+            for _ in range(2):  # the second one meets what the first has begun to tidy up
+                task.cancel()
+                await asyncio.sleep(0)
+        try:
+            await task
+        except LockUnavailable:
+            ends["unavailable"] += 1
+        except asyncio.CancelledError:
+            ends["cancelled"] += 1
+
+    async def calls() -> None:
+        for _ in range(50):
+            await call()
+
+    async def main() -> None:
+        async with asyncio.timeout(30):
+            await asyncio.gather(*(calls() for _ in range(8)))
+        with redis.Redis.from_url(own_server.url()) as client:
+            client.replicaof("NO", "ONE")
+        async with lock(name, timeout=20):
+            pass
+
+    with redis.Redis.from_url(own_server.url()) as client:
+        client.replicaof("127.0.0.1", 1)
+    asyncio.run(main())
+    assert ends["unavailable"]
+    assert ends["cancelled"]
+    assert ends.total() == 400

@@ -1,0 +1,504 @@
+"""What others may have written where our keys are, and words that nobody should have sent.
+
+After each of these there is a clear error that names the lock, or the odd thing is passed over; the
+command and the admin page say what they can; and other locks go on working.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import redis
+from django.test import Client
+
+from django_redis_lock import lock, locks
+from django_redis_lock.exceptions import LockError
+from django_redis_lock.protocol.records import MAX_NAME_LENGTH, check_name
+from django_redis_lock.transport.listener import Listener
+from example_project.embedded import EmbeddedServer
+from tests.tools import Background, eventually, waiters
+from tests.tools.admin import LIST, page_of, root
+from tests.tools.console import command
+
+pytestmark = [pytest.mark.usefixtures("server", "no_workers"), pytest.mark.django_db]
+
+REDIS = "django_redis_lock.backends.redis.RedisLockBackend"
+GETSET = "django_redis_lock.backends.getset.GetSetLockBackend"
+
+VICTIM = "victim"
+BYSTANDER = "bystander"
+
+
+@pytest.fixture(params=[REDIS, GETSET], ids=["redis", "getset"], autouse=True)
+def _backend(request: pytest.FixtureRequest, server: EmbeddedServer, settings: Any) -> None:
+    """One alias, on each backend that keeps its locks on a server."""
+    settings.LOCKS = {
+        "default": {"BACKEND": request.param, "LOCATION": server.url(), "TIMEOUT": 20}
+    }
+
+
+@pytest.fixture
+def raw(server: EmbeddedServer) -> Iterator[redis.Redis]:
+    """A client that reads and writes bytes."""
+    with redis.Redis.from_url(server.url()) as client:
+        yield client
+
+
+@pytest.fixture
+def bystander() -> Iterator[Callable[[], None]]:
+    """A lock that was taken before; return a function that tries it and other locks."""
+    held = lock(BYSTANDER, timeout=20)
+    held.acquire()
+
+    def others_work() -> None:
+        held.ensure_held()
+        held.extend(5)
+        with lock("another", timeout=20):
+            waiting = Background(lambda: lock("another", timeout=20).acquire(blocking_timeout=10))
+            eventually(lambda: waiters("another") == 1)
+        assert waiting.outcome() is True
+        assert locks["default"].force_release("another")
+
+    yield others_work
+    held.release()
+
+
+def attempt(what: Callable[[], Any], name: str = VICTIM) -> Any:
+    """Do something; return its result, or the error if it is one of ours that names the lock."""
+    try:
+        return what()
+    except LockError as error:
+        refused = error
+    assert refused.name in (name, "")
+    assert len(str(refused)) < 1000
+    return refused
+
+
+def shown(browser: Client, *names: str, codes: tuple[int, ...] = (0, 3)) -> str:
+    """Look at everything with the command and the admin page; return what they said."""
+    said = ""
+    words = [
+        ["list", "--sort", "held"],
+        ["list", "--sort", "holder", "--format", "json"],
+        ["history"],
+        ["release", "*", "--dry-run", "--only-dead", "--no-input"],
+    ]
+    paths = [LIST, f"{LIST}?q=a&o=2.1", f"{LIST}?task=*"]
+    for name in names:
+        words += [["show", name], ["show", name, "--format", "json"]]
+        paths += [page_of(name), page_of(name, view="history")]
+    for word in words:
+        done = command(*word)
+        assert done.code in codes, (word, done)
+        said += done.out + done.err
+    for path in paths:
+        page = browser.get(path)
+        assert page.status_code == 200, path
+        said += page.content.decode()
+    assert "Traceback" not in said
+    said.encode()
+    return said
+
+
+# Under the key of a lock.
+
+
+def _deep(text: str) -> bytes:
+    return f"{'a' * 32} 1700000000000000 ".encode() + text.encode()
+
+
+def _record(**fields: Any) -> bytes:
+    return _deep(json.dumps({"host": "far", "pid": 1, "thread": "t", **fields}))
+
+
+VALUES = {
+    "empty": b"",
+    "blank": b" ",
+    "blanks": b"   ",
+    "word": b"held",
+    "zero": b"\x00",
+    "not utf-8": b"\xff\xfe \x80 \xff{}",
+    "record not utf-8": b"a" * 32 + b' 1700000000000000 {"host":"\xff\xfe"}',
+    "truncated": b"a" * 32 + b' 1700000000000000 {"host":"far","pi',
+    "future fence": b"a" * 32 + b" 9007199254740993 {}",
+    "huge fence": b"a" * 32 + b" " + b"9" * 5000 + b" {}",
+    "negative fence": b"a" * 32 + b" -5 {}",
+    "giant": b"a" * 32 + b' 1700000000000000 {"host":"' + b"x" * 1_000_000 + b'"}',
+    "deep list": _deep("[" * 100_000),
+    "deep dict": _deep('{"metadata":' * 20_000),
+    "no dict": _deep("[1,2]"),
+    "wrong kinds": _record(host=5, pid="x", thread=None, task_id=[1], metadata=[1], since="x"),
+    "numbers": _record(pid=10**30, metadata={"a": 1e400, "b": None, "c": {"d": [1]}}),
+    "long number": _deep('{"pid":' + "9" * 5000 + "}"),
+    "no numbers": _deep('{"pid":NaN,"metadata":{"a":Infinity}}'),
+    "surrogates": _record(
+        host="\ud800",
+        thread="\udfff",
+        task_id="\ud800",
+        task_name="a\ud800",
+        metadata={"\ud800": "\ud800"},
+    ),
+    "controls": _record(host="\x1b[2J", thread="\r\n", task_name="\u202e", task_id="\x00"),
+    "own form": b"253402300800000 " + b"a" * 32 + b" 9999999999999999 9999999999999999 {}",
+    "own form, deep": b"253402300800000 " + b"a" * 32 + b" 1 1 {" + b"[" * 100_000 + b"}",
+}
+
+
+def test_foreign_values_of_locks(raw: redis.Redis, bystander: Callable[[], None]) -> None:
+    """Whatever is stored there excludes; it can be shown, and an operator can take it away."""
+    backend, browser = locks["default"], root()
+    for name, value in VALUES.items():
+        raw.set(f"lock:{name}", value)
+        raw.zadd("lock-index", {name: "inf"})
+    assert {holder.name for holder in backend.holders()} == {*VALUES, BYSTANDER}
+    said = shown(browser, *list(VALUES)[::3])
+    for name in VALUES:
+        assert name in said
+        assert not lock(name).acquire(blocking=False)
+        held = lock(name, timeout=20)
+        assert held.take_over("0" * 16) is False
+        holder = backend.holder(name)
+        assert backend.force_release(name, by="ada").token_id == holder.token_id
+        assert not raw.exists(f"lock:{name}")
+        assert held.acquire(blocking=False)
+        assert backend.history(name)[0].token_id == holder.token_id
+    shown(browser, *list(VALUES)[::5])
+    bystander()
+
+
+PUTS: dict[str, Callable[[redis.Redis, str], object]] = {
+    "string": lambda raw, key: raw.set(key, b"\xffx"),
+    "hash": lambda raw, key: raw.hset(key, "a", "b"),
+    "list": lambda raw, key: raw.rpush(key, "a"),
+    "set": lambda raw, key: raw.sadd(key, "a"),
+    "sorted set": lambda raw, key: raw.zadd(key, {"a": 1}),
+    "stream": lambda raw, key: raw.xadd(key, {"a": "b"}),
+}
+
+
+@pytest.mark.parametrize("key", ["lock", "lock-queue"])
+def test_key_of_another_kind(key: str, raw: redis.Redis, bystander: Callable[[], None]) -> None:
+    """Another kind of data under a key of a lock is a clear error, and no matter to other locks."""
+    backend, browser = locks["default"], root()
+    for kind, put in PUTS.items():
+        held = lock(kind, timeout=20)
+        held.acquire()
+        raw.delete(f"{key}:{kind}")
+        put(raw, f"{key}:{kind}")
+        if key == "lock-queue":
+            assert held.extend(5, replace_ttl=True) is True  # who waits would be told
+        other = lock(kind, timeout=20)
+        for operation in (
+            lambda other=other: other.acquire(blocking_timeout=0.01),
+            lambda other=other: other.take_over("0" * 16),
+            lambda kind=kind: backend.holder(kind),
+            lambda kind=kind: backend.waiting(kind),
+            lambda kind=kind: backend.force_release(kind),
+            held.ensure_held,
+            held.release,
+        ):
+            attempt(operation, kind)
+    shown(browser, *PUTS)
+    bystander()
+
+
+@pytest.mark.parametrize(
+    "key", ["lock-index", "lock-fence", "lock-heard", "lock-audit", "lock-lost"]
+)
+def test_shared_key_of_another_kind(key: str, raw: redis.Redis) -> None:
+    """Another kind of data under a key of all locks is a clear error, until it is deleted."""
+    backend, browser = locks["default"], root()
+    for kind, put in PUTS.items():
+        raw.delete(key)
+        held, other = lock(f"{kind}:held", timeout=20), lock(kind, timeout=20)
+        held.acquire()
+        raw.delete(key)
+        put(raw, key)
+        if attempt(lambda other=other: other.acquire(blocking_timeout=0.01), kind) is True:
+            attempt(other.release, kind)
+        held.ensure_held()
+        attempt(lambda held=held: held.extend(5), held.name)
+        attempt(lambda: list(backend.holders()))
+        attempt(lambda kind=kind: backend.history(kind), kind)
+        attempt(held.release, held.name)
+        attempt(lambda kind=kind: backend.force_release(kind), kind)
+    shown(browser, "string", codes=(0, 1, 2, 3))
+    raw.delete(key)
+    with lock("string", timeout=20, blocking_timeout=0) as held:
+        held.ensure_held()
+
+
+def test_renewal_goes_on_beside_a_key_of_another_kind(raw: redis.Redis) -> None:
+    """A lock that was overwritten is lost, alone; the others are renewed, whatever the index is."""
+    victim = lock(VICTIM, timeout=3, auto_renew=True)
+    other = lock("other", timeout=3, auto_renew=True)
+    victim.acquire()
+    other.acquire()
+    raw.delete(f"lock:{VICTIM}", "lock-index")
+    PUTS["hash"](raw, f"lock:{VICTIM}")
+    PUTS["string"](raw, "lock-index")
+    PUTS["set"](raw, "lock-queue:other")
+    eventually(lambda: victim.lost)
+    end = locks["default"].holder("other").expires_at
+    eventually(lambda: locks["default"].holder("other").expires_at > end + timedelta(seconds=0.5))
+    raw.delete("lock-index", "lock-queue:other")
+    other.ensure_held()
+    other.release()
+
+
+# The last fence.
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        "x",
+        "",
+        "-5",
+        "1.5",
+        "1e300",
+        "inf",
+        "nan",
+        "0x7fffffffffffffff",
+        "9" * 16,
+        "9" * 19,
+        "9" * 400,
+    ],
+)
+def test_foreign_fence(number: str, raw: redis.Redis) -> None:
+    """What can't be a fence is passed over or refused; fences go on rising."""
+    raw.set("lock-fence", number)
+    held = lock(VICTIM, timeout=20)
+    if attempt(held.acquire) is not True:
+        raw.delete("lock-fence")
+        assert held.acquire(blocking_timeout=0)
+    fences = [held.fence]
+    held.release()
+    for _ in range(3):
+        with lock(VICTIM, timeout=20) as held:
+            fences.append(held.fence)
+            assert locks["default"].holder(VICTIM).fence == held.fence
+    assert fences == sorted(set(fences))
+    assert 10**15 < fences[-1] < 2**53
+
+
+def test_fence_of_the_future(raw: redis.Redis) -> None:
+    """A fence that a wrong clock gave is gone on from, whoever reads it."""
+    ahead = time.time_ns() // 1000 + 10**15
+    raw.set("lock-fence", ahead)
+    with lock(VICTIM, timeout=20) as held:
+        assert held.fence == ahead + 1
+        assert locks["default"].holder(VICTIM).fence == ahead + 1
+        shown(root(), VICTIM)
+
+
+# The line of waiters.
+
+ENTRIES = [
+    b"",
+    b"x",
+    b"a b",
+    b"\xff\xfe",
+    b"channel token 0 {}",
+    b"channel token -5 {}",
+    b"channel token 99999999999999999999 {}",
+    b"channel token 1e9 {}",
+    b"channel token 5000",
+    b"channel token 5000 no record",
+    b"\xff \xff 5000 \xff",
+    b"lock-grant:* token 5000 {}",
+    b"channel " + b"t" * 100_000 + b" 5000 {}",
+    b"channel token 5000 " + b"[" * 100_000,
+    b'channel token 5000 {"since":1e400,"host":"\\ud800","metadata":{"\\udfff":[]}}',
+    b'channel token 5000 {"since":99999999999999999999,"pid":' + b"9" * 5000 + b"}",
+]
+
+
+def test_foreign_entries_in_the_line(raw: redis.Redis, bystander: Callable[[], None]) -> None:
+    """They are shown as far as they can be read, and passed over at the hand-over."""
+    browser, other = root(), lock(VICTIM, timeout=20)
+    with lock(VICTIM, timeout=20):
+        raw.rpush(f"lock-queue:{VICTIM}", *ENTRIES)
+        assert len(locks["default"].waiting(VICTIM)) in (0, len(ENTRIES))
+        shown(browser, VICTIM)
+        waiting = Background(lambda: other.acquire(blocking_timeout=15))
+        eventually(lambda: waiters(VICTIM) in (1, len(ENTRIES) + 1))
+        bystander()
+    assert waiting.outcome() is True
+    other.release()
+    raw.delete(f"lock-queue:{VICTIM}")
+    raw.rpush(f"lock-queue:{VICTIM}", *ENTRIES)
+    with lock(VICTIM, timeout=20, blocking_timeout=0):  # nobody of the line has it
+        pass
+
+
+# The index and the audit.
+
+
+def test_foreign_members_of_the_index(raw: redis.Redis, bystander: Callable[[], None]) -> None:
+    """What is no name is passed over in lists."""
+    browser = root()
+    strange = [b"", b"\xff\xfe", b"a\nb", b"\x00", b"x" * (MAX_NAME_LENGTH + 1), "\u202e".encode()]
+    end = float("inf")
+    for number, member in enumerate([*strange, b"nobody's"]):
+        raw.zadd("lock-index", {member: end if number % 2 else 10**15 + number})
+        raw.set(b"lock:" + member, b"253402300800000 " + b"a" * 32 + b" 1 1 {}")
+    raw.delete("lock:nobody's")
+    held = [lock(f"{VICTIM}:{number}", timeout=20) for number in range(3)]
+    for item in held:
+        item.acquire()
+    raw.zadd("lock-index", {f"{VICTIM}:0": "1.5e15", f"{VICTIM}:1": "inf", f"{VICTIM}:2": "-inf"})
+    found = {holder.name for holder in locks["default"].holders()}
+    assert found == {"\u202e", f"{VICTIM}:0", f"{VICTIM}:1", BYSTANDER}
+    said = shown(browser, f"{VICTIM}:0")
+    assert f"{VICTIM}:1" in said
+    bystander()
+
+
+def test_foreign_entries_of_the_audit(raw: redis.Redis, bystander: Callable[[], None]) -> None:
+    """They are shown as far as they can be read."""
+    browser = root()
+    for fields in (
+        {"a": "b"},
+        {b"\xff": b"\xfe", "event": b"\xff"},
+        {"event": "lost", "name": VICTIM, "fence": "x", "pid": "٣", "reason": "\x1b[2J\n"},
+        {"event": "lost", "name": b"\xff\xfe", "fence": "9" * 5000, "pid": "9" * 5000},
+        {"event": "force_released", "name": VICTIM, "by": "y" * 100_000, "host": "\u202e"},
+        {"event": "", "name": "", "token_id": "", "host": "", "task_id": "z", "task_name": ""},
+    ):
+        raw.xadd("lock-audit", fields)
+    raw.xadd("lock-audit", {"event": "lost", "name": VICTIM}, id="9999999999999999-5")
+    assert len(locks["default"].history()) == 7
+    assert len(locks["default"].history(VICTIM)) == 3
+    shown(browser, VICTIM)
+    bystander()
+
+
+# The channel.
+
+MESSAGES = [
+    b"",
+    b"\xff\xfe",
+    b"grant",
+    b"grant a",
+    b"grant a b c d",
+    b"grant a 1 2 3 4",
+    b"grant a 1 2",
+    b"grant TOKEN x 1 1",
+    b"grant TOKEN 1 " + b"9" * 400 + b" 1",
+    b"grant TOKEN " + b"9" * 5000 + b" 1 1",
+    b"grant TOKEN -1 -1 -1",
+    b"look",
+    b"look ",
+    b"look \xff",
+    b"look nobody's",
+    b"x" * 100_000,
+]
+
+
+@pytest.mark.parametrize("_backend", [REDIS], indirect=True)  # the one that has a channel
+def test_garbage_on_the_channel(raw: redis.Redis, bystander: Callable[[], None]) -> None:
+    """It wakes nobody, gives nobody a lock, and costs no connection."""
+    backend = locks["default"]
+    assert isinstance(backend.hub, Listener)
+    first, second = lock(VICTIM, timeout=20), lock(VICTIM, timeout=20)
+    first.acquire()
+    waiting = Background(lambda: second.acquire(blocking_timeout=15))
+    eventually(lambda: waiters(VICTIM) == 1)
+    connection = backend.hub._connection
+    (token,) = backend.hub._waiters
+    for message in MESSAGES:
+        assert raw.publish(backend.hub.channel, message.replace(b"TOKEN", token.encode()))
+    bystander()
+    assert waiting.is_alive()
+    first.ensure_held()
+    first.release()
+    assert waiting.outcome() is True
+    assert backend.hub._connection is connection
+    second.ensure_held()
+    second.release()
+
+
+# Words that callers pass on: names, metadata, tickets, patterns.
+
+ALPHABET = [
+    *"aZ09 :*?[]{}()^$%\\/'\"<>&#|~`!@-_=+,.;",
+    *"éß鎖🔒\u00a0\u0301\u200b\u2028\u202e\ufeff\U0010ffff\ue000",
+    *"\n\r\t\x00\x1b\x7f\x9b\ud800\udfff",
+]
+
+
+def words(count: int, longest: int) -> Iterator[str]:
+    """Yield words by chance, the same in each run."""
+    chance = random.Random(20240229)
+    for _ in range(count):
+        yield "".join(chance.choices(ALPHABET, k=chance.randint(1, longest)))
+
+
+def test_names(raw: redis.Redis) -> None:
+    """A name is refused at once, or it works exactly as it is written."""
+    backend, browser = locks["default"], root()
+    good = []
+    for name in [
+        *words(90, 6),
+        "x" * MAX_NAME_LENGTH,
+        "🔒" * MAX_NAME_LENGTH,
+        "{",
+        "}{",
+        "..",
+        "%00",
+    ]:
+        try:
+            check_name(name)
+        except ValueError:
+            for refuse in (lock, backend.holder, backend.waiting, backend.history):
+                with pytest.raises(ValueError, match="name"):
+                    refuse(name)
+            continue
+        if name in good:
+            continue
+        good.append(name)
+        held = lock(name, timeout=20, metadata={name[:40]: name[:40]})
+        assert held.acquire(blocking=False)
+        assert not lock(name).acquire(blocking=False)
+        holder = backend.holder(name)
+        assert (holder.name, holder.metadata) == (name, {name[:40]: name[:40]})
+        assert backend.waiting(name) == []
+    assert len(good) > 30
+    assert sorted(holder.name for holder in backend.holders()) == sorted(good)
+    shown(browser, *good[:: len(good) // 6])
+    for name in good:
+        assert backend.force_release(name, by=name[:500], reason=name[:500]).name == name
+        assert backend.history(name, 1)[0].by == name[:500].strip()
+    shown(browser)
+    assert not raw.keys("lock:*")
+
+
+def test_metadata() -> None:
+    """Whatever text metadata are, they come back, or what can't be encoded in a form that can."""
+    backend, browser = locks["default"], root()
+    texts = [*words(40, 20), ""]
+    for key, value in zip(texts, reversed(texts), strict=True):
+        with lock(VICTIM, timeout=20, metadata={key: value}):
+            found = backend.holder(VICTIM).metadata
+            if (key + value).encode(errors="replace").decode() == key + value:
+                assert found == {key: value}
+            shown(browser, VICTIM)
+
+
+@pytest.mark.parametrize(
+    "ticket", ["", "x", "0" * 15, "0" * 17, "é" * 16, "\ud800" * 16, "\n", "*", "0" * 100_000]
+)
+def test_tickets(ticket: str) -> None:
+    """What can't be a ticket is nobody's: nothing is taken over, not even a free lock."""
+    assert lock(VICTIM, timeout=20).take_over(ticket) is False
+    with lock(VICTIM, timeout=20) as held:
+        assert lock(VICTIM, timeout=20).take_over(ticket) is False
+        assert locks["default"].force_release(VICTIM, token_id=ticket) is None
+        held.ensure_held()

@@ -1,0 +1,224 @@
+"""A LOCATION that is written wrongly: an error that says what to write, wherever it is met."""
+
+from __future__ import annotations
+
+import logging
+import re
+from html import escape
+from itertools import cycle
+from typing import Any
+
+import pytest
+
+from django_redis_lock import lock, locks
+from django_redis_lock.checks import check_locks
+from django_redis_lock.exceptions import InvalidLockBackend
+from tests.tools.admin import LIST, page_of, root
+from tests.tools.console import command
+
+REDLOCK = "django_redis_lock.backends.redlock.RedlockLockBackend"
+GETSET = "django_redis_lock.backends.getset.GetSetLockBackend"
+DJANGO_REDIS = "django_redis.cache.RedisCache"
+OTHERS = ["redis://10.0.0.1:6379", "redis://10.0.0.2:6379"]
+LOCMEM = "django_redis_lock.backends.locmem.LocMemLockBackend"
+SECRET = "hunter-Zwei"
+
+WRONG_URLS = [
+    ("redis://localhost:99999999", "no number from 1 to 65535"),
+    ("redis://localhost:0", "no number from 1 to 65535"),
+    ("redis://localhost:port/1", "no number from 1 to 65535"),
+    (f"redis://:{SECRET}/0", "no number from 1 to 65535"),  # without a host
+    (f"redis://:{SECRET}/x@localhost:6379/1", "urllib.parse.quote"),
+    (f"redis://ada:1/{SECRET}@localhost:6379/1", "urllib.parse.quote"),
+    (f"redis://:1#{SECRET}@localhost", "urllib.parse.quote"),
+    (f"redis://:1?{SECRET}@localhost", "urllib.parse.quote"),
+    (f"redis://:{SECRET} @localhost", "blank"),
+    (f"redis://:{SECRET}@[::1", "host that can't be read"),
+    (f"redis://:{SECRET}@local\N{FULLWIDTH SOLIDUS}host", "host that can't be read"),
+    (f"redis://:{SECRET}@{'a' * 64}.example", "no name"),
+    (f"redis://:{SECRET}@localhost/one", "database that is no number"),
+    (f"redis://:{SECRET}@localhost/-1", "database that is no number"),
+    (f"redis://:{SECRET}@localhost?db=one", "'db' with a value"),
+    (f"redis://:{SECRET}@localhost?db=-1", "'db' with a value"),
+    (f"redis://:{SECRET}@localhost?socket_timeout=abc", "'socket_timeout' with a value"),
+    (f"redis://:{SECRET}@localhost?socket_timeout=-1", "'socket_timeout' with a value"),
+    (f"redis://:{SECRET}@localhost?socket_connect_timeout=inf", "'socket_connect_timeout' with"),
+    (f"redis://:{SECRET}@localhost?client_name=", "'client_name' with a value"),
+    (f"redis://:{SECRET}@localhost?nonsense=1", "'nonsense'"),
+    (f"redis://:{SECRET}@localhost?retry=3", "unknown option 'retry'"),
+    (f"redis://:{SECRET}@localhost?ssl_certfile=/a", "unknown option 'ssl_certfile'"),
+    (f"redis://:{SECRET}@localhost?protocol=7", "can't be used by redis-py"),
+    (f"rediss://:{SECRET}@localhost?ssl_cert_reqs=maybe", "can't be used by redis-py"),
+    ("unix://run/valkey.sock", "does not begin with '/'"),
+    (f"unix://:{SECRET}/x@/run/valkey.sock", "urllib.parse.quote"),
+    (f"unix://?password={SECRET}", "has no path"),
+]
+NOT_EVEN_URLS: list[tuple[Any, str]] = [
+    (f"redis//:{SECRET}@localhost", "neither an alias of CACHES nor a URL"),
+    (f"redis:/:{SECRET}@localhost", "neither an alias of CACHES nor a URL"),
+    (f"http://:{SECRET}@localhost", "unknown scheme"),
+    ({"HOST": "localhost", "PASSWORD": SECRET}, "must be an alias"),
+    (f"redis://:{SECRET}@localhost".encode(), "must be an alias"),
+]
+GOOD_URLS = [
+    "redis://",
+    "redis://localhost",
+    "redis:///3",
+    "redis://app@localhost:6379/1",
+    "redis://app:a%2Fb%23@localhost:6379/1/?client_name=shop&decode_responses=True",
+    "redis://:@localhost?db=3&socket_timeout=2.5&socket_connect_timeout=1&max_connections=20",
+    "redis://[::1]:6379/0?health_check_interval=0&protocol=3&socket_keepalive=no",
+    "rediss://localhost?ssl_cert_reqs=none&ssl_ca_certs=/etc/ca.pem&ssl_check_hostname=False",
+    "unix:///run/a@b/valkey.sock?db=1&password=x",
+    "unix://app:secret@/run/valkey.sock",
+]
+
+
+def configure(settings: Any, kind: str, url: Any) -> None:
+    """Make a URL a part of the entry ``default`` of LOCKS, beside one that works."""
+    entry: dict[str, Any] = {"LOCATION": url}
+    match kind:
+        case "cluster":
+            entry["LOCATION"] = [*OTHERS, url]
+        case "redlock":
+            entry = {"BACKEND": REDLOCK, "LOCATION": [*OTHERS, url]}
+        case "getset":
+            entry["BACKEND"] = GETSET
+        case "alias":
+            cache = {"BACKEND": DJANGO_REDIS, "LOCATION": url}
+            settings.CACHES = {**settings.CACHES, "wrong": cache}
+            entry = {"LOCATION": "wrong"}
+    settings.LOCKS = {"default": entry, "locmem": {"BACKEND": LOCMEM}}
+
+
+@pytest.mark.parametrize("kind", ["redis", "getset", "cluster", "redlock", "alias"])
+def test_it_is_an_error_of_the_checks_and_of_the_first_use(settings: Any, kind: str) -> None:
+    """The checks say what is wrong and what to write; nothing tells the password."""
+    not_even_urls = NOT_EVEN_URLS if kind in ("redis", "getset") else []
+    for url, words in [*WRONG_URLS, *not_even_urls]:
+        if kind == "alias" and words.startswith("unknown option 'retry"):
+            continue  # redis-py itself notices when it connects
+        configure(settings, kind, url)
+        (found,) = check_locks()
+        assert found.id == f"django_redis_lock.{'E009' if kind == 'alias' else 'E002'}", url
+        with pytest.raises(InvalidLockBackend) as caught:
+            lock("a").acquire(blocking=False)
+        for text in (found.msg, str(caught.value)):
+            assert "LOCKS['default']" in text
+            assert SECRET not in text
+            if kind == "cluster" and (url.startswith("unix:") or "db" in words):
+                continue  # there are other reasons to refuse it
+            by_django_redis = kind == "alias" and "django-redis makes no connection" in text
+            assert words in text or by_django_redis, url
+
+
+def test_password_is_thought_of_where_the_port_may_be_one(settings: Any) -> None:
+    """Digits are a port, and a password before the host is where it belongs."""
+    for url, thought_of in [
+        ("redis://localhost:99999", False),
+        (f"redis://:{SECRET}@localhost:99999", False),
+        (f"redis://:{SECRET}@localhost:1x/1", False),
+        (f"redis://:{SECRET}/0", True),
+        (f"redis://ada:{SECRET}", True),
+    ]:
+        configure(settings, "redis", url)
+        (found,) = check_locks()
+        assert "no number from 1 to 65535" in found.msg
+        assert ("write a password before the host" in found.msg) == thought_of, url
+
+
+@pytest.mark.parametrize("url", [7, None, "", b"redis://localhost", ["redis://localhost"], {}])
+def test_a_server_of_a_quorum_is_a_str(settings: Any, url: Any) -> None:
+    """What is no str is no server."""
+    configure(settings, "redlock", url)
+    (found,) = check_locks()
+    assert (found.id, "write a str" in found.msg) == ("django_redis_lock.E002", True)
+
+
+@pytest.mark.parametrize("url", GOOD_URLS)
+def test_what_redis_py_understands_is_not_refused(settings: Any, url: str) -> None:
+    """A URL that connections can be made from is no mistake, with our own pools or an alias."""
+    for kind in ("redis", "getset", "redlock", "alias"):
+        configure(settings, kind, url)
+        assert check_locks() == []
+        locks["default"].open()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"CONNECTION_POOL_KWARGS": {"nonsense": SECRET}},
+        {"CONNECTION_POOL_CLASS": "nowhere.Pool"},
+        {"CLIENT_CLASS": "nowhere.Client"},
+        {"CLIENT_CLASS": "django_redis.client.SentinelClient", "PASSWORD": SECRET},
+        {"SOCKET_TIMEOUT": "5", "PASSWORD": SECRET},
+    ],
+)
+def test_options_that_django_redis_makes_no_connection_from(settings: Any, options: Any) -> None:
+    """They are an error of the checks, and say in which entry of CACHES."""
+    cache = {"BACKEND": DJANGO_REDIS, "LOCATION": "redis://h/11", "OPTIONS": options}
+    settings.CACHES = {**settings.CACHES, "wrong": cache}
+    settings.LOCKS = {"default": {"LOCATION": "wrong"}}
+    (found,) = check_locks()
+    assert found.id == "django_redis_lock.E009"
+    assert "'wrong'" in found.msg
+    assert SECRET not in found.msg
+
+
+@pytest.mark.django_db
+@pytest.mark.usefixtures("no_workers")
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ({"LOCATION": None}, "LOCATION None is no str"),  # of a variable that is not set
+        ({"LOCATION": 7}, "LOCATION 7 is no str"),
+        ({"LOCATION": f"redis://:{SECRET}@h".encode()}, "LOCATION b'redis://***@h' is no str"),
+        ({"LOCATION": [b"redis://h"]}, "LOCATION b'redis://h' is no str"),
+        ({"LOCATION": "redis://h", "OPTIONS": SECRET}, "OPTIONS are a str and no dict"),
+        ({"LOCATION": "redis://h", "OPTIONS": ["a"]}, "OPTIONS are a list and no dict"),
+        (f"redis://:{SECRET}@h", "is a str and no dict"),
+        (None, "is a NoneType and no dict"),
+    ],
+)
+def test_an_entry_of_caches_of_other_types(settings: Any, entry: Any, words: str) -> None:
+    """It is an error of the checks, of the first use and of the page; and none where unused."""
+    if isinstance(entry, dict):
+        entry = {"BACKEND": DJANGO_REDIS, **entry}
+    settings.CACHES = {**settings.CACHES, "wrong": entry}
+    settings.LOCKS = {"default": {"LOCATION": "wrong"}}
+    (found,) = check_locks()
+    assert (found.id, words in found.msg) == ("django_redis_lock.E009", True), found.msg
+    with pytest.raises(InvalidLockBackend, match=re.escape(words)):
+        lock("a").acquire(blocking=False)
+    page = root().get(LIST)
+    assert (page.status_code, escape(words) in page.content.decode()) == (200, True)
+    done = command("doctor")
+    assert (done.code, words in done.out) == (1, True)
+    assert SECRET not in found.msg + page.content.decode() + done.out + done.err
+    settings.LOCKS = {"default": {"LOCATION": "redis://h/3"}}
+    assert check_locks() == []
+
+
+@pytest.mark.django_db
+@pytest.mark.usefixtures("no_workers")
+def test_pages_and_commands_say_it_in_a_line(
+    settings: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No traceback, no error of the page, and no password."""
+    browser = root()
+    commands = cycle((["list"], ["show", "a"], ["release", "a", "--noinput"], ["doctor"]))
+    kinds = cycle(("redis", "redis", "redis", "redis", "alias", "alias", "alias"))
+    for (url, _), words in zip([*WRONG_URLS, *NOT_EVEN_URLS], commands, strict=False):
+        kind = next(kinds) if isinstance(url, str) and "retry" not in url else "redis"
+        configure(settings, kind, url)
+        for path in (LIST, page_of("a")):
+            page = browser.get(path)
+            assert page.status_code == 200
+            assert escape("LOCKS['default']") in page.content.decode()
+            assert SECRET not in page.content.decode()
+        done = command(*words)
+        assert done.code, (words, url)
+        assert "LOCKS['default']" in done.out + done.err
+        assert SECRET not in done.out + done.err
+        assert "Traceback" not in done.out + done.err
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
