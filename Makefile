@@ -79,9 +79,10 @@ constraints:  ## take the newest of everything into constraints.txt (with Python
 	mv .venv-constraints/constraints.txt .
 	rm -rf .venv-constraints
 
-lint: $(VENV)/.lint  ## ruff, mypy and pyright
+lint: $(VENV)/.lint  ## ruff, mypy, pyright and import-linter
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
 	$(BIN)/mypy
 	$(BIN)/mypy --config-file tests/typed_usage.ini tests/typed_usage.py
 	$(BIN)/basedpyright --pythonpath $(PY) tests/typed_usage.py
