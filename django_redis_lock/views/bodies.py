@@ -1,8 +1,4 @@
-"""Has the body of a request here before a lock is taken for it.
-
-Who may send it as slowly as they like must not hold a lock meanwhile. What is private to Django's
-requests, ``_stream`` with its ``_pos`` and ``_read_started``, is used in this module alone.
-"""
+"""Receives the body of a request before a lock is taken, so that a slow client holds no lock."""
 
 from __future__ import annotations
 
@@ -15,32 +11,37 @@ from django.conf import settings
 from django.core.exceptions import BadRequest
 from django.http import UnreadablePostError
 
+from django_redis_lock.support.django_private import (
+    body_stream,
+    bytes_read,
+    has_begun_reading,
+    replace_body_stream,
+)
+
 MULTIPART = "multipart/form-data"
 CHUNK = 2**16
-"""Bytes that are read at a time."""
+"""Bytes per read."""
 
 
 def has_arrived(request: Any) -> bool:
-    """Whether nobody has to wait for the client of a request any more.
-
-    Under ASGI Django has received the body, into a file, before it calls anybody.
-    """
-    stream = getattr(request, "_stream", None)
-    if stream is None or request._read_started or _length(request) <= 0:
+    """Whether the body is here. Under ASGI, Django spools it to a file before it calls the view."""
+    stream = body_stream(request)
+    if stream is None or has_begun_reading(request) or _length(request) <= 0:
         return True
     return bool(hasattr(stream, "seekable") and stream.seekable())
 
 
 def receive(request: Any) -> None:
-    """Wait for the body of Django's request; whoever reads it afterwards finds it untouched.
+    """Wait for the body of Django's request, and leave it unread for the view.
 
-    Raises ``RequestDataTooBig`` for what is beyond DATA_UPLOAD_MAX_MEMORY_SIZE, as Django does;
-    files that are uploaded do not count. Raises ``BadRequest`` where the client goes away.
+    Raises ``RequestDataTooBig`` for a body over DATA_UPLOAD_MAX_MEMORY_SIZE, as Django does, not
+    counting uploaded files; and ``BadRequest`` when the client goes away.
     """
     length = _length(request)
     try:
         if has_arrived(request):
-            received = _already_read(request, length)
+            # Django's CSRF middleware may have read a form, and ignores one that is cut off.
+            received = bytes_read(body_stream(request), default=length)
         elif request.content_type == MULTIPART:
             received = _spool(request)
         else:
@@ -48,7 +49,7 @@ def receive(request: Any) -> None:
     except UnreadablePostError as error:
         raise BadRequest(f"The client went away: {error}") from error
     if received < length:
-        raise BadRequest(f"Only {received} of {length} bytes of the body have come.")
+        raise BadRequest(f"Only {received} of {length} bytes of the body arrived.")
 
 
 def _length(request: Any) -> int:
@@ -58,23 +59,10 @@ def _length(request: Any) -> int:
         return 0  # to Django as well
 
 
-def _already_read(request: Any, length: int) -> int:
-    """Return how much of a body has come that is not to be waited for.
-
-    Before the view Django's middleware against forged requests has read a form, and says nothing
-    where it was cut off.
-    """
-    stream = getattr(request, "_stream", None)
-    if isinstance(stream, io.BytesIO):  # by request.body, or put there by ourselves
-        return len(stream.getbuffer())
-    # Under WSGI it is a LimitedStream, which counts; everything else is a file, and whole.
-    return int(getattr(stream, "_pos", length))
-
-
 def _spool(request: Any) -> int:
-    """Put a file in the place of the client, in memory if it is small, and return its size.
+    """Read the body into memory or a file, and return its size.
 
-    It is not parsed yet, for the view may set upload handlers of its own.
+    It is not parsed yet: the view may set upload handlers of its own.
     """
     small = _length(request) <= settings.FILE_UPLOAD_MAX_MEMORY_SIZE
     spool: IO[bytes] = io.BytesIO()
@@ -88,8 +76,8 @@ def _spool(request: Any) -> int:
         raise
     size = spool.tell()
     spool.seek(0)
-    # From here on it is closed with the request.
-    request._stream, request._read_started = spool, False
+    # Closed with the request from here on.
+    replace_body_stream(request, spool)
     request.close = _in_turn(request.close, spool.close)
     return size
 

@@ -7,23 +7,24 @@ from typing import Any
 
 from django.db import connections, transaction
 
+from django_redis_lock.support.django_private import non_atomic_databases
+
 View = Callable[..., Any]
 
 
 class Declined(set[str]):
     """The databases for which a view declines the transaction of ATOMIC_REQUESTS.
 
-    Django finds all of them here, and so leaves the transactions to us, who begin them once the
-    lock is held. What the view and the decorators above ours really decline is remembered.
+    Django finds every database in this set and so begins no transaction; the guard begins them once
+    it holds the lock, except for those that the view or a decorator above really declined.
     """
 
     left_to_view = False
-    """Whether the view has a lock of its own, after which the transactions are to begin."""
+    """Whether an inner guard begins the transactions, after it has taken its own lock."""
 
     @classmethod
     def by(cls, view: View) -> Declined:
-        """Return what a view declines."""
-        given = getattr(view, "_non_atomic_requests", ())
+        given = non_atomic_databases(view)
         declined = cls(given)
         declined.left_to_view = isinstance(given, cls)
         return declined
@@ -42,12 +43,12 @@ class Declined(set[str]):
         ]
 
     def atomic(self, view: View) -> View:
-        """Return the view in a transaction of each database that it does not decline."""
+        """Wrap the view in a transaction of each database that it does not decline."""
         for alias in self._wanted():
             view = transaction.atomic(using=alias)(view)
         return view
 
     def refuse_transactions(self) -> None:
-        """Raise ``RuntimeError``, as Django does, where an asynchronous view would need one."""
+        """Raise ``RuntimeError``, as Django does, when an asynchronous view would need one."""
         if self._wanted():
             raise RuntimeError("You cannot use ATOMIC_REQUESTS with async views.")

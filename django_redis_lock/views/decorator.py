@@ -1,4 +1,4 @@
-"""``@locked``: one request at a time through a view, or one for each value in its URL."""
+"""``@locked``: a view that runs while it holds a lock."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from django_redis_lock.exceptions import LockError, LockLost, LockNotOwned, Lock
 from django_redis_lock.handler import DEFAULT_ALIAS, locks
 from django_redis_lock.primitives.holding import DEFAULT, Default
 from django_redis_lock.primitives.lock import Lock
+from django_redis_lock.support.django_private import set_non_atomic_databases
 from django_redis_lock.support.functions import finished, is_async, is_generator
 from django_redis_lock.views import bodies
 from django_redis_lock.views.declined import Declined
@@ -25,22 +26,22 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 View = Callable[..., Any]
 
 BLOCKING_TIMEOUT = 10.0
-"""Seconds that a request waits where nothing else is said: a client does not wait for ever."""
+"""Seconds that a request waits by default."""
 MAX_HOLD = 60.0
-"""Seconds for which a lock is renewed where nothing is said: a request does not last for ever."""
+"""Seconds for which a lock is renewed by default."""
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS", "TRACE")
-"""Those that change nothing (RFC 9110), and so take no lock unless they are named."""
+"""Methods that change nothing (RFC 9110); they take no lock unless ``methods`` names them."""
 
 
 class GuardedRequest(HttpRequest):
-    """The request that a guarded view is given, for annotations."""
+    """The request passed to a guarded view, for annotations."""
 
     lock: Lock | None
 
 
 class LockedRequest(HttpRequest):
-    """The same where only methods that take the lock reach the view: the request has it."""
+    """The request of a view that only methods which take the lock can reach."""
 
     lock: Lock
 
@@ -60,34 +61,32 @@ def locked(
     status: int = 409,
     retry_after: int | None = None,
 ) -> Callable[[Decorated], Decorated]:
-    """Let a view run only while it holds a lock, ``request.lock``, which is released afterwards.
+    """Run a view only while it holds a lock, available as ``request.lock``.
 
-    Decorates a function, a method of a class-based view, what ``as_view()`` returns, or the class
-    itself; synchronous or not; views of Django REST framework as well.
+    Decorates a function, a method of a class-based view, the result of ``as_view()``, or the class
+    itself; synchronous or asynchronous; views of Django REST framework as well.
 
-    ``name`` is a template that may use the arguments of the URL and the request, such as
-    ``"product:{product_id}"`` or ``"cart:{request.user.pk}"``, or a callable that is given the
-    request and the arguments of its URL and returns the name.
+    ``name`` is a template over the URL's arguments and the request, such as
+    ``"product:{product_id}"`` or ``"cart:{request.user.pk}"``; or a callable that takes the request
+    and the URL's arguments and returns the name. If the name is invalid, the answer is 400.
 
-    ``methods`` are the HTTP methods that take the lock, such as ``["POST"]``; all but GET, HEAD,
-    OPTIONS and TRACE if not given. With any other method the view runs without it, and
+    ``methods`` are the HTTP methods that take the lock, such as ``["POST"]``; by default all but
+    GET, HEAD, OPTIONS and TRACE. With any other method the view runs without the lock, and
     ``request.lock`` is ``None``. The request's body is received before the lock is taken.
 
-    A lease that is renewed ends after ``max_hold`` seconds, 60 if not given; ``None``: with the
-    view. Then the lock is lost, as ``request.lock.lost`` tells.
+    A renewed lease ends after ``max_hold`` seconds (60 by default; ``None`` for no limit). The lock
+    is then lost, and ``request.lock.lost`` is true.
 
-    A request that does not get the lock within ``blocking_timeout`` seconds, 10 if not given, is
-    answered with ``status``: 409, 423 or 503; and with 503 when the server can't be asked. The
-    answer is JSON, or HTML from the template ``django_redis_lock/locked.html``, as the client
-    prefers. ``retry_after``: whole seconds for the header Retry-After, which a 503 always has.
-    A request of which no valid name can be made is answered with 400.
+    A request that does not get the lock within ``blocking_timeout`` seconds (10 by default) is
+    answered with ``status``: 409, 423 or 503. When the server is unavailable, the answer is 503. It
+    is JSON, or HTML from the template ``django_redis_lock/locked.html``, as the client prefers.
+    ``retry_after`` is the Retry-After header in whole seconds; a 503 always has one.
 
-    The transaction of ATOMIC_REQUESTS begins after the lock was taken, and ends before it is
-    released.
+    The transaction of ATOMIC_REQUESTS begins after the lock is taken and ends before its release.
 
-    The other arguments are those of ``lock()``. Raises ``ValueError`` or ``TypeError`` where the
-    view is defined for arguments that make no sense, and for a placeholder that it has no argument
-    for; from the view ``LockLost`` when the lock was lost before the view was done.
+    The other arguments are those of ``lock()``. Raises ``ValueError`` or ``TypeError`` for an
+    invalid argument, or a placeholder that the view has no argument for, when the view is defined.
+    The view raises ``LockLost`` when the lock was lost before it returned.
     """
     if isinstance(blocking_timeout, Default):
         blocking_timeout = BLOCKING_TIMEOUT if blocking else None
@@ -119,8 +118,8 @@ def _check_methods(methods: Any) -> frozenset[str] | None:
     for method in methods:
         if method not in METHODS:
             raise ValueError(
-                f"methods={methods!r} has {method!r}, which is no HTTP method; "
-                f"there are {', '.join(METHODS)}."
+                f"methods={methods!r} has {method!r}, which is not an HTTP method; "
+                f"choose from {', '.join(METHODS)}."
             )
     if not methods:
         raise ValueError("methods is empty, so the lock would never be taken; leave it out.")
@@ -128,7 +127,7 @@ def _check_methods(methods: Any) -> frozenset[str] | None:
 
 
 class _Guard:
-    """What ``locked`` was told, applied to views."""
+    """Guards views with the arguments of one ``locked()``."""
 
     def __init__(
         self,
@@ -143,16 +142,15 @@ class _Guard:
         self._refusal = refusal
 
     def decorate(self, view: Decorated) -> Decorated:
-        """Guard a view, or the class of one. Raises ``TypeError`` and ``ValueError``."""
         if isinstance(view, type):
             return cast("Decorated", self._decorate_class(view))
         if not callable(view):
             raise TypeError(
-                f"locked decorates a view, not {view!r}. Write the name of the lock first: "
+                f"locked() decorates a view, not {view!r}. Pass the name of the lock first: "
                 f"@locked('product:{{product_id}}')."
             )
         if is_generator(view):
-            raise TypeError(f"{view!r} is a generator, which is no view.")
+            raise TypeError(f"{view!r} is a generator, not a view.")
         self._make_name.check(view)
         if is_async(view):
 
@@ -171,13 +169,13 @@ class _Guard:
                 return self._arun(view, args, kwargs)
             return self._run(view, args, kwargs, declined)
 
-        locked._non_atomic_requests = declined  # type: ignore[attr-defined]
+        set_non_atomic_databases(locked, declined)
         return cast("Decorated", locked)
 
     def _decorate_class(self, view: type) -> type:
         dispatch = getattr(view, "dispatch", None)
         if dispatch is None:
-            raise TypeError(f"locked decorates a view, and {view!r} has no method dispatch().")
+            raise TypeError(f"locked() decorates a view, and {view!r} has no method dispatch().")
         self._make_name.check(view)
         view.dispatch = self.decorate(dispatch)  # type: ignore[attr-defined]
         return view
@@ -204,7 +202,7 @@ class _Guard:
             response = answered(*args, **kwargs)
             try:
                 with _Releasing(held):
-                    held.ensure_held()  # or the transaction is rolled back
+                    held.ensure_held()  # an error rolls the transaction back
             except LockUnavailable as error:
                 unconfirmed.append(error)
                 raise
@@ -230,7 +228,7 @@ class _Guard:
         request, rest = _split(view, args)
         if self._runs_without(request):
             return await answered()
-        # The user, for one, comes out of the database; and under WSGI the body has yet to come.
+        # The name may need the database (request.user), and under WSGI the body has yet to arrive.
         if self._make_name.reads_request or not bodies.has_arrived(_djangos(request)):
             held = await sync_to_async(self._prepare)(view, request, rest, kwargs)
         else:
@@ -253,7 +251,7 @@ class _Guard:
         return response
 
     def _runs_without(self, request: Any) -> bool:
-        """Whether a request does not need the lock; then its ``lock`` is that of an outer view."""
+        """Whether a request does not need the lock; an outer view may have set ``request.lock``."""
         if self._methods is None:
             free = request.method in SAFE_METHODS
         else:
@@ -265,20 +263,20 @@ class _Guard:
     def _prepare(
         self, view: View, request: Any, rest: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Lock:
-        """Return a handle for a lock that waits for no client. Raises ``BadRequest``."""
+        """Receive the body and return a handle for the lock. Raises ``BadRequest``."""
         bodies.receive(_djangos(request))
         return self._new_lock(name=self._make_name(view, request, rest, kwargs))
 
 
 class _Releasing:
-    """What becomes of an error of the release: an error of the view is never hidden by it."""
+    """Handles an error of the release, so that it never hides an error of the view."""
 
     def __init__(
         self, held: Lock, error: BaseException | None = None, *, done: bool = False
     ) -> None:
         self._held = held
         self._error = error
-        self._done = done  # the view's work, and nothing can undo it
+        self._done = done  # the view has returned, and its work can't be undone
 
     def __enter__(self) -> None:
         pass
@@ -287,9 +285,9 @@ class _Releasing:
         if not isinstance(failure, LockError):
             return False
         if isinstance(failure, LockNotOwned) and not isinstance(failure, LockLost):
-            return True  # the view has released it itself, or passed it on
-        # The lock was held until the work was done. To say that it failed would make the client do
-        # it again; the lease ends by itself.
+            return True  # the view released or detached the lock itself
+        # The lock was held until the work was done. An error would make the client repeat the
+        # request; the lease ends by itself.
         in_vain = self._done and isinstance(failure, LockUnavailable)
         if self._error is None and not in_vain:
             return False
@@ -298,22 +296,22 @@ class _Releasing:
 
 
 def _split(view: View, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
-    """Return the request, and the arguments after it."""
-    for position, request in enumerate(args[:2]):  # in a method it comes after self
+    """Return the request and the arguments after it."""
+    for position, request in enumerate(args[:2]):  # a method takes self first
         if isinstance(_djangos(request), HttpRequest):
             return request, args[position + 1 :]
-    raise TypeError(f"{view!r} was called without a request, so it is no view.")
+    raise TypeError(f"{view!r} was called without a request, so it is not a view.")
 
 
 def _djangos(request: Any) -> Any:
-    """Return Django's own request, which that of Django REST framework wraps."""
+    """Return Django's request, which Django REST framework wraps in its own."""
     return getattr(request, "_request", request)
 
 
 def _returns_coroutine(view: View, args: tuple[Any, ...]) -> bool:
-    """Whether a method that is no coroutine function, such as dispatch(), belongs to an async view.
+    """Whether a plain method, such as ``dispatch()``, belongs to an asynchronous class-based view.
 
-    ``method_decorator`` hands over a partial of the bound method, below other decorators or not.
+    ``method_decorator`` passes a partial of the bound method, which other decorators may wrap.
     """
     owner = args[0] if args else None
     layer: Any = view

@@ -16,13 +16,13 @@ from django_redis_lock.protocol.records import check_name
 Name = str | Callable[..., str]
 
 REQUEST = "request"
-"""How a template calls the request, whatever the view calls it."""
+"""The name of the request in templates, whatever the view calls it."""
 
 
 class NameMaker:
-    """Turns a request and the arguments of its URL into the name of a lock.
+    """Turns a request and its URL's arguments into the name of a lock.
 
-    Raises ``TypeError`` or ``ValueError`` at once for what can make no name.
+    Raises ``TypeError`` or ``ValueError`` for a source that can't make a name.
     """
 
     def __init__(self, source: Name) -> None:
@@ -40,11 +40,11 @@ class NameMaker:
 
     @property
     def reads_request(self) -> bool:
-        """Whether the name may depend on more than the arguments of the URL."""
+        """Whether the name may depend on more than the URL's arguments."""
         return callable(self._source) or REQUEST in self._roots
 
     def check(self, view: Callable[..., Any]) -> None:
-        """Raise ``ValueError`` for a placeholder that no argument of the view, or class, fits."""
+        """Raise ``ValueError`` for a placeholder that matches no argument of the view."""
         handlers = _handlers(view)
         known = [item for handler in handlers for item in _arguments(handler)]
         if not handlers or any(item.kind is item.VAR_KEYWORD for item in known):
@@ -57,11 +57,11 @@ class NameMaker:
     def __call__(
         self, view: Callable[..., Any], request: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> str:
-        """Return the lock's name for a call of a view; ``args`` are those after the request.
+        """Return the lock's name for one call of the view; ``args`` follow the request.
 
-        Raises ``BadRequest`` where what the client sent makes no name, ``ValueError`` for a
-        placeholder that the URL has no argument for, and ``TypeError`` for a callable that returns
-        no str.
+        Raises ``BadRequest`` when the client's data make no valid name, ``ValueError`` for a
+        placeholder that the URL has no argument for, and ``TypeError`` for a callable that does
+        not return a str.
         """
         if callable(self._source):
             made = self._source(request, *args, **kwargs)
@@ -73,7 +73,7 @@ class NameMaker:
             made = self._fill_in(self._values(view, request, args, kwargs))
         try:
             return check_name(made)
-        except ValueError as error:  # such as a part of the URL with control characters
+        except ValueError as error:  # e.g. control characters in the URL
             raise BadRequest(str(error)) from error
 
     def _fill_in(self, values: Mapping[str, Any]) -> str:
@@ -83,7 +83,7 @@ class NameMaker:
                 raise self._unknown(root, list(values), "this URL has")
         try:
             return self._source.format_map(values)
-        except (LookupError, TypeError) as error:  # such as a field that the form lacks
+        except (LookupError, TypeError) as error:  # e.g. a field that the form lacks
             raise BadRequest(f"No lock name for {self._source!r}: {error!r}") from error
 
     def _values(
@@ -105,11 +105,11 @@ class NameMaker:
 
 
 def _roots(template: str) -> Iterator[str]:
-    """Yield what the placeholders of a template begin with: arguments, or the request."""
+    """Yield the first part of each placeholder: an argument, or the request."""
     try:
         parsed = list(string.Formatter().parse(template))
     except ValueError as error:
-        raise ValueError(f"name={template!r} is no template: {error}.") from None
+        raise ValueError(f"name={template!r} is not a valid template: {error}.") from None
     for literal, field, spec, _ in parsed:
         if literal:
             check_name(literal)
@@ -118,15 +118,15 @@ def _roots(template: str) -> Iterator[str]:
         root = re.split(r"[.\[]", field, maxsplit=1)[0]
         if not root.isidentifier():
             raise ValueError(
-                f"name={template!r} has a placeholder {{{field}}} without a name; write the "
-                f"argument of the URL that is meant, such as {{product_id}}."
+                f"name={template!r} has a placeholder {{{field}}} without a name; name an "
+                f"argument of the URL, such as {{product_id}}."
             )
         yield root
         yield from _roots(spec) if spec else ()
 
 
 def _handlers(view: Callable[..., Any]) -> list[Callable[..., Any]]:
-    """Return what is called in the end: of a class, or what its ``as_view()`` returned, methods."""
+    """Return the functions that handle requests: of a class-based view, its methods."""
     kind = view if isinstance(view, type) else getattr(view, "view_class", None)
     if kind is None:
         return [view]
@@ -135,7 +135,7 @@ def _handlers(view: Callable[..., Any]) -> list[Callable[..., Any]]:
 
 
 def _arguments(view: Callable[..., Any]) -> list[inspect.Parameter]:
-    """Return what a view takes after the request."""
+    """Return the parameters of a view after the request."""
     target = view.func if isinstance(view, functools.partial) else view
     known = list(inspect.signature(target).parameters.values())
     return known[2 if known and known[0].name == "self" else 1 :]

@@ -1,4 +1,4 @@
-"""What a request is answered that did not get the lock of its view."""
+"""The responses to requests that did not get the lock of their view."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from django_redis_lock.exceptions import LockUnavailable
 logger = logging.getLogger("django_redis_lock")
 
 STATUSES = (409, 423, 503)
-"""What a request can be told that did not get the lock."""
+"""The statuses to choose from when another request holds the lock."""
 UNAVAILABLE = 503
 RETRY_AFTER = 5
-"""Seconds after which to come again when the server could not be asked, unless said otherwise."""
+"""Seconds for Retry-After when the server is unavailable and the view gives none."""
 TEMPLATE = "django_redis_lock/locked.html"
 
 
 class Refusal:
-    """Answers in the form that the client prefers.
+    """Makes responses as JSON or HTML, as the client prefers.
 
-    Raises ``ValueError`` for a ``status`` or ``retry_after`` that makes no sense.
+    Raises ``ValueError`` for an invalid ``status`` or ``retry_after``.
     """
 
     def __init__(self, status: int, retry_after: int | None) -> None:
         if status not in STATUSES:
             raise ValueError(
-                f"status={status!r} says nothing about locks; it can be "
+                f"status={status!r} is not a status for a lock that is held; choose from "
                 f"{', '.join(map(str, STATUSES))}."
             )
         if retry_after is not None and (
@@ -43,13 +43,13 @@ class Refusal:
         self._retry_after = retry_after
 
     def locked(self, request: Any) -> HttpResponse:
-        """Say that somebody else has the lock."""
+        """Return the response for a lock that another request holds."""
         return self._answer(
             request, self._status, "locked", _("Somebody else is doing this right now.")
         )
 
     def unavailable(self, request: Any, error: LockUnavailable) -> HttpResponse:
-        """Say, and log, that the server can't be asked."""
+        """Log that the server is unavailable, and return the response."""
         logger.error("A view could not take its lock: %s", error)
         return self._answer(
             request, UNAVAILABLE, "unavailable", _("This can't be done at the moment.")

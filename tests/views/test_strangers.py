@@ -17,12 +17,12 @@ import pytest
 from asgiref.testing import ApplicationCommunicator
 from django.core.files.uploadhandler import MemoryFileUploadHandler, TemporaryFileUploadHandler
 from django.core.handlers.asgi import ASGIHandler
-from django.core.handlers.wsgi import LimitedStream, WSGIHandler
+from django.core.handlers.wsgi import WSGIHandler
 from django.core.servers.basehttp import ThreadedWSGIServer
 from django.core.signals import request_started
 from django.db import connection, connections
 from django.http import HttpRequest, HttpResponse, JsonResponse
-from django.test import Client, RequestFactory
+from django.test import Client
 from django.test.testcases import QuietWSGIRequestHandler
 from django.urls import path
 from django.utils.decorators import method_decorator
@@ -354,19 +354,6 @@ def test_under_asgi_the_body_is_there(view: str, what: tuple[str, bytes]) -> Non
         await web.wait(PATIENCE)
 
     asyncio.run(main())
-
-
-def test_what_is_private_to_django() -> None:
-    """``bodies`` needs it: where the body comes from, and how much of it has come."""
-    request: Any = RequestFactory().post("/", FORM[1], FORM[0])
-    stream = request._stream
-    assert (type(stream), request._read_started, stream._pos) == (LimitedStream, False, 0)
-    assert request.read(5) == FORM[1][:5]
-    assert (request._read_started, stream._pos) == (True, 5)
-    request = RequestFactory().post("/", FORM[1], FORM[0])
-    assert request.body == FORM[1]
-    assert type(request._stream) is io.BytesIO
-    assert request._stream.getvalue() == FORM[1]
 
 
 @pytest.mark.parametrize(("method", "view", "what"), [("POST", "form", FORM), ("PUT", "api", JSON)])

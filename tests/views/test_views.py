@@ -256,8 +256,8 @@ def two(request: Any, product_id: int) -> HttpResponse:
         ("{product_id:{width}}", "'width', but"),
         ("product:{}", "without a name"),
         ("product:{0}", "without a name"),
-        ("product:{product_id", "no template"),
-        ("product:}", "no template"),
+        ("product:{product_id", "not a valid template"),
+        ("product:}", "not a valid template"),
         ("", "must not be empty"),
         ("a\n{product_id}", "control characters"),
         ("x" * 513, "512 characters"),
@@ -311,8 +311,12 @@ def test_templates_that_fit_no_method(view: Any) -> None:
         ({"max_hold": 5, "timeout": 10}, ValueError, "max_hold=5.*timeout=10.*auto_renew=True"),
         ({"max_hold": 5, "timeout": None}, ValueError, "max_hold=5.*timeout=None"),
         ({"methods": "POST"}, TypeError, r"methods='POST' must be a list.*\['POST'\]"),
-        ({"methods": ["post"]}, ValueError, "'post', which is no HTTP method; there are GET,"),
-        ({"methods": [["POST"]]}, ValueError, "which is no HTTP method"),
+        (
+            {"methods": ["post"]},
+            ValueError,
+            "'post', which is not an HTTP method; choose from",
+        ),
+        ({"methods": [["POST"]]}, ValueError, "which is not an HTTP method"),
         ({"methods": []}, ValueError, "never be taken"),
     ],
 )
@@ -328,7 +332,7 @@ def test_what_is_no_view() -> None:
     """A forgotten name, a class without dispatch() and a generator are refused."""
     with pytest.raises(TypeError, match="template such as"):
         locked(7)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="Write the name of the lock first"):
+    with pytest.raises(TypeError, match="Pass the name of the lock first"):
         locked(two)(RequestFactory().post("/"))  # type: ignore[type-var]
     with pytest.raises(TypeError, match="dispatch"):
         locked("view")(dict)
