@@ -14,21 +14,17 @@ from django_redis_lock.support.text import visible
 
 
 class HeldLocks(models.Manager["HeldLock"]):
-    """Finds nothing, without asking the database: there is no table.
-
-    So whatever walks through all models, such as ``dumpdata``, passes over this one.
-    """
+    """Returns empty querysets, because there is no table; so ``dumpdata`` skips the model."""
 
     def get_queryset(self) -> models.QuerySet[HeldLock]:
-        """Return an empty query."""
         return super().get_queryset().none()
 
 
 class HeldLock(models.Model):
-    """A lock that somebody holds. It lives on a server of ``LOCKS`` and has no table.
+    """A held lock. It lives on a server of ``LOCKS`` and has no table.
 
-    The migration brings its content type and its permissions, ``view_heldlock`` and
-    ``release_heldlock``, which are what the admin and its log need of a model.
+    The migration creates the content type and the permissions ``view_heldlock`` and
+    ``release_heldlock``, which the admin and its log need.
     """
 
     key: models.TextField[str, str] = models.TextField(primary_key=True, editable=False)
@@ -36,11 +32,11 @@ class HeldLock(models.Model):
     name: models.TextField[str, str] = models.TextField(_("name"), editable=False)
 
     holder: Holder | None = None
-    """Who held it when its server was asked; ``None`` when nobody did, or nobody asked."""
+    """The holder when its server was asked; ``None`` if it was free or not asked for."""
     attention: Attention | None = None
-    """What is wrong with its hold, as far as is known."""
+    """Why it deserves attention, if it does."""
     may_release = False
-    """Whether the user that it is shown to may release it."""
+    """Whether the user of the page may release it."""
 
     objects: ClassVar[HeldLocks] = HeldLocks()
 
@@ -57,14 +53,11 @@ class HeldLock(models.Model):
 
     @classmethod
     def of(cls, using: str, name: str) -> HeldLock:
-        """Return the object that stands for a lock, whether or not somebody holds it.
-
-        Its ``pk`` is what the admin's log keeps as ``object_id``.
-        """
+        """Return the object for a lock, held or not; the admin's log refers to its ``pk``."""
         return cls(key=f"{quote(using, safe='')}:{name}", using=using, name=name)
 
     @classmethod
     def from_key(cls, key: str) -> HeldLock | None:
-        """Return the object with a primary key, or ``None`` if it is not one of ours."""
+        """Return the object with a primary key, ``None`` for an invalid one."""
         using, colon, name = key.partition(":")
         return cls.of(unquote(using), name) if using and colon and name else None

@@ -1,4 +1,4 @@
-"""Error reports of Django, the pages and the mails, without the passwords of URLs."""
+"""Keeps the passwords of URLs out of Django's error reports."""
 
 from __future__ import annotations
 
@@ -14,27 +14,26 @@ from django_redis_lock.support.text import without_passwords
 
 
 class PasswordsInUrlsFilter(SafeExceptionReporterFilter):
-    """Hides the passwords that Django's own filter shows: those in the middle of a value.
+    """Hides the passwords inside of values, such as a ``LOCATION``, which Django's filter shows.
 
-    Django hides the values of settings by their names, ``PASSWORD`` for one, and shows
-    ``LOCATION``. Name this class in ``DEFAULT_EXCEPTION_REPORTER_FILTER``.
+    Use it as ``DEFAULT_EXCEPTION_REPORTER_FILTER``.
     """
 
     def cleanse_setting(self, key: Any, value: Any) -> Any:
-        """Return a setting, or a part of one, as a report may show it."""
+        """Return a setting, or a part of one, without passwords."""
         cleansed = super().cleanse_setting(key, value)
         return without_passwords(cleansed) if isinstance(cleansed, str) else cleansed
 
     def get_traceback_frame_variables(
         self, request: HttpRequest | None, tb_frame: FrameType
     ) -> ItemsView[str, Any]:
-        """Return the variables of a frame as a report may show them."""
+        """Return the variables of a frame without passwords."""
         variables = super().get_traceback_frame_variables(request, tb_frame)
         return {name: _cleansed(value) for name, value in variables}.items()
 
 
 class _Shown:
-    """What stands in a report for a value."""
+    """A value in a report."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -46,7 +45,7 @@ class _Shown:
 def _cleansed(value: Any) -> Any:
     try:
         text = pformat(value)
-    except Exception:  # of anybody's __repr__, which the report tells in its own way
+    except Exception:  # any __repr__ may fail; the report handles it
         return value
     cleansed = without_passwords(text)
     return value if cleansed == text else _Shown(cleansed)

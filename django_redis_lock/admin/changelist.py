@@ -1,4 +1,4 @@
-"""Django's list of objects, over locks that were read from their backends."""
+"""Django's ``ChangeList``, over locks read from their backends."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ SORT_KEYS: dict[str, Callable[[Holder], Any]] = {
     "fence": lambda holder: (holder.fence is not None, holder.fence),
     "backend": lambda holder: holder.using,
 }
-"""By the name of the column; what has no figure comes first, and a lease without end last."""
+"""By column; unknown values sort lowest, and a lease without end highest."""
 
 DEFAULT_COLUMN = "held_for"
 FROM_INDEX = ("lock", "lease_left", "backend")
-"""The columns by which locks are sorted that are too many to be read."""
+"""The columns to sort by when there are too many locks to read."""
 DEFAULT_FROM_INDEX = "lease_left"
 
 Order = dict[int, Literal["desc", "asc"]]
@@ -40,30 +40,29 @@ Order = dict[int, Literal["desc", "asc"]]
 
 @dataclass
 class Reading:
-    """How far what the list shows is all there is."""
+    """How complete and how recent the list is."""
 
     read_at: datetime
-    """When it was begun to be read which locks are held."""
+    """When the reading of the names began."""
     age: float
-    """Seconds since then; 0.0 where it was read for this page alone."""
+    """Seconds since then; 0.0 if it was read for this page only."""
     problems: list[Problem]
-    """The backends that could not be asked."""
+    """The backends that are unavailable."""
     unwritable: list[Problem] = field(default_factory=list)
-    """Those whose server refuses writes."""
+    """The backends whose server refuses writes."""
     names_only: bool = False
-    """Whether there are too many locks to read them all, so that only names were searched."""
+    """Whether there are too many locks to read, so that only names were searched."""
     unread: int = 0
-    """How many were found, where these too are too many: they have the order of ``FROM_INDEX``."""
+    """How many were found, if these are too many to read: sorted by ``FROM_INDEX`` only."""
     refused: bool = False
-    """Whether a filter was chosen that can't be had of so many, so that none of them is shown."""
+    """Whether a chosen filter needs locks that are too many to read, so that none is shown."""
 
 
 class HeldLockChangeList(ChangeList):
-    """Reads, filters, searches, sorts and turns pages in memory; no query is made.
+    """Filters, searches, sorts and paginates in memory, without a database query.
 
-    Of more locks than the admin's ``most_records`` only the names and the ends of the leases are
-    known, and the locks of the page that is shown. What can't be answered from that is not answered
-    at all.
+    With more locks than the admin's ``most_records``, it knows only the names, the ends of the
+    leases and the locks of the page. What these can't answer is refused.
     """
 
     snapshot: Snapshot
@@ -74,7 +73,7 @@ class HeldLockChangeList(ChangeList):
         return self.model_admin
 
     def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> Any:
-        """Return the objects to list, of all pages, in order."""
+        """Return the objects of all pages, in order."""
         self.most_records: int = self._admin.most_records
         self.snapshot = snapshots.latest(self.most_records)
         if self.snapshot.age:
@@ -103,14 +102,14 @@ class HeldLockChangeList(ChangeList):
         return self._in_order(list(kept))
 
     def _found_by_name(self, filters: list[LockFilter]) -> Sequence[int]:
-        """Return the numbers of the names with the words of the query, the latest end first."""
+        """Return the numbers of the names that match the query, the latest lease end first."""
         names, words = self.snapshot.names, self.query.casefold().split()
         numbers: Sequence[int] = names.having(words) if words else range(len(names))
         wanted = next((spec.value() for spec in filters if isinstance(spec, BackendFilter)), None)
         return numbers if wanted is None else names.of(wanted, numbers)
 
     def _unread(self, numbers: Sequence[int], filters: list[LockFilter]) -> Any:
-        """Return locks that are too many to be read, in an order that their names tell."""
+        """Return too many locks to read, sorted by what the index knows."""
         self.sortable_by = FROM_INDEX
         self.reading.unread = len(numbers)
         if any(spec.value() is not None for spec in filters if not isinstance(spec, BackendFilter)):
@@ -138,9 +137,9 @@ class HeldLockChangeList(ChangeList):
         return rows
 
     def get_ordering_field_columns(self) -> Order:
-        """Return the columns to sort by; the longest held come first by default.
+        """Return the columns to sort by; by default the longest held first.
 
-        Of locks that are too many to be read it is one column, by default the lease that is left.
+        With too many locks to read, it is one column, by default the lease left.
         """
         columns = list(self.list_display)
         default = DEFAULT_COLUMN if self.sortable_by is not FROM_INDEX else DEFAULT_FROM_INDEX
@@ -156,7 +155,7 @@ class HeldLockChangeList(ChangeList):
         return chosen
 
     def get_results(self, request: HttpRequest) -> None:
-        """Choose what is on the page; beyond the end is the last one, for locks come and go."""
+        """Choose the rows of the page; past the end it is the last page, as locks come and go."""
         found: Any = self.queryset
         self.paginator = self.model_admin.get_paginator(request, found, self.list_per_page)
         self.result_count = len(found)
@@ -170,7 +169,7 @@ class HeldLockChangeList(ChangeList):
             self.page_num = page.number
             found = page.object_list
         if isinstance(found, _Unread) or self.snapshot.age:
-            # What is shown is what is held now, whatever the snapshot tells.
+            # Show what is held now, whatever the snapshot says.
             found, problems = read_rows(
                 found.keys()
                 if isinstance(found, _Unread)
@@ -179,16 +178,16 @@ class HeldLockChangeList(ChangeList):
             known = self.reading.problems
             self.reading.problems += [one for one in problems if one not in known]
         else:
-            found = [copy(row) for row in found]  # who came meanwhile has the same snapshot
+            found = [copy(row) for row in found]  # other requests may share the snapshot
         for row in found:
             row.may_release = self._admin.has_release_permission(request, row)
         self.result_list = self.queryset = self.paginator.object_list = found
-        del self.snapshot  # else in memory until the cycle is found that Django's context is
+        del self.snapshot  # Django's context is a cycle, which would keep it in memory
         self.reading.unwritable = unwritable(aliases(), self.reading.problems)
 
 
 class _Unread(Sequence[Any]):
-    """Locks of which only the names are known; a slice of them is another one."""
+    """Locks of which only the names are known."""
 
     def __init__(self, snapshot: Snapshot, numbers: Sequence[int]) -> None:
         self._snapshot = snapshot
@@ -209,7 +208,7 @@ def _of_holder(key: Callable[[Holder], Any]) -> Callable[[HeldLock], Any]:
 
 
 def _matches(row: HeldLock, query: str) -> bool:
-    """Return whether each word of the query is somewhere in what is known of a lock."""
+    """Whether the texts known of a lock contain each word of the query."""
     words = query.casefold().split()
     if not words or row.holder is None:
         return not words

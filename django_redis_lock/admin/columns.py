@@ -23,13 +23,13 @@ from django_redis_lock.support.text import visible
 
 
 class Columns:
-    """What the list shows of each lock; in each, ``row.holder`` is there."""
+    """The columns of a list of held locks."""
 
     names = ("lock", "holder", "held_for", "lease_left", "waiters", "fence", "backend")
 
     @admin.display(description=gettext_lazy("Name"), ordering="lock")
     def lock(self, row: HeldLock) -> SafeString:
-        """Return the name, with what the script knows the row by."""
+        """Return the name, with the ticket by which the script identifies the row."""
         return format_html(
             '<bdi data-ticket="{}" data-using="{}">{}</bdi>',
             ticket_of(row),
@@ -39,33 +39,28 @@ class Columns:
 
     @admin.display(description=gettext_lazy("Holder"), ordering="holder")
     def holder(self, row: HeldLock) -> SafeString:
-        """Return who holds it: the task, or the process."""
         return holder_html(_read(row), brief=True)
 
     @admin.display(description=gettext_lazy("Held for"), ordering="held_for")
     def held_for(self, row: HeldLock) -> SafeString:
-        """Return for how long, and whether that is too long."""
         return _labelled(_("Held for"), held_for_html(_read(row), row.attention))
 
     @admin.display(description=gettext_lazy("Lease left"), ordering="lease_left")
     def lease_left(self, row: HeldLock) -> SafeString:
-        """Return how much of the lease is left, and whether it is renewed."""
         return _labelled(_("Lease left"), lease_left_html(_read(row), row.attention))
 
     @admin.display(description=gettext_lazy("Waiters"), ordering="waiters")
     def waiters(self, row: HeldLock) -> SafeString:
-        """Return how many wait."""
         return _labelled(_("Waiters"), waiters_text(_read(row)))
 
     @admin.display(description=gettext_lazy("Fence"), ordering="fence")
     def fence(self, row: HeldLock) -> SafeString:
-        """Return the fencing number, without separators: it is there to be compared."""
+        """Return the fence without digit separators, for comparing."""
         fence = _read(row).fence
         return _labelled(_("Fence"), "-" if fence is None else str(fence))
 
     @admin.display(description=gettext_lazy("Backend"), ordering="backend")
     def backend(self, row: HeldLock) -> SafeString:
-        """Return the alias."""
         return _labelled(_("Backend"), name_html(row.using))
 
 
@@ -75,5 +70,5 @@ def _read(row: HeldLock) -> Holder:
 
 
 def _labelled(label: str, value: str) -> SafeString:
-    """Return a figure with its label, which is shown where there is no room for a table."""
+    """Return a value with its label, which narrow screens show."""
     return format_html('<span data-label="{}">{}</span>', label, value)

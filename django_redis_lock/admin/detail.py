@@ -1,4 +1,4 @@
-"""Everything known of one lock."""
+"""The page of one lock."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from django_redis_lock.protocol.records import Holder, Waiter
 from django_redis_lock.support.text import visible
 
 MOST_WAITERS = 100
-"""How many of those who wait are shown."""
+"""Waiters shown."""
 
-Line = TypeVar("Line")
+Item = TypeVar("Item")
 
 
 def detail(lock: HeldLock, recent_entries: int) -> dict[str, Any]:
-    """Return the context of a lock's page; what can't be asked for is told as a problem."""
+    """Return the context of a lock's page; an unavailable backend is a problem in it."""
     facts = [(_("Name"), name_html(lock.name)), (_("Backend"), name_html(lock.using))]
     context: dict[str, Any] = {"row": lock, "facts": facts, "ticket": "", "problems": []}
     try:
@@ -58,20 +58,20 @@ def detail(lock: HeldLock, recent_entries: int) -> dict[str, Any]:
         context["command"] = release_command(row.holder)
         context["ticket"] = ticket_of(row)
         context["unwritable"] = unwritable([lock.using], ())
-    in_line = (row.holder and row.holder.waiters) or 0
+    in_queue = (row.holder and row.holder.waiters) or 0
     return {
         **context,
         "row": row,
         "waiting": [_waiter(waiter) for waiter in waiting],
-        "waiting_more": max(0, in_line - len(waiting)),
+        "waiting_more": max(0, in_queue - len(waiting)),
         "waiting_unknown": waiting_unknown,
         "entries": [_entry(entry) for entry in entries],
         "entries_unknown": entries_unknown,
     }
 
 
-def _asked(ask: Callable[[], list[Line]], using: str) -> tuple[list[Line], str]:
-    """Return what a backend tells, or why it tells nothing."""
+def _asked(ask: Callable[[], list[Item]], using: str) -> tuple[list[Item], str]:
+    """Return what a backend answers, or why it does not."""
     try:
         return ask(), ""
     except ERRORS as error:
@@ -79,10 +79,9 @@ def _asked(ask: Callable[[], list[Line]], using: str) -> tuple[list[Line], str]:
 
 
 def release_command(holder: Holder) -> list[str]:
-    """Return the words of the command that takes the lock from this holder, quoted for a shell.
+    """Return the arguments of the command that releases this hold, quoted for a shell.
 
-    What can't be seen is written as bash and zsh read it. A reason that is needed is left to be
-    filled in.
+    Invisible characters are written as bash and zsh read them. A required reason is left empty.
     """
     options = ["--token-id", holder.token_id]
     if len(aliases()) > 1:

@@ -1,4 +1,4 @@
-"""How long, in a few words, here and, from the same patterns, in the browser; and when."""
+"""Durations and times as text, with the patterns that the script in the browser uses too."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 TIME_OF_DAY = "H:i:s T"
-"""Django's own formats leave the seconds and the zone out."""
+"""With seconds and zone, unlike Django's formats."""
 
 
 def patterns() -> dict[str, str]:
-    """Return how a duration is written, by its largest unit, in the current language."""
+    """Return the pattern of a duration by its largest unit, in the current language."""
     return {
         "s": _("{s} s"),
         "min": _("{min} min {s} s"),
@@ -28,12 +28,11 @@ def patterns() -> dict[str, str]:
 
 
 def patterns_json() -> str:
-    """Return the patterns for the script that counts on in the browser."""
     return json.dumps(patterns())
 
 
 def duration(seconds: float) -> str:
-    """Return a number of whole seconds as a reader says it, in two units at the most."""
+    """Return whole seconds in at most two units, such as ``2 h 5 min``."""
     left = max(0, int(seconds))
     parts: dict[str, Any] = {}
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60), ("s", 1)):
@@ -43,12 +42,12 @@ def duration(seconds: float) -> str:
 
 
 def counting_up(seconds: float) -> SafeString:
-    """Return a duration that grows while the page is open."""
+    """Return a duration that the script counts up."""
     return _clock(seconds, math.floor(seconds), "up")
 
 
 def counting_down(seconds: float) -> SafeString:
-    """Return a duration that shrinks while the page is open."""
+    """Return a duration that the script counts down."""
     return _clock(seconds, math.ceil(seconds), "down")
 
 
@@ -62,13 +61,13 @@ def _clock(seconds: float, whole: int, direction: str) -> SafeString:
 
 
 def moment(at: datetime | None) -> SafeString | None:
-    """Return a time to the second, in the current time zone, which it names; the title has UTC."""
+    """Return a time with seconds in the current time zone; the title has UTC."""
     if at is None:
         return None
     utc = at.astimezone(UTC)
     try:
         here = timezone.localtime(at)
-    except OverflowError:  # a foreign lease that ends with the last year there is
+    except OverflowError:  # another program's lease may end in the last year there is
         here = utc
     return format_html(
         '<time datetime="{}" title="{}"><span>{},</span> <span>{}</span></time>',

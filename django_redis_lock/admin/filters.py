@@ -1,4 +1,4 @@
-"""The filters beside the list. Each keeps some of the objects that were read."""
+"""The filters of the list, which work on the objects that were read."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ Test = Callable[[HeldLock], bool]
 
 
 class LockFilter(admin.SimpleListFilter):
-    """A filter of objects that no database has."""
+    """A filter of objects in memory."""
 
     tests: ClassVar[dict[str, Test]] = {}
-    """What each choice keeps."""
+    """The test of each choice."""
 
     def keep(self, rows: list[HeldLock]) -> list[HeldLock]:
-        """Return the objects that pass."""
+        """Return the objects that pass the chosen test."""
         value = self.value()
         if value is None:
             return rows
@@ -32,35 +32,32 @@ class LockFilter(admin.SimpleListFilter):
         return [row for row in rows if test(row)]
 
     def offer(self, rows: list[HeldLock]) -> None:
-        """Add to the choices what all the objects that were read suggest."""
+        """Add choices that depend on the objects read."""
 
     def test(self, value: str) -> Test:
-        """Return what a value of the query string keeps; an unknown one keeps nothing."""
+        """Return the test of a choice; an unknown one keeps nothing."""
         return self.tests.get(value, lambda row: False)
 
     def queryset(self, request: HttpRequest, queryset: Any) -> Any:
-        """Leave the empty query alone."""
         return queryset
 
 
 class BackendFilter(LockFilter):
-    """The alias of LOCKS; not shown where there is only one."""
+    """The alias of LOCKS; hidden if there is only one."""
 
     title = gettext_lazy("backend")
     parameter_name = "using"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        """Return the aliases."""
         found = aliases()
         return [(using, visible(using)) for using in found] if len(found) > 1 else []
 
     def test(self, value: str) -> Test:
-        """Keep the locks of one backend."""
         return lambda row: row.using == value
 
 
 class LeaseFilter(LockFilter):
-    """What is conspicuous about a lease."""
+    """Leases that need attention or never end."""
 
     title = gettext_lazy("lease")
     parameter_name = "lease"
@@ -70,12 +67,11 @@ class LeaseFilter(LockFilter):
     }
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        """Return the choices."""
         return [("attention", _("Needs attention")), ("endless", _("Without end"))]
 
 
 class WaitersFilter(LockFilter):
-    """Whether somebody waits."""
+    """Whether there are waiters."""
 
     title = gettext_lazy("waiters")
     parameter_name = "waiting"
@@ -85,12 +81,11 @@ class WaitersFilter(LockFilter):
     }
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        """Return the choices."""
         return [("yes", _("Somebody waits")), ("no", _("Nobody waits"))]
 
 
 class TaskFilter(LockFilter):
-    """Which Celery task holds the lock, of those that hold one now."""
+    """The Celery task that holds the lock."""
 
     title = gettext_lazy("Celery task")
     parameter_name = "task"
@@ -98,11 +93,11 @@ class TaskFilter(LockFilter):
     no_task = "-"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        """Return the choices that are always there; the list adds the tasks that it read."""
+        """Return the constant choices; ``offer`` adds the tasks."""
         return [(self.any_task, _("Any task")), (self.no_task, _("No task"))]
 
     def offer(self, rows: list[HeldLock]) -> None:
-        """Add the tasks of the objects that were read, and the chosen one."""
+        """Add the tasks that hold a lock, and the chosen one."""
         names: set[str] = {
             row.holder.task_name for row in rows if row.holder and row.holder.task_name
         }
@@ -112,7 +107,7 @@ class TaskFilter(LockFilter):
         self.lookup_choices += [(name, visible(name)) for name in sorted(names)]
 
     def test(self, value: str) -> Test:
-        """Keep the locks of one task, of any, or of none."""
+        """Return the test for one task, any task, or no task."""
         if value == self.any_task:
             return lambda row: row.holder is not None and row.holder.task_id is not None
         if value == self.no_task:

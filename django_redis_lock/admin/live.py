@@ -1,4 +1,4 @@
-"""How the script in the browser is answered, which asks every few seconds for what has changed."""
+"""Answers the script in the browser, which asks every few seconds for what has changed."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from django.template.response import TemplateResponse
 from django.utils.cache import patch_vary_headers
 
 HEADER = "X-Held-Locks"
-"""The script sends it when it asks for the part of a page that changes."""
+"""Sent by the script to ask for the part of a page that changes."""
 EVERY_HEADER = "X-Held-Locks-Every"
-"""Tells the script in how many seconds to ask again."""
+"""Tells the script after how many seconds to ask again."""
 SHARE = 0.03
-"""How much of a core the tabs of one process take together, however many there are and whatever
-they show. A single tab with a hundred locks takes that much when it asks every three seconds."""
-LONGEST = 20.0
-"""Seconds for which a tab rests at the most."""
+"""The share of a core that all tabs of one process may take together. One tab with a hundred locks
+takes about as much when it asks every three seconds."""
+LONGEST_PAUSE = 20.0
+"""Seconds between two requests of a tab, at most."""
 
 View = Callable[..., HttpResponse]
 
 
 class Turns:
-    """When the tabs of this process may come again: one after the other, each for its share."""
+    """Schedules the tabs of this process, one after another, so that they keep to ``SHARE``."""
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
         self._free_at = 0.0
 
     def pause(self, cost: float) -> float:
-        """Return the seconds until the next turn, after an answer of so many seconds."""
+        """Return the seconds until the next turn, given the CPU seconds of the last answer."""
         with self._mutex:
             now = monotonic()
-            self._free_at = min(max(self._free_at, now) + cost / SHARE, now + LONGEST)
+            self._free_at = min(max(self._free_at, now) + cost / SHARE, now + LONGEST_PAUSE)
             return self._free_at - now
 
 
@@ -45,14 +45,14 @@ turns = Turns()
 
 
 def is_live(request: HttpRequest) -> bool:
-    """Return whether the script asks."""
+    """Whether the script asks."""
     return HEADER in request.headers
 
 
 def live_view(view: View, site: AdminSite) -> View:
-    """Wrap a view of an admin site, so that the script is told where a login has ended.
+    """Wrap a view of an admin site to answer the script with 401 or 403 once a login has ended.
 
-    A login page, to which the site would send it, is nothing that it can show.
+    The site would redirect it to a login page, which it can't show.
     """
 
     @functools.wraps(view)
@@ -65,7 +65,7 @@ def live_view(view: View, site: AdminSite) -> View:
 
 
 def refuse(request: HttpRequest, status: int) -> HttpResponse:
-    """Tell the script alone that there is nothing to show."""
+    """Answer the script with a status and no content."""
     refused = HttpResponse(status=status)
     patch_vary_headers(refused, [HEADER, "Cookie"])
     _leave_session(request, refused)
@@ -75,9 +75,9 @@ def refuse(request: HttpRequest, status: int) -> HttpResponse:
 def answer(
     request: HttpRequest, response: HttpResponse, template: str, least: float | None, begun: float
 ) -> HttpResponse:
-    """Render only the part that changes, where the script asks; tell when to ask again.
+    """Render only the part that changes if the script asks, and say when to ask again.
 
-    ``least`` is the fewest seconds until then, and ``begun`` the thread's time at the beginning.
+    ``least`` is the shortest pause in seconds, ``begun`` the thread's CPU time at the start.
     """
     patch_vary_headers(response, [HEADER])
     if is_live(request) and isinstance(response, TemplateResponse):
@@ -94,7 +94,7 @@ def answer(
 
 
 def _leave_session(request: HttpRequest, response: HttpResponse) -> None:
-    """Let a session end when nobody but the script has used it."""
+    """Don't let the script keep a session alive."""
     session = getattr(request, "session", None)
     if session is not None and not session.modified:
         patch_vary_headers(response, ["Cookie"])
@@ -102,9 +102,9 @@ def _leave_session(request: HttpRequest, response: HttpResponse) -> None:
 
 
 class _Unrenewed:
-    """A session that Django's middleware neither saves nor sends anew, whatever the settings say.
+    """A session that Django's middleware neither saves nor sends, whatever the settings say.
 
-    Its middleware leaves alone what does not tell whether it was modified.
+    The middleware ignores a session without ``accessed`` and ``modified``.
     """
 
     def __init__(self, session: Any) -> None:

@@ -9,15 +9,15 @@ from itertools import compress, islice
 from django_redis_lock.backends.index import in_pages
 
 PAGE = 1000
-"""How many names are one text; to reach one of them, so many are split."""
+"""Names per text; reading one name splits a text."""
 PART, SAMPLES = 20_000, 50
-"""About how many names are sorted at once, and by how many of them the parts are made."""
+"""Names that are sorted at once, about, and samples per part to find where the parts begin."""
 
 
 class Names:
-    """Names of locks with their aliases, in an order; known by their numbers in it.
+    """An ordered list of lock names with their aliases; each has a number.
 
-    No name of a lock holds a line break.
+    Names of locks contain no line breaks.
     """
 
     def __init__(self, found: Iterable[tuple[str, Iterable[str]]] = ()) -> None:
@@ -47,7 +47,7 @@ class Names:
             yield from page.split("\n")
 
     def keys(self, numbers: Iterable[int]) -> list[tuple[str, str]]:
-        """Return the aliases and names of some."""
+        """Return the (alias, name) of some numbers."""
         split: dict[int, list[str]] = {}
         found = []
         for number in numbers:
@@ -57,7 +57,7 @@ class Names:
         return found
 
     def of(self, using: str, numbers: Iterable[int]) -> Sequence[int]:
-        """Return those numbers whose names are of an alias."""
+        """Return those numbers that belong to an alias."""
         wanted = self._aliases.index(using) if using in self._aliases else -1
         return array("L", (number for number in numbers if self._usings[number] == wanted))
 
@@ -72,7 +72,7 @@ class Names:
         return left
 
     def having(self, words: Sequence[str]) -> Sequence[int]:
-        """Return the numbers of the names in which each word is, in lower or upper case."""
+        """Return the numbers of the names that contain each word, ignoring case."""
         found = array("L")
         for first, page in enumerate(self._pages):
             folded = page.casefold()
@@ -85,9 +85,9 @@ class Names:
         return found
 
     def by_name(self) -> Sequence[int]:
-        """Return all numbers in the order of the names, and of the aliases of equal ones.
+        """Return all numbers ordered by name and alias.
 
-        They are sorted a part at a time, so that only the names of one part are texts at once.
+        They are sorted a part at a time, so that only the names of one part are in memory as texts.
         """
         numbers = array("L")
         edges = sorted(islice(self, 0, None, PART // SAMPLES))[SAMPLES::SAMPLES]
@@ -101,5 +101,5 @@ class Names:
         return numbers
 
     def by_alias(self, numbers: Iterable[int]) -> list[int]:
-        """Return numbers in the order of the aliases, and otherwise as they are."""
+        """Return numbers ordered by alias, otherwise as they are."""
         return sorted(numbers, key=lambda number: self._aliases[self._usings[number]])

@@ -1,4 +1,4 @@
-"""The admin of held locks: their list, a page for each, and the release."""
+"""The ``ModelAdmin`` of held locks: the list, the page of a lock, and the release."""
 
 from __future__ import annotations
 
@@ -47,20 +47,19 @@ else:
     _ModelAdmin = admin.ModelAdmin
 
 MOST_FILTERS = 4000
-"""Characters of a query string that a form brings back; a longer one is no address."""
+"""Characters of the query string that a form may send back."""
 
 TEMPLATES = "admin/django_redis_lock/heldlock"
 
 
 class _Tampered(Exception):
-    """A form holds what no page of ours has sent."""
+    """A form has values that no page of this admin sent."""
 
 
 class HeldLockAdmin(Columns, _ModelAdmin):
-    """Lists the locks that are held, and releases them; nothing is added, changed or deleted.
+    """Lists the held locks and releases them; nothing is added, changed or deleted.
 
-    What it shows comes from the backends of ``LOCKS``; the model's table, which does not exist,
-    is never asked for.
+    It reads the backends of ``LOCKS``; the model has no table.
     """
 
     list_display = Columns.names
@@ -71,19 +70,18 @@ class HeldLockAdmin(Columns, _ModelAdmin):
     actions = ("release_locks",)
 
     refresh_seconds: float | None = 3
-    """How often the script refreshes a page; ``None`` for never."""
+    """Seconds between two refreshes of a page; ``None`` for none."""
     most_records = 2000
-    """Of how many locks everything is read. Of more it is the names and the ends of the leases, by
-    which they can be searched and sorted; and the locks of the page that is shown."""
+    """Up to so many locks are read whole. Of more, only the names and the ends of the leases are
+    read, for searching and sorting, and the locks of the page shown."""
     recent_entries = 20
-    """How many audit entries the page of a lock shows."""
+    """Audit entries on the page of a lock."""
     worker_seconds: float | None = 1.0
-    """How long Celery's workers may take to say what they have in hand for a lock, when its page is
-    opened; ``None``: they are not asked."""
+    """Seconds that Celery's workers get to list their tasks for a lock when its page is opened;
+    ``None`` if they are not asked."""
 
     @property
     def media(self) -> forms.Media:
-        """Our own script and style; those of Django's forms have nothing to do here."""
         return forms.Media(
             js=["django_redis_lock/held_locks.js"],
             css={"all": ["django_redis_lock/held_locks.css"]},
@@ -92,23 +90,23 @@ class HeldLockAdmin(Columns, _ModelAdmin):
     # Who may do what.
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """Nobody: locks are taken by programs."""
+        """Return False: programs take locks."""
         return False
 
     def has_change_permission(self, request: HttpRequest, obj: HeldLock | None = None) -> bool:
-        """Nobody."""
+        """Return False."""
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: HeldLock | None = None) -> bool:
-        """Nobody: a lock is released, and that has its own permission."""
+        """Return False: releasing a lock has its own permission."""
         return False
 
     def has_release_permission(self, request: HttpRequest, obj: HeldLock | None = None) -> bool:
-        """Whoever may see a lock and has the permission that its alias asks for.
+        """Whether the user may view the lock and has the release permission of its alias.
 
-        That is ``release_heldlock``, or what ``RELEASE_PERMISSION`` says in the alias's
-        ``OPERATORS``. ``obj`` has the alias and the name (``using``, ``name``); ``None`` asks
-        whether the list has boxes. Each lock that is shown or released is asked for.
+        The permission is ``release_heldlock``, or the ``RELEASE_PERMISSION`` of the alias's
+        ``OPERATORS``. Without ``obj``: whether the list has checkboxes. Called for each lock that
+        is shown or released.
         """
         if not self.has_view_permission(request, obj):
             return False
@@ -116,7 +114,7 @@ class HeldLockAdmin(Columns, _ModelAdmin):
         if obj is None:
             return any(user.has_perm(self._release_permission(using)) for using in ["", *aliases()])
         needed = self._release_permission(obj.using)
-        # Django's own authentication backend grants nothing for an object.
+        # Django's own authentication backend grants no object permissions.
         return bool(user.has_perm(needed) or user.has_perm(needed, obj))
 
     def _release_permission(self, using: str) -> str:
@@ -128,13 +126,12 @@ class HeldLockAdmin(Columns, _ModelAdmin):
     # The list.
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[HeldLockChangeList]:
-        """Return the list that reads the backends."""
         return HeldLockChangeList
 
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """List the held locks; for the script, only the part that changes."""
+        """List the held locks; the script gets only the part that changes."""
         begun = thread_time()
         context = {
             "title": capfirst(self.opts.verbose_name_plural),
@@ -148,10 +145,10 @@ class HeldLockAdmin(Columns, _ModelAdmin):
         return self._live(request, response, "list", begun)
 
     def action_checkbox(self, obj: HeldLock) -> SafeString:
-        """Return the box of a row; its value names the holder that is shown."""
+        """Return the checkbox of a row, whose value identifies the holder."""
         if not obj.may_release:
             return SafeString("")
-        # As Django's widget does, which takes as long for it as for the rest of the row.
+        # The same as Django's widget, which takes as long as the rest of the row.
         return format_html(
             '<input type="checkbox" name="{}" value="{}" class="action-select" aria-label="{}">',
             ACTION_CHECKBOX_NAME,
@@ -162,12 +159,11 @@ class HeldLockAdmin(Columns, _ModelAdmin):
     def response_action(  # type: ignore[override]
         self, request: HttpRequest, queryset: Any, **kwargs: Any
     ) -> HttpResponse | None:
-        """Run an action; it goes by the boxes, and not by the query, which is empty."""
+        """Run an action on the checked rows; the queryset is empty."""
         return super().response_action(request, self.get_queryset(request), **kwargs)
 
     @admin.action(permissions=["release"], description=gettext_lazy("Release selected locks"))
     def release_locks(self, request: HttpRequest, queryset: Any) -> HttpResponse:
-        """Ask for confirmation."""
         tickets, denied = self._tickets(request)
         return self._confirm(request, tickets, denied)
 
@@ -176,7 +172,7 @@ class HeldLockAdmin(Columns, _ModelAdmin):
     def get_object(
         self, request: HttpRequest, object_id: str, from_field: str | None = None
     ) -> HeldLock | None:
-        """Return the object with a key, held or not, if it can be a lock of ours."""
+        """Return the object with a key, held or not, ``None`` if LOCKS can have no such lock."""
         return lock_of(object_id)
 
     @method_decorator(require_safe)
@@ -187,7 +183,7 @@ class HeldLockAdmin(Columns, _ModelAdmin):
         form_url: str = "",
         extra_context: dict[str, Any] | None = None,
     ) -> HttpResponse:
-        """Show everything known of one lock. The links of the admin's log lead here."""
+        """Show one lock. The links of the admin's log lead here."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         begun = thread_time()
@@ -208,10 +204,7 @@ class HeldLockAdmin(Columns, _ModelAdmin):
         return self._live(request, page, "detail", begun)
 
     def _more(self, request: HttpRequest, lock: HeldLock, holder: Holder | None) -> dict[str, Any]:
-        """Return what the settings and the workers add.
-
-        The workers are not asked for the script, which comes every few seconds.
-        """
+        """Return the task's links and, unless the script asks, what the workers know."""
         more: dict[str, Any] = {"task_links": task_links(holder) if holder else []}
         if self.worker_seconds is not None and not live.is_live(request):
             in_hand = more["tasks"] = tasks(lock, self.worker_seconds)
@@ -222,7 +215,7 @@ class HeldLockAdmin(Columns, _ModelAdmin):
     # The release.
 
     def get_urls(self) -> list[URLPattern]:
-        """Return the stock addresses, of which none asks for the table, and the release's."""
+        """Return the URLs of ``ModelAdmin``, and that of the release."""
         name = f"{self.opts.app_label}_{self.opts.model_name}_release"
         view = self.admin_site.admin_view(self.release_view)
         found = super().get_urls()
@@ -232,14 +225,11 @@ class HeldLockAdmin(Columns, _ModelAdmin):
         return [path("release/", view, name=name), *found]
 
     def release_view(self, request: HttpRequest) -> HttpResponse:
-        """Ask for confirmation, and once it is given release the locks that were shown.
-
-        Whether they may be released is asked of each: somebody may have that permission for one.
-        """
+        """Ask for confirmation; once confirmed, release the locks that were shown."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         if request.method != "POST":
-            return HttpResponseRedirect(self._url("changelist"))  # as after a new login
+            return HttpResponseRedirect(self._url("changelist"))  # e.g. after a new login
         try:
             tickets, denied = self._tickets(request)
             if "confirmed" not in request.POST:
@@ -249,7 +239,7 @@ class HeldLockAdmin(Columns, _ModelAdmin):
                 return self._confirm(request, tickets, denied, _("Say why they are released."))
             try:
                 told = release(tickets, request.user, reason)
-            except ValueError as error:  # the page's own field can't hold such a reason
+            except ValueError as error:  # the page's own field allows no such reason
                 raise _Tampered(str(error)) from error
         except _Tampered as error:
             return self._refuse(request, str(error))
@@ -261,9 +251,9 @@ class HeldLockAdmin(Columns, _ModelAdmin):
         return HttpResponseRedirect(self._url("changelist", request.POST.get("filters", "")))
 
     def _tickets(self, request: HttpRequest) -> tuple[list[Ticket], list[str]]:
-        """Return the tickets of a form, and the names of the locks that one may not release.
+        """Return the tickets of a form, and the names of the locks that the user may not release.
 
-        Raises ``PermissionDenied`` where those are all.
+        Raises ``PermissionDenied`` if the user may release none.
         """
         if len(request.POST.get("filters", "")) > MOST_FILTERS:
             raise _Tampered(_("The filters of the list are too long."))
@@ -283,7 +273,7 @@ class HeldLockAdmin(Columns, _ModelAdmin):
     def _confirm(
         self, request: HttpRequest, tickets: list[Ticket], denied: list[str], error: str = ""
     ) -> HttpResponse:
-        """Show who would lose which locks."""
+        """Show which holders would lose which locks."""
         filters = request.POST.get("filters", request.GET.urlencode())
         context = {
             "filters": filters,
@@ -296,7 +286,7 @@ class HeldLockAdmin(Columns, _ModelAdmin):
         return self._release_page(request, context)
 
     def _refuse(self, request: HttpRequest, error: str) -> HttpResponse:
-        """Say what is wrong with a form that no page of ours has sent."""
+        """Return a 400 for a form that no page of this admin sent."""
         context = {"error": error, "back_url": self._url("changelist")}
         response = self._release_page(request, context)
         response.status_code = 400
@@ -310,7 +300,7 @@ class HeldLockAdmin(Columns, _ModelAdmin):
     # What the pages share.
 
     def _not_a_lock(self, request: HttpRequest, key: str) -> HttpResponse:
-        """Say that a link leads to no lock that LOCKS could have, and show the list."""
+        """Tell the user that there can be no such lock, and show the list."""
         if live.is_live(request):
             return live.refuse(request, 404)
         text = _("“%(key)s” is no lock of a backend in LOCKS.") % {"key": visible(key)}

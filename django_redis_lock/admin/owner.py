@@ -1,4 +1,4 @@
-"""What more is known of who holds a lock: whether it lives, and where else its task is told of."""
+"""More about a holder: whether it is alive, and links about its task."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from django_redis_lock.support.text import visible
 
 
 def task_links(holder: Holder) -> list[tuple[str, str]]:
-    """Return the titles and addresses that the settings of its alias give for its task."""
+    """Return the (title, URL) of the alias's ``TASK_LINKS`` for the holder's task."""
     if holder.task_id is None:
         return []
     links = locks[holder.using].operators.task_links
@@ -24,10 +24,10 @@ def task_links(holder: Holder) -> list[tuple[str, str]]:
 
 
 def liveness(holder: Holder, seconds: float, silence: str = "") -> dict[str, Any]:
-    """Return whether a holder lives, why that is thought, and when its lease was renewed last.
+    """Return whether a holder is alive, why, and when its lease was last renewed.
 
-    Celery's workers are asked where its task is theirs, for so many seconds; not with ``silence``,
-    which is why another question to them had no answer.
+    Celery's workers get ``seconds`` to answer for their tasks. With ``silence``, the reason why
+    they did not answer another question, they are not asked.
     """
     notes: list[str] = []
     ((_, verdict),) = judge([holder], notes.append, seconds, silence)
@@ -39,10 +39,10 @@ def liveness(holder: Holder, seconds: float, silence: str = "") -> dict[str, Any
 
 
 def _renewed_at(holder: Holder) -> str | None:
-    """Return when a lease was renewed last, as far as its end and its length tell."""
+    """Return when the lease was last renewed, as far as its end and its length tell."""
     lease = holder.lease
     if not is_renewed(holder) or lease is None or holder.ttl is None or holder.ttl > lease:
-        return None  # renewed by nobody, or to less, or its holder set it to more
+        return None  # not renewed, or its holder set another length
     if holder.held_for is None or holder.held_for <= lease / 3:
         return None
     assert holder.expires_at

@@ -1,4 +1,4 @@
-"""What the backends say of the locks that are held, as objects that the admin can list."""
+"""Reads held locks from the backends, as objects that the admin can list."""
 
 from __future__ import annotations
 
@@ -18,28 +18,27 @@ from django_redis_lock.protocol.records import Holder
 from django_redis_lock.support.text import visible, without_passwords
 
 ERRORS = (LockError, InvalidLockBackend)
-"""What asking a backend can raise."""
+"""What a backend can raise."""
 AT_ONCE = 8
-"""How many backends are asked side by side."""
+"""Backends that are asked at the same time."""
 
 Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A backend that could not be asked, and why, ready to be shown."""
+    """A backend that could not be asked, and why, safe to show."""
 
     using: str
     reason: str
 
     @classmethod
     def of(cls, using: str, error: Exception) -> Problem:
-        """Return what is to be said of an error."""
         return cls(visible(using), visible(without_passwords(str(error))))
 
 
 def aliases() -> list[str]:
-    """Return the aliases of LOCKS, or none where LOCKS is wrong."""
+    """Return the aliases of LOCKS, none if LOCKS is invalid."""
     try:
         return list(locks)
     except InvalidLockBackend:
@@ -49,9 +48,9 @@ def aliases() -> list[str]:
 def ask_each(
     questions: dict[str, Any], question: Callable[[BaseLockBackend, Any], Answer]
 ) -> tuple[dict[str, Answer], list[Problem]]:
-    """Ask backends, each with what stands beside its alias; return answers, and who gave none.
+    """Ask backends, each with the value of its alias; return the answers and the problems.
 
-    They are asked side by side, for those that are silent are waited for until they have timed out.
+    They are asked in parallel, because unavailable ones take until their timeout.
     """
 
     def ask(using: str) -> Answer | Problem:
@@ -64,7 +63,7 @@ def ask_each(
         try:
             return ask(using)
         finally:
-            connections.close_all()  # a receiver of a signal may have used the thread's
+            connections.close_all()  # a signal receiver may have opened one in this thread
 
     if len(questions) > 1:
         with ThreadPoolExecutor(min(AT_ONCE, len(questions)), "held-locks") as pool:
@@ -80,14 +79,14 @@ def ask_each(
 
 
 def read_one(lock: HeldLock) -> HeldLock:
-    """Ask for the holder of one lock. Raises ``LockError`` and ``InvalidLockBackend``."""
+    """Read the holder of one lock. Raises ``LockError`` and ``InvalidLockBackend``."""
     backend = locks[lock.using]
     holder = backend.holder(lock.name)
     return next(rows([holder], backend)) if holder else lock
 
 
 def read_rows(keys: Sequence[tuple[str, str]]) -> tuple[list[HeldLock], list[Problem]]:
-    """Read the locks of aliases and names, in their order, without those that nobody holds."""
+    """Read the locks with these (alias, name), in order, without those that are free."""
     names: dict[str, list[str]] = {}
     for using, name in keys:
         names.setdefault(using, []).append(name)
@@ -99,7 +98,6 @@ def read_rows(keys: Sequence[tuple[str, str]]) -> tuple[list[HeldLock], list[Pro
 
 
 def rows(holders: Iterable[Holder], backend: BaseLockBackend) -> Iterator[HeldLock]:
-    """Yield the objects of holders."""
     for holder in holders:
         row = HeldLock.of(holder.using, holder.name)
         row.holder = holder

@@ -1,4 +1,4 @@
-"""From the boxes that were ticked to the locks that are released, and what to say of each."""
+"""Releases the checked locks, and makes a message for each."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LEVELS = {
 
 
 def confirmation(tickets: Sequence[Ticket]) -> dict[str, Any]:
-    """Return the context of the page that asks: who would lose what, and what has changed."""
+    """Return the context of the confirmation: who would lose what, and what has changed."""
     rows, problems = read_rows([(ticket.using, ticket.name) for ticket in tickets])
     found = {(row.using, row.name): row for row in rows}
     silent = {problem.using for problem in problems}
@@ -60,10 +60,10 @@ def confirmation(tickets: Sequence[Ticket]) -> dict[str, Any]:
 
 
 def reason_required(tickets: Iterable[Ticket]) -> bool:
-    """Whether the locks of tickets may not be released without a reason."""
+    """Whether any of the locks needs a reason to be released."""
     required = False
     for using in {ticket.using for ticket in tickets}:
-        with suppress(*ERRORS):  # then nothing of it can be released anyway
+        with suppress(*ERRORS):  # then its locks can't be released anyway
             required |= locks[using].operators.reason_required
     return required
 
@@ -82,16 +82,16 @@ def _shown(row: HeldLock) -> dict[str, Any]:
 
 
 def release(tickets: Sequence[Ticket], user: Any, reason: str) -> list[tuple[int, str]]:
-    """Release the locks of tickets; return a message, with its level, on each.
+    """Release the locks of tickets; return a (level, message) for each.
 
-    Raises ``ValueError`` for a reason that can't be kept, before anything is released.
+    Raises ``ValueError`` for an invalid reason, before anything is released.
     """
     outcomes = release_shown(tickets, by=user.get_username(), reason=reason, user=user)
     return [(LEVELS[outcome.result], _told(outcome)) for outcome in outcomes]
 
 
 def _told(outcome: Outcome) -> str:
-    """Return what became of one lock; it begins with no name, for Django capitalizes it."""
+    """Return the message; it starts with no name, because Django capitalizes it."""
     values = {"name": visible(outcome.shown.name), "error": visible(outcome.error)}
     match outcome.result:
         case Result.CHANGED:

@@ -26,22 +26,22 @@ from django_redis_lock.support.process import forget_after_fork
 from django_redis_lock.support.text import visible
 
 FEW = 200
-"""Up to so many locks are read anew for each page: that costs less than the page itself."""
+"""Up to so many locks are read for each page: that costs less than the page itself."""
 KEPT_FOR = 40
-"""For how many times the seconds that it took a snapshot of more locks is kept."""
+"""A snapshot of more locks is kept for so many times the seconds that it took."""
 LEAST, MOST = 1.0, 30.0
-"""Seconds for which it is kept at the least, and at the most."""
+"""Seconds for which it is kept, at least and at most."""
 ANY_NAME = "-"
-"""The lock that is asked for to see whether a backend answers."""
+"""The name asked for to see whether a backend answers."""
 
 
 @dataclass
 class Snapshot:
-    """The names of the held locks, the latest lease end first, and what is known beside them."""
+    """The names of the held locks, the latest lease end first, and the locks if they are few."""
 
     names: Names = field(default_factory=Names)
     rows: list[HeldLock] | None = None
-    """The locks themselves, ``None`` where there are too many to read them all."""
+    """The locks themselves; ``None`` if there are too many."""
     problems: list[Problem] = field(default_factory=list)
     read_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     begun: float = field(default_factory=monotonic)
@@ -49,22 +49,21 @@ class Snapshot:
 
     @property
     def age(self) -> float:
-        """Seconds since its reading began; 0.0 where it was read for one page alone."""
+        """Seconds since its reading began; 0.0 if it was read for one page only."""
         return monotonic() - self.begun if self.kept_until else 0.0
 
     @property
     def total(self) -> int:
-        """How many locks are held."""
         return len(self.names) if self.rows is None else len(self.rows)
 
     def read(self, most_records: int) -> None:
-        """Read the locks themselves where there are no more than ``most_records``."""
+        """Read the locks themselves if there are at most ``most_records``."""
         if self.rows is None and len(self.names) <= most_records:
             self.rows, problems = read_rows(self.names.keys(range(len(self.names))))
             self.problems += problems
 
     def asked_again(self, most_records: int) -> Snapshot:
-        """Return it without the locks of backends that have fallen silent since it was taken."""
+        """Return it without the locks of backends that are unavailable by now."""
         known = {problem.using for problem in self.problems}
         asked = [using for using in aliases() if visible(using) not in known]
         answers, problems = ask_each(
@@ -84,15 +83,11 @@ class Snapshot:
 
     @cached_property
     def by_name(self) -> Sequence[int]:
-        """The numbers of the names, in the order of the names."""
         return self.names.by_name()
 
 
 def take(most_records: int) -> Snapshot:
-    """Ask every backend; one that does not answer does not hide the others.
-
-    The locks themselves are read where there are no more than ``most_records``.
-    """
+    """Read every backend; one that is unavailable does not hide the others."""
     snapshot = Snapshot()
     try:
         list(locks)
@@ -105,14 +100,14 @@ def take(most_records: int) -> Snapshot:
     snapshot.names = Names(_latest_first(indexes))
     snapshot.read(most_records)
     if len(snapshot.names) > FEW:
-        # A silence says nothing of what a snapshot costs, and may be over at once.
+        # A timeout does not tell what a snapshot costs, and may be over at once.
         worth = 0.0 if snapshot.problems else KEPT_FOR * (monotonic() - snapshot.begun)
         snapshot.kept_until = monotonic() + min(max(LEAST, worth), MOST)
     return snapshot
 
 
 def _latest_first(indexes: Mapping[str, Index]) -> Iterator[tuple[str, Iterator[str]]]:
-    """Yield runs of names, each of one alias, the latest lease end of all first."""
+    """Yield runs of names, each of one alias, the latest lease end first."""
     if len(indexes) == 1:
         yield from ((using, names_of(index)) for using, index in indexes.items())
         return
@@ -125,7 +120,7 @@ def _latest_first(indexes: Mapping[str, Index]) -> Iterator[tuple[str, Iterator[
 
 
 class Snapshots:
-    """The latest snapshot of this process. One thread takes it, and the others wait for it."""
+    """The latest snapshot of this process. One thread takes it; the others wait for it."""
 
     def __init__(self) -> None:
         self.after_fork()
@@ -133,7 +128,7 @@ class Snapshots:
         setting_changed.connect(self._settings_changed)
 
     def after_fork(self) -> None:
-        """Begin anew: a thread of the parent may have been taking one."""
+        """Start over: a thread of the parent may have been taking one."""
         self._mutex = threading.Lock()
         self._latest: Snapshot | None = None
         self._coming: Future[Snapshot | None] | None = None
@@ -146,7 +141,7 @@ class Snapshots:
             coming, mine = self._coming, Future[Snapshot | None]()
             if coming is None:
                 self._coming = mine
-                self._latest = None  # which would only be in memory beside the next one
+                self._latest = None  # frees its memory while the next one is taken
         if coming is not None:
             return coming.result() or self.latest(most_records)
         snapshot = None
@@ -154,13 +149,13 @@ class Snapshots:
             snapshot = take(most_records)
         finally:
             with self._mutex:
-                if self._coming is mine:  # else it was begun before something was released
+                if self._coming is mine:  # else it may lack a release
                     self._coming, self._latest = None, snapshot
             mine.set_result(snapshot)
         return snapshot
 
     def forget(self) -> None:
-        """Take a new one for the next page, for something was released."""
+        """Take a new one for the next page, after a release."""
         with self._mutex:
             self._coming = self._latest = None
 

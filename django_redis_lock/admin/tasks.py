@@ -1,4 +1,4 @@
-"""What Celery's workers have in hand for a lock, as its page shows it."""
+"""The tasks of Celery's workers for a lock, as its page shows them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from django_redis_lock.support.text import visible
 
 
 def tasks(lock: HeldLock, seconds: float) -> dict[str, Any] | None:
-    """Ask the workers, for so many seconds; return ``None`` where there is no Celery.
+    """Ask the workers, which get ``seconds`` to answer; return ``None`` without Celery.
 
-    ``silence`` says why nothing is known; it is empty where a worker answered.
+    ``silence`` is why nothing is known, empty if a worker answered.
     """
     answer = in_hand(lock.name, seconds)
     if answer is None:
@@ -52,7 +52,7 @@ def _line(line: TaskLine) -> dict[str, Any]:
 
 
 def _note(answer: InHand, lines: list[TaskLine]) -> str:
-    """Return what is to be said of an answer that is empty, or not whole."""
+    """Return a note on an answer that is empty or incomplete."""
     if answer.problem:
         return _("Not known: %(reason)s") % {"reason": visible(answer.problem)}
     if not answer.is_known:

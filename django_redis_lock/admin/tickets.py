@@ -1,4 +1,4 @@
-"""What a page carries of each lock that it shows, so that only that holder can be hit."""
+"""Identifies a lock and the holder that a page showed, so that only that hold is released."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from django_redis_lock.protocol.records import TOKEN_ID, check_name
 from django_redis_lock.support.text import visible
 
 SHOWN = 40
-"""How many characters of a form that was tampered with are repeated."""
+"""Characters of an invalid form that an error repeats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,15 +31,14 @@ class Ticket:
 
 
 def ticket_of(row: HeldLock) -> Ticket:
-    """Return the ticket of a lock that is held."""
     assert row.holder
     return Ticket(row.using, row.name, row.holder.token_id)
 
 
 def read_tickets(texts: Iterable[str]) -> list[Ticket]:
-    """Return the tickets that a form has sent back, each once.
+    """Return the tickets of a form, without duplicates.
 
-    Raises ``ValueError`` for what no page of ours has sent, with a message for who sent it.
+    Raises ``ValueError``, with a message for the user, for a text that no page sent.
     """
     return [_read(text) for text in dict.fromkeys(texts)]
 
@@ -57,7 +56,7 @@ def _read(text: str) -> Ticket:
 
 
 def lock_of(key: str) -> HeldLock | None:
-    """Return the object with a key, held or not, if it can be a lock of ours."""
+    """Return the object with a key, held or not, ``None`` if LOCKS can have no such lock."""
     lock = HeldLock.from_key(key)
     if lock is None or lock.using not in aliases():
         return None

@@ -1,4 +1,4 @@
-"""Which servers can be read and not written, told where one would release their locks."""
+"""Warns of servers that refuse writes, on the pages that release locks."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from django_redis_lock.operators.writability import unwritable_because
 from django_redis_lock.support.text import visible
 
 KEPT_FOR = 1.0
-"""Seconds for which all pages of this process go by what one of them was told."""
+"""Seconds for which an answer serves all pages of this process."""
 
 _told: WeakKeyDictionary[BaseLockBackend, tuple[float, str]] = WeakKeyDictionary()
 
 
 def unwritable(among: Iterable[str], silent: Iterable[Problem]) -> list[Problem]:
-    """Return those of some aliases whose server refuses writes; who is silent is not asked."""
+    """Return the aliases whose server refuses writes; those with problems are not asked."""
     skipped = {problem.using for problem in silent}
     backends: dict[str, BaseLockBackend] = {}
     for using in sorted(set(among)):

@@ -1,4 +1,4 @@
-"""How holders, waiters and former holders are spoken of."""
+"""Describes holders, waiters and leases, as text and as HTML."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from django_redis_lock.protocol.records import Holder, Origin
 from django_redis_lock.support.text import visible
 
 BRIEF_ID = 8
-"""How much of a task's id is enough to tell it from others at a glance."""
+"""Characters of a task id in the list."""
 
 SHORT = 20
-"""Characters of a text that every column has room for, so that it is never broken."""
+"""Characters of a text that fit into every column without a break."""
 LONG = 8000
-"""Characters of a text that are shown; only those of foreign programs have more."""
+"""Characters of a text that are shown; only other programs write more."""
 _ENDS_WORD = ":/.@=&,;|"
 _BREAK = re.compile(
     rf"(?<=[{_ENDS_WORD}])(?=.)|(?<=[^\s{_ENDS_WORD}-]{{30}})(?=[^\s{_ENDS_WORD}-])"
 )
-"""Where a long text may be broken: after such a sign, or in a word that has half a line already."""
+"""Where a long text may break: after one of these signs, or after 30 characters of a word."""
 
 
 def who(one: Origin) -> str:
-    """Return one line that names a task, a process or a stranger."""
+    """Return one line that names a task, a process or another program."""
     place = _place(one)
     if one.task_id:
         task = visible(f"{one.task_name or '?'}[{one.task_id}]")
         return _("task %(task)s on %(place)s") % {"task": task, "place": place}
-    return place if one.host else _("a foreign program")
+    return place if one.host else _("another program")
 
 
 def _place(one: Origin) -> str:
@@ -42,10 +42,9 @@ def _place(one: Origin) -> str:
 
 
 def breakable(text: str) -> SafeString:
-    """Return a text with its invisible characters visible, to be broken between its words only.
+    """Return a text with visible characters only, and ``<wbr>`` where it may break.
 
-    A browser knows the ends of words in prose; those of names, paths and addresses it has to be
-    told.
+    Browsers find such places in prose, but not in names, paths and addresses.
     """
     text = visible(text)
     if len(text) > LONG:
@@ -55,27 +54,27 @@ def breakable(text: str) -> SafeString:
 
 
 def name_html(text: str) -> SafeString:
-    """Return a name, which runs in the direction of its first letter."""
+    """Return a name, whose direction is that of its first letter."""
     return format_html("<bdi>{}</bdi>", breakable(text))
 
 
 def latin(text: str) -> SafeString:
-    """Return a host, an id or a path, which runs from left to right in every language."""
+    """Return a host, an id or a path, which are left-to-right in every language."""
     return format_html('<bdi dir="ltr">{}</bdi>', breakable(text))
 
 
 def holder_html(holder: Holder, *, brief: bool = False) -> SafeString:
-    """Return who holds a lock, with what is needed to find it; ``brief`` cuts a task's id short."""
+    """Return the holder and how to find it; ``brief`` shortens a task id."""
     return origin_html(holder, brief=brief) or format_html(
         '{} <span class="lock-aside">{} {}</span>',
-        _("a foreign program"),
+        _("another program"),
         _("token id"),
         latin(holder.token_id),
     )
 
 
 def origin_html(one: Origin, *, brief: bool = False) -> SafeString:
-    """Return the task, or the process and thread; an empty text where none is known."""
+    """Return the task, or the process and thread; ``""`` if none is known."""
     if one.task_id is not None:
         task_id = visible(one.task_id)
         cut = brief and len(task_id) > BRIEF_ID
@@ -94,7 +93,7 @@ def origin_html(one: Origin, *, brief: bool = False) -> SafeString:
 
 
 def held_for_html(holder: Holder, attention: Attention | None) -> SafeString | str:
-    """Return how long a lock has been held; of a foreign program's that is not known."""
+    """Return how long a lock has been held, ``-`` if another program holds it."""
     if holder.held_for is None:
         return "-"
     clock = counting_up(holder.held_for)
@@ -106,7 +105,7 @@ def held_for_html(holder: Holder, attention: Attention | None) -> SafeString | s
 
 
 def lease_left_html(holder: Holder, attention: Attention | None) -> SafeString | str:
-    """Return how much of a lease is left, and whether it is renewed as it should be."""
+    """Return how much of the lease is left, and whether its renewal is late."""
     if holder.ttl is None:
         if attention is not Attention.ENDLESS_OLD or holder.held_for is None:
             return _("without end")
@@ -123,5 +122,4 @@ def lease_left_html(holder: Holder, attention: Attention | None) -> SafeString |
 
 
 def waiters_text(holder: Holder) -> str:
-    """Return how many wait."""
     return _("not known") if holder.waiters is None else str(holder.waiters)

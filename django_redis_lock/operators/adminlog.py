@@ -1,4 +1,4 @@
-"""The log of Django's admin, where that is installed."""
+"""Writes releases to the log of Django's admin, where it is installed."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from django_redis_lock.support.text import visible, without_passwords
 
 logger = logging.getLogger("django_redis_lock")
 
-PATIENCE = 2.0
-"""Seconds for which the database may keep whoever releases locks waiting, in all."""
+DATABASE_TIMEOUT = 2.0
+"""Seconds that the database gets in all."""
 
 
 def log_releases(user: Any, losers: Sequence[Holder], reason: str) -> str:
-    """Write that locks were taken from their holders; return what hindered it, or ``""``.
+    """Write an entry for each forced release; return what prevented it, or ``""``.
 
-    ``user`` is an object of the user model, or the name of one, who is looked up. It is done on a
-    connection and in a thread of their own, for the caller is not to wait for a database that
-    hangs. Only for an object, and in a transaction, it is done there: another connection might have
-    to wait for its end, and may not see the user. Nobody of that name, or ``None``, has no entries:
-    one belongs to a user.
+    ``user`` is a user object or a username. For ``None`` and for an unknown username nothing is
+    written, because an entry needs a user. It runs in a thread with a connection of its own, so a
+    hung database does not hold up the caller. Given a user object inside a transaction, it uses the
+    transaction's connection instead: another one might wait for the transaction, and might not see
+    the user.
     """
     if user is None or not losers or not _installed():
         return ""
@@ -40,11 +40,13 @@ def log_releases(user: Any, losers: Sequence[Holder], reason: str) -> str:
     work = (user, losers, reason, written)
     threading.Thread(target=_write_aside, args=work, name=name, daemon=True).start()
     try:
-        return written.result(PATIENCE)
+        return written.result(DATABASE_TIMEOUT)
     except TimeoutError:
-        failure = f"the database did not answer within {PATIENCE:g} s"
+        failure = f"the database did not answer within {DATABASE_TIMEOUT:g} s"
         if not written.cancel():
-            failure = f"the database did not confirm it within {PATIENCE:g} s, so it may still come"
+            failure = (
+                f"the database did not confirm it within {DATABASE_TIMEOUT:g} s; it may still come"
+            )
         logger.warning("Releases are not in the admin's log: %s", failure)
         return failure
 
@@ -62,20 +64,20 @@ def _write_aside(user: Any, losers: Sequence[Holder], reason: str, written: Futu
             user, failure = _user_named(user)
         if user:
             failure = _write(user, losers, reason, written.set_running_or_notify_cancel)
-        with suppress(InvalidStateError):  # nobody waits for it any more
+        with suppress(InvalidStateError):  # the caller has given up
             written.set_result(failure)
     finally:
-        connections.close_all()  # they are this thread's
+        connections.close_all()  # of this thread
 
 
 def _user_named(username: Any) -> tuple[Any, str]:
-    """Return the user, if there is one, or what hindered the look."""
+    """Return the user or ``None``, and what prevented the lookup."""
     from django.contrib.auth import get_user_model
 
     model = get_user_model()
     try:
         found = model._default_manager.filter(**{str(model.USERNAME_FIELD): username}).first()
-    except ImproperlyConfigured:  # a project without a database, and so without that log
+    except ImproperlyConfigured:  # no database, so no log either
         logger.debug("The users can't be read", exc_info=True)
         return None, ""
     except Exception as error:
@@ -86,7 +88,7 @@ def _user_named(username: Any) -> tuple[Any, str]:
 
 
 def _write(user: Any, losers: Sequence[Holder], reason: str, is_wanted: Callable[[], bool]) -> str:
-    """Write the entries; before they are committed, ask whether they still are to be."""
+    """Write the entries, and commit them only if they are still wanted."""
     from django.contrib.admin.models import CHANGE, LogEntry
     from django.contrib.contenttypes.models import ContentType
 
@@ -94,8 +96,8 @@ def _write(user: Any, losers: Sequence[Holder], reason: str, is_wanted: Callable
 
     using = router.db_for_write(LogEntry)
     try:
-        # In savepoints: a failure must not spoil a transaction that the caller is in. The type has
-        # its own, for Django remembers it, so it must not be rolled back.
+        # In savepoints, so that a failure does not break the caller's transaction. The content type
+        # has its own: Django caches it, so it must not be rolled back.
         with transaction.atomic(using=using):
             kind = ContentType.objects.get_for_model(HeldLock, for_concrete_model=False)
         entries = [
@@ -104,7 +106,7 @@ def _write(user: Any, losers: Sequence[Holder], reason: str, is_wanted: Callable
                 content_type_id=kind.pk,
                 object_id=(lock := HeldLock.of(loser.using, loser.name)).pk,
                 object_repr=str(lock)[:200],
-                action_flag=CHANGE,  # a deletion would have no link to the lock's page
+                action_flag=CHANGE,  # DELETION has no link to the lock's page
                 change_message=f"Taken from {visible(str(loser))}."
                 + (f" Reason: {visible(reason)}" if reason else ""),
             )

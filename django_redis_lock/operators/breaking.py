@@ -1,7 +1,7 @@
-"""Release exactly the locks that an operator was shown, and tell what became of each.
+"""Releases exactly the locks that an operator was shown; shared by the command and the admin.
 
-The command and the admin page share this. It needs neither ``django.contrib.admin`` nor
-``django.contrib.auth``; where they are installed a release is written into the admin's log too.
+Neither ``django.contrib.admin`` nor ``django.contrib.auth`` is needed. Where both are installed,
+the admin's log gets an entry for each release.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ logger = logging.getLogger("django_redis_lock")
 
 
 class Shown(Protocol):
-    """A hold that was shown: a ``Holder``, or anything else that says these three of it."""
+    """A hold as shown to an operator: a ``Holder`` or anything else with these attributes."""
 
     @property
     def using(self) -> str: ...
@@ -34,48 +34,47 @@ class Shown(Protocol):
 
 
 class Result(StrEnum):
-    """What became of a lock that was to be released."""
+    """The outcome of a release."""
 
     RELEASED = "released"
     CHANGED = "changed"
-    """Another holder has it by now, and keeps it."""
+    """Another holder has it by now and keeps it."""
     GONE = "gone"
-    """Nobody held it any more."""
+    """It was free already."""
     REFUSED = "refused"
-    """The server answered and refused, as one that is read-only does: nothing was released."""
+    """The server refused, for instance because it is read-only: nothing was released."""
     UNAVAILABLE = "unavailable"
-    """Its server could not be asked, so it is not known."""
+    """The server was unavailable, so the outcome is not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one lock."""
+    """The outcome for one lock."""
 
     shown: Shown
     result: Result
     loser: Holder | None = None
-    """Who lost it, where it was released."""
+    """The holder that lost it, if it was released."""
     holder: Holder | None = None
-    """Who holds it now: the waiter that it was handed to, or whoever took it meanwhile."""
+    """Who holds it now: the waiter it was handed off to, or another new holder."""
     error: str = ""
-    """Why it was refused, or why it is not known what became of it; without passwords."""
+    """Why it was refused or the outcome is not known; without passwords."""
     unlogged: str = ""
-    """Why the release is not in the admin's log, where it should be."""
+    """Why the admin's log lacks the release."""
 
 
 def release_shown(
     shown: Iterable[Shown], *, by: str, reason: str = "", user: Any = None
 ) -> list[Outcome]:
-    """Release each lock if the holder that was shown still has it; return what became of it.
+    """Release each lock if the holder that was shown still has it; return an outcome for each.
 
-    ``by`` is who does it and ``reason`` why, for the audit; ``user`` is for the admin's log: an
-    object of the user model, or the name of one. All locks are released before that database is
-    asked, and it is waited for two seconds at the most; but in a transaction of yours the entries
-    for an object are written on its connection. A server that does not answer is asked for its
-    first lock alone.
+    ``by`` says who releases and ``reason`` why, for the audit. ``user`` is for the admin's log: a
+    user object or a username. All locks are released before the database is asked, which gets two
+    seconds; inside a transaction, the entries for a user object are written on its connection. A
+    server that does not answer is asked for its first lock only.
 
-    Raises ``ValueError`` or ``TypeError`` at once for a reason that can't be kept, and for none
-    where the ``OPERATORS`` of an alias want one.
+    Raises ``ValueError`` or ``TypeError`` for an invalid reason, and for a missing one if the
+    ``OPERATORS`` of an alias require it, before anything is released.
     """
     shown = list(shown)
     by, reason = check_text(by, "by"), check_text(reason, "reason")
@@ -89,16 +88,16 @@ def _check_reason_is_optional(aliases: Iterable[str]) -> None:
         try:
             operators = locks[using].operators
         except InvalidLockBackend:
-            continue  # its locks are not released anyway
+            continue  # its locks can't be released anyway
         if operators.reason_required:
             raise ValueError(
-                f"A release of locks of LOCKS[{using!r}] needs a reason, for its "
-                f"OPERATORS['REASON_REQUIRED'] is True; say why."
+                f"A release of locks of LOCKS[{using!r}] needs a reason, because its "
+                f"OPERATORS['REASON_REQUIRED'] is True; give one."
             )
 
 
 def _release_each(shown: Iterable[Shown], by: str, reason: str, user: Any) -> list[Outcome]:
-    failed: dict[str, Outcome] = {}  # by the alias that need not be asked again
+    failed: dict[str, Outcome] = {}  # by alias; not asked again
     outcomes: list[Outcome] = []
     losers: list[Holder] = []
     try:
@@ -116,20 +115,20 @@ def _release_each(shown: Iterable[Shown], by: str, reason: str, user: Any) -> li
                 _tell(outcome.loser, by, reason)
                 losers.append(outcome.loser)
             outcomes.append(outcome)
-    finally:  # after an interruption, too
+    finally:  # also when interrupted
         unlogged = log_releases(user, losers, reason)
     return [replace(one, unlogged=unlogged) if one.loser else one for one in outcomes]
 
 
 def _failure(one: Shown, error: Exception) -> Outcome:
-    # Only LockError itself is about what is stored: the server found another program's data.
+    # A plain LockError is about the stored value: another program's data.
     undone = error.undone if isinstance(error, LockUnavailable) else isinstance(error, LockError)
     result = Result.REFUSED if undone else Result.UNAVAILABLE
     return Outcome(one, result, error=without_passwords(str(error)))
 
 
 def _is_of_all(error: Exception) -> bool:
-    """Whether the other locks of an alias meet the same error, and only after a while."""
+    """Whether the alias's other locks would run into the same error, and a timeout."""
     return isinstance(error, InvalidLockBackend) or (
         isinstance(error, LockUnavailable) and not error.refused
     )
@@ -146,7 +145,7 @@ def _release(one: Shown, by: str, reason: str) -> Outcome:
         try:
             holder = backend.holder(one.name)
         except LockError:  # it is released all the same
-            logger.debug("Who was given lock %r can't be told", one.name)
+            logger.debug("The new holder of lock %r is not known", one.name)
     return Outcome(one, Result.RELEASED, loser, holder)
 
 
@@ -156,6 +155,6 @@ def _tell(loser: Holder, by: str, reason: str) -> None:
         loser.name,
         loser.using,
         visible(str(loser)),
-        visible(by) or "nobody in particular",
+        visible(by) or "an unnamed operator",
         visible(reason) or "no reason given",
     )

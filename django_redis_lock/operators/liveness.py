@@ -1,4 +1,4 @@
-"""Which holders are dead: their process is gone, as this host or its own Celery worker knows."""
+"""Tells which holders are dead: this host or their Celery worker knows that the process is gone."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from django_redis_lock.support.process import current_process
 from django_redis_lock.support.text import visible
 
 REPLY_SECONDS = 2.0
-"""How long workers may take to answer."""
-TASKS_A_QUESTION = 500
-NOT_ASKED = "Celery's workers can't be asked, so their tasks are taken to live: {}"
+"""Seconds that workers get to answer."""
+TASKS_PER_QUESTION = 500
+NOT_ASKED = "Celery's workers can't be asked, so their tasks count as alive: {}"
 
 
 class Life(StrEnum):
@@ -29,7 +29,7 @@ class Life(StrEnum):
 
 
 class Verdict(NamedTuple):
-    """Whether a holder lives, and why that is thought. In doubt it is not known."""
+    """Whether a holder is alive, and why. In doubt it is not known."""
 
     life: Life
     why: str
@@ -44,13 +44,13 @@ class _Workers(NamedTuple):
     """What Celery's workers answered."""
 
     tasks: set[str]
-    """The ids of the tasks that some worker has."""
+    """Ids of the tasks that some worker has."""
     families: dict[str, str]
-    """The node names of those that answered, by what they share with their children alone."""
+    """Node names of the workers that answered, by the family id they share with their children."""
     gone: set[tuple[str, int]]
-    """The processes of theirs that are no more: whose, and their numbers."""
+    """Their processes that are gone, as (family id, process id)."""
     why: str
-    """Why those that did not answer are not known."""
+    """Why the tasks of the other workers are not known."""
 
 
 def judge(
@@ -59,11 +59,11 @@ def judge(
     seconds: float = REPLY_SECONDS,
     silence: str = "",
 ) -> list[tuple[Holder, Verdict]]:
-    """Return the verdict on each holder. In doubt nobody is dead.
+    """Return a verdict on each holder. In doubt a holder is not dead.
 
-    Dead is who is known to have no process any more: to this host, or to the worker that began it.
-    Workers may take that many ``seconds`` to answer. With ``silence``, which says why they gave no
-    answer a moment ago, they are not asked again.
+    A holder is dead when this host, or the worker that started its process, knows that the process
+    is gone. Workers get ``seconds`` to answer. A ``silence`` says why they did not answer a moment
+    ago; they are not asked again then.
     """
     holders = list(holders)
     here = socket.gethostname()
@@ -80,27 +80,26 @@ def judge(
 
 
 def _is_asked_of_workers(holder: Holder, here: str) -> bool:
-    """Whether it is a task's lock that this host does not know to be alive."""
+    """Whether a task holds it and this host does not know the process to be alive."""
     alive_here = holder.host == here and _is_among_ours(holder) and process_lives(holder.pid)
     return bool(holder.task_id) and not _is_parked(holder) and not alive_here
 
 
 def _is_among_ours(holder: Holder) -> bool:
-    """Whether its process id is known to be counted as ours are.
+    """Whether its process id belongs to this process's PID namespace.
 
-    A record of an older version does not tell. On a system where nobody can know, the host's name
-    has to do.
+    Records of older versions do not tell. Without /proc the host name decides.
     """
     return (holder.pid_space or "") == current_process().pid_space
 
 
 def is_place(holder: Holder) -> bool:
-    """Whether a lock is held for a message in a queue; who sent it need not be there any more."""
+    """Whether the lock is held for a message in a queue, whose sender may be gone."""
     return holder.metadata.get("state") == "queued"
 
 
 def _is_parked(holder: Holder) -> bool:
-    """Whether no process has it: it is held for a message, detached, or rests after a run."""
+    """Whether no process holds it: it is queued, detached, or kept after a run."""
     return bool(holder.metadata.get("state"))
 
 
@@ -110,7 +109,7 @@ def _of_process(holder: Holder, here: str) -> Verdict:
     if _is_parked(holder):
         return Verdict(Life.UNKNOWN, why="held by no process, until its lease ends")
     if holder.host is None:
-        return Verdict(Life.UNKNOWN, why="a foreign program's")
+        return Verdict(Life.UNKNOWN, why="held by another program")
     if holder.host != here or not _is_among_ours(holder):
         host = visible(holder.host)
         why = f"runs on {host}, not here"
@@ -124,7 +123,7 @@ def _of_process(holder: Holder, here: str) -> Verdict:
 
 
 def _of_task(holder: Holder, workers: _Workers) -> Verdict | None:
-    """Return what the workers know of a holder; ``None`` where its host may know more."""
+    """Return the workers' verdict; ``None`` if this host may know more."""
     if holder.task_id in workers.tasks:
         return Verdict(Life.ALIVE, why="a worker has its task")
     family = holder.metadata.get("worker", "")
@@ -138,7 +137,7 @@ def _of_task(holder: Holder, workers: _Workers) -> Verdict | None:
 
 
 def process_lives(pid: int | None) -> bool:
-    """Return whether a process of this host lives; one that can't be told of does."""
+    """Return whether a process of this host is alive; in doubt it is."""
     if pid is None or pid <= 0:
         return True
     try:
@@ -161,15 +160,15 @@ def _is_zombie(pid: int) -> bool:
 def _ask_workers(
     holders: list[Holder], notice: Callable[[str], None], seconds: float, silence: str
 ) -> _Workers | None:
-    """Ask Celery's workers for holders; return ``None`` where they can't be asked."""
+    """Ask Celery's workers about holders; return ``None`` if they can't be asked."""
     if silence:
         notice(NOT_ASKED.format(silence))
         return None
     tasks: set[str] = set()
     gone: set[tuple[str, int]] = set()
     families: dict[str, str] = {}
-    for first in range(0, len(holders), TASKS_A_QUESTION):
-        some = holders[first : first + TASKS_A_QUESTION]
+    for first in range(0, len(holders), TASKS_PER_QUESTION):
+        some = holders[first : first + TASKS_PER_QUESTION]
         processes: dict[str, list[int]] = {}
         for one in some:
             if (family := one.metadata.get("worker")) and one.pid is not None:
@@ -181,7 +180,7 @@ def _ask_workers(
             notice(NOT_ASKED.format(error))
             return None
         for node, answer in answers.items():
-            if family := answer.get("family"):  # one of an older version has none
+            if family := answer.get("family"):  # older versions send none
                 families[family] = node
                 tasks.update(answer["tasks"])
                 gone.update((family, pid) for pid in answer["gone"])

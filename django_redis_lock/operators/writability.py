@@ -1,4 +1,4 @@
-"""Whether the servers of the locks take writes: told before one tries to release."""
+"""Tells whether a backend's server takes writes, before an operator tries to release a lock."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.redis.backend import RedisLockBackend
 
 Setting = Callable[[str], str | None]
-"""Reads a setting of the server; ``None`` where it does not tell."""
+"""Returns a setting of the server, ``None`` if it is not known."""
 
 
 def unwritable_because(backend: BaseLockBackend) -> str:
-    """Return what keeps the server from taking writes, such as ``"is a read-only replica: …"``.
+    """Return why the server refuses writes, such as ``"is a read-only replica: ..."``, or ``""``.
 
-    Empty for nothing, or nothing known. Costs one ``INFO``, and a ``CONFIG GET`` where that leaves
-    a doubt. What an ACL denies is not seen here, nor what one of several servers refuses.
+    Sends one ``INFO``, and a ``CONFIG GET`` if that is not conclusive. It does not see what an ACL
+    denies, nor backends with several servers.
     """
     if not isinstance(backend, RedisLockBackend):
         return ""
@@ -29,14 +29,14 @@ def unwritable_because(backend: BaseLockBackend) -> str:
             return ""
         client = redis.Redis(connection_pool=pools[0])
         return _because(client.info(), lambda name: _setting(client, name))
-    except (RedisError, OSError):  # INFO may be denied to the user of the locks
+    except (RedisError, OSError):  # an ACL may deny INFO
         return ""
 
 
 def _setting(client: redis.Redis, name: str) -> str | None:
     try:
         return client.config_get(name).get(name)
-    except redis.ResponseError:  # denied to the user of the locks
+    except redis.ResponseError:  # denied by an ACL
         return None
 
 
@@ -44,7 +44,7 @@ def _because(info: Mapping[str, Any], setting: Setting) -> str:
     if info.get("role") == "slave":
         if info.get("slave_read_only") != 0:
             return "is a read-only replica: nothing can be released there"
-    elif why := _too_few_replicas(info, setting) or _can_not_save(info, setting):
+    elif why := _too_few_replicas(info, setting) or _cannot_save(info, setting):
         return why
     most = info.get("maxmemory", 0)
     full = 0 < most <= info.get("used_memory", 0)
@@ -57,7 +57,7 @@ def _because(info: Mapping[str, Any], setting: Setting) -> str:
 
 
 def _too_few_replicas(info: Mapping[str, Any], setting: Setting) -> str:
-    good = info.get("min_slaves_good_slaves")  # there where some are demanded
+    good = info.get("min_slaves_good_slaves")  # present if some are required
     if good is None:
         return ""
     demanded = setting("min-replicas-to-write")
@@ -69,7 +69,7 @@ def _too_few_replicas(info: Mapping[str, Any], setting: Setting) -> str:
     )
 
 
-def _can_not_save(info: Mapping[str, Any], setting: Setting) -> str:
+def _cannot_save(info: Mapping[str, Any], setting: Setting) -> str:
     if info.get("aof_enabled") and info.get("aof_last_write_status") == "err":
         return "can't write its append-only file: nothing can be released there"
     if info.get("rdb_last_bgsave_status") != "err":

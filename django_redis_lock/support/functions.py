@@ -1,4 +1,4 @@
-"""What a decorated function does when it is called, and what it leaves for later."""
+"""What kind of function a decorator was given: plain, a coroutine function or a generator."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ Result = TypeVar("Result")
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """Whether a call returns a coroutine, as far as can be known before it is made.
+    """Whether a call will return a coroutine, as far as can be known beforehand.
 
-    So does a function that is marked as one, such as ``sync_to_async(f)`` and what ``as_view()``
-    of an asynchronous view returns, and an object with an ``async def __call__``.
+    True also for functions marked with ``asgiref.sync.markcoroutinefunction()``, such as
+    ``sync_to_async(f)`` or the ``as_view()`` of an asynchronous view, and for objects with an
+    ``async def __call__``.
     """
     return any(iscoroutinefunction(each) for each in _called(function))
 
 
 def is_generator(function: Callable[..., Any]) -> bool:
-    """Whether a call returns a generator, as far as can be known before it is made."""
+    """Whether a call will return a generator, as far as can be known beforehand."""
     return any(
         inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each)
         for each in _called(function)
@@ -30,10 +31,10 @@ def is_generator(function: Callable[..., Any]) -> bool:
 
 
 def finished(function: Callable[..., Any], result: Result) -> Result:
-    """Return what a call returned, after which its work is done.
+    """Return the result of a call whose work is done.
 
-    Raises ``TypeError`` for a coroutine, a future or a generator, whose work would be done after
-    the lock was released. A coroutine or generator is closed, so that it never runs.
+    Raises ``TypeError`` for a coroutine, a future or a generator, which would do its work after the
+    lock's release. A coroutine or generator is closed, so that it never runs.
     """
     if inspect.isawaitable(result):
         advice = (
@@ -47,13 +48,13 @@ def finished(function: Callable[..., Any], result: Result) -> Result:
     if isinstance(result, Coroutine | Generator):
         result.close()
     raise TypeError(
-        f"{function!r} returned a {type(result).__name__}, which does its work after the call, and "
-        f"so without the lock. {advice}; or take the lock inside of it, with a with statement."
+        f"{function!r} returned a {type(result).__name__}, which does its work after the call and "
+        f"without the lock. {advice}; or take the lock inside it, with a with statement."
     )
 
 
 def _called(function: Callable[..., Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Return what a partial is made of, and the ``__call__`` of its type, which objects have."""
+    """Return the function below any partial, and the ``__call__`` of its type."""
     while isinstance(function, partial):
         function = function.func
     return function, type(function).__call__

@@ -1,4 +1,4 @@
-"""Which passwords the settings hold, so that no message repeats one of them."""
+"""Finds the passwords in the settings, so that no message repeats one."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 
 SHORTEST = 4
-"""Characters from which on a password is masked wherever it stands. A shorter one is in every other
-word, and so is masked only in its place: in a URL, or behind ``password=``."""
+"""Characters from which on a password is masked anywhere. A shorter one is part of too many words,
+and is masked only in a URL or after ``password=``."""
 
 _SETTINGS = re.compile(r"LOCKS|CACHES|CELERY.*|.*BROKER.*")
 _PASSWORD = re.compile(r"pass|secret|credential|(?<![a-z])auth(?![a-z])", re.IGNORECASE)
 _OPENING = re.compile(r"(?:[a-z0-9+.\-]*:/{1,3})?", re.IGNORECASE)
 NAMES_IN_QUERY = r"(?:pass|passwd|password|pwd|auth|secret|token)="
-"""How a password may be named in the query of a URL."""
+"""Names of a password in a URL's query."""
 _IN_QUERY = re.compile(
     rf"[?&;][a-z_]*{NAMES_IN_QUERY}(.*?)(?=&(?:db|encoding|protocol|username|[a-z]+_[a-z_]+)=|\Z)",
     re.IGNORECASE | re.DOTALL,
@@ -32,7 +32,7 @@ _NO_PORT = re.compile(
     r"//(?!.*://)[^/?#@:\s\[]*:(?![\d:]*(?:[/?#\s]|\Z))([^/?#@\s]+?)(?::\d*)?(?=[/?#\s]|\Z)",
     re.IGNORECASE | re.DOTALL,
 )
-"""Of a URL without an "@" all that stands where only a port may."""
+"""In a URL without an "@", what stands where only a port may."""
 _BETWEEN_URLS = re.compile(r"[,;\s]+|(?<![a-z+])(?=[a-z+]+://)", re.IGNORECASE)
 _GOOD_URL = re.compile(
     r"[a-z+]+://(?:([\w.-]*)(?::[^/@:?#\s]*)?@)?([\w.-]+)(?::(\d+))?(?:/\d*)?", re.IGNORECASE
@@ -43,24 +43,21 @@ _ORDINARY = "redis rediss unix django_redis_lock django_redis locks localhost pa
 
 
 def known_passwords() -> re.Pattern[str] | None:
-    """Return a pattern of what is written as a password in LOCKS, CACHES and Celery's settings.
+    """Return a pattern of the passwords in LOCKS, CACHES and Celery's settings, or ``None``.
 
-    ``None`` where there is none. A word that messages need, because it is also an alias, a host, a
-    user or another value of the settings, is left out: it could not be told from the others.
+    It leaves out passwords that are also an alias, a host, a user or another value of the settings,
+    because messages need those words.
     """
     app = _app_of_celery()
     changes = str([app.conf.changes.get(name) for name in _URLS_OF_CELERY]) if app else ""
     try:
         return _known_passwords(app, changes)
-    except ImproperlyConfigured:  # there are no settings yet
+    except ImproperlyConfigured:  # no settings yet
         return None
 
 
 def _app_of_celery() -> Any:
-    """Return Celery's app, which need not have its URLs from Django's settings.
-
-    ``None`` where it has read no configuration yet, for then no message can tell of it.
-    """
+    """Return Celery's app, which may have its own URLs; ``None`` if it is not configured yet."""
     if "celery.app" not in sys.modules:
         return None
     from celery import current_app
@@ -71,7 +68,7 @@ def _app_of_celery() -> Any:
 
 @lru_cache(maxsize=1)
 def _known_passwords(app: Any, changes: str) -> re.Pattern[str] | None:
-    """Read them anew where the configuration of Celery's app has had ``changes`` since."""
+    """Cached until the configuration of Celery's app has other ``changes``."""
     found: set[str] = set()
     ordinary = {_ORDINARY}
     values = [getattr(settings, name) for name in dir(settings) if _SETTINGS.fullmatch(name)]
@@ -82,12 +79,12 @@ def _known_passwords(app: Any, changes: str) -> re.Pattern[str] | None:
     secrets = [one for one in written if len(one) >= SHORTEST and one.casefold() not in text]
     if not secrets:
         return None
-    secrets.sort(key=len, reverse=True)  # what holds another one goes first
+    secrets.sort(key=len, reverse=True)  # a longer one may contain a shorter one
     return re.compile("|".join(map(re.escape, secrets)), re.IGNORECASE)
 
 
 def _gather(value: Any, found: set[str], ordinary: set[str]) -> None:
-    """Take in the passwords of a setting, which may be malformed."""
+    """Collect the passwords and ordinary words of a setting, which may be malformed."""
     match value:
         case None | bool() | int() | float():
             return
@@ -112,30 +109,30 @@ def _gather(value: Any, found: set[str], ordinary: set[str]) -> None:
 def _text(value: Any) -> str:
     try:
         return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
-    except Exception:  # of anybody's __str__
+    except Exception:  # any __str__ may fail
         return ""
 
 
 def _read(text: str, found: set[str], ordinary: set[str]) -> None:
-    """Take in what may be a password in a URL, in several, or in what was meant as one."""
+    """Collect possible passwords from a URL, several, or a malformed one."""
     for url in {text, *_BETWEEN_URLS.split(text)}:
         found.update(_IN_QUERY.findall(url))
         found.update(_NO_PORT.findall(url))
         before, at, _ = url.rpartition("@")
         if at:
             opening = _OPENING.match(before)
-            assert opening is not None  # for it matches nothing, too
+            assert opening is not None  # it also matches ""
             inside = before[opening.end() :]
             _, colon, password = inside.partition(":")
             found.add(password if colon else inside)
         if good := _GOOD_URL.fullmatch(url):
             ordinary.update(filter(None, good.groups()))
         elif at:
-            found.add(inside)  # for who knows which part is the user
+            found.add(inside)  # any part may be the user
 
 
 def _forms(password: str) -> Iterator[str]:
-    """Yield how a password may be written in a message, in whole or where a parser cut it."""
+    """Yield the forms of a password in messages, whole or cut by a parser."""
     for plain in {password, unquote(password), unquote_plus(password)}:
         yield from (plain, quote(plain), quote(plain, safe=""), quote_plus(plain))
         yield from (repr(plain)[1:-1], json.dumps(plain)[1:-1], html.escape(plain))

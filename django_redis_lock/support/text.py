@@ -1,4 +1,4 @@
-"""Words of strangers, made fit to be read: names, hosts and metadata come from anybody."""
+"""Makes texts of unknown origin safe to show: invisible characters visible, passwords masked."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _NAMED = re.compile(
 
 
 def visible(text: str) -> str:
-    """Return a text whose invisible characters can be seen, in Python's notation.
+    """Return a text with its invisible characters in Python's notation.
 
-    Control characters, and those that turn the direction of writing, are among them. The text is
-    not escaped for HTML.
+    These include control characters and those that change the direction of text. The result is not
+    escaped for HTML.
     """
     if text.isprintable():
         return text
@@ -32,12 +32,12 @@ def visible(text: str) -> str:
 
 
 def without_passwords(text: str) -> str:
-    """Return a message that tells no password, no user of a URL, and no arguments of a command.
+    """Return a message without passwords, users in URLs, and the arguments of commands.
 
-    What the settings have as a password is masked wherever it stands, unless it is too short or a
-    word that messages need (see ``passwords``); any other one where it can be told by its place: in
-    a URL, in the query of one, or behind ``password=``.
-    A server that does not know a command repeats what came with it: a lock's token, or a password.
+    Passwords of the settings are masked anywhere, unless they are too short or ordinary words (see
+    ``passwords``). Others are masked where their place tells: in a URL, in its query, or after
+    ``password=``. Arguments are cut because a server repeats those of an unknown command, which may
+    be a lock's token or a password.
     """
     text = _ARGUMENTS.sub("", text)
     known = known_passwords()
@@ -48,10 +48,9 @@ def without_passwords(text: str) -> str:
 
 
 def keep_secrets(error: BaseException) -> str:
-    """Take passwords and arguments of commands out of an error; return its message.
+    """Remove passwords and command arguments from an error and its causes; return its message.
 
-    Out of the error itself and of all that led to it, because a traceback shows them as the cause
-    of ours.
+    The causes are cleaned too, because a traceback shows them.
     """
     _clean(error, set())
     return str(error)
@@ -62,7 +61,7 @@ def _clean(error: BaseException | None, seen: set[int]) -> None:
         return
     seen.add(id(error))
     error.args = tuple(_cleaned(item, seen) for item in error.args)
-    for name in ("msg", "strerror"):  # of which an ImportError and an OSError make their text
+    for name in ("msg", "strerror"):  # the texts of ImportError and OSError
         if isinstance(text := getattr(error, name, None), str):
             setattr(error, name, without_passwords(text))
     _clean(error.__cause__, seen)

@@ -105,7 +105,7 @@ def test_workers_that_say_nothing_are_asked_once(
         return ask(command, **options)
 
     for module in ("workers", "liveness"):
-        monkeypatch.setattr(f"django_redis_lock.{module}.ask", counting)
+        monkeypatch.setattr(f"django_redis_lock.operators.{module}.ask", counting)
     monkeypatch.setattr("django_redis_lock.operators.workers.CONNECT_SECONDS", connected)
     monkeypatch.setattr(admin.site.get_model_admin(HeldLock), "worker_seconds", 0.1)
     hold_as(client, "a", task_id="1")

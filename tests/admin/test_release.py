@@ -174,7 +174,7 @@ def test_each_lock_has_its_message(client: redis.Redis) -> None:
         ("warning", "Nothing to release: nobody held “gone"),
         ("success", "Released “foreign"),
     ]
-    assert messages[3][1] == "Released “foreign”, which a foreign program held."
+    assert messages[3][1] == "Released “foreign”, which another program held."
 
 
 def test_a_server_that_goes_away_before_the_confirmation(

@@ -319,7 +319,7 @@ def test_tabs_come_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses = [turns.pause(0.06) for _ in range(20)]
     assert pauses[0] == pytest.approx(2)
     assert pauses[1] == pytest.approx(4)
-    assert max(pauses) == live.LONGEST
+    assert max(pauses) == live.LONGEST_PAUSE
     clock[0] += 100
     assert turns.pause(0.006) == pytest.approx(0.2)
 
@@ -335,7 +335,7 @@ def test_the_answer_tells_the_script_when_to_come_again(
     monkeypatch.setattr(live, "SHARE", 1e-5)
     monkeypatch.setattr(live, "turns", live.Turns())
     dear = browser.get(LIST, headers={LIVE_HEADER: "live"})["X-Held-Locks-Every"]
-    assert float(dear) == live.LONGEST
+    assert float(dear) == live.LONGEST_PAUSE
     monkeypatch.setattr(admin.site.get_model_admin(HeldLock), "refresh_seconds", None)
     assert "X-Held-Locks-Every" not in browser.get(LIST, headers={LIVE_HEADER: "live"})
 

@@ -74,7 +74,7 @@ def visit(
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have pages refresh as often as they can, whatever that costs."""
     monkeypatch.setattr(admin.site.get_model_admin(HeldLock), "refresh_seconds", 0.1)
-    monkeypatch.setattr("django_redis_lock.admin.live.LONGEST", 0.0)
+    monkeypatch.setattr("django_redis_lock.admin.live.LONGEST_PAUSE", 0.0)
 
 
 @pytest.fixture

@@ -246,7 +246,7 @@ def test_database_that_hangs_delays_no_release(
     user: Any,
 ) -> None:
     """Both locks are free before it is asked, it is waited for once, and the outcome says so."""
-    monkeypatch.setattr("django_redis_lock.operators.adminlog.PATIENCE", 0.2)
+    monkeypatch.setattr("django_redis_lock.operators.adminlog.DATABASE_TIMEOUT", 0.2)
     names = [f"{name}:1", f"{name}:2"]
     settings.DATABASE_ROUTERS = [router := _ToFile(names)]
     for one in names:
@@ -272,7 +272,7 @@ def test_entry_that_is_not_confirmed_may_come(
     database: sqlite3.Connection,
 ) -> None:
     """Where the database hangs in the commit, it is not said that there is no entry."""
-    monkeypatch.setattr("django_redis_lock.operators.adminlog.PATIENCE", 0.2)
+    monkeypatch.setattr("django_redis_lock.operators.adminlog.DATABASE_TIMEOUT", 0.2)
     lock(name).acquire()
     database.execute("BEGIN")
     database.execute("SELECT * FROM auth_user")  # one who reads lets others write, not commit

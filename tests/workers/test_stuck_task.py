@@ -287,7 +287,7 @@ def test_in_doubt_a_process_lives(pid: int | None) -> None:
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"host": None}, "a foreign program's"),
+        ({"host": None}, "held by another program"),
         ({"host": "elsewhere"}, "runs on elsewhere, not here"),
         ({"pid_space": None}, "may run in another container of {here}"),
         ({"pid_space": None, "pid": os.getpid()}, "may run in another container of {here}"),
