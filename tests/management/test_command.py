@@ -605,9 +605,9 @@ def test_common_options_stand_before_or_after_the_command(
     [
         (["relase", "a"], "did you mean 'release'?"),
         (["list", "--sort", "size"], "invalid choice: 'size'"),
-        (["list", "--older-than", "soon"], "'soon' is no duration"),
-        (["list", "--limit", "0"], "'0' is no number from 1 up"),
-        (["list", "--watch", "0"], "'0' is no interval"),
+        (["list", "--older-than", "soon"], "'soon' is not a duration"),
+        (["list", "--limit", "0"], "'0' is not a number from 1 up"),
+        (["list", "--watch", "0"], "'0' is not an interval"),
         (["show"], "the following arguments are required: name"),
         (["release"], "Say what to release"),
         (["list", "--using", "nowhere"], "no alias 'nowhere'"),
@@ -764,7 +764,7 @@ def test_durations_are_read(text: str, seconds: float) -> None:
     "text", ["", "soon", "10 m", "m", "-1", "nan", "inf", "1h30", "1y", "1e999"]
 )
 def test_senseless_durations_are_refused(text: str) -> None:
-    """What is no duration is named."""
+    """What is not a duration is named."""
     with pytest.raises(argparse.ArgumentTypeError, match="no duration"):
         parse_duration(text)
 

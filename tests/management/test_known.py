@@ -26,7 +26,6 @@ from django_redis_lock.management.console import (
     arguments,
     events,
     facts,
-    listing,
     releasing,
     watching,
 )
@@ -411,7 +410,7 @@ def test_mark_is_the_same_word_everywhere(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize(
     ("columns", "read"),
     [
-        (listing.columns(many=True), facts.holder_facts),
+        (facts.holder_columns(many=True), facts.holder_facts),
         (events.columns(name=True, many=True), facts.entry_facts),
     ],
 )

@@ -1,4 +1,4 @@
-"""``manage.py locks``: see who holds what, and break a stuck lock."""
+"""``manage.py locks``: list held locks, release stuck ones, examine their servers."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ RUN = {
     "completion": completion.run,
 }
 CLOSED_PIPE = 128 + 13
-"""As of a program that SIGPIPE ended."""
+"""The exit code of a program that SIGPIPE ended."""
 
 
 class Command(BaseCommand):
     """Lists the held locks, shows one, releases them, and examines their server."""
 
     help = "See who holds which lock, break stuck locks, and examine the server they are kept on."
-    # The locks are to be seen even when something else is wrong with the project.
+    # Must work even if something else is wrong with the project.
     requires_system_checks: ClassVar[list[str]] = []  # type: ignore[misc]
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -65,14 +65,14 @@ class Command(BaseCommand):
         return parser
 
     def run_from_argv(self, argv: list[str]) -> None:
-        """Run as a program: what can't be encoded is escaped, and an interruption is no error."""
+        """Run as a program: escape what can't be encoded, and handle Ctrl-C and a closed pipe."""
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(AttributeError, ValueError):
                 stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
         try:
             super().run_from_argv(argv)
             sys.stdout.flush()
-        except BrokenPipeError:  # whoever read it has seen enough
+        except BrokenPipeError:  # the reader has closed the pipe
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(CLOSED_PIPE)
         except KeyboardInterrupt:

@@ -1,6 +1,5 @@
-"""What ``manage.py locks`` does, one module for each of its commands and one for each tool.
+"""The commands of ``manage.py locks``, a module each, and what they share.
 
-``arguments`` says what can be asked for; ``listing``, ``showing``, ``releasing``, ``events`` and
-``doctor`` do it; ``selection`` finds the locks, and ``terminal``, ``table``, ``durations`` and
-``facts`` say it to people and programs.
+``arguments`` defines the command line. ``selection`` finds the locks; ``terminal``, ``table``,
+``durations`` and ``facts`` present them to people and programs.
 """

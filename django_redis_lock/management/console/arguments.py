@@ -1,4 +1,4 @@
-"""What ``manage.py locks`` can be asked for."""
+"""The command line of ``manage.py locks``."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from django_redis_lock.support.text import visible
 
 COMMANDS = ("list", "show", "release", "doctor", "history", "completion")
 EXIT_CODES = (
-    "Exit codes: 0 done; 1 an error, or declined; 2 wrong use, or not known\n"
-    "because a server could not be asked; 3 the holder changed, or nothing matched;\n"
-    "130 Ctrl-C; 141 whoever read the output has left."
+    "Exit codes: 0 done; 1 an error, or declined; 2 wrong usage, or not known\n"
+    "because a server is unavailable; 3 the holder changed, or nothing matched;\n"
+    "130 Ctrl-C; 141 the reader closed the pipe."
 )
 EXAMPLES = {
     "": (
@@ -43,7 +43,7 @@ EXAMPLES = {
     "history": ("locks history import:7", "locks history --limit 500 --json"),
     "completion": ("locks completion > ~/.locks-completion.bash",),
 }
-"""What one may write, by the command that it is an example of."""
+"""Example command lines, by command."""
 SHORTEST_WATCH = 0.1
 
 
@@ -53,98 +53,98 @@ def add_commands(parser: CommandParser) -> None:
     parser.formatter_class = Formatter
     commands = parser.add_subparsers(dest="command", title="commands", metavar="COMMAND")
     _add_list(commands)
-    showing = _add(commands, "show", "everything known of one lock, its waiters included")
+    showing = _add(commands, "show", "one lock with its holder, waiters, tasks and history")
     showing.add_argument("name", help="the lock's name")
     _add_release(commands)
-    examining = _add(commands, "doctor", "are the servers fit for locks?")
+    examining = _add(commands, "doctor", "check whether the servers are fit for locks")
     examining.add_argument(
         "--fail-level",
         choices=("warn", "fail"),
         default="fail",
-        help="what makes the exit code 1: a failure (fail), or a warning as well (warn)",
+        help="exit with 1 on a failure (fail), or on a warning too (warn)",
     )
 
-    history = _add(commands, "history", "which locks were released by force, freed or lost")
-    history.add_argument("name", nargs="?", help="of this lock only")
+    history = _add(commands, "history", "forced releases, freed locks and losses")
+    history.add_argument("name", nargs="?", help="only of this lock")
     history.add_argument(
-        "--limit", type=_count, default=50, metavar="N", help="how many at the most (50)"
+        "--limit", type=_count, default=50, metavar="N", help="at most so many (50)"
     )
 
-    completion = _add(commands, "completion", "print what completes this command in bash")
+    completion = _add(commands, "completion", "print a completion script for bash")
     completion.set_defaults(parser=parser)
 
 
 def _add_list(commands: Any) -> None:
-    listing = _add(commands, "list", "who holds what (the default)")
+    listing = _add(commands, "list", "list the held locks (the default)")
     listing.add_argument(
         "pattern", nargs="?", default="*", help="a shell pattern such as 'product:*'"
     )
     listing.add_argument(
-        "--sort", choices=SORTS, help="by what; else the lease that ends last first"
+        "--sort", choices=SORTS, help="sort key; by default the lease that ends last comes first"
     )
-    listing.add_argument("--reverse", action="store_true", help="the other way round")
+    listing.add_argument("--reverse", action="store_true", help="reverse the order")
     listing.add_argument(
         "--older-than",
         type=parse_duration,
         metavar="DURATION",
-        help="only what has been held for longer, such as 90s, 10m, 1h30m or 2d",
+        help="only locks held for longer, such as 90s, 10m, 1h30m or 2d",
     )
     listing.add_argument(
-        "--queued", action="store_true", help="only what is held for a message in a queue"
+        "--queued", action="store_true", help="only locks held for a message in a queue"
     )
-    listing.add_argument("--limit", type=_count, metavar="N", help="how many at the most")
+    listing.add_argument("--limit", type=_count, metavar="N", help="at most so many")
     listing.add_argument(
         "--watch",
         nargs="?",
         type=_interval,
         const=2.0,
         metavar="SECONDS",
-        help="draw again every so many seconds (2), until Ctrl-C",
+        help="redraw every so many seconds (2), until Ctrl-C",
     )
 
 
 def _add_release(commands: Any) -> None:
-    releasing = _add(commands, "release", "take locks from their holders")
-    releasing.add_argument("names", nargs="*", metavar="name", help="the names of locks")
+    releasing = _add(commands, "release", "release locks by force")
+    releasing.add_argument("names", nargs="*", metavar="name", help="names of locks")
     releasing.add_argument(
         "--pattern", dest="match", metavar="GLOB", help="all held locks that match a shell pattern"
     )
     releasing.add_argument("--all", action="store_true", help="all held locks")
     releasing.add_argument(
-        "--token-id", metavar="ID", help="only if this is the holder's token id, as show tells it"
+        "--token-id", metavar="ID", help="only if the holder has this token id, as printed by show"
     )
     releasing.add_argument(
         "--only-dead",
         action="store_true",
-        help="only where the holder's process is known to be gone: on this host, or as its "
-        "Celery worker says",
+        help="only if the holder's process is known to be gone, by this host or by its Celery "
+        "worker",
     )
     releasing.add_argument(
         "--queued",
         action="store_true",
-        help="only what is held for a message in a queue; all of that where no name is given",
+        help="only locks held for a message in a queue; all of them without a name",
     )
     releasing.add_argument(
         "--only-gone",
         action="store_true",
-        help="only where the message that it is held for is known to be gone",
+        help="only if the message that the lock is held for is known to be gone",
     )
     releasing.add_argument("--reason", default="", metavar="TEXT", help="why, for the audit")
     releasing.add_argument(
-        "--by", metavar="NAME", help="who does it, for the audit; else the system's user"
+        "--by", metavar="NAME", help="who releases, for the audit; by default the system's user"
     )
-    releasing.add_argument("--dry-run", action="store_true", help="show, and release nothing")
+    releasing.add_argument("--dry-run", action="store_true", help="show what would be released")
     releasing.add_argument(
         "--noinput",
         "--no-input",
         dest="interactive",
         action="store_false",
-        help="do not ask",
+        help="do not ask for confirmation",
     )
 
 
 class Formatter(DjangoHelpFormatter, argparse.RawDescriptionHelpFormatter):
-    """Leaves the lines of the examples as they are."""
+    """Keeps the line breaks of the examples."""
 
 
 def _epilog(name: str) -> str:
@@ -167,10 +167,10 @@ def _add(commands: Any, name: str, text: str) -> CommandParser:
         action="store_const",
         const="json",
         default=argparse.SUPPRESS,
-        help="the same as --format json",
+        help="same as --format json",
     )
-    parser.add_argument("--using", metavar="ALIAS", help="an alias of LOCKS; else all of them")
-    # What stands before the command may stand after it as well.
+    parser.add_argument("--using", metavar="ALIAS", help="an alias of LOCKS; by default all")
+    # Options that may stand before or after the command.
     anywhere = parser.add_argument_group("everywhere", argument_default=argparse.SUPPRESS)
     anywhere.add_argument("--no-color", action="store_true", default=argparse.SUPPRESS)
     anywhere.add_argument("--force-color", action="store_true", default=argparse.SUPPRESS)
@@ -184,10 +184,10 @@ def _add(commands: Any, name: str, text: str) -> CommandParser:
 
 
 def complete(words: list[str]) -> list[str]:
-    """Return the words of the command line with the command that is meant where none is named.
+    """Return the command line with ``list`` inserted if it names no command.
 
-    ``locks 'product:*' --no-color`` is ``locks list 'product:*' --no-color``. Raises
-    ``ValueError`` for what looks like a command's name misspelt.
+    ``locks 'product:*' --no-color`` becomes ``locks list 'product:*' --no-color``. Raises
+    ``ValueError`` for a misspelt command.
     """
     before = _of_the_parser(words)
     rest = words[before:]
@@ -209,7 +209,7 @@ _ALONE = ("--no-color", "--force-color", "--traceback", "--skip-checks")
 
 
 def _of_the_parser(words: list[str]) -> int:
-    """Return how many words at the beginning are options that every command has."""
+    """Return how many leading words are options of the parser itself."""
     number = 0
     while number < len(words):
         if words[number] in _WITH_VALUE:
@@ -223,7 +223,7 @@ def _of_the_parser(words: list[str]) -> int:
 
 def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 up.")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 up.")
     return int(text)
 
 
@@ -234,6 +234,6 @@ def _interval(text: str) -> float:
         seconds = math.nan
     if not SHORTEST_WATCH <= seconds <= 86400:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no interval; give seconds from {SHORTEST_WATCH} up."
+            f"{text!r} is not an interval; give seconds from {SHORTEST_WATCH} up."
         )
     return seconds

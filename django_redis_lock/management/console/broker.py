@@ -1,7 +1,7 @@
-"""Find messages of Celery's: in the broker's queues, and in the hands of its workers.
+"""Finds Celery's messages in the broker's queues and in its workers.
 
-Only what was looked at as a whole is known. A message moves while one looks, so the queues are
-looked at before and after whatever it may move to.
+A message may move during the search, so the queues are searched before and after the places that it
+may move to. If any place can't be searched whole, nothing is known.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from django_redis_lock.operators.workers import Replies, WorkersNotAsked, ask
 from django_redis_lock.support.text import keep_secrets
 
 PAGE = 1000
-"""How many messages are read at once."""
+"""Messages per read."""
 DELAYED_LEVELS = 28
-"""The queues in which RabbitMQ keeps messages with a countdown, where Celery has it do so."""
+"""Queues in which RabbitMQ delays messages with a countdown, if Celery uses them."""
 
 
 class MessagesNotKnown(Exception):
-    """Where messages are can't be told; the text says why."""
+    """It is not known where messages are; the text says why."""
 
 
 def find_messages(app: Any, tasks: Mapping[str, str]) -> dict[str, str]:
-    """Return where each message is that is still somewhere, by its task's id.
+    """Return where each message was found, by task id.
 
-    ``tasks`` has the name of each task by its id. Raises ``MessagesNotKnown``.
+    ``tasks`` has the task names by id. Raises ``MessagesNotKnown``.
     """
     try:
         with app.connection_for_write() as connection:
@@ -43,7 +43,7 @@ def find_messages(app: Any, tasks: Mapping[str, str]) -> dict[str, str]:
         raise
     except WorkersNotAsked as error:
         raise MessagesNotKnown(f"the workers can't be asked: {error}") from error
-    except Exception as error:  # whatever the transport of the broker raises
+    except Exception as error:  # any error of the transport
         text = keep_secrets(error) or type(error).__name__
         raise MessagesNotKnown(f"the broker can't be asked: {text}") from error
 
@@ -61,7 +61,7 @@ def _with_workers(answers: Replies) -> dict[str, str]:
 
 
 def _queues(app: Any, tasks: Mapping[str, str], answers: Replies) -> list[str]:
-    """Return the queues of the settings, of the tasks' routes, and of the workers."""
+    """Return the queues of the settings, the tasks' routes and the workers."""
     routed = {_route(app, name) for name in set(tasks.values())}
     names = {name for answer in answers.values() for name in answer.get("queues", ())}
     return sorted({*app.amqp.queues, *names, *routed} - {""})
@@ -74,11 +74,11 @@ def _route(app: Any, name: str) -> str:
     return str(getattr(queue, "name", queue) or "")
 
 
-# Redis, whose queues can be read.
+# Redis: its queues can be read.
 
 
 def _look_in_redis(app: Any, connection: Any, tasks: Mapping[str, str]) -> dict[str, str]:
-    """Read all queues that the broker knows, and what was delivered and not acknowledged."""
+    """Read all queues of the broker, and the unacknowledged messages."""
     channel, wanted = connection.default_channel, set(tasks)
     bound = {queue for exchange in _exchanges(channel) for *_, queue in channel.get_table(exchange)}
     found: dict[str, str] = {}
@@ -91,7 +91,7 @@ def _look_in_redis(app: Any, connection: Any, tasks: Mapping[str, str]) -> dict[
     read_queues()
     for _, text in channel.client.hscan_iter(redis_unacknowledged_key(channel)):
         found.update(dict.fromkeys(wanted & _ids(text), "delivered, and not acknowledged"))
-    read_queues()  # for what came back meanwhile
+    read_queues()  # messages may have come back
     return {**found, **_with_workers(_in_hand(tasks))}
 
 
@@ -99,13 +99,13 @@ def _exchanges(channel: Any) -> Iterator[str]:
     prefix = redis_binding_prefix(channel)
     for key in channel.client.scan_iter(match=f"{prefix}*", count=PAGE):
         name = key.decode() if isinstance(key, bytes) else key
-        # Beside the bindings there are keys about them, of other kinds.
+        # Other keys with this prefix are not bindings.
         if channel.client.type(name) in (b"set", "set"):
             yield name.removeprefix(prefix)
 
 
 def _messages(channel: Any, queue: str) -> Iterator[bytes]:
-    """Yield the messages of a queue, of all priorities, from where new ones come in."""
+    """Yield the messages of a queue, of all priorities, the newest first."""
     for key in redis_queue_keys(channel, queue):
         first = 0
         while page := channel.client.lrange(key, first, first + PAGE - 1):
@@ -114,10 +114,10 @@ def _messages(channel: Any, queue: str) -> Iterator[bytes]:
 
 
 def _ids(text: bytes) -> set[str]:
-    """Return the ids that a message may be known by. Raises ``MessagesNotKnown``."""
+    """Return the ids of a message. Raises ``MessagesNotKnown``."""
     try:
         message = json.loads(text)
-        if isinstance(message, list):  # with where it was sent to
+        if isinstance(message, list):  # [message, exchange, routing key]
             message = message[0]
         headers, properties = message.get("headers") or {}, message.get("properties") or {}
     except (ValueError, LookupError, AttributeError) as error:
@@ -125,21 +125,21 @@ def _ids(text: bytes) -> set[str]:
     return {str(headers.get("id")), str(properties.get("correlation_id"))}
 
 
-# RabbitMQ, which tells how many messages there are, and how many take them.
+# RabbitMQ: it tells only the numbers of messages and consumers.
 
 
 def _look_in_amqp(app: Any, connection: Any, tasks: Mapping[str, str]) -> dict[str, str]:
-    """Find all queues empty, and every consumer's worker answering."""
+    """Check that all queues are empty and that the workers of all consumers answer."""
     answers = _in_hand(tasks)
     names = _queues(app, tasks, answers)
     _check_queues(connection, names, answers)
     found = _with_workers(_in_hand(tasks))
-    _check_queues(connection, names, answers)  # for what came back meanwhile
+    _check_queues(connection, names, answers)  # messages may have come back
     return {**_with_workers(answers), **found}
 
 
 def _check_queues(connection: Any, names: list[str], answers: Replies) -> None:
-    """Raise ``MessagesNotKnown`` unless nothing is in queues or with unknown consumers."""
+    """Raise ``MessagesNotKnown`` unless the queues are empty and all consumers are known."""
     for name in [*names, *(f"celery_delayed_{level}" for level in range(DELAYED_LEVELS))]:
         declared = _declared(connection, name)
         if declared is None:
@@ -155,7 +155,7 @@ def _check_queues(connection: Any, names: list[str], answers: Replies) -> None:
 
 
 def _declared(connection: Any, name: str) -> Any:
-    """Return what the broker says of a queue, ``None`` where there is none."""
+    """Return the broker's declaration of a queue, ``None`` if it does not exist."""
     with _channel(connection) as channel:
         try:
             return channel.queue_declare(name, passive=True)
@@ -167,7 +167,7 @@ def _declared(connection: Any, name: str) -> Any:
 
 @contextmanager
 def _channel(connection: Any) -> Iterator[Any]:
-    """Return a channel of its own, for a question that fails closes it."""
+    """Yield a new channel, because a failed declaration closes it."""
     channel = connection.channel()
     try:
         yield channel
@@ -177,8 +177,7 @@ def _channel(connection: Any) -> Iterator[Any]:
 
 def _refuse(app: Any, connection: Any, tasks: Mapping[str, str]) -> dict[str, str]:
     kind = connection.transport.driver_type
-    raise MessagesNotKnown(f"a broker of the kind {kind!r} does not tell where messages are")
+    raise MessagesNotKnown(f"a broker of kind {kind!r} does not tell where messages are")
 
 
 _LOOKS = {"redis": _look_in_redis, "amqp": _look_in_amqp}
-"""How to look, by the kind of the broker."""

@@ -1,4 +1,4 @@
-"""``locks completion``: what makes bash complete the commands and options of ``locks``."""
+"""``locks completion``: a script with which bash completes ``locks``."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ complete -o bashdefault -o default -F _django_locks manage.py django-admin pytho
 
 
 def run(options: dict[str, Any], terminal: Terminal) -> None:
-    """Print a script for bash, with the options that there are."""
+    """Print the script."""
     commands = _commands(options["parser"])
     values = [*_values(commands.values())]
     words = [_case(name, _words(parser)) for name, parser in commands.items()]
@@ -73,7 +73,7 @@ def _words(parser: argparse.ArgumentParser) -> list[str]:
 
 
 def _values(parsers: Iterable[argparse.ArgumentParser]) -> Iterator[str]:
-    """Yield a case for each option with a value: its choices, or none but files."""
+    """Yield a case for each option with a value: its choices, else file names."""
     choices: dict[str, list[str]] = {}
     for action in (action for parser in parsers for action in parser._actions):
         if action.nargs != 0:

@@ -1,4 +1,4 @@
-"""How long: as an operator writes it, and as the tables say it."""
+"""Durations as operators write them and tables show them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import re
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-"""Seconds of each unit."""
+"""Seconds per unit."""
 _PART = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 
 
@@ -20,15 +20,15 @@ def parse_duration(text: str) -> float:
     except ValueError:
         parts = _PART.findall(text)
         if not parts or "".join(map("".join, parts)) != text:
-            raise argparse.ArgumentTypeError(_senseless(text)) from None
+            raise argparse.ArgumentTypeError(_invalid(text)) from None
         seconds = sum(float(amount) * UNITS[unit] for amount, unit in parts)
     if not 0 <= seconds < float("inf"):
-        raise argparse.ArgumentTypeError(_senseless(text))
+        raise argparse.ArgumentTypeError(_invalid(text))
     return seconds
 
 
-def _senseless(text: str) -> str:
-    return f"{text!r} is no duration; write seconds, or such as 90s, 10m, 1h30m or 2d."
+def _invalid(text: str) -> str:
+    return f"{text!r} is not a duration; give seconds, or for example 90s, 10m, 1h30m or 2d."
 
 
 def duration(seconds: float) -> str:

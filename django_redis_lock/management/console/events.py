@@ -1,4 +1,4 @@
-"""``locks history``: which locks were released by force, freed or lost."""
+"""``locks history``: forced releases, freed locks and losses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 
 def run(options: dict[str, Any], terminal: Terminal) -> None:
-    """Show what the audits tell, the latest first."""
+    """Show the audits, the latest entries first."""
     name, limit = options["name"], options["limit"]
     backends = Backends(options["using"], terminal)
     found = list(backends.each(lambda backend: backend.history(name, limit)))
@@ -37,7 +37,7 @@ def run(options: dict[str, Any], terminal: Terminal) -> None:
 
 
 def columns(*, name: bool, many: bool = False) -> list[Column[AuditEntry]]:
-    """Return the columns of a list of events; with ``name`` each says of which lock."""
+    """Return the columns of a table of events, with the lock's name if ``name``."""
     of_name: list[Column[AuditEntry]] = [
         Column("NAME", lambda one: visible(one.name), elastic=True)
     ]

@@ -1,4 +1,4 @@
-"""What is known of holders, waiters and events, for JSON and for cells of tables."""
+"""Holders, waiters and audit entries, as JSON and as cells of tables."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from django.utils.dateparse import parse_datetime
 
 from django_redis_lock.handler import locks
 from django_redis_lock.management.console.durations import duration
-from django_redis_lock.management.console.table import NOTHING
+from django_redis_lock.management.console.table import NOTHING, Column, Paint
 from django_redis_lock.management.console.terminal import Terminal
 from django_redis_lock.operators.breaking import Outcome
 from django_redis_lock.protocol.attention import Attention, attention
@@ -20,11 +20,11 @@ from django_redis_lock.support.text import visible
 
 UNKNOWN = NOTHING
 NOT_COUNTED = "?"
-"""How many wait where the server does not tell."""
+"""The number of waiters where the server does not tell."""
 
 
 def holder_facts(holder: Holder) -> dict[str, Any]:
-    """Return everything that is known of a holder, for JSON."""
+    """Return a holder for JSON."""
     return {
         "name": holder.name,
         "using": holder.using,
@@ -45,7 +45,7 @@ def holder_facts(holder: Holder) -> dict[str, Any]:
 
 
 def waiter_facts(waiter: Waiter) -> dict[str, Any]:
-    """Return everything that is known of a waiter, for JSON."""
+    """Return a waiter for JSON."""
     return {
         "waiter": str(waiter),
         "token_id": waiter.token_id,
@@ -59,7 +59,7 @@ def waiter_facts(waiter: Waiter) -> dict[str, Any]:
 
 
 def entry_facts(entry: AuditEntry) -> dict[str, Any]:
-    """Return everything that is known of an event, for JSON."""
+    """Return an audit entry for JSON."""
     return {
         "id": entry.id,
         "at": iso(entry.at),
@@ -76,7 +76,7 @@ def entry_facts(entry: AuditEntry) -> dict[str, Any]:
 
 
 def outcome_facts(outcome: Outcome) -> dict[str, Any]:
-    """Return what became of a lock that was to be released, for JSON."""
+    """Return the outcome of a release for JSON."""
     return {
         "name": outcome.shown.name,
         "using": outcome.shown.using,
@@ -99,81 +99,74 @@ def _origin(one: Holder | Waiter | AuditEntry) -> dict[str, Any]:
 
 
 def now() -> datetime:
-    """Return the time of this host's clock."""
     return datetime.now(UTC)
 
 
 def iso(moment: datetime | None) -> str | None:
-    """Return a time for JSON."""
     return None if moment is None else moment.isoformat()
 
 
 def seconds(value: float | None) -> float | None:
-    """Return seconds to the millisecond for JSON."""
     return None if value is None else round(value, 3)
 
 
 def clock(moment: datetime | None) -> str:
-    """Return a time for people, to the second, in UTC."""
+    """Return a time in UTC with seconds, for people."""
     return UNKNOWN if moment is None else f"{moment:%Y-%m-%d %H:%M:%S}"
 
 
 def due(eta: str | None) -> str:
-    """Return when a task is due, for people; what can't be read as it is."""
+    """Return when a task is due, for people; unparsed if it is no ISO 8601."""
     moment = eta and parse_datetime(eta)
     return clock(moment.astimezone(UTC)) if moment else visible(eta or UNKNOWN)
 
 
 def held_for(holder: Holder) -> str:
-    """Return how long a lock has been held."""
     return UNKNOWN if holder.held_for is None else duration(holder.held_for)
 
 
 def lease_left(holder: Holder) -> str:
-    """Return what is left of a lease."""
     return "endless" if holder.ttl is None else duration(holder.ttl)
 
 
 def waiters(holder: Holder) -> str:
-    """Return how many wait."""
     return NOT_COUNTED if holder.waiters is None else str(holder.waiters)
 
 
 class Legend:
-    """Says what stands for what is not known, where a table has it."""
+    """Explains the sign for an unknown number of waiters, if a table has it."""
 
     def __init__(self) -> None:
         self._needed = False
 
     def reading(self, holders: Iterable[Holder]) -> Iterator[Holder]:
-        """Yield the holders that are shown."""
+        """Pass on the holders that are shown."""
         for one in holders:
             self._needed |= one.waiters is None
             yield one
 
     def say(self, terminal: Terminal) -> None:
-        """Say it, below the table."""
+        """Write the explanation below the table."""
         if self._needed:
             terminal.notice(f"WAITERS {NOT_COUNTED}: the server does not tell how many wait.")
 
 
 def attention_of(holder: Holder) -> Attention | None:
-    """Return what is wrong with a hold, if anything is."""
+    """Return why a hold deserves attention, if it does."""
     return attention(holder, locks[holder.using])
 
 
 def mark(holder: Holder) -> str:
-    """Return the same for a table, in the word of the JSON."""
+    """Return it for a table, as in the JSON."""
     return attention_of(holder) or NOTHING
 
 
 def waited(waiter: Waiter) -> str:
-    """Return how long somebody has waited."""
     return UNKNOWN if waiter.waited is None else duration(waiter.waited)
 
 
 def brief(one: Holder | Waiter | AuditEntry) -> str:
-    """Return the same in less words: the end of the task's name, and the beginning of its id."""
+    """Return a holder in few characters: the end of the task's name, the start of its id."""
     if not one.task_id or not one.task_name:
         return who(one)
     task = one.task_name.rpartition(".")[2]
@@ -181,5 +174,24 @@ def brief(one: Holder | Waiter | AuditEntry) -> str:
 
 
 def who(one: Holder | Waiter | AuditEntry) -> str:
-    """Return one line that says who somebody is."""
+    """Return a holder, a waiter or an entry's holder in one line."""
     return visible(str(one))
+
+
+def holder_columns(*, many: bool) -> list[Column[Holder]]:
+    """Return the columns of a table of holders; with ``many`` backends it names each."""
+    using: list[Column[Holder]] = [Column("USING", lambda one: visible(one.using))]
+    return [
+        Column("NAME", lambda one: visible(one.name), elastic=True),
+        *(using if many else []),
+        Column("HOLDER", who, elastic=True, brief=brief),
+        Column("HELD FOR", held_for, right=True, paint=_of_mark),
+        Column("LEASE LEFT", lease_left, right=True),
+        Column("WAITERS", waiters, right=True),
+        Column("ATTENTION", mark, spare=True, paint=_of_mark),
+        Column("FENCE", lambda one: str(one.fence or UNKNOWN), right=True, spare=True),
+    ]
+
+
+def _of_mark(holder: Holder, style: Any) -> Paint | None:
+    return style.WARNING if attention_of(holder) else None

@@ -1,4 +1,4 @@
-"""Which places are held for messages that are gone: they ended, or are nowhere any more."""
+"""Tells which places are held for messages that are gone: their task ended, or they are lost."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from django_redis_lock.operators.workers import celery_app
 from django_redis_lock.protocol.records import Holder
 
 SETTLED = 60.0
-"""Seconds from the taking of a place to when its message is in the broker, or will never be."""
+"""Seconds after which the message of a place is in the broker, or never will be."""
 
 Notice = Callable[[str], None]
 
 
 def judge_places(holders: Iterable[Holder], notice: Notice) -> list[tuple[Holder, Verdict]]:
-    """Return for each holder whether it is a message that is gone. In doubt none is."""
+    """Return a verdict on each holder's message. In doubt it is not gone."""
     holders = list(holders)
     places = [one for one in holders if is_place(one) and one.task_id]
     verdicts: dict[str, Verdict] = {}
@@ -39,7 +39,7 @@ def judge_places(holders: Iterable[Holder], notice: Notice) -> list[tuple[Holder
 
 
 def _of_results(app: Any, places: list[Holder], notice: Notice) -> dict[str, Verdict]:
-    """Return the verdict on each message whose task has ended."""
+    """Return the verdicts on messages whose task has ended."""
     from celery import states
 
     found = {}
@@ -48,10 +48,10 @@ def _of_results(app: Any, places: list[Holder], notice: Notice) -> dict[str, Ver
             task = app.tasks.get(one.task_name)
             result = task.AsyncResult(one.task_id) if task else app.AsyncResult(one.task_id)
             state, ended = result.state, result.date_done
-        except Exception as error:  # no result backend, or it can't be asked
+        except Exception as error:  # no result backend, or it is unavailable
             notice(f"The results of tasks can't be asked for: {error}")
             break
-        # An id may be used again: a result that is older than the place is not its message's.
+        # Ids can be reused: a result older than the place belongs to another message.
         if state in states.READY_STATES and _is_later(ended, one.acquired_at):
             found[one.token_id] = Verdict(Life.DEAD, why=f"its task has ended: {state}")
     return found
@@ -64,7 +64,7 @@ def _is_later(ended: Any, taken: datetime | None) -> bool:
 
 
 def _of_broker(app: Any, places: list[Holder], notice: Notice) -> dict[str, Verdict]:
-    """Return the verdict on each message that the broker and the workers were asked for."""
+    """Return the verdicts of the broker and the workers."""
     from django_redis_lock.management.console.broker import (  # which needs Celery
         MessagesNotKnown,
         find_messages,
@@ -83,7 +83,7 @@ def _of_broker(app: Any, places: list[Holder], notice: Notice) -> dict[str, Verd
     for one in old:
         if one.task_id in present:
             found[one.token_id] = Verdict(Life.ALIVE, why=present[one.task_id])
-        elif _stands_in_line(one):
+        elif _is_waiting(one):
             found[one.token_id] = Verdict(Life.ALIVE, why="its task waits for its lock")
         else:
             why = "its message is in no queue, and no worker has it"
@@ -91,10 +91,10 @@ def _of_broker(app: Any, places: list[Holder], notice: Notice) -> dict[str, Verd
     return found
 
 
-def _stands_in_line(place: Holder) -> bool:
-    """Whether the task waits for the lock of its run, in a worker that may not answer for it."""
+def _is_waiting(place: Holder) -> bool:
+    """Whether the task waits for its lock, in a worker that may not answer."""
     try:
-        line = locks[place.using].waiting(place.name.removesuffix(":queued"))
+        queue = locks[place.using].waiting(place.name.removesuffix(":queued"))
     except LockError:
         return True
-    return any(waiter.task_id == place.task_id for waiter in line)
+    return any(waiter.task_id == place.task_id for waiter in queue)

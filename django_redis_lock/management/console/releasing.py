@@ -1,4 +1,4 @@
-"""``locks release``: take locks from their holders, after a look at who that is."""
+"""``locks release``: force releases, after showing the holders."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 from django.core.management.base import CommandError
 
 from django_redis_lock.management.console import facts
-from django_redis_lock.management.console.listing import columns
 from django_redis_lock.management.console.places import judge_places
 from django_redis_lock.management.console.selection import (
     INTERRUPTED,
@@ -30,7 +29,7 @@ from django_redis_lock.support.text import visible
 
 
 def run(options: dict[str, Any], terminal: Terminal) -> None:
-    """Show the holders, ask, and release exactly those that were shown."""
+    """Show the holders, ask for confirmation, and release exactly those holds."""
     _check(options)
     backends = Backends(options["using"], terminal)
     _check_reason(options, backends)
@@ -53,13 +52,13 @@ def run(options: dict[str, Any], terminal: Terminal) -> None:
         if shown and options["interactive"]:
             _ask(shown, terminal)
         results = _release(shown, options, backends, terminal)
-    if Result.UNAVAILABLE not in results:  # which is told below, and goes before a wrong setting
+    if Result.UNAVAILABLE not in results:  # _conclude() reports that with its own exit code
         backends.finish()
     _conclude(results, missing, dry_run=options["dry_run"])
 
 
 def _check(options: dict[str, Any]) -> None:
-    """Raise ``CommandError`` for options that make no sense together."""
+    """Raise ``CommandError`` for options that contradict each other."""
     ways = [bool(options["names"]), options["match"] is not None, options["all"]]
     if sum(ways) != 1 and not (options["queued"] and sum(ways) == 0):
         raise CommandError(
@@ -82,7 +81,7 @@ def _check(options: dict[str, Any]) -> None:
 
 
 def _check_reason(options: dict[str, Any], backends: Backends) -> None:
-    """Raise ``CommandError`` where there is no reason and a backend's settings ask for one."""
+    """Raise ``CommandError`` if a backend requires a reason and none is given."""
     if options["dry_run"] or options["reason"].strip():
         return
     for backend in backends.all:
@@ -110,7 +109,7 @@ def _selected(options: dict[str, Any], backends: Backends) -> Iterator[Holder]:
 def _missing(
     options: dict[str, Any], shown: list[Holder], backends: Backends, terminal: Terminal
 ) -> list[str]:
-    """Return the names that nobody is known to hold, and say so."""
+    """Return the names that are not known to be held, with a notice for each."""
     held = {one.name for one in shown}
     missing = [name for name in dict.fromkeys(options["names"]) if name not in held]
     for name in missing:
@@ -132,7 +131,7 @@ def _with_token(options: dict[str, Any]) -> str:
 def _columns(
     verdicts: dict[str, Verdict], options: dict[str, Any], *, many: bool
 ) -> list[Column[Holder]]:
-    found = columns(many=many)
+    found = facts.holder_columns(many=many)
     if verdicts:
         heading = "GONE BECAUSE" if options["only_gone"] else "DEAD BECAUSE"
         found.append(Column(heading, lambda one: verdicts[one.token_id].why))
@@ -142,7 +141,7 @@ def _columns(
 def _the_dead(
     shown: list[Holder], verdicts: dict[str, Verdict], terminal: Terminal
 ) -> list[Holder]:
-    """Return those that are dead, or gone, and say why the others are left alone."""
+    """Return the dead holders, with a notice why the others are left alone."""
     judged = (verdicts[one.token_id] for one in shown)
     others = Counter(verdict for verdict in judged if not verdict.dead)
     for (life, why), number in others.most_common():
@@ -159,7 +158,7 @@ def _rehearse(shown: list[Holder], backends: Backends, terminal: Terminal) -> li
 
 
 def _ask(shown: list[Holder], terminal: Terminal) -> None:
-    """Raise ``CommandError`` unless somebody says yes."""
+    """Raise ``CommandError`` unless the operator agrees."""
     if terminal.as_json:
         for one in shown:
             terminal.notice(f"{visible(one.name)}: {facts.who(one)}")
@@ -191,7 +190,7 @@ def _release(
 
 
 def _conclude(results: list[Result], missing: list[str], *, dry_run: bool) -> None:
-    """Raise ``CommandError`` where not everything that was asked for was done."""
+    """Raise ``CommandError`` unless everything was released."""
     released = results.count(Result.RELEASED)
     if Result.UNAVAILABLE in results:
         raise CommandError(
@@ -244,7 +243,7 @@ def _count(number: int) -> str:
 
 
 def system_user() -> str:
-    """Return the name of the user whose process this is, by the system and not by its variables."""
+    """Return the name of the process's user, from the system rather than the environment."""
     uid = os.getuid() if hasattr(os, "getuid") else None
     if uid is None:
         import getpass
@@ -254,5 +253,5 @@ def system_user() -> str:
 
     try:
         return pwd.getpwuid(uid).pw_name
-    except KeyError:  # as in many containers
+    except KeyError:  # common in containers
         return f"uid {uid}"

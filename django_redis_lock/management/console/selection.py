@@ -1,4 +1,4 @@
-"""Which locks a command is about."""
+"""Finds the locks that a command is about."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.exceptions import InvalidLockBackend, LockError
 from django_redis_lock.handler import locks
 from django_redis_lock.management.console.terminal import Terminal
+from django_redis_lock.operators.liveness import is_place
 from django_redis_lock.operators.writability import unwritable_because
 from django_redis_lock.protocol.records import Holder
 from django_redis_lock.support.text import visible, without_passwords
 
 Answer = TypeVar("Answer")
 ERROR, USAGE, NOT_KNOWN, NOTHING, INTERRUPTED = 1, 2, 2, 3, 130
-"""Exit codes: an error; wrong use; a server could not be asked; the holder changed, or nothing
+"""Exit codes: an error; wrong usage; a server is unavailable; the holder changed, or nothing
 matched; Ctrl-C."""
 
 SORTS: dict[str, Callable[[Holder], Any]] = {
@@ -32,18 +33,18 @@ SORTS: dict[str, Callable[[Holder], Any]] = {
     "waiters": lambda holder: -(holder.waiters or 0),
     "fence": lambda holder: -(holder.fence or 0),
 }
-"""What can be sorted by; the longest held, the lease that ends first and the most waiters first."""
+"""Sort keys: the longest held, the lease that ends first and the most waiters come first."""
 
 
 class Backends:
-    """The backends that a command asks, and those that did not answer it."""
+    """The backends that a command asks, and those that did not answer."""
 
     def __init__(self, using: str | None, terminal: Terminal) -> None:
         self._terminal = terminal
         self.all: list[BaseLockBackend] = []
-        """Those whose settings are right."""
+        """The backends with valid settings."""
         self.silent: dict[str, str] = {}
-        """Why each backend that did not answer did not, by its alias."""
+        """Why a backend did not answer, by alias."""
         self._misconfigured: set[str] = set()
         try:
             self._aliases = [using] if using else list(locks)
@@ -59,23 +60,23 @@ class Backends:
 
     @property
     def many(self) -> bool:
-        """Whether there is more than one, so that each lock's is to be named."""
+        """Whether there is more than one, so that tables name the backend."""
         return len(self._aliases) > 1
 
     @property
     def none_answered(self) -> bool:
-        """Whether nothing is known so far."""
+        """Whether no backend answered so far."""
         return len(self.silent) == len(self._aliases)
 
     def each(self, ask: Callable[[BaseLockBackend], Iterable[Any]]) -> Iterator[Any]:
-        """Yield what each backend answers; of one that can't be asked, say so and go on."""
+        """Yield what each backend answers; note one that is unavailable and go on."""
         for backend in self.all:
             yield from self.of(backend, ask)
 
     def of(
         self, backend: BaseLockBackend, ask: Callable[[BaseLockBackend], Iterable[Any]]
     ) -> Iterator[Any]:
-        """Yield what one backend answers."""
+        """Yield what one backend answers; note it if it is unavailable."""
         try:
             yield from ask(backend)
         except (LockError, InvalidLockBackend, ValueError) as error:
@@ -84,7 +85,7 @@ class Backends:
     def attempt(
         self, backend: BaseLockBackend, read: Callable[[], Answer], otherwise: Answer
     ) -> Answer:
-        """Return what a question to a backend answers; where it can't be asked, say so."""
+        """Return a backend's answer, or ``otherwise`` with a notice if it is unavailable."""
         try:
             return read()
         except (LockError, InvalidLockBackend, ValueError) as error:
@@ -92,7 +93,7 @@ class Backends:
             return otherwise
 
     def _note(self, alias: str, error: Exception) -> None:
-        if isinstance(error, ValueError):  # a name that no lock can have
+        if isinstance(error, ValueError):  # an invalid name
             raise CommandError(str(error), returncode=USAGE) from error
         if isinstance(error, InvalidLockBackend):
             self._misconfigured.add(alias)
@@ -101,15 +102,15 @@ class Backends:
             self._terminal.notice(text)
 
     def not_known(self) -> dict[str, Any]:
-        """Return, for JSON, which backends did not answer, and why."""
+        """Return for JSON which backends did not answer, and why."""
         return {"not_known": [{"using": one, "error": why} for one, why in self.silent.items()]}
 
     def holders(self, pattern: str) -> Iterator[Holder]:
-        """Yield the holders of all locks whose name matches a pattern, as they are read."""
+        """Yield the holders of all locks whose name matches a pattern."""
         return self.each(lambda backend: backend.holders(pattern))
 
     def holders_of(self, names: Iterable[str]) -> Iterator[Holder]:
-        """Yield the holders of some locks; one that nobody holds is passed over."""
+        """Yield the holders of some locks, without free ones."""
 
         def ask(backend: BaseLockBackend) -> Iterator[Holder]:
             return (holder for name in names if (holder := backend.holder(name)))
@@ -117,13 +118,13 @@ class Backends:
         return self.each(ask)
 
     def warn_of_unwritable(self) -> None:
-        """Say which servers answered and take no writes. Costs an ``INFO`` for each."""
+        """Warn of servers that answered but refuse writes. Sends an ``INFO`` to each."""
         for backend in self.all:
             if backend.alias not in self.silent and (why := unwritable_because(backend)):
                 self._terminal.notice(f"The server of {visible(backend.alias)!r} {why}.")
 
     def finish(self) -> None:
-        """Raise ``CommandError`` where a backend did not answer."""
+        """Raise ``CommandError`` if a backend did not answer."""
         if self.silent:
             which = ", ".join(map(repr, self.silent))
             raise CommandError(
@@ -144,7 +145,7 @@ def _known() -> Iterable[str]:
 
 
 def hint_at_pattern(name: str, way: str) -> str:
-    """Return what to write instead of a name that looks like a pattern."""
+    """Return a hint for a name that looks like a pattern."""
     if not any(character in name for character in "*?["):
         return ""
     return f" If you mean a pattern: {way} {visible(shlex.quote(name))}"
@@ -158,9 +159,9 @@ def nothing(message: str) -> CommandError:
 def in_order(
     holders: Iterator[Holder], sort: str | None, *, reverse: bool, limit: int | None
 ) -> Iterator[Holder]:
-    """Return the first of the holders once they are sorted; no more than those are kept.
+    """Return the first ``limit`` holders in order, keeping no more in memory.
 
-    Without ``sort`` they stay as they are read.
+    Without ``sort`` they keep the order in which they are read.
     """
     if sort is None:
         return reversed(deque(holders, limit)) if reverse else islice(holders, limit)
@@ -170,8 +171,21 @@ def in_order(
     return iter(first(limit, holders, key=SORTS[sort]))
 
 
+def selected(options: dict[str, Any], found: Iterator[Holder]) -> Iterator[Holder]:
+    """Return the holders that the options select, in order."""
+    found, limit = narrowed(options, found), options["limit"]
+    return in_order(found, options["sort"], reverse=options["reverse"], limit=limit)
+
+
+def narrowed(options: dict[str, Any], found: Iterator[Holder]) -> Iterator[Holder]:
+    """Return the holders that match ``--older-than`` and ``--queued``."""
+    if options["older_than"]:
+        found = (one for one in found if (one.held_for or 0.0) >= options["older_than"])
+    return filter(is_place, found) if options["queued"] else found
+
+
 def peek(items: Iterator[Any]) -> Iterator[Any] | None:
-    """Return the items, or ``None`` if there are none."""
+    """Return the items, ``None`` if there are none."""
     for first in items:
         return chain([first], items)
     return None

@@ -1,4 +1,4 @@
-"""``locks show``: everything that is known of one lock."""
+"""``locks show``: one lock with its holder, waiters, tasks and history."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from django_redis_lock.protocol.records import Holder, Waiter
 from django_redis_lock.support.text import visible
 
 EVENTS = 10
-"""How many of the newest events are shown."""
+"""Newest events shown."""
 WAITERS = 100
-"""How many of a line are shown, from its head."""
+"""Waiters shown, from the head of the queue."""
 
 
 @dataclass(frozen=True)
@@ -30,34 +30,32 @@ class _Known:
 
     using: str
     holder: Holder | None
-    line: list[Waiter] | None
-    """Who waits, ``None`` where that is not known."""
+    queue: list[Waiter] | None
+    """The waiters; ``None`` if unknown."""
     history: list[AuditEntry] | None
-    """The newest events, ``None`` where they are not known."""
+    """The newest events; ``None`` if unknown."""
     tasks: InHand | None
-    """What Celery's workers have in hand for it, ``None`` where there is no Celery."""
+    """The tasks of Celery's workers for it; ``None`` without Celery."""
 
     @property
     def is_any(self) -> bool:
-        """Whether there is anything to show."""
-        return bool(self.holder or self.line or self.history or self.its_tasks)
+        return bool(self.holder or self.queue or self.history or self.its_tasks)
 
     @property
     def waiters(self) -> int | None:
-        """How many wait, ``None`` where that is not known."""
+        """The number of waiters; ``None`` if unknown."""
         counted = [self.holder.waiters] if self.holder else []
-        if self.line is not None:
-            counted.append(len(self.line))
+        if self.queue is not None:
+            counted.append(len(self.queue))
         return max((number for number in counted if number is not None), default=None)
 
     @property
     def its_tasks(self) -> list[TaskLine]:
-        """The tasks whose lock this backend has."""
         return self.tasks.of(self.using) if self.tasks else []
 
 
 def run(options: dict[str, Any], terminal: Terminal) -> None:
-    """Show the holder of a lock, its line, and what happened to it of late."""
+    """Show the holder of a lock, its queue, its tasks and its recent history."""
     name = options["name"]
     tasks = in_hand(name)
 
@@ -72,21 +70,21 @@ def run(options: dict[str, Any], terminal: Terminal) -> None:
                 terminal.say()
             _show(name, one, terminal)
     backends.finish()
-    if not any(one.holder or one.line for one in found):
+    if not any(one.holder or one.queue for one in found):
         raise nothing(f"Nobody holds {visible(name)!r}.{hint_at_pattern(name, 'locks list')}")
 
 
 def _ask(
     name: str, backend: BaseLockBackend, backends: Backends, tasks: InHand | None
 ) -> _Known | None:
-    """Ask one backend; a question that it does not answer leaves the answers to the others."""
+    """Ask one backend; each question may fail by itself."""
     holder = backends.attempt(backend, lambda: [backend.holder(name)], None)
-    if holder is None:  # and one that is silent is not asked again
+    if holder is None:  # unavailable; don't wait for it again
         return None
-    limit = WAITERS if holder[0] else None  # the holder tells how many there are
-    line = backends.attempt(backend, lambda: backend.waiting(name, limit), None)
+    limit = WAITERS if holder[0] else None  # a holder knows the number of waiters
+    queue = backends.attempt(backend, lambda: backend.waiting(name, limit), None)
     history = backends.attempt(backend, lambda: backend.history(name, EVENTS), None)
-    return _Known(backend.alias, holder[0], line, history, tasks)
+    return _Known(backend.alias, holder[0], queue, history, tasks)
 
 
 def _facts(name: str, one: _Known) -> dict[str, Any]:
@@ -96,7 +94,9 @@ def _facts(name: str, one: _Known) -> dict[str, Any]:
         "holder": facts.holder_facts(one.holder) if one.holder else None,
         "waiters": one.waiters,
         "waiting": (
-            None if one.line is None else [facts.waiter_facts(each) for each in one.line[:WAITERS]]
+            None
+            if one.queue is None
+            else [facts.waiter_facts(each) for each in one.queue[:WAITERS]]
         ),
         "tasks": (
             [asdict(task) for task in one.its_tasks] if one.tasks and one.tasks.is_known else None
@@ -115,9 +115,9 @@ def _show(name: str, one: _Known, terminal: Terminal) -> None:
             terminal.say(f"  {label:<12}{value}")
     else:
         terminal.say("  Nobody holds it.")
-    if one.line:
+    if one.queue:
         terminal.say(heading("Waiting, first come first served"))
-        terminal.table(LINE, list(enumerate(one.line[:WAITERS], 1)))
+        terminal.table(QUEUE, list(enumerate(one.queue[:WAITERS], 1)))
         if one.waiters and one.waiters > WAITERS:
             terminal.say(f"... and {one.waiters - WAITERS} more, {one.waiters} in all")
     if one.tasks is not None:
@@ -181,7 +181,7 @@ def _brief(row: tuple[int, Waiter]) -> str:
     return facts.brief(row[1])
 
 
-LINE: list[Column[tuple[int, Waiter]]] = [
+QUEUE: list[Column[tuple[int, Waiter]]] = [
     Column("", lambda row: str(row[0]), right=True),
     Column("WAITER", lambda row: facts.who(row[1]), elastic=True, brief=_brief),
     Column("SINCE (UTC)", lambda row: facts.clock(row[1].since)),
@@ -189,7 +189,7 @@ LINE: list[Column[tuple[int, Waiter]]] = [
     Column("LEASE", lambda row: duration(row[1].lease) if row[1].lease else "-", right=True),
     Column("TOKEN ID", lambda row: row[1].token_id or facts.UNKNOWN, spare=True),
 ]
-"""The columns of a line of waiters."""
+"""The columns of a queue."""
 
 TASKS: list[Column[TaskLine]] = [
     Column("TASK", lambda task: visible(f"{task.task}[{task.id}]"), elastic=True),
@@ -200,4 +200,4 @@ TASKS: list[Column[TaskLine]] = [
     Column("ATTEMPTS", lambda task: str(task.attempts), right=True),
     Column("WORKER", lambda task: visible(task.worker), spare=True),
 ]
-"""The columns of tasks that workers have in hand."""
+"""The columns of the workers' tasks."""

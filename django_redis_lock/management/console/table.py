@@ -1,4 +1,4 @@
-"""Tables of text that fit a terminal, and run free in a pipe."""
+"""Tables of text, cut to the width of a terminal, uncut in a pipe."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ Row = TypeVar("Row")
 Paint = Callable[[str], str]
 GAP = "  "
 NOTHING = "-"
-"""The cell of what is not there."""
+"""The cell of an absent value."""
 LEAST = 12
-"""Columns that an elastic cell keeps at the least, even where the table then is too wide."""
+"""The least width of an elastic cell, even if the table gets too wide."""
 COMFORT = 32
-"""Columns that each elastic cell should have before a column that can be spared is shown."""
+"""The width that elastic cells should have before spare columns are shown."""
 
 
 @dataclass(frozen=True)
 class Column(Generic[Row]):
-    """A column of a table: its heading, and what it says of a row."""
+    """A column of a table: its heading, and the text of a row's cell."""
 
     heading: str
     cell: Callable[[Row], str]
     right: bool = False
-    """Numbers, which stand to the right."""
+    """Whether its cells are aligned to the right, as numbers are."""
     elastic: bool = False
     """Whether its cells may be cut to fit the terminal."""
     brief: Callable[[Row], str] | None = None
-    """What an elastic cell says instead where the whole of it does not fit."""
+    """A shorter text for an elastic cell that does not fit."""
     spare: bool = False
-    """Whether it is left out where there is no room for it."""
+    """Whether it is left out if there is no room."""
     paint: Callable[[Row, Any], Paint | None] | None = None
-    """Gives the colour of a row's cell, by the command's ``style``, if it has one."""
+    """Returns the colour of a row's cell from the command's ``style``, if any."""
 
 
 def lines(
@@ -47,17 +47,17 @@ def lines(
     page: int = 250,
     fade: Callable[[Row], Paint | None] | None = None,
 ) -> Iterator[str]:
-    """Yield the table's pages, each of many lines, as the rows come.
+    """Yield the table in pages of many lines, as the rows are read.
 
-    The first page sets the widths of the columns. ``width`` is that of the terminal; with ``None``
-    nothing is cut. ``fade`` gives the colour of a whole row, if it has one.
+    The first page sets the widths of the columns. ``width`` is that of the terminal, ``None`` for
+    no limit. ``fade`` returns the colour of a whole row, if any.
     """
     remaining = iter(rows)
     first = list(islice(remaining, page))
     if not first:
         return
     cells = [[column.cell(row) for row in first] for column in columns]
-    if width is not None:  # there is room for what says something
+    if width is not None:  # leave out spare columns without content
         told = [
             not (c.spare and set(texts) == {NOTHING})
             for c, texts in zip(columns, cells, strict=True)
@@ -69,13 +69,13 @@ def lines(
     ]
     shown, widths = _fit(columns, needed, width)
     columns = [columns[number] for number in shown]
-    if not style.ERROR(""):  # no colours, so nobody need be asked for one
+    if not style.ERROR(""):  # no colours
         columns = [replace(column, paint=None) for column in columns]
     heading = [_fill([c.heading], w, c.right)[0] for c, w in zip(columns, widths, strict=True)]
     yield style.MIGRATE_HEADING(GAP.join(heading).rstrip())
     draw = partial(_draw, columns, widths, style=style, fade=fade, cut=width is not None)
     yield draw(first)
-    del first, cells  # else they were in memory to the end
+    del first, cells  # free their memory
     yield from map(draw, iter(lambda: list(islice(remaining, page)), []))
 
 
@@ -88,7 +88,7 @@ def _draw(
     fade: Callable[[Row], Paint | None] | None,
     cut: bool,
 ) -> str:
-    """Return the lines of rows, made column by column: that is twice as fast."""
+    """Return the lines of rows, made column by column, which is twice as fast."""
     faded = [fade(row) if fade else None for row in rows]
     last = columns[-1]
     drawn = []
@@ -138,7 +138,7 @@ def _fit(
 
 
 def _share(room: int, wanted: list[int]) -> list[int]:
-    """Divide the room among those who want some, so that who wants little gets it all."""
+    """Divide the room fairly: a small want is satisfied in full."""
     given = [0] * len(wanted)
     open_ = sorted(range(len(wanted)), key=lambda number: wanted[number])
     while open_:
@@ -149,7 +149,7 @@ def _share(room: int, wanted: list[int]) -> list[int]:
 
 
 def text_width(text: str) -> int:
-    """Return how many columns of a terminal a text takes."""
+    """Return the columns of a terminal that a text takes."""
     if text.isascii():
         return len(text)
     return sum(_character_width(character) for character in text)
@@ -162,7 +162,7 @@ def _character_width(character: str) -> int:
 
 
 def shorten(text: str, width: int) -> str:
-    """Return a text of at most so many columns, its end cut off with an ellipsis."""
+    """Cut a text to a width, ending in an ellipsis."""
     if text_width(text) <= width:
         return text
     taken = 0
@@ -175,7 +175,7 @@ def shorten(text: str, width: int) -> str:
 
 def _fill(texts: Iterable[str], width: int, right: bool) -> list[str]:
     fill = str.rjust if right else str.ljust
-    return [  # a character that takes two columns is filled with one blank less
+    return [  # wide characters need fewer blanks
         fill(text, width if text.isascii() else width - text_width(text) + len(text))
         for text in texts
     ]

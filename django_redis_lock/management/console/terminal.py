@@ -1,4 +1,4 @@
-"""Where the command's words go: results to standard output, notices to standard error."""
+"""Writes results to standard output and notices to standard error."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from django_redis_lock.support.text import without_passwords
 
 Row = TypeVar("Row")
 SCHEMA = 1
-"""The version of the form of the JSON; it rises when a key goes or changes its meaning."""
+"""The version of the JSON; it rises when a key is removed or changes its meaning."""
 BATCH = 250
-"""How many items are written at once."""
+"""Items per write."""
 
 _encode = json.JSONEncoder(check_circular=False).encode
 
 
 class Terminal:
-    """The two streams of the command, and what they are able to show."""
+    """The two streams of the command, and what they can show."""
 
     def __init__(self, out: Any, err: Any, style: Any, *, force_color: bool, as_json: bool) -> None:
         self._out = out
@@ -35,26 +35,25 @@ class Terminal:
 
     @property
     def is_interactive(self) -> bool:
-        """Whether somebody looks at the results on a screen."""
+        """Whether the results go to a terminal."""
         return bool(self._out.isatty())
 
     @property
     def colourful(self) -> bool:
-        """Whether the results have colours."""
         return bool(self.style.ERROR("") != "")
 
     def fade(self, text: str) -> str:
-        """Return what is out of date, in grey where there are colours."""
+        """Return an outdated text in grey, if there are colours."""
         return f"\x1b[2m{text}\x1b[0m" if self.colourful else text
 
     @property
     def width(self) -> int | None:
-        """The columns of the screen; ``None`` in a pipe, where nothing is cut."""
+        """The columns of the terminal; ``None`` in a pipe, where nothing is cut."""
         return shutil.get_terminal_size().columns if self.is_interactive else None
 
     @property
     def height(self) -> int:
-        """The lines of the screen."""
+        """The lines of the terminal."""
         return shutil.get_terminal_size().lines
 
     def say(self, text: str = "") -> None:
@@ -62,18 +61,18 @@ class Terminal:
         self._out.write(text)
 
     def redraw(self, text: str) -> None:
-        """Write over what the screen shows, from its top; in a pipe, write below."""
+        """Overwrite the screen from its top; in a pipe, append."""
         if self.is_interactive:
             text = "\x1b[H" + "".join(f"{line}\x1b[K\n" for line in text.splitlines()) + "\x1b[J"
         self._out.write(text, ending="")
         self._out.flush()
 
     def notice(self, text: str) -> None:
-        """Write what is no result."""
+        """Write a notice to standard error, without passwords."""
         self._err.write(without_passwords(text))
 
     def table(self, columns: Sequence[Column[Row]], rows: Iterable[Row]) -> None:
-        """Write a table as its rows come."""
+        """Write a table page by page, as its rows are read."""
         for page in lines(columns, rows, width=self.width, style=self.style):
             self.say(page)
             self._out.flush()
@@ -86,10 +85,9 @@ class Terminal:
         *,
         one_line: bool = False,
     ) -> None:
-        """Write a JSON object with the version of its form, and the items under a name.
+        """Write a JSON object with the schema's version, the items, and what ``trailer`` returns.
 
-        They are written as they come, one a line, or with ``one_line`` all in one. What ``trailer``
-        returns once they have ended comes last.
+        The items are written as they are read, one per line, or all on one with ``one_line``.
         """
         gap = "" if one_line else "\n"
         before = f'{{"schema": {SCHEMA}, {json.dumps(name)}: [{gap}'
@@ -100,7 +98,7 @@ class Terminal:
             if len(batch) == BATCH:
                 self._write_raw("".join(batch))
                 batch.clear()
-        if before[0] == "{":  # there was none
+        if before[0] == "{":  # no items
             batch.append(before.rstrip("\n"))
             gap = ""
         rest = "".join(
@@ -113,10 +111,7 @@ class Terminal:
         self._out.flush()
 
     def confirm(self, question: str) -> bool:
-        """Ask on standard error; whoever says nothing, or has no input to say it with, declines.
-
-        Raises ``KeyboardInterrupt``.
-        """
+        """Ask on standard error. No input means no. Raises ``KeyboardInterrupt``."""
         answer = ""
         try:
             self._err.write(f"{question} [y/N] ", ending="")

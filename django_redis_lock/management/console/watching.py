@@ -1,4 +1,4 @@
-"""``locks list --watch``: the list again and again, until Ctrl-C."""
+"""``locks list --watch``: the list, redrawn until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from io import StringIO
 from typing import Any, NamedTuple
 
-from django_redis_lock.management.console import facts, listing
-from django_redis_lock.management.console.selection import Backends, in_order
+from django_redis_lock.management.console import facts
+from django_redis_lock.management.console.selection import Backends, in_order, narrowed, selected
 from django_redis_lock.management.console.table import lines, shorten
 from django_redis_lock.management.console.terminal import Terminal
 from django_redis_lock.protocol.records import Holder
@@ -17,7 +17,7 @@ from django_redis_lock.support.text import visible
 
 
 def watch(options: dict[str, Any], terminal: Terminal) -> None:
-    """Draw the list, or write a JSON object a line, for as long as nobody interrupts."""
+    """Draw the list, or write a JSON object per line, until interrupted."""
     picture = _Picture(options, terminal)
     while True:
         if terminal.as_json:
@@ -28,9 +28,9 @@ def watch(options: dict[str, Any], terminal: Terminal) -> None:
 
 
 def _write(options: dict[str, Any], terminal: Terminal) -> None:
-    """Write what one look finds; what could not be asked is among it."""
+    """Write one look as JSON, with the backends that did not answer."""
     backends = Backends(options["using"], _Aside(terminal))
-    found = listing.selected(options, backends.holders(options["pattern"]))
+    found = selected(options, backends.holders(options["pattern"]))
     moment = facts.iso(facts.now())
     terminal.json_object(
         "locks",
@@ -41,16 +41,16 @@ def _write(options: dict[str, Any], terminal: Terminal) -> None:
 
 
 class _Look(NamedTuple):
-    """What one backend told when it last answered."""
+    """The last answer of one backend."""
 
     moment: str
     held: int
     first: list[Holder]
-    """As many as there is room for."""
+    """Those that there is room for."""
 
 
 class _Picture:
-    """The list as it is drawn; of a backend that is silent it keeps what it last told."""
+    """The list as drawn; of an unavailable backend it keeps the last answer."""
 
     def __init__(self, options: dict[str, Any], terminal: Terminal) -> None:
         self._options = options
@@ -58,14 +58,14 @@ class _Picture:
         self._last: dict[str, _Look] = {}
 
     def draw(self) -> str:
-        """Ask every backend, and return the picture."""
+        """Ask every backend and return the picture."""
         options, terminal = self._options, self._terminal
         aside = _Aside(terminal)
         backends = Backends(options["using"], aside)
         moment = time.strftime("%H:%M:%S")
         for backend in backends.all:
             found = backends.of(backend, lambda one: one.holders(options["pattern"]))
-            look = self._look(moment, listing.narrowed(options, found))
+            look = self._look(moment, narrowed(options, found))
             if backend.alias not in backends.silent:
                 self._last[backend.alias] = look
         told = [
@@ -76,7 +76,7 @@ class _Picture:
         return "\n".join([*head, *told, *self._rows(backends, len(head) + len(told))]) + "\n"
 
     def _look(self, moment: str, found: Iterator[Holder]) -> _Look:
-        """Read to the end, which tells how many there are, and keep as many as may be seen."""
+        """Count all holders, and keep those that may be shown."""
         options, terminal = self._options, self._terminal
         most = terminal.height if terminal.is_interactive else options["limit"]
         counted = _Counted(found)
@@ -90,7 +90,7 @@ class _Picture:
         return shorten(text, self._terminal.width or 1000)
 
     def _count(self, backends: Backends) -> str:
-        """Return how many locks are held; what is not known is not counted."""
+        """Return how many locks are held, without the unavailable backends."""
         answering = [one.alias for one in backends.all if one.alias not in backends.silent]
         held = sum(self._last[alias].held for alias in answering)
         if not backends.silent:
@@ -112,14 +112,14 @@ class _Picture:
         if len(looks) > 1 and options["sort"]:
             order = {"reverse": options["reverse"], "limit": None}
             rows = list(in_order(iter(rows), options["sort"], **order))
-        # Besides the locks there are a heading, perhaps a count of the rest, and the cursor's line.
+        # Leave room for a heading, a count of the rest, and the cursor's line.
         room = max(0, terminal.height - above - 3) if terminal.is_interactive else None
         total = sum(look.held for look in looks)
         if options["limit"] is not None:
             total = min(total, options["limit"])
             room = min(total, room) if room is not None else total
         drawn = lines(
-            listing.columns(many=backends.many),
+            facts.holder_columns(many=backends.many),
             rows[:room],
             width=terminal.width,
             style=terminal.style,
@@ -130,7 +130,7 @@ class _Picture:
 
 
 class _Counted:
-    """Counts what goes through it."""
+    """Counts the items that pass."""
 
     def __init__(self, items: Iterator[Holder]) -> None:
         self._items = items
@@ -143,10 +143,10 @@ class _Counted:
 
 
 class _Aside(Terminal):
-    """Keeps notices away from the picture, which has them in its place."""
+    """A terminal without notices, which the picture contains itself."""
 
     def __init__(self, terminal: Terminal) -> None:
         super().__init__(StringIO(), StringIO(), terminal.style, force_color=False, as_json=False)
 
     def notice(self, text: str) -> None:
-        """Write nothing."""
+        """Drop the notice."""
