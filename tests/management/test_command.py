@@ -765,7 +765,7 @@ def test_durations_are_read(text: str, seconds: float) -> None:
 )
 def test_senseless_durations_are_refused(text: str) -> None:
     """What is not a duration is named."""
-    with pytest.raises(argparse.ArgumentTypeError, match="no duration"):
+    with pytest.raises(argparse.ArgumentTypeError, match="not a duration"):
         parse_duration(text)
 
 

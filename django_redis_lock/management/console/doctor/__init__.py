@@ -1,8 +1,7 @@
-"""``locks doctor``: are the servers of the locks fit for them?
+"""``locks doctor``: checks whether the servers are fit for locks.
 
-``examination`` has the examinations of one server, each a function of its own in the module of its
-subject; ``quorum`` and ``sharing`` compare several; ``entry``, ``leases`` and ``project`` look at
-the settings alone.
+``examination`` lists the examinations of one server, each a function in the module of its subject;
+``quorum`` and ``sharing`` compare servers; ``entry``, ``leases`` and ``project`` look at settings.
 """
 
 from __future__ import annotations
@@ -21,12 +20,9 @@ from django_redis_lock.management.console.selection import USAGE
 from django_redis_lock.management.console.terminal import Terminal
 from django_redis_lock.support.text import visible, without_passwords
 
-LEVELS = (WARN, FAIL)
-"""What ``--fail-level`` can be."""
-
 
 def run(options: dict[str, Any], terminal: Terminal) -> None:
-    """Examine the servers, and the leases of Celery tasks; say what is wrong with them."""
+    """Examine the servers and the leases of Celery tasks, and report the findings."""
     findings: list[tuple[str, Finding]] = []
 
     def noted() -> Iterator[tuple[str, Finding]]:

@@ -1,4 +1,4 @@
-"""Who can reach a server without a password."""
+"""The examination of who can use a server without a password."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ SET_ONE = "CONFIG SET requirepass, and write the password into LOCATION"
 
 
 def examine_access(client: Any, target: Target) -> Iterator[Finding]:
-    """Does it ask for a password, and if it does not, who can reach it?"""
+    """Does it need a password, and if not, who can reach it?"""
     kwargs = target.model().connection_kwargs
     if "path" in kwargs:
         return
     limit = ""
     try:
-        _free_as_stranger(target)
+        _free_without_password(target)
     except AuthenticationError:
         yield Finding(OK, "access", "a stranger is not let in without a password")
         return
@@ -48,7 +48,7 @@ def examine_access(client: Any, target: Target) -> Iterator[Finding]:
 
 
 def _danger(client: Any, host: str) -> Finding | None:
-    """Return who can reach a server that asks for no password, if those are too many."""
+    """Return a finding if a server without a password can be reached from elsewhere."""
     if is_public(host):
         return Finding(
             FAIL,
@@ -73,10 +73,10 @@ def _danger(client: Any, host: str) -> Finding | None:
     return None
 
 
-def _free_as_stranger(target: Target) -> None:
-    """Try for real, as a user that gives no password, to free a lock that nobody has.
+def _free_without_password(target: Target) -> None:
+    """Delete a lock that does not exist, without a password.
 
-    Other commands tell less: a user may be allowed ``PING`` and nothing else, or all but that.
+    Other commands prove less: ``PING``, for one, may be the only one allowed or forbidden.
     """
     model = target.model(db=0)
     for word in ("username", "password", "credential_provider", "client_name"):
@@ -92,7 +92,7 @@ def _free_as_stranger(target: Target) -> None:
 
 
 def is_public(host: str) -> bool:
-    """Whether a host has an address that can be reached from everywhere."""
+    """Whether a host has a public address."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError:
@@ -101,7 +101,7 @@ def is_public(host: str) -> bool:
 
 
 def _is_wide(bound: str) -> bool:
-    """Whether an address of ``bind`` is all of them, or a public one."""
+    """Whether an address of ``bind`` means all addresses, or is public."""
     bound = bound.removeprefix("-")
     if bound in ("*", "0.0.0.0", "::", "::*"):  # noqa: S104 - nothing is bound here
         return True

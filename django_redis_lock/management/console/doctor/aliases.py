@@ -1,4 +1,4 @@
-"""What is examined of each entry of ``LOCKS``, by the kind of its backend."""
+"""The examinations of one entry of ``LOCKS``, by kind of backend."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ PRODUCTION = 'Write "BACKEND": "django_redis_lock.backends.redis.RedisLockBacken
 
 
 def examine_aliases(aliases: list[str]) -> Iterator[tuple[str, Finding]]:
-    """Yield the findings of each alias, and under ``""`` those of Celery's tasks."""
+    """Yield the findings of each alias, and those of Celery's tasks under ``""``."""
     neighbours = Neighbours()
     for alias in aliases:
         try:
@@ -58,7 +58,7 @@ def _examine_alias(backend: BaseLockBackend, neighbours: Neighbours) -> Iterator
         serious = serious or finding.status == FAIL
         yield finding
     if serious:
-        return  # what follows would say the same once more
+        return  # the rest would fail for the same reason
     if isinstance(backend, RedlockLockBackend):
         answering = yield from examine_quorum(backend)
         yield from neighbours.examine(backend, answering)
@@ -71,7 +71,7 @@ def _examine_alias(backend: BaseLockBackend, neighbours: Neighbours) -> Iterator
     elif isinstance(backend, DummyLockBackend):
         yield Finding(WARN, "server", "none: this backend excludes nobody", PRODUCTION)
     else:
-        yield _examine_stranger(backend)
+        yield _examine_other(backend)
 
 
 def _examine_server(
@@ -84,7 +84,7 @@ def _examine_server(
 
 
 def _examine_cluster(backend: RedisLockBackend, neighbours: Neighbours) -> Iterator[Finding]:
-    """Examine each node that ``LOCATION`` names, and each master."""
+    """Examine each node in ``LOCATION``, and each master."""
     urls = backend.location.urls or []
     yield from examine_pool(pool_from_url(urls[0]))
     nodes = in_parallel(_ask_node, urls)
@@ -125,7 +125,7 @@ def _examine_servers(
 
 
 def _ask_node(url: str) -> Finding | None:
-    """Return what is wrong with a node that ``LOCATION`` names."""
+    """Return a finding if a node in ``LOCATION`` is unavailable or not in a cluster."""
     pool = pool_from_url(url)
     try:
         with client_of(model_of(pool, PATIENCE)) as client:
@@ -146,8 +146,8 @@ def _ask_node(url: str) -> Finding | None:
     )
 
 
-def _examine_stranger(backend: BaseLockBackend) -> Finding:
-    """Ask a backend of which nothing is known here whether it answers at all."""
+def _examine_other(backend: BaseLockBackend) -> Finding:
+    """Examine a third-party backend: does it answer?"""
     kind = type(backend).__name__
     try:
         backend.holder("django-redis-lock")

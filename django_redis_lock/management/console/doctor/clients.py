@@ -1,4 +1,4 @@
-"""What a server allows its clients: how many, and how much may be on its way to one of them."""
+"""The examinations of a server's limits for clients: connections and output buffers."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from django_redis_lock.management.console.doctor.findings import OK, WARN, Findi
 from django_redis_lock.management.console.doctor.targets import Target
 
 NEAR = 0.8
-"""The part of ``maxclients`` from which on it is worth a warning."""
+"""The share of ``maxclients`` that is worth a warning."""
 FEW = 100
-"""How many clients are few: each process that waits for locks has two connections or more."""
+"""Few clients: a process that waits for locks has at least two connections."""
 SMALL = 1_000_000
-"""Bytes on their way to a subscriber that are little: some thousand grants at once."""
+"""A small output buffer in bytes: some thousand grants at once."""
 NORMAL = "'pubsub 33554432 8388608 60'"
 
 
@@ -51,7 +51,7 @@ def examine_clients(client: Any, target: Target) -> Iterator[Finding]:
 
 
 def examine_buffers(client: Any, target: Target) -> Iterator[Finding]:
-    """How far may a process fall behind that listens for its grants?"""
+    """How much may be buffered for a process that waits for grants?"""
     if target.wait != "queue":
         return
     option = "client-output-buffer-limit"

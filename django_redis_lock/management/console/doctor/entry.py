@@ -1,4 +1,4 @@
-"""What an entry of ``LOCKS`` says, which no server has to be asked about."""
+"""The examinations of an entry's settings, without asking a server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ UNLIMITED = 1 << 16
 
 
 def examine_settings(backend: BaseLockBackend) -> Iterator[Finding]:
-    """Turn the system checks of an entry into findings, the shared cache included."""
+    """Turn the system checks of an entry into findings."""
     messages = backend.check()
     for message in messages:
         yield Finding(
@@ -36,8 +36,8 @@ def examine_settings(backend: BaseLockBackend) -> Iterator[Finding]:
 
 
 def examine_pool(pool: redis.ConnectionPool) -> Iterator[Finding]:
-    """Is a server given up that hangs, and are there connections enough?"""
-    # A connection that is never opened tells the defaults of this redis-py as well.
+    """Are there timeouts and enough connections?"""
+    # An unopened connection also has the defaults of this version of redis-py.
     timeout = pool.connection_class(**pool.connection_kwargs).socket_timeout
     if timeout:
         yield Finding(OK, "timeout", f"a server that hangs is given up after {timeout:g} s")

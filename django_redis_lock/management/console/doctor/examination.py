@@ -1,4 +1,4 @@
-"""Which examinations there are, and how a server bears them: once silent, it is asked no more."""
+"""Runs the examinations of a server, until it becomes unavailable."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ START_SENTINELS = "Start the sentinels, or mend SENTINELS, or the name of the ma
 
 
 def examine_servers(targets: list[Target]) -> list[list[Finding]]:
-    """Return the findings of each server; they are examined at the same time."""
+    """Examine servers in parallel; return the findings of each."""
     return in_parallel(
         lambda target: [
             finding._replace(server=target.address) for finding in examine_server(target)
@@ -76,7 +76,7 @@ def examine_servers(targets: list[Target]) -> list[list[Finding]]:
 
 
 def of_use(targets: list[Target], reports: list[list[Finding]]) -> list[Target]:
-    """Return those that answered to the end, and are no stray nodes of a cluster."""
+    """Return the servers that answered to the end and can be used by the backend."""
     return [
         target
         for target, report in zip(targets, reports, strict=True)
@@ -85,16 +85,16 @@ def of_use(targets: list[Target], reports: list[list[Finding]]) -> list[Target]:
 
 
 def in_parallel(ask: Callable[[Item], Outcome], items: Iterable[Item]) -> list[Outcome]:
-    """Return what comes of each item, so that several that are silent cost one timeout."""
+    """Return the result for each item, so that several timeouts take as long as one."""
     items = list(items)
     with ThreadPoolExecutor(max(1, len(items))) as threads:
         return list(threads.map(ask, items))
 
 
 def examine_server(target: Target) -> Iterator[Finding]:
-    """Yield the findings; only one where the server does not answer."""
+    """Yield the findings; only one if the server is unavailable."""
     where = target.address
-    down = WARN if target.member else FAIL  # a quorum bears it, and says apart whether it can
+    down = WARN if target.member else FAIL  # the quorum has a finding of its own
     try:
         with target.client() as client:
             _call(client, target)

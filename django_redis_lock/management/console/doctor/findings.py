@@ -1,4 +1,4 @@
-"""What the doctor finds."""
+"""The findings of the doctor."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Finding(NamedTuple):
     found: str
     """What was found."""
     remedy: str = ""
-    """The way out, where one is needed."""
+    """What to do about it, if anything."""
     server: str = ""
-    """Which server was examined, where it was one."""
+    """The server that was examined, if it was one."""
 
 
 Examination = Callable[[Any, "Target"], Iterator[Finding]]
-"""Takes a client of redis-py, connected to the server, and the server as an alias uses it."""
+"""Takes a redis-py client of the server, and the server as the alias uses it."""

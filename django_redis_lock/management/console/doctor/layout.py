@@ -1,4 +1,4 @@
-"""The part that a server has among others: a primary with replicas, or a node of a cluster."""
+"""The examinations of a server's role: primary, replica or node of a cluster."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ NAMES_NODES = "Write the URLs of some of the cluster's nodes into LOCATION, as a
 
 
 def misplaced(client: Any, target: Target) -> Finding | None:
-    """Return what is wrong where a node of a cluster is used as if it were a server by itself.
+    """Return a finding if a node of a cluster is used as a single server.
 
-    Every other examination would fail for the same reason.
+    All other examinations would fail for the same reason.
     """
     if target.packing.shard or not _is_node(client, target):
         return None
@@ -41,7 +41,7 @@ def misplaced(client: Any, target: Target) -> Finding | None:
 def _is_node(client: Any, target: Target) -> bool:
     try:
         return bool(client.info("cluster").get("cluster_enabled"))
-    except ResponseError:  # not permitted, or not there; then what it does tells it
+    except ResponseError:  # denied or unknown; try another command
         try:
             client.get(target.packing.fence_key)
         except (MovedError, ClusterDownError):
@@ -52,7 +52,7 @@ def _is_node(client: Any, target: Target) -> bool:
 
 
 def is_in_cluster(client: Any) -> bool | None:
-    """Return whether a server is a node of a cluster, ``None`` where it does not tell."""
+    """Return whether a server is a node of a cluster, ``None`` if unknown."""
     try:
         return bool(client.info("cluster").get("cluster_enabled"))
     except NoPermissionError:
@@ -67,7 +67,7 @@ def is_in_cluster(client: Any) -> bool | None:
 
 
 def examine_replicas(client: Any, target: Target) -> Iterator[Finding]:
-    """Is it the primary, and are there as many replicas as are waited for?"""
+    """Is it the primary, and does it have the replicas that locks wait for?"""
     info = client.info("replication")
     if info.get("role") != "master":
         yield Finding(

@@ -1,4 +1,4 @@
-"""The leases of guarded Celery tasks against the time that the tasks may take."""
+"""Compares the leases of guarded Celery tasks with their time limits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CHECK = "leases"
 
 
 def examine_leases() -> Iterator[Finding]:
-    """Yield what is found of each guarded task; nothing where Celery is not used."""
+    """Yield a finding for each unsound task; nothing without Celery."""
     app = celery_app()
     if app is None:
         return
@@ -24,7 +24,7 @@ def examine_leases() -> Iterator[Finding]:
     try:
         app.loader.import_default_modules()
         app.finalize(auto=True)
-    except Exception as error:  # of the project's modules, or of its checks, which Celery runs
+    except Exception as error:  # any error of the project's modules or checks
         yield Finding(
             WARN,
             CHECK,
@@ -50,7 +50,7 @@ def examine_leases() -> Iterator[Finding]:
 
 
 def sound_leases(number: int) -> Finding:
-    """Return the finding of so many tasks whose leases are right."""
+    """Return the finding for a number of tasks with sound leases."""
     told = f"{number} guarded tasks have leases that last as long as they run"
     if number == 0:
         told = "there are no guarded tasks"
@@ -60,7 +60,7 @@ def sound_leases(number: int) -> Finding:
 
 
 def _examine_lease(name: str, lease: Any, limit: float | None) -> Finding | None:
-    """Return what is wrong with a task's lease. ``limit`` is its hard time limit in seconds."""
+    """Return what is wrong with a lease, given the task's hard time limit in seconds."""
     if lease is None:
         return Finding(
             WARN,

@@ -1,4 +1,4 @@
-"""Whether the server's user may do what locks need: each command is tried, and leaves nothing."""
+"""Tries each command that locks need, as the server's user, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from django_redis_lock.transport.connections import listening_connection
 
 CHECK = "permissions"
 Try = tuple[str, str, tuple[Any, ...]]
-"""A command, the pattern of the key or channel that it is tried on, and its arguments."""
+"""A command, the pattern of its key or channel, and its arguments."""
 
 
 def examine_permissions(client: Any, target: Target) -> Iterator[Finding]:
-    """Try each command on keys that nobody uses, or in a way that changes nothing."""
+    """May the user run all commands? They are tried on unused keys, or change nothing."""
     trial = Trial(client, target)
     missing = trial.run()
-    # Only the scripts need the audit; without them a release by force does, and the history.
+    # Without scripts, only forced releases and the history need the audit.
     spare = set() if target.scripted else {*_AUDIT, f"~{target.packing.audit_key}"}
     if missing:
         user, words = target.user, " ".join(missing)
@@ -54,18 +54,18 @@ def examine_permissions(client: Any, target: Target) -> Iterator[Finding]:
 _REMOVERS = {"+lrem", "+lpop", "+del"}
 _ADDERS = {"RPUSH", "LPUSH", "SETNX", "GETSET", "INCR"}
 _TOLD_APART = {"EVAL", "EVALSHA", "PUBLISH", "SUBSCRIBE", "SPUBLISH", "SSUBSCRIBE"}
-"""What a service can lack, of which other examinations tell the way out."""
+"""Commands that other examinations report."""
 _AUDIT = ("+xadd", "+xrevrange")
 _EXPECTED = (
-    "No matching script",  # of EVALSHA, and so it is allowed
-    "greater than 0-0",  # of XADD, likewise
-    "READONLY",  # what a replica says is told by another examination
+    "No matching script",  # EVALSHA is allowed
+    "greater than 0-0",  # XADD is allowed
+    "READONLY",  # examine_replicas() reports it
     "read only",
 )
 
 
 class Trial:
-    """The commands that an alias needs of a server, tried."""
+    """Tries the commands that an alias needs."""
 
     def __init__(self, client: Any, target: Target) -> None:
         self._client = client
@@ -76,12 +76,12 @@ class Trial:
         self.commands: set[str] = set()
         """The commands that were tried, in lower case."""
         self.failed: dict[str, str] = {}
-        """Those that failed for another reason than permission, and why."""
+        """Commands that failed for another reason, and why."""
         self.unknown: set[str] = set()
-        """Those that the server does not have."""
+        """Commands that the server does not have."""
 
     def run(self) -> list[str]:
-        """Return the words of an ACL rule that the user lacks."""
+        """Return the words of the ACL rule that the user lacks."""
         missing: dict[str, None] = {}
         scripted = self._target.scripted
         removers = _REMOVERS if scripted else {"+del"}
@@ -116,22 +116,22 @@ class Trial:
         for command in ("GET", "PTTL", "PERSIST", "DEL"):
             yield command, of_lock, (lock,)
         for command, *arguments in (("LREM", 0, "doctor"), ("LPOP",)):
-            yield command, of_queue, (queue, *arguments)  # before anything is there to be removed
+            yield command, of_queue, (queue, *arguments)  # while the queue is empty
         yield "PEXPIRE", of_lock, (lock, 1)
-        yield "SET", of_lock, (lock, "doctor", "NX", "PX", 1)  # gone in a millisecond
+        yield "SET", of_lock, (lock, "doctor", "NX", "PX", 1)  # expires in a millisecond
         yield "LLEN", of_queue, (queue,)
         yield "LRANGE", of_queue, (queue, 0, -1)
         yield "LPOS", of_queue, (queue, "doctor")
         yield "RPUSH", of_queue, (queue, "doctor")
         yield "LPUSH", of_queue, (queue, "doctor")
         for command, *arguments in (("LREM", 0, "doctor"), ("LPOP", 2), ("DEL",)):
-            yield command, of_queue, (queue, *arguments)  # whichever is allowed removes it
+            yield command, of_queue, (queue, *arguments)  # any of them removes it
         yield "ZADD", of_index, (index, "XX", 0, nobody)
         yield "ZREM", of_index, (index, nobody)
         yield from self._listing(index, of_index)
         yield "ZREM", of_heard, (heard, nobody)
         yield "GET", of_fence, (fence,)
-        yield "SET", of_fence, (fence, 0, "NX", "PX", 1)  # there is one, or there soon is none
+        yield "SET", of_fence, (fence, 0, "NX", "PX", 1)  # no change, or gone in a millisecond
         yield from self._auditing(packing.audit_key, of_audit)
         yield from self._auditing(packing.lost_key, of_lost)
         if self._target.member:
@@ -151,7 +151,7 @@ class Trial:
         yield "ZCARD", of_index, (index,)
 
     def _auditing(self, part: str, of_part: str) -> Iterator[Try]:
-        yield "XADD", of_part, (part, "0-0", "event", "doctor")  # an id that no entry can have
+        yield "XADD", of_part, (part, "0-0", "event", "doctor")  # an invalid id
         yield "XREVRANGE", of_part, (part, "+", "-", "COUNT", 1)
 
     def _attempts_without_scripts(self) -> Iterator[Try]:
@@ -185,7 +185,7 @@ class Trial:
         return f"{self._prefix}-grant:{shard}{process}"
 
     def _attempts_apart(self) -> Iterator[Try]:
-        """Yield what leaves a mark on its connection, or blocks it."""
+        """Yield commands that change the state of their connection, or block it."""
         prefix = self._prefix
         if self._wait == "queue":
             subscribe = "SSUBSCRIBE" if self._packing.shard else "SUBSCRIBE"
@@ -218,11 +218,11 @@ class Trial:
                 connection.disconnect()
 
     def _word(self, command: str, pattern: str, error: Exception) -> str:
-        """Return the word of the rule that an error asks for, if it is about one."""
+        """Return the word of the ACL rule that an error is about, if any."""
         text = without_passwords(str(error))
         if is_unknown(error):
             self.unknown.add(command)
-        elif isinstance(error, NoPermissionError) or "NOPERM" in text:  # the latter of EXEC, within
+        elif isinstance(error, NoPermissionError) or "NOPERM" in text:  # inside EXEC
             return f"+{command.lower()}" if "command" in text else pattern
         elif not any(expected in text for expected in _EXPECTED):
             self.failed[command] = text

@@ -1,15 +1,15 @@
-"""What the project says of Celery."""
+"""The project's settings of Celery."""
 
 from __future__ import annotations
 
 from django_redis_lock.operators.workers import celery_app
 
 THREADED = ("threads", "gevent", "eventlet")
-"""The pools of Celery's workers that run several tasks in one process."""
+"""Pools that run several tasks in one process."""
 
 
 def worker_threads() -> int | None:
-    """Return how many tasks a worker's process runs at once, where the settings tell."""
+    """Return how many tasks a worker process runs at once, ``None`` if the settings don't say."""
     app = celery_app()
     if app is None or app.conf.worker_pool not in THREADED:
         return None

@@ -1,4 +1,4 @@
-"""The members of a quorum, compared with each other."""
+"""Compares the members of a quorum."""
 
 from __future__ import annotations
 
@@ -23,17 +23,16 @@ from django_redis_lock.management.console.durations import duration
 
 
 class _Member(NamedTuple):
-    """What is compared."""
+    """What is compared of a member."""
 
     address: str
     run_id: str
     clock: float
-    """By how much it is ahead of the monotonic clock of this process (s)."""
+    """Seconds by which it is ahead of this process's monotonic clock."""
     votes: bool
 
 
 def members_of(backend: RedlockLockBackend) -> list[Target]:
-    """Return the servers."""
     return [
         Target(
             server,
@@ -48,7 +47,7 @@ def members_of(backend: RedlockLockBackend) -> list[Target]:
 def examine_quorum(
     backend: RedlockLockBackend,
 ) -> Generator[Finding, None, list[Target]]:
-    """Yield the findings of each member, and then those of all; return who answers."""
+    """Yield the findings of each member and of all; return those that answer."""
     targets = members_of(backend)
     reports = examine_servers(targets)
     for report in reports:
@@ -63,7 +62,7 @@ def examine_quorum(
 
 
 def _look(target: Target) -> _Member | None:
-    """Ask a member; ``None`` where it does not tell."""
+    """Ask a member; return ``None`` if it does not tell."""
     mark_key = f"{target.backend.key_prefix}-server"
     with suppress(RedisError, OSError), target.client() as client:
         run_id = str(client.info("server").get("run_id", ""))
@@ -110,7 +109,7 @@ def _majority(backend: RedlockLockBackend, answering: int, known: list[_Member])
 
 
 def _same(known: list[_Member]) -> Iterator[Finding]:
-    """Find a server that is named twice, by different hosts: its failure counts twice."""
+    """Find a server that LOCATION names twice, by different hosts."""
     first: dict[str, str] = {}
     for member in known:
         if not member.run_id:

@@ -14,7 +14,7 @@ from django_redis_lock.management.console.durations import duration
 
 ROUND_TRIPS = 21
 SLOW = 0.010
-"""Seconds of a round trip from which on it is worth a warning."""
+"""Seconds of a round trip that are worth a warning."""
 SKEW = 1.0
 """Seconds by which clocks may differ."""
 OLDEST = {"Redis": (6, 2), "Valkey": (7, 2)}
@@ -36,7 +36,7 @@ def examine_version(client: Any, target: Target) -> Iterator[Finding]:
 
 
 def examine_round_trip(client: Any, target: Target) -> Iterator[Finding]:
-    """How far away is it, and does its clock agree with ours?"""
+    """How long is a round trip, and does the server's clock agree with this host's?"""
     took = []
     skews = []
     for _ in range(ROUND_TRIPS):

@@ -1,4 +1,4 @@
-"""Whether a server does what Redis does: services that speak its protocol may lack a part."""
+"""The examinations of scripts and channels, which some services lack."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ POLL = 'Write "OPTIONS": {"WAIT": "poll"}: waiters then look from time to time.'
 
 
 def is_unknown(error: Exception) -> bool:
-    """Whether a server says that it has no such command."""
+    """Whether the server does not have the command."""
     text = str(error).lower()
     return "unknown command" in text or "unsupported command" in text
 
 
 def examine_scripts(client: Any, target: Target) -> Iterator[Finding]:
-    """Does it run scripts, and with the keys that ours need? What a user may not is told apart."""
+    """Does it run scripts with the keys that locks need? Permissions are tried elsewhere."""
     if not target.scripted:
         return
     if error := _refusal(client, "return 1"):
@@ -47,7 +47,7 @@ def examine_scripts(client: Any, target: Target) -> Iterator[Finding]:
             )
             return
     elif not target.packing.shard:
-        # All scripts name their keys but one: the list on which a waiter pops its grant.
+        # Only the list on which a waiter pops its grant is not named in KEYS.
         key = f"{target.packing.queue_prefix}doctor"
         if error := _refusal(client, "return redis.call('EXISTS', ARGV[1])", key):
             pops = target.wait == "blpop"
@@ -64,7 +64,7 @@ def examine_scripts(client: Any, target: Target) -> Iterator[Finding]:
 
 
 def _refusal(client: Any, script: str, *arguments: str) -> str:
-    """Return why a script does not run, unless it is for want of a permission."""
+    """Return why a script does not run, ``""`` if it does or permission is denied."""
     try:
         client.eval(script, 0, *arguments)
     except NoPermissionError:
@@ -76,7 +76,7 @@ def _refusal(client: Any, script: str, *arguments: str) -> str:
 
 
 def examine_channels(client: Any, target: Target) -> Iterator[Finding]:
-    """Does a message arrive, and does who publishes it hear of that?"""
+    """Does a message arrive, and does PUBLISH count its receivers?"""
     if target.wait != "queue":
         return
     packing, prefix = target.packing, target.backend.key_prefix
@@ -103,10 +103,10 @@ def examine_channels(client: Any, target: Target) -> Iterator[Finding]:
             yield Finding(FAIL, "channels", f"what {publish} took did not arrive", POLL)
             return
     except NoPermissionError:
-        return  # is told by the examination of permissions
+        return  # examine_permissions() reports it
     except ResponseError as error:
         if shard and is_unknown(error):
-            return  # an old server, whose cluster has the channels that it has
+            return  # an old server without sharded channels
         yield Finding(FAIL, "channels", f"no pub/sub: {without_passwords(str(error))}", POLL)
         return
     finally:
@@ -116,7 +116,7 @@ def examine_channels(client: Any, target: Target) -> Iterator[Finding]:
 
 
 def _arrives(connection: Any, began: float) -> float | None:
-    """Return after how many seconds a message has arrived, ``None`` where it has not."""
+    """Return after how many seconds the message arrived, ``None`` if it did not."""
     try:
         connection.read_response()
     except TimedOut:

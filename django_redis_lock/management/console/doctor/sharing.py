@@ -1,7 +1,6 @@
-"""Who else uses the database of the locks, under whatever name of its host.
+"""Finds what else uses the database of the locks, under any name of the host.
 
-What the settings tell by themselves is found by the system checks. Here the servers are asked for
-their run ids, which are the same whichever way one comes to them.
+The system checks compare settings. This compares run ids, which are the same for all names.
 """
 
 from __future__ import annotations
@@ -48,37 +47,37 @@ class Place(NamedTuple):
 
 
 class Other(NamedTuple):
-    """Somebody else who keeps keys on a server."""
+    """Another user of a server: a cache, or Celery's broker or result backend."""
 
     name: str
     alias: str
-    """That of ``CACHES``, if it is one."""
+    """Its alias in ``CACHES``, if it is a cache."""
     place: Place | None
-    """``None`` where that is not known."""
+    """``None`` if unknown."""
     why: str = ""
-    """Why it is not known."""
+    """Why it is unknown."""
 
 
 class Pooled(NamedTuple):
-    """Somebody else, and how its server is asked."""
+    """Another user of a server, with a pool to ask the server."""
 
     name: str
     alias: str
     pool: redis.ConnectionPool | None
-    """``None`` where nothing comes of the settings."""
+    """``None`` if the settings are invalid."""
     why: str = ""
-    """Why nothing comes of them."""
+    """Why they are invalid."""
 
 
 class Neighbours:
-    """The caches, Celery's broker and results, and the aliases that were examined before."""
+    """The caches, Celery's broker and result backend, and the aliases examined before."""
 
     def __init__(self) -> None:
         self._others: list[Other] | None = None
         self._aliases: list[tuple[BaseLockBackend, set[Place]]] = []
 
     def examine(self, backend: BaseLockBackend, targets: list[Target]) -> Iterator[Finding]:
-        """Yield with whom an alias shares its keys."""
+        """Yield what an alias shares its database with."""
         told = in_parallel(_place_of_target, targets)
         places = {place for place in told if isinstance(place, Place)}
         for other, theirs in self._aliases:
@@ -103,10 +102,10 @@ class Neighbours:
 def _with_alias(
     backend: BaseLockBackend, places: set[Place], other: BaseLockBackend, theirs: set[Place]
 ) -> Iterator[Finding]:
-    """Compare two aliases with one prefix.
+    """Compare two aliases with the same prefix.
 
-    Where one is a quorum, any two majorities meet only if all servers are the same; and of those
-    that do not tell who they are the settings are believed.
+    If one is a quorum, its majorities overlap with the other's only if all servers are the same.
+    For servers that do not tell their run id, the settings decide.
     """
     size, their_size = _size(backend), _size(other)
     if size == their_size == 1:
@@ -162,7 +161,7 @@ def _same_locks(backend: BaseLockBackend, other: BaseLockBackend) -> Finding:
 
 
 def _is_told(backend: BaseLockBackend, cache: str) -> bool:
-    """Whether the settings tell it: it is the cache of the locks, or W001 warns of it."""
+    """Whether the settings tell: it is the cache of the locks, or W001 warns of it."""
     return bool(Location(cache, backend.alias).databases() & backend.databases())
 
 
@@ -181,17 +180,14 @@ def _warning(other: Other, *, in_cluster: bool) -> Finding:
     return Finding(WARN, CHECK, f"{other.name} is in the same database, {told}", remedy)
 
 
-# Where everybody is.
-
-
 def _place(make_model: Callable[[], Any]) -> Place | str:
-    """Ask a server who it is; return why where it does not tell."""
+    """Return a server's place, or why it is unknown."""
     try:
         model = make_model()
         with client_of(model) as client:
             run_id = str(client.info("server").get("run_id", ""))
         return Place(run_id, int(model.connection_kwargs.get("db") or 0)) if run_id else NO_RUN_ID
-    except Exception as error:  # the settings of others may be wrong in whatever way
+    except Exception as error:  # any error: these settings are not checked
         return reason(error)
 
 
@@ -224,7 +220,7 @@ def _caches() -> Iterator[Pooled]:
         name = f"CACHES[{alias!r}]"
         try:
             pool = _pool_of_cache(alias, configured)
-        except Exception as error:  # of whatever class: it is wrong in a way of its own
+        except Exception as error:  # any error: these settings are not checked
             yield _unread(name, alias, error)
         else:
             if pool is not None:
@@ -244,7 +240,7 @@ def _pool_of_cache(alias: str, configured: dict[str, Any]) -> redis.ConnectionPo
     where = configured.get("LOCATION", "")
     if not where:
         raise ValueError("its LOCATION names no server")
-    url = (re.split("[;,]", where) if isinstance(where, str) else where)[0]  # that is written to
+    url = (re.split("[;,]", where) if isinstance(where, str) else where)[0]  # the primary
     options = {
         key: value
         for key, value in (configured.get("OPTIONS") or {}).items()
@@ -265,7 +261,7 @@ def _celery() -> Iterator[Pooled]:
         for url in urls:
             if str(url).startswith("sentinel://"):
                 yield Pooled(name, "", None, "its sentinels are not asked for its master")
-                break  # the others are sentinels too
+                break  # the other URLs are sentinels too
             try:
                 pool = _pool_of_celery(str(url))
             except Exception as error:
@@ -276,7 +272,7 @@ def _celery() -> Iterator[Pooled]:
 
 
 def _pool_of_celery(url: str) -> redis.ConnectionPool | None:
-    """Return a pool for what kombu calls a URL of Redis; ``None`` for another transport."""
+    """Return a pool for kombu's URL of a Redis; ``None`` for another transport."""
     if url.startswith("redis+socket://"):
         url = "unix://" + url.removeprefix("redis+socket://").replace("virtual_host=", "db=")
     if not url.startswith(("redis://", "rediss://", "unix://")):

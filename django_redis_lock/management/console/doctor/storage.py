@@ -1,4 +1,4 @@
-"""What a server does with keys when memory is short, and what it keeps over a restart."""
+"""The examinations of eviction and persistence."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NO_EVICTION = "CONFIG SET maxmemory-policy noeviction, or give the locks a serve
 
 
 def examine_eviction(client: Any, target: Target) -> Iterator[Finding]:
-    """Can a held lock be thrown out, and is there room for more?"""
+    """Can a held lock be evicted, and is there memory left?"""
     info = client.info("memory")
     policy, most = str(info.get("maxmemory_policy", "")), int(info.get("maxmemory", 0))
     evicted = int(client.info("stats").get("evicted_keys", 0))
@@ -40,7 +40,7 @@ def examine_eviction(client: Any, target: Target) -> Iterator[Finding]:
             NO_EVICTION,
         )
     else:
-        # Locks expire, so the policies for keys that expire can hit them too.
+        # Locks expire, so volatile-* policies can evict them too.
         yield Finding(
             FAIL if most else WARN,
             "eviction",
@@ -59,7 +59,7 @@ def examine_eviction(client: Any, target: Target) -> Iterator[Finding]:
 
 
 def examine_persistence(client: Any, target: Target) -> Iterator[Finding]:
-    """What is left of the locks after a restart?"""
+    """Do locks survive a restart?"""
     info = client.info("persistence")
     broken = [
         key
@@ -102,12 +102,12 @@ def examine_persistence(client: Any, target: Target) -> Iterator[Finding]:
 
 
 def _fsync(client: Any) -> Finding:
-    """Say what an append-only file keeps, by how often it reaches the disk."""
+    """Return what the append-only file keeps, depending on ``appendfsync``."""
     try:
         fsync = str(client.config_get("appendfsync").get("appendfsync", ""))
     except (NoConnection, TimedOut):
         raise
-    except RedisError:  # for administrators alone, and many hosted servers have no CONFIG
+    except RedisError:  # denied, or a hosted server without CONFIG
         fsync = ""
     kept = "append-only file: locks outlive a restart"
     if fsync == "always":

@@ -1,4 +1,4 @@
-"""The servers to be examined, each as an entry of ``LOCKS`` uses it."""
+"""The servers to examine, each as an entry of ``LOCKS`` uses it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from django_redis_lock.transport.connections import listening_connection, master
 from django_redis_lock.transport.packing import Packing
 
 PATIENCE = 5.0
-"""Seconds for which an answer is waited for at the most, whatever the settings say."""
+"""Seconds to wait for an answer at most, whatever the settings say."""
 
 
 class Target:
@@ -34,9 +34,9 @@ class Target:
     ) -> None:
         self.backend = backend
         self.pool = pool
-        """What the backend calls it through; here its settings are looked at."""
+        """The backend's pool; only its settings are used."""
         self.rejoin_delay = rejoin_delay
-        """Of a member of a quorum, for how long it does not vote after a restart (s)."""
+        """Seconds for which a member of a quorum does not vote after a restart."""
         own = pool.connection_kwargs.get("socket_timeout")
         self.patience = min(own or patience, patience)
         self._model: Any = None
@@ -61,12 +61,12 @@ class Target:
 
     @property
     def located(self) -> bool:
-        """Whether it is known where it is, for which sentinels may have to be asked."""
+        """Whether its address is known; sentinels may not tell it."""
         return self._unlocated is None
 
     @property
     def member(self) -> bool:
-        """Whether it is one of a quorum."""
+        """Whether it is a member of a quorum."""
         return self.rejoin_delay is not None
 
     @property
@@ -76,38 +76,38 @@ class Target:
 
     @property
     def wait(self) -> str:
-        """How waiters hear of their turn; nothing where the server has no part in it."""
+        """The waiting scheme; ``""`` if it does not involve the server."""
         if self.member or not isinstance(self.backend, RedisLockBackend):
             return ""
         return str(self.backend.wait)
 
     @property
     def waits_for_replicas(self) -> bool:
-        """Whether a lock counts only once replicas know of it."""
+        """Whether a lock counts only once replicas have it."""
         return isinstance(self.backend, RedisLockBackend) and self.backend.replicas is not None
 
     @property
     def packing(self) -> Packing:
-        """Keys that are on this server."""
+        """The keys on this server."""
         if isinstance(self.backend, RedisLockBackend):
             return self.backend.packing_at(self.pool)
         return Packing(self.backend.key_prefix)
 
     @property
     def local_clock(self) -> bool:
-        """Whether leases end by the clocks of the machines that use the server."""
+        """Whether leases end by the clocks of the clients."""
         options = self.backend.params.get("OPTIONS") or {}
         return not self.scripted and options.get("CLOCK") == "local"
 
     @property
     def user(self) -> str:
-        """As whom it is called."""
+        """The user of the connections."""
         return str(self.pool.connection_kwargs.get("username") or "default")
 
     def model(self, **more: Any) -> Any:
-        """Return what ``listening_connection()`` takes to connect to the server.
+        """Return an argument for ``listening_connection()`` that connects to the server.
 
-        Raises ``RedisError`` and ``OSError`` where no sentinel tells the master.
+        Raises ``RedisError`` and ``OSError`` if no sentinel knows the master.
         """
         if self._unlocated is not None:
             raise self._unlocated
@@ -118,16 +118,16 @@ class Target:
 
     @contextmanager
     def client(self) -> Iterator[Any]:
-        """Yield a client with connections of its own, which end with the block.
+        """Yield a client with connections of its own, closed at the end.
 
-        Raises ``RedisError`` and ``OSError`` where no sentinel tells the master.
+        Raises ``RedisError`` and ``OSError`` if no sentinel knows the master.
         """
         with client_of(self.model()) as client:
             yield client
 
 
 def pool_of(backend: RedisLockBackend | GetSetLockBackend) -> redis.ConnectionPool:
-    """Return the pool of a backend. Raises ``InvalidLockBackend`` where nothing comes of it."""
+    """Return the pool of a backend. Raises ``InvalidLockBackend`` if its arguments are invalid."""
     try:
         pool = backend.pool
         pool.connection_class(**pool.connection_kwargs)  # is never opened
@@ -141,7 +141,7 @@ def pool_of(backend: RedisLockBackend | GetSetLockBackend) -> redis.ConnectionPo
 
 @contextmanager
 def client_of(model: Any) -> Iterator[Any]:
-    """Yield a client that goes where a model says, and tries once."""
+    """Yield a client that connects as a model says, without retries."""
     own = _OwnPool(model)
     try:
         yield redis.Redis(connection_pool=own)
@@ -150,9 +150,9 @@ def client_of(model: Any) -> Iterator[Any]:
 
 
 def model_of(pool: redis.ConnectionPool, patience: float) -> Any:
-    """Return how a pool connects, with a limit (s) to what is waited for.
+    """Return how a pool connects, with timeouts of at most ``patience`` seconds.
 
-    Raises ``RedisError`` and ``OSError`` where no sentinel tells the master.
+    Raises ``RedisError`` and ``OSError`` if no sentinel knows the master.
     """
     kind, kwargs, locate = pool.connection_class, dict(pool.connection_kwargs), master_of(pool)
     if locate is not None:
