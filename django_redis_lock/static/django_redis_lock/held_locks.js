@@ -10,12 +10,12 @@
     const LOGIN_ENDED = 401;
     const STALE = "lock-stale";
     const TICK_MS = 1000;
-    // A server that takes long to answer is asked less often: it rests this many times as long.
+    // A slow server is asked less often: after this many times its last answer's time.
     const PATIENCE = 4;
-    // When it is told that there is no answer, which is waited for nevertheless.
+    // After so long the user is told that there is no answer yet.
     const OVERDUE_MS = 15000;
 
-    /* Making a node like another one. */
+    /* Make one node like another. */
 
     function keyOf(node) {
         const ticket = node.nodeType === Node.ELEMENT_NODE && node.querySelector("[data-ticket]");
@@ -44,7 +44,7 @@
             return;
         }
         if (node.classList.contains("action-counter")) {
-            return; // the selection writes it
+            return; // the selection sets it
         }
         for (const { name } of Array.from(node.attributes)) {
             if (!wanted.hasAttribute(name)) {
@@ -59,7 +59,7 @@
         morphChildren(node, wanted);
     }
 
-    /* Rows are known by their tickets, wherever they are; other nodes by their kind and order. */
+    /* Rows are matched by their tickets, other nodes by kind and order. */
     function morphChildren(parent, wanted) {
         const rows = new Map(Array.from(parent.children, (row) => [keyOf(row), row]));
         const kept = new Set(Array.from(wanted.children, keyOf));
@@ -74,7 +74,7 @@
         for (const child of Array.from(wanted.childNodes)) {
             const key = keyOf(child);
             while (next && keyOf(next) !== null && !kept.has(keyOf(next))) {
-                drop(); // a row that is gone makes way, so that those below need not be moved
+                drop(); // remove it, so that the rows below need not move
             }
             let found = key === null ? findLike(child, next) : rows.get(key);
             if (found) {
@@ -96,7 +96,7 @@
         }
     }
 
-    /* Durations, in the words of the page's language. */
+    /* Durations in the page's language. */
 
     function write(patterns, seconds) {
         let left = Math.max(0, seconds);
@@ -170,7 +170,7 @@
         }
     }
 
-    /* The command to copy; where the browser does not let us, it is selected. */
+    /* Copy the command, or select it where the browser forbids that. */
 
     async function copy(button) {
         if (!button.classList.contains("lock-copy")) {
@@ -185,7 +185,7 @@
         }
     }
 
-    /* What can't be read again stays. */
+    /* Keep what can't be read again. */
 
     /* Write a sentence that names a time. */
     function fill(sentence, time) {
@@ -213,7 +213,7 @@
             return looked ? looked.textContent : "";
         }
 
-        /* Put into the new content what the old one knew of backends that are silent by now. */
+        /* Keep the rows of backends that are unavailable by now. */
         keepIn(wanted) {
             const problems = this.problemsIn(wanted);
             const silent = new Map();
@@ -250,7 +250,7 @@
             this.keepTable(wanted);
             const body = wanted.querySelector("#result_list tbody");
             const there = new Map(Array.from(body.rows, (row) => [keyOf(row), row]));
-            let next = null; // each stays before the one that it was before
+            let next = null; // each keeps its successor
             for (const row of rows.reverse()) {
                 if (this.silent.has(aliasOf(row))) {
                     const kept = row.cloneNode(true);
@@ -263,7 +263,7 @@
             }
         }
 
-        /* Where no backend has answered, there are neither a table nor actions. */
+        /* If no backend has answered, there is neither a table nor actions. */
         keepTable(wanted) {
             if (!wanted.querySelector("#result_list")) {
                 const total = wanted.querySelector(".lock-total");
@@ -319,7 +319,7 @@
             }
         }
 
-        /* Tell what keeps the page from being brought up to date, if anything does. */
+        /* Tell why the page is not up to date, if it is not. */
         tell(trouble) {
             for (const text of document.querySelectorAll(".lock-banner [data-trouble]")) {
                 if (text.dataset.trouble === trouble) {
@@ -331,7 +331,7 @@
             this.tick();
         }
 
-        /* Clocks of what is out of date show what they did when it was read. */
+        /* Clocks of outdated rows show what they did when they were read. */
         tick() {
             const passed = (performance.now() - this.readAt) / 1000;
             for (const clock of this.area.querySelectorAll(".lock-clock")) {
@@ -347,7 +347,7 @@
             }
         }
 
-        /* Refresh at once, unless nobody looks. */
+        /* Refresh at once, unless the tab is hidden. */
         go() {
             clearTimeout(this.timer);
             this.timer = null;
@@ -379,7 +379,7 @@
                 rest = Number(response.headers.get(INTERVAL_HEADER)) * 1000 || rest;
                 if (response.status === LOGIN_ENDED) {
                     this.request = null;
-                    this.tell("ended"); // until somebody comes back to this tab
+                    this.tell("ended"); // until the tab is visible again
                     return;
                 }
                 if (!response.ok || response.redirected) {
