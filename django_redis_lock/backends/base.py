@@ -19,7 +19,7 @@ from django_redis_lock.protocol.calls import (
     Emit,
     Inspect,
     ReadIndex,
-    ReadLine,
+    ReadQueue,
 )
 from django_redis_lock.protocol.conversation import ask
 from django_redis_lock.protocol.drivers import Steps, arun, run
@@ -300,7 +300,7 @@ class BaseLockBackend:
     def _read_line(self, name: str, limit: int | None) -> Steps[list[Waiter]]:
         if limit is not None and (type(limit) is not int or limit < 1):
             raise ValueError(f"limit={limit!r} is no number of waiters; give an int from 1 up.")
-        now_ms, *line = yield from ask(ReadLine(check_name(name), limit))
+        now_ms, *line = yield from ask(ReadQueue(check_name(name), limit))
         line = line[:limit]  # several servers may have told more
         return [read_waiter(item, name=name, using=self.alias, now_ms=now_ms) for item in line]
 

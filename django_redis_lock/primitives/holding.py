@@ -15,7 +15,7 @@ from django_redis_lock.exceptions import LockError, LockNotOwned
 from django_redis_lock.primitives import gate
 from django_redis_lock.primitives.ending import finish, give_up, losses, tell
 from django_redis_lock.primitives.reentrance import enter_again, find_held, forget, leave, remember
-from django_redis_lock.protocol import calls, conversation
+from django_redis_lock.protocol import acquiring, calls, conversation
 from django_redis_lock.protocol.lease import Lease, Request, milliseconds
 from django_redis_lock.protocol.records import check_metadata, check_name, token_id, write_record
 from django_redis_lock.protocol.waiting import check_scheme
@@ -270,9 +270,9 @@ class Handle:
         lease = None
         try:
             lease = yield from (
-                conversation.take_over(hub, request, from_token_id)
+                acquiring.take_over(hub, request, from_token_id)
                 if from_token_id
-                else conversation.acquire(hub, request, until)
+                else acquiring.acquire(hub, request, until)
             )
             if former is not None:
                 if lease is None:

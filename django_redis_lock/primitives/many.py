@@ -17,7 +17,7 @@ from django_redis_lock.exceptions import LockError, LockNotOwned
 from django_redis_lock.primitives import gate
 from django_redis_lock.primitives.ending import finish, give_up, losses, tell
 from django_redis_lock.primitives.holding import Handle
-from django_redis_lock.protocol import calls, conversation
+from django_redis_lock.protocol import acquiring, calls
 from django_redis_lock.protocol.lease import Lease, milliseconds
 from django_redis_lock.support.arguments import check_timeout
 
@@ -134,7 +134,7 @@ class Group:
         backend, began = self.backend, monotonic()
         requests = [member._request(backend) for member in members]
         try:
-            leases = yield from conversation.acquire_many(requests)
+            leases = yield from acquiring.acquire_many(requests)
             if isinstance(leases, int):
                 return members[leases]
             for member, lease in zip(members, leases, strict=True):

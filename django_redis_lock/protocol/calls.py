@@ -1,10 +1,16 @@
-"""The steps that the protocol asks of a driver: calls to the server, waits, pauses, signals."""
+"""The steps that the protocol yields: calls to the server, waits, pauses and signals.
+
+Each step knows how to carry itself out, with blocking calls (``do``) and under asyncio (``ado``).
+"""
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from time import monotonic
-from typing import Any
+from typing import Any, Protocol
 
 from django.dispatch import Signal
 
@@ -13,288 +19,291 @@ from django_redis_lock.protocol.lease import Request
 from django_redis_lock.protocol.waiting import Hub, Waiter
 
 
+class Port(Protocol):
+    """What steps are carried out on: a backend. Each method raises ``LockUnavailable``."""
+
+    def call(self, call: Call) -> Any:
+        """Carry out a call once."""
+
+    async def acall(self, call: Call) -> Any:
+        """Carry out a call once."""
+
+    def post(self, call: Call) -> None:
+        """Send a call without waiting for its reply."""
+
+    async def apost(self, call: Call) -> None:
+        """Send a call without waiting for its reply."""
+
+
 class Step:
-    """Something that a driver does on behalf of the protocol."""
+    """One thing that a generator asks its driver to do; the driver sends back the result."""
 
     __slots__ = ()
 
+    def do(self, port: Any) -> Any:
+        """Carry it out, blocking this thread or greenlet."""
+        raise NotImplementedError
 
+    async def ado(self, port: Any) -> Any:
+        """Carry it out in this asyncio task."""
+        raise NotImplementedError
+
+    @property
+    def lock_name(self) -> str:
+        """The name of the lock that it is about; empty if that is none, or several."""
+        subject = getattr(self, "request", None) or getattr(self, "waiter", None) or self
+        name: str = getattr(subject, "name", "")
+        return name
+
+
+@dataclass(slots=True, eq=False)
 class Call(Step):
-    """One round trip: an operation that is carried out whole, and is safe to send twice."""
+    """One round trip: an atomic operation that is safe to send twice."""
 
-    __slots__ = ("first_sent_at", "patient", "sent_at")
+    patient: bool = field(default=True, kw_only=True)
+    """Whether to send it again if no answer comes."""
+    first_sent_at: float | None = field(default=None, init=False)
+    sent_at: float = field(default=0.0, init=False)
+    """The time (monotonic) of the latest sending; the backend sets it through ``sending``."""
 
-    def __init__(self, *, patient: bool = True) -> None:
-        self.patient = patient  # whether to send it again where no answer comes
-        self.first_sent_at: float | None = None
-        self.sent_at = 0.0  # monotonic; set by the backend before each sending
+    def do(self, port: Port) -> Any:
+        return port.call(self)
+
+    async def ado(self, port: Port) -> Any:
+        return await port.acall(self)
 
     @property
     def resent(self) -> bool:
-        """Whether it went out more than once, so that an earlier sending may have done its work."""
+        """Whether it was sent more than once, so that an earlier sending may have succeeded."""
         return self.first_sent_at is not None and self.sent_at != self.first_sent_at
 
     def sending(self) -> None:
-        """Note that the call goes out now."""
+        """Note that the call is sent now."""
         self.sent_at = monotonic()
         if self.first_sent_at is None:
             self.first_sent_at = self.sent_at
 
 
-class Acquire(Call):
-    """Take the lock, or join its waiters; see ``acquire.lua`` for the answer."""
+@dataclass(slots=True, eq=False)
+class _TakeOne(Call):
+    """A call that takes one lock."""
 
-    __slots__ = ("channel", "request")
-
-    def __init__(self, request: Request, channel: str) -> None:
-        super().__init__()
-        self.request = request
-        self.channel = channel
+    request: Request
 
     def sending(self) -> None:
         self.request.sent = True
-        super().sending()
+        Call.sending(self)
 
 
+@dataclass(slots=True, eq=False)
+class Acquire(_TakeOne):
+    """Take the lock or, given a channel, join its queue; ``acquire.lua`` describes the answer."""
+
+    channel: str
+
+
+@dataclass(slots=True, eq=False)
+class TakeOver(_TakeOne):
+    """Take the lock from the holder with a token id, ahead of the queue; see ``take_over.lua``."""
+
+    token_id: str
+
+
+@dataclass(slots=True, eq=False)
 class Release(Call):
-    """Release the lock; with an ``entry``, or else leave its waiters. Answers 1 or 0.
+    """Release the lock or, given a queue ``entry``, also leave its queue. Answers 1 or 0."""
 
-    With ``unclaimed`` only a lock that was handed over and that nobody has claimed.
-    """
-
-    __slots__ = ("entry", "name", "token", "unclaimed")
-
-    def __init__(
-        self,
-        name: str,
-        token: str,
-        entry: str = "",
-        *,
-        patient: bool = True,
-        unclaimed: bool = False,
-    ) -> None:
-        super().__init__(patient=patient)
-        self.name = name
-        self.token = token
-        self.entry = entry
-        self.unclaimed = unclaimed
+    name: str
+    token: str
+    entry: str = ""
+    unclaimed: bool = field(default=False, kw_only=True)
+    """Release it only if it was handed off and not yet claimed."""
 
 
+@dataclass(slots=True, eq=False)
 class Claim(Call):
-    """Claim a lock that was handed over, with a lease to ``end_ms`` of the server's clock.
+    """Claim a lock that was handed off. Answers 1, or 0 if the grant was taken back."""
 
-    Answers 1, or 0 where it was taken back.
-    """
-
-    __slots__ = ("end_ms", "name", "token")
-
-    def __init__(self, name: str, token: str, end_ms: int) -> None:
-        super().__init__(patient=False)
-        self.name = name
-        self.token = token
-        self.end_ms = end_ms
+    name: str
+    token: str
+    end_ms: int
+    """When the lease ends, by the server's clock."""
+    patient: bool = field(default=False, kw_only=True)
 
 
+@dataclass(slots=True, eq=False)
 class AcquireMany(Call):
-    """Take several locks or none, waiting for none; see ``acquire_many.lua`` for the answer."""
+    """Take all locks or none, without waiting; ``acquire_many.lua`` describes the answer."""
 
-    __slots__ = ("requests",)
-
-    def __init__(self, requests: Sequence[Request]) -> None:
-        super().__init__()
-        self.requests = requests
+    requests: Sequence[Request]
 
     def sending(self) -> None:
         for request in self.requests:
             request.sent = True
-        super().sending()
+        Call.sending(self)
 
 
+@dataclass(slots=True, eq=False)
 class ReleaseMany(Call):
-    """Release several locks, as (name, token); answers 1 or 0 for each."""
+    """Release several locks, given as (name, token). Answers 1 or 0 for each."""
 
-    __slots__ = ("holds",)
-
-    def __init__(self, holds: Sequence[tuple[str, str]], *, patient: bool = True) -> None:
-        super().__init__(patient=patient)
-        self.holds = holds
+    holds: Sequence[tuple[str, str]]
 
 
-class TakeOver(Call):
-    """Take the lock from the holder of a token, before all who wait; see ``take_over.lua``."""
-
-    __slots__ = ("request", "token_id")
-
-    def __init__(self, request: Request, token_id: str) -> None:
-        super().__init__()
-        self.request = request
-        self.token_id = token_id
-
-    def sending(self) -> None:
-        self.request.sent = True
-        super().sending()
-
-
+@dataclass(slots=True, eq=False)
 class Renew(Call):
-    """Set leases, as (name, token, ms); answers what is left of each: see ``renew.lua``.
+    """Set leases, given as (name, token, ms). Answers what is left of each; see ``renew.lua``."""
 
-    With ``at_least`` a longer one is left alone.
-    """
-
-    __slots__ = ("at_least", "leases")
-
-    def __init__(
-        self,
-        leases: Sequence[tuple[str, str, int]],
-        *,
-        at_least: bool = False,
-        patient: bool = True,
-    ) -> None:
-        super().__init__(patient=patient)
-        self.leases = leases
-        self.at_least = at_least
+    leases: Sequence[tuple[str, str, int]]
+    at_least: bool = field(default=False, kw_only=True)
+    """Leave a longer lease alone."""
 
 
+@dataclass(slots=True, eq=False)
 class Inspect(Call):
-    """Read who holds locks; answers as ``inspect.lua`` does."""
+    """Read the holders of locks; ``inspect.lua`` describes the answer."""
 
-    __slots__ = ("names",)
-
-    def __init__(self, names: Sequence[str]) -> None:
-        super().__init__()
-        self.names = names
+    names: Sequence[str]
 
 
+@dataclass(slots=True, eq=False)
 class Glance(Call):
-    """Read what is stored for a lock; answers the value, ``None`` where it is free."""
+    """Read the value of a lock. Answers ``None`` if it is free."""
 
-    __slots__ = ("name",)
-
-    def __init__(self, name: str) -> None:
-        super().__init__()
-        self.name = name
+    name: str
 
 
+@dataclass(slots=True, eq=False)
 class ForceRelease(Call):
-    """Take a lock from the holder of a token, and write ``entry`` into the audit.
+    """Take a lock from the holder with a token id, and write an entry into the audit.
 
-    Answers 1, or 2 where the audit did not take the entry; ``None`` when it holds it no more and no
-    earlier sending of this took it. The audit keeps ``cap`` entries beside this one.
+    Answers 1, or 2 if the entry could not be written; ``None`` if that holder no longer has the
+    lock and no earlier sending of this call took it.
     """
 
-    __slots__ = ("cap", "deleted", "entry", "name", "token_id")
-
-    def __init__(self, name: str, token_id: str, entry: Fields, cap: int) -> None:
-        super().__init__()
-        self.name = name
-        self.token_id = token_id
-        self.entry = entry
-        self.cap = cap
-        self.deleted = False  # whether a server without scripts may have deleted the lock
+    name: str
+    token_id: str
+    entry: Fields
+    cap: int
+    """How many entries the audit keeps beside this one."""
+    deleted: bool = field(default=False, init=False)
+    """Whether a server without scripts may have deleted the lock."""
 
 
 Breaking = Inspect, ForceRelease
-"""The calls of a release by force. A server that answers one of them with an error has released
-nothing; others may have been carried out halfway, or were and too few replicas heard of it."""
+"""The calls of a forced release. A server that answers one of them with an error has released
+nothing. Other calls may have been carried out in part, or on too few replicas."""
 
 
+@dataclass(slots=True, eq=False)
 class NoteLosses(Call):
-    """Write into the audit which leases were found lost; answers how many were news to it.
+    """Write lost leases into the audit. Answers how many were new to it."""
 
-    The audit keeps ``cap`` of them.
-    """
+    entries: Sequence[Fields]
+    cap: int
+    """How many such entries the audit keeps."""
+    patient: bool = field(default=False, kw_only=True)
 
-    __slots__ = ("cap", "entries")
-
-    def __init__(self, entries: Sequence[Fields], cap: int) -> None:
-        super().__init__(patient=False)
-        self.entries = entries[-cap:]
-        self.cap = cap
+    def __post_init__(self) -> None:
+        self.entries = self.entries[-self.cap :]
 
 
+@dataclass(slots=True, eq=False)
 class ReadHistory(Call):
-    """Read a page of the audit, of one lock or of all for ``""``; answers as ``history.lua`` does.
+    """Read a page of the audit, of one lock, or of all for ``""``; see ``history.lua``."""
 
-    It begins before the id ``before``, ``+`` for the newest entry; ``most`` entries are wanted.
-    """
+    name: str
+    before: str
+    """The id of the entry before which the page begins; ``+`` for the newest."""
+    limit: int
 
-    __slots__ = ("before", "count", "name")
-
-    def __init__(self, name: str, before: str, most: int) -> None:
-        super().__init__()
-        self.name = name
-        self.before = before
-        self.count = PAGE if name else min(PAGE, most)
-
-
-class ReadLine(Call):
-    """Read who waits for a lock, all or the first so many; answers as ``waiting.lua`` does."""
-
-    __slots__ = ("limit", "name")
-
-    def __init__(self, name: str, limit: int | None = None) -> None:
-        super().__init__()
-        self.name = name
-        self.limit = limit
+    @property
+    def count(self) -> int:
+        """How many entries to look at."""
+        return PAGE if self.name else min(PAGE, self.limit)
 
 
+@dataclass(slots=True, eq=False)
+class ReadQueue(Call):
+    """Read the first ``limit`` waiters of a lock, or all; ``waiting.lua`` describes the answer."""
+
+    name: str
+    limit: int | None = None
+
+
+@dataclass(slots=True, eq=False)
 class ReadIndex(Call):
-    """Read a page of the held locks; answers as ``index.lua`` does."""
+    """Read a page of the held locks; ``index.lua`` describes the answer."""
 
-    __slots__ = ("after", "count", "start")
-
-    def __init__(self, start: str, after: bytes, count: int) -> None:
-        super().__init__()
-        self.start = start
-        self.after = after
-        self.count = count
+    start: str
+    after: bytes
+    count: int
 
 
-class Listen(Step):
-    """See to it that grants of a lock for this process are received at a hub."""
+@dataclass(slots=True, eq=False)
+class Listen(Call):
+    """Make a hub receive the grants of a lock for this process."""
 
-    __slots__ = ("hub", "name")
-    patient = True
+    hub: Hub
+    name: str
 
-    def __init__(self, hub: Hub, name: str) -> None:
-        self.hub = hub
-        self.name = name
+    def do(self, port: Port) -> None:
+        self.hub.listen(self.name)
+
+    async def ado(self, port: Port) -> None:
+        await self.hub.alisten(self.name)
 
 
+@dataclass(slots=True, eq=False)
 class Wait(Step):
-    """Sleep until the waiter is granted its lock, is nudged to look again, or ``until``."""
+    """Sleep until the waiter is granted its lock or nudged, or until a time (monotonic)."""
 
-    __slots__ = ("hub", "until", "waiter")
+    hub: Hub
+    waiter: Waiter
+    until: float
 
-    def __init__(self, hub: Hub, waiter: Waiter, until: float) -> None:
-        self.hub = hub
-        self.waiter = waiter
-        self.until = until
+    def do(self, port: Port) -> None:
+        self.hub.wait(self.waiter, self.until)
+
+    async def ado(self, port: Port) -> None:
+        await self.hub.await_(self.waiter, self.until)
 
 
+@dataclass(slots=True, eq=False)
 class Post(Step):
-    """Send a call without waiting for its answer, which nobody reads."""
+    """Send a call without waiting for its answer."""
 
-    __slots__ = ("call",)
+    call: Call
 
-    def __init__(self, call: Call) -> None:
-        self.call = call
+    def do(self, port: Port) -> None:
+        port.post(self.call)
+
+    async def ado(self, port: Port) -> None:
+        await port.apost(self.call)
 
 
+@dataclass(slots=True, eq=False)
 class Pause(Step):
-    """Let some seconds pass before the server is asked again."""
+    """Let some seconds pass."""
 
-    __slots__ = ("seconds",)
+    seconds: float
 
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
+    def do(self, port: Any) -> None:
+        time.sleep(self.seconds)
+
+    async def ado(self, port: Any) -> None:
+        await asyncio.sleep(self.seconds)
 
 
+@dataclass(slots=True, eq=False)
 class Emit(Step):
-    """Send a Django signal; a failing receiver is logged and changes nothing."""
+    """Send a Django signal. A failing receiver is logged and changes nothing."""
 
-    __slots__ = ("arguments", "signal")
+    signal: Signal
+    arguments: dict[str, Any]
 
-    def __init__(self, signal: Signal, arguments: dict[str, Any]) -> None:
-        self.signal = signal
-        self.arguments = arguments
+    def do(self, port: Port) -> None:
+        self.signal.send_robust(**self.arguments)
+
+    async def ado(self, port: Port) -> None:
+        await self.signal.asend_robust(**self.arguments)

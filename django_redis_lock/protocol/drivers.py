@@ -1,61 +1,78 @@
-"""The two drivers of the protocol: one blocks, one awaits. Neither decides anything."""
+"""The drivers that carry out generators of steps, blocking or under asyncio.
+
+``run`` and ``arun`` carry out what a caller asked for, and handle interruption, cancellation and
+forks. ``drive`` and ``adrive`` carry out the parts of a single call, within them.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
 import threading
-import time
 from collections.abc import Callable, Generator
 from time import monotonic
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from django_redis_lock.exceptions import LockError, LockUnavailable
-from django_redis_lock.protocol.calls import Call, Emit, Listen, Pause, Post, Step, Wait
+from django_redis_lock.protocol.calls import Call, Pause, Port, Step
 from django_redis_lock.support.process import Process, current_process, known_process
-
-TIDY_FOR = 0.25
-"""Seconds that an interrupted or cancelled caller waits for the server to take notice."""
 
 Result = TypeVar("Result")
 Steps = Generator[Step, Any, Result]
+"""Yields steps, is sent their results, and returns its own."""
+
+TIDY_FOR = 0.25
+"""Seconds that an interrupted or cancelled caller waits for the server to clean up."""
 
 
-class Port(Protocol):
-    """What the drivers work on: a backend."""
+def drive(port: Any, steps: Steps[Result]) -> Result:
+    """Carry out steps, blocking, and return their result."""
+    resume: Callable[[Any], Step] = steps.send
+    value: Any = None
+    while True:
+        try:
+            step = resume(value)
+        except StopIteration as stop:
+            result: Result = stop.value
+            return result
+        try:
+            resume, value = steps.send, step.do(port)
+        except BaseException as error:
+            resume, value = steps.throw, error
 
-    def call(self, call: Call) -> Any:
-        """Carry out a call, once. Raises ``LockUnavailable``."""
 
-    async def acall(self, call: Call) -> Any:
-        """Carry out a call, once. Raises ``LockUnavailable``."""
-
-    def post(self, call: Call) -> None:
-        """Send a call, and don't wait for its reply. Raises ``LockUnavailable``."""
-
-    async def apost(self, call: Call) -> None:
-        """Send a call, and don't wait for its reply. Raises ``LockUnavailable``."""
+async def adrive(port: Any, steps: Steps[Result]) -> Result:
+    """Carry out steps under asyncio, and return their result."""
+    resume: Callable[[Any], Step] = steps.send
+    value: Any = None
+    while True:
+        try:
+            step = resume(value)
+        except StopIteration as stop:
+            result: Result = stop.value
+            return result
+        try:
+            resume, value = steps.send, await step.ado(port)
+        except BaseException as error:
+            resume, value = steps.throw, error
 
 
 def run(port: Port, steps: Steps[Result]) -> Result:
-    """Carry out the steps in this thread or greenlet, and return their result.
+    """Carry out steps in this thread or greenlet, and return their result.
 
-    After an interruption what is left of the steps tidies up. A server that does not answer soon
-    counts as unavailable then, which the steps leave to the background. Raises ``LockError`` in a
-    child that was forked meanwhile: the parent goes on with them.
+    After an interruption the remaining steps clean up. A server that does not answer soon then
+    counts as unavailable, and the clean-up is left to the background. Raises ``LockError`` in a
+    child that was forked meanwhile, since the parent continues with the steps.
     """
     process = current_process()
     step: Step | None = None
     resume: Callable[[Any], Step] = steps.send
     value: Any = None
-    until: float | None = None  # once it tidies up
+    until: float | None = None  # set once it cleans up
     while True:
         try:
             step = resume(value)
-            if until is not None:
-                value = _tidy(port, step, until)
-            else:
-                value = port.call(step) if isinstance(step, Call) else _perform(port, step)
+            value = step.do(port) if until is None else _tidy(port, step, until)
             resume = steps.send
         except StopIteration as stop:
             if process is not known_process():
@@ -65,7 +82,7 @@ def run(port: Port, steps: Steps[Result]) -> Result:
         except BaseException as error:
             if inspect.getgeneratorstate(steps) == inspect.GEN_CLOSED:
                 raise  # the steps have ended with it
-            resume, value = steps.throw, error  # of the call, or of a signal in between
+            resume, value = steps.throw, error  # from the step, or from a signal in between
             if until is None and not isinstance(error, LockError):
                 until = monotonic() + TIDY_FOR
         if process is not known_process():
@@ -74,19 +91,16 @@ def run(port: Port, steps: Steps[Result]) -> Result:
 
 
 def _tidy(port: Port, step: Step, until: float) -> Any:
-    left = max(0.0, until - monotonic())
-    if isinstance(step, Pause):
-        step = Pause(min(left, step.seconds))
+    left, step = _limited(step, until)
     if not isinstance(step, Call):
-        return _perform(port, step)
-    call = step
+        return step.do(port)
     answers: list[Any] = []
     bell = threading.Lock()
     bell.acquire()
 
     def carry_out() -> None:
         try:
-            answers.append(port.call(call))
+            answers.append(step.do(port))
         except BaseException as error:
             answers.append(error)
         bell.release()
@@ -100,39 +114,29 @@ def _tidy(port: Port, step: Step, until: float) -> Any:
     return answers[0]
 
 
+def _limited(step: Step, until: float) -> tuple[float, Step]:
+    left = max(0.0, until - monotonic())
+    return left, Pause(min(left, step.seconds)) if isinstance(step, Pause) else step
+
+
 def _late() -> LockUnavailable:
     return LockUnavailable(f"The server did not answer within {TIDY_FOR:g} s of the interruption")
 
 
-def _perform(port: Port, step: Step) -> Any:
-    if isinstance(step, Wait):
-        step.hub.wait(step.waiter, step.until)
-    elif isinstance(step, Post):
-        port.post(step.call)
-    elif isinstance(step, Listen):
-        step.hub.listen(step.name)
-    elif isinstance(step, Pause):
-        time.sleep(step.seconds)
-    elif isinstance(step, Emit):
-        step.signal.send_robust(**step.arguments)
-    return None
-
-
 def _begun_by(process: Process, step: Step | None) -> LockError:
-    whose = getattr(step, "waiter", None) or getattr(step, "request", None) or step
-    name = getattr(whose, "name", "")
+    name = "" if step is None else step.lock_name
     return LockError(
-        f"What was done about lock {name!r} was begun by the parent process {process.pid}, which "
-        f"goes on with it; a forked child begins anew.",
+        f"This operation on lock {name!r} was begun by the parent process {process.pid}, which "
+        f"continues it. Begin a new one in the forked child.",
         name=name,
     )
 
 
 async def arun(port: Port, steps: Steps[Result]) -> Result:
-    """Carry out the steps in this asyncio task, and return their result. Raises as ``run`` does.
+    """Carry out steps in this asyncio task, and return their result. Raises as ``run`` does.
 
-    After a cancellation what is left of the steps tidies up, as in ``run``, to its end in a task of
-    its own, even if this one is cancelled again.
+    After a cancellation the remaining steps clean up as in ``run``. They do so in a task of their
+    own, so a second cancellation does not stop them.
     """
     return await _arun(port, steps, steps.send, None, current_process())
 
@@ -151,10 +155,7 @@ async def _arun(
         while process is known_process():
             step = resume(value)
             try:
-                if until is not None:
-                    answer = await _atidy(port, step, until)
-                else:
-                    answer = await _aperform(port, step)
+                answer = await (step.ado(port) if until is None else _atidy(port, step, until))
                 resume, value = steps.send, answer
             except GeneratorExit:
                 steps.close()
@@ -176,39 +177,21 @@ async def _arun(
 
 
 async def _atidy(port: Port, step: Step, until: float) -> Any:
-    left = max(0.0, until - monotonic())
-    if isinstance(step, Pause):
-        step = Pause(min(left, step.seconds))
+    left, step = _limited(step, until)
     if not isinstance(step, Call):
-        return await _aperform(port, step)
+        return await step.ado(port)
     try:
         async with asyncio.timeout(left):
-            return await port.acall(step)
+            return await step.ado(port)
     except TimeoutError:
         raise _late() from None
-
-
-async def _aperform(port: Port, step: Step) -> Any:
-    if isinstance(step, Call):
-        return await port.acall(step)
-    if isinstance(step, Wait):
-        await step.hub.await_(step.waiter, step.until)
-    elif isinstance(step, Post):
-        await port.apost(step.call)
-    elif isinstance(step, Listen):
-        await step.hub.alisten(step.name)
-    elif isinstance(step, Pause):
-        await asyncio.sleep(step.seconds)
-    elif isinstance(step, Emit):
-        await step.signal.asend_robust(**step.arguments)
-    return None
 
 
 _kept: set[asyncio.Future[Any]] = set()
 
 
 def _keep(task: asyncio.Future[Result]) -> asyncio.Future[Result]:
-    """Hold a reference to a task that nobody may be waiting for, and see its outcome."""
+    """Keep a task alive that no one may be awaiting, and retrieve its exception."""
 
     def done(task: asyncio.Future[Any]) -> None:
         _kept.discard(task)

@@ -52,11 +52,10 @@ class Request:
         """Seconds after which a lock that was given for it has come free by itself."""
         return math.inf if self.timeout is None else self.timeout
 
-    def stand_in_line(self, now_ms: int | None) -> None:
-        """Note the time (ms) of the server's clock from which on this request waits.
+    def join_queue(self, now_ms: int | None) -> None:
+        """Write into the record since when (ms of the server's clock) this request waits.
 
-        It is written into the record once, before the line is joined: from then on the entry
-        stays the same, so that it is found again.
+        That is done once, before it joins the queue: its entry must stay the same to be found.
         """
         if self.since is None and now_ms is not None:
             self.since = now_ms

@@ -58,7 +58,7 @@ class Watch:
     They share it and take turns, so a hundred waiters ask the server no more often than one.
     """
 
-    __slots__ = ("_mutex", "asked_at", "due", "glanced_at", "looks", "members", "news")
+    __slots__ = ("_mutex", "asked_at", "due", "glanced_at", "members", "news")
 
     TURN = 1.0
     """Seconds after which another waiter looks if the one whose turn it was brought no news."""
@@ -67,7 +67,6 @@ class Watch:
         self.due = monotonic() + LONGEST_SLEEP
         self.members = 0
         self.asked_at = self.glanced_at = monotonic()  # when one of them last asked, or glanced
-        self.looks = 0  # how often one of them has looked again for all
         self.news = 0  # how often the waiters were told to look
         self._mutex = mutex
 
@@ -90,13 +89,12 @@ class Watch:
 class Waiter:
     """One acquisition waiting in this process."""
 
-    __slots__ = ("grant", "joined_at", "name", "nudged", "sleeper", "stirred", "token", "watch")
+    __slots__ = ("grant", "name", "nudged", "sleeper", "stirred", "token", "watch")
 
     def __init__(self, token: str, name: str, watch: Watch) -> None:
         self.token = token
         self.name = name
         self.watch = watch
-        self.joined_at = watch.looks
         self.grant: Grant | None = None
         self.nudged = False  # it has to look
         self.stirred = False  # one of those who wait for its lock has to look
@@ -139,9 +137,6 @@ class Bell:
 class Hub:
     """The waiters of one process and backend. This one is told of grants within the process."""
 
-    retries: int | None = None
-    """How often a waiter looks again at a held lock before its wait is over; ``None`` for as long
-    as the wait lasts."""
     takes_back = False
     """Whether a lock that is handed over to one who waits here has to be claimed."""
     glances = False
@@ -181,7 +176,7 @@ class Hub:
         return True
 
     @property
-    def in_line(self) -> bool:
+    def in_queue(self) -> bool:
         """Whether those who wait here stand in line, so that none of them comes out of turn."""
         return bool(self.channel)
 

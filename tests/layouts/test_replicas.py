@@ -12,7 +12,7 @@ from django.test import override_settings
 
 from django_redis_lock import Lock, lock, locks
 from django_redis_lock.exceptions import LockUnavailable
-from django_redis_lock.protocol import conversation
+from django_redis_lock.protocol import acquiring
 from example_project.embedded import EmbeddedServer
 from tests.contracts.locks import LockContract
 from tests.layouts.servers import BACKEND, client
@@ -133,7 +133,7 @@ def test_handed_over_lock_counts_once_it_is_replicated(
     pair: Pair, name: str, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A grant is not believed before the replica has it; where it never comes, it is passed on."""
-    monkeypatch.setattr(conversation, "PATIENCE", 1.0)
+    monkeypatch.setattr(acquiring, "OUTAGE_LIMIT", 1.0)
     held = lock(name, timeout=60, using="plain")
     held.acquire()
     other = lock(name, timeout=60, using="hasty")

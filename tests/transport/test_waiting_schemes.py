@@ -228,15 +228,6 @@ def test_the_decorator_takes_a_scheme(name: str) -> None:
     assert len(seen) == 1
 
 
-def test_the_tries_of_a_poller_are_counted(name: str, settings: Any) -> None:
-    """A wait is over after POLL_RETRIES looks beyond the first, and its place is given up."""
-    options = {"POLL_INTERVAL": 0.01, "POLL_RETRIES": 3}
-    settings.LOCKS = {"default": {"LOCATION": "locks", "OPTIONS": options}}
-    with lock(name, timeout=20):
-        assert lock(name, wait="poll").acquire() is False
-        assert waiters(name) == 0
-
-
 def test_a_wait_outlasts_the_socket_timeout(name: str, settings: Any) -> None:
     """However short the client's timeout is, it does not cut a wait short."""
     url = f"{server_url(0)}?socket_timeout=0.2"

@@ -214,7 +214,7 @@ def _only_shard(call: Call) -> int | None:
     match call:
         case calls.Acquire() | calls.TakeOver():
             return shard_of(call.request.name)
-        case calls.Release() | calls.ForceRelease() | calls.ReadLine():
+        case calls.Release() | calls.ForceRelease() | calls.ReadQueue():
             return shard_of(call.name)
         case calls.ReadHistory():
             return shard_of(call.name) if call.name else None

@@ -11,15 +11,16 @@ from django.core import checks
 from redis.exceptions import RedisError, ResponseError
 
 from django_redis_lock.backends.base import BaseLockBackend
-from django_redis_lock.backends.getset.clocks import Command, LocalClock, ServerClock
+from django_redis_lock.backends.getset.clocks import LocalClock, ServerClock
+from django_redis_lock.backends.getset.commands import Word
 from django_redis_lock.backends.getset.exchanges import Exchanges
-from django_redis_lock.backends.getset.readings import NAME, Talk
+from django_redis_lock.backends.getset.readings import NAME
 from django_redis_lock.backends.getset.timestamps import FORMATS, Form, read_stamp
 from django_redis_lock.backends.redis.backend import passes
 from django_redis_lock.exceptions import InvalidLockBackend, LockError, LockUnavailable
 from django_redis_lock.protocol.calls import Breaking, Call, Inspect
 from django_redis_lock.protocol.conversation import ask
-from django_redis_lock.protocol.drivers import Steps
+from django_redis_lock.protocol.drivers import Steps, adrive, drive
 from django_redis_lock.protocol.records import Holder, moment, read_holder, token_id
 from django_redis_lock.support.process import made_once
 from django_redis_lock.support.text import keep_secrets
@@ -127,45 +128,20 @@ class GetSetLockBackend(BaseLockBackend):
 
     def call(self, call: Call) -> Any:
         """Carry out one call. Raises ``LockUnavailable``."""
-        talk = self._exchanges.talk(call)
-        command, sending = _begin(talk), call.sending
-        while not isinstance(command, _Answer):
-            try:
-                reply = self._client.call(_Plain(command, sending))
-            except (RedisError, OSError) as error:
-                command = self._refuse(call, talk, command, error)
-            else:
-                command = _go_on(talk, reply)
-            sending = _nothing
-        return command.value
+        try:
+            return drive(_Port(self, call), self._exchanges.carry_out(call))
+        except (RedisError, OSError) as error:
+            raise self._error(call, error) from error
 
     async def acall(self, call: Call) -> Any:
         """Carry out one call under asyncio. Raises ``LockUnavailable``."""
-        talk = self._exchanges.talk(call)
-        command, sending = _begin(talk), call.sending
-        while not isinstance(command, _Answer):
-            try:
-                reply = await self._async_client.call(_Plain(command, sending))
-            except (RedisError, OSError) as error:
-                command = self._refuse(call, talk, command, error)
-            else:
-                command = _go_on(talk, reply)
-            sending = _nothing
-        return command.value
-
-    def _refuse(
-        self, call: Call, talk: Talk, command: Command, error: Exception
-    ) -> Command | _Answer:
-        """Tell the talk of an error, which may go on; else raise it as one of ours."""
         try:
-            return talk.throw(error)
-        except StopIteration as stop:
-            return _Answer(stop.value)
-        except (RedisError, OSError):
-            raise self._error(call, command, error) from error
+            return await adrive(_Port(self, call), self._exchanges.carry_out(call))
+        except (RedisError, OSError) as error:
+            raise self._error(call, error) from error
 
-    def _error(self, call: Call, command: Command, error: Exception) -> LockError:
-        name = getattr(call, "name", "") or getattr(getattr(call, "request", None), "name", "")
+    def _error(self, call: Call, error: Exception) -> LockError:
+        name = call.lock_name
         refused, why = isinstance(error, ResponseError), keep_secrets(error)
         if refused and "WRONGTYPE" in why:
             return LockError(
@@ -173,21 +149,7 @@ class GetSetLockBackend(BaseLockBackend):
                 f"another program and is no lock: {why}. Choose another KEY_PREFIX.",
                 name=name,
             )
-        if refused and str(command[0]).startswith("INCR") and _is_no_counter(why):
-            return LockError(
-                f"The key {command[1]!r} holds no fence of ours: another program has written it. "
-                f"Delete that key.",
-                name=name,
-            )
-        hint = ""
-        if refused and command[0] == "TIME":
-            hint = (
-                ". Where TIME is forbidden, keep the clocks of all machines alike and write "
-                "OPTIONS['CLOCK'] = 'local' on each of them"
-            )
-        unavailable = LockUnavailable(
-            f"LOCKS[{self.alias!r}] can't be asked: {why}{hint}", name=name
-        )
+        unavailable = LockUnavailable(f"LOCKS[{self.alias!r}] can't be asked: {why}", name=name)
         unavailable.refused, unavailable.passing = refused, passes(error)
         unavailable.undone = refused and isinstance(call, Breaking)
         return unavailable
@@ -219,8 +181,26 @@ class GetSetLockBackend(BaseLockBackend):
         )
 
 
-def _is_no_counter(error: str) -> bool:
-    return "not an integer" in error or "overflow" in error
+class _Port:
+    """Sends the commands of one call, which counts as sent when the first of them is."""
+
+    def __init__(self, backend: GetSetLockBackend, call: Call) -> None:
+        self._backend = backend
+        self._sending = call.sending
+
+    def send(self, words: tuple[Word, ...]) -> Any:
+        return self._backend._client.call(self._plain(words))
+
+    async def asend(self, words: tuple[Word, ...]) -> Any:
+        return await self._backend._async_client.call(self._plain(words))
+
+    def _plain(self, words: tuple[Word, ...]) -> _Plain:
+        sending, self._sending = self._sending, _nothing
+        return _Plain(words, sending)
+
+
+def _nothing() -> None:
+    pass
 
 
 class _Plain(Packed):
@@ -228,7 +208,7 @@ class _Plain(Packed):
 
     __slots__ = ("_command", "says_ok")
 
-    def __init__(self, command: Command, sending: Callable[[], None]) -> None:
+    def __init__(self, command: tuple[Word, ...], sending: Callable[[], None]) -> None:
         self._command = command
         self.says_ok = command[0] == "SET"
         self.sending = sending
@@ -238,27 +218,3 @@ class _Plain(Packed):
         """Return the bytes of the command."""
         items = [item if isinstance(item, bytes) else str(item).encode() for item in self._command]
         return b"*%d\r\n" % len(items) + b"".join(b"$%d\r\n%b\r\n" % (len(i), i) for i in items)
-
-
-class _Answer:
-    """What a talk ended with."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-
-def _begin(talk: Talk) -> Command | _Answer:
-    return _go_on(talk, None)
-
-
-def _go_on(talk: Talk, reply: Any) -> Command | _Answer:
-    try:
-        return talk.send(reply)
-    except StopIteration as stop:
-        return _Answer(stop.value)
-
-
-def _nothing() -> None:
-    """Note nothing: a call counts as sent when its first command is."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Generator
 from time import monotonic
-from typing import Any
 
-Command = tuple[bytes | str | int, ...]
-"""A command of the server, its name first."""
+from redis.exceptions import ResponseError
+
+from django_redis_lock.backends.getset.commands import PlainCommand
+from django_redis_lock.protocol.drivers import Steps
 
 
 class ServerClock:
@@ -25,13 +25,13 @@ class ServerClock:
     def __init__(self) -> None:
         self._read = -math.inf, -math.inf, 0  # asked and answered (local), and the server's ms
 
-    def look(self) -> Generator[Command, Any, None]:
+    def look(self) -> Steps[None]:
         """Ask the server, unless it was asked a moment ago."""
         if monotonic() - self._read[1] < self.KEPT:
             return
         for _ in range(self.TRIES):
             asked_at = monotonic()
-            seconds, microseconds = yield ("TIME",)
+            seconds, microseconds = yield from self._ask()
             answered_at = monotonic()
             kept_asked_at, kept_at, _ = self._read
             # The best answer counts: many threads may ask at once, and one of them have to wait.
@@ -42,6 +42,14 @@ class ServerClock:
                 self._read = asked_at, answered_at, int(seconds) * 1000 + int(microseconds) // 1000
             if answered_at - asked_at < self.SLOW:
                 break
+
+    def _ask(self) -> Steps[tuple[bytes, bytes]]:
+        try:
+            seconds, microseconds = yield PlainCommand("TIME")
+        except ResponseError as error:
+            error.args = (f"{error}. {_WITHOUT_TIME}",)
+            raise
+        return seconds, microseconds
 
     def earliest_ms(self) -> int:
         """Return the time that it is at the least: by this a lease of others has passed."""
@@ -54,10 +62,16 @@ class ServerClock:
         return read + 1 + math.ceil((monotonic() - asked_at) * 1000)
 
 
+_WITHOUT_TIME = (
+    "Where TIME is forbidden, keep the clocks of all machines alike and write "
+    "OPTIONS['CLOCK'] = 'local' on each of them"
+)
+
+
 class LocalClock:
     """The wall clock of this machine, which has to agree with that of every other."""
 
-    def look(self) -> Generator[Command, Any, None]:
+    def look(self) -> Steps[None]:
         """Ask nobody."""
         yield from ()
 

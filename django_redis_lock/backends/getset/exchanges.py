@@ -14,18 +14,20 @@ from __future__ import annotations
 import contextlib
 import math
 import random
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import replace
 from time import monotonic
 from typing import Any, ClassVar
 
 from redis.exceptions import ResponseError
 
-from django_redis_lock.backends.getset.clocks import Clock, Command
-from django_redis_lock.backends.getset.readings import Readings, Talk, Talks
+from django_redis_lock.backends.getset.clocks import Clock
+from django_redis_lock.backends.getset.commands import PlainCommand
+from django_redis_lock.backends.getset.readings import Methods, Readings
 from django_redis_lock.backends.getset.timestamps import Form, Stamp, read_stamp
 from django_redis_lock.exceptions import LockError
 from django_redis_lock.protocol import calls
+from django_redis_lock.protocol.drivers import Steps
 from django_redis_lock.protocol.lease import Request
 from django_redis_lock.protocol.records import token_id
 
@@ -96,39 +98,39 @@ class Exchanges(Readings):
         # As it was noted, for whole seconds tell less than we know.
         return self._written.get(token, {}).get(value)
 
-    def _look(self, name: str, token: str) -> Generator[Command, Any, tuple[Any, Stamp | None]]:
+    def _look(self, name: str, token: str) -> Steps[tuple[Any, Stamp | None]]:
         """Read a lock's value, and what it tells if it is that of a token.
 
         Another's value may stand there for the moment that it takes somebody who came too late to
         put ours back.
         """
         for _ in range(LOOKS):
-            value = yield "GET", self._key(name)
+            value = yield PlainCommand("GET", self._key(name))
             ours = self._ours(token, value)
             if value is None or ours:
                 break
         return value, ours
 
-    def _put_back(self, name: str, value: bytes | None) -> Talk:
+    def _put_back(self, name: str, value: bytes | None) -> Steps[Any]:
         """Undo a GETSET that replaced another's value, or that of nobody."""
         key = self._key(name)
         if value is None:
-            yield "DEL", key
+            yield PlainCommand("DEL", key)
         else:
-            yield "SET", key, value, "XX"  # not if it was released meanwhile
+            yield PlainCommand("SET", key, value, "XX")  # not if it was released meanwhile
 
     # Taking.
 
-    def _acquire(self, call: calls.Acquire) -> Talk:
+    def _acquire(self, call: calls.Acquire) -> Steps[Any]:
         request = call.request
         key = self._key(request.name)
         for _ in range(LOOKS):
             yield from self._clock.look()
             mine = self._write(request)
-            if (yield "SETNX", key, mine.value):
+            if (yield PlainCommand("SETNX", key, mine.value)):
                 return (yield from self._settle(request, mine, replaced=False))
             self._not_there(request.token, mine.value)
-            value = yield "GET", key
+            value = yield PlainCommand("GET", key)
             if value is None:
                 continue  # released in between
             # Ours where the reply to an earlier sending was lost.
@@ -141,12 +143,12 @@ class Exchanges(Readings):
             return self._busy(stamp)
         return self._busy()
 
-    def _replace(self, request: Request, ended: bytes) -> Talk:
+    def _replace(self, request: Request, ended: bytes) -> Steps[Any]:
         """Take a lock whose lease has ended."""
         if not (yield from self._claim(request, ended)):
             return self._busy()
         mine = self._write(request)
-        old = yield "GETSET", self._key(request.name), mine.value
+        old = yield PlainCommand("GETSET", self._key(request.name), mine.value)
         if self._was_free(request.token, old):
             return (yield from self._settle(request, mine, replaced=True))
         yield from self._put_back(request.name, old)
@@ -162,7 +164,7 @@ class Exchanges(Readings):
             return True
         return read_stamp(old).passed(self._clock.earliest_ms())
 
-    def _claim(self, request: Request, value: bytes) -> Generator[Command, Any, bool]:
+    def _claim(self, request: Request, value: bytes) -> Steps[bool]:
         """Gain the right to replace an ended value; of our own processes only one does.
 
         So none of them overwrites the value of another that came first; a foreign program that
@@ -170,12 +172,12 @@ class Exchanges(Readings):
         """
         key = f"{self._claim_prefix}{token_id(value)}:{request.name}"
         began = monotonic()
-        claim = ("SET", key, request.token, "NX", "PX", int(CLAIM * 1000))
-        if (yield claim) is None and (yield "GET", key) != request.token.encode():
+        claim = PlainCommand("SET", key, request.token, "NX", "PX", int(CLAIM * 1000))
+        if (yield claim) is None and (yield PlainCommand("GET", key)) != request.token.encode():
             return False
         return monotonic() - began < CLAIM / 2
 
-    def _settle(self, request: Request, mine: Stamp, *, replaced: bool) -> Talk:
+    def _settle(self, request: Request, mine: Stamp, *, replaced: bool) -> Steps[Any]:
         """Make sure of a lock that was taken just now; answer as for one that is held."""
         self._note(request.token, mine)
         fence: int = mine.fence or self._clock.earliest_ms() * 1000
@@ -186,13 +188,15 @@ class Exchanges(Readings):
                     return self._busy()
         elif replaced and not (yield from self._insist(request, mine)):
             return self._busy()
-        yield "ZADD", self._index_key, mine.score, request.name
+        yield PlainCommand("ZADD", self._index_key, mine.score, request.name)
         if not random.randrange(16):  # now and then, what has ended
-            yield "ZREMRANGEBYSCORE", self._index_key, "-inf", self._clock.earliest_ms() - 1
+            yield PlainCommand(
+                "ZREMRANGEBYSCORE", self._index_key, "-inf", self._clock.earliest_ms() - 1
+            )
         now_ms = self._clock.latest_ms()
         return [fence, mine.left_ms(now_ms), now_ms]
 
-    def _draw_fence(self, request: Request, mine: Stamp) -> Generator[Command, Any, int]:
+    def _draw_fence(self, request: Request, mine: Stamp) -> Steps[int]:
         """Draw the next number and write it into the lock; return 0 where the lock was lost.
 
         The value was ours before the number was drawn and still is as it is written. So the number
@@ -203,13 +207,18 @@ class Exchanges(Readings):
             # A new key, or one that was lost, begins at the clock. Only one caller sets it, and
             # nobody adds a time to it: two who did would leave the clock behind for ever.
             now = self._clock.earliest_ms() * 1000
-            yield "SETNX", self._fence_key, now
-            fence = yield "INCR", self._fence_key
+            yield PlainCommand("SETNX", self._fence_key, now)
+            try:
+                fence = yield PlainCommand("INCR", self._fence_key)
+            except ResponseError as error:
+                if "not an integer" in str(error) or "overflow" in str(error):
+                    raise self._no_fence(request, "no number that can rise") from error
+                raise
             if fence >= now // 2:
                 break
             # It was lost between the two, so that INCR made it anew. All who find that drop it.
             # One who does so late drops a good one; then the clock has gone on, as after a loss.
-            yield "DEL", self._fence_key
+            yield PlainCommand("DEL", self._fence_key)
         else:
             raise LockError(
                 f"The last fence under {self._fence_key!r} is {fence} again and again, which is no "
@@ -217,14 +226,10 @@ class Exchanges(Readings):
                 name=request.name,
             )
         if fence >= 1 << 53:
-            raise LockError(
-                f"The last fence under {self._fence_key!r} is {fence}, which is no fence of ours: "
-                f"another program has written it. Delete that key.",
-                name=request.name,
-            )
+            raise self._no_fence(request, str(fence))
         final = self._form.write(replace(mine, fence=fence))
         for _ in range(LOOKS):
-            old = yield "GETSET", self._key(request.name), final.value
+            old = yield PlainCommand("GETSET", self._key(request.name), final.value)
             if self._ours(request.token, old):
                 return fence
             yield from self._put_back(request.name, old)
@@ -233,19 +238,26 @@ class Exchanges(Readings):
                 break
         return 0
 
-    def _insist(self, request: Request, mine: Stamp) -> Generator[Command, Any, bool]:
+    def _no_fence(self, request: Request, found: str) -> LockError:
+        return LockError(
+            f"The key {self._fence_key!r} holds {found}, which is no fence of ours: another "
+            f"program has written it. Delete that key.",
+            name=request.name,
+        )
+
+    def _insist(self, request: Request, mine: Stamp) -> Steps[bool]:
         """Write our time again where the GETSET of a foreign program that lost went over it."""
         key = self._key(request.name)
         for _ in range(LOOKS):
-            value = yield "GET", key
+            value = yield PlainCommand("GET", key)
             if value == mine.value:
                 return True
             if value is None or read_stamp(value).passed(self._clock.earliest_ms()):
                 return False
-            yield "SET", key, mine.value, "XX"
+            yield PlainCommand("SET", key, mine.value, "XX")
         return True
 
-    def _take_over(self, call: calls.TakeOver) -> Talk:
+    def _take_over(self, call: calls.TakeOver) -> Steps[Any]:
         request = call.request
         if not self._form.keeps_tokens:
             raise LockError(
@@ -255,7 +267,7 @@ class Exchanges(Readings):
             )
         yield from self._clock.look()
         key = self._key(request.name)
-        value = yield "GET", key
+        value = yield PlainCommand("GET", key)
         stamp = read_stamp(b"0" if value is None else value)
         if stamp.passed(self._clock.earliest_ms()):
             return None
@@ -265,7 +277,7 @@ class Exchanges(Readings):
         ):
             return None
         mine = self._write(request)
-        old = yield "GETSET", key, mine.value
+        old = yield PlainCommand("GETSET", key, mine.value)
         if not self._ours(stamp.token.decode(), old) and not self._ours(request.token, old):
             yield from self._put_back(request.name, old)
             return None
@@ -273,7 +285,7 @@ class Exchanges(Readings):
 
     # Keeping and releasing.
 
-    def _release(self, call: calls.Release) -> Talk:
+    def _release(self, call: calls.Release) -> Steps[Any]:
         yield from self._clock.look()
         _, ours = yield from self._look(call.name, call.token)
         # It is lost when its time has surely come: until then nobody else takes it, and it is here.
@@ -281,12 +293,12 @@ class Exchanges(Readings):
             self._written.pop(call.token, None)
             return 0
         if not 0 <= ours.left_ms(self._clock.latest_ms()) < TOO_LATE_MS:
-            yield "DEL", self._key(call.name)
-        yield "ZREM", self._index_key, call.name
+            yield PlainCommand("DEL", self._key(call.name))
+        yield PlainCommand("ZREM", self._index_key, call.name)
         self._written.pop(call.token, None)
         return 1
 
-    def _renew(self, call: calls.Renew) -> Talk:
+    def _renew(self, call: calls.Renew) -> Steps[Any]:
         yield from self._clock.look()
         left = []
         for name, token, lease_ms in call.leases:
@@ -299,9 +311,7 @@ class Exchanges(Readings):
             left.append(left_ms)
         return left
 
-    def _renew_one(
-        self, name: str, token: str, lease_ms: int, at_least: bool
-    ) -> Generator[Command, Any, int]:
+    def _renew_one(self, name: str, token: str, lease_ms: int, at_least: bool) -> Steps[int]:
         _, ours = yield from self._look(name, token)
         now_ms = self._clock.latest_ms()
         # Who only looks is promised what is left at the least; who sets a lease makes sure below.
@@ -313,34 +323,34 @@ class Exchanges(Readings):
         end_ms = math.inf if lease_ms < 0 else now_ms + lease_ms
         longer = self._form.write(replace(ours, end_ms=end_ms))
         self._note(token, longer)
-        old = yield "GETSET", self._key(name), longer.value
+        old = yield PlainCommand("GETSET", self._key(name), longer.value)
         if not self._ours(token, old):
             yield from self._put_back(name, old)
             return -2
         if old != longer.value:
             self._not_there(token, old)
         with contextlib.suppress(ResponseError):  # the index alone, and the lock is held
-            yield "ZADD", self._index_key, longer.score, name
+            yield PlainCommand("ZADD", self._index_key, longer.score, name)
         return lease_ms
 
-    def _force_release(self, call: calls.ForceRelease) -> Talk:
+    def _force_release(self, call: calls.ForceRelease) -> Steps[Any]:
         yield from self._clock.look()
         key = self._key(call.name)
-        if not self._is_shown((yield "GET", key), call.token_id):
+        if not self._is_shown((yield PlainCommand("GET", key)), call.token_id):
             return (yield from self._complete_audit(call)) if call.deleted else None
         yield from self._try_audit(self._part(call.entry["event"]))
-        if not self._is_shown((yield "GET", key), call.token_id):
+        if not self._is_shown((yield PlainCommand("GET", key)), call.token_id):
             return None  # it was released meanwhile
         call.deleted = True  # or it may be, where no reply comes
         try:
-            if not (yield "DEL", key):
+            if not (yield PlainCommand("DEL", key)):
                 return None  # as here
         except ResponseError:
             call.deleted = False
             raise
         self._freed(call.name)
         with contextlib.suppress(ResponseError):  # the index alone, and the lock is free
-            yield "ZREM", self._index_key, call.name
+            yield PlainCommand("ZREM", self._index_key, call.name)
         return (yield from self._write_entry(call))
 
     def _is_shown(self, value: bytes | None, shown: str) -> bool:
@@ -350,8 +360,8 @@ class Exchanges(Readings):
         whose = token_id(stamp.token or value)
         return whose == shown and not stamp.passed(self._clock.earliest_ms())
 
-    _talks: ClassVar[Talks] = {
-        **Readings._talks,
+    _methods: ClassVar[Methods] = {
+        **Readings._methods,
         calls.Acquire: _acquire,
         calls.TakeOver: _take_over,
         calls.Release: _release,

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from redis.exceptions import ResponseError
 
-from django_redis_lock.backends.getset.clocks import Clock, Command
+from django_redis_lock.backends.getset.clocks import Clock
+from django_redis_lock.backends.getset.commands import PlainCommand
 from django_redis_lock.backends.getset.timestamps import read_stamp
 from django_redis_lock.backends.index import write_page
 from django_redis_lock.protocol import calls
 from django_redis_lock.protocol.audit import FORCE_RELEASED, LOST, Fields
 from django_redis_lock.protocol.calls import Call
-
-Talk = Generator[Command, Any, Any]
-"""Yields commands, is sent their replies, and returns the answer to a call."""
-Talks = dict[type[Call], Callable[[Any, Any], Talk]]
+from django_redis_lock.protocol.drivers import Steps
 
 NAME = "{name}"
 """What stands for the lock's name in the key of a lock."""
 
-
+Methods = dict[type[Call], Callable[[Any, Any], Steps[Any]]]
 SHIFT = 100
 """How many entries may enter or leave the index before a place in it has to be looked for again."""
 
@@ -37,20 +35,20 @@ class Readings:
         self._audit_key = f"{prefix}-audit"
         self._lost_key = f"{prefix}-lost"
 
-    def talk(self, call: Call) -> Talk:
-        """Return the talk that carries out a call; it returns what the script of its name does."""
-        return self._talks[type(call)](self, call)
+    def carry_out(self, call: Call) -> Steps[Any]:
+        """Carry out a call; return what the script of its name returns."""
+        return self._methods[type(call)](self, call)
 
     def _key(self, name: str) -> str:
         return f"{self._before}{name}{self._after}"
 
-    def _inspect(self, call: calls.Inspect) -> Talk:
+    def _inspect(self, call: calls.Inspect) -> Steps[Any]:
         yield from self._clock.look()
         answer: list[Any] = []
         now_ms = self._clock.latest_ms()
         for name in call.names:
             try:
-                value = yield "GET", self._key(name)
+                value = yield PlainCommand("GET", self._key(name))
             except ResponseError as error:
                 if "WRONGTYPE" not in str(error):
                     raise
@@ -60,19 +58,21 @@ class Readings:
             answer += [held, stamp.left_ms(now_ms) if held else -2, None]  # who waits tells nobody
         return [now_ms, *answer]
 
-    def _read_line(self, call: calls.ReadLine) -> Talk:
+    def _read_queue(self, call: calls.ReadQueue) -> Steps[Any]:
         yield from self._clock.look()
         return [self._clock.earliest_ms()]  # nobody tells that he waits
 
-    def _read_index(self, call: calls.ReadIndex) -> Talk:
+    def _read_index(self, call: calls.ReadIndex) -> Steps[Any]:
         yield from self._clock.look()
         if call.after:
             return write_page((yield from self._entries_after(call)))
         start = call.start or str(self._clock.earliest_ms())
         page = ("WITHSCORES", "LIMIT", 0, call.count)
-        return write_page(_entries((yield "ZRANGEBYSCORE", self._index_key, start, "+inf", *page)))
+        return write_page(
+            _entries((yield PlainCommand("ZRANGEBYSCORE", self._index_key, start, "+inf", *page)))
+        )
 
-    def _entries_after(self, call: calls.ReadIndex) -> Talk:
+    def _entries_after(self, call: calls.ReadIndex) -> Steps[Any]:
         """Return what comes after a place in the index, which is looked for as in ``index.lua``.
 
         The ranks shift meanwhile, for each step is a command of its own. So what is read at last
@@ -80,29 +80,30 @@ class Readings:
         """
         key, place = self._index_key, (float(call.start), call.after)
         while True:
-            low, high = 0, (yield "ZCARD", key)
+            low, high = 0, (yield PlainCommand("ZCARD", key))
             while low < high:
                 middle = (low + high) // 2
-                entry = _entries((yield "ZRANGE", key, middle, middle, "WITHSCORES"))
+                entry = _entries((yield PlainCommand("ZRANGE", key, middle, middle, "WITHSCORES")))
                 if entry and _place(entry[0]) <= place:
                     low = middle + 1
                 else:
                     high = middle
             first, last = max(0, low - SHIFT), low + call.count + SHIFT - 1
-            found = _entries((yield "ZRANGE", key, first, last, "WITHSCORES"))
+            found = _entries((yield PlainCommand("ZRANGE", key, first, last, "WITHSCORES")))
             passed = bisect_right(found, place, key=_place)
             page = found[passed : passed + call.count]
             ended = len(found) <= last - first
             if (passed or first == 0) and (ended or len(page) == call.count):
                 return page
 
-    def _note_losses(self, call: calls.NoteLosses) -> Talk:
+    def _note_losses(self, call: calls.NoteLosses) -> Steps[Any]:
         known: set[bytes] = set()
         if call.first_sent_at is not None:  # an earlier sending may have arrived
             known = {
                 fields.get(b"token_id", b"")
                 for fields in map(
-                    _fields, (yield "XREVRANGE", self._lost_key, "+", "-", "COUNT", 1000)
+                    _fields,
+                    (yield PlainCommand("XREVRANGE", self._lost_key, "+", "-", "COUNT", 1000)),
                 )
                 if fields.get(b"event") == LOST.encode()
             }
@@ -111,11 +112,11 @@ class Readings:
             yield self._entry(entry, call.cap)
         return len(new)
 
-    def _read_history(self, call: calls.ReadHistory) -> Talk:
+    def _read_history(self, call: calls.ReadHistory) -> Steps[Any]:
         before = call.before if call.before == "+" else f"({call.before}"
         pages = []
         for key in (self._audit_key, self._lost_key):
-            found = yield "XREVRANGE", key, before, "-", "COUNT", call.count
+            found = yield PlainCommand("XREVRANGE", key, before, "-", "COUNT", call.count)
             end = found[-1][0] if len(found) == call.count else b""
             if call.name:
                 name = call.name.encode()
@@ -127,44 +128,46 @@ class Readings:
         """Return the key of the part of the audit that an event belongs to."""
         return self._audit_key if event == FORCE_RELEASED else self._lost_key
 
-    def _entry(self, entry: Fields, cap: int) -> Command:
+    def _entry(self, entry: Fields, cap: int) -> PlainCommand:
         pairs = [part for pair in entry.items() for part in pair]
-        return "XADD", self._part(entry["event"]), "MAXLEN", "~", cap, "*", *pairs
+        return PlainCommand("XADD", self._part(entry["event"]), "MAXLEN", "~", cap, "*", *pairs)
 
-    def _try_audit(self, key: str) -> Talk:
+    def _try_audit(self, key: str) -> Steps[Any]:
         """Raise the server's error if it takes no entry, unless it is for lack of memory.
 
         What leaves no trace is not done, but an operator has to be able to free a lock on a full
         server. The entry itself comes after the release, so that there is none without one.
         """
         try:
-            yield "XADD", key, "0-0", "event", ""  # an id that no entry can have
+            yield PlainCommand("XADD", key, "0-0", "event", "")  # an id that no entry can have
         except ResponseError as error:
             text = str(error)
             if not ("greater than 0-0" in text or "used memory" in text):
                 raise
-        yield "XREVRANGE", key, "+", "-", "COUNT", 1  # fails where it is no stream
+        yield PlainCommand("XREVRANGE", key, "+", "-", "COUNT", 1)  # fails where it is no stream
 
-    def _complete_audit(self, call: calls.ForceRelease) -> Talk:
+    def _complete_audit(self, call: calls.ForceRelease) -> Steps[Any]:
         """Write the entry unless an earlier sending did, which deleted the lock."""
         ours = [part.encode() for pair in call.entry.items() for part in pair]
-        latest = yield "XREVRANGE", self._part(call.entry["event"]), "+", "-", "COUNT", 100
+        latest = yield PlainCommand(
+            "XREVRANGE", self._part(call.entry["event"]), "+", "-", "COUNT", 100
+        )
         if any(entry[1] == ours for entry in latest):
             return 1
         return (yield from self._write_entry(call))
 
-    def _write_entry(self, call: calls.ForceRelease) -> Talk:
+    def _write_entry(self, call: calls.ForceRelease) -> Steps[Any]:
         try:
             yield self._entry(call.entry, call.cap)
         except ResponseError:
             return 2
         return 1
 
-    _talks: ClassVar[Talks] = {
+    _methods: ClassVar[Methods] = {
         calls.Inspect: _inspect,
         calls.NoteLosses: _note_losses,
         calls.ReadHistory: _read_history,
-        calls.ReadLine: _read_line,
+        calls.ReadQueue: _read_queue,
         calls.ReadIndex: _read_index,
     }
 

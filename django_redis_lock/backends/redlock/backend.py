@@ -11,7 +11,7 @@ from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.index import Index, read_page
 from django_redis_lock.backends.redis.backend import reason
 from django_redis_lock.backends.redlock import votes
-from django_redis_lock.backends.redlock.ballots import Ballots, Rounds, drive, ignore
+from django_redis_lock.backends.redlock.ballots import Ballots, ignore
 from django_redis_lock.backends.redlock.servers import (
     Admit,
     ReadFences,
@@ -25,7 +25,7 @@ from django_redis_lock.exceptions import InvalidLockBackend, LockError, LockUnav
 from django_redis_lock.protocol import calls
 from django_redis_lock.protocol.calls import Call
 from django_redis_lock.protocol.conversation import ask
-from django_redis_lock.protocol.drivers import Steps
+from django_redis_lock.protocol.drivers import Steps, adrive, drive
 from django_redis_lock.support.arguments import LONGEST
 from django_redis_lock.transport.polling import POLL_OPTIONS, Polling, PollingHub, poll_options
 
@@ -43,7 +43,7 @@ class _Hub(PollingHub):
         self.glances = False
 
     @property
-    def in_line(self) -> bool:
+    def in_queue(self) -> bool:
         """Nobody waits for a turn."""
         return False
 
@@ -137,19 +137,13 @@ class RedlockLockBackend(BaseLockBackend):
 
     def call(self, call: Call) -> Any:
         """Carry out one call. Raises ``LockUnavailable``."""
-        return drive(self._carry_out(call))
+        return drive(None, self._carry_out(call))
 
     async def acall(self, call: Call) -> Any:
         """Carry out one call under asyncio. Raises ``LockUnavailable``."""
-        rounds = self._carry_out(call)
-        while True:
-            try:
-                step = next(rounds)
-            except StopIteration as stop:
-                return stop.value
-            await step.await_()
+        return await adrive(None, self._carry_out(call))
 
-    def _carry_out(self, call: Call) -> Rounds:
+    def _carry_out(self, call: Call) -> Steps[Any]:
         try:
             if isinstance(call, calls.Acquire | calls.TakeOver):
                 return (yield from self._ballots.gain(call))
@@ -157,7 +151,7 @@ class RedlockLockBackend(BaseLockBackend):
         except votes.NoQuorum as failure:
             raise self._error_of(call, failure.answers) from failure
 
-    def _ask(self, call: Call) -> Rounds:
+    def _ask(self, call: Call) -> Steps[Any]:
         fold = _FOLDS[type(call)]
         # What is not patient is sent again by whoever sends it.
         owed = isinstance(call, calls.Release) and call.patient
@@ -167,14 +161,13 @@ class RedlockLockBackend(BaseLockBackend):
             else [server.pack(call) for server in self.servers]
         )
         asked = self._ballots.send(call, letters, lambda answers: fold(call, answers), owed=owed)
-        yield asked
-        again = [letter.again for letter in asked.letters]
         try:
-            answer = asked.outcome()
+            answer = yield asked
         except votes.NoQuorum:
-            if any(again):
+            if any(letter.again for letter in asked.letters):
                 call.sending()  # a server may have carried it out unseen
             raise
+        again = [letter.again for letter in asked.letters]
         if owed and not answer and votes.in_doubt(asked.answers, again):
             call.sending()  # as it did for a server that may have said yes the first time
         if isinstance(call, calls.Renew):
@@ -211,11 +204,10 @@ class RedlockLockBackend(BaseLockBackend):
                 for server, answer in zip(self.servers, answers, strict=True)
                 if (why := why_silent(answer))
             ]
-        name = getattr(call, "name", "") or getattr(getattr(call, "request", None), "name", "")
         unavailable = LockUnavailable(
             f"LOCKS[{self.alias!r}] has no majority of its {len(self.servers)} servers: "
             f"{'; '.join(reasons) or 'they know too little'}.",
-            name=name,
+            name=call.lock_name,
         )
         unavailable.refused = bool(reasons) and all(error.refused for error in told)
         unavailable.passing = not unavailable.refused or any(error.passing for error in told)
@@ -268,7 +260,7 @@ _FOLDS: dict[type[Call], Callable[[Any, list[Any]], Any]] = {
     calls.Inspect: lambda _, answers: votes.holders(answers),
     calls.NoteLosses: lambda _, answers: votes.arrived(answers),
     calls.ReadHistory: lambda _, answers: votes.history(answers),
-    calls.ReadLine: lambda _, answers: votes.line(answers),
+    calls.ReadQueue: lambda _, answers: votes.line(answers),
     ReadPages: lambda _, answers: votes.everybody(answers),
     ReadFences: lambda _, answers: votes.everybody(answers),
     Admit: lambda _, answers: votes.arrived(answers),

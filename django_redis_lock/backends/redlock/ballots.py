@@ -7,18 +7,19 @@ import contextlib
 import itertools
 import math
 import random
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from time import monotonic
 from typing import Any
 
 from django_redis_lock.backends.redis.backend import numbers
 from django_redis_lock.backends.redlock import votes
-from django_redis_lock.backends.redlock.rounds import Rest, Round
+from django_redis_lock.backends.redlock.rounds import Round
 from django_redis_lock.backends.redlock.servers import Clocks, Newcomers, ReadFences, Server
 from django_redis_lock.backends.redlock.wires import Letter
 from django_redis_lock.protocol import calls
-from django_redis_lock.protocol.calls import Call
+from django_redis_lock.protocol.calls import Call, Pause
+from django_redis_lock.protocol.drivers import Steps, drive
 from django_redis_lock.transport.packing import Packed
 
 SPLIT_TRIES = 4
@@ -27,8 +28,6 @@ TEACH_AGAIN = 1.0
 """Seconds between attempts to tell a server that forgot the last fence, where others do without."""
 OWED_FOR = 60.0
 """Seconds for which a server that can't be reached is tried with a release."""
-
-Rounds = Generator[Round | Rest, Any, Any]
 
 
 class Ballots:
@@ -50,7 +49,7 @@ class Ballots:
         self._taught_at = -math.inf
         self._attempts = itertools.count(1)
 
-    def gain(self, call: calls.Acquire | calls.TakeOver) -> Rounds:
+    def gain(self, call: calls.Acquire | calls.TakeOver) -> Steps[Any]:
         """Ask for a lock; again, if servers that could not vote have learned what they need.
 
         Raises ``NoQuorum``.
@@ -65,7 +64,7 @@ class Ballots:
             if self._newcomers:
                 self._teach_aside()
 
-    def _vote_on(self, call: calls.Acquire | calls.TakeOver) -> Rounds:
+    def _vote_on(self, call: calls.Acquire | calls.TakeOver) -> Steps[Any]:
         if isinstance(call, calls.Acquire):
             return self._acquire(call)
         return self._take_over(call)
@@ -99,15 +98,14 @@ class Ballots:
             server.wire.post(letter)
         return asked
 
-    def _acquire(self, call: calls.Acquire) -> Rounds:
+    def _acquire(self, call: calls.Acquire) -> Steps[Any]:
         request = call.request
         for again in range(SPLIT_TRIES):
             attempt = next(self._attempts)
             least = self._clocks.next_fence()
             letters = [item.acquire(call, attempt, least, self.delay_ms) for item in self._servers]
             vote = self.send(call, letters, votes.count_votes, heard=self._newcomers.heard)
-            yield vote
-            outcome = vote.outcome()
+            outcome = yield vote
             took = monotonic() - call.sent_at
             self._clocks.heard(vote.answers, took)
             left_ms = votes.trusted(request.lease_ms)
@@ -120,10 +118,10 @@ class Ballots:
             if outcome.won or not outcome.split:
                 break
             # Whoever came at the same time comes again as well; let it be at another time.
-            yield Rest(random.uniform(0.5, 2.0 ** (again + 1)) * min(took, 0.02))
+            yield Pause(random.uniform(0.5, 2.0 ** (again + 1)) * min(took, 0.02))
         return [0, _next_look_ms(outcome, self._interval), outcome.now_ms, 3]
 
-    def _settle(self, call: Call, request: Any, answers: Sequence[Any], entry: str) -> Rounds:
+    def _settle(self, call: Call, request: Any, answers: Sequence[Any], entry: str) -> Steps[Any]:
         """Agree on the fence: a majority of those who voted must know it before anybody gets it.
 
         Any later majority has one of those servers, and so gives a greater one. Return 0 where the
@@ -145,8 +143,7 @@ class Ballots:
             sent_at = call.sent_at
             asked = self.send(call, letters, votes.agree)
             call.sent_at = sent_at  # the lease counts from then
-            yield asked
-            agreed = asked.outcome()
+            agreed = yield asked
         else:
             for server in behind:
                 packed = server.settle(request.name, request.token, fence, entry)
@@ -157,7 +154,7 @@ class Ballots:
 
     # Servers that forgot.
 
-    def _teach(self) -> Rounds:
+    def _teach(self) -> Steps[Any]:
         """Tell servers that were started anew the last fence, so that they vote; return whether.
 
         What others know is asked after these said that their delay is over: it has to be what came
@@ -168,9 +165,8 @@ class Ballots:
             return False
         call = ReadFences(self.delay_ms)
         asked = self.send(call, [item.pack(call) for item in self._servers], votes.last_fence)
-        yield asked
         try:
-            fence = asked.outcome()
+            fence = yield asked
         except votes.NoQuorum:
             return False
         told = Round(len(starts), votes.all_told, self._timeout)
@@ -186,7 +182,7 @@ class Ballots:
         if now - self._taught_at > TEACH_AGAIN:
             self._taught_at = now
             with contextlib.suppress(RuntimeError):  # the program ends
-                _thread.start_new_thread(drive, (self._teach(),))
+                _thread.start_new_thread(drive, (None, self._teach()))
 
     def _take_back(self, call: calls.Acquire, vote: Round, attempt: int) -> None:
         """Take back each vote that was, or may yet be, given to an attempt that failed."""
@@ -199,13 +195,12 @@ class Ballots:
                 packed = server.release(release, attempt)
                 server.wire.post(Letter(packed, ignore, owed_until=until))
 
-    def _take_over(self, call: calls.TakeOver) -> Rounds:
+    def _take_over(self, call: calls.TakeOver) -> Steps[Any]:
         request = call.request
         least = self._clocks.next_fence()
         letters = [server.take_over(call, least, self.delay_ms) for server in self._servers]
         vote = self.send(call, letters, votes.count_passed_on, heard=self._newcomers.heard)
-        yield vote
-        if vote.outcome() and (fence := (yield from self._settle(call, request, vote.answers, ""))):
+        if (yield vote) and (fence := (yield from self._settle(call, request, vote.answers, ""))):
             # The lease is counted from a little earlier, for clocks that run differently.
             call.sent_at -= (request.lease_ms - votes.trusted(request.lease_ms)) / 1000
             return fence
@@ -223,16 +218,6 @@ def _next_look_ms(outcome: votes.Votes, interval: float) -> int:
         return round(random.uniform(5, 50))
     most = interval * 1000 * random.uniform(0.8, 1.2)
     return round(min(most, outcome.left_ms + random.uniform(0, 15)))
-
-
-def drive(rounds: Rounds) -> Any:
-    """Wait for one round after another; return what they came to."""
-    while True:
-        try:
-            step = next(rounds)
-        except StopIteration as stop:
-            return stop.value
-        step.wait()
 
 
 def ignore(answer: Any) -> None:

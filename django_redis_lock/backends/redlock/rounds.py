@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-import time
 from collections.abc import Callable
 from time import monotonic
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import redis
 
 from django_redis_lock.backends.redlock.wires import Letter
+from django_redis_lock.protocol.calls import Step
 
 
 class Pending:
@@ -22,7 +22,7 @@ class Pending:
 PENDING = Pending()
 
 
-class Round:
+class Round(Step):
     """A call that was sent to all servers, and what they have answered.
 
     ``fold`` is given the answers so far, one a server (exceptions among them, and ``PENDING``), and
@@ -65,18 +65,18 @@ class Round:
             self._wake = wake
             return not self._closed
 
-    def wait(self) -> None:
-        """Block until the outcome is known."""
-        # Not an Event: a signal's exception in its code would hold up who sets it, for ever.
+    def do(self, port: Any) -> Any:
+        """Block until the outcome is known, and return it."""
+        # Not an Event: an exception that a signal raises in its code could block ``take`` for ever.
         bell = threading.Lock()
         bell.acquire()
-        if self._woken_by(bell.release):  # which is done once at the most
+        if self._woken_by(bell.release):  # which is called once at most
             left = max(0.0, self._until - monotonic())
             bell.acquire(timeout=min(left, threading.TIMEOUT_MAX))
-        self._close()
+        return self._close()
 
-    async def await_(self) -> None:
-        """Wait as ``wait`` does, under asyncio."""
+    async def ado(self, port: Any) -> Any:
+        """Wait until the outcome is known, and return it."""
         loop = asyncio.get_running_loop()
         woken: asyncio.Future[None] = loop.create_future()
 
@@ -84,44 +84,25 @@ class Round:
             if not woken.done():
                 woken.set_result(None)
 
-        def wake_from_anywhere() -> None:
+        def wake_from_any_thread() -> None:
             with contextlib.suppress(RuntimeError):  # the loop was closed, and the wait with it
                 loop.call_soon_threadsafe(wake)
 
         timer = loop.call_later(max(0.0, self._until - monotonic()), wake)
         try:
-            if self._woken_by(wake_from_anywhere):
+            if self._woken_by(wake_from_any_thread):
                 await woken
         finally:
             timer.cancel()
-        self._close()
+        return self._close()
 
-    def _close(self) -> None:
-        """Decide with what there is."""
+    def _close(self) -> Any:
         with self._mutex:
             if not self._closed:
                 late = redis.exceptions.TimeoutError("No answer in time")
                 self.answers = [late if item is PENDING else item for item in self.answers]
                 self._decide()
                 self._closed = True
-
-    def outcome(self) -> Any:
-        """Return what the answers came to, or raise what ``fold`` raised."""
         if self._error is not None:
             raise self._error
         return self._outcome
-
-
-class Rest:
-    """A pause between two rounds."""
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-
-    def wait(self) -> None:
-        """Let the time pass."""
-        time.sleep(self.seconds)
-
-    async def await_(self) -> None:
-        """Let the time pass, under asyncio."""
-        await asyncio.sleep(self.seconds)

@@ -160,7 +160,7 @@ def test_senseless_options(configure: Configure, options: dict[str, Any], words:
         configure(**options)
 
 
-# Commands that cross. A talk is carried out up to a command, and goes on later.
+# Commands that cross. A call is carried out up to a command, and goes on later.
 
 
 class Halted:
@@ -169,9 +169,9 @@ class Halted:
     def __init__(self, backend: GetSetLockBackend, call: calls.Call, before: str) -> None:
         self._backend = backend
         self._client = redis.Redis.from_url(backend.location.url)
-        self._talk = backend._exchanges.talk(call)
+        self._steps: Any = backend._exchanges.carry_out(call)
         self.sent: list[Any] = []
-        self.command = self._talk.send(None)
+        self.command = self._steps.send(None).words
         while self.command[0] != before:
             self.step()
 
@@ -180,9 +180,9 @@ class Halted:
         try:
             reply = self._carry_out()
         except redis.ResponseError as error:
-            self.command = self._talk.throw(error)
+            self.command = self._steps.throw(error).words
         else:
-            self.command = self._talk.send(reply)
+            self.command = self._steps.send(reply).words
 
     def _carry_out(self) -> Any:
         self.sent.append(self.command[0])
@@ -467,13 +467,13 @@ def test_page_is_whole_when_its_place_shifts_while_it_is_looked_for(
 
 def ask_time(clock: ServerClock, asked_at: float, answered_at: float, server_ms: int) -> bool:
     """Answer one TIME; return whether the clock asks again."""
-    talk = clock.look()
+    steps = clock.look()
     with patch("django_redis_lock.backends.getset.clocks.monotonic", lambda: asked_at):
-        next(talk)
+        next(steps)
     reply = [server_ms // 1000, server_ms % 1000 * 1000]
     with patch("django_redis_lock.backends.getset.clocks.monotonic", lambda: answered_at):
         try:
-            talk.send(reply)
+            steps.send(reply)
         except StopIteration:
             return False
     return True
@@ -487,7 +487,8 @@ def test_a_slow_answer_does_not_replace_a_quick_one() -> None:
         next(slow)
     assert not ask_time(clock, 100.1, 100.102, 1_000_101)
     with patch("django_redis_lock.backends.getset.clocks.monotonic", lambda: 100.3):
-        assert slow.send([1000, 200_000]) == ("TIME",)  # and it asks again
+        again: Any = slow.send([1000, 200_000])
+        assert again.words == ("TIME",)
         slow.close()
         assert clock.latest_ms() - clock.earliest_ms() <= 5
 
@@ -497,12 +498,13 @@ def test_a_slow_answer_is_asked_for_again_but_not_for_ever() -> None:
     clock = ServerClock()
     now = iter([0, 10.0, 10.4, 10.4, 10.5, 10.5, 10.8]).__next__
     replies = [(1000, 200_000), (1000, 450_000), (1000, 600_000)]
-    talk = clock.look()
+    steps = clock.look()
     with patch("django_redis_lock.backends.getset.clocks.monotonic", now):
-        next(talk)
-        assert [talk.send(reply) for reply in replies[:2]] == [("TIME",)] * 2
+        next(steps)
+        asked: list[Any] = [steps.send(reply) for reply in replies[:2]]
+        assert [command.words for command in asked] == [("TIME",)] * 2
         with pytest.raises(StopIteration):
-            talk.send(replies[2])
+            steps.send(replies[2])
     with patch("django_redis_lock.backends.getset.clocks.monotonic", lambda: 10.5):
         assert (clock.earliest_ms(), clock.latest_ms()) == (1_000_450, 1_000_551)
     assert ask_time(clock, 20.0, 20.9, 1_010_500)
@@ -844,19 +846,6 @@ def test_poll_interval_is_not_the_default(
     assert backend.hub.interval == 5.0
     assert all(4.0 <= backend.hub.next_look(-1) <= 6.0 for _ in range(100))
     assert configure().hub.interval == 0.25
-
-
-@pytest.mark.parametrize("retries", [0, 3])
-def test_poll_retries_are_heeded(
-    name: str, configure: Configure, client: redis.Redis, retries: int
-) -> None:
-    """A wait without limit is over after so many looks beyond the first ones."""
-    configure(POLL_INTERVAL=0.01, POLL_RETRIES=retries)
-    client.set(f"lock:{name}", int(time.time()) + 900)
-    with counted(client) as counts:
-        assert Background(lock(name).acquire).outcome() is False
-    # Before the first look in the line there is one that tells the server's clock.
-    assert counts["setnx"] == 2 + retries
 
 
 # Servers that permit little.
