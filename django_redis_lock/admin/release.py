@@ -24,7 +24,7 @@ from django_redis_lock.admin.wording import (
 from django_redis_lock.handler import locks
 from django_redis_lock.models import HeldLock
 from django_redis_lock.operators.breaking import Outcome, Result, release_shown
-from django_redis_lock.protocol.audit import MAX_TEXT_LENGTH
+from django_redis_lock.support.arguments import MAX_TEXT_LENGTH
 from django_redis_lock.support.text import visible
 
 LEVELS = {

@@ -10,7 +10,7 @@ from django.utils.translation import gettext as _
 
 from django_redis_lock.admin.reading import aliases
 from django_redis_lock.models import HeldLock
-from django_redis_lock.protocol.records import TOKEN_ID, check_name
+from django_redis_lock.support.arguments import TOKEN_ID, check_name
 from django_redis_lock.support.text import visible
 
 SHOWN = 40

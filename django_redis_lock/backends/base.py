@@ -23,9 +23,9 @@ from django_redis_lock.protocol.calls import (
 )
 from django_redis_lock.protocol.conversation import ask
 from django_redis_lock.protocol.drivers import Steps, arun, run
-from django_redis_lock.protocol.records import Holder, Waiter, check_name, read_holder, read_waiter
+from django_redis_lock.protocol.records import Holder, Waiter, read_holder, read_waiter
 from django_redis_lock.protocol.waiting import Hub
-from django_redis_lock.support.arguments import check_timeout
+from django_redis_lock.support.arguments import check_limit, check_name, check_timeout
 
 Result = TypeVar("Result")
 
@@ -248,11 +248,11 @@ class BaseLockBackend:
         With a ``limit`` it is the first so many. A waiter whose process has died is shown until its
         turn comes, or nobody looks after the line any more.
         """
-        return self.run(self._read_line(name, limit))
+        return self.run(self._read_queue(name, limit))
 
     async def awaiting(self, name: str, limit: int | None = None) -> list[Waiter]:
         """Return who waits for a lock, as ``waiting`` does."""
-        return await self.arun(self._read_line(name, limit))
+        return await self.arun(self._read_queue(name, limit))
 
     def history(self, name: str | None = None, limit: int = 100) -> list[AuditEntry]:
         """Return what the audit tells of a lock, or of all, the newest entry first.
@@ -297,12 +297,12 @@ class BaseLockBackend:
         """
         return self.run(force_release(self, name, token_id, reason=reason, event=FREED))
 
-    def _read_line(self, name: str, limit: int | None) -> Steps[list[Waiter]]:
-        if limit is not None and (type(limit) is not int or limit < 1):
-            raise ValueError(f"limit={limit!r} is no number of waiters; give an int from 1 up.")
-        now_ms, *line = yield from ask(ReadQueue(check_name(name), limit))
-        line = line[:limit]  # several servers may have told more
-        return [read_waiter(item, name=name, using=self.alias, now_ms=now_ms) for item in line]
+    def _read_queue(self, name: str, limit: int | None) -> Steps[list[Waiter]]:
+        if limit is not None:
+            check_limit(limit, "waiters")
+        now_ms, *queue = yield from ask(ReadQueue(check_name(name), limit))
+        queue = queue[:limit]  # several servers may have told more
+        return [read_waiter(item, name=name, using=self.alias, now_ms=now_ms) for item in queue]
 
     def event_of(self, entry_id: bytes, pairs: list[bytes]) -> Hashable:
         """Return the same for two entries of the audit only if they are one event, told twice."""

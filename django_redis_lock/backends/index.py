@@ -8,7 +8,7 @@ from fnmatch import translate
 from itertools import islice
 from re import compile as compile_pattern
 
-from django_redis_lock.protocol.records import MAX_NAME_LENGTH, check_name
+from django_redis_lock.support.arguments import MAX_NAME_LENGTH, check_name
 
 Page = tuple[list[str | None], list[str], bytes]
 """Names, ``None`` where another program put something else there, the ends of their leases, and

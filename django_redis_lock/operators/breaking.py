@@ -15,8 +15,8 @@ from typing import Any, Protocol
 from django_redis_lock.exceptions import InvalidLockBackend, LockError, LockUnavailable
 from django_redis_lock.handler import locks
 from django_redis_lock.operators.adminlog import log_releases
-from django_redis_lock.protocol.audit import check_text
 from django_redis_lock.protocol.records import Holder
+from django_redis_lock.support.arguments import check_text
 from django_redis_lock.support.text import visible, without_passwords
 
 logger = logging.getLogger("django_redis_lock")

@@ -17,9 +17,15 @@ from django_redis_lock.primitives.ending import finish, give_up, losses, tell
 from django_redis_lock.primitives.reentrance import enter_again, find_held, forget, leave, remember
 from django_redis_lock.protocol import acquiring, calls, conversation
 from django_redis_lock.protocol.lease import Lease, Request, milliseconds
-from django_redis_lock.protocol.records import check_metadata, check_name, token_id, write_record
+from django_redis_lock.protocol.records import token_id, write_record
 from django_redis_lock.protocol.waiting import check_scheme
-from django_redis_lock.support.arguments import check_max_hold, check_timeout, check_wait
+from django_redis_lock.support.arguments import (
+    check_max_hold,
+    check_metadata,
+    check_name,
+    check_timeout,
+    check_wait,
+)
 from django_redis_lock.support.process import current_process
 
 if TYPE_CHECKING:

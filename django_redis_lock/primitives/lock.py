@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from django_redis_lock.exceptions import LockNotAcquired
 from django_redis_lock.primitives.holding import DEFAULT, Default, Handle
 from django_redis_lock.primitives.managed import Managed
-from django_redis_lock.protocol.records import check_token_id
+from django_redis_lock.support.arguments import check_token_id
 
 
 class Lock(Handle, Managed):

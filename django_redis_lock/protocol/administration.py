@@ -10,14 +10,14 @@ from django_redis_lock import signals
 from django_redis_lock.protocol.audit import (
     FORCE_RELEASED,
     AuditEntry,
-    check_text,
     newest,
     read_entry,
     taken,
 )
 from django_redis_lock.protocol.calls import Emit, ForceRelease, ReadHistory
 from django_redis_lock.protocol.conversation import ask
-from django_redis_lock.protocol.records import Holder, check_name
+from django_redis_lock.protocol.records import Holder
+from django_redis_lock.support.arguments import check_limit, check_name, check_text
 
 if TYPE_CHECKING:
     from django_redis_lock.backends.base import BaseLockBackend
@@ -28,8 +28,7 @@ logger = logging.getLogger("django_redis_lock")
 
 def read_history(backend: BaseLockBackend, name: str | None, limit: int) -> Steps[list[AuditEntry]]:
     """Read what the audit tells of a lock, or of all, the newest entry first."""
-    if type(limit) is not int or limit < 1:
-        raise ValueError(f"limit={limit!r} is no number of entries; give an int from 1 up.")
+    check_limit(limit, "entries")
     wanted = "" if name is None else check_name(name)
     found: dict[Hashable, tuple[bytes, list[bytes]]] = {}
     before = b"+"

@@ -9,12 +9,11 @@ from typing import Any, Final
 
 from django_redis_lock.protocol.lease import Lease
 from django_redis_lock.protocol.records import Holder, load_record, moment, origin, token_id, who
+from django_redis_lock.support.arguments import MAX_TEXT_LENGTH
 
 PAGE = 50
 """How many entries of each part are looked at in one call, so that it holds up nobody: scripts read
 about a hundred in a millisecond."""
-MAX_TEXT_LENGTH = 500
-"""Characters of a reason, and of the name of who gave it."""
 
 FORCE_RELEASED: Final = "force_released"
 FREED: Final = "freed"
@@ -129,24 +128,6 @@ def newest(pages: Iterable[Sequence[Any]]) -> tuple[bytes, list[Any]]:
 
 def _place(entry_id: bytes) -> tuple[int, ...]:
     return tuple(map(int, entry_id.split(b"-")))
-
-
-def check_text(value: Any, argument: str) -> str:
-    """Return a reason, or the name of who gives it, without blanks at its ends.
-
-    Raises ``TypeError`` or ``ValueError`` naming what is wrong with it.
-    """
-    if not isinstance(value, str):
-        raise TypeError(f"{argument} must be a str, not {type(value).__name__}: {value!r}.")
-    text = value.strip()
-    if len(text) > MAX_TEXT_LENGTH:
-        raise ValueError(
-            f"{argument} has at most {MAX_TEXT_LENGTH} characters; this one has {len(text)}: "
-            f"{text[:40]!r}..."
-        )
-    if any(0xD800 <= ord(character) < 0xE000 for character in text):
-        raise ValueError(f"{argument} must not hold lone surrogates: {text!r}.")
-    return text
 
 
 _ORIGIN = ("host", "pid", "thread", "task_id", "task_name")

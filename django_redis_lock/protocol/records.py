@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, Protocol
 
+from django_redis_lock.support.arguments import to_json
 from django_redis_lock.support.process import known_process
 
-MAX_NAME_LENGTH = 512
-MAX_METADATA_BYTES = 1024
-"""Bytes of a holder's metadata, as the JSON that is stored with each lock and each waiter."""
 MAX_KEPT_BYTES = 2048
 """Bytes of a record that is kept when it was read; a foreign program's may be as long as it likes,
 and ours are shorter."""
-TOKEN_ID = re.compile("[0-9a-f]{16}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,28 +131,6 @@ def who(one: Origin) -> str:
     return f"{one.host}:{one.pid} ({one.thread})" if one.host else ""
 
 
-def check_name(name: str) -> str:
-    """Return the name of a lock, or raise ``TypeError`` or ``ValueError`` saying what is wrong."""
-    if not isinstance(name, str):
-        raise TypeError(f"A lock's name must be a str, not {type(name).__name__}: {name!r}.")
-    if not name:
-        raise ValueError("A lock's name must not be empty.")
-    if len(name) > MAX_NAME_LENGTH:
-        raise ValueError(
-            f"A lock's name has at most {MAX_NAME_LENGTH} characters; this one has {len(name)}: "
-            f"{name[:40]!r}... Use a digest of the long part."
-        )
-    if not name.isprintable():
-        for position, character in enumerate(name):
-            code = ord(character)
-            if code < 0x20 or 0x7F <= code < 0xA0 or 0xD800 <= code < 0xE000:
-                raise ValueError(
-                    f"A lock's name must not hold control characters or lone surrogates; "
-                    f"{name!r} has {character!r} at position {position}."
-                )
-    return name
-
-
 def write_record(
     *,
     auto_renew: bool,
@@ -181,32 +155,8 @@ def write_record(
     if task_id or task_name or metadata:
         extra: dict[str, Any] = {"task_id": task_id, "task_name": task_name, "metadata": metadata}
         given = {key: value for key, value in extra.items() if value}
-        record += "," + _written(given)[1:-1]
+        record += "," + to_json(given)[1:-1]
     return record + "}"
-
-
-def check_metadata(metadata: Mapping[str, str], *, room: int = 0) -> dict[str, str]:
-    """Return a copy of a holder's metadata, which leaves ``room`` for so many bytes more.
-
-    Raises ``TypeError`` naming what is not a str, and ``ValueError`` where it is too long.
-    """
-    if not isinstance(metadata, Mapping):
-        raise TypeError(f"metadata must be a dict of str, not {type(metadata).__name__}.")
-    for key, value in metadata.items():
-        if not isinstance(key, str) or not isinstance(value, str):
-            raise TypeError(
-                f"metadata must map str to str, but {key!r} is {value!r}. Convert it with str()."
-            )
-    size, limit = len(_written(dict(metadata))), MAX_METADATA_BYTES - room
-    if size > limit:
-        raise ValueError(
-            f"metadata takes {size} bytes as JSON, and the limit is {limit}. It is stored with "
-            f"each lock and waiter; keep what is long elsewhere, and name its key here."
-        )
-    return dict(metadata)
-
-
-_written = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def token_id(token: bytes) -> str:
@@ -216,16 +166,6 @@ def token_id(token: bytes) -> str:
     128 random bits, so it can't be found from its digest.
     """
     return hashlib.sha1(token, usedforsecurity=False).hexdigest()[:16]
-
-
-def check_token_id(token_id: str) -> str:
-    """Return a digest as it was received; what is none becomes one that nobody has.
-
-    Raises ``TypeError`` for what is no text.
-    """
-    if not isinstance(token_id, str):
-        raise TypeError(f"token_id must be a str, not {type(token_id).__name__}: {token_id!r}.")
-    return token_id if TOKEN_ID.fullmatch(token_id) else "nobody"
 
 
 def read_holder(

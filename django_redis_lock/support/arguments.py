@@ -1,14 +1,23 @@
-"""Durations that callers and settings give, checked before anything is sent."""
+"""The arguments of callers and settings, checked before anything is sent."""
 
 from __future__ import annotations
 
+import json
 import math
+import re
+from collections.abc import Mapping
 from typing import Any
 
 LONGEST = 100 * 365 * 86400
 """Seconds; what is longer has no end, and is to be written as ``None``. The scripts take a lease of
 126 years or more for nonsense of another program."""
 
+MAX_NAME_LENGTH = 512
+MAX_METADATA_BYTES = 1024
+"""Bytes of a holder's metadata, as the JSON that is stored with each lock and each waiter."""
+MAX_TEXT_LENGTH = 500
+"""Characters of the ``by`` and of the ``reason`` of a forced release."""
+TOKEN_ID = re.compile("[0-9a-f]{16}")
 MOST_SHOWN = 60
 """Characters of a wrong value that a message repeats."""
 
@@ -90,3 +99,84 @@ def _shown(value: Any) -> str:
     except ValueError:  # Python writes no int of thousands of digits
         return "(a number of thousands of digits)"
     return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
+
+
+def check_name(name: str) -> str:
+    """Return the name of a lock. Raises ``TypeError`` or ``ValueError`` saying what is wrong."""
+    if not isinstance(name, str):
+        raise TypeError(f"A lock's name must be a str, not {type(name).__name__}: {name!r}.")
+    if not name:
+        raise ValueError("A lock's name must not be empty.")
+    if len(name) > MAX_NAME_LENGTH:
+        raise ValueError(
+            f"A lock's name has at most {MAX_NAME_LENGTH} characters; this one has {len(name)}: "
+            f"{name[:40]!r}... Use a digest of the long part."
+        )
+    if not name.isprintable():
+        for position, character in enumerate(name):
+            code = ord(character)
+            if code < 0x20 or 0x7F <= code < 0xA0 or 0xD800 <= code < 0xE000:
+                raise ValueError(
+                    f"A lock's name must not contain control characters or lone surrogates; "
+                    f"{name!r} has {character!r} at position {position}."
+                )
+    return name
+
+
+def check_metadata(metadata: Mapping[str, str], *, room: int = 0) -> dict[str, str]:
+    """Return a copy of a holder's metadata that leaves room for ``room`` more bytes.
+
+    Raises ``TypeError`` naming what is not a str, or ``ValueError`` if it is too long.
+    """
+    if not isinstance(metadata, Mapping):
+        raise TypeError(f"metadata must be a dict of str, not {type(metadata).__name__}.")
+    for key, value in metadata.items():
+        if not isinstance(key, str) or not isinstance(value, str):
+            raise TypeError(
+                f"metadata must map str to str, but {key!r} is {value!r}. Convert it with str()."
+            )
+    size, limit = len(to_json(dict(metadata))), MAX_METADATA_BYTES - room
+    if size > limit:
+        raise ValueError(
+            f"metadata takes {size} bytes as JSON, and the limit is {limit}. It is stored with "
+            f"each lock and waiter. Store long values elsewhere, and their keys here."
+        )
+    return dict(metadata)
+
+
+to_json = json.JSONEncoder(separators=(",", ":")).encode
+
+
+def check_token_id(token_id: str) -> str:
+    """Return a token id. Anything that can't be one becomes ``"nobody"``, which matches no holder.
+
+    Raises ``TypeError`` if it is not a str.
+    """
+    if not isinstance(token_id, str):
+        raise TypeError(f"token_id must be a str, not {type(token_id).__name__}: {token_id!r}.")
+    return token_id if TOKEN_ID.fullmatch(token_id) else "nobody"
+
+
+def check_text(value: Any, argument: str) -> str:
+    """Return the ``by`` or ``reason`` of a forced release, without leading and trailing blanks.
+
+    Raises ``TypeError`` or ``ValueError`` saying what is wrong.
+    """
+    if not isinstance(value, str):
+        raise TypeError(f"{argument} must be a str, not {type(value).__name__}: {value!r}.")
+    text = value.strip()
+    if len(text) > MAX_TEXT_LENGTH:
+        raise ValueError(
+            f"{argument} has at most {MAX_TEXT_LENGTH} characters; this one has {len(text)}: "
+            f"{text[:40]!r}..."
+        )
+    if any(0xD800 <= ord(character) < 0xE000 for character in text):
+        raise ValueError(f"{argument} must not contain lone surrogates: {text!r}.")
+    return text
+
+
+def check_limit(value: Any, things: str) -> int:
+    """Return how many things to read at most. Raises ``ValueError``."""
+    if type(value) is not int or value < 1:
+        raise ValueError(f"limit={value!r} is no number of {things}; give an int from 1 up.")
+    return value

@@ -11,7 +11,7 @@ from typing import Any
 
 from django.core.exceptions import BadRequest
 
-from django_redis_lock.protocol.records import check_name
+from django_redis_lock.support.arguments import check_name
 
 Name = str | Callable[..., str]
 

@@ -13,7 +13,7 @@ from django_redis_lock import Lock, lock, locks
 from django_redis_lock.admin.live import HEADER
 from django_redis_lock.exceptions import LockLost
 from django_redis_lock.models import HeldLock
-from django_redis_lock.protocol.audit import MAX_TEXT_LENGTH
+from django_redis_lock.support.arguments import MAX_TEXT_LENGTH
 from example_project.embedded import EmbeddedServer
 from tests.settings import REDIS, server_url
 from tests.tools import Background, counted, eventually, waiters

@@ -329,7 +329,7 @@ class HandleContract:
         [
             ({"reason": "x" * 501}, ValueError, "reason has at most 500"),
             ({"by": "x" * 501}, ValueError, "by has at most 500"),
-            ({"reason": "\ud800"}, ValueError, "reason must not hold lone surrogates"),
+            ({"reason": "\ud800"}, ValueError, "reason must not contain lone surrogates"),
             ({"by": 7}, TypeError, "by must be a str, not int: 7"),
         ],
     )

@@ -19,7 +19,7 @@ from django.test import Client
 
 from django_redis_lock import lock, locks
 from django_redis_lock.exceptions import LockError
-from django_redis_lock.protocol.records import MAX_NAME_LENGTH, check_name
+from django_redis_lock.support.arguments import MAX_NAME_LENGTH, check_name
 from django_redis_lock.transport.listener import Listener
 from example_project.embedded import EmbeddedServer
 from tests.tools import Background, eventually, waiters

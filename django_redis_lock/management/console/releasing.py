@@ -23,8 +23,8 @@ from django_redis_lock.management.console.table import Column
 from django_redis_lock.management.console.terminal import Terminal
 from django_redis_lock.operators.breaking import Outcome, Result, release_shown
 from django_redis_lock.operators.liveness import Life, Verdict, is_place, judge
-from django_redis_lock.protocol.audit import check_text
 from django_redis_lock.protocol.records import Holder
+from django_redis_lock.support.arguments import check_text
 from django_redis_lock.support.text import visible
 
 
