@@ -31,7 +31,7 @@ from django_redis_lock.protocol.calls import (
 from django_redis_lock.protocol.conversation import ask, set_leases, withdrawal
 from django_redis_lock.protocol.drivers import Steps
 from django_redis_lock.protocol.lease import Lease, Request
-from django_redis_lock.protocol.waiting import CLAIM, LOOK_EVERY, Grant, Hub, Waiter
+from django_redis_lock.protocol.waiting import CLAIM, LOOK_EVERY, Grant, Hub, LocalWaiter
 
 OUTAGE_LIMIT = 10.0
 """Seconds that a waiter tolerates an unavailable server before it raises."""
@@ -151,7 +151,9 @@ def _wait(hub: Hub, request: Request, until: float) -> Steps[Lease | None]:
         hub.leave(waiter)
 
 
-def _wait_in_queue(hub: Hub, request: Request, waiter: Waiter, until: float) -> Steps[Lease | None]:
+def _wait_in_queue(
+    hub: Hub, request: Request, waiter: LocalWaiter, until: float
+) -> Steps[Lease | None]:
     watch = waiter.watch
     held_at: tuple[float, int] | None = None  # local and server clock when last found held
     for_all = False  # whether it looks on behalf of all waiters of the lock in this process
@@ -196,7 +198,7 @@ class _Awake(Enum):
     OVER = auto()
 
 
-def _sleep(hub: Hub, waiter: Waiter, until: float) -> Steps[_Awake]:
+def _sleep(hub: Hub, waiter: LocalWaiter, until: float) -> Steps[_Awake]:
     while True:
         yield Wait(hub, waiter, min(until, waiter.watch.due))
         waiter.stirred = False
@@ -213,7 +215,7 @@ def _sleep(hub: Hub, waiter: Waiter, until: float) -> Steps[_Awake]:
             return _Awake.TURN
 
 
-def _glance_shows_need(hub: Hub, waiter: Waiter) -> Steps[bool]:
+def _glance_shows_need(hub: Hub, waiter: LocalWaiter) -> Steps[bool]:
     """Read the holder on behalf of all local waiters; return whether to ask for the lock."""
     watch = waiter.watch
     news, before, began = watch.news, watch.glanced_at, monotonic()

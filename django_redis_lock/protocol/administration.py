@@ -1,4 +1,4 @@
-"""What is done to locks from outside, and what the audit tells of it."""
+"""What operators do to locks, and what the audit tells of it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ logger = logging.getLogger("django_redis_lock")
 
 
 def read_history(backend: BaseLockBackend, name: str | None, limit: int) -> Steps[list[AuditEntry]]:
-    """Read what the audit tells of a lock, or of all, the newest entry first."""
+    """Read the audit of a lock, or of all locks, the newest entry first."""
     check_limit(limit, "entries")
     wanted = "" if name is None else check_name(name)
     found: dict[Hashable, tuple[bytes, list[bytes]]] = {}
@@ -52,9 +52,9 @@ def force_release(
     by: str = "",
     event: str = FORCE_RELEASED,
 ) -> Steps[Holder | None]:
-    """Take a lock from its holder; return that, or ``None`` where nobody lost it."""
+    """Take a lock from its holder; return that holder, or ``None`` if nobody lost it."""
     by, reason = check_text(by, "by"), check_text(reason, "reason")
-    # The call always names whom it is to hit: sent twice, it must not hit the next holder.
+    # The call always names the holder: sent twice, it must not hit the next one.
     shown = yield from backend._read([check_name(name)])
     if not shown or token_id not in (None, shown[0].token_id):
         return None
@@ -63,7 +63,7 @@ def force_release(
     call = ForceRelease(name, holder.token_id, entry, backend.operators.audit_entries)
     answer = yield from ask(call)
     if answer is None:
-        return None  # it changed hands meanwhile
+        return None  # it has another holder by now
     if answer == 2:
         logger.warning("Lock %r was released, but the audit did not take the entry", name)
     forced = event == FORCE_RELEASED

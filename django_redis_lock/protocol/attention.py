@@ -1,4 +1,4 @@
-"""What is wrong with a hold, as the admin's list and the command's mark it."""
+"""Which holds the admin page and the command mark as needing attention."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ if TYPE_CHECKING:
 
 DAY = 86_400.0
 LATE = 0.5
-"""The part of a lease that is left when its renewal is late; one comes when 2/3 are left."""
+"""The part of a lease that is left when its renewal is late. Renewals come when 2/3 are left."""
 ABOUT = 1.0
-"""Seconds by which the end of the last lease may miss the ``max_hold`` that it was made for."""
+"""Seconds by which the end of the last lease may differ from ``max_hold``."""
 
 
 class Attention(StrEnum):
-    """Why a lock deserves an operator's attention."""
+    """Why a lock needs an operator's attention."""
 
     HELD_LONG = "held_long"
-    """Held for longer than ``WARN_AFTER`` says for its name."""
+    """Held for longer than ``WARN_AFTER`` allows for its name."""
     ENDLESS_OLD = "endless_old"
-    """Without end, and held for longer than that, or for a day where nothing is said."""
+    """Without end, and held for longer than ``WARN_AFTER`` allows, or a day if it says nothing."""
     RENEWAL_LATE = "renewal_late"
-    """Its holder renews it, and has not done so when it should have."""
+    """Renewed by its holder, but not in time."""
 
 
 def attention(holder: Holder, backend: BaseLockBackend) -> Attention | None:
-    """Return what is wrong with a hold, ``None`` for nothing, or nothing that is known.
+    """Return what is wrong with a hold, or ``None`` if nothing is known to be.
 
-    A renewal is late when less than half of the lease is left that the holder's record tells.
+    A renewal is late when less than half of the lease in the holder's record is left.
     """
     if is_renewed(holder) and holder.ttl is not None and holder.ttl < LATE * (holder.lease or 0):
         return Attention.RENEWAL_LATE
@@ -46,7 +46,7 @@ def attention(holder: Holder, backend: BaseLockBackend) -> Attention | None:
 
 
 def is_renewed(holder: Holder) -> bool:
-    """Whether a renewal is to come: none does for a lease that ends where ``max_hold`` has it."""
+    """Whether the holder will renew again. It does not once the lease ends at ``max_hold``."""
     if holder.max_hold is None or holder.held_for is None or holder.ttl is None:
         return holder.auto_renew
     return holder.auto_renew and holder.held_for + holder.ttl < holder.max_hold - ABOUT

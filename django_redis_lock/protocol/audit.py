@@ -1,4 +1,4 @@
-"""The audit: which locks were taken from their holders, were freed, or were found lost."""
+"""The audit: which locks were released by force, freed, or found lost."""
 
 from __future__ import annotations
 
@@ -8,12 +8,19 @@ from datetime import datetime
 from typing import Any, Final
 
 from django_redis_lock.protocol.lease import Lease
-from django_redis_lock.protocol.records import Holder, load_record, moment, origin, token_id, who
+from django_redis_lock.protocol.records import (
+    Holder,
+    load_record,
+    moment,
+    origin_text,
+    read_origin,
+    token_id,
+)
 from django_redis_lock.support.arguments import MAX_TEXT_LENGTH
 
 PAGE = 50
-"""How many entries of each part are looked at in one call, so that it holds up nobody: scripts read
-about a hundred in a millisecond."""
+"""Entries of each stream that one call reads, so that it does not block the server for long. A
+script reads about a hundred in a millisecond."""
 
 FORCE_RELEASED: Final = "force_released"
 FREED: Final = "freed"
@@ -22,15 +29,15 @@ LOST: Final = "lost"
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """One event of the audit. What can't be read of it is empty or ``None``."""
+    """One event in the audit. Fields that can't be read are empty or ``None``."""
 
     id: str
-    """The id of the entry; later ones have greater ids."""
+    """The id of the entry; ids rise with time."""
     at: datetime | None
     """When it was written, by the server's clock."""
     event: str
-    """``force_released``: somebody took the lock; ``freed``: a Celery worker did, for its holder
-    was dead; ``lost``: its holder found it gone."""
+    """``force_released``: taken from its holder; ``freed``: released by a Celery worker because its
+    holder was dead; ``lost``: found gone by its holder."""
     name: str
     """The lock's name, without the key prefix."""
     using: str
@@ -40,30 +47,30 @@ class AuditEntry:
     token_id: str
     """The ``Holder.token_id`` of the hold that ended."""
     host: str | None
-    """The name of the machine that the former holder runs on."""
+    """The host name of the former holder's machine."""
     pid: int | None
-    """The id of its process there."""
+    """The former holder's process id."""
     thread: str | None
     """The name of the thread that acquired the lock."""
     task_id: str | None
-    """The Celery task that held the lock, where a task did."""
+    """The id of the Celery task that held the lock, if one did."""
     task_name: str | None
     """The name of that task."""
     by: str
-    """Who took the lock, as given to ``force_release()``."""
+    """The ``by`` given to ``force_release()``."""
     reason: str
-    """Why, as given to ``force_release()``; why it was freed; or how the loss was found."""
+    """The ``reason`` given to ``force_release()``; why it was freed; or how the loss was found."""
 
     def __str__(self) -> str:
-        return who(self) or "a foreign program"
+        return origin_text(self) or "another program"
 
 
 Fields = Mapping[str, str]
-"""The fields of an entry as they are written."""
+"""An entry as it is written."""
 
 
 def taken(event: str, holder: Holder, by: str, reason: str) -> Fields:
-    """Return the entry for a lock that is taken from its holder, by force or to free it."""
+    """Return the entry for a lock that is released by force or freed."""
     return {
         "event": event,
         "name": holder.name,
@@ -84,18 +91,18 @@ def lost(lease: Lease, reason: str) -> Fields:
         "token_id": token_id(lease.token.encode()),
         "by": "",
         "reason": reason[:MAX_TEXT_LENGTH],
-        **_written(origin(load_record(lease.record.encode()))),
+        **_written(read_origin(load_record(lease.record.encode()))),
     }
 
 
 def read_entry(entry_id: bytes, pairs: Sequence[bytes], *, using: str) -> AuditEntry:
-    """Read an entry: its id and its fields, each followed by its value."""
+    """Read an entry from its id and its alternating fields and values."""
     fields = {
         key.decode(errors="replace"): value.decode(errors="replace")
         for key, value in zip(pairs[0::2], pairs[1::2], strict=False)
     }
-    milliseconds = entry_id.split(b"-")[0]
-    known = milliseconds.isdigit() and len(milliseconds) < 17
+    written_ms = entry_id.split(b"-")[0]
+    known = written_ms.isdigit() and len(written_ms) < 17
     fence, pid = fields.get("fence", ""), fields.get("pid", "")
     text: dict[str, Any] = {
         key: fields.get(key, "") for key in ("event", "name", "token_id", "by", "reason")
@@ -104,7 +111,7 @@ def read_entry(entry_id: bytes, pairs: Sequence[bytes], *, using: str) -> AuditE
     where["pid"] = int(pid) if _is_number(pid) else None
     return AuditEntry(
         id=entry_id.decode(errors="replace"),
-        at=moment(int(milliseconds) * 1000) if known else None,
+        at=moment(int(written_ms) * 1000) if known else None,
         using=using,
         fence=int(fence) if _is_number(fence) else None,
         **text,
@@ -113,14 +120,14 @@ def read_entry(entry_id: bytes, pairs: Sequence[bytes], *, using: str) -> AuditE
 
 
 def newest(pages: Iterable[Sequence[Any]]) -> tuple[bytes, list[Any]]:
-    """Join pages as ``history.lua`` answers them, of all the places that an audit is in.
+    """Merge the pages of all streams of the audit, each as ``history.lua`` returns it.
 
-    Returns the id before which to go on, empty where there is nothing more, and the entries, the
-    newest first. What is older than a page reaches is left for the next one.
+    Returns the id before which the next page begins (empty after the last page), and the entries,
+    newest first. Entries older than the end of any page are left for the next one.
     """
     pages = list(pages)
     end = max((page[0] for page in pages if page[0]), key=_place, default=b"")
-    # Of one millisecond are a release and the loss that came of it, which is the newer one.
+    # A forced release and the loss that it caused can share a millisecond; the loss is newer.
     entries = [entry for page in reversed(pages) for entry in page[1:]]
     entries.sort(key=lambda entry: _place(entry[0]), reverse=True)
     return end, [entry for entry in entries if not end or _place(entry[0]) >= _place(end)]

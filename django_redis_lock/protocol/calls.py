@@ -16,7 +16,7 @@ from django.dispatch import Signal
 
 from django_redis_lock.protocol.audit import PAGE, Fields
 from django_redis_lock.protocol.lease import Request
-from django_redis_lock.protocol.waiting import Hub, Waiter
+from django_redis_lock.protocol.waiting import Hub, LocalWaiter
 
 
 class Port(Protocol):
@@ -259,7 +259,7 @@ class Wait(Step):
     """Sleep until the waiter is granted its lock or nudged, or until a time (monotonic)."""
 
     hub: Hub
-    waiter: Waiter
+    waiter: LocalWaiter
     until: float
 
     def do(self, port: Port) -> None:

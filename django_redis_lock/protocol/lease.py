@@ -11,7 +11,7 @@ from django_redis_lock.support.process import Process, known_process
 
 
 class Request:
-    """What one acquisition asks for; sent as often as needed under the same token."""
+    """What one acquisition asks for. It keeps its token however often it is sent."""
 
     __slots__ = (
         "auto_renew",
@@ -25,8 +25,8 @@ class Request:
         "token",
     )
 
-    # A lock without end is first given with this lease and made endless by a second call, so that
-    # a grant or a reply that nobody receives can't leave a lock that nobody can release.
+    # Milliseconds. A lock without end is first taken with this lease, and made endless by a second
+    # call. So a grant or a reply that is lost can't leave a lock that nobody can release.
     PROBATION = 10_000
 
     def __init__(
@@ -39,17 +39,17 @@ class Request:
         self.record = record
         self.since: int | None = None
         self.lease_ms = self.PROBATION if timeout is None else milliseconds(timeout)
-        self.sent = False  # and not taken back: the server may have carried it out, or do so yet
+        self.sent = False  # and not withdrawn: the server may have carried it out, or still may
         self.process = known_process()
 
     @property
     def adrift(self) -> bool:
-        """Whether the server may hold a lock for it which this process, that asked, gives up."""
+        """Whether the server may hold a lock for it that this process gives up."""
         return self.sent and self.process is known_process()
 
     @property
     def longest(self) -> float:
-        """Seconds after which a lock that was given for it has come free by itself."""
+        """Seconds after which a lock that was taken for it expires."""
         return math.inf if self.timeout is None else self.timeout
 
     def join_queue(self, now_ms: int | None) -> None:
@@ -62,11 +62,11 @@ class Request:
             self.record = f'{self.record[:-1]},"since":{now_ms}}}'
 
     def entry(self, channel: str) -> str:
-        """Return how this request stands among the waiters of its lock."""
+        """Return the entry of this request in the queue of its lock."""
         return f"{channel} {self.token} {self.lease_ms} {self.record}"
 
     def granted(self, fence: int, deadline: float) -> Lease:
-        """Return the lease that the server gave, which ends at ``deadline`` (monotonic)."""
+        """Return the lease that the server granted until ``deadline`` (monotonic)."""
         return Lease(self, fence, deadline)
 
 
@@ -103,16 +103,17 @@ class Lease:
         self.fence = fence
         self.deadline = deadline
         self.lost = False  # known to be lost
-        self.reported = False  # and the holder was told
-        self.version = 0  # counts what the holder does to it
-        # Until when (monotonic) a server that does not hear of this process keeps a lock that was
-        # handed over to it; None once it is seen to be held.
+        self.reported = False  # and its holder was told
+        self.version = 0  # counts the operations of its holder
+        # Until when (monotonic) the server keeps a lock that was handed off and not claimed; None
+        # once the lease is confirmed.
         self.verify_by: float | None = None
         self.process: Process = request.process
-        self.release_sent_at: float | None = None  # first, or what detaches it; if not answered
-        self.given_up = False  # its release was begun, and is seen through in the background
-        self.renew_until = math.inf  # (monotonic): no renewal lets it end later than that
-        self.execution: weakref.ref[Any] | None = None  # whose it is, on a reentrant lease
+        # When (monotonic) a release or a detach that was not answered was first sent.
+        self.release_sent_at: float | None = None
+        self.given_up = False  # its release was begun, and is completed in the background
+        self.renew_until = math.inf  # monotonic; no renewal sets a later end
+        self.execution: weakref.ref[Any] | None = None  # the owner of a reentrant lease
         self.entries = 1
 
     @property
@@ -126,9 +127,9 @@ class Lease:
         return monotonic() >= self.deadline
 
     def renewed(self, left_ms: int | None, asked_at: float) -> bool:
-        """Take in the server's word on the lease left; return whether the lock is still held.
+        """Note what the server says is left of the lease; return whether the lock is still held.
 
-        It is -1 for no end, -2 for not held, and ``None`` where the backend keeps no leases.
+        ``left_ms`` is -1 for no end, -2 for not held, and ``None`` if the server can't tell.
         """
         if left_ms is None:
             pass
@@ -138,10 +139,10 @@ class Lease:
             self.deadline = math.inf if left_ms < 0 else asked_at + left_ms / 1000
             self.verify_by = None
             if not self.given_up:
-                self.release_sent_at = None  # what was to detach it did not
+                self.release_sent_at = None  # the detach was not carried out
         return not self.lost
 
 
 def milliseconds(seconds: float) -> int:
-    """Return a duration as whole milliseconds, exact for what a float of seconds can mean."""
+    """Return a duration in whole milliseconds, rounded so that 0.29 s is 290 ms."""
     return round(seconds * 1000)

@@ -1,4 +1,4 @@
-"""The record of a holder: how it is written beside the token, and how it is read back."""
+"""Holders and waiters as operators see them, and the JSON records they are read from."""
 
 from __future__ import annotations
 
@@ -13,17 +13,16 @@ from typing import Any, Protocol
 from django_redis_lock.support.arguments import to_json
 from django_redis_lock.support.process import known_process
 
-MAX_KEPT_BYTES = 2048
-"""Bytes of a record that is kept when it was read; a foreign program's may be as long as it likes,
-and ours are shorter."""
+MAX_CACHED_BYTES = 2048
+"""Bytes of the longest record whose parsed form is cached. Our own records are shorter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who held a lock when the server was asked.
+    """The holder of a lock at the time the server was asked.
 
-    A lock that a foreign program set with ``SET key value NX PX`` has no record: its fence,
-    times and origin are ``None``, and only ``token_id``, ``ttl`` and ``waiters`` speak of it.
+    A lock that another program set with ``SET key value NX PX`` has no record. Its fence, times and
+    origin are ``None``; only ``token_id``, ``ttl`` and ``waiters`` are known.
     """
 
     name: str
@@ -33,7 +32,7 @@ class Holder:
     token_id: str
     """A digest of the holder's token; the token itself is never shown."""
     fence: int | None
-    """The fencing number given with the lock, rising from holder to holder."""
+    """The fencing number of the lock, which rises from holder to holder."""
     acquired_at: datetime | None
     """When the lock was acquired, by the server's clock."""
     expires_at: datetime | None
@@ -43,39 +42,39 @@ class Holder:
     auto_renew: bool
     """Whether the holder renews its lease in the background."""
     host: str | None
-    """The name of the machine that the holder runs on."""
+    """The host name of the holder's machine."""
     pid: int | None
-    """The id of its process there."""
+    """The holder's process id."""
     thread: str | None
     """The name of the thread that acquired the lock."""
     waiters: int | None
-    """How many wait in the line; ``None`` where the server's user may not know, or there is none:
-    with the backend ``getset`` nobody tells that he waits."""
+    """The length of the queue. ``None`` if the server's user may not read it, or if there is no
+    queue, as with the backend ``getset``."""
     task_id: str | None = None
-    """The Celery task that holds the lock, where a task does."""
+    """The id of the Celery task that holds the lock, if one does."""
     task_name: str | None = None
     """The name of that task."""
     metadata: Mapping[str, str] = field(default_factory=dict)
-    """What the caller gave as ``metadata``."""
+    """The caller's ``metadata``."""
     held_for: float | None = None
     """Seconds since it was acquired, by the server's clock."""
     lease: float | None = None
-    """Seconds that a renewal gives; ``None`` where there is none, or the record does not tell."""
+    """Seconds that a renewal gives; ``None`` without renewal, or if the record does not say."""
     max_hold: float | None = None
-    """Seconds after which the holder renews it no more; ``None`` for without limit."""
+    """Seconds after which the holder stops renewing; ``None`` for no limit."""
     pid_space: str | None = None
-    """What differs between containers that share a host name: their process ids are told apart by
-    it. ``None`` where the holder does not know it."""
+    """An id that differs between containers that share a host name, so that equal process ids can
+    be told apart. ``None`` if unknown."""
 
     def __str__(self) -> str:
-        return who(self) or f"a foreign program ({self.token_id})"
+        return origin_text(self) or f"another program ({self.token_id})"
 
 
 @dataclass(frozen=True, slots=True)
 class Waiter:
-    """Who stood in the line of a lock when the server was asked.
+    """An entry in the queue of a lock at the time the server was asked.
 
-    What can't be read, because another program or another version wrote it, is ``None``.
+    What can't be read, because another program or version wrote it, is ``None``.
     """
 
     name: str
@@ -83,34 +82,34 @@ class Waiter:
     using: str
     """The alias of the backend in ``LOCKS``."""
     token_id: str | None
-    """A digest of the token under which it will hold the lock; the later holder's ``token_id``."""
+    """A digest of its token: the ``token_id`` it will have as the holder."""
     since: datetime | None
-    """When it joined the line, by the server's clock."""
+    """When it joined the queue, by the server's clock."""
     waited: float | None
     """Seconds since then, by the server's clock."""
     lease: float | None
-    """Seconds of lease that it will be given; a lock that never expires begins with ten."""
+    """Seconds of lease that it will get; a lock that never expires starts with ten."""
     auto_renew: bool
     """Whether it will renew its lease in the background."""
     host: str | None
-    """The name of the machine that the waiter runs on."""
+    """The host name of the waiter's machine."""
     pid: int | None
-    """The id of its process there."""
+    """The waiter's process id."""
     thread: str | None
     """The name of the thread that waits."""
     task_id: str | None = None
-    """The Celery task that waits, where a task does."""
+    """The id of the Celery task that waits, if one does."""
     task_name: str | None = None
     """The name of that task."""
     metadata: Mapping[str, str] = field(default_factory=dict)
-    """What the caller gave as ``metadata``."""
+    """The caller's ``metadata``."""
 
     def __str__(self) -> str:
-        return who(self) or "unknown"
+        return origin_text(self) or "unknown"
 
 
 class Origin(Protocol):
-    """What tells where somebody runs."""
+    """What identifies a process and its task: a holder, a waiter or an audit entry."""
 
     @property
     def host(self) -> str | None: ...
@@ -124,11 +123,11 @@ class Origin(Protocol):
     def task_name(self) -> str | None: ...
 
 
-def who(one: Origin) -> str:
-    """Return one line that names the task, or the host, process and thread; ``""`` if unknown."""
-    if one.task_id:
-        return f"task {one.task_name}[{one.task_id}] on {one.host}:{one.pid}"
-    return f"{one.host}:{one.pid} ({one.thread})" if one.host else ""
+def origin_text(item: Origin) -> str:
+    """Return the task, or the host, process and thread, in one line; ``""`` if unknown."""
+    if item.task_id:
+        return f"task {item.task_name}[{item.task_id}] on {item.host}:{item.pid}"
+    return f"{item.host}:{item.pid} ({item.thread})" if item.host else ""
 
 
 def write_record(
@@ -142,8 +141,8 @@ def write_record(
 ) -> str:
     """Return the JSON record of a holder in the current thread.
 
-    ``lease_ms`` is what a renewal gives, and ``max_hold_ms`` until when there are any. Readers have
-    settings of their own, so both are told of whatever is renewed.
+    A renewed lock's record tells the lease of a renewal (``lease_ms``) and until when it is renewed
+    (``max_hold_ms``), since those who read it may have other settings.
     """
     record = known_process().record()
     if auto_renew:
@@ -160,10 +159,9 @@ def write_record(
 
 
 def token_id(token: bytes) -> str:
-    """Return the digest by which a token is named in public.
+    """Return the public digest of a token: the first 16 hexadecimal digits of its SHA-1.
 
-    The Lua scripts compute the same: the first 16 hexadecimal digits of SHA-1. A token has
-    128 random bits, so it can't be found from its digest.
+    The Lua scripts compute the same. A token has 128 random bits, so its digest does not reveal it.
     """
     return hashlib.sha1(token, usedforsecurity=False).hexdigest()[:16]
 
@@ -171,14 +169,14 @@ def token_id(token: bytes) -> str:
 def read_holder(
     value: bytes, *, name: str, using: str, ttl_ms: int, waiters: int | None, now_ms: int
 ) -> Holder:
-    """Read what is stored under a lock's key; garbage and foreign values make a bare holder.
+    """Read the value of a lock. Other programs' values and garbage give a holder without a record.
 
     ``ttl_ms`` is -1 for a lease without end; ``now_ms`` is the server's clock.
     """
     token, _, rest = value.partition(b" ")
     fence_text, _, record_text = rest.partition(b" ")
     fence = int(fence_text) if fence_text.isdigit() and len(fence_text) < 17 else None
-    told, metadata = _told({}) if fence is None else _read_told(record_text)
+    facts, metadata = _facts({}) if fence is None else _read_facts(record_text)
     return Holder(
         name=name,
         using=using,
@@ -190,12 +188,12 @@ def read_holder(
         waiters=waiters,
         metadata=dict(metadata),
         held_for=None if fence is None else max(0.0, now_ms / 1000 - fence / 1_000_000),
-        **told,
+        **facts,
     )
 
 
 def read_waiter(entry: bytes, *, name: str, using: str, now_ms: int) -> Waiter:
-    """Read an entry of a lock's line; see ``Request.entry`` and ``common.lua``."""
+    """Read an entry of a lock's queue; see ``Request.entry`` and ``common.lua``."""
     _, token, lease_text, record_text, *_ = [*entry.split(b" ", 3), b"", b"", b"", b""]
     lease_ms = int(lease_text) if lease_text.isdigit() and len(lease_text) < 17 else None
     record = {} if lease_ms is None else load_record(record_text)
@@ -210,12 +208,12 @@ def read_waiter(entry: bytes, *, name: str, using: str, now_ms: int) -> Waiter:
         lease=None if lease_ms is None else lease_ms / 1000,
         auto_renew=record.get("auto_renew") is True,
         metadata=_metadata(record),
-        **origin(record),
+        **read_origin(record),
     )
 
 
-def origin(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a record that tell where somebody runs, ``None`` where unknown."""
+def read_origin(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a record that make an ``Origin``, ``None`` if unknown."""
     pid = record.get("pid")
     return {
         "host": _text(record.get("host")),
@@ -226,30 +224,30 @@ def origin(record: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-Told = tuple[Mapping[str, Any], Mapping[str, str]]
-"""What a record tells of a holder, by the names of the fields, and its metadata."""
+_Facts = tuple[Mapping[str, Any], Mapping[str, str]]
+"""The fields of a ``Holder`` that a record tells, and its metadata."""
 
 
-def _told(record: Mapping[str, Any]) -> Told:
+def _facts(record: Mapping[str, Any]) -> _Facts:
     fields = {
         "auto_renew": record.get("auto_renew") is True,
         "lease": _seconds(record.get("lease")),
         "max_hold": _seconds(record.get("max_hold")),
         "pid_space": _text(record.get("pid_space")),
-        **origin(record),
+        **read_origin(record),
     }
     return fields, _metadata(record)
 
 
-def _read_told(record: bytes) -> Told:
-    if len(record) > MAX_KEPT_BYTES or b'"task_id"' in record:  # no other lock has the same
-        return _told(load_record(record))
-    return _told_kept(record)
+def _read_facts(record: bytes) -> _Facts:
+    if len(record) > MAX_CACHED_BYTES or b'"task_id"' in record:  # no other lock has the same
+        return _facts(load_record(record))
+    return _cached_facts(record)
 
 
 @lru_cache(maxsize=512)  # the locks of one process often have the same
-def _told_kept(record: bytes) -> Told:
-    return _told(load_record(record))
+def _cached_facts(record: bytes) -> _Facts:
+    return _facts(load_record(record))
 
 
 def _metadata(record: Mapping[str, Any]) -> dict[str, str]:
@@ -260,7 +258,7 @@ def _metadata(record: Mapping[str, Any]) -> dict[str, str]:
 
 
 def load_record(record: bytes) -> dict[str, Any]:
-    """Return a record as a dict; an empty one for what is no JSON object."""
+    """Return a record as a dict, empty unless it is a JSON object."""
     try:
         loaded = json.loads(record.decode(errors="surrogatepass"))
     except (ValueError, RecursionError):
@@ -272,10 +270,10 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def moment(microseconds: int) -> datetime:
-    """Return a time of the server's clock."""
+    """Return a time of the server's clock as a datetime."""
     try:
         return _EPOCH + timedelta(0, 0, microseconds)
-    except OverflowError:  # a foreign lease of ten thousand years
+    except OverflowError:  # another program's lease of ten thousand years
         return datetime.max.replace(tzinfo=UTC)
 
 
@@ -288,5 +286,5 @@ def _text(value: Any) -> str | None:
 
 
 def _sound(text: str) -> str:
-    """Return a text that can be encoded: JSON can hold lone surrogates, and no page can."""
+    """Escape lone surrogates, which JSON can contain but no page can."""
     return text if text.isascii() else text.encode(errors="backslashreplace").decode()

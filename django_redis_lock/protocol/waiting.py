@@ -1,4 +1,4 @@
-"""Where the waiters of one process sleep, and how a grant finds the one it is meant for."""
+"""Where the waiters of one process sleep, and how a grant finds its waiter."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from django_redis_lock.protocol.lease import Request
 from django_redis_lock.support.process import forget_after_fork, keep_inherited, known_process
 
 WAITING_SCHEMES = ("queue", "blpop", "poll")
-"""How those who wait can hear of their turn: by pub/sub, from a list, or by looking."""
+"""How waiters learn that it is their turn: by pub/sub, from a list, or by polling."""
 LONGEST_SLEEP = 3600.0
-"""Seconds of one sleep at the most; whoever waits for ever sleeps on after that."""
+"""Seconds of one sleep at most. A wait without limit sleeps again after that."""
 LOOK_EVERY = 0.8
-"""Seconds after which the waiters of a process look in at the latest. By that the server knows that
-their process runs, and they see when a lock was handed to one that does not; see ``common.lua``."""
+"""Seconds after which the waiters of a process look at their lock at the latest. So the server
+knows that their process runs, and they notice a grant that nobody claims; see ``common.lua``."""
 CLAIM = 1.2
-"""Seconds in which a lock that was handed over has to be claimed; see ``common.lua``."""
+"""Seconds in which a lock that was handed off has to be claimed; see ``common.lua``."""
 LOOK_AT_FOREIGN = 0.25
-"""Seconds between looks at a lock that a foreign program holds, for it hands over to nobody."""
+"""Seconds between looks at a lock that another program holds, which hands off to nobody."""
 CLOCK_KEPT = 60.0
-"""Seconds for which what the server's clock read is carried forward by the local one."""
+"""Seconds for which a reading of the server's clock is carried forward by the local clock."""
 
 
 def check_scheme(wait: Any) -> str | None:
-    """Return a waiting scheme, ``None`` for that of the backend. Raises ``ValueError``."""
+    """Return a waiting scheme, or ``None`` for the backend's own. Raises ``ValueError``."""
     if wait is not None and wait not in WAITING_SCHEMES:
         raise ValueError(
-            f"wait={wait!r} is no way to wait; "
-            f"there are {', '.join(map(repr, WAITING_SCHEMES))}, and None for the backend's."
+            f"wait={wait!r} is no waiting scheme. "
+            f"Give {', '.join(map(repr, WAITING_SCHEMES))}, or None for the backend's."
         )
     scheme: str | None = wait
     return scheme
 
 
 class Grant:
-    """The news that a waiter was given its lock; ``lease_ms`` counts from ``now_ms``."""
+    """The message that a waiter was given its lock; ``lease_ms`` counts from ``now_ms``."""
 
     __slots__ = ("fence", "lease_ms", "now_ms", "received_at")
 
@@ -61,7 +61,7 @@ class Watch:
     __slots__ = ("_mutex", "asked_at", "due", "glanced_at", "members", "news")
 
     TURN = 1.0
-    """Seconds after which another waiter looks if the one whose turn it was brought no news."""
+    """Seconds after which another waiter looks if the one whose turn it was did not."""
 
     def __init__(self, mutex: Any) -> None:
         self.due = monotonic() + LONGEST_SLEEP
@@ -71,13 +71,13 @@ class Watch:
         self._mutex = mutex
 
     def plan(self, due: float, news: int) -> None:
-        """Look next at ``due``, unless there was news since the look that says so was begun."""
+        """Look next at ``due``, unless there was news since the look that decided it."""
         with self._mutex:
             if self.news == news:
                 self.due = due
 
     def claim(self) -> bool:
-        """Return True for one of those who see that the moment has come."""
+        """Return True to only one of the waiters that find a look due."""
         with self._mutex:
             now = monotonic()
             if now < self.due:
@@ -86,8 +86,8 @@ class Watch:
             return True
 
 
-class Waiter:
-    """One acquisition waiting in this process."""
+class LocalWaiter:
+    """One acquisition that waits in this process."""
 
     __slots__ = ("grant", "name", "nudged", "sleeper", "stirred", "token", "watch")
 
@@ -97,8 +97,8 @@ class Waiter:
         self.watch = watch
         self.grant: Grant | None = None
         self.nudged = False  # it has to look
-        self.stirred = False  # one of those who wait for its lock has to look
-        self.sleeper: Callable[[], object] | None = None  # wakes it, while it sleeps
+        self.stirred = False  # one of the waiters of its lock has to look
+        self.sleeper: Callable[[], object] | None = None  # wakes it while it sleeps
 
     @property
     def awake(self) -> bool:
@@ -106,7 +106,7 @@ class Waiter:
         return self.nudged or self.stirred or self.grant is not None
 
     def wake(self) -> bool:
-        """End its sleep, if it sleeps; return False where its event loop was closed under it."""
+        """End its sleep, if it sleeps. Returns False if its event loop has been closed."""
         sleeper = self.sleeper
         return sleeper is None or sleeper() is not False
 
@@ -114,8 +114,8 @@ class Waiter:
 class Bell:
     """Wakes one thread, once.
 
-    A ``threading.Event`` would raise RuntimeError in the place of an exception from a signal
-    handler that meets it in a bad moment. A bare lock does not, and takes less.
+    If an exception from a signal handler meets a ``threading.Event`` at a bad moment, the event
+    raises RuntimeError in its place. A bare lock does not, and costs less.
     """
 
     __slots__ = ("_lock",)
@@ -125,22 +125,22 @@ class Bell:
         self._lock.acquire()
 
     def ring(self) -> None:
-        """End the wait, whether it has begun or not."""
+        """End the wait, or the one to come."""
         with contextlib.suppress(RuntimeError):  # it has rung before
             self._lock.release()
 
     def wait(self, until: float) -> None:
-        """Block until it rings, or ``until`` (monotonic), or an hour has passed."""
+        """Block until it rings, or until ``until`` (monotonic), or for an hour."""
         self._lock.acquire(timeout=_seconds_to(until))
 
 
 class Hub:
-    """The waiters of one process and backend. This one is told of grants within the process."""
+    """The waiters of one process and backend. This one gets grants from within the process."""
 
     takes_back = False
-    """Whether a lock that is handed over to one who waits here has to be claimed."""
+    """Whether a lock that is handed off to a waiter here has to be claimed."""
     glances = False
-    """Whether it is enough for those who wait to read who holds the lock, while that is another."""
+    """Whether waiters read the holder, and ask for the lock only if that is needed."""
 
     def __init__(self) -> None:
         self._reset()
@@ -148,12 +148,12 @@ class Hub:
 
     def _reset(self) -> None:
         self._mutex = threading.RLock()  # the collector may close a generator that waits here
-        self._waiters: dict[str, Waiter] = {}
+        self._waiters: dict[str, LocalWaiter] = {}
         self._watches: dict[str, Watch] = {}
         self._number = next(_numbers)
 
     def after_fork(self) -> None:
-        """Forget the waiters of the parent process; those that this child has are told so."""
+        """Forget the waiters of the parent process, and wake those that this child inherited."""
         inherited = list(self._waiters.values())
         keep_inherited(inherited)
         self._leave_to_parent()
@@ -163,11 +163,11 @@ class Hub:
             waiter.wake()
 
     def _leave_to_parent(self) -> None:
-        """Leave to the parent process what only one may read."""
+        """Give up what only one process may read."""
 
     @property
     def channel(self) -> str:
-        """The name by which those who wait here are known to those who grant."""
+        """The address of the waiters here in queue entries."""
         return f"{known_process().id}-{self._number}"
 
     @property
@@ -177,20 +177,20 @@ class Hub:
 
     @property
     def in_queue(self) -> bool:
-        """Whether those who wait here stand in line, so that none of them comes out of turn."""
+        """Whether waiters stand in a queue and are served in its order."""
         return bool(self.channel)
 
     def next_look(self, ttl_ms: int, *, foreign: bool = False) -> float:
-        """Return after how many seconds to look again at a lock with so much lease left.
+        """Return after how many seconds to look again at a lock with ``ttl_ms`` left (-1: no end).
 
-        ``ttl_ms`` is -1 without end; ``foreign`` says that its holder hands over to nobody.
+        ``foreign`` says that another program holds it, which hands off to nobody.
         """
         most = LOOK_AT_FOREIGN if foreign else LOOK_EVERY
         # A key is gone in the millisecond after its last.
         return most if ttl_ms < 0 else min(most, (ttl_ms + 2) / 1000)
 
     def channel_of(self, name: str) -> str:
-        """Return the channel on which this process hears of a lock."""
+        """Return the channel on which this process receives the grants of a lock."""
         return self.channel
 
     def listens_for(self, name: str) -> bool:
@@ -198,33 +198,33 @@ class Hub:
         return self.listening
 
     def heard(self, now_ms: int) -> None:
-        """Take in what the server's clock reads now."""
+        """Note what the server's clock reads now."""
 
     def server_ms(self) -> int | None:
-        """Return the server's clock as far as this process knows it, ``None`` if it does not."""
+        """Return the server's clock as far as this process knows it, else ``None``."""
         return time.time_ns() // 1_000_000
 
     def listen(self, name: str = "") -> None:
-        """See to it that grants of a lock are received."""
+        """Begin to receive the grants of a lock."""
 
     async def alisten(self, name: str = "") -> None:
-        """See to it that grants of a lock are received."""
+        """Begin to receive the grants of a lock."""
 
     def close(self) -> None:
-        """Let go of what listening needs."""
+        """Close what receives grants."""
 
-    def join(self, request: Request) -> Waiter:
+    def join(self, request: Request) -> LocalWaiter:
         """Expect a grant for the request."""
         with self._mutex:
             watch = self._watches.get(request.name)
             if watch is None:
                 watch = self._watches[request.name] = Watch(self._mutex)
             watch.members += 1
-            waiter = self._waiters[request.token] = Waiter(request.token, request.name, watch)
+            waiter = self._waiters[request.token] = LocalWaiter(request.token, request.name, watch)
         return waiter
 
-    def leave(self, waiter: Waiter) -> None:
-        """Expect it no longer."""
+    def leave(self, waiter: LocalWaiter) -> None:
+        """Expect no grant any more."""
         with self._mutex:
             if self._waiters.pop(waiter.token, None) is not None:
                 waiter.watch.members -= 1
@@ -232,10 +232,10 @@ class Hub:
                     del self._watches[waiter.name]
 
     def nudge(self, name: str | None = None) -> None:
-        """Make the waiters of a lock, or all of them, look at it again."""
+        """Make all waiters, or those of one lock, look at it again."""
         self._nudge(lambda waiter: name in (None, waiter.name))
 
-    def _nudge(self, concerns: Callable[[Waiter], bool]) -> None:
+    def _nudge(self, concerns: Callable[[LocalWaiter], bool]) -> None:
         with self._mutex:
             nudged = [item for item in self._waiters.values() if concerns(item)]
             for waiter in nudged:
@@ -251,22 +251,21 @@ class Hub:
         waiter.nudged = True
         return self._wake(waiter)
 
-    def _wake(self, waiter: Waiter) -> bool:
-        """Wake a waiter; return whether there is still somebody to be woken."""
+    def _wake(self, waiter: LocalWaiter) -> bool:
         if waiter.wake():
             return True
         self.leave(waiter)
         return False
 
     def may_have_missed(self, seconds: float) -> bool:
-        """Whether a turn may have come and gone unseen between two looks so many seconds apart."""
+        """Whether a turn may have come and gone unseen between looks so many seconds apart."""
         return False
 
     def freed(self, name: str) -> None:
-        """Take in that this process has released a lock."""
+        """Note that this process has released a lock."""
 
     def look_soon(self, name: str) -> None:
-        """Let one of the waiters of a lock look at it now rather than when it had meant to."""
+        """Make one of the waiters of a lock look at it now."""
         with self._mutex:
             watch = self._watches.get(name)
             if watch is None:
@@ -280,14 +279,14 @@ class Hub:
             self._wake(waiter)
 
     def dispatch(self, token: str, grant: Grant) -> bool:
-        """Hand a grant to its waiter; return whether it waits here."""
+        """Deliver a grant to its waiter; return whether it waits here."""
         waiter = self._waiters.get(token)
         if waiter is None:
             return False
         waiter.grant = grant
         return self._wake(waiter)
 
-    def wait(self, waiter: Waiter, until: float) -> None:
+    def wait(self, waiter: LocalWaiter, until: float) -> None:
         """Block until the waiter is granted its lock, is nudged, or ``until`` (monotonic)."""
         bell = Bell()
         waiter.sleeper = bell.ring
@@ -297,7 +296,7 @@ class Hub:
         finally:
             waiter.sleeper = None
 
-    async def await_(self, waiter: Waiter, until: float) -> None:
+    async def await_(self, waiter: LocalWaiter, until: float) -> None:
         """Wait as ``wait`` does, under asyncio; the grant may come from any thread."""
         loop = asyncio.get_running_loop()
         woken: asyncio.Future[None] = loop.create_future()
@@ -306,7 +305,7 @@ class Hub:
             if not woken.done():
                 woken.set_result(None)
 
-        def wake_from_anywhere() -> bool:
+        def wake_from_any_thread() -> bool:
             try:
                 loop.call_soon_threadsafe(wake)
             except RuntimeError:  # the loop was closed, and the wait with it
@@ -314,7 +313,7 @@ class Hub:
             return True
 
         timer = loop.call_later(_seconds_to(until), wake)
-        waiter.sleeper = wake_from_anywhere
+        waiter.sleeper = wake_from_any_thread
         try:
             if not waiter.awake:
                 await woken
@@ -324,25 +323,25 @@ class Hub:
 
 
 class ServerHub(Hub):
-    """A hub that carries the clock of a server forward by the local one."""
+    """A hub that carries a server's clock forward by the local one."""
 
     def _reset(self) -> None:
         super()._reset()
-        self._clock = -CLOCK_KEPT, 0  # local (s) and server (ms), when the server last told
+        self._clock = -CLOCK_KEPT, 0  # local (s) and server (ms) at the last reading
 
     def heard(self, now_ms: int) -> None:
-        """Take in what the server's clock reads now."""
+        """Note what the server's clock reads now."""
         self._clock = monotonic(), now_ms
 
     def server_ms(self) -> int | None:
-        """Return the server's clock, ``None`` where it was not heard for a minute."""
+        """Return the server's clock, or ``None`` if the last reading is a minute old."""
         local, server_ms = self._clock
         passed = monotonic() - local
         return None if passed > CLOCK_KEPT else server_ms + round(passed * 1000)
 
 
 _numbers = itertools.count(1)
-"""Of the hubs of this process."""
+"""Numbers the hubs of this process."""
 
 
 def _seconds_to(until: float) -> float:

@@ -13,7 +13,7 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from django_redis_lock.exceptions import LockUnavailable
-from django_redis_lock.protocol.waiting import LONGEST_SLEEP, Bell, Grant, ServerHub, Waiter
+from django_redis_lock.protocol.waiting import LONGEST_SLEEP, Bell, Grant, LocalWaiter, ServerHub
 from django_redis_lock.transport.connections import leave_to_parent
 
 SILENCE = 10.0
@@ -182,7 +182,7 @@ class Listener(ServerHub):
             self._drop(self._connection)
         self._disconnect_interrupted()
 
-    def wait(self, waiter: Waiter, until: float) -> None:
+    def wait(self, waiter: LocalWaiter, until: float) -> None:
         """Block until the waiter is granted its lock, is nudged, or ``until`` (monotonic)."""
         try:
             while not waiter.awake and monotonic() < until:
@@ -193,20 +193,20 @@ class Listener(ServerHub):
         finally:
             self._pass_lead(waiter)
 
-    def leave(self, waiter: Waiter) -> None:
+    def leave(self, waiter: LocalWaiter) -> None:
         """Expect it no longer; should ``wait`` have been interrupted at its end, end its lead."""
         super().leave(waiter)
         self._pass_lead(waiter)
         if self._retired and not self._waiters:
             self._close()
 
-    async def await_(self, waiter: Waiter, until: float) -> None:
+    async def await_(self, waiter: LocalWaiter, until: float) -> None:
         """Wait as ``wait`` does, under asyncio."""
         if self._thread is None:
             await self.alisten(waiter.name)
         await super().await_(waiter, until)
 
-    def _lead(self, waiter: Waiter, until: float) -> None:
+    def _lead(self, waiter: LocalWaiter, until: float) -> None:
         while not waiter.awake and (left := until - monotonic()) > 0:
             if not self._hear(left):
                 waiter.nudged = True  # dropped before the waiter came
@@ -220,7 +220,7 @@ class Listener(ServerHub):
         self._read(connection, seconds)
         return True
 
-    def _follow(self, waiter: Waiter, until: float) -> None:
+    def _follow(self, waiter: LocalWaiter, until: float) -> None:
         """Sleep until something is there for the waiter, or the lead is."""
         bell = Bell()
         waiter.sleeper = bell.ring

@@ -7,7 +7,7 @@ from time import monotonic
 from typing import Any
 
 from django_redis_lock.protocol.lease import Request
-from django_redis_lock.protocol.waiting import Waiter
+from django_redis_lock.protocol.waiting import LocalWaiter
 from django_redis_lock.transport.listener import PATIENCE, Listener
 
 ROUND = 2.0
@@ -40,7 +40,7 @@ class Popper(Listener):
         """What tells those who grant of the list."""
         return f"@list:{self.list_key}"
 
-    def join(self, request: Request) -> Waiter:
+    def join(self, request: Request) -> LocalWaiter:
         """Expect a grant for the request."""
         waiter = super().join(request)
         self._wanted.set()

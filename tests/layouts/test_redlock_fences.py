@@ -17,7 +17,7 @@ from tests.tools import eventually
 from tests.tools.quorums import Quorum, in_use
 
 HOUR = 3600.0
-LEARNS = "started anew, and too few others answer to tell it the last fence"
+LEARNS = "restarted, and too few others answer to tell it the last fence"
 
 
 @pytest.fixture

@@ -55,13 +55,13 @@ def test_endless_and_absurd_leases() -> None:
 
 def test_records_of_others_do_not_fill_the_memory() -> None:
     """Of what a foreign program wrote, only what is no longer than ours is kept for later."""
-    before = records._told_kept.cache_info().currsize
+    before = records._cached_facts.cache_info().currsize
     for number in range(20):
         long = b'{"host":"h%d","note":"%b"}' % (number, b"x" * 100_000)
         assert read(b"t 1 " + long).host == f"h{number}"
-    assert records._told_kept.cache_info().currsize == before
+    assert records._cached_facts.cache_info().currsize == before
     ours = write_record(auto_renew=True, metadata={"a": "x" * 1016}, task_id="i", task_name="n")
-    assert len(ours) <= records.MAX_KEPT_BYTES
+    assert len(ours) <= records.MAX_CACHED_BYTES
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 
 from django_redis_lock import Lock, lock
 from django_redis_lock.exceptions import LockNotAcquired, LockNotOwned, LockUnavailable
-from django_redis_lock.protocol.waiting import Hub, Waiter
+from django_redis_lock.protocol.waiting import Hub, LocalWaiter
 from tests.soak.history import Recorder
 from tests.soak.means import GaveUp, Means
 from tests.soak.plan import DEFAULT_LEASE
@@ -27,11 +27,11 @@ def watch_line(hub: Hub) -> None:
     """Have it written down when an attempt begins to sleep in the line of its lock."""
     wait, await_ = hub.wait, hub.await_
 
-    def blocking(waiter: Waiter, until: float) -> None:
+    def blocking(waiter: LocalWaiter, until: float) -> None:
         _asking.get().in_line()
         wait(waiter, until)
 
-    async def awaiting(waiter: Waiter, until: float) -> None:
+    async def awaiting(waiter: LocalWaiter, until: float) -> None:
         _asking.get().in_line()
         await await_(waiter, until)
 

@@ -138,7 +138,7 @@ def test_entries_of_other_programs_are_shown_as_far_as_they_go(
         "moved",
         None,
         None,
-        "a foreign program",
+        "another program",
     )
     assert (plain.event, plain.name, plain.by, plain.task_id) == ("", "", "", None)
     assert plain.at.timestamp() == 0.005

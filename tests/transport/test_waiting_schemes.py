@@ -198,7 +198,7 @@ def test_what_nobody_pops_goes_by_itself(name: str, client: redis.Redis) -> None
 @pytest.mark.parametrize("wait", ["", "Queue", "pubsub", 1, True, ("poll",)])
 def test_an_unknown_scheme_is_refused_at_once(name: str, wait: Any, settings: Any) -> None:
     """The error names the value and what there is, before anything is sent."""
-    with pytest.raises(ValueError, match="no way to wait; there are 'queue', 'blpop', 'poll'"):
+    with pytest.raises(ValueError, match=r"no waiting scheme\. Give 'queue', 'blpop', 'poll'"):
         lock(name, wait=wait)
     settings.LOCKS = {"default": {"LOCATION": "locks", "OPTIONS": {"WAIT": wait}}}
     with pytest.raises(InvalidLockBackend, match="'queue' or 'blpop' or 'poll'"):

@@ -15,7 +15,7 @@ from redis.exceptions import MovedError, RedisError, ResponseError
 from django_redis_lock.backends.cluster.sharding import SHARD_SLOTS, TAGS, shard_of
 from django_redis_lock.backends.cluster.topology import Address, Topology
 from django_redis_lock.exceptions import LockUnavailable
-from django_redis_lock.protocol.waiting import Waiter
+from django_redis_lock.protocol.waiting import LocalWaiter
 from django_redis_lock.support.process import known_process
 from django_redis_lock.transport.connections import leave_to_parent, listening_connection
 from django_redis_lock.transport.listener import PATIENCE, SILENCE, Listener
@@ -137,7 +137,7 @@ class ClusterListener(Listener):
         for ear in self._all():
             self._drop_ear(ear)
 
-    def _nudge(self, concerns: Callable[[Waiter], bool]) -> None:
+    def _nudge(self, concerns: Callable[[LocalWaiter], bool]) -> None:
         super()._nudge(concerns)
         self._bell.ring()  # it may be the leader's turn to look
 

@@ -1,4 +1,4 @@
-"""Locks by SETNX and GETSET, for servers and proxies without scripts and for foreign programs."""
+"""Locks by SETNX and GETSET, for servers and proxies without scripts and beside other programs."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ CLOCKS = ("server", "local")
 class GetSetLockBackend(BaseLockBackend):
     """Locks whose value is the time at which they end: SETNX takes one, GETSET one that ended.
 
-    Nothing but plain commands with one key each is sent: no scripts, transactions or channels. So
-    it works where these are forbidden, and beside programs that use the same scheme. It promises
-    less than the others; the explanation of it says what.
+    It sends only plain commands with one key each: no scripts, transactions or channels. So it
+    works where these are forbidden, and beside programs that use the same scheme. It promises less
+    than the other backends; see ``docs/explanation/getset.md``.
 
     LOCATION is an alias of CACHES that django-redis serves, or a URL.
-    OPTIONS["FORMAT"] is what is written: ``record`` (the time, the token and the holder's record)
-    or, for foreign programs to read, nothing but the time in ``seconds``, ``fractions`` (of a
-    second) or ``milliseconds``. All of them are read.
-    OPTIONS["KEY"] is the key of a lock where it is another than ``"{KEY_PREFIX}:{name}"``.
+    OPTIONS["FORMAT"] is the format of values: ``record`` (the time, the token and the holder's
+    record) or, for other programs to read, only the time in ``seconds``, ``fractions`` (of a
+    second) or ``milliseconds``. All formats are read.
+    OPTIONS["KEY"] is the key of a lock, by default ``"{KEY_PREFIX}:{name}"``.
     OPTIONS["CLOCK"] is ``server``, or ``local`` where TIME is forbidden.
     """
 

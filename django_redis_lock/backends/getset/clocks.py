@@ -1,4 +1,4 @@
-"""The clocks that the times of the SETNX and GETSET scheme are read from."""
+"""The clocks that give the times of the SETNX and GETSET scheme."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ class ServerClock:
     """The server's clock, carried forward by the local monotonic one for a few seconds."""
 
     KEPT = 5.0
-    """Seconds for which what it read is carried forward."""
+    """Seconds for which a reading is carried forward."""
     SLOW = 0.05
-    """Seconds; an answer that took longer tells the time too badly for short leases."""
+    """Seconds; an answer that took longer is too inexact for short leases."""
     TRIES = 3
-    """How often to ask at the most, where answers are slow."""
+    """How often to ask at most if answers are slow."""
 
     def __init__(self) -> None:
-        self._read = -math.inf, -math.inf, 0  # asked and answered (local), and the server's ms
+        self._read = -math.inf, -math.inf, 0  # asked and answered at (local), the server's ms
 
     def look(self) -> Steps[None]:
-        """Ask the server, unless it was asked a moment ago."""
+        """Ask the server, unless a recent reading is known."""
         if monotonic() - self._read[1] < self.KEPT:
             return
         for _ in range(self.TRIES):
@@ -34,7 +34,7 @@ class ServerClock:
             seconds, microseconds = yield from self._ask()
             answered_at = monotonic()
             kept_asked_at, kept_at, _ = self._read
-            # The best answer counts: many threads may ask at once, and one of them have to wait.
+            # The quickest answer counts, since several threads may ask at once.
             if (
                 answered_at - kept_at >= self.KEPT
                 or answered_at - asked_at < kept_at - kept_asked_at
@@ -52,12 +52,12 @@ class ServerClock:
         return seconds, microseconds
 
     def earliest_ms(self) -> int:
-        """Return the time that it is at the least: by this a lease of others has passed."""
+        """Return the earliest time it can be. The leases of others are judged by it."""
         _, answered_at, read = self._read
         return read + math.floor((monotonic() - answered_at) * 1000)
 
     def latest_ms(self) -> int:
-        """Return the time that it is at the most: from this a lease of ours is counted."""
+        """Return the latest time it can be. Our own leases count from it."""
         asked_at, _, read = self._read
         return read + 1 + math.ceil((monotonic() - asked_at) * 1000)
 
@@ -69,10 +69,10 @@ _WITHOUT_TIME = (
 
 
 class LocalClock:
-    """The wall clock of this machine, which has to agree with that of every other."""
+    """The wall clock of this machine, which has to agree with that of all others."""
 
     def look(self) -> Steps[None]:
-        """Ask nobody."""
+        """Ask nothing."""
         yield from ()
 
     def earliest_ms(self) -> int:

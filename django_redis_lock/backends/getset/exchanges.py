@@ -1,12 +1,12 @@
-"""What is said to a server that runs no scripts: a few plain commands for each call.
+"""How locks are taken, renewed and released without scripts, with a few plain commands per call.
 
-No I/O happens here: each method is a generator that yields commands and is sent their replies.
-Every command names one key, so that a proxy which spreads keys over servers can pass it on.
+No I/O happens here: each method is a generator of commands. Every command names one key, so that a
+proxy that spreads keys over servers can pass it on.
 
-The scheme is that of the documentation of SETNX: the value tells when the lock ends; whoever finds
-that it has ended replaces it with GETSET, and has the lock if what was replaced had ended too.
-Between two commands anything can happen. What is done about it is told where it is done, and what
-can't be done in ``docs/explanation/getset.md``.
+The scheme is that of the documentation of SETNX. The value tells when the lock ends. A caller that
+finds it ended replaces it with GETSET, and has the lock if the replaced value had ended too.
+Anything can happen between two commands; ``docs/explanation/getset.md`` says what can't be
+prevented.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from redis.exceptions import ResponseError
 from django_redis_lock.backends.getset.clocks import Clock
 from django_redis_lock.backends.getset.commands import PlainCommand
 from django_redis_lock.backends.getset.readings import Methods, Readings
-from django_redis_lock.backends.getset.timestamps import Form, Stamp, read_stamp
+from django_redis_lock.backends.getset.timestamps import Form, OwnValues, Stamp, read_stamp
 from django_redis_lock.exceptions import LockError
 from django_redis_lock.protocol import calls
 from django_redis_lock.protocol.drivers import Steps
@@ -32,17 +32,17 @@ from django_redis_lock.protocol.lease import Request
 from django_redis_lock.protocol.records import token_id
 
 CLAIM = 5.0
-"""Seconds for which the right to replace an ended value is given to one; half of that to use it."""
+"""Seconds for which one caller has the right to replace an ended value; it uses half of them."""
 TOO_LATE_MS = 50
-"""A lock is not deleted when less is left of its lease, for the next holder's could be hit."""
+"""A lock with less left is not deleted, since DEL could hit the lock of the next holder."""
 LOOKS = 3
-"""How often a value is looked at before it is believed that it is another's, and stays so."""
+"""How often to read a value before believing that another holder's value stays there."""
 BUSY = 3
-"""What ``acquire.lua`` says of a lock that is handed to nobody: look again by yourself."""
+"""The kind that ``acquire.lua`` returns for a lock that hands off to nobody: poll."""
 
 
 class Exchanges(Readings):
-    """The talk that carries out each call, for the locks under one prefix."""
+    """The commands of each call, for the locks under one prefix."""
 
     def __init__(
         self,
@@ -54,72 +54,41 @@ class Exchanges(Readings):
     ) -> None:
         super().__init__(prefix, key, clock)
         self._form = form
-        self._freed = freed  # told the name of each lock that comes free in this process
+        self._freed = freed  # called with the name of each lock that this process frees
         self._claim_prefix = f"{prefix}-claim:"
         self._fence_key = f"{prefix}-fence"
-        # A value that is nothing but a time is known again only by the process that wrote it. So
-        # by token what was written; more than one where it is not known which of them arrived.
-        self._written: dict[str, dict[bytes, Stamp]] = {}
-
-    # Whose a value is.
+        self._own = OwnValues(form, clock)
 
     def _write(self, request: Request) -> Stamp:
         end_ms = self._clock.latest_ms() + request.lease_ms
         now_ms = self._clock.earliest_ms()
         stamp = self._form.stamp(end_ms, request.token, now_ms, request.record)
         if self._form.never_alike:
-            # Before it is sent, so that it is known again where the reply is lost. What another may
-            # write as well is not: better a lock that nobody has until it ends than one for two.
-            self._note(request.token, stamp)
+            # Noted before it is sent, to recognize it if the reply is lost. A value that another
+            # caller may write as well is not: better a lock that nobody has than one for two.
+            self._own.note(request.token, stamp)
         return stamp
 
-    def _note(self, token: str, stamp: Stamp) -> None:
-        """Remember a value that is nothing but a time, if it is one, for who wrote it."""
-        if self._form.keeps_tokens:
-            return
-        if len(self._written) > 1000:  # locks that were left to end by themselves
-            now_ms = self._clock.earliest_ms()
-            for other, stamps in list(self._written.items()):
-                if all(one.passed(now_ms) for one in list(stamps.values())):
-                    self._written.pop(other, None)
-        self._written.setdefault(token, {})[stamp.value] = stamp
-
-    def _not_there(self, token: str, value: bytes) -> None:
-        """Forget a value that was not stored, or was replaced."""
-        self._written.get(token, {}).pop(value, None)
-
-    def _ours(self, token: str, value: bytes | None) -> Stamp | None:
-        """Return what a value tells if it is that of a token, else ``None``."""
-        if value is None:
-            return None
-        if self._form.keeps_tokens:
-            stamp = read_stamp(value)
-            return stamp if stamp.token == token.encode() else None
-        # As it was noted, for whole seconds tell less than we know.
-        return self._written.get(token, {}).get(value)
-
     def _look(self, name: str, token: str) -> Steps[tuple[Any, Stamp | None]]:
-        """Read a lock's value, and what it tells if it is that of a token.
+        """Read a lock's value, and its stamp if it belongs to a token.
 
-        Another's value may stand there for the moment that it takes somebody who came too late to
-        put ours back.
+        Another's value may be there for a moment, until the caller that wrote it too late puts ours
+        back.
         """
         for _ in range(LOOKS):
             value = yield PlainCommand("GET", self._key(name))
-            ours = self._ours(token, value)
+            ours = self._own.stamp(token, value)
             if value is None or ours:
                 break
         return value, ours
 
     def _put_back(self, name: str, value: bytes | None) -> Steps[Any]:
-        """Undo a GETSET that replaced another's value, or that of nobody."""
+        """Undo a GETSET that replaced another's value, or none."""
         key = self._key(name)
         if value is None:
             yield PlainCommand("DEL", key)
         else:
-            yield PlainCommand("SET", key, value, "XX")  # not if it was released meanwhile
-
-    # Taking.
+            yield PlainCommand("SET", key, value, "XX")  # unless it was released meanwhile
 
     def _acquire(self, call: calls.Acquire) -> Steps[Any]:
         request = call.request
@@ -129,12 +98,12 @@ class Exchanges(Readings):
             mine = self._write(request)
             if (yield PlainCommand("SETNX", key, mine.value)):
                 return (yield from self._settle(request, mine, replaced=False))
-            self._not_there(request.token, mine.value)
+            self._own.discard(request.token, mine.value)
             value = yield PlainCommand("GET", key)
             if value is None:
                 continue  # released in between
-            # Ours where the reply to an earlier sending was lost.
-            ours = self._ours(request.token, value)
+            # It is ours if the reply to an earlier sending was lost.
+            ours = self._own.stamp(request.token, value)
             stamp = ours or read_stamp(value)
             if stamp.passed(self._clock.earliest_ms()):
                 return (yield from self._replace(request, value))
@@ -152,7 +121,7 @@ class Exchanges(Readings):
         if self._was_free(request.token, old):
             return (yield from self._settle(request, mine, replaced=True))
         yield from self._put_back(request.name, old)
-        self._not_there(request.token, mine.value)
+        self._own.discard(request.token, mine.value)
         return self._busy(read_stamp(old))
 
     def _busy(self, stamp: Stamp | None = None) -> list[int]:
@@ -160,15 +129,15 @@ class Exchanges(Readings):
         return [0, -1 if stamp is None else stamp.left_ms(now_ms), now_ms, BUSY]
 
     def _was_free(self, token: str, old: bytes | None) -> bool:
-        if old is None or self._ours(token, old):
+        if old is None or self._own.stamp(token, old):
             return True
         return read_stamp(old).passed(self._clock.earliest_ms())
 
     def _claim(self, request: Request, value: bytes) -> Steps[bool]:
-        """Gain the right to replace an ended value; of our own processes only one does.
+        """Gain the right to replace an ended value, which only one of our processes gets.
 
-        So none of them overwrites the value of another that came first; a foreign program that
-        uses the bare scheme still may. A new key for each value, which ends by itself.
+        So none of them overwrites a value that another one wrote just before. Other programs, which
+        use the bare scheme, still may. Each value has a key of its own, which expires.
         """
         key = f"{self._claim_prefix}{token_id(value)}:{request.name}"
         began = monotonic()
@@ -178,8 +147,8 @@ class Exchanges(Readings):
         return monotonic() - began < CLAIM / 2
 
     def _settle(self, request: Request, mine: Stamp, *, replaced: bool) -> Steps[Any]:
-        """Make sure of a lock that was taken just now; answer as for one that is held."""
-        self._note(request.token, mine)
+        """Make sure of a lock that was just taken, and return the answer of ``acquire.lua``."""
+        self._own.note(request.token, mine)
         fence: int = mine.fence or self._clock.earliest_ms() * 1000
         if self._form.keeps_tokens:
             if not mine.fence:
@@ -189,7 +158,7 @@ class Exchanges(Readings):
         elif replaced and not (yield from self._insist(request, mine)):
             return self._busy()
         yield PlainCommand("ZADD", self._index_key, mine.score, request.name)
-        if not random.randrange(16):  # now and then, what has ended
+        if not random.randrange(16):  # now and then, drop what has expired
             yield PlainCommand(
                 "ZREMRANGEBYSCORE", self._index_key, "-inf", self._clock.earliest_ms() - 1
             )
@@ -197,15 +166,15 @@ class Exchanges(Readings):
         return [fence, mine.left_ms(now_ms), now_ms]
 
     def _draw_fence(self, request: Request, mine: Stamp) -> Steps[int]:
-        """Draw the next number and write it into the lock; return 0 where the lock was lost.
+        """Draw the next fence and write it into the lock; return 0 if the lock was lost.
 
-        The value was ours before the number was drawn and still is as it is written. So the number
-        was drawn within the hold, and numbers rise as holds follow each other.
+        The value was ours before the fence was drawn, and still is when it is written. So the fence
+        was drawn during the hold, and fences rise from hold to hold.
         """
         fence: int = 0
         for _ in range(LOOKS):
-            # A new key, or one that was lost, begins at the clock. Only one caller sets it, and
-            # nobody adds a time to it: two who did would leave the clock behind for ever.
+            # A new or lost key begins at the clock. Only one caller sets it, and none adds a time
+            # to it: if two did, fences would be ahead of the clock for ever.
             now = self._clock.earliest_ms() * 1000
             yield PlainCommand("SETNX", self._fence_key, now)
             try:
@@ -216,13 +185,13 @@ class Exchanges(Readings):
                 raise
             if fence >= now // 2:
                 break
-            # It was lost between the two, so that INCR made it anew. All who find that drop it.
-            # One who does so late drops a good one; then the clock has gone on, as after a loss.
+            # It was lost in between, so INCR created it. All callers that find this delete it. A
+            # late one deletes a good fence; then the clock has moved on, as after a loss.
             yield PlainCommand("DEL", self._fence_key)
         else:
             raise LockError(
-                f"The last fence under {self._fence_key!r} is {fence} again and again, which is no "
-                f"fence of ours: another program writes that key. Choose another KEY_PREFIX.",
+                f"The key {self._fence_key!r} holds {fence} again and again, which is no fence of "
+                f"ours: another program writes that key. Choose another KEY_PREFIX.",
                 name=request.name,
             )
         if fence >= 1 << 53:
@@ -230,7 +199,7 @@ class Exchanges(Readings):
         final = self._form.write(replace(mine, fence=fence))
         for _ in range(LOOKS):
             old = yield PlainCommand("GETSET", self._key(request.name), final.value)
-            if self._ours(request.token, old):
+            if self._own.stamp(request.token, old):
                 return fence
             yield from self._put_back(request.name, old)
             _, ours = yield from self._look(request.name, request.token)
@@ -246,7 +215,7 @@ class Exchanges(Readings):
         )
 
     def _insist(self, request: Request, mine: Stamp) -> Steps[bool]:
-        """Write our time again where the GETSET of a foreign program that lost went over it."""
+        """Write our time again if another program that lost the race replaced it by GETSET."""
         key = self._key(request.name)
         for _ in range(LOOKS):
             value = yield PlainCommand("GET", key)
@@ -262,7 +231,7 @@ class Exchanges(Readings):
         if not self._form.keeps_tokens:
             raise LockError(
                 f"Lock {request.name!r} can't be passed on: values in {self._form.name!r} do not "
-                f"tell whose they are. It takes OPTIONS['FORMAT'] = 'record'.",
+                f"tell their holder. Write OPTIONS['FORMAT'] = 'record'.",
                 name=request.name,
             )
         yield from self._clock.look()
@@ -271,31 +240,30 @@ class Exchanges(Readings):
         stamp = read_stamp(b"0" if value is None else value)
         if stamp.passed(self._clock.earliest_ms()):
             return None
-        # The caller's own token is there where the reply to an earlier sending was lost.
+        # The caller's own token is there if the reply to an earlier sending was lost.
         if stamp.token != request.token.encode() and (
             not stamp.token or token_id(stamp.token) != call.token_id
         ):
             return None
         mine = self._write(request)
         old = yield PlainCommand("GETSET", key, mine.value)
-        if not self._ours(stamp.token.decode(), old) and not self._ours(request.token, old):
+        tokens = (stamp.token.decode(), request.token)
+        if not any(self._own.stamp(token, old) for token in tokens):
             yield from self._put_back(request.name, old)
             return None
         return (yield from self._settle(request, mine, replaced=True))[0] or None
 
-    # Keeping and releasing.
-
     def _release(self, call: calls.Release) -> Steps[Any]:
         yield from self._clock.look()
         _, ours = yield from self._look(call.name, call.token)
-        # It is lost when its time has surely come: until then nobody else takes it, and it is here.
+        # It counts as lost once it has surely ended. Until then nobody else can have taken it.
         if ours is None or ours.passed(self._clock.earliest_ms()):
-            self._written.pop(call.token, None)
+            self._own.forget(call.token)
             return 0
         if not 0 <= ours.left_ms(self._clock.latest_ms()) < TOO_LATE_MS:
             yield PlainCommand("DEL", self._key(call.name))
         yield PlainCommand("ZREM", self._index_key, call.name)
-        self._written.pop(call.token, None)
+        self._own.forget(call.token)
         return 1
 
     def _renew(self, call: calls.Renew) -> Steps[Any]:
@@ -307,14 +275,14 @@ class Exchanges(Readings):
             except ResponseError as error:
                 if "WRONGTYPE" not in str(error):
                     raise
-                left_ms = -2  # another program has written over this one; the others go on
+                left_ms = -2  # another program has overwritten this one; renew the others
             left.append(left_ms)
         return left
 
     def _renew_one(self, name: str, token: str, lease_ms: int, at_least: bool) -> Steps[int]:
         _, ours = yield from self._look(name, token)
         now_ms = self._clock.latest_ms()
-        # Who only looks is promised what is left at the least; who sets a lease makes sure below.
+        # A caller that only looks gets the least that is left. Setting a lease is verified below.
         if ours is None or ours.passed(self._clock.earliest_ms() if lease_ms else now_ms):
             return -2
         left_ms = ours.left_ms(now_ms)
@@ -322,14 +290,14 @@ class Exchanges(Readings):
             return left_ms
         end_ms = math.inf if lease_ms < 0 else now_ms + lease_ms
         longer = self._form.write(replace(ours, end_ms=end_ms))
-        self._note(token, longer)
+        self._own.note(token, longer)
         old = yield PlainCommand("GETSET", self._key(name), longer.value)
-        if not self._ours(token, old):
+        if not self._own.stamp(token, old):
             yield from self._put_back(name, old)
             return -2
         if old != longer.value:
-            self._not_there(token, old)
-        with contextlib.suppress(ResponseError):  # the index alone, and the lock is held
+            self._own.discard(token, old)
+        with contextlib.suppress(ResponseError):  # only the index lacks it; the lock is held
             yield PlainCommand("ZADD", self._index_key, longer.score, name)
         return lease_ms
 
@@ -340,16 +308,16 @@ class Exchanges(Readings):
             return (yield from self._complete_audit(call)) if call.deleted else None
         yield from self._try_audit(self._part(call.entry["event"]))
         if not self._is_shown((yield PlainCommand("GET", key)), call.token_id):
-            return None  # it was released meanwhile
-        call.deleted = True  # or it may be, where no reply comes
+            return None  # released meanwhile
+        call.deleted = True  # or may be, if no reply comes
         try:
             if not (yield PlainCommand("DEL", key)):
-                return None  # as here
+                return None  # released meanwhile
         except ResponseError:
             call.deleted = False
             raise
         self._freed(call.name)
-        with contextlib.suppress(ResponseError):  # the index alone, and the lock is free
+        with contextlib.suppress(ResponseError):  # only the index has it; the lock is free
             yield PlainCommand("ZREM", self._index_key, call.name)
         return (yield from self._write_entry(call))
 

@@ -1,4 +1,4 @@
-"""What is asked of a server that runs no scripts to read its locks and to keep the audit."""
+"""How locks are read, and the audit is read and written, without scripts."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from django_redis_lock.protocol.calls import Call
 from django_redis_lock.protocol.drivers import Steps
 
 NAME = "{name}"
-"""What stands for the lock's name in the key of a lock."""
+"""The placeholder of the lock's name in the key of a lock."""
 
 Methods = dict[type[Call], Callable[[Any, Any], Steps[Any]]]
 SHIFT = 100
-"""How many entries may enter or leave the index before a place in it has to be looked for again."""
+"""How many entries may enter or leave the index before a place in it must be searched again."""
 
 
 class Readings:
-    """The talk that carries out each call which takes no lock and releases none."""
+    """The commands of each call that neither takes nor releases a lock."""
 
     def __init__(self, prefix: str, key: str, clock: Clock) -> None:
         self._before, _, self._after = key.partition(NAME)
@@ -36,7 +36,7 @@ class Readings:
         self._lost_key = f"{prefix}-lost"
 
     def carry_out(self, call: Call) -> Steps[Any]:
-        """Carry out a call; return what the script of its name returns."""
+        """Carry out a call. Returns what the script of its name returns."""
         return self._methods[type(call)](self, call)
 
     def _key(self, name: str) -> str:
@@ -52,15 +52,15 @@ class Readings:
             except ResponseError as error:
                 if "WRONGTYPE" not in str(error):
                     raise
-                value = None  # another program's, and no string
+                value = None  # written by another program, and no string
             stamp = read_stamp(b"0" if value is None else value)
             held = None if stamp.passed(now_ms) else value
-            answer += [held, stamp.left_ms(now_ms) if held else -2, None]  # who waits tells nobody
+            answer += [held, stamp.left_ms(now_ms) if held else -2, None]  # waiters are not known
         return [now_ms, *answer]
 
     def _read_queue(self, call: calls.ReadQueue) -> Steps[Any]:
         yield from self._clock.look()
-        return [self._clock.earliest_ms()]  # nobody tells that he waits
+        return [self._clock.earliest_ms()]  # waiters are not known
 
     def _read_index(self, call: calls.ReadIndex) -> Steps[Any]:
         yield from self._clock.look()
@@ -73,10 +73,10 @@ class Readings:
         )
 
     def _entries_after(self, call: calls.ReadIndex) -> Steps[Any]:
-        """Return what comes after a place in the index, which is looked for as in ``index.lua``.
+        """Return the entries after a place in the index, found by bisection as in ``index.lua``.
 
-        The ranks shift meanwhile, for each step is a command of its own. So what is read at last
-        has to begin before the place, or is looked for again.
+        Ranks may shift between the commands. So the range that is read has to begin before the
+        place, or the place is searched again.
         """
         key, place = self._index_key, (float(call.start), call.after)
         while True:
@@ -98,7 +98,7 @@ class Readings:
 
     def _note_losses(self, call: calls.NoteLosses) -> Steps[Any]:
         known: set[bytes] = set()
-        if call.first_sent_at is not None:  # an earlier sending may have arrived
+        if call.first_sent_at is not None:  # an earlier sending may have succeeded
             known = {
                 fields.get(b"token_id", b"")
                 for fields in map(
@@ -125,7 +125,7 @@ class Readings:
         return pages
 
     def _part(self, event: str) -> str:
-        """Return the key of the part of the audit that an event belongs to."""
+        """Return the key of the stream that an event belongs to."""
         return self._audit_key if event == FORCE_RELEASED else self._lost_key
 
     def _entry(self, entry: Fields, cap: int) -> PlainCommand:
@@ -133,21 +133,21 @@ class Readings:
         return PlainCommand("XADD", self._part(entry["event"]), "MAXLEN", "~", cap, "*", *pairs)
 
     def _try_audit(self, key: str) -> Steps[Any]:
-        """Raise the server's error if it takes no entry, unless it is for lack of memory.
+        """Raise the server's error if it would refuse an entry, unless it is out of memory.
 
-        What leaves no trace is not done, but an operator has to be able to free a lock on a full
-        server. The entry itself comes after the release, so that there is none without one.
+        A forced release that can't be audited is refused, but an operator must be able to free a
+        lock on a full server. The entry itself is written after the release.
         """
         try:
-            yield PlainCommand("XADD", key, "0-0", "event", "")  # an id that no entry can have
+            yield PlainCommand("XADD", key, "0-0", "event", "")  # no entry can have this id
         except ResponseError as error:
             text = str(error)
             if not ("greater than 0-0" in text or "used memory" in text):
                 raise
-        yield PlainCommand("XREVRANGE", key, "+", "-", "COUNT", 1)  # fails where it is no stream
+        yield PlainCommand("XREVRANGE", key, "+", "-", "COUNT", 1)  # fails if it is no stream
 
     def _complete_audit(self, call: calls.ForceRelease) -> Steps[Any]:
-        """Write the entry unless an earlier sending did, which deleted the lock."""
+        """Write the entry, unless the earlier sending that deleted the lock did so."""
         ours = [part.encode() for pair in call.entry.items() for part in pair]
         latest = yield PlainCommand(
             "XREVRANGE", self._part(call.entry["event"]), "+", "-", "COUNT", 100
@@ -177,13 +177,12 @@ def _fields(entry: Sequence[Any]) -> dict[bytes, bytes]:
 
 
 def _entries(found: Sequence[Any]) -> list[tuple[bytes, bytes]]:
-    """Return members and scores of a sorted set, which RESP3 has in pairs, and as numbers."""
+    """Return members and scores of a sorted set. RESP3 replies with pairs, and with numbers."""
     if found and isinstance(found[0], list):
         return [(member, b"%.17g" % score) for member, score in found]
     return list(zip(found[0::2], found[1::2], strict=True))
 
 
 def _place(entry: tuple[bytes, bytes]) -> tuple[float, bytes]:
-    """Return what entries are ordered by."""
     member, end = entry
     return float(end), member

@@ -1,4 +1,4 @@
-"""The values of the SETNX and GETSET scheme: when a lock ends, in the forms that programs write."""
+"""The values of the SETNX and GETSET scheme: when a lock ends, in the formats that are in use."""
 
 from __future__ import annotations
 
@@ -7,54 +7,56 @@ import re
 import secrets
 from dataclasses import dataclass, replace
 
+from django_redis_lock.backends.getset.clocks import Clock
+
 ENDLESS = 253_402_300_800
-"""Seconds: the first of the year 10000. A value from there on is a lease without end."""
+"""Seconds since the epoch: the year 10000. A value from there on is a lease without end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """What is stored under a lock's key, as far as it can be read."""
+    """The value of a lock, as far as it can be read."""
 
     value: bytes
     end_ms: float
-    """When the lease ends; infinite for one without end, and for what is no time at all."""
+    """When the lease ends; infinite for a lease without end, or if the value is no time."""
     token: bytes = b""
-    """Whose it is, where the form tells."""
+    """The holder's token, if the format has it."""
     fence: int = 0
-    """The fence; 0 before the holder has drawn one."""
+    """The fence; 0 until the holder has drawn one."""
     acquired_ms: int | None = None
     record: bytes = b""
 
     def passed(self, now_ms: int) -> bool:
-        """Return whether the lease has ended, so that anybody may take the lock."""
+        """Return whether the lease has ended, so that the lock may be taken."""
         return self.end_ms < now_ms
 
     def left_ms(self, now_ms: int) -> int:
-        """Return what is left of the lease, -1 for one without end."""
+        """Return the milliseconds left of the lease; -1 for one without end."""
         return -1 if math.isinf(self.end_ms) else max(0, int(self.end_ms) - now_ms)
 
     @property
     def score(self) -> str:
-        """The lock's place in the index, which is ordered by the ends of leases."""
+        """The score of the lock in the index, which is ordered by the ends of leases."""
         return "+inf" if math.isinf(self.end_ms) else str(int(self.end_ms))
 
 
 class Form:
-    """How the values are written. Any form is read, whichever is written."""
+    """The format in which values are written. All formats are read."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.keeps_tokens = name == "record"
-        """Whether the value says whose it is; otherwise it is nothing but a time."""
+        """Whether a value has the holder's token; otherwise it is only a time."""
         self.never_alike = name in ("record", "fractions")
-        """Whether no two holders write the same value."""
+        """Whether no two holders write equal values."""
 
     def stamp(self, end_ms: float, token: str, now_ms: int, record: str) -> Stamp:
-        """Return what is to be stored for a lease that ends at ``end_ms``."""
+        """Return the stamp of a new lease that ends at ``end_ms``."""
         return self.write(Stamp(b"", end_ms, token.encode(), 0, now_ms, record.encode()))
 
     def write(self, stamp: Stamp) -> Stamp:
-        """Return the same with the value that says so."""
+        """Return the stamp with its value."""
         return replace(stamp, value=_WRITERS[self.name](stamp))
 
 
@@ -66,17 +68,17 @@ def _record(stamp: Stamp) -> bytes:
 
 def _seconds(stamp: Stamp) -> bytes:
     if math.isinf(stamp.end_ms):
-        return b"%d" % (ENDLESS + secrets.randbelow(10**9))  # so that no two are alike
-    # The whole second after the end: "current time + timeout + 1", as it is taught.
+        return b"%d" % (ENDLESS + secrets.randbelow(10**9))  # so that no two are equal
+    # The second after the end: "current time + timeout + 1", as in the documentation of SETNX.
     return b"%d" % (int(stamp.end_ms) // 1000 + 1)
 
 
 def _fractions(stamp: Stamp) -> bytes:
     if math.isinf(stamp.end_ms):
         return b"%b.%06d" % (_seconds(stamp), secrets.randbelow(10**6))
-    seconds, milliseconds = divmod(int(stamp.end_ms), 1000)
-    # Microseconds by chance, so that no two are alike.
-    return b"%d.%03d%03d" % (seconds, milliseconds, secrets.randbelow(1000))
+    seconds, thousandths = divmod(int(stamp.end_ms), 1000)
+    # Random microseconds, so that no two are equal.
+    return b"%d.%03d%03d" % (seconds, thousandths, secrets.randbelow(1000))
 
 
 def _milliseconds(stamp: Stamp) -> bytes:
@@ -99,10 +101,10 @@ _NUMBER = re.compile(rb"\s*(\d{1,20}(?:\.\d{0,20})?)\s*")
 
 
 def read_stamp(value: bytes) -> Stamp:
-    """Read what is stored under a lock's key, in whichever form.
+    """Read the value of a lock, in any format.
 
-    A number is taken for seconds, milliseconds or microseconds by its size: the three meet in no
-    year from 2002 to 33000. What is no time is held until it is deleted.
+    The size of a number tells whether it is in seconds, milliseconds or microseconds: from the year
+    2002 to 33000 these do not overlap. A value that is no time is held until it is deleted.
     """
     if match := _RECORD.fullmatch(value):
         end, token, fence, acquired, record = match.groups()
@@ -115,5 +117,47 @@ def read_stamp(value: bytes) -> Stamp:
     return Stamp(value, math.inf)
 
 
-def _end(milliseconds: float) -> float:
-    return math.inf if milliseconds >= ENDLESS * 1000 else milliseconds
+def _end(end_ms: float) -> float:
+    return math.inf if end_ms >= ENDLESS * 1000 else end_ms
+
+
+class OwnValues:
+    """Recognizes the values that this process wrote.
+
+    A value with a token tells its holder. A value that is only a time is remembered here, by token;
+    there are several for a token if it is not known which of them was stored.
+    """
+
+    def __init__(self, form: Form, clock: Clock) -> None:
+        self._form = form
+        self._clock = clock
+        self._written: dict[str, dict[bytes, Stamp]] = {}
+
+    def note(self, token: str, stamp: Stamp) -> None:
+        """Remember the value of a stamp."""
+        if self._form.keeps_tokens:
+            return
+        if len(self._written) > 1000:  # forget locks that expired
+            now_ms = self._clock.earliest_ms()
+            for other, stamps in list(self._written.items()):
+                if all(one.passed(now_ms) for one in list(stamps.values())):
+                    self._written.pop(other, None)
+        self._written.setdefault(token, {})[stamp.value] = stamp
+
+    def discard(self, token: str, value: bytes) -> None:
+        """Forget a value that was not stored or was replaced."""
+        self._written.get(token, {}).pop(value, None)
+
+    def forget(self, token: str) -> None:
+        """Forget all values of a token."""
+        self._written.pop(token, None)
+
+    def stamp(self, token: str, value: bytes | None) -> Stamp | None:
+        """Return the stamp of a value if it belongs to a token, else ``None``."""
+        if value is None:
+            return None
+        if self._form.keeps_tokens:
+            stamp = read_stamp(value)
+            return stamp if stamp.token == token.encode() else None
+        # As noted, since whole seconds tell less than we know.
+        return self._written.get(token, {}).get(value)

@@ -36,7 +36,7 @@ INTERVAL = 0.1
 
 
 class _Hub(PollingHub):
-    """Where waiters sleep between their looks; they stand in line to be seen, not to be called."""
+    """Where waiters sleep between looks. They are in the queue to be counted, not to be served."""
 
     def __init__(self, polling: Polling, channel: str) -> None:
         super().__init__(polling.interval, retries=polling.retries, channel=channel)
@@ -44,21 +44,21 @@ class _Hub(PollingHub):
 
     @property
     def in_queue(self) -> bool:
-        """Nobody waits for a turn."""
+        """No waiter has a turn."""
         return False
 
 
 class RedlockLockBackend(BaseLockBackend):
     """Locks that a majority of independent servers agrees on, after the Redlock algorithm.
 
-    LOCATION is a list of an odd number of servers, from three up, each an alias of CACHES that
+    LOCATION is a list of an odd number of servers, at least three. Each is an alias of CACHES that
     django-redis serves, or a URL. They must not replicate each other. All are asked at once, and
-    what a majority says counts, so that a minority may be slow, paused or gone.
+    the answer of a majority counts, so a minority may be slow, paused or gone.
 
-    OPTIONS["SERVER_TIMEOUT"] is for how many seconds an answer is waited for; longer than that no
-    server delays anybody. For OPTIONS["REJOIN_DELAY"] seconds a server that was started anew, or
-    lost its data, gives no lock to anybody, for it may have forgotten one that is still held; give
-    the longest lease in use. By default it is TIMEOUT, or 30.
+    OPTIONS["SERVER_TIMEOUT"] is how many seconds to wait for an answer; no server delays a caller
+    for longer. For OPTIONS["REJOIN_DELAY"] seconds a server that was restarted, or lost its data,
+    gives no locks, since it may have lost one that is still held. Give the longest lease in use. It
+    defaults to TIMEOUT, or to 30 for locks that never expire.
 
     Waiters poll, and are served in no order.
     """
@@ -68,7 +68,7 @@ class RedlockLockBackend(BaseLockBackend):
     options: ClassVar[tuple[str, ...]] = ("SERVER_TIMEOUT", "REJOIN_DELAY", *POLL_OPTIONS)
 
     def configure(self, location: Any, options: dict[str, Any]) -> None:
-        """Take in LOCATION and OPTIONS; no connection is made. Raises ``InvalidLockBackend``."""
+        """Read LOCATION and OPTIONS. Raises ``InvalidLockBackend``."""
         self.server_timeout = self._seconds(options, "SERVER_TIMEOUT", SERVER_TIMEOUT, 0.001)
         delay = REJOIN_DELAY if self.timeout is None else self.timeout
         self.rejoin_delay = self._seconds(options, "REJOIN_DELAY", delay, 0.0)
@@ -97,31 +97,31 @@ class RedlockLockBackend(BaseLockBackend):
         return float(value)
 
     def databases(self) -> set[Hashable]:
-        """Return where its keys are, as far as the settings tell."""
+        """Return the databases of its keys, as far as the settings tell."""
         return {database for server in self.servers for database in server.databases()}
 
     def check(self) -> list[checks.CheckMessage]:
-        """Return the system check messages about this entry."""
+        """Return the system check messages for this entry."""
         return [message for server in self.servers for message in server.check()]
 
     def open(self) -> None:
-        """Import and make what calls need; no connection is made. Raises ``InvalidLockBackend``."""
+        """Prepare calls, without connecting. Raises ``InvalidLockBackend``."""
         for server in self.servers:
             server.open()
 
     def close(self) -> None:
-        """Let go of connections and threads; the backend can be used again afterwards."""
+        """Close connections and threads. The backend can be used again afterwards."""
         super().close()
         for server in self.servers:
             server.wire.close()
             server.close()
 
     def admit(self) -> None:
-        """Let all servers vote from now on, without the delay for those that were started anew.
+        """Let all servers vote from now on, without the delay for restarted ones.
 
-        For a new installation, or after a failure when it is known that nobody holds a lock: there
-        is no other protection from a lock that a server forgot. They go on from the greatest fence
-        that any of them knows. Raises ``LockUnavailable``.
+        Use it for a new installation, or after a failure when you know that no lock is held: there
+        is no other protection from a lock that a server has lost. Fences continue from the greatest
+        one that any server knows. Raises ``LockUnavailable``.
         """
         self.run(self._admit())
 
@@ -132,8 +132,6 @@ class RedlockLockBackend(BaseLockBackend):
     def _admit(self) -> Steps[None]:
         known = yield from ask(ReadFences(self._ballots.delay_ms))
         yield from ask(Admit(max(answer[0] for answer in known if answer)))
-
-    # Carrying out calls.
 
     def call(self, call: Call) -> Any:
         """Carry out one call. Raises ``LockUnavailable``."""
@@ -153,7 +151,7 @@ class RedlockLockBackend(BaseLockBackend):
 
     def _ask(self, call: Call) -> Steps[Any]:
         fold = _FOLDS[type(call)]
-        # What is not patient is sent again by whoever sends it.
+        # A release that is not patient is sent again by its caller.
         owed = isinstance(call, calls.Release) and call.patient
         letters = (
             [server.pack(page) for server, page in zip(self.servers, call.pages, strict=True)]
@@ -165,27 +163,26 @@ class RedlockLockBackend(BaseLockBackend):
             answer = yield asked
         except votes.NoQuorum:
             if any(letter.again for letter in asked.letters):
-                call.sending()  # a server may have carried it out unseen
+                call.sending()  # a server may have carried it out, and its reply was lost
             raise
         again = [letter.again for letter in asked.letters]
         if owed and not answer and votes.in_doubt(asked.answers, again):
-            call.sending()  # as it did for a server that may have said yes the first time
+            call.sending()  # a server may have released it at the first sending
         if isinstance(call, calls.Renew):
             for (name, token, ms), left_ms in zip(call.leases, answer, strict=True):
-                if left_ms == -2 and ms >= 0:  # to be endless is asked in the taking, which goes on
+                if left_ms == -2 and ms >= 0:  # with -1 it is still being acquired
                     self._give_back(name, token)
         if answer and isinstance(call, calls.Release | calls.ForceRelease):
-            self.hub.look_soon(call.name)  # here nobody has to wait for the next look
+            self.hub.look_soon(call.name)  # for the waiters of this process
         return answer
 
     def _give_back(self, name: str, token: str) -> None:
-        """Take back what votes a lost lock may have left, which would hold others up."""
+        """Take back the votes that a lost lock may have left, which would delay others."""
         release = calls.Release(name, token)
         for server in self.servers:
             server.wire.post(Letter(server.release(release), ignore))
 
     def _error_of(self, call: Call, answers: Sequence[Any]) -> LockError:
-        """Return the error that says why there is no majority."""
         failed = [
             (server, answer)
             for server, answer in zip(self.servers, answers, strict=True)
@@ -211,7 +208,7 @@ class RedlockLockBackend(BaseLockBackend):
         )
         unavailable.refused = bool(reasons) and all(error.refused for error in told)
         unavailable.passing = not unavailable.refused or any(error.passing for error in told)
-        # Where one server released it, its majority may be gone.
+        # If one server released it, its majority may be gone.
         released = isinstance(call, calls.ForceRelease) and any(
             answer and not isinstance(answer, Exception) for answer in answers
         )
@@ -220,14 +217,12 @@ class RedlockLockBackend(BaseLockBackend):
         )
         return unavailable
 
-    # For operators.
-
     def event_of(self, entry_id: bytes, pairs: list[bytes]) -> Hashable:
-        """Return the same for what several servers tell, each under an id of its own."""
+        """Return the same value for entries of several servers that tell of one event."""
         return tuple(pairs)
 
     def _turn_page(self, index: Index) -> Steps[None]:
-        """Read the names that any server holds; those without a majority have no holder later."""
+        """Read the locks of all servers. Those without a majority turn out to have no holder."""
         cursors = [Index("*") for _ in self.servers]
         ends: dict[str, float] = {}
         size = 10 * self.page_size
@@ -258,10 +253,10 @@ _FOLDS: dict[type[Call], Callable[[Any, list[Any]], Any]] = {
     ),
     calls.Renew: lambda _, answers: votes.leases(answers),
     calls.Inspect: lambda _, answers: votes.holders(answers),
-    calls.NoteLosses: lambda _, answers: votes.arrived(answers),
+    calls.NoteLosses: lambda _, answers: votes.greatest(answers),
     calls.ReadHistory: lambda _, answers: votes.history(answers),
-    calls.ReadQueue: lambda _, answers: votes.line(answers),
+    calls.ReadQueue: lambda _, answers: votes.queue(answers),
     ReadPages: lambda _, answers: votes.everybody(answers),
     ReadFences: lambda _, answers: votes.everybody(answers),
-    Admit: lambda _, answers: votes.arrived(answers),
+    Admit: lambda _, answers: votes.greatest(answers),
 }

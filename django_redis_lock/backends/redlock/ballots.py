@@ -1,4 +1,4 @@
-"""How servers vote on who gets a lock, agree on its fence, and vote again after they forgot."""
+"""How the servers vote on a lock, agree on its fence, and vote again after losing their data."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from django_redis_lock.protocol.drivers import Steps, drive
 from django_redis_lock.transport.packing import Packed
 
 SPLIT_TRIES = 4
-"""How often a vote is held again at once where callers came together and nobody got a majority."""
+"""How often to vote at most when callers come at the same time and none gets a majority."""
 TEACH_AGAIN = 1.0
-"""Seconds between attempts to tell a server that forgot the last fence, where others do without."""
+"""Seconds between attempts to tell a server the fence that it lost, while others suffice."""
 OWED_FOR = 60.0
-"""Seconds for which a server that can't be reached is tried with a release."""
+"""Seconds for which a release is sent again to a server that can't be reached."""
 
 
 class Ballots:
-    """The rounds in which the servers are asked; whoever runs them waits for each.
+    """The rounds of questions to the servers.
 
-    ``timeout`` is for how many seconds an answer is waited for, ``delay_ms`` for how long a server
-    that was started anew does not vote, ``interval`` the seconds between two looks of a waiter.
+    ``timeout`` is the seconds to wait for answers, ``delay_ms`` for how long a restarted server
+    does not vote, and ``interval`` the seconds between two looks of a waiter.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Ballots:
         self._attempts = itertools.count(1)
 
     def gain(self, call: calls.Acquire | calls.TakeOver) -> Steps[Any]:
-        """Ask for a lock; again, if servers that could not vote have learned what they need.
+        """Vote on a lock, once more if servers that could not vote have learned the last fence.
 
         Raises ``NoQuorum``.
         """
@@ -78,9 +78,9 @@ class Ballots:
         owed: bool = False,
         heard: Callable[[int, Any], object] | None = None,
     ) -> Round:
-        """Send a call to all servers, as each is asked it.
+        """Send a call to all servers, each its own of ``letters``.
 
-        ``heard`` is told each answer and the number of its server, late ones too.
+        ``heard`` gets the index of a server and its answer, late answers included.
         """
         asked = Round(len(self._servers), fold, self._timeout)
         call.sending()
@@ -117,16 +117,16 @@ class Ballots:
             self._take_back(call, vote, attempt)
             if outcome.won or not outcome.split:
                 break
-            # Whoever came at the same time comes again as well; let it be at another time.
+            # The callers that came at the same time try again as well, so this one waits a while.
             yield Pause(random.uniform(0.5, 2.0 ** (again + 1)) * min(took, 0.02))
         return [0, _next_look_ms(outcome, self._interval), outcome.now_ms, 3]
 
     def _settle(self, call: Call, request: Any, answers: Sequence[Any], entry: str) -> Steps[Any]:
-        """Agree on the fence: a majority of those who voted must know it before anybody gets it.
+        """Make the fence known to a majority before anybody gets it; return it.
 
-        Any later majority has one of those servers, and so gives a greater one. Return 0 where the
-        lock was lost meanwhile; or where it took so long that a server which forgot may have
-        learned from the others before they knew.
+        Any later majority shares one of these servers, and so gives a greater fence. Returns 0 if
+        the lock was lost meanwhile, or if that took so long that a server which lost its data may
+        have learned the last fence from the others before they knew this one.
         """
         fences = [
             0 if isinstance(item, Exception) or not isinstance(item, list) else item[0]
@@ -142,7 +142,7 @@ class Ballots:
             ]
             sent_at = call.sent_at
             asked = self.send(call, letters, votes.agree)
-            call.sent_at = sent_at  # the lease counts from then
+            call.sent_at = sent_at  # from which the lease counts
             agreed = yield asked
         else:
             for server in behind:
@@ -152,13 +152,13 @@ class Ballots:
         in_time = monotonic() < call.sent_at + votes.trusted(most_ms) / 1000
         return fence if agreed and in_time else 0
 
-    # Servers that forgot.
+    # Servers that lost their data.
 
     def _teach(self) -> Steps[Any]:
-        """Tell servers that were started anew the last fence, so that they vote; return whether.
+        """Tell restarted servers the last fence so that they vote; return whether any was told.
 
-        What others know is asked after these said that their delay is over: it has to be what came
-        of every hold that such a server may have forgotten.
+        The others are asked for it after these servers said that their delay is over. By then every
+        hold that they may have forgotten has ended, and the others know its fence.
         """
         starts = self._newcomers.take()
         if not starts:
@@ -177,43 +177,41 @@ class Ballots:
         return True
 
     def _teach_aside(self) -> None:
-        """Do so in a thread, so that nobody waits for it; now and then, for it may be in vain."""
+        """Do so in a thread, so that no caller waits; not too often, as it may fail again."""
         now = monotonic()
         if now - self._taught_at > TEACH_AGAIN:
             self._taught_at = now
-            with contextlib.suppress(RuntimeError):  # the program ends
+            with contextlib.suppress(RuntimeError):  # the process is exiting
                 _thread.start_new_thread(drive, (None, self._teach()))
-
-    def _take_back(self, call: calls.Acquire, vote: Round, attempt: int) -> None:
-        """Take back each vote that was, or may yet be, given to an attempt that failed."""
-        request = call.request
-        release = calls.Release(request.name, request.token)
-        until = monotonic() + min(OWED_FOR, request.lease_ms / 1000)
-        for server, letter, answer in zip(self._servers, vote.letters, vote.answers, strict=True):
-            refused = isinstance(answer, list) and not answer[0]
-            if not refused and not server.wire.recall(letter):
-                packed = server.release(release, attempt)
-                server.wire.post(Letter(packed, ignore, owed_until=until))
 
     def _take_over(self, call: calls.TakeOver) -> Steps[Any]:
         request = call.request
         least = self._clocks.next_fence()
         letters = [server.take_over(call, least, self.delay_ms) for server in self._servers]
-        vote = self.send(call, letters, votes.count_passed_on, heard=self._newcomers.heard)
+        vote = self.send(call, letters, votes.taken_over, heard=self._newcomers.heard)
         if (yield vote) and (fence := (yield from self._settle(call, request, vote.answers, ""))):
-            # The lease is counted from a little earlier, for clocks that run differently.
+            # The lease counts from a little earlier, since the clocks may differ.
             call.sent_at -= (request.lease_ms - votes.trusted(request.lease_ms)) / 1000
             return fence
-        release = calls.Release(request.name, request.token)
-        for server, letter in zip(self._servers, vote.letters, strict=True):
-            if not server.wire.recall(letter):
-                until = monotonic() + min(OWED_FOR, request.lease_ms / 1000)
-                server.wire.post(Letter(server.release(release), ignore, owed_until=until))
+        self._take_back(call, vote)
         return None
+
+    def _take_back(
+        self, call: calls.Acquire | calls.TakeOver, vote: Round, attempt: int | str = ""
+    ) -> None:
+        """Take back the votes that a failed attempt was given, or may still be given."""
+        request = call.request
+        release = calls.Release(request.name, request.token)
+        until = monotonic() + min(OWED_FOR, request.lease_ms / 1000)
+        for server, letter, answer in zip(self._servers, vote.letters, vote.answers, strict=True):
+            refused = attempt and isinstance(answer, list) and not answer[0]
+            if not refused and not server.wire.recall(letter):
+                packed = server.release(release, attempt)
+                server.wire.post(Letter(packed, ignore, owed_until=until))
 
 
 def _next_look_ms(outcome: votes.Votes, interval: float) -> int:
-    """Return after how many milliseconds to ask again, never all callers at the same time."""
+    """Return after how many milliseconds to ask again, at random to spread the callers."""
     if outcome.won or outcome.split:
         return round(random.uniform(5, 50))
     most = interval * 1000 * random.uniform(0.8, 1.2)
@@ -221,4 +219,4 @@ def _next_look_ms(outcome: votes.Votes, interval: float) -> int:
 
 
 def ignore(answer: Any) -> None:
-    """Want to hear nothing of an answer."""
+    """Take no notice of an answer."""

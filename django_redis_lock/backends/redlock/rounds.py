@@ -1,4 +1,4 @@
-"""One call that several servers were asked at once, and when enough of them have answered."""
+"""One call to several servers at once, and when enough of them have answered."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from django_redis_lock.protocol.calls import Step
 
 
 class Pending:
-    """Stands for an answer that has not come yet."""
+    """The type of ``PENDING``, which stands for an answer that has not come yet."""
 
 
 PENDING = Pending()
 
 
 class Round(Step):
-    """A call that was sent to all servers, and what they have answered.
+    """The step that waits for the answers to a call that was sent to all servers.
 
-    ``fold`` is given the answers so far, one a server (exceptions among them, and ``PENDING``), and
-    returns what they come to, or ``PENDING`` as long as those that are missing could change it. It
-    may raise. After ``timeout`` seconds a missing answer counts as an exception.
+    ``fold`` gets the answers so far, one per server, with exceptions and ``PENDING`` among them. It
+    returns their outcome, or ``PENDING`` while missing answers could change it; it may raise. After
+    ``timeout`` seconds a missing answer counts as an exception.
     """
 
     def __init__(self, size: int, fold: Callable[[list[Any]], Any], timeout: float) -> None:
@@ -42,7 +42,7 @@ class Round(Step):
         self._wake: Callable[[], object] | None = None
 
     def take(self, index: int, answer: Any) -> None:
-        """Take in what a server answered; after the outcome is known it changes nothing."""
+        """Note the answer of a server. It changes nothing once the outcome is known."""
         with self._mutex:
             if self._closed:
                 return
@@ -60,7 +60,7 @@ class Round(Step):
         self._closed = self._error is not None or self._outcome is not PENDING
 
     def _woken_by(self, wake: Callable[[], object]) -> bool:
-        """Have ``wake`` called when the outcome is known; return False where it is already."""
+        """Have ``wake`` called when the outcome is known; return False if it is already."""
         with self._mutex:
             self._wake = wake
             return not self._closed

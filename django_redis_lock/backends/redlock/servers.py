@@ -1,8 +1,9 @@
-"""One server of a quorum: what it is asked, the way there, and what its clock reads."""
+"""One server of a quorum: what is sent to it, its connection, and what its clock reads."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from time import monotonic
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +21,7 @@ from django_redis_lock.transport.packing import Packed
 
 
 class Server(RedisLockBackend):
-    """One of the servers: what is sent to it, and the way there."""
+    """One of the servers: how calls are packed for it, and the wire to it."""
 
     def __init__(self, alias: str, params: dict[str, Any], timeout: float) -> None:
         super().__init__(alias, params)
@@ -33,7 +34,7 @@ class Server(RedisLockBackend):
         return self.location.alias or without_passwords(self.location.url or "")
 
     def _connection(self) -> Any:
-        """Return a connection like those of the pool, but with our own patience."""
+        """Return a connection like those of the pool, but with our own timeout."""
         own = {"socket_timeout": self._timeout, "socket_connect_timeout": self._timeout}
         kwargs = {**self.pool.connection_kwargs, **own}
         kwargs.pop("retry", None)
@@ -43,7 +44,7 @@ class Server(RedisLockBackend):
         return listening_connection(like)
 
     def pack(self, call: Call) -> Packed:
-        """Return a call as this server is asked it."""
+        """Return a call, ready to be sent to this server."""
         if isinstance(call, calls.Release):
             return self.release(call)
         if isinstance(call, ReadFences):
@@ -54,7 +55,7 @@ class Server(RedisLockBackend):
         return self._packing.pack(call)
 
     def error(self, call: Call, error: Exception) -> LockError:
-        """Return what a caller is told of a failure."""
+        """Return the error to raise for a failure of this server."""
         return self._error(call, error)
 
     def acquire(self, call: calls.Acquire, attempt: int, least: int, delay_ms: int) -> Packed:
@@ -99,51 +100,42 @@ def _packed(script: scripts.Script, keys: list[str], args: list[str]) -> Packed:
     return Packed(script, keys, args, lambda: None)
 
 
+@dataclass(slots=True, eq=False)
 class ReadFences(Call):
-    """Read the last fence that each server knows, and whether it votes."""
+    """Read the last fence that each server knows, and whether the server votes."""
 
-    __slots__ = ("delay_ms",)
-
-    def __init__(self, delay_ms: int) -> None:
-        super().__init__()
-        self.delay_ms = delay_ms
+    delay_ms: int
 
 
+@dataclass(slots=True, eq=False)
 class Admit(Call):
-    """Let servers vote that were started anew, from a fence on."""
+    """Let restarted servers vote, and tell them the last fence."""
 
-    __slots__ = ("fence",)
-
-    def __init__(self, fence: int) -> None:
-        super().__init__()
-        self.fence = fence
+    fence: int
 
 
+@dataclass(slots=True, eq=False)
 class ReadPages(Call):
-    """Read a page of each server's held locks, where its cursor is."""
+    """Read a page of the held locks of each server, one call per server."""
 
-    __slots__ = ("pages",)
-
-    def __init__(self, pages: Sequence[calls.ReadIndex]) -> None:
-        super().__init__()
-        self.pages = pages
+    pages: Sequence[calls.ReadIndex]
 
 
 class Clocks:
     """What the clocks of the servers read, as far as this process knows.
 
-    With a fence that is ahead of them all, all servers give the same one, and no second round trip
-    is needed to agree on it. A wrong guess costs that round trip, and nothing else.
+    If a caller proposes a fence that is ahead of all clocks, all servers give that one, and no
+    second round trip is needed to agree on it. A wrong guess only costs that round trip.
     """
 
     MOST_AHEAD = 5000  # microseconds
 
     def __init__(self) -> None:
-        self._ahead: dict[int, float] = {}  # of the local monotonic clock, by server
+        self._ahead: dict[int, float] = {}  # by server: microseconds ahead of the monotonic clock
         self._took = 0.001  # seconds of a quick round
 
     def heard(self, answers: Sequence[Any], took: float) -> None:
-        """Take in the answers to a vote."""
+        """Note the clocks in the answers to a vote."""
         now = monotonic() * 1_000_000
         self._took = min(took, self._took * 1.1)
         for index, answer in enumerate(answers):
@@ -151,7 +143,7 @@ class Clocks:
                 self._ahead[index] = answer[2] - now
 
     def next_fence(self) -> int:
-        """Return a time (microseconds) that no server's clock has passed when it is asked."""
+        """Return a time (microseconds) that no server's clock will have reached when asked."""
         if not self._ahead:
             return 0
         margin = min(self.MOST_AHEAD, 200 + 2_000_000 * self._took)
@@ -159,7 +151,7 @@ class Clocks:
 
 
 class Newcomers:
-    """Which servers were started anew and can learn, as far as this process has heard."""
+    """Which servers were restarted and may now be told the last fence, as far as is known."""
 
     def __init__(self) -> None:
         self._starts: dict[int, int] = {}
@@ -168,7 +160,7 @@ class Newcomers:
         return bool(self._starts)
 
     def heard(self, index: int, answer: Any) -> None:
-        """Take in what a server answered to an acquire or a takeover."""
+        """Note what a server answered to an acquire or a takeover."""
         start, left_ms = _start(answer)
         if start and not left_ms:
             self._starts[index] = start
@@ -176,13 +168,13 @@ class Newcomers:
             self._starts.pop(index, None)
 
     def take(self) -> dict[int, int]:
-        """Return and forget the starts, by server; who is not taught will be heard of again."""
+        """Return and forget the starts, by server. A server that is not told will say so again."""
         starts, self._starts = self._starts, {}
         return starts
 
 
 def _start(answer: Any) -> tuple[int, int]:
-    """Return by what a server that does not vote knows its start, and when it can learn (ms)."""
+    """Return the id of the start of a server that does not vote, and ms until it may be told."""
     if not isinstance(answer, list):
         return 0, 0
     if len(answer) == 5:
@@ -191,17 +183,17 @@ def _start(answer: Any) -> tuple[int, int]:
 
 
 def why_silent(answer: Any) -> str:
-    """Return why a server does not vote, as it said to an acquire or a takeover, or nothing."""
+    """Return why a server did not vote on an acquire or a takeover; ``""`` if it did."""
     start, left_ms = _start(answer)
     if not start:
         return ""
     if left_ms:
-        return "was started anew and does not vote yet (REJOIN_DELAY)"
-    return "was started anew, and too few others answer to tell it the last fence"
+        return "was restarted and does not vote yet (REJOIN_DELAY)"
+    return "was restarted, and too few others answer to tell it the last fence"
 
 
 def check_servers(alias: str, location: Any) -> list[Any]:
-    """Return LOCATION as a list of servers. Raises ``InvalidLockBackend``."""
+    """Return the servers in LOCATION. Raises ``InvalidLockBackend``."""
     where = f"LOCKS[{alias!r}]['LOCATION']"
     if not isinstance(location, list | tuple):
         raise InvalidLockBackend(
@@ -231,7 +223,7 @@ def check_servers(alias: str, location: Any) -> list[Any]:
 
 
 def _addresses(location: Any) -> set[tuple[Any, ...]]:
-    """Return where a server is, without its databases; the alias itself where CACHES lacks it."""
+    """Return the addresses of a server, without databases; the alias itself if CACHES lacks it."""
     from django.conf import settings
 
     configured = location if "://" in location else settings.CACHES.get(location)

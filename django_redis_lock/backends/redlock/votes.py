@@ -1,9 +1,9 @@
-"""What the answers of several servers come to: which of them a majority agrees on.
+"""What a majority of the servers answers.
 
-Each function is given one answer a server, in which an exception stands for a failure and
-``PENDING`` for what has not come yet, and returns what they come to, ``PENDING`` while the missing
-ones could change it, or raises ``NoQuorum``. Servers are independent: none knows of another, so
-what fewer than a majority say counts for nothing.
+Each function gets one answer per server: an exception stands for a failure, and ``PENDING`` for an
+answer that has not come yet. It returns the result, or ``PENDING`` while missing answers could
+change it, or raises ``NoQuorum``. The servers know nothing of each other, so an answer that less
+than a majority gives counts for nothing.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from django_redis_lock.backends.redlock.rounds import PENDING
 
 DRIFT = 0.01
-"""The part of a lease by which clocks may run differently while it lasts."""
+"""The part of a lease by which two clocks may differ while it lasts."""
 DRIFT_MS = 2
-"""Milliseconds more, for what is rounded: expiry is exact to one of them."""
+"""Milliseconds more, for rounding: expiry is exact to one of them."""
 
 Answers = Sequence[Any]
 
@@ -34,36 +34,43 @@ class NoQuorum(Exception):
 
 
 def majority(servers: int) -> int:
-    """Return how many servers are a majority: any two majorities have one in common."""
+    """Return how many servers are a majority. Any two majorities share a server."""
     return servers // 2 + 1
 
 
 def trusted(lease_ms: float) -> int:
-    """Return for how many milliseconds a lease can be relied on by another clock."""
+    """Return the milliseconds for which another clock can rely on a lease."""
     return math.floor(lease_ms - lease_ms * DRIFT - DRIFT_MS)
 
 
-def given(answers: Answers) -> list[Any]:
-    """Return the answers that are some."""
+def received(answers: Answers) -> list[Any]:
+    """Return the answers without failures and pending ones."""
     return [item for item in answers if item is not PENDING and not isinstance(item, Exception)]
+
+
+def _pending_or_raise(answers: Answers) -> Any:
+    """Return ``PENDING`` if answers are missing. Raises ``NoQuorum`` otherwise."""
+    if any(item is PENDING for item in answers):
+        return PENDING
+    raise NoQuorum(answers)
 
 
 @dataclass(frozen=True)
 class Votes:
-    """What came of asking for a lock."""
+    """The result of a vote on a lock."""
 
     won: bool
     left_ms: float = 0.0
-    """For a lock that another holds: until a majority could be free. Infinite without end."""
+    """If another holds it: until a majority could be free. Infinite for a lease without end."""
     split: bool = False
-    """Nobody has a majority: callers came at the same time, and each has some of the votes."""
+    """Whether nobody has a majority, because callers that came at the same time share the votes."""
     now_ms: int = 0
 
 
 def count_votes(answers: Answers) -> Any:
-    """Return the ``Votes`` of answers as ``quorum_acquire.lua`` gives them."""
+    """Return the ``Votes`` in answers of ``quorum_acquire.lua``."""
     needed = majority(len(answers))
-    voters = [item for item in given(answers) if item[3] < 2]
+    voters = [item for item in received(answers) if item[3] < 2]
     mine = [item for item in voters if item[0]]
     others = [item for item in voters if not item[0]]
     missing = sum(item is PENDING for item in answers)
@@ -90,47 +97,38 @@ def _now_ms(voters: Answers) -> int:
     return int(max(item[2] for item in voters) // 1000)
 
 
-def count_passed_on(answers: Answers) -> Any:
-    """Return whether a lock was taken over, from answers as of ``quorum_take_over.lua``."""
-    return _poll(answers, {index: item[0] for index, item in _voters(answers)})
-
-
-def _voters(answers: Answers) -> Iterable[tuple[int, Any]]:
-    for index, item in enumerate(answers):
-        if item is not PENDING and not isinstance(item, Exception) and item[0] >= 0:
-            yield index, item
+def taken_over(answers: Answers) -> Any:
+    """Return whether a majority of ``quorum_take_over.lua`` took the lock over."""
+    return _agreed(answers, [item[0] for item in received(answers) if item[0] >= 0])
 
 
 def agree(answers: Answers) -> Any:
-    """Return whether a majority answered yes: a number that is not 0, or anything but ``None``."""
-    return _poll(answers, dict(enumerate(answers)))
+    """Return whether a majority answered yes: anything but 0 and ``None``."""
+    return _agreed(answers, received(answers))
 
 
-def _poll(answers: Answers, said: dict[int, Any]) -> Any:
+def _agreed(answers: Answers, known: Answers) -> Any:
     needed = majority(len(answers))
-    known = given(list(said.values()))
     yes = sum(bool(item) for item in known)
     if yes >= needed:
         return True
     if len(known) - yes > len(answers) - needed:
         return False
-    if any(item is PENDING for item in answers):
-        return PENDING
-    raise NoQuorum(answers)
+    return _pending_or_raise(answers)
 
 
-def in_doubt(answers: Answers, again: Sequence[bool]) -> bool:
-    """Whether a majority may have answered yes, where those that were asked ``again`` tell nothing.
+def in_doubt(answers: Answers, resent: Sequence[bool]) -> bool:
+    """Whether a majority may have answered yes before, given the servers that were asked again.
 
-    A release is answered 0 when the first sending did the work and its reply was lost.
+    A release is answered 0 if the first sending succeeded and its reply was lost.
     """
-    no = sum(bool(item == 0) and not asked for item, asked in zip(answers, again, strict=True))
+    no = sum(bool(item == 0) and not again for item, again in zip(answers, resent, strict=True))
     return no <= len(answers) - majority(len(answers))
 
 
-def arrived(answers: Answers) -> Any:
+def greatest(answers: Answers) -> Any:
     """Return the greatest answer once a majority has answered."""
-    known = given(answers)
+    known = received(answers)
     if len(known) >= majority(len(answers)):
         return max(known)
     if len(known) + sum(item is PENDING for item in answers) < majority(len(answers)):
@@ -139,12 +137,12 @@ def arrived(answers: Answers) -> Any:
 
 
 def last_fence(answers: Answers) -> Any:
-    """Return the greatest fence that was given, from answers as ``quorum_fence.lua`` gives them.
+    """Return the greatest fence ever given, from answers of ``quorum_fence.lua``.
 
-    A majority knows it that votes: so many have not forgotten it, or have learned it since. Where
-    all have answered nobody knows more.
+    It is known to any majority of servers that vote: these have not forgotten it, or have learned
+    it since. If all servers have answered, no other server knows a greater one.
     """
-    known = given(answers)
+    known = received(answers)
     missing = sum(item is PENDING for item in answers)
     voting = sum(votes for _, votes in known)
     if voting >= majority(len(answers)) or len(known) == len(answers):
@@ -157,7 +155,7 @@ def last_fence(answers: Answers) -> Any:
 
 
 def all_told(answers: Answers) -> Any:
-    """Return that all have answered, whatever it was."""
+    """Return True once all servers have answered or failed."""
     return PENDING if any(item is PENDING for item in answers) else True
 
 
@@ -165,28 +163,26 @@ def everybody(answers: Answers) -> Any:
     """Return all answers, ``None`` for a failure, once all servers have answered or failed."""
     if any(item is PENDING for item in answers):
         return PENDING
-    if len(given(answers)) < majority(len(answers)):
+    if len(received(answers)) < majority(len(answers)):
         raise NoQuorum(answers)
     return [None if isinstance(item, Exception) else item for item in answers]
 
 
 def leases(answers: Answers) -> Any:
-    """Return what is left of each lease, as ``renew.lua`` answers.
+    """Return what is left of each lease, like ``renew.lua``.
 
-    ``None`` is for a lease of which too few servers know, beside others that are known.
+    ``None`` stands for a lease that too few servers know of, if other leases are known.
     """
-    known = given(answers)
+    known = received(answers)
     needed = majority(len(answers))
     missing = any(item is PENDING for item in answers)
     if len(known) < needed:
-        if missing:
-            return PENDING
-        raise NoQuorum(answers)
+        return _pending_or_raise(answers)
     found: list[int | None] = []
     for left in zip(*known, strict=True):
         held = sorted((math.inf if item < 0 else item for item in left if item > -2), reverse=True)
         if len(held) >= needed:
-            least = held[needed - 1]  # so long does a majority keep it
+            least = held[needed - 1]  # a majority keeps it for so long
             found.append(-1 if math.isinf(least) else max(0, trusted(least)))
         elif len(left) - len(held) > len(answers) - needed:
             found.append(-2)
@@ -200,18 +196,16 @@ def leases(answers: Answers) -> Any:
 
 
 def holders(answers: Answers) -> Any:
-    """Return who holds locks, as ``inspect.lua`` answers.
+    """Return the holders of locks, like ``inspect.lua``.
 
-    A lock is held by the token that a majority names. Where servers are missing, one is shown that
-    could have a majority with them.
+    A lock is held by the token that a majority names. If servers failed, a token that could have a
+    majority with them is shown as well.
     """
-    known = given(answers)
+    known = received(answers)
     needed = majority(len(answers))
     missing = any(item is PENDING for item in answers)
     if len(known) < needed:
-        if missing:
-            return PENDING
-        raise NoQuorum(answers)
+        return _pending_or_raise(answers)
     found: list[Any] = [max(item[0] for item in known)]
     for first in range(1, len(known[0]), 3):
         said = [item[first : first + 3] for item in known]
@@ -236,12 +230,12 @@ def holders(answers: Answers) -> Any:
 _SINCE = re.compile(rb'"since":(\d+)}$')
 
 
-def line(answers: Answers) -> Any:
-    """Return who waits, as ``waiting.lua`` answers, by the time since when they do."""
+def queue(answers: Answers) -> Any:
+    """Return the waiters, like ``waiting.lua``, the longest waiting first."""
     known = everybody(answers)
     if known is PENDING:
         return PENDING
-    known = given([item for item in known if item is not None])
+    known = [item for item in known if item is not None]
     entries = dict.fromkeys(entry for item in known for entry in item[1:])
     return [max(item[0] for item in known), *sorted(entries, key=_since)]
 
@@ -252,6 +246,6 @@ def _since(entry: bytes) -> float:
 
 
 def history(answers: Answers) -> Any:
-    """Return pages of the audits of all servers, as ``history.lua`` answers."""
+    """Return pages of the audits of all servers, like ``history.lua``."""
     known = everybody(answers)
     return known if known is PENDING else [page for item in known for page in item or ()]

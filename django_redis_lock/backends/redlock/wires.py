@@ -1,13 +1,13 @@
-"""The ways to several servers, on which calls go out at once and answers are taken in as they come.
+"""The connections to the servers of a quorum, on which calls are sent to all servers at once.
 
-Each server has one connection, and one thread that alone touches it: it sends what has gathered
-since the last time in one go, and reads the answers in their order. So a call costs a server that
-is slow, paused or gone nothing but its own thread; a caller is woken when enough have answered, and
-an exception that a signal raises in a caller can't leave a connection out of step.
+Each server has one connection, used by one thread alone. It sends all letters that have gathered in
+one go, and reads the answers in order. So a server that is slow, paused or gone only delays its own
+thread, and a caller is woken when enough servers have answered. An exception that a signal handler
+raises in a caller can't put a connection out of step with its answers.
 
-For that, callers touch nothing but bare locks. ``threading.Condition`` and ``Event`` are Python
-code, and such an exception within it leaves their lock taken for ever; within ``Thread.is_alive``
-it makes a thread count as ended that runs on, and a second one beside it would read its answers.
+For that, callers use only bare locks. ``threading.Condition`` and ``Event`` are Python code: such
+an exception within them could leave their lock taken for ever. Within ``Thread.is_alive`` it makes
+a running thread count as ended, and a second one would then read its answers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from django_redis_lock.transport.packing import Packed
 
 
 class Letter:
-    """A call on its way to one server."""
+    """A call to one server, and what to do with its answer."""
 
     __slots__ = ("owed_until", "packed", "recalled", "reply", "sendings", "sent")
 
@@ -40,38 +40,37 @@ class Letter:
         self, packed: Packed, reply: Callable[[Any], object], *, owed_until: float = 0.0
     ) -> None:
         self.packed = packed
-        self.reply = reply  # is called with the answer, or with the exception in its place
-        self.owed_until = owed_until  # monotonic; until then it is sent again where it failed
+        self.reply = reply  # called with the answer, or with an exception
+        self.owed_until = owed_until  # monotonic; until then it is sent again after a failure
         self.sent = False
         self.sendings = 0
         self.recalled = False
 
     @property
     def again(self) -> bool:
-        """Whether it went out more than once, so that an earlier sending may have done its work."""
+        """Whether it was sent more than once, so that an earlier sending may have succeeded."""
         return self.sendings > 1
 
 
 class Wire:
-    """The way to one server. ``connect`` makes a connection that is not open yet.
+    """The connection and the thread of one server. ``connect`` makes a connection, not yet open.
 
-    ``timeout`` (seconds) is for connecting, and for how long a server may leave a call unanswered
-    before others fail at once rather than joining the queue for it.
+    ``timeout`` is the seconds for connecting, and for which a call may stay unanswered before
+    further calls fail at once.
     """
 
     IDLE = 5.0
-    """Seconds for which the thread outlives its last call."""
+    """Seconds after its last call at which the thread ends."""
     STALE = 1.0
-    """Seconds after which a connection is looked at before it is used again."""
+    """Seconds without use after which a connection is checked before it is used again."""
     GIVE_UP = 5.0
-    """Seconds without an answer after which a connection is given up for another."""
+    """Seconds without an answer after which a connection is closed."""
     AGAIN = 0.1
-    """Seconds after a failed connecting before the next."""
+    """Seconds between attempts to connect."""
     OWED_AGAIN = 0.5
-    """Seconds between attempts to send what is owed, while there is nothing else to send."""
-
+    """Seconds between attempts to send owed letters, while there are no others."""
     MOST_OWED = 1000
-    """How many letters are owed to a server at the most; the lease ends what the oldest would."""
+    """How many letters are owed to a server at most. Older releases are left to the lease."""
 
     def __init__(self, connect: Callable[[], Any], timeout: float) -> None:
         self._connect = connect
@@ -82,27 +81,27 @@ class Wire:
         _wires.add(self)
 
     def after_fork(self) -> None:
-        """Leave the connection, and what was on its way, to the parent process."""
+        """Leave the connection, and the letters on it, to the parent process."""
         if self._connection is not None:
             leave_to_parent(self._connection)
         self._mutex = threading.RLock()
-        self._bell = threading.Lock()  # is taken by the thread, to wait until somebody rings
+        self._bell = threading.Lock()  # the thread waits to acquire it
         self._outbox: deque[Letter] = deque()
         self._owed: list[Letter] = []
         self._connection = None
         self._used_at = 0.0
-        self._failed: tuple[float, Exception] | None = None  # connecting, when and why
+        self._failed: tuple[float, Exception] | None = None  # the last attempt to connect
         self._busy_since: float | None = None
         self._thread: threading.Thread | None = None
         self._closing = False
 
     @property
     def busy(self) -> bool:
-        """Whether there is something that was not sent and answered yet."""
+        """Whether there are letters that were not answered yet."""
         return bool(self._outbox) or self._busy_since is not None
 
     def post(self, letter: Letter) -> None:
-        """Send a letter as soon as possible; its reply is called from the thread of this wire."""
+        """Send a letter as soon as possible. This wire's thread calls its ``reply``."""
         with self._mutex:
             since = self._busy_since
             late = since is not None and monotonic() - since > self._timeout
@@ -114,14 +113,14 @@ class Wire:
         letter.reply(redis.exceptions.TimeoutError("It still owes earlier answers"))
 
     def _ring(self) -> None:
-        """Wake the thread, or start one; to be called with the mutex."""
+        """Wake the thread, or start one. The caller holds the mutex."""
         if self._thread is None:
             thread = threading.Thread(
                 target=self._run, name="django-redis-lock-quorum", daemon=True
             )
-            # ``start`` has such Python code, so it is left to a thread that no signal meets.
+            # ``start`` uses an Event, so it is left to a thread that no signal handler interrupts.
             _thread.start_new_thread(self._start, (thread,))
-            self._thread = thread  # interrupted before this, it is for ``_run`` to do
+            self._thread = thread  # if interrupted before this, ``_run`` does it
         elif self._bell.locked():
             self._bell.release()
 
@@ -135,7 +134,7 @@ class Wire:
             raise
 
     def recall(self, letter: Letter) -> bool:
-        """Do not send a letter; return False where it went out already, or may have."""
+        """Do not send a letter; return False if it was sent already, or may have been."""
         with self._mutex:
             letter.recalled = True
             with contextlib.suppress(ValueError):
@@ -143,7 +142,7 @@ class Wire:
             return not letter.sent
 
     def close(self) -> None:
-        """Send what is there to be sent, and end the thread and the connection."""
+        """Send the waiting letters, and close the thread and the connection."""
         with self._mutex:
             thread = self._thread
             self._closing = True
@@ -151,11 +150,13 @@ class Wire:
             if thread is not None:
                 self._ring()
         if thread is not None and thread is not threading.current_thread():
-            with contextlib.suppress(RuntimeError):  # it only begins, and will see this by itself
+            with contextlib.suppress(
+                RuntimeError
+            ):  # it has not started yet, and will end by itself
                 thread.join(self._timeout)
                 connection = self._connection
                 if self._thread is thread and connection is not None:
-                    connection.disconnect()  # it reads what does not come
+                    connection.disconnect()  # the thread waits for an answer on it
                     thread.join(self._timeout)
         elif thread is None:
             self._drop()
@@ -164,7 +165,7 @@ class Wire:
         me = threading.current_thread()
         with self._mutex:
             if self._thread not in (None, me):
-                return  # its start was interrupted, and another was started instead
+                return  # starting it was interrupted, and another one was started
             self._thread = me
         try:
             while (letters := self._next_letters()) is not None:
@@ -178,7 +179,7 @@ class Wire:
                     self._thread = None
 
     def _next_letters(self) -> list[Letter] | None:
-        """Return what is to be sent next; ``None`` to end the thread."""
+        """Return the letters to send next; ``None`` to end the thread."""
         began = monotonic()
         while True:
             with self._mutex:
@@ -208,7 +209,7 @@ class Wire:
         unanswered = deque(letters)
         try:
             connection = self._open()
-            for with_source in (False, True):  # again with their source where it was not known
+            for with_source in (False, True):  # again with its source if the script was unknown
                 if not with_source:
                     for letter in unanswered:
                         letter.sendings += 1
@@ -229,7 +230,7 @@ class Wire:
                         letter.reply(answer)
             self._used_at = monotonic()
         except (RedisError, OSError, ValueError, TypeError, AttributeError) as error:
-            # The last three are redis-py's where another thread closes the socket under its hands.
+            # redis-py raises the last three if another thread closes the socket meanwhile.
             self._drop()
             self._fail(unanswered, error)
         except BaseException as error:
@@ -286,7 +287,7 @@ _wires: weakref.WeakSet[Wire] = weakref.WeakSet()
 
 @atexit.register
 def _finish() -> None:
-    """Let releases go out that the end of the program would cut off; for half a second at most."""
+    """Let releases be sent before the process exits; for half a second at most."""
     deadline = monotonic() + 0.5
     while monotonic() < deadline and any(wire.busy for wire in list(_wires)):
         time.sleep(0.005)

@@ -967,7 +967,7 @@ def test_command(name: str, configure: Configure, client: redis.Redis, form: str
     assert not held.owned()
     assert "test" in run("history")
     client.set(f"lock:{name}", int(time.time()) + 100)
-    assert "foreign" in run("show", name)
+    assert "another program" in run("show", name)
     client.set(f"lock:{name}", 5)
     with pytest.raises(CommandError, match="Nobody holds"):
         run("show", name)
