@@ -9,101 +9,103 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import redis
-from redis.exceptions import NoScriptError, RedisError, ResponseError
+from redis.exceptions import RedisError, ResponseError
 
 from django_redis_lock.support.process import forget_after_fork, keep_inherited
-from django_redis_lock.transport.clients import acknowledged, is_read_only
+from django_redis_lock.transport import redis_py
+from django_redis_lock.transport.clients import is_read_only
 from django_redis_lock.transport.packing import Packed
 
 
 class AsyncClient:
     """Sends calls of any number of asyncio tasks over one connection for each event loop.
 
-    Calls are written as they come and their replies are read in order. A task that is cancelled
-    only stops listening for its reply, so the connection is never out of step.
+    Calls are written as they come, and their replies are read in order. A cancelled task only stops
+    waiting for its reply, so the connection never gets out of step.
     """
 
     def __init__(self, make_connection: Callable[[], Any], timeout: float | None) -> None:
         self._make_connection = make_connection
         self._timeout = timeout
-        self._wires: dict[asyncio.AbstractEventLoop, Wire] = {}
+        self._connections: dict[asyncio.AbstractEventLoop, LoopConnection] = {}
         self._posts: set[asyncio.Future[None]] = set()
         forget_after_fork(self)
 
     def after_fork(self) -> None:
         """Leave the connections to the parent process."""
-        keep_inherited(self._wires)
-        self._wires = {}
+        keep_inherited(self._connections)
+        self._connections = {}
         self._posts = set()
 
     def close(self) -> None:
-        """Close the connections of all loops; whoever waits for an answer is told so."""
-        for loop, wire in self._wires.copy().items():
-            self._wires.pop(loop, None)
+        """Close the connections of all loops; calls in progress fail."""
+        for loop, connection in self._connections.copy().items():
+            self._connections.pop(loop, None)
             try:
-                loop.call_soon_threadsafe(wire.hang_up)
+                loop.call_soon_threadsafe(connection.hang_up)
             except RuntimeError:  # the loop was closed
-                wire.abandon()
+                connection.abandon()
 
-    def _wire(self) -> Wire:
+    def _connection(self) -> LoopConnection:
         """Return the connection of the running event loop; it may not be open yet."""
         loop = asyncio.get_running_loop()
-        wire = self._wires.get(loop)
-        if wire is None or wire.broken:
-            for former, abandoned in self._wires.copy().items():
-                if former.is_closed():
-                    self._wires.pop(former, None)
+        connection = self._connections.get(loop)
+        if connection is None or connection.broken:
+            for other, abandoned in self._connections.copy().items():
+                if other.is_closed():
+                    self._connections.pop(other, None)
                     abandoned.abandon()
-            wire = Wire(self._make_connection(), self._timeout, self._forget)
-            self._wires[loop] = wire
-        return wire
+            connection = LoopConnection(self._make_connection(), self._timeout, self._forget)
+            self._connections[loop] = connection
+        return connection
 
-    def _forget(self, wire: Wire) -> None:
-        """Use a connection no more, for its loop shuts down."""
+    def _forget(self, connection: LoopConnection) -> None:
+        """Drop the connection of a loop that shuts down."""
         loop = asyncio.get_running_loop()
-        if self._wires.get(loop) is wire:
-            del self._wires[loop]
+        if self._connections.get(loop) is connection:
+            del self._connections[loop]
 
     async def call(self, packed: Packed) -> Any:
         """Send a call and return its reply. Raises as ``BlockingClient.call`` does."""
-        wire = self._wire()
-        await wire.opened()
-        return await self._outcome(wire, packed, wire.write(packed.pack(), packed.sending))
+        connection = self._connection()
+        await connection.opened()
+        packed.sending()
+        return await _answer(connection, packed, connection.write(packed.pack()))
 
     def post(self, packed: Packed) -> None:
-        """Send a call and don't wait for its reply, which nobody will see.
+        """Send a call without waiting for its reply, which is dropped.
 
-        Where the connection is open it is written at once, before any later call. Otherwise it
-        goes out as soon as it is, and is lost where it can't be opened.
+        If the connection is open the call is written at once, before any later one. Otherwise it is
+        sent as soon as the connection opens, and lost if that fails.
         """
-        wire = self._wire()
-        if wire.is_open:
-            # With its source: the loop may be busy when the server says that it does not know it.
-            reply = wire.write(packed.pack(with_source=True), packed.sending)
-            outcome = self._outcome(wire, packed, reply)
+        connection = self._connection()
+        if connection.is_open:
+            packed.sending()
+            # With the source: the loop may be too busy to send it again if it is not known.
+            reply = connection.write(packed.pack(with_source=True))
+            outcome = _answer(connection, packed, reply)
         else:
             outcome = self.call(packed)
         task = asyncio.ensure_future(_ignored(outcome))
         self._posts.add(task)
         task.add_done_callback(self._posts.discard)
 
-    async def _outcome(self, wire: Wire, packed: Packed, reply: asyncio.Future[Any]) -> Any:
-        """Return the reply to a call, once its script is known and its replicas have it."""
-        try:
-            try:
-                answer = await reply
-            except NoScriptError:
-                answer = await wire.write(packed.pack(with_source=True), packed.sending)
-            replicas = packed.awaited(answer)
-            if replicas is not None:
-                answer = acknowledged(answer, replicas, await wire.write(replicas.command))
-        except ResponseError as error:
-            if is_read_only(error):
-                wire.hang_up()
-            raise
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+
+async def _answer(connection: LoopConnection, packed: Packed, reply: asyncio.Future[Any]) -> Any:
+    """Return the final answer to a call, given its first reply."""
+    answer = await reply
+    steps = packed.completed(answer)
+    try:
+        command = next(steps)
+        while True:
+            command = steps.send(await connection.write(command))
+    except StopIteration as stop:
+        answer = stop.value
+    if isinstance(answer, Exception):
+        if is_read_only(answer):
+            connection.hang_up()
+        raise answer
+    return answer
 
 
 async def _ignored(outcome: Any) -> None:
@@ -111,15 +113,15 @@ async def _ignored(outcome: Any) -> None:
         await outcome
 
 
-class Wire:
-    """One connection of one event loop, from when it is opened until it breaks.
+class LoopConnection:
+    """A connection of one event loop, from when it is opened until it breaks.
 
-    It is opened in a task of its own, for all who come meanwhile: they are all told where that
-    fails, and none of them takes it along who is cancelled.
+    It is opened in a task of its own that all callers wait for: cancelling one of them does not
+    cancel it, and if it fails they all fail.
     """
 
     def __init__(
-        self, connection: Any, timeout: float | None, ended: Callable[[Wire], object]
+        self, connection: Any, timeout: float | None, ended: Callable[[LoopConnection], object]
     ) -> None:
         self._connection = connection
         self._timeout = timeout
@@ -132,7 +134,7 @@ class Wire:
 
     @property
     def broken(self) -> bool:
-        """Whether it is of no use any more."""
+        """Whether it can't be used any more."""
         return self._error is not None
 
     @property
@@ -148,16 +150,16 @@ class Wire:
 
     def _check(self) -> None:
         if self._error is not None:
-            raise self._error.with_traceback(None)  # which may be raised in many tasks
+            raise self._error.with_traceback(None)  # it may be raised in many tasks
 
     async def _open(self) -> None:
         try:
-            # Loops don't tell when they end, but they close the asynchronous generators that they
-            # have seen begin, while connections can still be closed in good order.
+            # Loops don't announce their end. But ``shutdown_asyncgens`` closes the asynchronous
+            # generators that were started in them, while connections can still be closed properly.
             await anext(self._keeper)
             async with asyncio.timeout(self._timeout):
                 await self._connection.connect()
-            if self._error is not None:  # given up meanwhile
+            if self._error is not None:  # hung up meanwhile
                 await self._connection.disconnect()
         except TimeoutError:
             self._break(redis.exceptions.TimeoutError("Timeout connecting to the server"))
@@ -175,75 +177,55 @@ class Wire:
             self._ended(self)
             await self._connection.disconnect()
 
-    def write(
-        self, command: bytes, sending: Callable[[], None] | None = None
-    ) -> asyncio.Future[Any]:
-        """Send a command; return the future of its reply. Raises ``RedisError`` and ``OSError``.
+    def write(self, command: bytes) -> asyncio.Future[Any]:
+        """Send a command; return the future of its reply, which may be the server's error.
 
-        It waits for nothing, so that no cancellation can come between a command and its reply.
+        It awaits nothing, so a cancellation can't separate a command from its reply. Raises
+        ``RedisError`` and ``OSError``.
         """
         self._check()
-        if sending is not None:
-            sending()
         reply = asyncio.get_running_loop().create_future()
-        # Not by redis-py's coroutine, for that closes the connection when its task is cancelled.
-        self._connection._writer.write(command)
+        redis_py.write(self._connection, command)
         self._pending.append(reply)
         if self._reader is None:
             self._reader = asyncio.ensure_future(self._read())
         return reply
 
     def hang_up(self) -> None:
-        """Use the connection no more; the next call opens another."""
+        """Close the connection; the next call opens another."""
         self._break(redis.exceptions.ConnectionError("The connection was given up"))
 
     def _break(self, error: BaseException) -> None:
-        """Close the connection, and tell everyone who waits for a reply that it won't come.
+        """Close the connection and fail all pending replies.
 
-        It awaits nothing, so that no cancellation can come between and leave somebody waiting.
+        It awaits nothing, so a cancellation can't interrupt it and leave a task waiting.
         """
         if not isinstance(error, RedisError | OSError):
             error = redis.exceptions.ConnectionError("The connection was closed while in use")
         if self._error is None:
             self._error = error
-        writer = self._take_writer()
+        writer = redis_py.take_writer(self._connection)
         if writer is not None:
             writer.transport.abort()
         while self._pending:
             reply = self._pending.popleft()
             if not reply.done():
                 reply.set_exception(error)
-                reply.exception()  # nobody may be left to see it
-
-    def _take_writer(self) -> Any:
-        connection = self._connection
-        writer = connection._writer
-        connection._reader = connection._writer = None  # redis-py takes it for disconnected
-        return writer
+                reply.exception()  # its task may be gone; asyncio would log that no one saw it
 
     def abandon(self) -> None:
-        """Close the socket after the loop was closed, which asyncio has no way to do."""
-        writer = self._take_writer()
-        transport: Any = writer and writer.transport
-        if hasattr(transport, "_sock"):  # others, as of TLS, close it when they are collected
-            plain, transport._sock = transport._sock, None
-            transport._closing = True
-            plain.close()
+        """Close the connection after its loop was closed."""
+        redis_py.close_without_loop(redis_py.take_writer(self._connection))
 
     async def _read(self) -> None:
         try:
             while self._pending:
                 async with asyncio.timeout(self._timeout):
-                    answer = await self._answer()
+                    answer = await self._reply()
                 if self._error is not None:
-                    return  # all have been told
+                    return  # all replies have failed already
                 reply = self._pending.popleft()
-                if reply.done():
-                    continue  # whoever asked was cancelled
-                if isinstance(answer, ResponseError):
-                    reply.set_exception(answer)
-                    reply.exception()
-                else:
+                if not reply.done():  # else its task was cancelled
                     reply.set_result(answer)
         except TimeoutError:
             self._break(redis.exceptions.TimeoutError("Timeout reading from the server"))
@@ -252,7 +234,7 @@ class Wire:
         finally:
             self._reader = None
 
-    async def _answer(self) -> Any:
+    async def _reply(self) -> Any:
         try:
             return await self._connection.read_response(disable_decoding=True)
         except ResponseError as error:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import encodings.idna  # noqa: F401 - early, see below
-import functools
-import inspect
 import ipaddress
 import socket
 from collections.abc import Callable
@@ -16,7 +14,8 @@ import redis.asyncio
 from redis.sentinel import SentinelConnectionPool
 
 from django_redis_lock.exceptions import LockUnavailable
-from django_redis_lock.transport.aside import aside
+from django_redis_lock.transport.redis_py import OverSocket, parameters_of
+from django_redis_lock.transport.threads import run_in_thread
 
 # ``encodings.idna`` is what Python imports when it first looks up a host. An exception from a
 # signal handler (Celery's soft time limit) in the middle of an import can leave the lock of that
@@ -49,14 +48,6 @@ def pool_from_url(url: str) -> redis.ConnectionPool:
     if url.startswith("unix:"):
         del defaults["socket_keepalive"]
     return redis.ConnectionPool.from_url(url, **defaults)
-
-
-def disconnect_idle(pool: redis.ConnectionPool) -> None:
-    """Close the connections of a pool that nobody uses."""
-    if "inuse_connections" in inspect.signature(pool.disconnect).parameters:
-        pool.disconnect(inuse_connections=False)
-    else:  # a BlockingConnectionPool of redis-py 5.2 knows no difference
-        pool.disconnect()
 
 
 def leave_to_parent(connection: Any) -> None:
@@ -103,38 +94,26 @@ def asyncio_connection(pool: redis.ConnectionPool) -> Any:
     )
 
 
-class _Dialled:
+class _Dialled(OverSocket):
     """A connection of asyncio that finds the server without the default executor of the loop.
 
-    asyncio looks up the names of hosts there, and waits while it is busy.
+    asyncio looks up host names there, and waits while it is busy.
     """
 
     host: Any
     port: Any
     socket_connect_timeout: Any
     locate: Callable[[], tuple[str, int]] | None = None
-    _dialled: socket.socket | None = None
 
-    async def _connect(self) -> None:
-        self._dialled = None
-        if self.locate is not None or not _is_address(self.host):
-            self._dialled = await aside(self._dial, unwanted=socket.socket.close)
-        await super()._connect()  # type: ignore[misc]
+    async def dial(self) -> socket.socket | None:
+        if self.locate is None and _is_address(self.host):
+            return None
+        return await run_in_thread(self._dial, discard=socket.socket.close)
 
     def _dial(self) -> socket.socket:
         if self.locate is not None:
             self.host, self.port = self.locate()
         return socket.create_connection((self.host, self.port), self.socket_connect_timeout)
-
-    def _connection_arguments(self) -> dict[str, Any]:
-        arguments = dict(super()._connection_arguments())  # type: ignore[misc]
-        if self._dialled is not None:
-            host = arguments.pop("host")
-            del arguments["port"]
-            arguments["sock"] = self._dialled
-            if "ssl" in arguments:
-                arguments["server_hostname"] = host
-        return arguments
 
 
 class _Connection(_Dialled, redis.asyncio.Connection):
@@ -174,13 +153,3 @@ def _portable(kwargs: dict[str, Any], connection_class: Any) -> dict[str, Any]:
         for key, value in kwargs.items()
         if (key in _PLAIN or key.startswith("ssl_")) and key in known
     }
-
-
-@functools.cache
-def parameters_of(connection_class: Any) -> frozenset[str]:
-    """Return the names of what a class of connections takes."""
-    known: set[str] = set()
-    for kind in connection_class.__mro__:
-        if "__init__" in vars(kind):
-            known |= inspect.signature(kind.__init__).parameters.keys()
-    return frozenset(known - {"self", "args", "kwargs"})

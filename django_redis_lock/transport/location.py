@@ -13,6 +13,7 @@ from django.core import checks
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.support.text import keep_secrets, without_passwords
 from django_redis_lock.transport.connections import pool_from_url
+from django_redis_lock.transport.redis_py import parse_url
 from django_redis_lock.transport.urls import SCHEMES, check_pool, problem_of
 
 HOW_TO = (
@@ -167,7 +168,7 @@ def check_urls(value: Any, using: str) -> list[str]:
             )
         if problem := problem_of(url):
             raise InvalidLockBackend(f"{where} has {shown(url)}, which {problem}.")
-        kwargs = redis.connection.parse_url(url)  # type: ignore[no-untyped-call]
+        kwargs = parse_url(url)
         if kwargs.get("db"):
             raise InvalidLockBackend(
                 f"{where} has {shown(url)}; a cluster has no database but 0, so leave it out."
@@ -260,7 +261,7 @@ def _databases(configured: Any) -> set[tuple[Any, ...]]:
     found: set[tuple[Any, ...]] = set()
     for url in urls:
         try:
-            parsed = redis.connection.parse_url(url)  # type: ignore[no-untyped-call]
+            parsed = parse_url(url)
         except (ValueError, AttributeError, TypeError):
             continue  # not the URL of a Redis server
         if "path" in parsed:

@@ -2,34 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple
 
+from redis.exceptions import NoScriptError
+
+from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol import calls
 from django_redis_lock.protocol.audit import FORCE_RELEASED, Fields
 from django_redis_lock.protocol.calls import Call
 from django_redis_lock.transport import scripts
+from django_redis_lock.transport.resp import pack
 from django_redis_lock.transport.scripts import Command, Script
 
 
 class Replicas(NamedTuple):
-    """How many replicas have to know of a lock before it counts, and how long that may take."""
+    """How many replicas must acknowledge a lock before it counts, within ``timeout`` seconds."""
 
     number: int
-    timeout: float  # seconds
+    timeout: float
 
     @property
     def command(self) -> bytes:
-        """The bytes of the WAIT command."""
-        words = ("WAIT", str(self.number), str(round(self.timeout * 1000)))
-        return "".join(["*3\r\n", *[f"${len(word)}\r\n{word}\r\n" for word in words]]).encode()
+        """The WAIT command as RESP."""
+        return pack(["WAIT", self.number, round(self.timeout * 1000)])
 
-    def shortfall(self, acknowledged: int) -> str:
-        """Return what is wrong where fewer acknowledged."""
-        return (
+    def judge(self, reply: Any, acknowledged: Any) -> Any:
+        """Return the reply to a call, or the error if too few replicas acknowledged it."""
+        if not isinstance(acknowledged, int):
+            return acknowledged  # the error of WAIT itself
+        if acknowledged >= self.number:
+            return reply
+        error = LockUnavailable(
             f"only {acknowledged} of {self.number} replicas acknowledged the lock within "
             f"{self.timeout:g} s"
         )
+        error.refused, error.passing = True, False
+        return error
 
 
 class Packed:
@@ -58,16 +67,25 @@ class Packed:
         """Return the bytes of the command."""
         return self.script.pack(self.keys, self.args, with_source=with_source)
 
-    def awaited(self, reply: Any) -> Replicas | None:
-        """Return the replicas that have to acknowledge what a reply tells; ``None`` for none."""
-        if self.replicas is None:
-            return None
-        taken = (
-            isinstance(reply, int)
-            or (isinstance(reply, bytes) and not reply.startswith(b"0 "))
-            or reply == [-1]  # of a lock that was made endless
-        )
-        return self.replicas if taken else None
+    def completed(self, reply: Any) -> Generator[bytes, Any, Any]:
+        """Yield the commands that must follow the first reply; return the answer to the call.
+
+        A server that does not know the script is sent its source, and replicas are waited for. The
+        answer is an exception if the call failed.
+        """
+        if isinstance(reply, NoScriptError):
+            reply = yield self.pack(with_source=True)
+        if self.replicas is not None and _is_granted(reply):
+            reply = self.replicas.judge(reply, (yield self.replicas.command))
+        return reply
+
+
+def _is_granted(reply: Any) -> bool:
+    return (
+        isinstance(reply, int)
+        or (isinstance(reply, bytes) and not reply.startswith(b"0 "))
+        or reply == [-1]  # to the renewal of a lock that was made endless
+    )
 
 
 class Packing:

@@ -9,9 +9,9 @@ from typing import Any
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 import redis
-from redis.connection import URL_QUERY_ARGUMENT_PARSERS
 
-from django_redis_lock.transport.connections import parameters_of, pool_from_url
+from django_redis_lock.transport.connections import pool_from_url
+from django_redis_lock.transport.redis_py import OPTION_PARSERS, parameters_of
 
 SCHEMES = ("redis://", "rediss://", "unix://")
 _ENCODED = "percent-encoded, as urllib.parse.quote(password, safe='') gives it"
@@ -74,7 +74,7 @@ def _problem_of_options(url: str, parts: SplitResult, by_django_redis: bool) -> 
     """Return what is wrong with the query of a URL, having made a connection that is not opened."""
     takes = parameters_of(_KINDS[parts.scheme])
     known = {name for name in takes if _OF_TEXT.fullmatch(name)}
-    known |= {"max_connections", *(URL_QUERY_ARGUMENT_PARSERS.keys() & takes)}
+    known |= {"max_connections", *(OPTION_PARSERS.keys() & takes)}
     for name, value in parse_qsl(parts.query, keep_blank_values=True):
         if name not in known and not by_django_redis:
             return f"has the unknown option {name!r}; there are {', '.join(sorted(known))}"
@@ -102,7 +102,7 @@ _KINDS = {
 
 def _reads(name: str, value: str) -> bool:
     """Whether redis-py can read the value of an option, and use what it reads."""
-    read: Callable[[str], Any] | None = URL_QUERY_ARGUMENT_PARSERS.get(name)  # type: ignore[assignment]
+    read: Callable[[str], Any] | None = OPTION_PARSERS.get(name)  # type: ignore[assignment]
     if read is None:
         return True
     try:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, ClassVar
 
 import pytest
 import redis
 
 from django_redis_lock import lock, locks
-from django_redis_lock.transport.resp import Replies, reads_plainly
+from django_redis_lock.transport.redis_py import parse_error
+from django_redis_lock.transport.resp import Replies
 from example_project.embedded import EmbeddedServer
 
 MIXED: list[tuple[bytes, Any]] = [
@@ -34,7 +36,7 @@ def ends() -> Iterator[tuple[Replies, socket.socket]]:
     ours.settimeout(5)
     connection = redis.Connection(protocol=2)
     connection._sock = ours
-    yield Replies(connection), theirs
+    yield Replies(ours, partial(parse_error, connection)), theirs
     connection._sock = None
     ours.close()
     theirs.close()
@@ -47,7 +49,7 @@ def test_replies_of_every_kind_in_one_go(ends: tuple[Replies, socket.socket]) ->
     server.sendall(b"".join(sent for sent, _ in small))
     for number, (_, expected) in enumerate(small, 1):
         assert replies.read() == expected
-        assert replies.ended is (number == len(small))
+        assert replies.drained is (number == len(small))
 
 
 @pytest.mark.parametrize(("sent", "expected"), MIXED, ids=lambda item: repr(item)[:20])
@@ -61,7 +63,7 @@ def test_a_reply_that_comes_in_pieces(
     server.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * len(sent) + 100_000)
     server.sendall(sent)
     assert replies.read() == expected
-    assert replies.ended
+    assert replies.drained
 
 
 def test_errors_are_those_of_redis_py(ends: tuple[Replies, socket.socket]) -> None:
@@ -79,7 +81,7 @@ def test_errors_are_those_of_redis_py(ends: tuple[Replies, socket.socket]) -> No
 def test_what_ends_a_connection(ends: tuple[Replies, socket.socket]) -> None:
     """No reply in time, another protocol, and the end of the stream in the midst of a reply."""
     replies, server = ends
-    replies.wire.settimeout(0.01)
+    replies.socket.settimeout(0.01)
     with pytest.raises(redis.TimeoutError):
         replies.read()
     server.sendall(b">2\r\n")
@@ -99,16 +101,6 @@ class Instrumented(redis.Connection):
     def read_response(self, *args: Any, **kwargs: Any) -> Any:
         type(self).read += 1
         return super().read_response(*args, **kwargs)
-
-
-def test_only_plain_connections_are_read_so() -> None:
-    """Whatever does more than the bare protocol is left to redis-py."""
-    assert reads_plainly(redis.Connection(protocol=2))
-    assert reads_plainly(redis.UnixDomainSocketConnection(protocol=2))
-    assert reads_plainly(redis.SSLConnection(protocol=2))
-    assert not reads_plainly(redis.Connection(protocol=3))
-    assert not reads_plainly(redis.Connection(protocol=2, health_check_interval=30))
-    assert not reads_plainly(Instrumented(protocol=2))
 
 
 def test_a_class_of_its_own_reads_for_itself(
@@ -140,7 +132,7 @@ def test_what_was_read_ahead_does_not_go_back_to_the_pool(
         pass
     (checkout,) = backend._client._kept
     checkout.connection._sock.sendall(b"*1\r\n$4\r\nPING\r\n*2\r\n$4\r\nECHO\r\n$5\r\nstray\r\n")
-    while not checkout.is_ahead:
+    while not checkout.has_surplus:
         checkout._replies._receive()
     backend.close()
     assert checkout.connection._sock is None

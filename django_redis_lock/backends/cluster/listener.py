@@ -19,6 +19,7 @@ from django_redis_lock.protocol.waiting import LocalWaiter
 from django_redis_lock.support.process import known_process
 from django_redis_lock.transport.connections import leave_to_parent, listening_connection
 from django_redis_lock.transport.listener import PATIENCE, SILENCE, Listener
+from django_redis_lock.transport.redis_py import socket_of
 
 BROKEN = (RedisError, OSError, ValueError, TypeError, AttributeError, KeyError)
 """What reading can raise; the last ones where another thread closes the socket meanwhile."""
@@ -154,7 +155,7 @@ class ClusterListener(Listener):
             for ear in ears:
                 try:
                     seconds = min(seconds, ear.quiet_for())
-                    selector.register(ear.connection._sock, selectors.EVENT_READ)
+                    selector.register(socket_of(ear.connection), selectors.EVENT_READ)
                 except BROKEN:
                     self._drop_ear(ear)
                     return True

@@ -30,6 +30,7 @@ from django_redis_lock.transport.connections import asyncio_connection
 from django_redis_lock.transport.location import Location
 from django_redis_lock.transport.packing import Packed
 from django_redis_lock.transport.polling import POLL_OPTIONS, PollingHub, poll_options
+from django_redis_lock.transport.resp import pack
 
 CLOCKS = ("server", "local")
 
@@ -216,5 +217,4 @@ class _Plain(Packed):
 
     def pack(self, *, with_source: bool = False) -> bytes:
         """Return the bytes of the command."""
-        items = [item if isinstance(item, bytes) else str(item).encode() for item in self._command]
-        return b"*%d\r\n" % len(items) + b"".join(b"$%d\r\n%b\r\n" % (len(i), i) for i in items)
+        return pack(self._command)

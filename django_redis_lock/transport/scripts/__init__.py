@@ -6,16 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from importlib.resources import files
 
-
-class _Opening(dict[int, str]):
-    """What comes before an item of some length; writing the number takes longer than the item."""
-
-    def __missing__(self, length: int) -> str:
-        opening = self[length] = f"${length}\r\n"
-        return opening
-
-
-_OPENING = _Opening()
+from django_redis_lock.transport.resp import bulk, pack, pack_onto
 
 
 class Script:
@@ -29,36 +20,24 @@ class Script:
         self.name = name
         self.source = shared + (files(__package__) / f"{name}.lua").read_text(encoding="ascii")
         self.sha = hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
-        self._by_sha = _bulk("EVALSHA") + _bulk(self.sha)
-        self._by_source = _bulk("EVAL") + _bulk(self.source)
+        self._by_sha = bulk("EVALSHA") + bulk(self.sha)
+        self._by_source = bulk("EVAL") + bulk(self.source)
 
     def pack(self, keys: Sequence[str], args: Sequence[str], *, with_source: bool = False) -> bytes:
         """Return the call as one RESP command; ``with_source`` teaches it to the server again."""
-        items = [str(len(keys)), *keys, *args]
-        text = "\r\n".join([_OPENING[len(item)] + item for item in items]) + "\r\n"
-        if not text.isascii():
-            # Lengths count bytes: let each character stand for a byte of the UTF-8.
-            text = "".join([_bulk(item.encode().decode("latin-1")) for item in items])
         head = self._by_source if with_source else self._by_sha
-        return f"*{2 + len(items)}\r\n{head}{text}".encode("latin-1")
+        return pack_onto(head, 2, [str(len(keys)), *keys, *args])
 
 
 class Command:
     """A command without a script, packed as one."""
 
     def __init__(self, name: str) -> None:
-        self.name = name.lower()
-        self._head = _bulk(name)
+        self.name = name
 
     def pack(self, keys: Sequence[str], args: Sequence[str], *, with_source: bool = False) -> bytes:
         """Return the call as one RESP command."""
-        items = [item.encode() for item in (*keys, *args)]
-        text = b"".join([b"$%d\r\n%s\r\n" % (len(item), item) for item in items])
-        return b"*%d\r\n%s%s" % (1 + len(items), self._head.encode(), text)
-
-
-def _bulk(item: str) -> str:
-    return f"${len(item)}\r\n{item}\r\n"
+        return pack([self.name, *keys, *args])
 
 
 _COMMON = (files(__package__) / "common.lua").read_text(encoding="ascii")

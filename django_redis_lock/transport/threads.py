@@ -11,15 +11,15 @@ from typing import TypeVar
 Result = TypeVar("Result")
 
 
-async def aside(
-    function: Callable[[], Result], *, unwanted: Callable[[Result], object] | None = None
+async def run_in_thread(
+    function: Callable[[], Result], *, discard: Callable[[Result], object] | None = None
 ) -> Result:
-    """Return what a function that blocks returns, without blocking the loop.
+    """Return the result of a blocking function without blocking the event loop.
 
-    The default executor of the loop is the application's. Where its threads are all busy, a lock
-    would wait for one; and where they wait for a lock that the awaiting task holds, for ever.
+    It does not use the loop's default executor, which is the application's: its threads may all be
+    busy, or even be waiting for a lock that the awaiting task holds.
 
-    The function runs on where the caller is cancelled; ``unwanted`` is then called with its result.
+    If the caller is cancelled the function runs on, and its result is passed to ``discard``.
     """
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[Result] = loop.create_future()
@@ -30,8 +30,8 @@ async def aside(
                 outcome.set_exception(error)
             else:
                 outcome.set_result(result)  # type: ignore[arg-type]
-        elif error is None and unwanted is not None:
-            unwanted(result)  # type: ignore[arg-type]
+        elif error is None and discard is not None:
+            discard(result)  # type: ignore[arg-type]
 
     def run() -> None:
         result, error = None, None
@@ -42,38 +42,38 @@ async def aside(
         try:
             loop.call_soon_threadsafe(tell, result, error)
         except RuntimeError:  # the loop was closed
-            if error is None and unwanted is not None:
-                unwanted(result)  # type: ignore[arg-type]
+            if error is None and discard is not None:
+                discard(result)  # type: ignore[arg-type]
 
-    threading.Thread(target=run, name="django-redis-lock-aside", daemon=True).start()
+    threading.Thread(target=run, name="django-redis-lock-thread", daemon=True).start()
     return await outcome
 
 
-def unmet_by_signals(function: Callable[[], Result]) -> Result:
-    """Return what the function returns, which no exception from a signal handler interrupts.
+def shielded(function: Callable[[], Result]) -> Result:
+    """Return the result of a function that no exception from a signal handler interrupts.
 
-    Such an exception meets the main thread alone, and ends the wait there. The function then runs
-    on, and what it returns is dropped.
+    Handlers run in the main thread, so there the function gets a thread of its own. An exception
+    ends only the wait for it: the function runs on and its result is dropped.
     """
     if threading.get_ident() != threading.main_thread().ident:
         return function()
     outcome: list[Result] = []
     errors: list[BaseException] = []
-    bell = threading.Lock()
+    done = threading.Lock()
 
     def run() -> None:
         try:
             outcome.append(function())
         except BaseException as error:
             errors.append(error)
-        bell.release()
+        done.release()
 
-    bell.acquire()
+    done.acquire()
     try:
         _thread.start_new_thread(run, ())
     except RuntimeError:  # the interpreter shuts down
         return function()
-    bell.acquire()
+    done.acquire()
     if errors:
         raise errors.pop()
     return outcome.pop()

@@ -1,0 +1,156 @@
+"""What the package uses of redis-py beyond its documented API.
+
+All of it stands here. It was seen to work with redis-py 5.2 to 8.1, and
+``tests/transport/test_redis_py.py`` fails first when a release changes it.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import redis
+from redis.connection import URL_QUERY_ARGUMENT_PARSERS as OPTION_PARSERS
+from redis.connection import AbstractConnection
+from redis.connection import parse_url as _parse_url
+
+__all__ = [
+    "OPTION_PARSERS",
+    "OverSocket",
+    "checkout_of",
+    "close_without_loop",
+    "disconnect_idle",
+    "is_closed",
+    "parameters_of",
+    "parse_error",
+    "parse_url",
+    "socket_of",
+    "speaks_plain_resp2",
+    "take_writer",
+    "write",
+]
+
+
+# Pools.
+
+
+def checkout_of(pool: redis.ConnectionPool) -> Callable[[], Any]:
+    """Return the function that takes a connection from a pool."""
+    # redis-py 5.2 requires the name of the command; later versions deprecate it.
+    parameter = inspect.signature(pool.get_connection).parameters.get("command_name")
+    if parameter is not None and parameter.default is parameter.empty:
+        return functools.partial(pool.get_connection, "EVALSHA")
+    return pool.get_connection
+
+
+def disconnect_idle(pool: redis.ConnectionPool) -> None:
+    """Close the connections of a pool that are not in use."""
+    if "inuse_connections" in inspect.signature(pool.disconnect).parameters:
+        pool.disconnect(inuse_connections=False)
+    else:  # the BlockingConnectionPool of redis-py 5.2 can only close them all
+        pool.disconnect()
+
+
+# Arguments of connections.
+
+
+@functools.cache
+def parameters_of(connection_class: Any) -> frozenset[str]:
+    """Return the names of the arguments that a class of connections takes."""
+    # Most classes pass on **kwargs, so those of the base classes count too.
+    names: set[str] = set()
+    for kind in connection_class.__mro__:
+        if "__init__" in vars(kind):
+            names |= inspect.signature(kind.__init__).parameters.keys()
+    return frozenset(names - {"self", "args", "kwargs"})
+
+
+def parse_url(url: str) -> dict[str, Any]:
+    """Return the arguments that a URL stands for. Raises ``ValueError``."""
+    arguments: dict[str, Any] = _parse_url(url)  # type: ignore[no-untyped-call]
+    return arguments
+
+
+# Blocking connections.
+
+
+def socket_of(connection: Any) -> Any:
+    """Return the socket; ``None`` while there is none, or in a class that keeps it elsewhere."""
+    return getattr(connection, "_sock", None)
+
+
+def is_closed(connection: Any) -> bool:
+    """Whether a connection is known to have no socket."""
+    return getattr(connection, "_sock", connection) is None
+
+
+def parse_error(connection: Any, text: str) -> Exception:
+    """Return the exception for the text of a server's error."""
+    error: Exception = connection._parser.parse_error(text)
+    return error
+
+
+def speaks_plain_resp2(connection: Any) -> bool:
+    """Whether a connection does no more than to write commands and to read their replies.
+
+    RESP3 brings messages that are no replies, health checks bring replies to other commands, and
+    a class with methods of its own may do anything.
+    """
+    kind = type(connection)
+    return (
+        getattr(kind, "read_response", None) is AbstractConnection.read_response
+        and getattr(kind, "send_packed_command", None) is AbstractConnection.send_packed_command
+        and str(connection.protocol) == "2"
+        and not connection.health_check_interval
+    )
+
+
+# Connections of asyncio.
+
+
+class OverSocket:
+    """A mixin for asyncio connections that connect over a socket of the caller's."""
+
+    _dialled: socket.socket | None = None
+
+    async def dial(self) -> socket.socket | None:
+        """Return an open socket, or ``None`` to let redis-py connect."""
+        raise NotImplementedError
+
+    async def _connect(self) -> None:
+        self._dialled = await self.dial()
+        await super()._connect()  # type: ignore[misc]
+
+    def _connection_arguments(self) -> dict[str, Any]:
+        arguments = dict(super()._connection_arguments())  # type: ignore[misc]
+        if self._dialled is not None:
+            host = arguments.pop("host")
+            del arguments["port"]
+            arguments["sock"] = self._dialled
+            if "ssl" in arguments:
+                arguments["server_hostname"] = host
+        return arguments
+
+
+def write(connection: Any, data: bytes) -> None:
+    """Write without waiting. redis-py's coroutine closes the connection if it is cancelled."""
+    connection._writer.write(data)
+
+
+def take_writer(connection: Any) -> Any:
+    """Make redis-py take a connection for closed; return its ``StreamWriter``, if it has one."""
+    writer = connection._writer
+    connection._reader = connection._writer = None
+    return writer
+
+
+def close_without_loop(writer: Any) -> None:
+    """Close the socket of a writer whose event loop was closed; asyncio has no way to do so."""
+    transport = writer and writer.transport
+    if hasattr(transport, "_sock"):  # others, such as TLS, close it when they are collected
+        plain, transport._sock = transport._sock, None
+        transport._closing = True
+        plain.close()

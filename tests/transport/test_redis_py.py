@@ -1,0 +1,229 @@
+"""What the package uses of redis-py beyond its documented API is as it was.
+
+Each test tells what changed in a release of redis-py, before anything else fails because of it.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import socket
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+
+from django_redis_lock.transport import redis_py
+from example_project.embedded import EmbeddedServer
+from tests.tools import ROOT, syntax_tree
+
+PRIVATE_NAMES = {"AbstractConnection", "URL_QUERY_ARGUMENT_PARSERS", "parse_url"}
+PRIVATE_ATTRIBUTES = {
+    *("_sock", "_parser", "_writer", "_connection_arguments", "_available_connections"),
+    *("_in_use_connections", "_checkpid", "_host_error"),
+    *PRIVATE_NAMES,
+}
+
+
+@pytest.fixture
+def connection(server: EmbeddedServer) -> Any:
+    """An open connection of redis-py's."""
+    opened = redis.Connection(port=server.port, protocol=2)
+    opened.connect()
+    yield opened
+    opened.disconnect()
+
+
+def test_all_of_it_stands_in_one_module() -> None:
+    """No other module imports or names it."""
+    for path in (ROOT / "django_redis_lock").rglob("*.py"):
+        if path.name == "redis_py.py":
+            continue
+        for node in ast.walk(syntax_tree(path)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("redis."):
+                private = PRIVATE_NAMES & {name.name for name in node.names}
+                assert not private, f"{path} imports {private}"
+            if isinstance(node, ast.Attribute) and node.attr in PRIVATE_ATTRIBUTES:
+                pytest.fail(f"{path} names {node.attr}")
+
+
+@pytest.mark.parametrize("kind", [redis.ConnectionPool, redis.BlockingConnectionPool])
+def test_pools_give_connections_without_a_deprecation(
+    server: EmbeddedServer, kind: type[redis.ConnectionPool]
+) -> None:
+    """``get_connection``, whose argument came and went; warnings are errors here."""
+    pool = kind(port=server.port)
+    taken = redis_py.checkout_of(pool)()
+    assert isinstance(taken, redis.Connection)
+    pool.release(taken)
+    pool.disconnect()
+
+
+def test_a_pool_that_requires_the_name_of_the_command() -> None:
+    """As those of redis-py 5.2 do."""
+
+    class Pool:
+        def get_connection(self, command_name: str, *keys: str) -> str:
+            return command_name
+
+    pool: Any = Pool()
+    assert redis_py.checkout_of(pool)() == "EVALSHA"
+
+
+@pytest.mark.parametrize("kind", [redis.ConnectionPool, redis.BlockingConnectionPool])
+def test_idle_connections_are_closed(
+    server: EmbeddedServer, kind: type[redis.ConnectionPool]
+) -> None:
+    """``disconnect(inuse_connections=False)``."""
+    pool = kind(port=server.port)
+    take = redis_py.checkout_of(pool)
+    idle, used = take(), take()
+    pool.release(idle)
+    redis_py.disconnect_idle(pool)
+    assert redis_py.is_closed(idle)
+    if kind is redis.ConnectionPool:  # the other one of redis-py 5.2 closes them all
+        assert not redis_py.is_closed(used)
+    pool.release(used)
+    pool.disconnect()
+
+
+def test_arguments_of_connections() -> None:
+    """The parameters of a class and of its bases."""
+    assert {"host", "port", "db", "client_name", "socket_timeout"} <= redis_py.parameters_of(
+        redis.Connection
+    )
+    assert {"host", "ssl_ca_certs"} <= redis_py.parameters_of(redis.SSLConnection)
+    assert {"path", "db"} <= redis_py.parameters_of(redis.UnixDomainSocketConnection)
+    assert {"host", "socket_connect_timeout"} <= redis_py.parameters_of(redis.asyncio.Connection)
+    assert not {"self", "args", "kwargs"} & redis_py.parameters_of(redis.asyncio.SSLConnection)
+
+
+def test_urls_are_parsed() -> None:
+    """``parse_url`` and ``URL_QUERY_ARGUMENT_PARSERS``."""
+    assert redis_py.parse_url("redis://app:secret@example/3?socket_timeout=2") == {
+        "host": "example",
+        "username": "app",
+        "password": "secret",
+        "db": 3,
+        "socket_timeout": 2.0,
+    }
+    unix = redis_py.parse_url("unix:///run/redis.sock?db=1")
+    assert (unix["path"], unix["db"]) == ("/run/redis.sock", 1)
+    assert redis_py.parse_url("rediss://h")["connection_class"] is redis.SSLConnection
+    assert {"db", "socket_timeout", "max_connections"} <= redis_py.OPTION_PARSERS.keys()
+
+
+def test_the_socket_of_a_connection(connection: Any) -> None:
+    """``_sock``: the socket itself, and ``None`` once it is closed."""
+    ours = redis_py.socket_of(connection)
+    assert isinstance(ours, socket.socket)
+    assert not redis_py.is_closed(connection)
+    ours.sendall(b"*1\r\n$4\r\nPING\r\n")
+    assert connection.read_response() == b"PONG"
+    connection.disconnect()
+    assert redis_py.socket_of(connection) is None
+    assert redis_py.is_closed(connection)
+
+
+def test_a_class_without_such_a_socket() -> None:
+    """It is not known to be closed."""
+    assert redis_py.socket_of(object()) is None
+    assert not redis_py.is_closed(object())
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("NOSCRIPT No matching script.", redis.exceptions.NoScriptError),
+        ("READONLY You can't", redis.exceptions.ReadOnlyError),
+        ("ODD one", redis.ResponseError),
+        ("ERR max number of clients reached", redis.ConnectionError),
+    ],
+)
+def test_errors_are_those_of_redis_py(text: str, kind: type[Exception]) -> None:
+    """``parse_error`` of the parsers."""
+    error = redis_py.parse_error(redis.Connection(protocol=2), text)
+    assert isinstance(error, kind)
+
+
+class Instrumented(redis.Connection):
+    """A connection that does more than redis-py's."""
+
+    def read_response(self, *args: Any, **kwargs: Any) -> Any:
+        return super().read_response(*args, **kwargs)
+
+
+def test_which_connections_speak_plain_resp2() -> None:
+    """``read_response`` and ``send_packed_command`` of ``AbstractConnection``."""
+    assert redis_py.speaks_plain_resp2(redis.Connection(protocol=2))
+    assert redis_py.speaks_plain_resp2(redis.UnixDomainSocketConnection(protocol=2))
+    assert redis_py.speaks_plain_resp2(redis.SSLConnection(protocol=2))
+    assert not redis_py.speaks_plain_resp2(redis.Connection(protocol=3))
+    assert not redis_py.speaks_plain_resp2(redis.Connection(protocol=2, health_check_interval=30))
+    assert not redis_py.speaks_plain_resp2(Instrumented(protocol=2))
+
+
+class Dialling(redis_py.OverSocket, redis.asyncio.Connection):
+    """A connection over a socket that the test opens."""
+
+    def __init__(self, opened: socket.socket | None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.opened = opened
+
+    async def dial(self) -> socket.socket | None:
+        return self.opened
+
+
+@pytest.mark.parametrize("over_socket", [True, False])
+def test_asyncio_connections_over_a_socket(server: EmbeddedServer, over_socket: bool) -> None:
+    """``_connect`` and ``_connection_arguments``."""
+    opened = socket.create_connection(("127.0.0.1", server.port)) if over_socket else None
+    # A port of no server's shows that redis-py itself connects nowhere.
+    port = 1 if over_socket else server.port
+
+    async def main() -> None:
+        connection = Dialling(opened, host="127.0.0.1", port=port, protocol=2)
+        await connection.connect()
+        redis_py.write(connection, b"*1\r\n$4\r\nPING\r\n")
+        assert await connection.read_response(disable_decoding=True) == b"PONG"
+        await connection.disconnect()
+
+    asyncio.run(main())
+
+
+def test_taking_the_writer_of_an_asyncio_connection(server: EmbeddedServer) -> None:
+    """``_reader`` and ``_writer``: without them redis-py takes it for closed."""
+
+    async def main() -> None:
+        connection = redis.asyncio.Connection(port=server.port, protocol=2)
+        assert redis_py.take_writer(connection) is None
+        await connection.connect()
+        writer = redis_py.take_writer(connection)
+        assert isinstance(writer, asyncio.StreamWriter)
+        assert not connection.is_connected
+        writer.transport.abort()
+
+    asyncio.run(main())
+
+
+def test_closing_the_socket_of_a_loop_that_was_closed(server: EmbeddedServer) -> None:
+    """``_sock`` and ``_closing`` of asyncio's transports; a warning would tell what is left."""
+    loop = asyncio.new_event_loop()
+    connection = redis.asyncio.Connection(port=server.port, protocol=2)
+    loop.run_until_complete(connection.connect())
+    descriptor = connection._writer.get_extra_info("socket")
+    loop.close()
+    redis_py.close_without_loop(redis_py.take_writer(connection))
+    assert descriptor.fileno() == -1
+    redis_py.close_without_loop(None)
+
+
+def test_replies_are_read_raw(connection: Any) -> None:
+    """``read_response(disable_decoding=True)``, ``can_read`` and ``check_health``."""
+    connection.send_command("PING", check_health=False)
+    assert connection.can_read(timeout=5)
+    assert connection.read_response(disable_decoding=True) == b"PONG"
+    assert not connection.can_read(timeout=0)
+    connection.send_packed_command([b"*1\r\n$4\r\nPING\r\n"], check_health=False)
+    assert connection.read_response(disable_decoding=True) == b"PONG"
