@@ -2,34 +2,27 @@
 -- KEYS: see common.lua.
 -- ARGV[1] token, ARGV[2] lease (ms), ARGV[3] holder record, ARGV[4] name,
 -- ARGV[5] channel on which the caller waits, or '' not to wait,
--- ARGV[6] there where the caller then waits for replicas, which it can only for a write of its own.
--- Returns the fence               taken just now, with the whole lease, out of no line
+-- ARGV[6] given if the caller then waits for replicas, which requires a write of its own.
+-- Returns the fence               taken now, with the whole lease, while no one waited
 --         "fence ttl now"         the caller's turn, or its lock already: a grant that crossed,
 --                                 or a reply that was lost
 --         "0 ttl now kind"        held by another; kind 0: not waiting, 1: joined just now,
---                                 2: waiting since before; 3 more where the holder is a foreign
---                                 program, which frees the lock without a word to the waiters
--- ttl in ms, -1 for a lease without end; of a lock that has yet to be claimed, until that is due.
+--                                 2: waiting since before; plus 3 if the holder is another program,
+--                                 which frees the lock without telling the waiters
+-- ttl in ms, -1 for a lease without end; of a lock that is not claimed yet, until its claim is due.
 -- now is the server's clock in ms.
 if redis.call('EXISTS', KEYS[1], KEYS[2]) == 0 then
   local now = clock()
   local fence = give(ARGV[4], ARGV[1], tonumber(ARGV[2]), ARGV[3], now)
-  -- One acquisition in sixteen, by the chance of the clock, clears up to 32 expired locks from the
-  -- index: twice as many as are added, so it stays as small as the number of held locks, and no
-  -- call ever pays for more.
   if fence % 16 == 0 then
-    local stale = redis.call(
-      'ZRANGEBYSCORE', KEYS[3], '-inf', math.floor(now / 1000) - 1, 'LIMIT', 0, 32)
-    if #stale > 0 then
-      redis.call('ZREM', KEYS[3], unpack(stale))
-    end
+    prune(KEYS[3], now)
   end
   return fence
 end
 
 local moment = clock()
 local now = math.floor(moment / 1000)
-redis.pcall('ZADD', KEYS[5], 'XX', now, ARGV[5]) -- whoever speaks is not silent
+redis.pcall('ZADD', KEYS[5], 'XX', now, ARGV[5]) -- a process that calls is not silent
 local held = redis.call('GET', KEYS[1])
 local holder, fence = string.match(held or '', '^(%S+) (%d+) ')
 local due = held and unclaimed_until(held)
@@ -41,8 +34,8 @@ elseif due and due <= now then
   taken_back = true
 end
 if taken_back or not held or (ttl and ttl <= 0) then
-  -- Or the holder let its lease run out while others wait: the first of them goes first.
-  if not contended().hand_over(ARGV[4], ARGV[1], taken_back) then
+  -- Free, or the holder's lease ran out, while others wait: the first of them goes first.
+  if not contended().hand_off(ARGV[4], ARGV[1], taken_back) then
     return give(ARGV[4], ARGV[1], tonumber(ARGV[2]), ARGV[3], moment)
   end
   held, ttl = redis.call('GET', KEYS[1]), nil
@@ -73,7 +66,7 @@ if ARGV[5] ~= '' then
   if list then
     redis.call('SET', list .. ':alive', '', 'PX', 5000)
   end
-  -- Those who wait look in several times within this time; a line that nobody looks after goes.
+  -- Waiters look several times within this time. A queue that no one looks at expires.
   redis.call('PEXPIRE', KEYS[2], 60000)
 end
 ttl = due and due - now or redis.call('PTTL', KEYS[1])

@@ -1,13 +1,13 @@
--- Claim a lock that was handed over to the caller, who was told of it. Nobody waits for the answer.
+-- Claim a lock that was handed off to the caller, who was told of it and waits for no answer.
 -- KEYS[1] the lock.
 -- ARGV[1] token, ARGV[2] the end of the lease (ms of the server's clock), as the grant told it.
--- Returns 1, or 0 where that token does not hold it any more, or has claimed it already.
+-- Returns 1, or 0 if the token does not hold the lock any more or has claimed it already.
 local held = redis.call('GET', KEYS[1])
 local token, head, record = string.match(held or '', '^(%S+)( %d+ {)"unclaimed":"[^"]*",(.*)$')
 if token ~= ARGV[1] then
   return 0
 end
--- A full server refuses what takes memory, though only as the first write of a script.
+-- A server that is out of memory refuses what takes memory, but only as a script's first write.
 if redis.pcall('SET', KEYS[1], token .. head .. record, 'PXAT', ARGV[2]).err then
   redis.call('PERSIST', KEYS[1])
   redis.call('SET', KEYS[1], token .. head .. record, 'PXAT', ARGV[2])

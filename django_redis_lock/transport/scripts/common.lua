@@ -1,29 +1,23 @@
--- Shared by the scripts that can give the lock to somebody; prepended to each of them.
+-- Shared by the scripts that can grant a lock; prepended to each of them.
 -- KEYS[1] the lock, KEYS[2] its waiters, KEYS[3] the index of held locks, KEYS[4] the last fence,
--- KEYS[5] when each process that waits was last heard: its channel, scored by the server's clock in
--- ms; below zero from when on it is silent, which is to say that it did not claim a lock in time.
--- A waiter is "channel token lease record", the lease in ms; its record also tells since when it
--- waits. Its channel says how it hears of its grant:
---   "@poll:ms:id"  it looks from time to time, and has so many ms to claim the lock
+-- KEYS[5] when each waiting process was last heard: its channel, scored by the server's clock in
+-- ms. A negative score tells since when it is silent: it did not claim a lock in time. A waiter is
+-- "channel token lease record", with the lease in ms. Its record includes since when it waits. Its
+-- channel is how it learns of its grant:
+--   "@poll:ms:id"  it polls, and has so many ms to claim the lock
 --   "@list:key"    its process pops messages from that list, and keeps "key:alive" while it does
---   any other      its process has subscribed to this channel
--- The messages are "grant token fence lease now name" to the process of whom the lock is given, and
--- "look name" to the processes that wait for a lock which may come free sooner than they know.
--- The record of a lock that was handed over and has yet to be claimed begins with
+--   any other      its process is subscribed to this channel
+-- The messages are "grant token fence lease now name" to the process that is granted the lock, and
+-- "look name" to the processes that wait for a lock that may come free sooner than they know.
+-- The record of a lock that was handed off and not claimed yet begins with
 -- {"unclaimed":"until lease channel", where until is when the claim is due by the server's clock.
 
--- Return the server's clock in microseconds.
-local function clock()
-  local time = redis.call('TIME')
-  return time[1] * 1000000 + time[2]
-end
-
--- Write the lock for `token` with a lease of `lease` ms from `now`, the clock.
--- Returns the fence: the clock, or one more than the last fence where the clock has not passed it.
+-- Write the lock for `token` with a lease of `lease` ms from `now` (microseconds). Returns the
+-- fence: the clock, or one more than the last fence if the clock has not passed that.
 local function give(name, token, lease, record, now)
   local fence, written = now, string.format('%.0f', now)
   local last = tonumber(redis.call('SET', KEYS[4], written, 'GET') or '')
-  -- Beyond 2^53 there are no whole numbers: whatever is there then, we did not write it.
+  -- Numbers from 2^53 up are not exact; no script has written one.
   if last and last >= now and last < 9007199254740992 then
     fence = last + 1
     written = string.format('%.0f', fence)
@@ -34,23 +28,23 @@ local function give(name, token, lease, record, now)
   return fence
 end
 
--- Return until when (ms) a lock that was handed over is to be claimed; nil for any other.
+-- Return when (ms) the claim of a lock that was handed off is due; nil if none is.
 local function unclaimed_until(held)
   return tonumber(string.match(held, '^%S+ %d+ {"unclaimed":"(%d+) '))
 end
 
--- What concerns locks that somebody waits for. It stands in a function, for making those within
--- takes time, which a lock that nobody waits for does not need.
+-- Return the functions for locks that have waiters. They are made here, when they are needed,
+-- because making them takes time that other locks need not spend.
 local function contended()
   -- Milliseconds:
-  local CLAIM = 1200 -- to claim a lock in, for a process that was told of its grant
-  local CLAIM_UNTOLD = 2000 -- for one that could not be told: it looks in this time
-  local HEARD = 1150 -- for which a process that was heard is awake; see waiting.LOOK_EVERY
-  local NEWS = 1000 -- a lease that ends later is no news to those who wait: they look before
+  local CLAIM = 1200 -- within which a process that was told of its grant must claim the lock
+  local CLAIM_UNTOLD = 2000 -- within which one that could not be told must: it looks in this time
+  local HEARD = 1150 -- for which a process that was heard counts as awake; see waiting.LOOK_EVERY
+  local NEWS = 1000 -- waiters need not be told of a lease that ends later: they look before
   local FORGET = 60000 -- after which the waiters of a silent process lose their places
 
-  -- Send a message to a process that waits. Returns how many received it, false where it can't be
-  -- told: it looks by itself, or this user may not reach its channel or list.
+  -- Send a message to a waiting process. Returns how many received it; false if it can't be told,
+  -- because it polls or because this user may not reach its channel or list.
   local function tell(channel, message)
     local kind, rest = string.match(channel, '^@(%l+):(.*)$')
     if kind == 'poll' then
@@ -63,15 +57,15 @@ local function contended()
       end
       return type(alive) == 'number' and alive
     end
-    -- In a cluster it has the shard's hash tag where the server knows sharded channels; who
-    -- receives it is counted on this server alone.
+    -- In a cluster whose servers know sharded channels it has the shard's hash tag. Receivers are
+    -- counted on this server alone.
     local sharded = string.find(channel, '-grant:{%d+}:[^:]*$')
     local receivers = redis.pcall(sharded and 'SPUBLISH' or 'PUBLISH', channel, message)
     return type(receivers) == 'number' and receivers
   end
 
-  -- Tell whoever waits that the lock's lease ends sooner than it did; they look at its end by
-  -- themselves.
+  -- Tell the waiters of a lock that its lease ends sooner than before. They look by themselves when
+  -- a lease ends.
   local function tell_of_end(name, queue, before, after)
     if after >= NEWS or (before >= 0 and before <= after) then
       return
@@ -86,9 +80,9 @@ local function contended()
     end
   end
 
-  -- Read the mark of a lock that was handed over and has yet to be claimed. Returns until when
-  -- (ms), the lease (ms), the channel of its new holder, the record without the mark, the token and
-  -- the fence; nil for any other value.
+  -- Parse the value of a lock that was handed off and not claimed yet. Returns when the claim is
+  -- due (ms), the lease (ms), the channel of the new holder, the record without the mark, the token
+  -- and the fence; nil for any other value.
   local function unclaimed(held)
     local token, fence, til, lease, channel, record =
       string.match(held, '^(%S+) (%d+) {"unclaimed":"(%d+) (%d+) ([^%s"]+)",(.*)$')
@@ -97,8 +91,8 @@ local function contended()
     end
   end
 
-  -- Take the mark off the value of a lock. The lease of one that looks begins now; that of another
-  -- began when it was told. Returns what is left of it in ms: nothing, where it has ended.
+  -- Remove the mark from the value of a lock. The lease of a poller begins now, that of another
+  -- waiter began when it was told. Returns what is left of it in ms, 0 or less if it has ended.
   local function claim(lock, held, now)
     local til, lease, channel, record, token, fence = unclaimed(held)
     local left = lease
@@ -106,7 +100,7 @@ local function contended()
       left = math.min(lease, til - math.min(lease, CLAIM) + lease - now)
     end
     local value = token .. ' ' .. fence .. ' ' .. record
-    -- A full server refuses what takes memory, though only as the first write of a script.
+    -- A server that is out of memory refuses what takes memory, but only as a script's first write.
     if left > 0 and redis.pcall('SET', lock, value, 'PX', left).err then
       redis.call('PEXPIRE', lock, left)
       redis.call('SET', lock, value, 'PX', left)
@@ -114,8 +108,8 @@ local function contended()
     return left
   end
 
-  -- Note when a process was heard, or with a minus sign from when on it is silent. With pcall, here
-  -- and below: what another program has put under this key is no reason to give no lock.
+  -- Note when a process was heard, or with a minus sign since when it is silent. With pcall, here
+  -- and below: another program's data under this key must not prevent a grant.
   local function note(channel, at)
     redis.pcall('ZADD', KEYS[5], at, channel)
     redis.pcall('PEXPIRE', KEYS[5], 2 * FORGET)
@@ -130,7 +124,7 @@ local function contended()
     end
   end
 
-  -- Read what was noted of the processes that are silent, or of all; nil if there is nothing.
+  -- Return the notes about the silent processes, or about all; nil if no process is silent.
   local function read_heard(all)
     local most = all and '+inf' or '(0'
     local found = redis.pcall('ZRANGEBYSCORE', KEYS[5], '-inf', most, 'WITHSCORES')
@@ -145,8 +139,8 @@ local function contended()
   end
 
   -- Return whether the process of a waiter is silent, and whether it has been for so long that the
-  -- waiter is forgotten. After a lock was taken back, a process that was not heard of lately is
-  -- taken to be silent as well: many processes of one host may have vanished together.
+  -- waiter is forgotten. After a lock was taken back, a process that was not heard lately counts as
+  -- silent too: all processes of a host may have vanished together.
   local function is_silent(entry, channel, heard, now, taken_back)
     local at = heard[channel] or 0
     if at < 0 then
@@ -162,7 +156,8 @@ local function contended()
     return false, false
   end
 
-  -- Take the first waiter off the line whose process is not silent; the others keep their places.
+  -- Remove the first waiter whose process is not silent from the queue, and return it. The others
+  -- keep their places.
   local function next_awake(own, heard, now, taken_back)
     if not heard then
       return redis.call('LPOP', KEYS[2])
@@ -191,22 +186,22 @@ local function contended()
     end
   end
 
-  -- Write the lock for a waiter that has to claim it within `due` ms; returns the fence. The key
-  -- outlives that time, so that whoever looks then sees whose turn it was.
+  -- Write the lock for a waiter that must claim it within `due` ms; returns the fence. The key
+  -- outlives that time, so that a caller who looks then sees whose turn it was.
   local function offer(name, token, lease, record, channel, due, now)
     local mark = string.format(
       '{"unclaimed":"%.0f %.0f %s",', math.floor(now / 1000) + due, lease, channel)
     return give(name, token, math.max(lease, due + 2000), mark .. string.sub(record, 2), now)
   end
 
-  -- Give the lock to the longest waiting whose process is awake: the grant is sent to that, and
-  -- where nobody receives it the waiter is dead and dropped. Whoever gets the lock has to claim it.
-  -- `own` is the token of the caller, who needs no message; `taken_back` says that the lock was
-  -- another's grant, who did not. Returns false when nobody was left to take it; what is then under
-  -- the lock's key is the caller's to overwrite or delete.
-  -- A list that was emptied is not touched again: in a cluster that moves the slot just then, a key
-  -- that is not there is taken to be elsewhere, and the script would end half-way.
-  local function hand_over(name, own, taken_back)
+  -- Hand the lock off to the longest waiting whose process is awake, and send that process the
+  -- grant. If no one receives it the waiter is dead and dropped. The new holder must claim the
+  -- lock. `own` is the token of the caller, who needs no message; `taken_back` tells that the lock
+  -- was granted to another, who did not claim it. Returns false if no waiter was left; the caller
+  -- may then overwrite or delete the lock. A queue that was emptied is not touched again: in a
+  -- cluster that is moving the slot a key that does not exist is taken to be on the other node, and
+  -- the script would fail halfway.
+  local function hand_off(name, own, taken_back)
     local left = redis.call('LLEN', KEYS[2])
     if left == 0 then
       return false
@@ -214,7 +209,7 @@ local function contended()
     local before = redis.call('PTTL', KEYS[1])
     local now = clock()
     local now_ms = math.floor(now / 1000)
-    local heard = read_heard(taken_back) -- most of the time none is silent
+    local heard = read_heard(taken_back) -- usually nil
     for i = 1, left do
       local entry = next_awake(own, heard, now_ms, taken_back)
       if not entry then
@@ -222,7 +217,7 @@ local function contended()
       end
       local channel, token, lease, record = string.match(entry, '^(%S+) (%S+) (%d+) (.*)$')
       lease = tonumber(lease)
-      -- Whatever another program has put there, it is no lease of none or of a hundred years.
+      -- Another program may have put anything there; a lease is between 1 ms and 100 years.
       if token and lease > 0 and lease < 4e12 then
         local due, received = token == own and lease or math.min(lease, CLAIM), 1
         if token == own then
@@ -247,24 +242,25 @@ local function contended()
     return false
   end
 
-  -- Take the lock back from a process that has not claimed it in time, which either does not run or
-  -- does not hear: all its waiters are passed over until it is heard. The caller then hands it
-  -- over. `held` is the lock's value, `speaking` the caller's channel or '', `now` the clock in ms.
-  local function take_back(name, held, speaking, now)
+  -- Take the lock back from a process that did not claim it in time, because it does not run or
+  -- does not receive: all its waiters are passed over until it is heard. The caller then hands the
+  -- lock off. `held` is the lock's value, `caller` the caller's channel or '', `now` the clock in
+  -- ms.
+  local function take_back(name, held, caller, now)
     local _, lease, channel, record, holder = unclaimed(held)
-    if speaking ~= '' then
-      note(speaking, now)
+    if caller ~= '' then
+      note(caller, now)
     end
     note(channel, -now)
-    -- It keeps its place, unless it is dead, or one waiter of a process that goes on without it.
-    if channel ~= speaking and tell(channel, 'look ' .. name) ~= 0 then
+    -- The waiter keeps its place, unless it is dead, or gone from a process that still runs.
+    if channel ~= caller and tell(channel, 'look ' .. name) ~= 0 then
       redis.call('LPUSH', KEYS[2], string.format('%s %s %.0f %s', channel, holder, lease, record))
     end
   end
 
   return {
     claim = claim,
-    hand_over = hand_over,
+    hand_off = hand_off,
     hear = hear,
     take_back = take_back,
     tell_of_end = tell_of_end,

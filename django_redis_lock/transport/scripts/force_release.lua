@@ -1,14 +1,13 @@
--- Take the lock from the holder that was shown, and give it to the longest waiting.
+-- Take the lock from the holder of a token, and hand it off to the longest waiting.
 -- KEYS[1] to KEYS[5]: see common.lua; KEYS[6] the part of the audit that the entry belongs to.
--- ARGV[1] name, ARGV[2] the digest of the token that must still hold it, ARGV[3] how many entries
--- that part keeps, ARGV[4] 1 where an earlier sending may have arrived, else 0; the rest is the entry
--- of this: fields, each followed by its value.
--- Returns 1, or 2 where the audit did not take the entry; nil when the lock is free or held by
--- another token, unless the entry tells that an earlier sending released it, and is among the last
--- thousand. After an error this sending has released nothing, and written nothing into the audit.
+-- ARGV[1] name, ARGV[2] the digest of the token that must still hold the lock, ARGV[3] how many
+-- entries that part keeps, ARGV[4] 1 if an earlier sending may have arrived, else 0; the rest is
+-- the audit entry: fields, each followed by its value.
+-- Returns 1, or 2 if the entry could not be written; nil if the lock is free or held by another
+-- token, unless the entry is among the last thousand, so that an earlier sending released the lock.
+-- After an error this sending has neither released the lock nor written the entry.
 local held = redis.call('GET', KEYS[1])
-local token = held and string.match(held, '^[^ ]*')
-if not token or string.sub(redis.sha1hex(token), 1, 16) ~= ARGV[2] then
+if not is_held_by_digest(ARGV[2], held) then
   if ARGV[4] == '1' then
     local ours = table.concat(ARGV, '\0', 5)
     for _, entry in ipairs(redis.call('XREVRANGE', KEYS[6], '+', '-', 'COUNT', 1000)) do
@@ -19,22 +18,21 @@ if not token or string.sub(redis.sha1hex(token), 1, 16) ~= ARGV[2] then
   end
   return false
 end
--- A full server refuses what takes memory as the first write of a script, and no later one. So the
--- first takes none, and changes nothing: no lock has an empty name. A replica, or a server that can't
--- save, refuses this one.
+-- A server that is out of memory refuses what takes memory, but only as a script's first write. So
+-- the first write takes none and changes nothing: no lock has an empty name. A replica, or a server
+-- that can't save, refuses it.
 redis.call('ZREM', KEYS[3], '')
--- What leaves no trace is not done, and what is not done leaves none. So it is found out whether the
--- audit would take the entry, with an id that no entry can have; then the lock is released; and then
--- the entry is written.
+-- No release without an entry, and no entry without a release: first check with an impossible id
+-- that an entry could be written, then release the lock, then write the entry.
 local refused = redis.pcall('XADD', KEYS[6], '0-0', 'event', '')
 if not string.find(refused.err, 'greater than 0-0', 1, true) then
   return refused
 end
 redis.call('XREVRANGE', KEYS[6], '+', '-', 'COUNT', 1) -- fails where it is no stream
--- A user who may not hand it over, or another program's data in place of the line, is no reason to
--- leave it with its holder: those who wait find it free when they look.
-local known, handed_over = pcall(contended().hand_over, ARGV[1], '')
-if not known or not handed_over then
+-- The lock is released even if this user may not hand it off, or if another program's data is in
+-- place of the queue: the waiters find it free when they look.
+local ok, handed_off = pcall(contended().hand_off, ARGV[1], '')
+if not ok or not handed_off then
   local deleted = redis.pcall('DEL', KEYS[1])
   if type(deleted) == 'table' and redis.call('GET', KEYS[1]) == held then
     return deleted

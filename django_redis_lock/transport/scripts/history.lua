@@ -1,9 +1,9 @@
 -- Read a page of the audit, the newest entry first.
 -- KEYS the parts of the audit.
 -- ARGV[1] a lock's name, or '' for all, ARGV[2] the id before which to begin, or '+' for the end,
--- ARGV[3] how many entries of each part are looked at.
--- Returns for each part {id, {id, {field, value, ...}}, ...}: first the id before which to go on, ''
--- where there is nothing more, then the entries.
+-- ARGV[3] how many entries of each part to read.
+-- Returns for each part {id, {id, {field, value, ...}}, ...}: first the id before which to
+-- continue, '' at the end, then the entries.
 local pages = {}
 local begin = ARGV[2] == '+' and '+' or '(' .. ARGV[2]
 local most = tonumber(ARGV[3])

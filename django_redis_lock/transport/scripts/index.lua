@@ -1,22 +1,21 @@
--- Read one page of the names of held locks, the earliest lease end first: a lock that is renewed
--- while the pages are turned moves to a later page, so it is not missed.
+-- Read a page of the names of held locks, the earliest lease end first. A lock that is renewed
+-- between two pages moves to a later page, so it is not missed.
 -- KEYS[1] the index.
 -- ARGV[1] the lease end (ms) to begin at, or '' for now, ARGV[2] the member (in hexadecimal digits)
 -- of that lease end to begin after, or '' to begin with the first, ARGV[3] page size.
 -- Returns {names, lease ends, last member}, the first two each as one text with a line for each
--- lock: that is read in a hundredth of the time that thousands of replies take. What can be no name
--- is an empty line.
+-- lock: reading that takes a hundredth of the time of reading thousands of items. An empty line
+-- stands for a member that can't be a name.
 local from, after = ARGV[1], ARGV[2]
 local found
 if after == '' then
   if from == '' then
-    local time = redis.call('TIME')
-    from = time[1] * 1000 + math.floor(time[2] / 1000)
+    from = math.floor(clock() / 1000)
   end
   found = redis.call('ZRANGEBYSCORE', KEYS[1], from, '+inf', 'WITHSCORES', 'LIMIT', 0, ARGV[3])
 else
-  -- The members of one score are in the order of their bytes, so that what comes after a member is
-  -- known even when it has left. Halving finds the place in some twenty steps among a million.
+  -- The members of one score are in the order of their bytes, so the place after a member is known
+  -- even if it was removed. A binary search finds it in about twenty steps among a million.
   from = tonumber(from)
   after = string.gsub(after, '..', function(digits) return string.char(tonumber(digits, 16)) end)
   local function is_after(member, score)

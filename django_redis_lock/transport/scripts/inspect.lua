@@ -1,15 +1,15 @@
 -- Read who holds locks, without changing anything.
--- KEYS two a lock: the lock, its waiters.
--- Returns {now, ...} with three a lock: its value (nil when free or not a string), its lease left in
--- ms (-1 without end) and the number of waiters (nil where this user may not know). now is the
--- server's clock in ms.
--- What another program has put there is no lock and no line; any other error is one.
+-- KEYS two for each lock: the lock, its waiters.
+-- Returns {now, ...} with three for each lock: its value (nil if free or not a string), its
+-- remaining lease in ms (-1 without end) and the number of waiters (nil if this user may not know).
+-- now is the server's clock in ms.
+
+-- Another program's data under a key is no lock and no queue; any other error is returned.
 local function is_foreign(answer)
   return string.find(answer.err, 'WRONGTYPE', 1, true) ~= nil
 end
 
-local time = redis.call('TIME')
-local answer = {time[1] * 1000 + math.floor(time[2] / 1000)}
+local answer = {math.floor(clock() / 1000)}
 for i = 1, #KEYS, 2 do
   local held = redis.pcall('GET', KEYS[i])
   if type(held) == 'table' and not is_foreign(held) then

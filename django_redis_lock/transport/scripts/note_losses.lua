@@ -1,10 +1,10 @@
--- Write into the audit that leases were found lost.
+-- Write lost leases into the audit.
 -- KEYS[1] the part of the audit that they belong to.
--- ARGV[1] how many entries it keeps, ARGV[2] 1 where an earlier sending may have arrived, else 0;
--- then for each loss the digest of its token, how many values its entry has, and these: fields,
--- each followed by its value.
--- Returns how many were written: those that an earlier sending wrote are not written again, unless
--- a thousand others have come after them.
+-- ARGV[1] how many entries it keeps, ARGV[2] 1 if an earlier sending may have arrived, else 0; then
+-- for each loss the digest of its token, the number of items in its entry, and these: fields, each
+-- followed by its value.
+-- Returns how many were written. Those that an earlier sending wrote are not written again, unless
+-- a thousand others have followed them.
 local known = {}
 if ARGV[2] == '1' then
   for _, entry in ipairs(redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1000)) do

@@ -1,8 +1,8 @@
--- Let this server vote from now on, though it was started anew.
+-- Let this server vote from now on, after a restart.
 -- KEYS[1] the last fence, KEYS[2] the mark of this server.
--- ARGV[1] the greatest fence that others know, ARGV[2] '' or the start after which it is told this,
--- as quorum_acquire.lua names it: if it was started yet again it does not vote by this.
--- Returns 1, or 0 where it was started again.
+-- ARGV[1] the greatest fence that others know, ARGV[2] '' or the start that this is meant for, as
+-- quorum_acquire.lua returns it.
+-- Returns 1, or 0 if the server was restarted again since.
 local time = redis.call('TIME')
 local run = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)')
 if ARGV[2] ~= '' and redis.call('GET', KEYS[2]) ~= run .. ' ' .. ARGV[2] .. ' new' then

@@ -1,14 +1,14 @@
--- Shared by the scripts with which one server of a quorum gives its voice to somebody.
+-- Shared by the scripts with which one server of a quorum votes; prepended to each of them.
 -- KEYS[1] the lock, KEYS[2] its waiters, KEYS[3] the index of held locks, KEYS[4] the last fence,
 -- KEYS[5] the mark of this server: its run id, from when on (ms) it votes, and " new" until it has
 -- learned the last fence.
--- Nothing is handed over here: servers that know nothing of each other could not agree on a waiter.
+-- Nothing is handed off here: independent servers could not agree on a waiter.
 
--- Return nothing where this server votes. One that was started, or lost its data, since it was last
--- seen may have forgotten a lock that still counts elsewhere, and the last fence. It votes when
--- `delay` has passed and it was told that fence. Until then return from when on it can learn (ms),
--- by which this start is known, and for how many ms more it can't.
-local function silent(mark, now, delay)
+-- Return nothing if this server votes. A server that was restarted or lost its data may have
+-- forgotten a lock that still counts elsewhere, and the last fence. It votes once `delay` ms have
+-- passed and it was told that fence. Until then return from when on it can learn it (ms), which
+-- also identifies this start, and in how many ms that is.
+local function not_voting(mark, now, delay)
   if delay == 0 then
     return
   end
@@ -24,10 +24,9 @@ local function silent(mark, now, delay)
   end
 end
 
--- Write the lock for `token` with a lease of `lease` ms from `now` (microseconds). Its fence is the
--- clock, or `least`, or one more than the last fence, whichever is greatest. Who waits has to look
--- again, so the line begins anew; that also drops the dead.
-local function give(now, name, token, lease, record, least)
+-- Write the lock for `token` with a lease of `lease` ms from `now` (microseconds). Returns the
+-- fence: the greatest of the clock, `least`, and one more than the last fence.
+local function vote(now, name, token, lease, record, least)
   local last = tonumber(redis.call('GET', KEYS[4]) or 0)
   local fence = string.format('%.0f', math.max(now, least, last + 1))
   redis.call('SET', KEYS[4], fence)

@@ -1,10 +1,10 @@
--- Take back this server's vote for a token; or leave the waiters.
+-- Withdraw this server's vote for a token; or, if there is none, leave the waiters.
 -- KEYS[1] the lock, KEYS[2] its waiters, KEYS[3] the index of held locks.
 -- ARGV[1] token, ARGV[2] name, ARGV[3] '' or the caller's entry among the waiters, to be removed,
--- ARGV[4] '' or the number of the attempt that is taken back: a later one keeps its vote.
+-- ARGV[4] '' or the number of the attempt that is withdrawn: a later one keeps its vote.
 -- Returns 1: released, 0: not held by this token.
 local held = redis.call('GET', KEYS[1])
-if held and string.sub(held, 1, #ARGV[1] + 1) == ARGV[1] .. ' ' then
+if holds(ARGV[1], held) then
   if ARGV[4] == '' or string.match(held, ',"try":(%d+)}$') == ARGV[4] then
     redis.call('DEL', KEYS[1], KEYS[2])
     redis.call('ZREM', KEYS[3], ARGV[2])

@@ -1,9 +1,9 @@
--- Write the fence of a hold back to a server, which may have given a smaller one or none, and leave
--- its waiters.
+-- Write the fence of an acquired lock to a server that may have given a smaller one or none, and
+-- leave its waiters.
 -- KEYS[1] the lock, KEYS[2] its waiters, KEYS[3] the last fence.
 -- ARGV[1] token, ARGV[2] fence, ARGV[3] '' or the caller's entry among the waiters.
--- Returns 1 where the token holds the lock, else 0. In either case no fence that this server gives
--- from now on is as small.
+-- Returns 1 if the token holds the lock, else 0. In either case all later fences of this server are
+-- greater.
 local last = tonumber(redis.call('GET', KEYS[3]) or 0)
 if last < tonumber(ARGV[2]) then
   redis.call('SET', KEYS[3], ARGV[2])

@@ -1,15 +1,11 @@
--- Take the lock from the holder of a token, before all who wait; they go on waiting.
+-- Take the lock from the holder of a token, before all waiters; they go on waiting.
 -- KEYS: see common.lua.
 -- ARGV[1] token, ARGV[2] lease (ms), ARGV[3] holder record, ARGV[4] name,
 -- ARGV[5] the digest of the token that must still hold the lock.
--- Returns the fence, or nil when the lock is free or held by another token.
+-- Returns the fence, or nil if the lock is free or held by another token.
 local held = redis.call('GET', KEYS[1])
-if not held then
-  return false
-end
-local token = string.match(held, '^[^ ]*')
--- The caller's own token is there where the reply to an earlier sending was lost.
-if token ~= ARGV[1] and string.sub(redis.sha1hex(token), 1, 16) ~= ARGV[5] then
+-- The caller holds it already if the reply to an earlier sending was lost.
+if not (holds(ARGV[1], held) or is_held_by_digest(ARGV[5], held)) then
   return false
 end
 local before = redis.call('PTTL', KEYS[1])
