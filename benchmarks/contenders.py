@@ -210,9 +210,11 @@ class OursOnLayouts(Contender):
         from django.conf import settings
 
         from django_redis_lock import lock, locks
+        from django_redis_lock.backends.getset import GetSetLockBackend
         from django_redis_lock.backends.redlock import RedlockLockBackend
 
         self.make = lock
+        self.unordered = GetSetLockBackend, RedlockLockBackend
         self.backends = locks
         for alias in settings.LOCKS:
             backend = locks[alias]
@@ -228,7 +230,9 @@ class OursOnLayouts(Contender):
         backend = self.backends[alias]
         if not (inside(thread, "_perform") and inside(thread, "wait")):  # a call to the server
             return False
-        return not backend.supports_queue or len(backend.waiting(name)) >= place
+        if isinstance(backend, self.unordered):
+            return True
+        return len(backend.waiting(name)) >= place
 
     def key(self, name: str) -> str:
         raise NotImplementedError("each layout has its own")

@@ -16,6 +16,8 @@ from tests.tools import findings
 
 LOCMEM = "django_redis_lock.backends.locmem.LocMemLockBackend"
 REDIS = "django_redis_lock.backends.redis.RedisLockBackend"
+REDIS_CLUSTER = "django_redis_lock.backends.cluster.RedisClusterLockBackend"
+GETSET = "django_redis_lock.backends.getset.GetSetLockBackend"
 PLAIN_CACHE = {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}
 DJANGO_REDIS = "django_redis.cache.RedisCache"
 
@@ -61,6 +63,9 @@ def test_unknown_alias() -> None:
         ({"BACKEND": LOCMEM, "TIMOUT": 3}, "E002", "TIMOUT"),
         ({"BACKEND": LOCMEM, "OPTIONS": {"WAIT": "queue"}}, "E002", "takes none"),
         ({"OPTIONS": {"WIAT": "queue"}}, "E002", "WIAT"),
+        ({"OPTIONS": {"POLL_RETRIES": 3}}, "E002", "blocking_timeout"),
+        ({"BACKEND": GETSET, "OPTIONS": {"POLL_RETRIES": 3}}, "E002", "'POLL_RETRIES'"),
+        ({"BACKEND": REDIS_CLUSTER, "LOCATION": "redis://u:p@a"}, "E002", "not 'redis://***@a'"),
         ({"OPTIONS": {"WAIT": "sleep"}}, "E002", "'queue'"),
         ({"BACKEND": LOCMEM, "TIMEOUT": 0}, "E002", "0.001"),
         ({"BACKEND": LOCMEM, "TIMEOUT": "30"}, "E002", "TIMEOUT"),

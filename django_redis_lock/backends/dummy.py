@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any, ClassVar
+from typing import Any
 
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.protocol import calls
@@ -13,12 +13,6 @@ from django_redis_lock.protocol.waiting import Hub
 
 class DummyLockBackend(BaseLockBackend):
     """Acquires at once, excludes nobody and remembers nothing. LOCATION has no meaning."""
-
-    supports_fencing: ClassVar[bool] = False
-    supports_queue: ClassVar[bool] = False
-    supports_listing: ClassVar[bool] = False
-    supports_passing: ClassVar[bool] = False
-    supports_records: ClassVar[bool] = False
 
     supports_many = True
 

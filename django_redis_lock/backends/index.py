@@ -8,6 +8,9 @@ from fnmatch import translate
 from itertools import islice
 from re import compile as compile_pattern
 
+from django_redis_lock.protocol.calls import ReadIndex
+from django_redis_lock.protocol.conversation import ask
+from django_redis_lock.protocol.drivers import Steps
 from django_redis_lock.support.arguments import MAX_NAME_LENGTH, check_name
 
 Page = tuple[list[str | None], list[str], bytes]
@@ -126,6 +129,15 @@ class Index:
                 place = hash(name) % len(marks)
                 marks[place] = 2 if marks[place] else 1
         return marks
+
+
+def read_whole(pattern: str, size: int) -> Steps[Index]:
+    """Read the index of a server, ``size`` names at a time."""
+    index = Index(pattern)
+    while index.more:
+        answer = yield from ask(ReadIndex(index.start, index.after, size))
+        index.add(read_page(answer), size)
+    return index
 
 
 def names_of(index: Index) -> Iterator[str]:

@@ -20,13 +20,13 @@ from django_redis_lock.protocol.records import Holder
 from django_redis_lock.support.arguments import check_limit, check_name, check_text
 
 if TYPE_CHECKING:
-    from django_redis_lock.backends.base import BaseLockBackend
+    from django_redis_lock.backends.operations import LockOperations
     from django_redis_lock.protocol.drivers import Steps
 
 logger = logging.getLogger("django_redis_lock")
 
 
-def read_history(backend: BaseLockBackend, name: str | None, limit: int) -> Steps[list[AuditEntry]]:
+def read_history(backend: LockOperations, name: str | None, limit: int) -> Steps[list[AuditEntry]]:
     """Read the audit of a lock, or of all locks, the newest entry first."""
     check_limit(limit, "entries")
     wanted = "" if name is None else check_name(name)
@@ -44,7 +44,7 @@ def read_history(backend: BaseLockBackend, name: str | None, limit: int) -> Step
 
 
 def force_release(
-    backend: BaseLockBackend,
+    backend: LockOperations,
     name: str,
     token_id: str | None,
     *,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.contracts.capabilities import LACKS
 from tests.contracts.locks import HandleContract, LockContract
 
 
@@ -31,7 +32,7 @@ class TestDummy(HandleContract):
     """The backend that always acquires."""
 
     using = "dummy"
-    lacks = frozenset({"fencing", "queue", "listing", "passing", "records"})
+    lacks = LACKS["DummyLockBackend"]
 
     def test_everybody_acquires(self, name: str) -> None:
         """Nobody is kept out, nothing is listed."""

@@ -11,8 +11,10 @@ from redis.crc import key_slot
 
 from django_redis_lock import locks
 from django_redis_lock.backends.cluster import RedisClusterLockBackend
-from django_redis_lock.backends.cluster.sharding import SHARD_SLOTS, SHARDS, SLOTS, TAGS, shard_of
 from django_redis_lock.backends.redis import RedisLockBackend
+from django_redis_lock.backends.servers.cluster import Cluster
+from django_redis_lock.backends.servers.sharding import SHARD_SLOTS, SHARDS, SLOTS, TAGS, shard_of
+from django_redis_lock.backends.servers.single import ScriptedServer
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.transport.packing import Packing
 
@@ -67,9 +69,20 @@ def test_one_server_has_no_hash_tags() -> None:
 
 def test_list_makes_a_cluster() -> None:
     """A list of URLs, or a tuple, is a cluster; one URL is one server."""
-    assert type(backend(NODES)) is RedisClusterLockBackend
-    assert type(backend(tuple(NODES))) is RedisClusterLockBackend
-    assert type(backend(NODES[0])) is RedisLockBackend
+    for location in (NODES, tuple(NODES)):
+        assert isinstance(backend(location).servers, Cluster)
+        cluster = RedisClusterLockBackend("default", {"LOCATION": location})
+        assert isinstance(cluster.servers, Cluster)
+    assert isinstance(backend(NODES[0]).servers, ScriptedServer)
+
+
+@pytest.mark.parametrize("wait", ["blpop", "poll"])
+def test_waiting_schemes_of_a_cluster(wait: str) -> None:
+    """In a cluster there is only one, whether the entry names another or a lock does."""
+    with pytest.raises(InvalidLockBackend, match=f"can only be 'queue', not '{wait}'"):
+        backend(NODES, OPTIONS={"WAIT": wait})
+    with pytest.raises(InvalidLockBackend, match="can only be 'queue'"):
+        backend(NODES).hub_for(wait)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
 """What every backend promises; a test class for each backend extends these classes.
 
 ``HandleContract`` is what a handle does whoever keeps the lock. ``LockContract`` adds what a
-backend promises that really excludes. What a backend says that it does not support, in its flags,
-is not asked of it: a test that ``needs`` it is not collected.
+backend promises that really excludes. What a backend ``lacks`` is not asked of it: a test that
+``needs`` it is not collected.
 """
 
 from __future__ import annotations
@@ -37,8 +37,6 @@ from django_redis_lock.protocol.conversation import ask
 from tests.tools import SOON, Background, eventually, waiters
 
 Case = TypeVar("Case", bound=Callable[..., None])
-CAPABILITIES = ("fencing", "queue", "listing", "passing", "records")
-"""What a backend says of itself with ``supports_...``."""
 
 
 def needs(*capabilities: str) -> Callable[[Case], Case]:
@@ -62,12 +60,6 @@ class HandleContract:
         for name in dir(cls):
             if cls.lacks.intersection(getattr(getattr(cls, name), "needs", ())):
                 setattr(cls, name, None)
-
-    def test_what_it_lacks_is_what_it_says(self) -> None:
-        """The flags of the backend are what its contract leaves out."""
-        backend = locks[self.using]
-        supported = {item: getattr(backend, f"supports_{item}") for item in CAPABILITIES}
-        assert supported == {item: item not in self.lacks for item in CAPABILITIES}
 
     def lock(self, name: str, *args: Any, **kwargs: Any) -> Lock:
         """Return a handle on the backend under test."""
@@ -768,15 +760,14 @@ class LockContract(HandleContract):
         held = [self.lock(f"{name}:{number}", timeout=20 + number) for number in range(25)]
         for item in held:
             item.acquire()
-        backend = locks[self.using]
-        turn = type(backend)._turn_page
+        add = Index.add
 
-        def renew_then_turn(self: Any, index: Any) -> Any:
+        def add_then_renew(self: Index, page: Any, size: int) -> None:
+            add(self, page, size)
             held[12].extend(100)
-            return turn(self, index)
 
-        monkeypatch.setattr(type(backend), "_turn_page", renew_then_turn)
-        found = [holder.name for holder in backend.holders(f"{name}:*")]
+        monkeypatch.setattr(Index, "add", add_then_renew)
+        found = [holder.name for holder in locks[self.using].holders(f"{name}:*")]
         assert sorted(found) == sorted(item.name for item in held)
         assert found[0] == held[12].name
 

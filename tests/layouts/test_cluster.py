@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from django_redis_lock import lock, locks
-from django_redis_lock.backends.cluster import RedisClusterLockBackend
-from django_redis_lock.backends.cluster.sharding import SHARD_SLOTS, SHARDS, TAGS, shard_of
+from django_redis_lock.backends.servers.cluster import Cluster as ClusterServers
+from django_redis_lock.backends.servers.sharding import SHARD_SLOTS, SHARDS, TAGS, shard_of
 from django_redis_lock.exceptions import LockError, LockLost, LockUnavailable
 from django_redis_lock.transport.clients import BlockingClient
 from tests.layouts.servers import Cluster, client, role
@@ -81,7 +81,7 @@ def own_cluster(settings: Any) -> Any:
 
 def test_a_list_of_urls_is_a_cluster(cluster: Cluster) -> None:
     """LOCATION chooses; the entry names the same backend as for one server."""
-    assert isinstance(locks["default"], RedisClusterLockBackend)
+    assert isinstance(locks["default"].servers, ClusterServers)
 
 
 def test_keys_of_a_lock_share_a_slot(cluster: Cluster, name: str) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from example_project.embedded import EmbeddedServer
 from tests.backends.getset.test_getset import exclude_each_other
+from tests.contracts.capabilities import LACKS
 from tests.contracts.locks import LockContract
 
 GETSET = "django_redis_lock.backends.getset.GetSetLockBackend"
@@ -28,7 +29,7 @@ class TestRecord(LockContract):
     """With values that tell whose they are."""
 
     using = "getset"
-    lacks = frozenset({"queue"})
+    lacks = LACKS["GetSetLockBackend"]
     options: ClassVar[dict[str, str]] = {}
 
 

@@ -19,6 +19,7 @@ from django.test import override_settings
 from django_redis_lock import lock, locks
 from django_redis_lock.exceptions import LockLost
 from example_project.embedded import EmbeddedServer
+from tests.contracts.capabilities import LACKS
 from tests.contracts.locks import LockContract
 from tests.project.test_docs import acl_rule
 from tests.tools import ROOT, Background, Child, eventually, waiters
@@ -44,7 +45,7 @@ class TestContract(LockContract):
     """The quorum keeps the contract of all backends, but for the order of those who wait."""
 
     using = "redlock"
-    lacks = frozenset({"queue"})
+    lacks = LACKS["RedlockLockBackend"]
 
     def test_all_waiters_are_served(self, name: str) -> None:
         """All are served, one at a time; in which order is not promised."""

@@ -39,7 +39,7 @@ from django.test import override_settings
 
 import django_redis_lock
 from django_redis_lock import exceptions, lock, lock_many, locks, signals
-from django_redis_lock.backends.base import BaseLockBackend
+from django_redis_lock.backends import settings as entry_settings
 from django_redis_lock.backends.dummy import DummyLockBackend
 from django_redis_lock.backends.getset import GetSetLockBackend
 from django_redis_lock.backends.locmem import LocMemLockBackend
@@ -54,6 +54,7 @@ from django_redis_lock.handler import DEFAULT_BACKEND
 from django_redis_lock.primitives.holding import Default
 from django_redis_lock.views import locked
 from example_project.embedded import EmbeddedServer
+from tests.contracts.capabilities import CAPABILITIES, LACKS
 from tests.tools import ROOT, Background, counted, eventually, syntax_tree, waiters
 
 PACKAGE = Path(django_redis_lock.__file__).parent
@@ -212,7 +213,7 @@ def test_the_settings_and_their_defaults_are_those_of_the_code(settings: Any) ->
         "OPTIONS": {},
         "OPERATORS": {},
     }
-    assert list(documented) == list(BaseLockBackend.settings)
+    assert list(documented) == list(entry_settings.SETTINGS)
     of_operators = {row[0]: row[1] for row in table(DOCS / "reference/settings.md", "Operators")}
     assert {name: ast.literal_eval(default) for name, default in of_operators.items()} == {
         field.upper(): value for field, value in dataclasses.asdict(backend.operators).items()
@@ -256,10 +257,11 @@ def _documented_default(default: Any) -> str:
 def test_the_capabilities_of_the_backends_are_those_of_the_code() -> None:
     """The table of backends says what each supports."""
     page = DOCS / "reference/backends.md"
-    flags = re.findall(r"`(supports_\w+)`", page.read_text().split("|---", 1)[0])
-    for name, *documented, _ in table(page, "Backends"):
+    for name, *documented, many, _ in table(page, "Backends"):
         kind = {kind.__name__: kind for kind in BACKENDS}[name]
-        assert documented == [str(getattr(kind, flag)) for flag in flags], name
+        lacked = LACKS.get(name, frozenset())
+        assert documented == ["no" if item in lacked else "yes" for item in CAPABILITIES], name
+        assert many == str(kind.supports_many), name
 
 
 def test_the_tree_of_exceptions_is_that_of_the_code() -> None:

@@ -23,6 +23,7 @@ from django.core.checks import run_checks
 from django_redis_lock import locks
 from django_redis_lock.backends.keeping import Server
 from django_redis_lock.backends.renewal import renewer
+from tests.contracts.capabilities import lacks
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 20.0
@@ -58,7 +59,7 @@ def eventually(condition: Callable[[], Any], what: str = "") -> Any:
 def waiters(name: str, using: str = "default") -> int:
     """Return how many wait for a lock; of those that stand in no line, the ones of this process."""
     backend = locks[using]
-    if not backend.supports_queue:
+    if "queue" in lacks(backend):
         watch = backend.hub._watches.get(name)
         return watch.members if watch else 0
     holder = backend.holder(name)

@@ -339,7 +339,7 @@ def test_interruptions_lose_no_connection(
     """Wherever the exception of a signal handler strikes, the pool has all connections again."""
     settings.LOCKS = {"default": {"LOCATION": server.url()}}
     backend = locks["default"]
-    client = backend._client
+    client = backend.servers.client
     client.KEEP = keep
     assert backend.call(Glance(name)) is None
     armed = False

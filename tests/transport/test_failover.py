@@ -13,8 +13,8 @@ import redis
 from redis.connection import DefaultParser
 
 from django_redis_lock import lock, lock_many
-from django_redis_lock.backends.redis.backend import passes, refused
 from django_redis_lock.backends.renewal import renewer
+from django_redis_lock.backends.servers.errors import passes, refused
 from django_redis_lock.exceptions import LockUnavailable
 from example_project.embedded import EmbeddedServer
 from tests.tools import PATIENCE, Background, eventually, owes, renewing, waiters

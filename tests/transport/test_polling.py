@@ -9,20 +9,21 @@ from typing import Any
 import pytest
 
 from django_redis_lock.backends.locmem import LocMemLockBackend
-from django_redis_lock.exceptions import InvalidLockBackend, LockNotAcquired
+from django_redis_lock.backends.settings import read_poll_interval
+from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.protocol import calls
 from django_redis_lock.protocol.waiting import Watch
-from django_redis_lock.transport.polling import Polling, PollingHub, poll_options
+from django_redis_lock.transport.polling import PollingHub
 from tests.tools import Background, eventually
 
 
 class Deaf(LocMemLockBackend):
     """Locks whose waiters nobody tells anything, as on servers that know of no waiters."""
 
-    def __init__(self, retries: int | None = None) -> None:
+    def __init__(self) -> None:
         super().__init__("deaf", {})
-        self.hub: PollingHub = PollingHub(0.01, 0.5, retries)
+        self.hub: PollingHub = PollingHub(0.01, 0.5)
         self.looks = 0
 
     def call(self, call: calls.Call) -> Any:
@@ -75,39 +76,20 @@ def test_the_waiters_of_a_lock_share_their_looks(
     assert all(waiting.outcome() for waiting in line)
 
 
-@pytest.mark.parametrize("retries", [0, 3])
-def test_the_tries_are_counted(name: str, retries: int) -> None:
-    """A wait is over after so many looks beyond the first, however long it may last."""
-    backend = Deaf(retries)
-    with backend.lock(name):
-        backend.looks = 0
-        assert backend.lock(name).acquire() is False
-        # Before the first look in the line there is one that tells the server's clock.
-        assert backend.looks == 2 + retries
-        with pytest.raises(LockNotAcquired):
-            backend.lock(name).__enter__()
-
-
-def test_the_options_have_defaults() -> None:
+def test_the_interval_has_a_default() -> None:
     """What is not given is as documented."""
-    assert poll_options("default", {}) == Polling(0.25, None)
-    assert poll_options("default", {"POLL_INTERVAL": 2, "POLL_RETRIES": 0}) == Polling(2.0, 0)
+    assert read_poll_interval({}, "default") == 0.25
+    assert read_poll_interval({}, "default", 0.1) == 0.1
+    assert read_poll_interval({"POLL_INTERVAL": 2}, "default") == 2.0
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"POLL_INTERVAL": value}, r"\['POLL_INTERVAL'\] is .*seconds between 0.001 and 10")
-        for value in (0, -1, 11, True, "1", None, float("nan"), float("inf"), 10**400)
-    ]
-    + [
-        ({"POLL_RETRIES": value}, r"\['POLL_RETRIES'\] is .*looks from 0 up, or None")
-        for value in (-1, 1.5, True, "3")
-    ],
+    "interval", [0, -1, 11, True, "1", None, float("nan"), float("inf"), 10**400]
 )
-def test_senseless_options_are_refused(options: dict[str, Any], words: str) -> None:
+def test_an_invalid_interval_is_refused(interval: Any) -> None:
     """The error names the alias, the option, the value and what to write."""
+    words = r"\['POLL_INTERVAL'\] is .*seconds between 0.001 and 10"
     with pytest.raises(InvalidLockBackend, match=words) as caught:
-        poll_options("shop", options)
+        read_poll_interval({"POLL_INTERVAL": interval}, "shop")
     assert "LOCKS['shop']" in str(caught.value)
-    assert repr(next(iter(options.values()))) in str(caught.value)
+    assert repr(interval) in str(caught.value)

@@ -130,7 +130,7 @@ def test_what_was_read_ahead_does_not_go_back_to_the_pool(
     monkeypatch.setattr(backend.location, "pool", lambda: pool)
     with lock(name, timeout=20):
         pass
-    (checkout,) = backend._client._kept
+    (checkout,) = backend.servers.client._kept
     checkout.connection._sock.sendall(b"*1\r\n$4\r\nPING\r\n*2\r\n$4\r\nECHO\r\n$5\r\nstray\r\n")
     while not checkout.has_surplus:
         checkout._replies._receive()

@@ -2,40 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar
 
-import redis
-from django.core import checks
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import RedisError
 
-from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.getset.clocks import LocalClock, ServerClock
 from django_redis_lock.backends.getset.commands import Word
 from django_redis_lock.backends.getset.exchanges import Exchanges
 from django_redis_lock.backends.getset.readings import NAME
 from django_redis_lock.backends.getset.timestamps import FORMATS, Form, read_stamp
-from django_redis_lock.backends.redis.backend import passes
-from django_redis_lock.exceptions import InvalidLockBackend, LockError, LockUnavailable
-from django_redis_lock.protocol.calls import Breaking, Call, Inspect
+from django_redis_lock.backends.servers.backend import ServersLockBackend
+from django_redis_lock.backends.servers.errors import lock_error
+from django_redis_lock.backends.servers.single import SingleServer
+from django_redis_lock.backends.settings import read_choice, read_poll_interval
+from django_redis_lock.exceptions import InvalidLockBackend, LockError
+from django_redis_lock.protocol.calls import Call, Inspect
 from django_redis_lock.protocol.conversation import ask
 from django_redis_lock.protocol.drivers import Steps, adrive, drive
 from django_redis_lock.protocol.records import Holder, moment, read_holder, token_id
-from django_redis_lock.support.process import made_once
-from django_redis_lock.support.text import keep_secrets
 from django_redis_lock.transport.async_client import AsyncClient
 from django_redis_lock.transport.clients import BlockingClient
-from django_redis_lock.transport.connections import asyncio_connection
 from django_redis_lock.transport.location import Location
 from django_redis_lock.transport.packing import Packed
-from django_redis_lock.transport.polling import POLL_OPTIONS, PollingHub, poll_options
+from django_redis_lock.transport.polling import PollingHub
 from django_redis_lock.transport.resp import pack
 
 CLOCKS = ("server", "local")
 
 
-class GetSetLockBackend(BaseLockBackend):
+class GetSetLockBackend(ServersLockBackend):
     """Locks whose value is the time at which they end: SETNX takes one, GETSET one that ended.
 
     It sends only plain commands with one key each: no scripts, transactions or channels. So it
@@ -50,16 +47,16 @@ class GetSetLockBackend(BaseLockBackend):
     OPTIONS["CLOCK"] is ``server``, or ``local`` where TIME is forbidden.
     """
 
-    supports_queue: ClassVar[bool] = False
-    options: ClassVar[tuple[str, ...]] = ("FORMAT", "KEY", "CLOCK", *POLL_OPTIONS)
+    options: ClassVar[tuple[str, ...]] = ("FORMAT", "KEY", "CLOCK", "POLL_INTERVAL")
+    servers: SingleServer
 
     def configure(self, location: Any, options: dict[str, Any]) -> None:
         """Take in LOCATION and OPTIONS; no connection is made. Raises ``InvalidLockBackend``."""
         self.location = Location("default" if location is None else location, self.alias)
-        form = Form(self._choice(options, "FORMAT", FORMATS))
-        clock = self._choice(options, "CLOCK", CLOCKS)
-        polling = poll_options(self.alias, options)
-        self.hub = PollingHub(polling.interval, retries=polling.retries)
+        self.servers = SingleServer(self.location)
+        form = Form(read_choice(options, "FORMAT", FORMATS, self.alias))
+        clock = read_choice(options, "CLOCK", CLOCKS, self.alias)
+        self.hub = PollingHub(read_poll_interval(options, self.alias))
         key = self._key_of_locks(options.get("KEY", f"{self.key_prefix}:{NAME}"))
         self.lock_keys = key.partition(NAME)[0]
         self._exchanges = Exchanges(
@@ -69,10 +66,6 @@ class GetSetLockBackend(BaseLockBackend):
             ServerClock() if clock == "server" else LocalClock(),
             freed=self.hub.freed,
         )
-        if not form.keeps_tokens:
-            # Of other backends these are the same for all entries; here they depend on FORMAT.
-            flags = ("supports_fencing", "supports_passing", "supports_records")
-            vars(self).update(dict.fromkeys(flags, False))
 
     def _key_of_locks(self, key: Any) -> str:
         if not isinstance(key, str) or key.count(NAME) != 1:
@@ -82,50 +75,13 @@ class GetSetLockBackend(BaseLockBackend):
             )
         return key
 
-    def _choice(self, options: dict[str, Any], option: str, choices: tuple[str, ...]) -> str:
-        chosen = options.get(option, choices[0])
-        if chosen not in choices:
-            raise InvalidLockBackend(
-                f"LOCKS[{self.alias!r}]['OPTIONS'][{option!r}] is {chosen!r}; "
-                f"it can be {', '.join(map(repr, choices))}."
-            )
-        return str(chosen)
-
-    def databases(self) -> set[Hashable]:
-        """Return where its keys are, as far as the settings tell."""
-        return self.location.databases()
-
-    def check(self) -> list[checks.CheckMessage]:
-        """Return the system check messages about this entry."""
-        return self.location.check()
-
-    def open(self) -> None:
-        """Import and make what calls need; no connection is made. Raises ``InvalidLockBackend``."""
-        self._client  # noqa: B018 - is made when first read
-
-    def close(self) -> None:
-        """Let go of connections; the backend can be used again afterwards."""
-        super().close()
-        for attribute in ("_client", "_async_client"):
-            client = self.__dict__.pop(attribute, None)
-            if client is not None:
-                client.close()
-        if "pool" in self.__dict__ and self.location.alias is None:
-            self.pool.disconnect()
-
-    @made_once
-    def pool(self) -> redis.ConnectionPool:
-        """The connections: django-redis's own where LOCATION is an alias."""
-        return self.location.pool()
-
-    @made_once
+    @property
     def _client(self) -> BlockingClient:
-        return BlockingClient(self.pool)
+        return self.servers.client
 
-    @made_once
+    @property
     def _async_client(self) -> AsyncClient:
-        timeout = self.pool.connection_kwargs.get("socket_timeout")
-        return AsyncClient(lambda: asyncio_connection(self.pool), timeout)
+        return self.servers.async_client
 
     def call(self, call: Call) -> Any:
         """Carry out one call. Raises ``LockUnavailable``."""
@@ -142,18 +98,7 @@ class GetSetLockBackend(BaseLockBackend):
             raise self._error(call, error) from error
 
     def _error(self, call: Call, error: Exception) -> LockError:
-        name = call.lock_name
-        refused, why = isinstance(error, ResponseError), keep_secrets(error)
-        if refused and "WRONGTYPE" in why:
-            return LockError(
-                f"What is stored for lock {name!r} under {self.key_prefix!r} was written by "
-                f"another program and is no lock: {why}. Choose another KEY_PREFIX.",
-                name=name,
-            )
-        unavailable = LockUnavailable(f"LOCKS[{self.alias!r}] can't be asked: {why}", name=name)
-        unavailable.refused, unavailable.passing = refused, passes(error)
-        unavailable.undone = refused and isinstance(call, Breaking)
-        return unavailable
+        return lock_error(call, error, using=self.alias, key_prefix=self.key_prefix)
 
     def _read(self, names: list[str]) -> Steps[list[Holder]]:
         now_ms, *rest = yield from ask(Inspect(names))

@@ -9,7 +9,6 @@ from django.core import checks
 
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.index import Index, read_page
-from django_redis_lock.backends.redis.backend import reason
 from django_redis_lock.backends.redlock import votes
 from django_redis_lock.backends.redlock.ballots import Ballots, ignore
 from django_redis_lock.backends.redlock.servers import (
@@ -21,13 +20,15 @@ from django_redis_lock.backends.redlock.servers import (
     why_silent,
 )
 from django_redis_lock.backends.redlock.wires import Letter
+from django_redis_lock.backends.servers.errors import reason
+from django_redis_lock.backends.settings import read_poll_interval
 from django_redis_lock.exceptions import InvalidLockBackend, LockError, LockUnavailable
 from django_redis_lock.protocol import calls
 from django_redis_lock.protocol.calls import Call
 from django_redis_lock.protocol.conversation import ask
 from django_redis_lock.protocol.drivers import Steps, adrive, drive
 from django_redis_lock.support.arguments import LONGEST
-from django_redis_lock.transport.polling import POLL_OPTIONS, Polling, PollingHub, poll_options
+from django_redis_lock.transport.polling import PollingHub
 
 SERVER_TIMEOUT = 0.5
 REJOIN_DELAY = 30.0
@@ -38,8 +39,8 @@ INTERVAL = 0.1
 class _Hub(PollingHub):
     """Where waiters sleep between looks. They are in the queue to be counted, not to be served."""
 
-    def __init__(self, polling: Polling, channel: str) -> None:
-        super().__init__(polling.interval, retries=polling.retries, channel=channel)
+    def __init__(self, interval: float, channel: str) -> None:
+        super().__init__(interval, channel=channel)
         self.glances = False
 
     @property
@@ -63,9 +64,8 @@ class RedlockLockBackend(BaseLockBackend):
     Waiters poll, and are served in no order.
     """
 
-    supports_queue: ClassVar[bool] = False
     hub: _Hub
-    options: ClassVar[tuple[str, ...]] = ("SERVER_TIMEOUT", "REJOIN_DELAY", *POLL_OPTIONS)
+    options: ClassVar[tuple[str, ...]] = ("SERVER_TIMEOUT", "REJOIN_DELAY", "POLL_INTERVAL")
 
     def configure(self, location: Any, options: dict[str, Any]) -> None:
         """Read LOCATION and OPTIONS. Raises ``InvalidLockBackend``."""
@@ -77,10 +77,10 @@ class RedlockLockBackend(BaseLockBackend):
             Server(self.alias, {**params, "LOCATION": item}, self.server_timeout)
             for item in check_servers(self.alias, location)
         ]
-        polling = poll_options(self.alias, {"POLL_INTERVAL": INTERVAL, **options})
-        self.hub = _Hub(polling, f"{self.key_prefix}-grant:quorum")
+        interval = read_poll_interval(options, self.alias, INTERVAL)
+        self.hub = _Hub(interval, f"{self.key_prefix}-grant:quorum")
         self._ballots = Ballots(
-            self.servers, self.server_timeout, round(self.rejoin_delay * 1000), polling.interval
+            self.servers, self.server_timeout, round(self.rejoin_delay * 1000), interval
         )
 
     def _seconds(self, options: dict[str, Any], name: str, default: float, least: float) -> float:
@@ -221,8 +221,9 @@ class RedlockLockBackend(BaseLockBackend):
         """Return the same value for entries of several servers that tell of one event."""
         return tuple(pairs)
 
-    def _turn_page(self, index: Index) -> Steps[None]:
+    def _read_index(self, pattern: str) -> Steps[Index]:
         """Read the locks of all servers. Those without a majority turn out to have no holder."""
+        index = Index(pattern)
         cursors = [Index("*") for _ in self.servers]
         ends: dict[str, float] = {}
         size = 10 * self.page_size
@@ -239,7 +240,7 @@ class RedlockLockBackend(BaseLockBackend):
                 ends[name] = max(end, ends.get(name, 0.0))
         names = sorted(ends, key=lambda name: ends[name])
         index.keep(names, sorted(ends.values()))
-        index.more = False
+        return index
 
 
 def _as_number(answer: Any) -> Any:

@@ -12,11 +12,11 @@ from functools import partial
 from time import monotonic
 from typing import Any
 
-from django_redis_lock.backends.redis.backend import numbers
 from django_redis_lock.backends.redlock import votes
 from django_redis_lock.backends.redlock.rounds import Round
 from django_redis_lock.backends.redlock.servers import Clocks, Newcomers, ReadFences, Server
 from django_redis_lock.backends.redlock.wires import Letter
+from django_redis_lock.backends.servers.base import numbers
 from django_redis_lock.protocol import calls
 from django_redis_lock.protocol.calls import Call, Pause
 from django_redis_lock.protocol.drivers import Steps, drive

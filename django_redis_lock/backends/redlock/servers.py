@@ -10,6 +10,7 @@ from typing import Any
 
 from django_redis_lock.backends.redis.backend import RedisLockBackend
 from django_redis_lock.backends.redlock.wires import Wire
+from django_redis_lock.backends.servers.single import ScriptedServer
 from django_redis_lock.exceptions import InvalidLockBackend, LockError
 from django_redis_lock.protocol import calls
 from django_redis_lock.protocol.calls import Call
@@ -25,6 +26,8 @@ class Server(RedisLockBackend):
 
     def __init__(self, alias: str, params: dict[str, Any], timeout: float) -> None:
         super().__init__(alias, params)
+        assert isinstance(self.servers, ScriptedServer)
+        self._packing = self.servers.packing
         self.wire = Wire(self._connection, timeout)
         self._timeout = timeout
         self._mark_key = f"{self.key_prefix}-server"

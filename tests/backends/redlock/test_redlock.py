@@ -116,7 +116,6 @@ def test_good_settings(settings: Any, size: int) -> None:
     assert not findings()
     assert [locks[alias].rejoin_delay for alias in locks] == [7, 30, 0]
     assert [locks[alias].server_timeout for alias in locks] == [0.5, 0.5, 0.1]
-    assert not locks["default"].supports_queue
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any
 
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
 
-from django_redis_lock.backends.redis.backend import reason
+from django_redis_lock.backends.servers.errors import reason
 from django_redis_lock.management.console.doctor.findings import FAIL, OK, WARN, Finding
 from django_redis_lock.management.console.doctor.targets import Target
 from django_redis_lock.transport.connections import listening_connection

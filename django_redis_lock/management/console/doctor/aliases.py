@@ -10,8 +10,9 @@ from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.dummy import DummyLockBackend
 from django_redis_lock.backends.getset.backend import GetSetLockBackend
 from django_redis_lock.backends.locmem import LocMemLockBackend
-from django_redis_lock.backends.redis.backend import RedisLockBackend, reason
+from django_redis_lock.backends.redis.backend import RedisLockBackend
 from django_redis_lock.backends.redlock.backend import RedlockLockBackend
+from django_redis_lock.backends.servers.errors import reason
 from django_redis_lock.exceptions import InvalidLockBackend, LockError
 from django_redis_lock.handler import locks
 from django_redis_lock.management.console.doctor.entry import examine_pool, examine_settings

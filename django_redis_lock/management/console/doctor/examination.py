@@ -10,7 +10,7 @@ from redis.exceptions import ConnectionError as NoConnection
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as TimedOut
 
-from django_redis_lock.backends.redis.backend import reason
+from django_redis_lock.backends.servers.errors import reason
 from django_redis_lock.management.console.doctor.access import examine_access
 from django_redis_lock.management.console.doctor.clients import examine_buffers, examine_clients
 from django_redis_lock.management.console.doctor.findings import (

@@ -7,8 +7,8 @@ from typing import Any
 
 from redis.exceptions import ClusterDownError, MovedError, NoPermissionError, ResponseError
 
-from django_redis_lock.backends.cluster.sharding import SLOTS
 from django_redis_lock.backends.redis.backend import RedisLockBackend
+from django_redis_lock.backends.servers.sharding import SLOTS
 from django_redis_lock.management.console.doctor.findings import FAIL, OK, Finding
 from django_redis_lock.management.console.doctor.targets import Target
 

@@ -14,8 +14,8 @@ from django.conf import settings
 from django.utils.module_loading import import_string
 
 from django_redis_lock.backends.base import BaseLockBackend
-from django_redis_lock.backends.redis.backend import reason
 from django_redis_lock.backends.redlock.backend import RedlockLockBackend
+from django_redis_lock.backends.servers.errors import reason
 from django_redis_lock.management.console.doctor.examination import in_parallel
 from django_redis_lock.management.console.doctor.findings import FAIL, OK, WARN, Finding
 from django_redis_lock.management.console.doctor.targets import (

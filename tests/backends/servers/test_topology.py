@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from redis.exceptions import RedisError
 
-from django_redis_lock.backends.cluster.topology import Topology
+from django_redis_lock.backends.servers.topology import Topology
 from tests.tools import Background, eventually
 
 CALLERS = 10

@@ -9,7 +9,7 @@ from typing import Any
 import redis
 from redis.exceptions import ClusterDownError, MovedError, RedisError, ResponseError
 
-from django_redis_lock.backends.cluster.topology import Address, Topology
+from django_redis_lock.backends.servers.topology import Address, Topology
 from django_redis_lock.transport.async_client import AsyncClient
 from django_redis_lock.transport.clients import BlockingClient, is_read_only
 from django_redis_lock.transport.connections import asyncio_connection

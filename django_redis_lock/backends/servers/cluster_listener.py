@@ -12,8 +12,8 @@ from typing import Any
 import redis
 from redis.exceptions import MovedError, RedisError, ResponseError
 
-from django_redis_lock.backends.cluster.sharding import SHARD_SLOTS, TAGS, shard_of
-from django_redis_lock.backends.cluster.topology import Address, Topology
+from django_redis_lock.backends.servers.sharding import SHARD_SLOTS, TAGS, shard_of
+from django_redis_lock.backends.servers.topology import Address, Topology
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol.waiting import LocalWaiter
 from django_redis_lock.support.process import known_process

@@ -1,0 +1,148 @@
+"""What operators do with the locks of a backend: list holders, read the audit, force releases."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Hashable, Iterable, Iterator
+from typing import ClassVar
+
+from django_redis_lock.backends.index import Index, in_pages, names_of, read_whole
+from django_redis_lock.backends.operator_settings import Operators
+from django_redis_lock.backends.running import ProtocolRunner
+from django_redis_lock.protocol.administration import force_release, read_history
+from django_redis_lock.protocol.audit import FREED, AuditEntry
+from django_redis_lock.protocol.calls import Inspect, ReadQueue
+from django_redis_lock.protocol.conversation import ask
+from django_redis_lock.protocol.drivers import Steps
+from django_redis_lock.protocol.records import Holder, Waiter, read_holder, read_waiter
+from django_redis_lock.support.arguments import check_limit, check_name
+
+
+class LockOperations(ProtocolRunner):
+    """The methods for operators, which are the same for all backends."""
+
+    operators: Operators
+    page_size: ClassVar[int] = 500
+    """How many locks ``holders()`` reads in one round trip."""
+
+    def holder(self, name: str) -> Holder | None:
+        """Return the holder of a lock, or ``None``. Raises ``LockUnavailable``."""
+        return next(iter(self.run(self._read([check_name(name)]))), None)
+
+    async def aholder(self, name: str) -> Holder | None:
+        """Return the holder of a lock, or ``None``. Raises ``LockUnavailable``."""
+        return next(iter(await self.arun(self._read([check_name(name)]))), None)
+
+    def holders(self, pattern: str = "*") -> Iterator[Holder]:
+        """Yield the holders of all locks whose name matches a shell pattern.
+
+        ``*``, ``?`` and ``[...]`` have their usual meaning; case matters. The names are read first,
+        then the locks in pages, the latest lease end first. Each holder is as current as its page.
+        Raises ``LockUnavailable``.
+        """
+        for names in in_pages(names_of(self.read_index(pattern)), self.page_size):
+            yield from self.run(self._read(names))
+
+    async def aholders(self, pattern: str = "*") -> AsyncIterator[Holder]:
+        """Yield the holders of locks, as ``holders`` does."""
+        index = await self.arun(self._read_index(pattern))
+        for names in in_pages(names_of(index), self.page_size):
+            for holder in await self.arun(self._read(names)):
+                yield holder
+
+    def read_index(self, pattern: str = "*") -> Index:
+        """Return the names of the held locks with the ends of their leases.
+
+        The ends are milliseconds by the server's clock, infinite for a lease without end. The locks
+        themselves are not read, so what another program did to a lock does not show. A hundred
+        thousand locks take a fraction of a second. Raises ``LockUnavailable``.
+        """
+        return self.run(self._read_index(pattern))
+
+    def holders_of(self, names: Iterable[str]) -> Iterator[Holder]:
+        """Yield the holders of some locks, passing over free ones.
+
+        Raises ``LockUnavailable``, and ``ValueError`` for an invalid name.
+        """
+        for page in in_pages(map(check_name, names), self.page_size):
+            yield from self.run(self._read(page))
+
+    def waiting(self, name: str, limit: int | None = None) -> list[Waiter]:
+        """Return the waiters for a lock, the longest waiting first.
+
+        ``limit`` is the most that are returned. A waiter whose process has died is shown until its
+        turn comes or the queue expires. Raises ``LockUnavailable``.
+        """
+        return self.run(self._read_queue(name, limit))
+
+    async def awaiting(self, name: str, limit: int | None = None) -> list[Waiter]:
+        """Return the waiters for a lock, as ``waiting`` does."""
+        return await self.arun(self._read_queue(name, limit))
+
+    def history(self, name: str | None = None, limit: int = 100) -> list[AuditEntry]:
+        """Return the audit of a lock, or of all locks, the newest entry first.
+
+        There is an entry for each forced release, each lock that a Celery worker freed, and each
+        loss that a holder noticed. About a thousand forced releases are kept, and as many other
+        entries; ``OPERATORS`` can set another number. Raises ``LockUnavailable``.
+        """
+        return self.run(read_history(self, name, limit))
+
+    async def ahistory(self, name: str | None = None, limit: int = 100) -> list[AuditEntry]:
+        """Return the audit, as ``history`` does."""
+        return await self.arun(read_history(self, name, limit))
+
+    def force_release(
+        self, name: str, token_id: str | None = None, *, by: str = "", reason: str = ""
+    ) -> Holder | None:
+        """Take a lock from its holder and hand it off to the next waiter.
+
+        With ``token_id`` (a ``Holder.token_id``), only that holder loses it. Returns the former
+        holder, or ``None`` where nothing was released. The former holder learns of the loss at its
+        next renewal or ``ensure_held()``; its release raises ``LockLost``.
+
+        The audit records it with ``by`` (who does it) and ``reason`` (at most 500 characters). A
+        server that refuses to write the audit does not release the lock. ``REASON_REQUIRED`` of
+        ``OPERATORS`` does not apply here: it is for people, and this method is for programs.
+
+        Raises ``LockUnavailable``, whose ``undone`` says that certainly nothing was released.
+        """
+        return self.run(force_release(self, name, token_id, by=by, reason=reason))
+
+    async def aforce_release(
+        self, name: str, token_id: str | None = None, *, by: str = "", reason: str = ""
+    ) -> Holder | None:
+        """Take a lock from its holder, as ``force_release`` does."""
+        return await self.arun(force_release(self, name, token_id, by=by, reason=reason))
+
+    def free(self, name: str, token_id: str, *, reason: str = "") -> Holder | None:
+        """Release a lock for its dead holder.
+
+        It works as ``force_release()``, but the audit says ``freed`` and the signal is
+        ``lock_freed``.
+        """
+        return self.run(force_release(self, name, token_id, reason=reason, event=FREED))
+
+    def event_of(self, entry_id: bytes, pairs: list[bytes]) -> Hashable:
+        """Return a key that two audit entries share only if they record the same event."""
+        return entry_id, *pairs
+
+    def _read(self, names: list[str]) -> Steps[list[Holder]]:
+        now_ms, *rest = yield from ask(Inspect(names))
+        found = zip(names, rest[0::3], rest[1::3], rest[2::3], strict=True)
+        return [
+            read_holder(
+                value, name=name, using=self.alias, ttl_ms=ttl_ms, waiters=waiters, now_ms=now_ms
+            )
+            for name, value, ttl_ms, waiters in found
+            if value is not None
+        ]
+
+    def _read_queue(self, name: str, limit: int | None) -> Steps[list[Waiter]]:
+        if limit is not None:
+            check_limit(limit, "waiters")
+        now_ms, *queue = yield from ask(ReadQueue(check_name(name), limit))
+        queue = queue[:limit]  # a quorum may return more
+        return [read_waiter(item, name=name, using=self.alias, now_ms=now_ms) for item in queue]
+
+    def _read_index(self, pattern: str) -> Steps[Index]:
+        return read_whole(pattern, 10 * self.page_size)  # of names alone

@@ -1,0 +1,54 @@
+"""What one server and a cluster have in common."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import redis
+
+from django_redis_lock.exceptions import InvalidLockBackend
+from django_redis_lock.transport.location import Location
+from django_redis_lock.transport.packing import Replicas
+
+
+class Servers:
+    """The servers of one backend: one server, or the nodes of a cluster."""
+
+    client: Any
+    """Sends blocking calls; made when it is first read."""
+    async_client: Any
+    """Sends calls under asyncio; made when it is first read."""
+
+    def __init__(self, location: Location, replicas: Replicas | None = None) -> None:
+        self.location = location
+        self.replicas = replicas
+
+    def open(self) -> None:
+        """Make what calls need, without connecting. Raises ``InvalidLockBackend``."""
+        self.client  # noqa: B018 - is made when it is first read
+
+    def close(self) -> None:
+        """Close the clients; new ones are made when they are needed."""
+        for attribute in ("client", "async_client"):
+            client = self.__dict__.pop(attribute, None)
+            if client is not None:
+                client.close()
+
+    def timeout_of(self, pool: redis.ConnectionPool) -> float | None:
+        """Return the socket timeout of a pool in seconds.
+
+        Raises ``InvalidLockBackend`` where replicas may take as long as that.
+        """
+        timeout: float | None = pool.connection_kwargs.get("socket_timeout")
+        if self.replicas is not None and timeout and timeout <= self.replicas.timeout:
+            raise InvalidLockBackend(
+                f"LOCKS[{self.location.using!r}]['OPTIONS']['REPLICA_TIMEOUT'] is "
+                f"{self.replicas.timeout:g} s, but a connection is given up after {timeout:g} s; "
+                f"make it shorter than the connection's socket_timeout."
+            )
+        return timeout
+
+
+def numbers(reply: Any) -> Any:
+    """Return the numbers in a text reply. Scripts send them as text, which is read faster."""
+    return list(map(int, reply.split())) if isinstance(reply, bytes) else reply

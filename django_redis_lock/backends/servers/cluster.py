@@ -1,0 +1,253 @@
+"""A Redis Cluster, on which each lock is whole on one node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from heapq import merge
+from itertools import chain
+from typing import Any
+
+import redis
+
+from django_redis_lock.backends.index import Index, read_page
+from django_redis_lock.backends.servers.base import Servers, numbers
+from django_redis_lock.backends.servers.cluster_clients import (
+    AsyncClusterClient,
+    ClusterClient,
+    Part,
+)
+from django_redis_lock.backends.servers.cluster_listener import ClusterListener
+from django_redis_lock.backends.servers.sharding import SHARD_SLOTS, SHARDS, TAGS, shard_of
+from django_redis_lock.backends.servers.topology import Topology
+from django_redis_lock.exceptions import InvalidLockBackend
+from django_redis_lock.protocol import calls
+from django_redis_lock.protocol.calls import Call
+from django_redis_lock.protocol.conversation import ask
+from django_redis_lock.protocol.drivers import Steps
+from django_redis_lock.protocol.waiting import Hub
+from django_redis_lock.support.process import made_once
+from django_redis_lock.transport.location import Location
+from django_redis_lock.transport.packing import Packing, Replicas
+
+Order = dict[int, list[int]]
+"""The positions of items in a call, by the shard of each item."""
+
+
+class Cluster(Servers):
+    """The nodes of a cluster."""
+
+    takes_many = False
+    """Several locks may be on several nodes."""
+
+    def __init__(
+        self,
+        location: Location,
+        key_prefix: str,
+        replicas: Replicas | None,
+        give_back: Callable[[str, str, float], object],
+    ) -> None:
+        super().__init__(location, replicas)
+        if "{" in key_prefix or "}" in key_prefix:
+            raise InvalidLockBackend(
+                f"LOCKS[{location.using!r}]['KEY_PREFIX'] is {key_prefix!r}; braces would choose "
+                f"the slot of a key in the cluster, so leave them out."
+            )
+        self.topology = Topology(location.urls or [])
+        self._packings = [Packing(key_prefix, tag, replicas) for tag in TAGS]
+        self._hub = ClusterListener(self.topology, f"{key_prefix}-grant", give_back)
+
+    def hub(self, scheme: str) -> Hub:
+        """Return the hub of the waiters. Raises ``InvalidLockBackend`` for other schemes."""
+        if scheme != "queue":
+            raise InvalidLockBackend(
+                f"LOCKS[{self.location.using!r}] is a cluster, where WAIT, or wait= of a lock, "
+                f"can only be 'queue', not {scheme!r}."
+            )
+        return self._hub
+
+    def freed(self, name: str) -> None:
+        """Do nothing: no waiter of a cluster polls."""
+
+    def close(self) -> None:
+        """Close the hub, the clients and all connections."""
+        self._hub.close()
+        super().close()
+        self.topology.close()
+
+    @property
+    def pool(self) -> redis.ConnectionPool:
+        """The connections to one of the masters."""
+        return self.pools()[0]
+
+    def pools(self) -> list[redis.ConnectionPool]:
+        """Return the connections to each master. Raises ``RedisError``."""
+        return [self.topology.pool(address) for address in self.topology.masters()]
+
+    def packing_at(self, pool: redis.ConnectionPool) -> Packing:
+        """Return the keys of a shard that a master serves."""
+        for shard, slot in enumerate(SHARD_SLOTS):
+            address = self.topology.known(slot)
+            if address is not None and self.topology.pool(address) is pool:
+                return self._packings[shard]
+        return self._packings[0]
+
+    def together(self, name: str) -> Hashable:
+        """Return the node of a lock as far as it is known: its leases are renewed together."""
+        return self.topology.known(SHARD_SLOTS[shard_of(name)])
+
+    @made_once
+    def client(self) -> ClusterClient:
+        return ClusterClient(self.topology, self.timeout_of)
+
+    @made_once
+    def async_client(self) -> AsyncClusterClient:
+        return AsyncClusterClient(self.topology, self.timeout_of)
+
+    def call(self, call: Call) -> Any:
+        """Carry out a call. Raises ``RedisError`` and ``OSError``."""
+        shard = _only_shard(call)
+        if shard is not None:
+            packed = self._packings[shard].pack(call)
+            return numbers(self.client.call(SHARD_SLOTS[shard], packed))
+        parts, join = self._split(call)
+        return join(self.client.call_all(parts))
+
+    async def acall(self, call: Call) -> Any:
+        """Carry out a call under asyncio. Raises ``RedisError`` and ``OSError``."""
+        shard = _only_shard(call)
+        if shard is not None:
+            packed = self._packings[shard].pack(call)
+            return numbers(await self.async_client.call(SHARD_SLOTS[shard], packed))
+        parts, join = self._split(call)
+        return join(await self.async_client.call_all(parts))
+
+    def post(self, call: Call) -> None:
+        """Carry out a call whose reply nobody needs; it waits, to follow a slot that moved."""
+        self.call(call)
+
+    async def apost(self, call: Call) -> None:
+        """Carry out a call whose reply nobody needs, as ``post`` does."""
+        await self.acall(call)
+
+    def read_index(self, pattern: str, size: int) -> Steps[Index]:
+        """Read the names of the held locks that match a shell pattern, ``size`` at a time."""
+        index = _ShardedIndex(pattern)
+        # With pages of one name, a lock that is renewed again and again would fill them for ever.
+        size = max(2, size // SHARDS)
+        while pages := [page for page in index.shards if page.more]:
+            answers = yield from ask(_ReadIndexes(pages, size))
+            for page, answer in zip(pages, answers, strict=True):
+                page.add(read_page(answer), size)
+        return index
+
+    def _split(self, call: Call) -> tuple[list[Part], Callable[[list[Any]], Any]]:
+        """Return a part of the call for each shard, and what joins their answers."""
+        of_shards, join = _calls_of_shards(call)
+        sending: Callable[[], None] = call.sending
+        parts: list[Part] = []
+        for shard, part in of_shards.items():
+            parts.append((SHARD_SLOTS[shard], self._packings[shard].pack(part, sending)))
+            sending = _already_noted
+        return parts, join
+
+
+class _Shard(Index):
+    def __init__(self, pattern: str, number: int) -> None:
+        super().__init__(pattern)
+        self.number = number
+
+
+class _ShardedIndex(Index):
+    """The indexes of all shards, which are read together."""
+
+    def __init__(self, pattern: str) -> None:
+        self.shards = [_Shard(pattern, number) for number in range(SHARDS)]
+
+    def latest(self) -> Iterator[tuple[str, float]]:
+        parts = [shard.latest() for shard in self.shards]
+        return merge(*parts, key=lambda item: (item[1], item[0]), reverse=True)
+
+
+class _ReadIndexes(Call):
+    """Read a page of the held locks of each of some shards."""
+
+    __slots__ = ("count", "shards")
+
+    def __init__(self, shards: list[_Shard], count: int) -> None:
+        super().__init__()
+        self.shards = shards
+        self.count = count
+
+
+def _only_shard(call: Call) -> int | None:
+    """Return the shard of all keys of a call, ``None`` where there may be several."""
+    match call:
+        case calls.Acquire() | calls.TakeOver():
+            return shard_of(call.request.name)
+        case calls.Release() | calls.ForceRelease() | calls.ReadQueue():
+            return shard_of(call.name)
+        case calls.ReadHistory():
+            return shard_of(call.name) if call.name else None
+        case calls.Renew() if len(call.leases) == 1:
+            return shard_of(call.leases[0][0])
+        case calls.Inspect() if len(call.names) == 1:
+            return shard_of(call.names[0])
+    return None
+
+
+def _calls_of_shards(call: Call) -> tuple[dict[int, Call], Callable[[list[Any]], Any]]:
+    order: Order
+    match call:
+        case calls.Renew(leases=leases):
+            order = _by_shard(lease[0] for lease in leases)
+            return {
+                shard: calls.Renew([leases[n] for n in own], at_least=call.at_least)
+                for shard, own in order.items()
+            }, lambda answers: _in_order(order, answers)
+        case calls.Inspect(names=names):
+            order = _by_shard(names)
+            return {
+                shard: calls.Inspect([names[n] for n in own]) for shard, own in order.items()
+            }, lambda answers: _inspected(order, answers)
+        case calls.NoteLosses(entries=entries):
+            noted = {
+                shard: calls.NoteLosses([entries[n] for n in own], call.cap)
+                for shard, own in _by_shard(entry["name"] for entry in entries).items()
+            }
+            for part in noted.values():
+                part.first_sent_at = call.first_sent_at
+            return {**noted}, sum
+        case calls.ReadHistory():
+            return dict.fromkeys(range(SHARDS), call), lambda answers: [*chain(*answers)]
+        case _ReadIndexes(shards=shards):
+            return {
+                shard.number: calls.ReadIndex(shard.start, shard.after, call.count)
+                for shard in shards
+            }, list
+    raise TypeError(f"{type(call).__name__} can't be split over shards")
+
+
+def _by_shard(names: Iterable[str]) -> Order:
+    found: Order = {}
+    for number, name in enumerate(names):
+        found.setdefault(shard_of(name), []).append(number)
+    return found
+
+
+def _in_order(order: Order, answers: list[Any]) -> list[Any]:
+    whole = {
+        number: item
+        for own, answer in zip(order.values(), answers, strict=True)
+        for number, item in zip(own, answer, strict=True)
+    }
+    return [whole[number] for number in sorted(whole)]
+
+
+def _inspected(order: Order, answers: list[Any]) -> list[Any]:
+    threes = [list(zip(*[iter(answer[1:])] * 3, strict=True)) for answer in answers]
+    now = max((answer[0] for answer in answers), default=0)
+    return [now, *[value for three in _in_order(order, threes) for value in three]]
+
+
+def _already_noted() -> None:
+    """Replace ``call.sending`` for the parts after the first: a call is noted as sent once."""

@@ -1,0 +1,82 @@
+"""What callers are told when a server refuses a call or does not answer."""
+
+from __future__ import annotations
+
+import re
+
+from redis.exceptions import (
+    AskError,
+    ClusterDownError,
+    MasterDownError,
+    MovedError,
+    ResponseError,
+    TryAgainError,
+)
+from redis.sentinel import MasterNotFoundError
+
+from django_redis_lock.exceptions import LockError, LockUnavailable
+from django_redis_lock.protocol.calls import Breaking, Call
+from django_redis_lock.support.text import keep_secrets
+from django_redis_lock.transport.clients import is_read_only
+
+_WHERE_IN_SCRIPT = re.compile(r"\.?\s*script: \w+, on @user_script:\d+\.?$")
+_NO_SCRIPTS = re.compile(r"(unknown|unsupported) command .?eval", re.IGNORECASE)
+_NO_PERMISSION_FOR_SCRIPTS = re.compile(r"no permissions to run the 'eval", re.IGNORECASE)
+_WITHOUT_SCRIPTS = (
+    "use the backend 'django_redis_lock.backends.getset.GetSetLockBackend', which needs none"
+)
+# redis-py has classes for these and strips the error code from their text.
+_PASSING = (AskError, ClusterDownError, MasterDownError, MovedError, TryAgainError)
+# redis-py has no classes for these. Part of the call may have been carried out.
+_IN_DOUBT = (
+    "UNBLOCKED",  # a master that was demoted while it waited for replicas
+    "replica instances",  # or before that
+    "non local key",  # the slot moved away while the script ran
+    "cluster is down",
+)
+
+
+def lock_error(call: Call, error: Exception, *, using: str, key_prefix: str) -> LockError:
+    """Return the error to raise for a call that failed with an error of redis-py."""
+    name = call.lock_name
+    why = reason(error)
+    if isinstance(error, ResponseError) and "WRONGTYPE" in why:
+        return LockError(
+            f"What is stored for lock {name!r} under {key_prefix!r} was written by another program "
+            f"and is not a lock: {why}. Choose another KEY_PREFIX.",
+            name=name,
+        )
+    what = "refused" if refused(error) else "can't be asked"
+    unavailable = LockUnavailable(f"LOCKS[{using!r}] {what}: {why}", name=name)
+    unavailable.refused, unavailable.passing = refused(error), passes(error)
+    unavailable.undone = unavailable.refused and isinstance(call, Breaking)
+    return unavailable
+
+
+def reason(error: Exception) -> str:
+    """Return why a call failed, without secrets; the error keeps none either."""
+    why = _WHERE_IN_SCRIPT.sub("", keep_secrets(error))
+    if isinstance(error, MasterNotFoundError):
+        return why.partition(" : ")[0]  # the rest lists the arguments of every connection
+    if isinstance(error, ResponseError) and _NO_SCRIPTS.search(why):
+        return f"the server has no Lua scripts ({why}); {_WITHOUT_SCRIPTS}"
+    if isinstance(error, ResponseError) and _NO_PERMISSION_FOR_SCRIPTS.search(why):
+        return f"{why}; allow scripts, or {_WITHOUT_SCRIPTS}"
+    return why
+
+
+def refused(error: Exception) -> bool:
+    """Return whether the server refused the call, so that nothing was done."""
+    return isinstance(error, ResponseError) and not _contains(error, _IN_DOUBT)
+
+
+def passes(error: Exception) -> bool:
+    """Return whether it may end soon: silence, a failover, a moving slot, a slow script."""
+    if not isinstance(error, ResponseError) or isinstance(error, _PASSING):
+        return True
+    return is_read_only(error) or _contains(error, _IN_DOUBT) or str(error).startswith("BUSY ")
+
+
+def _contains(error: Exception, parts: tuple[str, ...]) -> bool:
+    text = str(error)
+    return any(part in text for part in parts)

@@ -1,0 +1,126 @@
+"""Checks of what an entry of ``LOCKS`` says. Each raises ``InvalidLockBackend``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from django_redis_lock.exceptions import InvalidLockBackend
+from django_redis_lock.support.arguments import check_timeout
+from django_redis_lock.transport.packing import Replicas
+
+SETTINGS = ("BACKEND", "LOCATION", "TIMEOUT", "KEY_PREFIX", "OPTIONS", "OPERATORS")
+"""The keys that an entry may have."""
+POLL_INTERVAL = 0.25
+"""Seconds between two looks of a poller, where OPTIONS give no ``POLL_INTERVAL``."""
+SHORTEST_INTERVAL = 0.001
+LONGEST_INTERVAL = 10.0
+"""Seconds. Waiters keep their queue alive by looking, so they must not look too rarely."""
+REPLICA_TIMEOUT = 1.0
+"""Seconds that replicas may take, where OPTIONS give no ``REPLICA_TIMEOUT``."""
+
+_PREFIX = re.compile(r"[^\s\"\\]+")
+"""What needs no escaping in JSON: the record of a lock that was handed off contains the prefix."""
+_REMOVED = {
+    "POLL_RETRIES": "Give blocking_timeout where the lock is taken: it limits the wait in seconds."
+}
+"""Options that earlier versions had, with what to write in their place."""
+
+
+def check_keys(using: str, params: Mapping[str, Any]) -> None:
+    """Check that an entry has no unknown setting."""
+    for unknown in sorted(set(params) - set(SETTINGS)):
+        raise InvalidLockBackend(
+            f"LOCKS[{using!r}] has no setting {unknown!r}; there are {', '.join(SETTINGS)}."
+        )
+
+
+def read_timeout(value: Any, where: str, setting: str = "TIMEOUT") -> float | None:
+    """Return a time in seconds, or ``None`` for one without end."""
+    try:
+        return check_timeout(value, setting)
+    except (TypeError, ValueError) as error:
+        raise InvalidLockBackend(f"{where}: {error}") from None
+
+
+def read_key_prefix(value: Any, using: str) -> str:
+    """Return the KEY_PREFIX."""
+    if not isinstance(value, str) or not value.isprintable() or not _PREFIX.fullmatch(value):
+        raise InvalidLockBackend(
+            f"LOCKS[{using!r}]['KEY_PREFIX'] is {value!r}; it must be a str of printable "
+            f"characters without blanks, double quotes and backslashes, such as 'lock'."
+        )
+    return value
+
+
+def read_options(value: Any, known: Collection[str], using: str, kind: str) -> dict[str, Any]:
+    """Return the OPTIONS, which may only have the keys that the backend knows."""
+    where = f"LOCKS[{using!r}]['OPTIONS']"
+    options = value or {}
+    if not isinstance(options, Mapping):
+        raise InvalidLockBackend(f"{where} must be a dict, not {options!r}.")
+    for unknown in sorted(set(options) - set(known)):
+        if unknown in _REMOVED:
+            raise InvalidLockBackend(
+                f"{where} has {unknown!r}, which was removed. {_REMOVED[unknown]}"
+            )
+        taken = f"it takes {', '.join(known)}" if known else "it takes none"
+        raise InvalidLockBackend(f"{where} has no option {unknown!r} with {kind}; {taken}.")
+    return dict(options)
+
+
+def read_choice(
+    options: Mapping[str, Any], option: str, choices: Collection[str], using: str
+) -> str:
+    """Return an option that is one of several texts; the first one is the default."""
+    chosen = options.get(option, next(iter(choices)))
+    if chosen not in choices:
+        raise InvalidLockBackend(
+            f"LOCKS[{using!r}]['OPTIONS'][{option!r}] is {chosen!r}; "
+            f"it can be {' or '.join(map(repr, choices))}."
+        )
+    return str(chosen)
+
+
+def read_poll_interval(
+    options: Mapping[str, Any], using: str, default: float = POLL_INTERVAL
+) -> float:
+    """Return the seconds between two looks of a poller."""
+    value = options.get("POLL_INTERVAL", default)
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not SHORTEST_INTERVAL <= value <= LONGEST_INTERVAL
+    ):
+        raise InvalidLockBackend(
+            f"LOCKS[{using!r}]['OPTIONS']['POLL_INTERVAL'] is {value!r}; give seconds between "
+            f"{SHORTEST_INTERVAL:g} and {LONGEST_INTERVAL:g}, such as {default:g}."
+        )
+    return float(value)
+
+
+def read_replicas(options: Mapping[str, Any], using: str) -> Replicas | None:
+    """Return how many replicas must have a lock, and how long they may take; ``None`` for none."""
+    where = f"LOCKS[{using!r}]['OPTIONS']"
+    number = options.get("REPLICAS", 0)
+    if type(number) is not int or number < 0:
+        raise InvalidLockBackend(
+            f"{where}['REPLICAS'] is {number!r}; it must be how many replicas have to know of a "
+            f"lock, an int from 0 up."
+        )
+    if "REPLICA_TIMEOUT" in options and not number:
+        raise InvalidLockBackend(
+            f"{where} has REPLICA_TIMEOUT without REPLICAS; add how many replicas to wait for, or "
+            f"leave it out."
+        )
+    if not number:
+        return None
+    given = options.get("REPLICA_TIMEOUT", REPLICA_TIMEOUT)
+    timeout = read_timeout(given, where, "REPLICA_TIMEOUT")
+    if timeout is None:
+        raise InvalidLockBackend(
+            f"{where}['REPLICA_TIMEOUT'] is None; a lock must not wait for replicas for ever, so "
+            f"give it some seconds."
+        )
+    return Replicas(number, timeout)
