@@ -1,4 +1,4 @@
-"""System checks of ``LOCKS``."""
+"""The system checks of ``LOCKS``."""
 
 from __future__ import annotations
 
@@ -17,12 +17,16 @@ REPORTS = "django_redis_lock.reporting.PasswordsInUrlsFilter"
 
 
 def check_reports(**kwargs: Any) -> list[checks.CheckMessage]:
-    """Check, before a deployment, that mails to ADMINS don't tell the passwords of ``LOCKS``."""
+    """Check, with ``--deploy``, that mails to ADMINS don't show the passwords in ``LOCKS``."""
     from django_redis_lock.reporting import PasswordsInUrlsFilter
 
-    told = (settings.LOCKS if hasattr(settings, "LOCKS") else None, settings.CACHES)
+    shown = (settings.LOCKS if hasattr(settings, "LOCKS") else None, settings.CACHES)
     found = import_string(settings.DEFAULT_EXCEPTION_REPORTER_FILTER)
-    if not settings.ADMINS or issubclass(found, PasswordsInUrlsFilter) or not _tells(told):
+    if (
+        not settings.ADMINS
+        or issubclass(found, PasswordsInUrlsFilter)
+        or not _has_visible_password(shown)
+    ):
         return []
     return [
         checks.Warning(
@@ -37,8 +41,8 @@ def check_reports(**kwargs: Any) -> list[checks.CheckMessage]:
     ]
 
 
-def _tells(value: Any) -> bool:
-    """Whether Django's own filter shows a URL that has a password."""
+def _has_visible_password(value: Any) -> bool:
+    """Return whether Django's own filter shows a URL with a password."""
     from django.views.debug import SafeExceptionReporterFilter
 
     from django_redis_lock.reporting import PasswordsInUrlsFilter
@@ -48,7 +52,7 @@ def _tells(value: Any) -> bool:
 
 
 def check_locks(**kwargs: Any) -> list[checks.CheckMessage]:
-    """Check every entry of ``LOCKS``, without asking a server."""
+    """Check every entry of ``LOCKS``, without connecting to a server."""
     try:
         aliases = list(locks)
     except InvalidLockBackend as error:

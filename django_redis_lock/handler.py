@@ -1,4 +1,4 @@
-"""``LOCKS``: from settings to backends, one of each alias in a process."""
+"""``locks``, ``lock()`` and ``lock_many()``: from the setting ``LOCKS`` to handles."""
 
 from __future__ import annotations
 
@@ -23,15 +23,14 @@ from django_redis_lock.support.text import keep_secrets
 
 DEFAULT_ALIAS = "default"
 MOST_NAMES = 1000
-"""Locks that one call takes at the most; the server does nothing else meanwhile."""
+"""The most locks that one call takes; the server does nothing else meanwhile."""
 DEFAULT_BACKEND = "django_redis_lock.backends.redis.RedisLockBackend"
 
 
 class LockHandler:
-    """The backends that ``LOCKS`` configures, by alias.
+    """The backends in ``LOCKS``, by alias.
 
-    Unlike Django's caches they are shared by the threads of a process, for their waiters share one
-    connection.
+    Unlike Django's caches, the threads of a process share them: all waiters share a connection.
     """
 
     def __init__(self) -> None:
@@ -40,12 +39,12 @@ class LockHandler:
         forget_after_fork(self)
 
     def after_fork(self) -> None:
-        """Take a new mutex; the backends see to themselves."""
-        self._making = threading.RLock()  # a backend may ask for another one that it wraps
+        """Replace the mutex; the backends handle the fork themselves."""
+        self._making = threading.RLock()  # a backend may wrap another one
 
     @property
     def settings(self) -> dict[str, Any]:
-        """``LOCKS``, or one default backend on the default cache. Raises ``InvalidLockBackend``."""
+        """``LOCKS``, by default one backend on the default cache. Raises ``InvalidLockBackend``."""
         configured = getattr(settings, "LOCKS", None)
         if configured is None:
             return {DEFAULT_ALIAS: {}}
@@ -54,8 +53,8 @@ class LockHandler:
         for alias in configured:
             if not isinstance(alias, str) or "//" in alias or "@" in alias:
                 raise InvalidLockBackend(
-                    f"LOCKS has {alias!r} for an alias, which is to be a name, such as 'default'; "
-                    f"a URL goes into its LOCATION."
+                    f"LOCKS has the alias {alias!r}; an alias must be a name, such as 'default'. "
+                    f"A URL goes into its LOCATION."
                 )
         return dict(configured)
 
@@ -63,13 +62,13 @@ class LockHandler:
         backend = self._backends.get(alias)
         return self._make(alias) if backend is None else backend
 
-    @sensitive_variables()  # error reports would show the settings, and their passwords
+    @sensitive_variables()  # the settings contain passwords
     def _make(self, alias: str) -> BaseLockBackend:
-        backends = self._backends  # those of the settings that are read below
-        # Without the mutex: who imports the module meanwhile may ask for a lock in doing so.
+        backends = self._backends  # before the settings are read: reset() replaces it
+        # Without the mutex: a thread that imports the backend's module may use locks meanwhile.
         kind, params = self._configured(alias)
         others = [*self._others(alias)]
-        current_process()  # in a forked child the mutex may be another
+        current_process()  # a forked child may have to replace the mutex
         with self._making:
             backend = backends.get(alias)
             if backend is None:
@@ -94,7 +93,7 @@ class LockHandler:
                     yield self._backends.get(other) or self.create(other)
 
     def create(self, alias: str) -> BaseLockBackend:
-        """Make the backend of an alias anew. Raises ``InvalidLockBackend``."""
+        """Make a new backend for an alias. Raises ``InvalidLockBackend``."""
         kind, params = self._configured(alias)
         return kind(alias, params)
 
@@ -125,9 +124,9 @@ class LockHandler:
         return kind, dict(params)
 
     def reset(self) -> None:
-        """Close all backends; they are made again, from the settings of the day, when needed."""
+        """Close all backends; new ones are made from the current settings when they are needed."""
         current_process()
-        with self._making:  # a thread may be adding one of the former settings
+        with self._making:  # a thread may be adding a backend of the former settings
             backends, self._backends = [*self._backends.values()], {}
         for backend in backends:
             backend.close()
@@ -151,19 +150,19 @@ def lock(
 ) -> Lock:
     """Return a handle for the lock ``name``: a context manager and a decorator, sync and async.
 
-    ``timeout`` is the lease in seconds. Without it the lease is the backend's TIMEOUT, and is
-    renewed in the background for as long as the handle lives; with it the lease is fixed, unless
-    ``auto_renew`` is true. ``None``, only when written out, never expires.
+    ``timeout`` is the lease in seconds. Without it, the lease is the backend's TIMEOUT and is
+    renewed in the background while the handle lives. With it, the lease is fixed unless
+    ``auto_renew`` is true. An explicit ``None`` never expires.
 
-    ``blocking`` and ``blocking_timeout`` say whether to wait, and for how many seconds at the
-    most; without limit by default. ``reentrant`` lets the same thread, greenlet or asyncio task
-    enter again without a round trip. ``wait`` is a waiting scheme, ``"queue"``, ``"blpop"`` or
-    ``"poll"``, in place of that of the backend. ``metadata``, a dict of str, is shown with the
-    holder. ``using`` is an alias of LOCKS. A lock that is released inside of a database transaction
-    is given up when that has ended; with ``after_commit=False`` at once.
+    ``blocking`` says whether to wait, and ``blocking_timeout`` for how many seconds at most;
+    ``None`` waits without limit. ``wait`` overrides the backend's waiting scheme: ``"queue"``,
+    ``"blpop"`` or ``"poll"``. ``reentrant`` lets the same thread, greenlet or asyncio task enter
+    again without a round trip. ``metadata``, a dict of str, is shown with the holder. ``using`` is
+    an alias of LOCKS. A release inside a database transaction takes effect when that ends, with
+    ``after_commit=False`` at once.
 
-    Raises ``ValueError`` or ``TypeError`` for arguments that make no sense; nothing is sent to the
-    server before the lock is acquired.
+    Raises ``ValueError`` or ``TypeError`` for invalid arguments. Nothing is sent to the server
+    before the lock is acquired.
     """
     return Lock(
         lambda: locks[using],
@@ -190,23 +189,23 @@ def lock_many(
     using: str = DEFAULT_ALIAS,
     after_commit: bool = True,
 ) -> LockGroup:
-    """Return a handle for several locks: all of them are taken or none, in whatever order given.
+    """Return a handle for several locks, of which it acquires all or none.
 
-    Where all are free it takes one round trip, as does the release. Who has to wait gets one after
-    another, in the order of their names, so that callers never wait for each other; the leases
-    begin when the last one is taken. A name given twice counts once. The other arguments are those
-    of ``lock()``; ``blocking_timeout`` is for all locks together.
+    If all are free, acquiring takes one round trip, and so does the release. Otherwise the locks
+    are acquired one by one in the order of their names, so that callers never deadlock; the leases
+    begin with the last one. Duplicate names count once. ``blocking_timeout`` is for all locks
+    together; the other arguments are those of ``lock()``.
 
-    Raises ``ValueError`` or ``TypeError`` for arguments that make no sense.
+    Raises ``ValueError`` or ``TypeError`` for invalid arguments.
     """
     if isinstance(names, str):
         raise TypeError(f"names={names!r} is one name; give several, or use lock().")
     distinct = sorted(set(names))
     if not distinct:
-        raise ValueError("There are no names of locks to take.")
+        raise ValueError("There are no names of locks to acquire.")
     if len(distinct) > MOST_NAMES:
         raise ValueError(
-            f"{len(distinct)} locks are too many to take at once; the limit is {MOST_NAMES}. "
+            f"{len(distinct)} locks are too many to acquire at once; the limit is {MOST_NAMES}. "
             f"Let one lock stand for all of them."
         )
     return LockGroup(

@@ -65,6 +65,7 @@ def test_unknown_alias() -> None:
         ({"OPTIONS": {"WIAT": "queue"}}, "E002", "WIAT"),
         ({"OPTIONS": {"POLL_RETRIES": 3}}, "E002", "blocking_timeout"),
         ({"BACKEND": GETSET, "OPTIONS": {"POLL_RETRIES": 3}}, "E002", "'POLL_RETRIES'"),
+        ({"BACKEND": GETSET, "LOCATION": ["redis://a"]}, "E002", "is a list"),
         ({"BACKEND": REDIS_CLUSTER, "LOCATION": "redis://u:p@a"}, "E002", "not 'redis://***@a'"),
         ({"OPTIONS": {"WAIT": "sleep"}}, "E002", "'queue'"),
         ({"BACKEND": LOCMEM, "TIMEOUT": 0}, "E002", "0.001"),

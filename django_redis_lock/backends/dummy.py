@@ -1,4 +1,4 @@
-"""Locks that always are free, for where locking is to be switched off."""
+"""Locks that are always free, to switch locking off."""
 
 from __future__ import annotations
 
@@ -12,16 +12,14 @@ from django_redis_lock.protocol.waiting import Hub
 
 
 class DummyLockBackend(BaseLockBackend):
-    """Acquires at once, excludes nobody and remembers nothing. LOCATION has no meaning."""
+    """Acquires at once, excludes nobody and remembers nothing. LOCATION means nothing."""
 
     supports_many = True
 
     def configure(self, location: Any, options: dict[str, Any]) -> None:
-        """Make the hub, at which nobody ever waits."""
         self.hub = Hub()
 
     def call(self, call: Call) -> Any:
-        """Answer as a server would on which every lock is free."""
         call.sending()
         answer: Any = None
         match call:

@@ -1,4 +1,4 @@
-"""The names of the held locks, read a page at a time from an index that changes meanwhile."""
+"""The names of the held locks, read in pages from an index that changes meanwhile."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from django_redis_lock.protocol.drivers import Steps
 from django_redis_lock.support.arguments import MAX_NAME_LENGTH, check_name
 
 Page = tuple[list[str | None], list[str], bytes]
-"""Names, ``None`` where another program put something else there, the ends of their leases, and
-what the last one is in the index."""
+"""Names (``None`` for what another program put there), the ends of their leases, and the last
+member as it is in the index."""
 
 
 def write_page(entries: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
-    """Return entries, each a name and a lease end, as ``index.lua`` answers them."""
+    """Return entries, each a name and a lease end, in the form of the reply of ``index.lua``."""
     names, ends, name = [], [], b""
     for name, end in entries:
         names.append(b"" if b"\n" in name else name)
@@ -28,10 +28,10 @@ def write_page(entries: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
 
 
 def read_page(answer: Sequence[bytes]) -> Page:
-    """Read what ``index.lua`` answers.
+    """Read a reply of ``index.lua``.
 
-    A hundred thousand names are read in a few calls of functions that are written in C; only a page
-    with something else than names is looked at name by name.
+    To be fast, it handles all names of a page at once. Only a page that holds something else is
+    read name by name.
     """
     joined, ends, last = answer
     if not ends:
@@ -53,7 +53,7 @@ def read_page(answer: Sequence[bytes]) -> Page:
 
 
 def _name(member: bytes) -> str | None:
-    """Return a member of the index as a name, ``None`` if another program put it there."""
+    """Return a member of the index as a name, ``None`` if it is not one."""
     try:
         return check_name(member.decode())
     except ValueError:
@@ -61,22 +61,21 @@ def _name(member: bytes) -> str | None:
 
 
 class Index:
-    """The names of the held locks, gathered page by page, in a tenth of the memory of a dict."""
+    """The names of the held locks with their lease ends, in a tenth of the memory of a dict."""
 
     def __init__(self, pattern: str = "*") -> None:
         self._matches = None if pattern == "*" else compile_pattern(translate(pattern)).match
-        self._pages: list[tuple[str, array[float]]] = []  # no name holds a line break
+        self._pages: list[tuple[str, array[float]]] = []  # no name contains a line break
         self.start = ""
         self.after = b""
         self.more = True
 
     def add(self, page: Page, size: int) -> None:
-        """Take in a page, and note where the next one begins.
+        """Add a page, and note where the next one begins.
 
-        That is a place in the order of the index. A number of entries to pass over is none: when
-        one of them leaves, another one that was not read yet takes its place. The next page begins
-        with the last lease end once more, for a name on two pages counts once; or after the last
-        name, where the whole page has one lease end, as leases without end do.
+        An offset would not do: when an entry leaves, one that was not read yet takes its place. The
+        next page begins at the last lease end, so that some names come twice and count once. If the
+        whole page has one lease end, as leases without end do, it begins after the last name.
         """
         names, ends, last = page
         self.more = len(ends) == size
@@ -86,7 +85,7 @@ class Index:
         self.keep(names, map(float, ends))
 
     def keep(self, names: Sequence[str | None], ends: Iterable[float]) -> None:
-        """Take in names with the ends of their leases, which are no earlier than those before."""
+        """Add names with the ends of their leases, which must not be before those added earlier."""
         figures = array("d", ends)
         matches = self._matches
         if matches is not None or None in names:
@@ -100,9 +99,9 @@ class Index:
             self._pages.append(("\n".join(names), figures))  # type: ignore[arg-type]
 
     def latest(self) -> Iterator[tuple[str, float]]:
-        """Yield each name with the end of its lease (ms), infinite for none, the latest first.
+        """Yield each name with the end of its lease in ms (infinite for none), the latest first.
 
-        Once only: a page is forgotten when its names are yielded.
+        This works only once: each page is dropped as it is yielded.
         """
         marks = self._marks()
         seen: set[str] = set()
@@ -116,10 +115,9 @@ class Index:
                 yield name, end
 
     def _marks(self) -> bytearray:
-        """Return 2 wherever the hashes of two names fall together, as those of equal ones do.
+        """Return a table by hash that has 2 where two names collide, as equal names do.
 
-        So few names need be remembered to find those that are on two pages. Empty for one page,
-        which has no name twice.
+        So only few names have to be remembered to find duplicates. A single page has none.
         """
         if len(self._pages) < 2:
             return bytearray()
@@ -141,12 +139,12 @@ def read_whole(pattern: str, size: int) -> Steps[Index]:
 
 
 def names_of(index: Index) -> Iterator[str]:
-    """Yield the names of an index, the latest lease end first. Once only."""
+    """Yield the names of an index, the latest lease end first. This works only once."""
     return (name for name, _ in index.latest())
 
 
 def in_pages(names: Iterable[str], size: int) -> Iterator[list[str]]:
-    """Yield names, so many at a time."""
+    """Yield names in lists of up to ``size``."""
     left = iter(names)
     while page := list(islice(left, size)):
         yield page

@@ -23,31 +23,29 @@ from django_redis_lock.support.process import forget_after_fork
 
 
 class LocMemLockBackend(BaseLockBackend):
-    """First come, first served, with leases, fences and listing, as on a server.
+    """Leases, fences, a queue and listing as on a server, but within one process.
 
-    Threads, greenlets and asyncio tasks of one process exclude each other; other processes have
+    Threads, greenlets and asyncio tasks of the process exclude each other; other processes have
     locks of their own. Entries with the same LOCATION share their locks.
     """
 
     supports_many = True
 
     def configure(self, location: Any, options: dict[str, Any]) -> None:
-        """Find the store that LOCATION names."""
         self.store = _stores.setdefault(str(location or ""), _Store())
         self.hub = self.store.hub
 
     def clear(self) -> None:
-        """Forget every lock of this LOCATION, as tests want it between them."""
+        """Forget all locks of this LOCATION; for tests, between one and the next."""
         self.store.after_fork()
 
     def call(self, call: Call) -> Any:
-        """Carry out one call."""
         call.sending()
         return self.store.carry_out(call, self.key_prefix)
 
 
 class _Held:
-    """What a server keeps under the key of a held lock."""
+    """The value of a held lock."""
 
     __slots__ = ("end", "fence", "record", "token")
 
@@ -70,7 +68,7 @@ _Key = tuple[str, str]
 
 
 class _Store:
-    """A server's share of the protocol: each method answers as the script of its name does."""
+    """The server's part of the protocol: each method replies like the script of its name."""
 
     def __init__(self) -> None:
         self.hub = Hub()
@@ -78,7 +76,7 @@ class _Store:
         forget_after_fork(self)
 
     def after_fork(self) -> None:
-        """Begin empty: the parent's locks are not this process's."""
+        """Start empty: a child does not have its parent's locks."""
         self._mutex = threading.RLock()
         self._locks: dict[_Key, _Held] = {}
         self._queues: dict[_Key, deque[str]] = {}
@@ -87,7 +85,7 @@ class _Store:
         self._last_fence = 0
 
     def carry_out(self, call: Call, prefix: str) -> Any:
-        """Carry out a call, whole."""
+        """Carry out a call atomically."""
         with self._mutex:
             return self._operations[type(call)](self, call, prefix)
 
@@ -104,8 +102,11 @@ class _Store:
         self._locks[key] = _Held(token, self._last_fence, record, end)
         return self._last_fence
 
-    def _hand_over(self, key: _Key, own: str) -> str:
-        """Give the lock to the longest waiting that still listens; return its token or ''."""
+    def _hand_off(self, key: _Key, own: str) -> str:
+        """Give the lock to the longest waiting live waiter; return its token, or ``""``.
+
+        A waiter with the token ``own`` asks itself and counts as live.
+        """
         queue = self._queues.get(key, deque())
         end = self._locks[key].end if key in self._locks else 0.0
         while queue:
@@ -130,7 +131,7 @@ class _Store:
         key = prefix, request.name
         held = self._get(key)
         if held is None:
-            winner = self._hand_over(key, request.token)
+            winner = self._hand_off(key, request.token)
             if winner == request.token:
                 return [self._locks[key].fence, request.lease_ms, _clock_ms()]
             if not winner:
@@ -150,7 +151,7 @@ class _Store:
     def _acquire_many(self, call: calls.AcquireMany, prefix: str) -> list[int] | int:
         for number, request in enumerate(call.requests, 1):
             key = prefix, request.name
-            if self._get(key) is not None or self._hand_over(key, ""):
+            if self._get(key) is not None or self._hand_off(key, ""):
                 return number
         answer = []
         for request in call.requests:
@@ -173,7 +174,7 @@ class _Store:
         key = prefix, call.name
         held = self._get(key)
         if held is not None and held.token == call.token:
-            self._hand_over(key, "")
+            self._hand_off(key, "")
             return 1
         queue = self._queues.get(key, deque())
         if call.entry in queue:
@@ -213,7 +214,7 @@ class _Store:
         if held is None or call.token_id != token_id(held.token.encode()):
             return None
         self._note(prefix, call.entry, call.cap)
-        self._hand_over(key, "")
+        self._hand_off(key, "")
         return 1
 
     def _note(self, prefix: str, entry: Fields, cap: int) -> None:
@@ -270,12 +271,12 @@ class _Store:
 
 
 def _clock_ms() -> int:
-    """Return the clock by which leases run."""
+    """Return the clock of leases."""
     return int(monotonic() * 1000)
 
 
 def _wall_ms() -> int:
-    """Return the clock by which a holder's times are shown."""
+    """Return the clock of the times that holders show."""
     return time.time_ns() // 1_000_000
 
 

@@ -1,4 +1,4 @@
-"""What an entry of ``LOCKS`` tells the command and the admin page, under ``OPERATORS``."""
+"""``OPERATORS`` of an entry of ``LOCKS``: settings of the command and the admin page."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ AUDIT_ENTRIES = 1000
 MOST_AUDIT_ENTRIES = 1_000_000
 
 _TASK_ID = ("task_id", "", None)
-"""The placeholder of a link as it is parsed, with neither format nor conversion."""
+"""The placeholder ``{task_id}`` as ``Formatter.parse`` gives it, without format or conversion."""
 _NO_FIELD = (None, None, None)
 
 
@@ -24,21 +24,21 @@ class Operators:
     """The operators' settings of one alias."""
 
     warn_after: Mapping[str, float] = field(default_factory=dict)
-    """From how many seconds on a held lock is marked, by shell patterns of names."""
+    """After how many seconds a held lock is marked, by shell patterns of names."""
     audit_entries: int = AUDIT_ENTRIES
-    """How many releases by force the audit keeps, and how many losses."""
+    """How many forced releases the audit keeps, and how many losses."""
     reason_required: bool = False
-    """Whether a release by force needs a reason."""
+    """Whether a forced release needs a reason."""
     release_permission: str | None = None
-    """The permission to release the locks of this alias, such as ``shop.release_locks``; ``None``
-    for that of all aliases."""
+    """The permission to release locks of this alias, such as ``shop.release_locks``; ``None`` for
+    the general one."""
     task_links: Mapping[str, str] = field(default_factory=dict)
-    """Links from a Celery task, by their titles; ``{task_id}`` stands for the task's id."""
+    """Links from a Celery task, by title; ``{task_id}`` stands for the task's id."""
 
     def threshold(self, name: str) -> float | None:
-        """Return from how many seconds on a lock is marked, ``None`` for never.
+        """Return after how many seconds a lock is marked, ``None`` for never.
 
-        The first pattern that matches its name counts.
+        The first pattern that matches the name counts.
         """
         for pattern, seconds in self.warn_after.items():
             if fnmatchcase(name, pattern):
@@ -47,7 +47,7 @@ class Operators:
 
 
 def read_operators(value: Any, alias: str) -> Operators:
-    """Return the settings that were written for an alias. Raises ``InvalidLockBackend``."""
+    """Return the settings of an alias. Raises ``InvalidLockBackend``."""
     where = f"LOCKS[{alias!r}]['OPERATORS']"
     if value is None:
         return Operators()
@@ -109,7 +109,7 @@ def _task_links(value: Any, where: str) -> dict[str, str]:
         )
     for title, url in value.items():
         if not isinstance(title, str) or not title:
-            raise InvalidLockBackend(f"{where} has {title!r}, which is no title.")
+            raise InvalidLockBackend(f"{where} has {title!r}, which is not a title.")
         if not isinstance(url, str) or not url.startswith(("http://", "https://", "/")):
             raise InvalidLockBackend(
                 f"{where}[{title!r}] must be a URL that begins with http://, https:// or /, not "
@@ -121,8 +121,8 @@ def _task_links(value: Any, where: str) -> dict[str, str]:
             fields = set()
         if fields - {_NO_FIELD} != {_TASK_ID}:
             raise InvalidLockBackend(
-                f"{where}[{title!r}] must have the placeholder {{task_id}}, just so, and no other, "
-                f"unlike {url!r}."
+                f"{where}[{title!r}] must have the placeholder {{task_id}} and no other, written "
+                f"exactly so, unlike {url!r}."
             )
     return dict(value)
 

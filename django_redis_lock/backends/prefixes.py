@@ -8,14 +8,14 @@ from django_redis_lock.backends.base import BaseLockBackend
 
 HINT = "Give one of them another KEY_PREFIX, or a database of its own."
 WORDS = ("queue", "index", "fence", "audit", "lost", "grant", "heard", "server", "claim")
-"""What follows a prefix and a hyphen in all keys but those of the locks; and then, in some, a
+"""What follows the prefix and a hyphen in all keys except those of the locks. Some go on with a
 colon and more."""
 
 
 def collisions(one: BaseLockBackend, others: Iterable[BaseLockBackend]) -> Iterator[str]:
-    """Yield what is wrong between an entry and each of the others.
+    """Yield a message for each other entry that can write a key of this one.
 
-    Entries with the same prefix are the same locks, and meant to be.
+    Entries with the same prefix share their locks on purpose.
     """
     for other in others:
         if one.key_prefix == other.key_prefix or not one.databases() & other.databases():
@@ -30,7 +30,7 @@ def collisions(one: BaseLockBackend, others: Iterable[BaseLockBackend]) -> Itera
 
 
 def _common(one: BaseLockBackend, other: BaseLockBackend) -> str:
-    """Return what keys of both can begin with, ``""`` where there are none."""
+    """Return what keys of both can begin with, or ``""``."""
     for mine, goes_on in _keys(one):
         for theirs, may_go_on in _keys(other):
             if (
@@ -43,8 +43,8 @@ def _common(one: BaseLockBackend, other: BaseLockBackend) -> str:
 
 
 def _keys(backend: BaseLockBackend) -> Iterator[tuple[str, bool]]:
-    """Yield what keys of a backend begin with, and whether there is more of them."""
-    if backend.lock_keys:  # where a name comes first, its keys can be any of the database
+    """Yield what each key of a backend begins with, and whether it goes on."""
+    if backend.lock_keys:  # empty where keys begin with the name, and so can be any
         yield backend.lock_keys, True
     for word in WORDS:
         yield f"{backend.key_prefix}-{word}", False

@@ -24,7 +24,7 @@ def unwritable_because(backend: BaseLockBackend) -> str:
     if not isinstance(backend, RedisLockBackend):
         return ""
     try:
-        pools = backend.pools()
+        pools = backend.servers.pools()
         if len(pools) != 1:
             return ""
         client = redis.Redis(connection_pool=pools[0])

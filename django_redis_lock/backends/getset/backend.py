@@ -13,7 +13,7 @@ from django_redis_lock.backends.getset.commands import Word
 from django_redis_lock.backends.getset.exchanges import Exchanges
 from django_redis_lock.backends.getset.readings import NAME
 from django_redis_lock.backends.getset.timestamps import FORMATS, Form, read_stamp
-from django_redis_lock.backends.servers.backend import ServersLockBackend
+from django_redis_lock.backends.servers.base import ServersLockBackend
 from django_redis_lock.backends.servers.errors import lock_error
 from django_redis_lock.backends.servers.single import SingleServer
 from django_redis_lock.backends.settings import read_choice, read_poll_interval
@@ -33,26 +33,32 @@ CLOCKS = ("server", "local")
 
 
 class GetSetLockBackend(ServersLockBackend):
-    """Locks whose value is the time at which they end: SETNX takes one, GETSET one that ended.
+    """Locks whose value is the time at which they end.
 
-    It sends only plain commands with one key each: no scripts, transactions or channels. So it
-    works where these are forbidden, and beside programs that use the same scheme. It promises less
-    than the other backends; see ``docs/explanation/getset.md``.
+    SETNX acquires a free lock, GETSET one that has ended (the algorithm in the documentation of
+    SETNX). Only plain commands with one key each are sent: no scripts, transactions or channels. So
+    it works where these are forbidden, and beside programs that use the same scheme. It promises
+    less than the other backends.
 
     LOCATION is an alias of CACHES that django-redis serves, or a URL.
-    OPTIONS["FORMAT"] is the format of values: ``record`` (the time, the token and the holder's
-    record) or, for other programs to read, only the time in ``seconds``, ``fractions`` (of a
-    second) or ``milliseconds``. All formats are read.
-    OPTIONS["KEY"] is the key of a lock, by default ``"{KEY_PREFIX}:{name}"``.
-    OPTIONS["CLOCK"] is ``server``, or ``local`` where TIME is forbidden.
+
+    OPTIONS["FORMAT"] is what is written: ``record`` (the time, the token and the holder's record)
+    or, for other programs to read, only the time in ``seconds``, ``fractions`` (of a second) or
+    ``milliseconds``. All formats are read. OPTIONS["KEY"] is the key of a lock, by default
+    ``"{KEY_PREFIX}:{name}"``. OPTIONS["CLOCK"] is ``server``, or ``local`` where TIME is forbidden.
+    Waiters look every OPTIONS["POLL_INTERVAL"] seconds.
     """
 
     options: ClassVar[tuple[str, ...]] = ("FORMAT", "KEY", "CLOCK", "POLL_INTERVAL")
     servers: SingleServer
 
     def configure(self, location: Any, options: dict[str, Any]) -> None:
-        """Take in LOCATION and OPTIONS; no connection is made. Raises ``InvalidLockBackend``."""
         self.location = Location("default" if location is None else location, self.alias)
+        if self.location.urls:
+            raise InvalidLockBackend(
+                f"LOCKS[{self.alias!r}]['LOCATION'] is a list, but this backend uses one server, "
+                f"or a proxy that looks like one; write an alias of CACHES, or a URL."
+            )
         self.servers = SingleServer(self.location)
         form = Form(read_choice(options, "FORMAT", FORMATS, self.alias))
         clock = read_choice(options, "CLOCK", CLOCKS, self.alias)

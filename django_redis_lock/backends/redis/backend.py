@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any, ClassVar
 
-import redis
 from redis.exceptions import RedisError
 
 from django_redis_lock.backends.index import Index
 from django_redis_lock.backends.renewal import renewer
-from django_redis_lock.backends.servers.backend import ServersLockBackend
+from django_redis_lock.backends.servers.base import ServersLockBackend
 from django_redis_lock.backends.servers.cluster import Cluster
 from django_redis_lock.backends.servers.errors import lock_error
 from django_redis_lock.backends.servers.single import ScriptedServer
@@ -20,7 +19,6 @@ from django_redis_lock.protocol.calls import Call, Release
 from django_redis_lock.protocol.drivers import Steps
 from django_redis_lock.protocol.waiting import WAITING_SCHEMES, Hub
 from django_redis_lock.transport.location import Location
-from django_redis_lock.transport.packing import Packing
 
 
 class RedisLockBackend(ServersLockBackend):
@@ -42,7 +40,6 @@ class RedisLockBackend(ServersLockBackend):
     servers: ScriptedServer | Cluster
 
     def configure(self, location: Any, options: dict[str, Any]) -> None:
-        """Read LOCATION and OPTIONS, without connecting. Raises ``InvalidLockBackend``."""
         self.location = Location("default" if location is None else location, self.alias)
         self.wait = read_choice(options, "WAIT", WAITING_SCHEMES, self.alias)
         self.replicas = read_replicas(options, self.alias)
@@ -62,48 +59,33 @@ class RedisLockBackend(ServersLockBackend):
         renewer.withdraw(call, self, seconds, at_once=True)
 
     def hub_for(self, wait: str | None) -> Hub:
-        """Return the hub of a waiting scheme, ``None`` for that of the backend."""
         return self.hub if wait is None else self.servers.hub(wait)
 
     def freed(self, name: str) -> None:
-        """Tell the waiters of this process that it has released a lock."""
         self.servers.freed(name)
 
     def together(self, name: str) -> Hashable:
-        """Return the same for all locks whose leases one round trip can renew."""
         return self.servers.together(name)
 
-    def pools(self) -> list[redis.ConnectionPool]:
-        """Return the connections to each server that takes locks. Raises ``RedisError``."""
-        return self.servers.pools()
-
-    def packing_at(self, pool: redis.ConnectionPool) -> Packing:
-        """Return the keys on the server of a pool."""
-        return self.servers.packing_at(pool)
-
     def call(self, call: Call) -> Any:
-        """Carry out one call. Raises ``LockUnavailable``."""
         try:
             return self.servers.call(call)
         except (RedisError, OSError) as error:
             raise self._error(call, error) from error
 
     async def acall(self, call: Call) -> Any:
-        """Carry out one call under asyncio. Raises ``LockUnavailable``."""
         try:
             return await self.servers.acall(call)
         except (RedisError, OSError) as error:
             raise self._error(call, error) from error
 
     def post(self, call: Call) -> None:
-        """Send a call whose reply nobody needs. Raises ``LockUnavailable``."""
         try:
             self.servers.post(call)
         except (RedisError, OSError) as error:
             raise self._error(call, error) from error
 
     async def apost(self, call: Call) -> None:
-        """Send a call whose reply nobody needs. Raises ``LockUnavailable``."""
         try:
             await self.servers.apost(call)
         except (RedisError, OSError) as error:

@@ -1,11 +1,14 @@
-"""What one server and a cluster have in common."""
+"""What one server and a cluster have in common, and the backends that use them."""
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any
 
 import redis
+from django.core import checks
 
+from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.transport.location import Location
 from django_redis_lock.transport.packing import Replicas
@@ -14,6 +17,8 @@ from django_redis_lock.transport.packing import Replicas
 class Servers:
     """The servers of one backend: one server, or the nodes of a cluster."""
 
+    pool: Any
+    """The connections to the server, or to one of the masters of a cluster."""
     client: Any
     """Sends blocking calls; made when it is first read."""
     async_client: Any
@@ -47,6 +52,31 @@ class Servers:
                 f"make it shorter than the connection's socket_timeout."
             )
         return timeout
+
+
+class ServersLockBackend(BaseLockBackend):
+    """A backend with servers, which LOCATION names."""
+
+    location: Location
+    servers: Servers
+
+    @property
+    def pool(self) -> redis.ConnectionPool:
+        """The connections to the server, or to one of the masters of a cluster."""
+        pool: redis.ConnectionPool = self.servers.pool
+        return pool
+
+    def databases(self) -> set[Hashable]:
+        return self.location.databases()
+
+    def check(self) -> list[checks.CheckMessage]:
+        return self.location.check()
+
+    def open(self) -> None:
+        self.servers.open()
+
+    def close(self) -> None:
+        self.servers.close()
 
 
 def numbers(reply: Any) -> Any:

@@ -69,7 +69,6 @@ class Cluster(Servers):
         """Do nothing: no waiter of a cluster polls."""
 
     def close(self) -> None:
-        """Close the hub, the clients and all connections."""
         self._hub.close()
         super().close()
         self.topology.close()
@@ -80,7 +79,6 @@ class Cluster(Servers):
         return self.pools()[0]
 
     def pools(self) -> list[redis.ConnectionPool]:
-        """Return the connections to each master. Raises ``RedisError``."""
         return [self.topology.pool(address) for address in self.topology.masters()]
 
     def packing_at(self, pool: redis.ConnectionPool) -> Packing:
@@ -113,7 +111,6 @@ class Cluster(Servers):
         return join(self.client.call_all(parts))
 
     async def acall(self, call: Call) -> Any:
-        """Carry out a call under asyncio. Raises ``RedisError`` and ``OSError``."""
         shard = _only_shard(call)
         if shard is not None:
             packed = self._packings[shard].pack(call)
@@ -126,11 +123,9 @@ class Cluster(Servers):
         self.call(call)
 
     async def apost(self, call: Call) -> None:
-        """Carry out a call whose reply nobody needs, as ``post`` does."""
         await self.acall(call)
 
     def read_index(self, pattern: str, size: int) -> Steps[Index]:
-        """Read the names of the held locks that match a shell pattern, ``size`` at a time."""
         index = _ShardedIndex(pattern)
         # With pages of one name, a lock that is renewed again and again would fill them for ever.
         size = max(2, size // SHARDS)

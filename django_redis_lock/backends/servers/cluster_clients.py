@@ -1,9 +1,9 @@
-"""Sends calls to the nodes of a cluster, and follows slots that move."""
+"""Clients that send calls to the nodes of a cluster, and follow slots that move."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import redis
@@ -16,52 +16,52 @@ from django_redis_lock.transport.connections import asyncio_connection
 from django_redis_lock.transport.packing import Packed
 
 REDIRECTIONS = 5
-"""How often a call is sent on before it counts as unanswered."""
+"""How often a call is redirected before it counts as unanswered."""
 
 Part = tuple[int, Packed]
-"""A slot and a call on keys of that slot."""
+"""A slot, and a call on keys of that slot."""
+TimeoutOf = Callable[[redis.ConnectionPool], float | None]
 
 
-class _Followed:
-    """What both clients do with the answer of a node: a slot that has moved is followed.
+class _Redirected:
+    """What both clients share: a client for each node, and how they follow a slot that moved.
 
-    A slot that is being moved (ASK, TRYAGAIN) is not: half of a lock's keys are on either side, and
-    its waiters listen to the node that gives the slot away. The call is sent again later.
+    A slot that is just moving (ASK, TRYAGAIN) is not followed: each node has half of a lock's keys,
+    and the waiters listen to the old node. The call is sent again later.
     """
 
-    def __init__(
-        self, topology: Topology, patience: Callable[[redis.ConnectionPool], float | None]
-    ) -> None:
+    def __init__(self, topology: Topology, timeout_of: TimeoutOf) -> None:
         self._topology = topology
-        self._patience = patience
+        self._timeout_of = timeout_of
+        self._clients: dict[Address, Any] = {}
+
+    def close(self) -> None:
+        """Close the clients of all nodes."""
+        for client in list(self._clients.values()):
+            client.close()
+
+    def _client(self, address: Address) -> Any:
+        client = self._clients.get(address)
+        if client is None:
+            client = self._clients.setdefault(address, self._new(self._topology.pool(address)))
+        return client
+
+    def _new(self, pool: redis.ConnectionPool) -> Any:
+        raise NotImplementedError
 
     def _failed(self, address: Address, error: Exception) -> None:
-        """Take in what an error says about the topology."""
+        """Note what an error says about the topology."""
         answered = isinstance(error, ResponseError)
         if not answered or isinstance(error, ClusterDownError) or is_read_only(error):
             self._topology.suspect(address)
 
-    def _by_node(self, parts: Sequence[Part]) -> dict[Address, list[int]]:
-        """Return which parts, by number, go to which node."""
-        found: dict[Address, list[int]] = {}
-        for number, (slot, _) in enumerate(parts):
-            found.setdefault(self._topology.address(slot), []).append(number)
-        return found
 
+class ClusterClient(_Redirected):
+    """Sends blocking calls, over one kept connection to each node in use."""
 
-class ClusterClient(_Followed):
-    """Sends calls with blocking, one connection kept to each node that is in use."""
-
-    def __init__(
-        self, topology: Topology, patience: Callable[[redis.ConnectionPool], float | None]
-    ) -> None:
-        super().__init__(topology, patience)
-        self._clients: dict[Address, BlockingClient] = {}
-
-    def close(self) -> None:
-        """Give the connections back to their pools."""
-        for client in list(self._clients.values()):
-            client.close()
+    def _new(self, pool: redis.ConnectionPool) -> BlockingClient:
+        self._timeout_of(pool)
+        return BlockingClient(pool)
 
     def call(self, slot: int, packed: Packed) -> Any:
         """Send a call and return its reply. Raises as ``BlockingClient.call`` does."""
@@ -74,12 +74,15 @@ class ClusterClient(_Followed):
             except (RedisError, OSError) as error:
                 self._failed(address, error)
                 raise
-        raise _lost_its_way(slot)
+        raise _unsettled(slot)
 
     def call_all(self, parts: Sequence[Part]) -> list[Any]:
-        """Send calls, in one go for each node; return their replies. Raises as ``call`` does."""
+        """Send calls, those to one node at once; return the replies. Raises as ``call`` does."""
+        by_node: dict[Address, list[int]] = {}
+        for number, (slot, _) in enumerate(parts):
+            by_node.setdefault(self._topology.address(slot), []).append(number)
         replies: list[Any] = [None] * len(parts)
-        for address, numbers in self._by_node(parts).items():
+        for address, numbers in by_node.items():
             try:
                 answers = self._client(address).call_all([parts[number][1] for number in numbers])
             except (RedisError, OSError) as error:
@@ -90,30 +93,14 @@ class ClusterClient(_Followed):
         for number, (slot, packed) in enumerate(parts):
             if isinstance(replies[number], MovedError):
                 replies[number] = self.call(slot, packed)
-        return list(_sound(replies))
-
-    def _client(self, address: Address) -> BlockingClient:
-        client = self._clients.get(address)
-        if client is None:
-            pool = self._topology.pool(address)
-            self._patience(pool)
-            client = self._clients.setdefault(address, BlockingClient(pool))
-        return client
+        return _without_errors(replies)
 
 
-class AsyncClusterClient(_Followed):
+class AsyncClusterClient(_Redirected):
     """Sends calls under asyncio, over one connection for each loop and node."""
 
-    def __init__(
-        self, topology: Topology, patience: Callable[[redis.ConnectionPool], float | None]
-    ) -> None:
-        super().__init__(topology, patience)
-        self._clients: dict[Address, AsyncClient] = {}
-
-    def close(self) -> None:
-        """Close the connections of all loops."""
-        for client in list(self._clients.values()):
-            client.close()
+    def _new(self, pool: redis.ConnectionPool) -> AsyncClient:
+        return AsyncClient(lambda: asyncio_connection(pool), self._timeout_of(pool))
 
     async def call(self, slot: int, packed: Packed) -> Any:
         """Send a call and return its reply. Raises as ``BlockingClient.call`` does."""
@@ -126,33 +113,23 @@ class AsyncClusterClient(_Followed):
             except (RedisError, OSError) as error:
                 self._failed(address, error)
                 raise
-        raise _lost_its_way(slot)
+        raise _unsettled(slot)
 
     async def call_all(self, parts: Sequence[Part]) -> list[Any]:
-        """Send calls, all at once; return their replies. Raises as ``call`` does."""
-        replies = await asyncio.gather(
-            *(self.call(slot, packed) for slot, packed in parts), return_exceptions=True
-        )
-        return list(_sound(replies))
-
-    def _client(self, address: Address) -> AsyncClient:
-        client = self._clients.get(address)
-        if client is None:
-            pool = self._topology.pool(address)
-            client = AsyncClient(lambda: asyncio_connection(pool), self._patience(pool))
-            client = self._clients.setdefault(address, client)
-        return client
+        """Send calls concurrently; return the replies. Raises as ``call`` does."""
+        asked = (self.call(slot, packed) for slot, packed in parts)
+        return _without_errors(await asyncio.gather(*asked, return_exceptions=True))
 
 
-def _sound(replies: Sequence[Any]) -> Iterator[Any]:
-    """Yield the replies; raise the first that is an error."""
+def _without_errors(replies: Sequence[Any]) -> list[Any]:
+    """Return the replies; raise the first that is an error."""
     for reply in replies:
         if isinstance(reply, BaseException):
             raise reply
-        yield reply
+    return list(replies)
 
 
-def _lost_its_way(slot: int) -> RedisError:
+def _unsettled(slot: int) -> RedisError:
     return redis.exceptions.ConnectionError(
-        f"slot {slot} was sent on {REDIRECTIONS} times; the nodes don't agree where it is"
+        f"slot {slot} was redirected {REDIRECTIONS} times; the nodes disagree where it is"
     )

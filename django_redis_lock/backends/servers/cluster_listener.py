@@ -1,4 +1,4 @@
-"""Receives this process's grants from the nodes of a cluster."""
+"""Receives the grants of this process from the nodes of a cluster."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from django_redis_lock.transport.listener import PATIENCE, SILENCE, Listener
 from django_redis_lock.transport.redis_py import socket_of
 
 BROKEN = (RedisError, OSError, ValueError, TypeError, AttributeError, KeyError)
-"""What reading can raise; the last ones where another thread closes the socket meanwhile."""
+"""What reading can raise; the last four come when another thread closes the socket."""
 
 
 class ClusterListener(Listener):
-    """A listener with one connection to each node whose locks are waited for.
+    """A listener with one connection to each node that has locks waited for.
 
-    Who publishes is told only of receivers on its own node, and no receiver means that the waiter
-    is dead. So this process has a channel for each shard, with the shard's hash tag, and listens to
-    it on the node that serves the shard: all shards of the node, from the first connection on. The
-    channels are sharded ones, where the server knows them.
+    ``PUBLISH`` counts only receivers on its own node, and no receiver means that the waiter is
+    dead. So the process has a channel for each shard, with the shard's hash tag, on the node that
+    serves the shard. The first connection to a node subscribes to all shards of the node. Sharded
+    channels are used if the server has them.
 
-    A shard that moves, by resharding or a failover, is listened to anew, and its waiters look. A
-    message may come from a node that has just lost its shard; so a grant is no more than a reason
-    to look.
+    After a shard has moved, by resharding or a failover, the listener subscribes again and its
+    waiters look at their locks. A message may come from a node that has just lost its shard. So a
+    grant is only a reason to look.
     """
 
     def __init__(
@@ -48,11 +48,10 @@ class ClusterListener(Listener):
     def _reset(self) -> None:
         super()._reset()
         self._ears: dict[int, _Ear] = {}  # by shard
-        self._sharded = True  # until a server says that it knows no such channels
+        self._sharded = True  # until a server does not know such channels
         self._bell = _Bell()
 
     def channel_of(self, name: str) -> str:
-        """Return the channel on which this process hears of a lock."""
         return self._channel(shard_of(name))
 
     def _channel(self, shard: int) -> str:
@@ -61,29 +60,26 @@ class ClusterListener(Listener):
 
     @property
     def listening(self) -> bool:
-        """Whether any shard is listened to."""
         return bool(self._ears)
 
     def listens_for(self, name: str) -> bool:
-        """Return whether grants of a lock would be received now."""
         return shard_of(name) in self._ears
 
     @property
     def connections(self) -> int:
-        """How many connections listen."""
         return len(self._all())
 
     def _all(self) -> list[_Ear]:
         return list(dict.fromkeys(list(self._ears.values())))
 
     def listen(self, name: str = "") -> None:
-        """Listen to the node of a lock, with all its shards. Raises ``LockUnavailable``."""
+        """Subscribe to all shards of the node of a lock. Raises ``LockUnavailable``."""
         shard, asked_at = shard_of(name), monotonic()
         with self._connecting:
             if shard in self._ears:
                 return
             failed_at, why = self._failed
-            if failed_at > asked_at:  # another's attempt, while this one stood in line
+            if failed_at > asked_at:  # another attempt, while this one waited for its turn
                 raise LockUnavailable(why)
             try:
                 ear = self._open(shard)
@@ -95,14 +91,14 @@ class ClusterListener(Listener):
                 before = {self._ears[one] for one in ear.shards if one in self._ears}
                 self._ears.update(dict.fromkeys(ear.shards, ear))
             self._connected.set()
-            self._bell.ring()  # whoever leads reads from the new connection too
+            self._bell.ring()  # the leader has to read the new connection, too
         for old in before:
             self._forget(old, ())
-        if before:  # what the old ones had not read yet is lost
+        if before:  # what they had not read yet is lost
             self._nudge(lambda waiter: shard_of(waiter.name) in ear.shards)
 
     def _open(self, shard: int) -> _Ear:
-        """Connect to the node of a shard and subscribe to the channels of all its shards."""
+        """Connect to the node of a shard, and subscribe to all shards of the node."""
         for _ in range(3):
             address = self._topology.address(SHARD_SLOTS[shard])
             shards = [one for one, slot in enumerate(SHARD_SLOTS)
@@ -132,7 +128,7 @@ class ClusterListener(Listener):
     def _leave_to_parent(self) -> None:
         for ear in self._all():
             leave_to_parent(ear.connection)
-        self._bell.ring()  # for whoever selects in this child; the parent takes no harm from it
+        self._bell.ring()  # wakes a selecting thread of this child; it does no harm to the parent
 
     def _hang_up(self) -> None:
         for ear in self._all():
@@ -143,7 +139,7 @@ class ClusterListener(Listener):
         self._bell.ring()  # it may be the leader's turn to look
 
     def _hear(self, seconds: float) -> bool:
-        """Take in what comes within some seconds; return False where nothing is listened to."""
+        """Read what comes within some seconds; return False if there is no connection."""
         ears = self._all()
         if not ears:
             return False
@@ -164,7 +160,7 @@ class ClusterListener(Listener):
         return True
 
     def _read_ready(self, ear: _Ear) -> bool:
-        """Read what has come already; return whether there was anything."""
+        """Read what has arrived; return whether there was anything."""
         read = False
         try:
             while ear.connection.can_read(timeout=0):
@@ -175,7 +171,7 @@ class ClusterListener(Listener):
             self._drop_ear(ear)
             return True
         except BaseException:
-            self._drop_ear(ear)  # interrupted in the middle of a message, perhaps
+            self._drop_ear(ear)  # it may have been interrupted in the middle of a message
             raise
         return read
 
@@ -189,7 +185,7 @@ class ClusterListener(Listener):
             self._forget(ear, lost)
 
     def _follow_shards(self) -> None:
-        """Listen no more for shards on nodes that do not serve them any more."""
+        """Forget shards on nodes that no longer serve them."""
         for ear in self._all():
             gone = [
                 shard
@@ -200,7 +196,7 @@ class ClusterListener(Listener):
                 self._forget(ear, gone)
 
     def _forget(self, ear: _Ear, shards: Iterable[int]) -> None:
-        """Note that shards are not heard of over a connection, and have their waiters look."""
+        """Note that a connection no longer serves some shards, and have their waiters look."""
         with self._mutex:
             gone = {shard for shard in shards if self._ears.get(shard) is ear}
             for shard in gone:
@@ -243,7 +239,10 @@ class _Ear:
         return ("SSUBSCRIBE" if "{" in channel else "SUBSCRIBE"), channel
 
     def quiet_for(self) -> float:
-        """Return for how many seconds silence is no bad sign; see ``Listener``."""
+        """Return how many seconds of silence are normal; see ``Listener``.
+
+        Raises ``OSError`` after too long a silence.
+        """
         now = monotonic()
         if now - self.heard_at < SILENCE:
             return self.heard_at + SILENCE - now
@@ -257,10 +256,10 @@ class _Ear:
 
 
 class _Bell:
-    """Wakes whoever selects on it, from any thread."""
+    """Wakes a selecting thread, from any thread."""
 
     def __init__(self) -> None:
-        # Sockets that don't block are left alone by gevent and eventlet; pipes are not.
+        # gevent and eventlet leave non-blocking sockets alone, but not pipes.
         self._heard, self._rung = socket.socketpair()
         for end in (self._heard, self._rung):
             end.setblocking(False)
@@ -270,15 +269,14 @@ class _Bell:
             end.close()
 
     def fileno(self) -> int:
-        """Return what to select on."""
         return self._heard.fileno()
 
     def ring(self) -> None:
-        """Wake who selects now or next."""
-        with contextlib.suppress(BlockingIOError):  # full of rings that were not heard yet
+        """Wake the thread that selects now or next."""
+        with contextlib.suppress(BlockingIOError):  # full of rings
             self._rung.send(b"!")
 
     def hush(self) -> None:
-        """Be silent until it rings again; who rang until now is seen to by who was woken."""
+        """Be silent until the next ring."""
         with contextlib.suppress(BlockingIOError):
             self._heard.recv(4096)

@@ -1,11 +1,11 @@
-"""Which shard of a Redis Cluster keeps a lock.
+"""Which shard of a cluster keeps a lock.
 
-All keys of a lock have to be on one node for a script to see them, and the index, the fence and the
-audit are keys that many locks share. So names fall into a fixed number of shards. The shard's tag
-is the hash tag in each of its keys, which puts them into one slot of the cluster.
+A script needs all keys of a lock on one node, and many locks share an index, a fence and an audit.
+So each name belongs to one of a fixed number of shards. All keys of a shard have its tag as their
+hash tag, which puts them into one slot.
 
-Neither the number of shards nor their tags may ever change: programs that disagree about them would
-not exclude each other.
+The number of shards and their tags must never change: programs that disagree about them do not
+exclude each other.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from binascii import crc_hqx
 from redis.crc import key_slot
 
 SHARDS = 64
-"""How many shards there are: enough to give each of up to 64 masters a share, few to list."""
+"""Enough to give each of up to 64 masters a share; few enough to list."""
 SLOTS = 16384
 
 
 def _tags() -> tuple[str, ...]:
-    """Return a tag for each shard, the smallest number whose slot is in the shard's stretch.
+    """Return a tag for each shard: the smallest number whose slot is in the shard's range.
 
-    The stretches are of one length and cover all slots, so nodes that share out the slots evenly
-    share out the locks evenly too.
+    The ranges have one length and cover all slots. So nodes that share the slots evenly share the
+    locks evenly, too.
     """
     tags: dict[int, str] = {}
     number = 0
@@ -40,5 +40,5 @@ SHARD_SLOTS = tuple(key_slot(tag.encode()) for tag in TAGS)
 
 
 def shard_of(name: str) -> int:
-    """Return the shard of a lock: the remainder of the name's CRC16, by its UTF-8."""
+    """Return the shard of a lock: the CRC16 of its name in UTF-8, modulo the number of shards."""
     return crc_hqx(name.encode(), 0) % SHARDS

@@ -42,7 +42,6 @@ class SingleServer(Servers):
         return AsyncClient(lambda: asyncio_connection(self.pool), timeout)
 
     def close(self) -> None:
-        """Close the clients, and the connections unless they are django-redis's."""
         super().close()
         if "pool" in self.__dict__ and self.location.alias is None:
             self.pool.disconnect()
@@ -96,17 +95,14 @@ class ScriptedServer(SingleServer):
             hub.freed(name)
 
     def close(self) -> None:
-        """Close hubs, clients and connections."""
         for hub in [*self._hubs.values()]:
             hub.close()
         super().close()
 
     def pools(self) -> list[redis.ConnectionPool]:
-        """Return the pool, in a list."""
         return [self.pool]
 
     def packing_at(self, pool: redis.ConnectionPool) -> Packing:
-        """Return the keys on the server."""
         return self.packing
 
     def together(self, name: str) -> Hashable:
@@ -118,7 +114,6 @@ class ScriptedServer(SingleServer):
         return _answer(call, self.client.call(self.packing.pack(call)))
 
     async def acall(self, call: Call) -> Any:
-        """Carry out a call under asyncio. Raises ``RedisError`` and ``OSError``."""
         return _answer(call, await self.async_client.call(self.packing.pack(call)))
 
     def post(self, call: Call) -> None:
@@ -129,11 +124,9 @@ class ScriptedServer(SingleServer):
         self.client.post(self.packing.pack(call))
 
     async def apost(self, call: Call) -> None:
-        """Send a call without waiting for the reply. No failure is reported."""
         self.async_client.post(self.packing.pack(call))
 
     def read_index(self, pattern: str, size: int) -> Steps[Index]:
-        """Read the names of the held locks that match a shell pattern, ``size`` at a time."""
         return read_whole(pattern, size)
 
 

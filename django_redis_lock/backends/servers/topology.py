@@ -1,4 +1,4 @@
-"""Which node of a Redis Cluster serves which slot, and a pool of connections to each node."""
+"""Which node of a cluster serves which slot, and a pool of connections to each node."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ Address = tuple[str, int]
 
 
 class Topology:
-    """What the nodes say of each other, read anew when a call finds that it has changed.
+    """The nodes of a cluster and their slots, read again when a call finds them changed.
 
-    It is one for blocking calls, asyncio and listening, and holds only connection pools of
-    redis-py, whose own cluster clients keep a topology each and retry by rules of their own.
+    Blocking calls, asyncio and listeners share it. redis-py's own cluster clients are not used:
+    each keeps a topology of its own, and retries by its own rules.
     """
 
     def __init__(self, urls: Sequence[str]) -> None:
-        self._url = urlsplit(urls[0])  # user, password and options are the same for all
+        self._url = urlsplit(urls[0])  # all have the same user, password and options
         self._seeds = [_address(url) for url in urls]
         self.changed: Callable[[], object] = lambda: None
-        """Called when the topology was read anew, by whoever read it."""
+        """Called after a change, in the thread that noticed it."""
         self._pools: dict[Address, redis.ConnectionPool] = {}
         self._reset()
         forget_after_fork(self)
@@ -39,17 +39,16 @@ class Topology:
         self._mutex = threading.Lock()
         self._reading: Future[None] | None = None
         self._ranges: list[tuple[int, int, Address]] = []
-        self._moved: dict[int, Address] = {}  # since the last reading
-        self._others: list[Address] = []  # replicas, which can be asked too
+        self._moved: dict[int, Address] = {}  # since the last read
+        self._others: list[Address] = []  # replicas, which can be asked, too
         self._stale = True
         self._suspect: Address | None = None
 
     def after_fork(self) -> None:
-        """Read it anew; the pools see to themselves."""
+        """Forget the topology; the pools handle the fork themselves."""
         self._reset()
 
     def pool(self, address: Address) -> redis.ConnectionPool:
-        """Return the connections to a node."""
         with self._mutex:
             pool = self._pools.get(address)
             if pool is None:
@@ -63,12 +62,11 @@ class Topology:
         return self._url._replace(netloc=f"{user}{at}{host}:{port}").geturl()
 
     def close(self) -> None:
-        """Close all connections."""
         for pool in list(self._pools.values()):
             pool.disconnect()
 
     def known(self, slot: int) -> Address | None:
-        """Return the master of a slot as far as it is known. No round trip."""
+        """Return the master of a slot if it is known, without a round trip."""
         moved = self._moved.get(slot)
         if moved is not None:
             return moved
@@ -78,11 +76,11 @@ class Topology:
         return None
 
     def settled(self, slot: int) -> Address | None:
-        """Return the master of a slot, ``None`` where the nodes have to be asked first."""
+        """Return the master of a slot, or ``None`` if the nodes have to be asked."""
         return None if self._stale else self.known(slot)
 
     def address(self, slot: int) -> Address:
-        """Return the master of a slot. Raises ``RedisError`` where no node can tell."""
+        """Return the master of a slot. Raises ``RedisError`` if no node knows it."""
         address = self.settled(slot)
         if address is None:
             self._read(lambda: not self._stale).result()
@@ -90,7 +88,6 @@ class Topology:
         return address
 
     async def aaddress(self, slot: int) -> Address:
-        """Return the master of a slot, as ``address`` does."""
         address = self.settled(slot)
         if address is None:
             await asyncio.wrap_future(self._read(lambda: not self._stale))
@@ -111,38 +108,37 @@ class Topology:
         return sorted({address for _, _, address in self._ranges} | set(self._moved.values()))
 
     def suspect(self, address: Address) -> None:
-        """Note that a node did not answer, so that the others are asked before the next call."""
+        """Note that a node did not answer: the next call asks the others first."""
         self._suspect = address
         self._stale = True
 
     def moved(self, slot: int, error: MovedError, by: Address) -> None:
-        """Take in that a node sent us to another one. Raises as ``address`` does."""
+        """Follow a redirection to another node. Raises as ``address`` does."""
         to = error.host or by[0], error.port
         self._read(lambda: self.known(slot) == to, first=to).result()
         self._believe(slot, to)
 
     async def amoved(self, slot: int, error: MovedError, by: Address) -> None:
-        """Take in that a node sent us to another one, as ``moved`` does."""
         to = error.host or by[0], error.port
         await asyncio.wrap_future(self._read(lambda: self.known(slot) == to, first=to))
         self._believe(slot, to)
 
     def _believe(self, slot: int, to: Address) -> None:
-        if self.known(slot) != to:  # what the node says of itself counts
+        if self.known(slot) != to:  # the redirection counts for more
             with self._mutex:
                 self._moved = {**self._moved, slot: to}
             self.changed()
 
     def _read(self, needless: Callable[[], bool], first: Address | None = None) -> Future[None]:
-        """Ask the nodes, in a thread of its own, unless somebody else does so or has done it.
+        """Ask the nodes in a thread, unless another does so or ``needless`` says that one did.
 
-        All who ask meanwhile get the same outcome: one reading, and one failure.
+        All callers meanwhile share one outcome.
         """
         with self._mutex:
             if self._reading is not None:
                 return self._reading
             outcome: Future[None] = Future()
-            outcome.set_running_or_notify_cancel()  # a task that is cancelled leaves it to others
+            outcome.set_running_or_notify_cancel()  # a cancelled task must not cancel it
             if needless():
                 outcome.set_result(None)
                 return outcome
@@ -174,14 +170,14 @@ class Topology:
             if self._reading is outcome:
                 self._reading = None
             if outcome.done():
-                return  # its start was interrupted, and it began all the same
+                return  # the start was interrupted, but the thread began
             if error is None:
                 outcome.set_result(None)
             else:
                 outcome.set_exception(error)
 
     def _ask_any(self, first: Address | None) -> None:
-        """Ask the nodes, one after the other, until one knows. Raises ``RedisError``."""
+        """Ask one node after another until one knows. Raises ``RedisError``."""
         suspect = self._suspect
         known = list({address for _, _, address in self._ranges} | set(self._others))
         random.shuffle(known)
@@ -196,11 +192,11 @@ class Topology:
                 why = error
                 continue
             if answer:
-                self._take_in(answer, address)
+                self._update(answer, address)
                 return
         self._stale = True
         raise redis.exceptions.ConnectionError(
-            f"none of {len(candidates)} nodes tells which slots it serves: {why}"
+            f"none of {len(candidates)} nodes says which slots it serves: {why}"
         ) from why
 
     def _ask(self, address: Address) -> list[Any]:
@@ -209,7 +205,7 @@ class Topology:
             answer: list[Any] = client.execute_command("CLUSTER SLOTS")
         return answer
 
-    def _take_in(self, answer: list[Any], asked: Address) -> None:
+    def _update(self, answer: list[Any], asked: Address) -> None:
         ranges, others = [], []
         for begin, end, *nodes in answer:
             master, *replicas = [_node(node, asked) for node in nodes]
@@ -228,5 +224,5 @@ def _address(url: str) -> Address:
 def _node(fields: list[Any], asked: Address) -> Address:
     host = fields[0]
     host = host.decode() if isinstance(host, bytes) else host
-    # A node that does not know its own name is where it was asked.
+    # A node that does not know its own host has the one that was asked.
     return (asked[0] if host in ("", None, "?") else host), int(fields[1])

@@ -99,7 +99,7 @@ def _examine_cluster(backend: RedisLockBackend, neighbours: Neighbours) -> Itera
     if any(finding is not None and finding.status == FAIL for finding in nodes):
         return
     try:
-        pools = backend.pools()
+        pools = backend.servers.pools()
     except (RedisError, OSError) as error:
         yield _of_no_node(reason(error))
         return

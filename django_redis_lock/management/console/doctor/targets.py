@@ -90,7 +90,7 @@ class Target:
     def packing(self) -> Packing:
         """The keys on this server."""
         if isinstance(self.backend, RedisLockBackend):
-            return self.backend.packing_at(self.pool)
+            return self.backend.servers.packing_at(self.pool)
         return Packing(self.backend.key_prefix)
 
     @property
