@@ -6,17 +6,14 @@ from django.utils.translation import gettext_lazy as _
 
 
 class DjangoRedisLockConfig(AppConfig):
-    """Registers the system checks, and lets releases wait for transactions to end."""
+    """Registers the system checks."""
 
     name = "django_redis_lock"
     verbose_name = _("Locks")
 
     def ready(self) -> None:
-        """Register the system checks, and put the gate of transactions before releases."""
+        """Register the system checks."""
         from django_redis_lock.checks import check_locks, check_reports
-        from django_redis_lock.primitives import gate
-        from django_redis_lock.primitives.transactions import TransactionGate
 
         checks.register(check_locks)
         checks.register(check_reports, checks.Tags.security, deploy=True)
-        gate.install(TransactionGate())

@@ -16,8 +16,8 @@ from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.prefixes import HINT, collisions
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.primitives.group import LockGroup
-from django_redis_lock.primitives.holding import DEFAULT, Default
 from django_redis_lock.primitives.lock import Lock
+from django_redis_lock.support.arguments import DEFAULT, Default
 from django_redis_lock.support.process import current_process, forget_after_fork
 from django_redis_lock.support.text import keep_secrets
 

@@ -15,8 +15,8 @@ from django_redis_lock.celery.options import RUN, SKIP, OnConflict, OnUnavailabl
 from django_redis_lock.celery.private import PromiseProxy, Proxy
 from django_redis_lock.celery.running import current_lock
 from django_redis_lock.exceptions import LockNotOwned
-from django_redis_lock.primitives.holding import DEFAULT, Default
 from django_redis_lock.primitives.lock import Lock
+from django_redis_lock.support.arguments import DEFAULT, Default
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 

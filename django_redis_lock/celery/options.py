@@ -6,8 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
 
-from django_redis_lock.primitives.holding import DEFAULT, Default
-from django_redis_lock.support.arguments import LONGEST, check_metadata, check_timeout, check_wait
+from django_redis_lock.support.arguments import (
+    DEFAULT,
+    LONGEST,
+    Default,
+    check_metadata,
+    check_timeout,
+    check_wait,
+)
 
 Scope = Literal["run", "queue", "queue_and_run"]
 RUN: Literal["run"] = "run"

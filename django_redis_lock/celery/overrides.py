@@ -10,7 +10,7 @@ from celery import uuid
 
 from django_redis_lock.celery.message import HEADER, Slip, headers_of
 from django_redis_lock.celery.options import merge
-from django_redis_lock.primitives.holding import Default
+from django_redis_lock.support.arguments import Default
 
 ARGUMENT = "single_instance"
 Overrides = Mapping[str, Any] | None

@@ -12,11 +12,11 @@ from django_redis_lock.celery.family import FAMILY
 from django_redis_lock.celery.ledger import Page, this_page
 from django_redis_lock.celery.options import Options
 from django_redis_lock.handler import locks
-from django_redis_lock.primitives.holding import Default
 from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.protocol.drivers import Steps
 from django_redis_lock.protocol.lease import Lease, Request
 from django_redis_lock.protocol.records import Holder
+from django_redis_lock.support.arguments import Default
 
 QUEUED = "queued"
 """The ``state`` in the metadata of a lock whose holder is a message in a queue."""

@@ -1,141 +1,191 @@
-"""The handle with which a caller takes, keeps and releases several locks at once."""
+"""The handle of several locks, which are acquired and released together.
+
+If all of them are free they are acquired in one call. Otherwise they are acquired one after
+another in the order of their names, each through its queue. A waiter then only holds locks that
+come before the one it waits for, so callers never deadlock, and no waiter is overtaken.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from time import monotonic
+from typing import Self
 
-from django_redis_lock.exceptions import LockNotAcquired, LockNotOwned
-from django_redis_lock.primitives.holding import DEFAULT, Default
+from django_redis_lock import signals
+from django_redis_lock.backends.base import BaseLockBackend
+from django_redis_lock.backends.renewal import renewer
+from django_redis_lock.exceptions import LockNotOwned
+from django_redis_lock.primitives.handle import Handle
+from django_redis_lock.primitives.held import Held
+from django_redis_lock.primitives.leases import emit, finish, renew_in_time
 from django_redis_lock.primitives.lock import Lock
-from django_redis_lock.primitives.managed import Managed
-from django_redis_lock.primitives.many import Group
+from django_redis_lock.primitives.transactions import released_here
+from django_redis_lock.protocol import acquiring, calls
+from django_redis_lock.protocol.drivers import Steps
+from django_redis_lock.protocol.lease import milliseconds
 
 
-class LockGroup(Group, Managed):
-    """A handle for several locks, which are held all or none.
+class LockGroup(Handle):
+    """A handle of several locks, all of which are held or none.
 
-    A context manager and a decorator, as ``Lock`` is. ``held["name"]`` is the handle of one of
-    them. Made by ``django_redis_lock.lock_many()``, which explains the arguments.
+    It is a context manager and a decorator, as ``Lock`` is. ``held["name"]`` is the handle of one
+    lock. ``django_redis_lock.lock_many()`` creates it, and documents the arguments.
     """
 
+    def __init__(self, locks: Sequence[Lock]) -> None:
+        self._by_name = {lock.name: lock for lock in locks}
+        super().__init__(
+            ", ".join(self._by_name),
+            blocking=locks[0].blocking,
+            blocking_timeout=locks[0].blocking_timeout,
+        )
+        self._busy = locks[0].name
+
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._names()}>"
+        return f"<{type(self).__name__} {', '.join(map(repr, self._by_name))}>"
 
     def __getitem__(self, name: str) -> Lock:
-        return self._members[name]
+        return self._by_name[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._members)
+        return iter(self._by_name)
 
     def __len__(self) -> int:
-        return len(self._members)
+        return len(self._by_name)
+
+    @property
+    def backend(self) -> BaseLockBackend:
+        """The backend that stores the locks."""
+        return self._locks()[0].backend
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the locks, in the order in which they are taken."""
-        return tuple(self._members)
+        """The names of the locks, in the order in which they are acquired."""
+        return tuple(self._by_name)
 
     @property
     def fences(self) -> dict[str, int]:
-        """The fencing number of each lock, by name. Raises ``LockNotOwned``."""
-        return {name: member.fence for name, member in self._members.items()}
+        """The fencing token of each lock, by name. Raises ``LockNotOwned``."""
+        return {name: lock.fence for name, lock in self._by_name.items()}
 
     @property
     def remaining(self) -> float:
-        """Seconds of lease left by the local monotonic clock, of the lock that has least.
+        """Seconds left by the local monotonic clock of the lease that expires first.
 
-        0.0 when one of them is not held; infinite for locks that never expire. No round trip.
+        0.0 if one of the locks is not held; infinite for locks that never expire. Makes no round
+        trip.
         """
-        return min(member.remaining for member in self._members.values())
+        return min(lock.remaining for lock in self._locks())
 
     @property
     def lost(self) -> bool:
-        """Whether one of the locks is known to be lost. No round trip."""
-        return any(member.lost for member in self._members.values())
+        """Whether one of the locks is known to be lost. Makes no round trip."""
+        return any(lock.lost for lock in self._locks())
 
-    def acquire(
-        self, blocking: bool | None = None, blocking_timeout: float | Default | None = DEFAULT
-    ) -> bool:
-        """Take all of the locks or none; return whether they were taken.
+    @property
+    def _label(self) -> str:
+        return f"locks {', '.join(map(repr, self._by_name))}"
 
-        ``blocking`` and ``blocking_timeout`` (seconds for all of them together, ``None`` without
-        limit) stand in for what the handle was made with. Raises ``LockError`` when the handle
-        holds one of the locks already, and ``LockUnavailable``.
-        """
-        return self.backend.run(self._acquire(self._first._until(blocking, blocking_timeout)))
+    def _fresh(self) -> Self:
+        return type(self)([lock._fresh() for lock in self._locks()])
 
-    async def aacquire(
-        self, blocking: bool | None = None, blocking_timeout: float | Default | None = DEFAULT
-    ) -> bool:
-        """Take all of the locks or none, as ``acquire`` does."""
-        until = self._first._until(blocking, blocking_timeout)
-        return await self.backend.arun(self._acquire(until))
+    def _locks(self) -> list[Lock]:
+        return list(self._by_name.values())
 
-    def release(self) -> None:
-        """Give the locks up; the longest waiting gets each.
+    def _acquired(self) -> Sequence[Held]:
+        held = [lock for lock in self._locks() if lock._lease is not None]
+        if not held:
+            raise LockNotOwned(f"This handle does not hold {self._label}.", name=self._busy)
+        return held
 
-        Raises ``LockLost`` when one was lost meanwhile, and the others are released;
-        ``LockNotOwned`` when none is held, and ``LockUnavailable``: then it goes on in the
-        background, and can be called again.
-        """
-        self.backend.run(self._release())
+    def _acquire(self, until: float | None) -> Steps[bool]:
+        return (yield from self._alone(self._take(until)))
 
-    async def arelease(self) -> None:
-        """Give the locks up, as ``release`` does."""
-        await self.backend.arun(self._release())
-
-    def extend(self, additional_time: float, replace_ttl: bool = False) -> bool:
-        """Add seconds to each lease; with ``replace_ttl`` let all end in so many seconds from now.
-
-        Returns True. Raises ``LockLost``, ``LockNotOwned``, ``LockUnavailable``, and ``LockError``
-        for locks that never expire.
-        """
-        return self.backend.run(self._extend(additional_time, replace_ttl=replace_ttl))
-
-    async def aextend(self, additional_time: float, replace_ttl: bool = False) -> bool:
-        """Lengthen the leases, as ``extend`` does."""
-        return await self.backend.arun(self._extend(additional_time, replace_ttl=replace_ttl))
-
-    def reacquire(self) -> bool:
-        """Let the leases begin again with their whole length. Returns and raises as ``extend``."""
-        return self.backend.run(self._extend(None, replace_ttl=True))
-
-    async def areacquire(self) -> bool:
-        """Let the leases begin again, as ``reacquire`` does."""
-        return await self.backend.arun(self._extend(None, replace_ttl=True))
-
-    def ensure_held(self) -> None:
-        """Ask the server whether all are still held; raise ``LockLost`` when one is not.
-
-        Raises ``LockNotOwned`` when one was not held at all, and ``LockUnavailable``.
-        """
-        self.backend.run(self.confirm(self._all_held()))
-
-    async def aensure_held(self) -> None:
-        """Ask the server, as ``ensure_held`` does."""
-        await self.backend.arun(self.confirm(self._all_held()))
-
-    def owned(self) -> bool:
-        """Ask the server whether this handle holds all of the locks. Raises ``LockUnavailable``."""
+    def _take(self, until: float | None) -> Steps[bool]:
+        backend, locks = self.backend, self._locks()
+        retaken = [lock for lock in locks if released_here(backend, lock.name)]
+        for lock in locks:
+            if not (lock._deferred and lock in retaken):
+                lock._vacate()
         try:
-            self.ensure_held()
-        except LockNotOwned:
-            return False
+            taken = yield from self._obtain(locks, retaken, until)
+        except GeneratorExit:
+            raise
+        except BaseException:
+            yield from self._undo(retaken)
+            raise
+        if not taken:
+            yield from self._undo(retaken)
+        return taken
+
+    def _obtain(self, locks: list[Lock], retaken: list[Lock], until: float | None) -> Steps[bool]:
+        for lock in retaken:
+            yield from lock._acquire(None)
+        others = [lock for lock in locks if lock not in retaken]
+        if not others:
+            return True
+        if self.backend.supports_many:
+            busy = yield from self._take_all(others)
+            if busy is None:
+                return True
+            if until is None:
+                self._busy = busy.name
+                yield from emit(signals.lock_not_acquired, busy, self.backend, waited=0.0)
+                return False
+        while True:
+            if not (yield from self._take_in_turn(others, until)):
+                return False
+            if (yield from self._begin_leases(others)):
+                return True
+            # One was lost during the wait for another.
+            yield from finish([lock for lock in others if lock._lease is not None])
+
+    def _take_all(self, locks: list[Lock]) -> Steps[Lock | None]:
+        """Acquire all locks in one call; if one of them is held, acquire none and return it."""
+        backend, began = self.backend, monotonic()
+        requests = [lock._request(backend) for lock in locks]
+        try:
+            leases = yield from acquiring.acquire_many(requests)
+            if isinstance(leases, int):
+                return locks[leases]
+            for lock, lease in zip(locks, leases, strict=True):
+                lock._keep(lease, backend)
+        finally:
+            pairs = zip(locks, requests, strict=True)
+            adrift = [request for lock, request in pairs if request.adrift and not lock._lease]
+            if adrift:  # given up, but the server may still grant them
+                call = calls.ReleaseMany([(item.name, item.token) for item in adrift])
+                renewer.withdraw(call, backend, adrift[0].longest)
+        for lock in locks:
+            lock._acquired_at = monotonic()
+            waited = lock._acquired_at - began
+            yield from emit(signals.lock_acquired, lock, backend, waited=waited)
+        return None
+
+    def _take_in_turn(self, locks: list[Lock], until: float | None) -> Steps[bool]:
+        """Acquire one lock after another, and renew those that are held meanwhile."""
+        for lock in locks:
+            if not (yield from lock._acquire(until)):
+                self._busy = lock.name
+                return False
+            lease = lock._held()
+            if not lease.auto_renew and lease.timeout is not None:
+                renewer.add(lease, self.backend, lock)
         return True
 
-    async def aowned(self) -> bool:
-        """Ask the server, as ``owned`` does."""
-        try:
-            await self.aensure_held()
-        except LockNotOwned:
-            return False
-        return True
+    def _begin_leases(self, locks: list[Lock]) -> Steps[bool]:
+        """Let all leases begin now, together; return False if one is lost."""
+        leases = [lock._held() for lock in locks]
+        for lease in leases:
+            if not lease.auto_renew:
+                renewer.discard(lease)
+        full = [-1 if lease.timeout is None else milliseconds(lease.timeout) for lease in leases]
+        return not (yield from renew_in_time(leases, full))
 
-    def _not_acquired(self) -> LockNotAcquired:
-        wait = self._first.blocking_timeout
-        tried = f"within {wait:g} s" if self._first.blocking and wait else "at once"
-        return LockNotAcquired(
-            f"Locks {self._names()} could not be acquired {tried}; "
-            f"another holder has {self._busy!r}.",
-            name=self._busy,
-        )
+    def _undo(self, retaken: list[Lock]) -> Steps[None]:
+        """Release what was acquired; what was retaken waits for its transaction again."""
+        for lock in retaken:
+            if lock._lease is not None and not lock._deferred:
+                yield from lock._release()
+        held = [lock for lock in self._locks() if lock._lease is not None]
+        yield from finish([lock for lock in held if lock not in retaken])

@@ -1,131 +1,281 @@
-"""The handle with which a caller takes, keeps and releases one lock."""
+"""The handle of one lock."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from time import monotonic
+from typing import Any, Self
 
-from django_redis_lock.exceptions import LockNotAcquired
-from django_redis_lock.primitives.holding import DEFAULT, Default, Handle
-from django_redis_lock.primitives.managed import Managed
-from django_redis_lock.support.arguments import check_token_id
+from django_redis_lock import signals
+from django_redis_lock.backends.base import BaseLockBackend
+from django_redis_lock.backends.renewal import renewer
+from django_redis_lock.exceptions import LockError
+from django_redis_lock.primitives.handle import Handle
+from django_redis_lock.primitives.held import Held
+from django_redis_lock.primitives.leases import emit, finish, report_losses
+from django_redis_lock.primitives.reentrance import enter_again, find_held, leave
+from django_redis_lock.primitives.transactions import released_here
+from django_redis_lock.protocol import acquiring, calls, conversation
+from django_redis_lock.protocol.drivers import Steps
+from django_redis_lock.protocol.lease import Request, milliseconds
+from django_redis_lock.protocol.records import token_id, write_record
+from django_redis_lock.protocol.waiting import check_scheme
+from django_redis_lock.support.arguments import (
+    DEFAULT,
+    Default,
+    check_metadata,
+    check_name,
+    check_renewal,
+    check_timeout,
+    check_token_id,
+)
+
+DETACHED = "detached"
+"""The ``state`` in the metadata of a detached lock, unless the caller gives another."""
 
 
-class Lock(Handle, Managed):
-    """A handle for one lock; held at most once at a time, by whoever calls ``acquire``.
+class Lock(Held, Handle):
+    """A handle of one lock, with the vocabulary of redis-py's ``Lock``.
 
-    It is a context manager and a decorator, for synchronous and for asynchronous code, and can be
-    released from another thread than the one that acquired it. Its vocabulary is that of
-    redis-py's ``Lock``. Made by ``django_redis_lock.lock()``, which explains the arguments.
+    It holds the lock at most once at a time. Any thread may release it, not only the one that
+    acquired it. It is a context manager and a decorator, for synchronous and asynchronous code.
+    ``django_redis_lock.lock()`` creates it, and documents the arguments.
     """
 
-    def acquire(
-        self, blocking: bool | None = None, blocking_timeout: float | Default | None = DEFAULT
-    ) -> bool:
-        """Take the lock; return whether it was taken.
+    def __init__(
+        self,
+        find_backend: Callable[[], BaseLockBackend],
+        name: str,
+        timeout: float | Default | None = DEFAULT,
+        *,
+        blocking: bool = True,
+        blocking_timeout: float | None = None,
+        auto_renew: bool | None = None,
+        reentrant: bool = False,
+        wait: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        task_id: str | None = None,
+        task_name: str | None = None,
+        after_commit: bool = True,
+        max_hold: float | None = None,
+    ) -> None:
+        super().__init__(check_name(name), blocking=blocking, blocking_timeout=blocking_timeout)
+        self._find_backend = find_backend
+        self._timeout = timeout if isinstance(timeout, Default) else check_timeout(timeout)
+        self._auto_renew, self._max_hold = check_renewal(self._timeout, auto_renew, max_hold)
+        self.reentrant = reentrant
+        self.after_commit = after_commit
+        self._wait = check_scheme(wait)
+        self._origin: dict[str, Any] = {"task_id": task_id, "task_name": task_name}
+        if metadata:
+            self._origin["metadata"] = check_metadata(metadata)
+        self._again = 0  # how many more times this handle has entered the lock
+        self._hold_nothing()
 
-        ``blocking`` and ``blocking_timeout`` (seconds, ``None`` without limit) stand in for what
-        the handle was made with. Raises ``LockError`` when the handle holds the lock already,
-        which it keeps, and ``LockUnavailable``.
+    def __repr__(self) -> str:
+        lease = self._lease
+        if lease is None:
+            return f"<{type(self).__name__} {self.name!r}>"
+        state = "lost" if self.lost else f"fence {lease.fence}, {lease.remaining:.1f} s left"
+        return f"<{type(self).__name__} {self.name!r}: {state}>"
+
+    @property
+    def timeout(self) -> float | None:
+        """The lease in seconds; ``None`` for a lock that never expires."""
+        return self.backend.timeout if isinstance(self._timeout, Default) else self._timeout
+
+    @property
+    def ticket(self) -> str:
+        """The ``token_id`` that the lock will have once this handle has detached it.
+
+        It is known in advance, so that it can be sent to the next holder. Raises ``LockNotOwned``
+        if the lock is not held.
         """
-        return self.backend.run(self._acquire(self._until(blocking, blocking_timeout)))
-
-    async def aacquire(
-        self, blocking: bool | None = None, blocking_timeout: float | Default | None = DEFAULT
-    ) -> bool:
-        """Take the lock, as ``acquire`` does."""
-        return await self.backend.arun(self._acquire(self._until(blocking, blocking_timeout)))
+        return token_id(_detached(self._held().token).encode())
 
     def take_over(self, token_id: str) -> bool:
-        """Take the lock from the holder with this ``token_id``, before all who wait.
+        """Take the lock from the holder with this ``token_id``, ahead of all waiters.
 
-        Returns False where that holder has it no more; then nothing has changed. The former
-        holder finds its lock lost. With a ``ticket`` or the ``token_id`` of a lock that somebody
-        acquired or detached for this purpose, a lock passes from process to process without ever
-        being free. Raises as ``acquire`` does.
+        Returns False, and changes nothing, if that holder no longer has the lock. The former holder
+        finds its lock lost. With the ``ticket`` or ``token_id`` of a lock that was acquired or
+        detached for this purpose, the lock passes between processes without ever being free.
+        Raises as ``acquire`` does.
         """
         return self.backend.run(self._acquire(None, check_token_id(token_id)))
 
     async def atake_over(self, token_id: str) -> bool:
-        """Take the lock from another holder, as ``take_over`` does."""
+        """Asynchronous version of ``take_over``."""
         return await self.backend.arun(self._acquire(None, check_token_id(token_id)))
 
     def detach(self, seconds: float, metadata: Mapping[str, str] | None = None) -> str:
-        """Leave the lock held by nobody for some seconds, and return its ``ticket``.
+        """Leave the lock locked for some seconds without a holder, and return its ``ticket``.
 
-        It comes free at the end of that time, unless somebody takes it over before. The handle
-        holds nothing then. ``metadata`` is added to that of the handle. Raises ``LockLost``,
-        ``LockNotOwned``, ``LockUnavailable``, after which the lock is still held, and
-        ``LockError`` for a reentrant lock that was entered more than once.
+        The lock becomes free when they have passed, unless ``take_over`` is called before. The
+        handle holds nothing afterwards. ``metadata`` is added to that of the handle. Raises
+        ``LockLost``, ``LockNotOwned``, ``LockUnavailable``, after which the handle still holds the
+        lock, and ``LockError`` for a reentrant lock that was entered more than once.
         """
         return self.backend.run(self._detach(seconds, metadata))
 
     async def adetach(self, seconds: float, metadata: Mapping[str, str] | None = None) -> str:
-        """Leave the lock held by nobody for a time, as ``detach`` does."""
+        """Asynchronous version of ``detach``."""
         return await self.backend.arun(self._detach(seconds, metadata))
 
-    def release(self) -> None:
-        """Give the lock up; the longest waiting gets it.
-
-        Raises ``LockLost`` when it was lost meanwhile, ``LockNotOwned`` when it is not held, and
-        ``LockUnavailable``: then it goes on in the background, and can be called again.
-        """
-        self.backend.run(self._release())
-
-    async def arelease(self) -> None:
-        """Give the lock up, as ``release`` does."""
-        await self.backend.arun(self._release())
-
-    def extend(self, additional_time: float, replace_ttl: bool = False) -> bool:
-        """Add seconds to the lease; with ``replace_ttl`` let it end in so many seconds from now.
-
-        Returns True. Raises ``LockLost``, ``LockNotOwned``, ``LockUnavailable``, and ``LockError``
-        for a lock that never expires.
-        """
-        return self.backend.run(self._extend(additional_time, replace_ttl=replace_ttl))
-
-    async def aextend(self, additional_time: float, replace_ttl: bool = False) -> bool:
-        """Lengthen the lease, as ``extend`` does."""
-        return await self.backend.arun(self._extend(additional_time, replace_ttl=replace_ttl))
-
-    def reacquire(self) -> bool:
-        """Let the lease begin again with its whole length. Returns and raises as ``extend``."""
-        return self.backend.run(self._extend(None, replace_ttl=True))
-
-    async def areacquire(self) -> bool:
-        """Let the lease begin again, as ``reacquire`` does."""
-        return await self.backend.arun(self._extend(None, replace_ttl=True))
-
-    def ensure_held(self) -> None:
-        """Ask the server whether the lock is still held; raise ``LockLost`` when it is not.
-
-        Raises ``LockNotOwned`` when it was not held at all, and ``LockUnavailable``.
-        """
-        self.backend.run(self._ensure_held())
-
-    async def aensure_held(self) -> None:
-        """Ask the server, as ``ensure_held`` does."""
-        await self.backend.arun(self._ensure_held())
-
-    def owned(self) -> bool:
-        """Ask the server whether this handle holds the lock. Raises ``LockUnavailable``."""
-        return self.backend.run(self._owned())
-
-    async def aowned(self) -> bool:
-        """Ask the server whether this handle holds the lock. Raises ``LockUnavailable``."""
-        return await self.backend.arun(self._owned())
-
     def locked(self) -> bool:
-        """Ask the server whether anybody holds the lock. Raises ``LockUnavailable``."""
+        """Ask the server whether any holder has the lock. Raises ``LockUnavailable``."""
         return self.backend.run(self._locked())
 
     async def alocked(self) -> bool:
-        """Ask the server whether anybody holds the lock. Raises ``LockUnavailable``."""
+        """Asynchronous version of ``locked``."""
         return await self.backend.arun(self._locked())
 
-    def _not_acquired(self) -> LockNotAcquired:
-        wait = self.blocking_timeout
-        tried = f"within {wait:g} s" if self.blocking and wait else "at once"
-        return LockNotAcquired(
-            f"Lock {self.name!r} could not be acquired {tried}; another holder has it.",
-            name=self.name,
+    @property
+    def _label(self) -> str:
+        return f"lock {self.name!r}"
+
+    def _fresh(self) -> Self:
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        other._vacant, other._again = [None], 0
+        other._hold_nothing()
+        return other
+
+    def _locks(self) -> Sequence[Held]:
+        return [self]
+
+    def _acquire(self, until: float | None, from_token_id: str = "") -> Steps[bool]:
+        began = monotonic()
+        acquired = yield from self._alone(self._take(until, from_token_id))
+        if acquired is None:
+            return True
+        self._acquired_at = monotonic()
+        signal = signals.lock_acquired if acquired else signals.lock_not_acquired
+        try:
+            yield from emit(signal, self, self.backend, waited=self._acquired_at - began)
+        except GeneratorExit:
+            raise
+        except BaseException:  # cancelled or interrupted in a receiver: the caller gets no lock
+            if self._lease is not None:
+                yield from finish([self])
+            raise
+        return acquired
+
+    def _take(self, until: float | None, from_token_id: str) -> Steps[bool | None]:
+        """Return whether the lock was acquired; ``None`` if it was entered again."""
+        if self.reentrant and self._lease and enter_again(self._lease):
+            self._again += 1
+            return None
+        backend = self._find_backend()
+        if not (self._deferred and released_here(backend, self.name)):
+            self._vacate()
+        if self.reentrant and not from_token_id:
+            entered = find_held(backend, self.name)
+            if entered is not None and enter_again(entered):
+                self._lease, self._backend, self._acquired_at = entered, backend, monotonic()
+                return None
+        former = None if from_token_id else released_here(backend, self.name)
+        if former is None:
+            return (yield from self._obtain(backend, until, from_token_id))
+        lease = former._held()
+        if not (yield from self._obtain(backend, None, former.token_id, former)):
+            reason = "it expired or was broken before the transaction ended"
+            raise (yield from report_losses([(former, lease)], backend, reason))
+        return True
+
+    def _obtain(
+        self,
+        backend: BaseLockBackend,
+        until: float | None,
+        from_token_id: str,
+        former: Held | None = None,
+    ) -> Steps[bool]:
+        request = self._request(backend)
+        hub = backend.hub_for(self._wait)
+        lease = None
+        try:
+            lease = yield from (
+                acquiring.take_over(hub, request, from_token_id)
+                if from_token_id
+                else acquiring.acquire(hub, request, until)
+            )
+            if lease is not None:
+                if former is not None:
+                    former._forget(former._held())
+                self._keep(lease, backend)
+            return lease is not None
+        finally:
+            # Given up, but the server may still grant it.
+            if request.adrift and (lease is None or self._lease is not lease):
+                call = conversation.withdrawal(hub, request)
+                renewer.withdraw(call, backend, request.longest)
+
+    def _request(self, backend: BaseLockBackend) -> Request:
+        timeout = backend.timeout if isinstance(self._timeout, Default) else self._timeout
+        if self._max_hold is not None:
+            timeout = min(self._max_hold, math.inf if timeout is None else timeout)
+        auto_renew = self._auto_renew and timeout is not None
+        lease_ms = None if timeout is None else milliseconds(timeout)
+        hold_ms = None if self._max_hold is None else milliseconds(self._max_hold)
+        record = write_record(
+            auto_renew=auto_renew, lease_ms=lease_ms, max_hold_ms=hold_ms, **self._origin
         )
+        return Request(self.name, os.urandom(16).hex(), timeout, record, auto_renew=auto_renew)
+
+    def _to_release(self) -> Sequence[Held]:
+        lease = self._lease_to_release()
+        if not self.reentrant or leave(lease):
+            return [self]
+        if self._again:
+            self._again -= 1
+        else:  # other handles still hold it
+            self._lease = self._backend = None
+        return []
+
+    def _detach(self, seconds: float, metadata: Mapping[str, str] | None) -> Steps[str]:
+        lease = self._lease_to_release()
+        self._lease_to_set()
+        if check_timeout(seconds, "seconds") is None:
+            raise ValueError("A lock is detached for a number of seconds, as nobody releases it.")
+        if lease.entries > 1:
+            raise LockError(
+                f"Lock {self.name!r} was entered {lease.entries} times and can't be detached.",
+                name=self.name,
+            )
+        # Sent under a token of its own, so that nothing meant for this hold can reach it later.
+        record = self._record_of_detached(metadata)
+        request = Request(self.name, _detached(lease.token), seconds, record)
+        call = calls.TakeOver(request, token_id(lease.token.encode()))
+        renewer.discard(lease)
+        try:
+            # An earlier call may have been carried out without an answer; then it is no loss.
+            ask = not lease.lost or lease.release_sent_at is not None
+            detached = ask and (yield from conversation.detach(lease, call))
+        except BaseException:  # it may not be detached, so the handle keeps it
+            self._renew(lease, self.backend)
+            raise
+        backend = self.backend
+        self._forget(lease)
+        if not detached:
+            reason = "it expired or was broken before it was detached"
+            raise (yield from report_losses([(self, lease)], backend, reason))
+        return token_id(request.token.encode())
+
+    def _record_of_detached(self, metadata: Mapping[str, str] | None) -> str:
+        ours = self._origin.get("metadata", {})
+        if metadata is not None:
+            ours = check_metadata({**ours, **check_metadata(metadata)})
+        # No process holds the lock now, so the death of one must not count as its holder's.
+        origin = {**self._origin, "metadata": {"state": DETACHED, **ours}}
+        return write_record(auto_renew=False, **origin)
+
+    def _locked(self) -> Steps[bool]:
+        _, value, *_ = yield from conversation.ask(calls.Inspect([self.name]))
+        return value is not None
+
+
+def _detached(token: str) -> str:
+    """Return the token under which a lock is detached."""
+    return hashlib.sha256(f"detached {token}".encode()).hexdigest()[:32]

@@ -1,118 +1,122 @@
-"""Keeps a lock that is released inside of a database transaction until that has ended.
+"""Defers a release inside of a database transaction until the transaction has ended.
 
-Before the commit the lease is checked, so that nothing is committed that was done without the lock.
-Django tells of commits alone, and forgets what was to be done at one with a savepoint's rollback.
-So the methods that end a transaction are wrapped, on each connection on which a release waits.
+Before the commit the server is asked whether the lock is still held, so that nothing done without
+it is committed. Django only reports commits, and forgets an ``on_commit`` callback when its
+savepoint is rolled back. So the methods that end a transaction are wrapped, on each connection for
+which a release waits.
 """
 
 from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
+from django.apps import apps
 from django.db import Error, connections
 
-from django_redis_lock.primitives.gate import Gate, Hold
-from django_redis_lock.primitives.holding import Handle
-from django_redis_lock.protocol.lease import Lease
+from django_redis_lock.backends.base import BaseLockBackend
+from django_redis_lock.primitives.held import Held
+from django_redis_lock.primitives.leases import confirm, finish
 from django_redis_lock.support.process import current_process
 
 logger = logging.getLogger("django_redis_lock")
 _WATCH = "_django_redis_lock_watch"
+_WRAPPED = (
+    "commit",
+    "rollback",
+    "close",
+    "set_autocommit",
+    "savepoint_commit",
+    "savepoint_rollback",
+)
 
 
-class TransactionGate(Gate):
-    """Lets a release through when no transaction is open on any connection of this thread."""
+def defer(held: Sequence[Held]) -> bool:
+    """Release locks when the open transactions of this thread end; return False if there are none.
 
-    def __init__(self) -> None:
-        self._waiting: weakref.WeakSet[_Release] = weakref.WeakSet()
+    A project without the app in ``INSTALLED_APPS`` counts as having none.
+    """
+    open_connections = [connection for connection in _connections() if _is_open(connection)]
+    if not open_connections or not (apps.ready and apps.is_installed("django_redis_lock")):
+        return False
+    if not held[0].after_commit:
+        logger.warning(
+            "Lock %s was released before the transaction on %s ended, so the next holder may not "
+            "see what it wrote. Leave out after_commit=False.",
+            ", ".join(repr(each.name) for each in held),
+            ", ".join(repr(connection.alias) for connection in open_connections),
+        )
+        return False
+    release = _Release(held)
+    _deferred.add(release)
+    for connection in open_connections:
+        _watch(connection).add(release)
+    for each in held:
+        each._deferred = True
+    return True
 
-    def puts_off(self, hold: Hold) -> bool:
-        """Whether the release waits for transactions, which see to it when they end."""
-        connections = [connection for connection in _connections() if _is_open(connection)]
-        if not connections:
-            return False
-        if not hold.after_commit:
-            logger.warning(
-                "Lock %s was released before the transaction on %s ended: the next holder may not "
-                "see what was written. Leave out after_commit=False.",
-                ", ".join(repr(handle.name) for handle in hold.parts()),
-                ", ".join(repr(connection.alias) for connection in connections),
-            )
-            return False
-        release = _Release(hold)
-        self._waiting.add(release)
-        for connection in connections:
-            _watch(connection).add(release)
-        return True
 
-    def waiting(self, backend: Any, name: str) -> Handle | None:
-        """Return the handle of a lock that this thread released in a transaction still open."""
-        if not self._waiting:
-            return None
-        for connection in _connections():
-            watch: _Watch | None = connection.__dict__.get(_WATCH)
-            for release in watch.releases if watch else ():
-                for handle in release.parts():
-                    if handle.name == name and handle.backend is backend:
-                        return handle
+def released_here(backend: BaseLockBackend, name: str) -> Held | None:
+    """Return the lock if this thread has released it in a transaction that is still open."""
+    if not _deferred:
         return None
+    for connection in _connections():
+        watch: _Watch | None = connection.__dict__.get(_WATCH)
+        for release in watch.releases if watch else ():
+            for held in release.held():
+                if held.name == name and held.backend is backend:
+                    return held
+    return None
 
 
 class _Release:
     """A release that waits for the transactions of some connections."""
 
-    def __init__(self, hold: Hold) -> None:
+    def __init__(self, held: Sequence[Held]) -> None:
         self.watches: set[_Watch] = set()
-        self._hold = hold
-        self._leases: list[tuple[Handle, Lease]] = [
-            (handle, handle._held()) for handle in hold.parts()
-        ]
+        self._holds = [(each, each._held()) for each in held]
 
-    def parts(self) -> list[Handle]:
-        """Return the handles that still hold what was released; the others were taken back."""
+    def held(self) -> list[Held]:
+        """Return the locks still to be released; the others were acquired again."""
         mine = current_process()
         return [
-            handle
-            for handle, lease in self._leases
-            if handle._lease is lease and lease.process is mine
+            each for each, lease in self._holds if each._lease is lease and lease.process is mine
         ]
 
     def confirm(self) -> None:
-        """Raise ``LockLost`` where a lock is held no longer, or ``LockUnavailable``."""
-        self._hold.backend.run(self._hold.confirm(self.parts()))
+        """Raise ``LockLost`` if a lock is no longer held, or ``LockUnavailable``."""
+        held = self.held()
+        if held:
+            held[0].backend.run(confirm(held))
 
     def ended(self, watch: _Watch) -> None:
-        """Take in that a transaction has ended; give the locks up after the last one."""
+        """Note that a transaction has ended; release the locks after the last one."""
         self.watches.discard(watch)
-        if not self.watches:
-            self._hold.backend.run(self._hold.finish(self.parts()))
+        held = self.held()
+        if held and not self.watches:
+            held[0].backend.run(finish(held))
+
+
+_deferred: weakref.WeakSet[_Release] = weakref.WeakSet()
 
 
 class _Watch:
-    """Wraps the methods of a connection that end transactions, once and for all."""
+    """Wraps the methods of a connection that end a transaction, for the life of the connection."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
         self.releases: list[_Release] = []
-        self._savepoint: str | None = None  # that stands for the transaction in a TestCase
-        self._commit = connection.commit
-        self._rollback = connection.rollback
-        self._close = connection.close
-        self._set_autocommit = connection.set_autocommit
-        self._savepoint_commit = connection.savepoint_commit
-        self._savepoint_rollback = connection.savepoint_rollback
-        connection.commit = self.commit
-        connection.rollback = self.rollback
-        connection.close = self.close
-        connection.set_autocommit = self.set_autocommit
-        connection.savepoint_commit = self.savepoint_commit
-        connection.savepoint_rollback = self.savepoint_rollback
+        self._savepoint: str | None = None  # stands for the transaction in a TestCase
+        self._original: Any = SimpleNamespace()
+        for method in _WRAPPED:
+            setattr(self._original, method, getattr(connection, method))
+            setattr(connection, method, getattr(self, method))
 
     def add(self, release: _Release) -> None:
-        """Keep a release until the transaction has ended."""
+        """Carry out a release when the transaction has ended."""
         self._savepoint = _savepoint_in_test(self._connection)
         release.watches.add(self)
         self.releases.append(release)
@@ -120,41 +124,41 @@ class _Watch:
     def commit(self) -> None:
         """Commit, unless a lock was lost; then roll back and raise ``LockLost``."""
         self._confirm(self.rollback)
-        self._commit()
+        self._original.commit()
         self._ended()
 
     def rollback(self) -> None:
         """Roll back."""
-        self._rollback()
+        self._original.rollback()
         self._ended()
 
     def close(self) -> None:
-        """Close the connection, with which its transaction ends."""
+        """Close the connection, which ends its transaction."""
         try:
-            self._close()
+            self._original.close()
         finally:
-            # SQLite's in memory stays open.
+            # Django does not close SQLite's databases in memory.
             if self._connection.connection is None or self._connection.closed_in_transaction:
                 self._ended()
 
     def set_autocommit(self, autocommit: bool, *args: Any, **kwargs: Any) -> None:
-        """Switch autocommit; where it is on no transaction is open, however it ended."""
-        self._set_autocommit(autocommit, *args, **kwargs)
+        """Switch autocommit; switching it on ends the transaction."""
+        self._original.set_autocommit(autocommit, *args, **kwargs)
         if autocommit:
             self._ended()
 
     def savepoint_commit(self, sid: str | None) -> None:
-        """Release a savepoint, as ``commit`` does where it stands for the transaction."""
+        """Release a savepoint; treat it as a commit if it stands for the transaction."""
         if sid is None or sid != self._savepoint or not self.releases:
-            self._savepoint_commit(sid)
+            self._original.savepoint_commit(sid)
             return
         self._confirm(lambda: self.savepoint_rollback(sid))
-        self._savepoint_commit(sid)
+        self._original.savepoint_commit(sid)
         self._ended()
 
     def savepoint_rollback(self, sid: str | None) -> None:
         """Roll back to a savepoint."""
-        self._savepoint_rollback(sid)
+        self._original.savepoint_rollback(sid)
         if sid is not None and sid == self._savepoint:
             self._ended()
 
@@ -165,7 +169,7 @@ class _Watch:
         except BaseException:
             try:
                 roll_back()
-            except Error:  # the connection is of no use any more
+            except Error:  # the connection is unusable
                 self._connection.close()
             raise
 
@@ -187,7 +191,7 @@ def _connections() -> Iterator[Any]:
 
 
 def _is_open(connection: Any) -> bool:
-    """Whether a transaction is open that somebody will end; that around a test does not count."""
+    """Whether a transaction is open, other than that of a ``TestCase``."""
     if connection.connection is None or connection.closed_in_transaction:
         return False
     if not connection.in_atomic_block:
@@ -199,10 +203,10 @@ def _is_open(connection: Any) -> bool:
 
 
 def _savepoint_in_test(connection: Any) -> str | None:
-    """Return the savepoint of the outermost block inside of those of a ``TestCase``.
+    """Return the savepoint of the outermost block inside of the blocks of a ``TestCase``.
 
-    It stands for the transaction, as for ``durable``. A block without a savepoint, which the test's
-    own blocks swallow without a trace, is not waited for.
+    It stands for the transaction, as it does for ``durable``. A block without a savepoint leaves no
+    trace when it ends, so no release waits for it.
     """
     blocks = connection.atomic_blocks
     if not blocks or not blocks[0]._from_testcase:

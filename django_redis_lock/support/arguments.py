@@ -22,6 +22,17 @@ MOST_SHOWN = 60
 """Characters of a wrong value that a message repeats."""
 
 
+class Default:
+    """The type of ``DEFAULT``."""
+
+    def __repr__(self) -> str:
+        return "DEFAULT"
+
+
+DEFAULT = Default()
+"""Stands for an argument that was not given, where ``None`` is a value."""
+
+
 def check_timeout(value: Any, argument: str = "timeout") -> float | None:
     """Return a lease in seconds, or ``None`` for one without end.
 
@@ -43,13 +54,19 @@ def check_timeout(value: Any, argument: str = "timeout") -> float | None:
     return seconds
 
 
-def check_wait(value: Any, argument: str = "blocking_timeout") -> float | None:
+def check_wait(
+    value: Any, argument: str = "blocking_timeout", *, blocking: bool = True
+) -> float | None:
     """Return how long to wait in seconds, ``None`` for without limit.
 
-    Raises ``ValueError`` or ``TypeError`` naming the value.
+    Raises ``ValueError`` or ``TypeError`` naming the value; any value is wrong without blocking.
     """
     if value is None:
         return None
+    if not blocking:
+        raise ValueError(
+            f"{argument}={_shown(value)} has no meaning with blocking=False; leave one of them out."
+        )
     seconds = _number(value, argument)
     if seconds < 0:
         raise ValueError(
@@ -73,6 +90,27 @@ def check_max_hold(value: Any) -> float | None:
             f"or None for no limit."
         )
     return None if seconds > LONGEST else seconds
+
+
+def check_renewal(
+    timeout: float | Default | None, auto_renew: bool | None, max_hold: Any
+) -> tuple[bool, float | None]:
+    """Return whether to renew a lease of this ``timeout``, and for how many seconds at most.
+
+    Raises ``ValueError`` or ``TypeError`` for values that contradict each other.
+    """
+    renewed = isinstance(timeout, Default) if auto_renew is None else auto_renew
+    if renewed and timeout is None:
+        raise ValueError(
+            "auto_renew=True has no meaning with timeout=None, a lock that never expires."
+        )
+    longest = check_max_hold(max_hold)
+    if longest is not None and not renewed:
+        raise ValueError(
+            f"max_hold={max_hold!r} has no meaning with timeout={timeout!r}, a lease that is "
+            f"not renewed; leave it out, or add auto_renew=True."
+        )
+    return renewed, longest
 
 
 def _number(value: Any, argument: str) -> float:

@@ -12,8 +12,8 @@ from django.http import HttpRequest
 
 from django_redis_lock.exceptions import LockError, LockLost, LockNotOwned, LockUnavailable
 from django_redis_lock.handler import DEFAULT_ALIAS, locks
-from django_redis_lock.primitives.holding import DEFAULT, Default
 from django_redis_lock.primitives.lock import Lock
+from django_redis_lock.support.arguments import DEFAULT, Default
 from django_redis_lock.support.django_private import set_non_atomic_databases
 from django_redis_lock.support.functions import finished, is_async, is_generator
 from django_redis_lock.views import bodies

@@ -17,7 +17,7 @@ from django.views import View
 from django_redis_lock import lock, lock_many, locks
 from django_redis_lock.celery import single_instance_task
 from django_redis_lock.exceptions import LockNotAcquired
-from django_redis_lock.primitives.managed import Managed
+from django_redis_lock.primitives.handle import Handle
 from django_redis_lock.views import locked
 
 pytestmark = pytest.mark.usefixtures("server")
@@ -32,7 +32,7 @@ def _forget() -> None:
 
 
 @pytest.fixture(params=["lock", "lock_many"])
-def handle(request: pytest.FixtureRequest) -> Managed:
+def handle(request: pytest.FixtureRequest) -> Handle:
     """What decorates: a lock, or several."""
     if request.param == "lock":
         return lock("one", timeout=20, blocking=False)
@@ -127,7 +127,7 @@ UNFORESEEN = {
 
 
 @pytest.mark.parametrize("kind", SYNCHRONOUS)
-def test_what_is_called(handle: Managed, kind: str) -> None:
+def test_what_is_called(handle: Handle, kind: str) -> None:
     """The body runs with the lock held."""
     assert handle(SYNCHRONOUS[kind])() == "done"
     assert seen == [True]
@@ -135,7 +135,7 @@ def test_what_is_called(handle: Managed, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ASYNCHRONOUS)
-def test_what_is_awaited(handle: Managed, kind: str) -> None:
+def test_what_is_awaited(handle: Handle, kind: str) -> None:
     """The lock is held until the body has been awaited, and by one at a time."""
     decorated = handle(ASYNCHRONOUS[kind])
     assert iscoroutinefunction(decorated)
@@ -153,7 +153,7 @@ def test_what_is_awaited(handle: Managed, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", UNFORESEEN)
-def test_what_comes_back_unfinished(handle: Managed, kind: str) -> None:
+def test_what_comes_back_unfinished(handle: Handle, kind: str) -> None:
     """Nothing of it runs without the lock, and the error says so."""
     with pytest.raises(TypeError, match="without the lock"):
         handle(UNFORESEEN[kind])()
@@ -162,7 +162,7 @@ def test_what_comes_back_unfinished(handle: Managed, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", UNFORESEEN)
-def test_what_an_async_function_leaves_unfinished(handle: Managed, kind: str) -> None:
+def test_what_an_async_function_leaves_unfinished(handle: Handle, kind: str) -> None:
     """Neither does it after an ``await``."""
 
     async def forgetful() -> Any:
@@ -214,7 +214,7 @@ def test_above_staticmethod_and_classmethod() -> None:
 
 
 @pytest.mark.parametrize("decorated", [generator, agenerator, Generating(), Callables, 7, None])
-def test_what_cannot_be_decorated(handle: Managed, decorated: Any) -> None:
+def test_what_cannot_be_decorated(handle: Handle, decorated: Any) -> None:
     """Generators, whose bodies run after the call, classes, and what can't be called."""
     with pytest.raises(TypeError, match=r"generator|decorates a function"):
         handle(decorated)

@@ -205,7 +205,7 @@ def test_interrupted_release_is_no_loss(name: str) -> None:
                 signal.setitimer(signal.ITIMER_REAL, 0)
             except KeyboardInterrupt:
                 interrupted += 1
-            if held.parts():
+            if held._lease is not None:
                 held.release()
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)

@@ -51,7 +51,7 @@ from django_redis_lock.celery.message import Slip
 from django_redis_lock.celery.options import ON_CONFLICT
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.handler import DEFAULT_BACKEND
-from django_redis_lock.primitives.holding import Default
+from django_redis_lock.support.arguments import Default
 from django_redis_lock.views import locked
 from example_project.embedded import EmbeddedServer
 from tests.contracts.capabilities import CAPABILITIES, LACKS

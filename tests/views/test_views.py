@@ -19,7 +19,7 @@ from django.views import View
 
 from django_redis_lock import lock, locks, signals
 from django_redis_lock.exceptions import LockLost, LockUnavailable
-from django_redis_lock.primitives.holding import DEFAULT
+from django_redis_lock.support.arguments import DEFAULT
 from django_redis_lock.views.decorator import BLOCKING_TIMEOUT, MAX_HOLD, locked
 from django_redis_lock.views.refusals import RETRY_AFTER, STATUSES
 from example_project.embedded import EmbeddedServer, free_port

@@ -1,0 +1,277 @@
+"""What the handles of one lock and of several have in common."""
+
+from __future__ import annotations
+
+import logging
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from functools import wraps
+from time import monotonic
+from types import TracebackType
+from typing import Any, Self, TypeVar, cast
+
+from django_redis_lock.backends.base import BaseLockBackend
+from django_redis_lock.exceptions import LockError, LockNotAcquired, LockNotOwned
+from django_redis_lock.primitives import leases, transactions
+from django_redis_lock.primitives.held import Held
+from django_redis_lock.protocol.drivers import Steps
+from django_redis_lock.protocol.lease import Lease, milliseconds
+from django_redis_lock.support.arguments import DEFAULT, Default, check_timeout, check_wait
+from django_redis_lock.support.functions import finished, is_async, is_generator
+
+logger = logging.getLogger("django_redis_lock")
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+Result = TypeVar("Result")
+
+
+class Handle(ABC):
+    """A handle that acquires and releases one lock, or several as one.
+
+    It is a context manager and a decorator, for synchronous and asynchronous code.
+    """
+
+    def __init__(self, name: str, *, blocking: bool, blocking_timeout: float | None) -> None:
+        self.name = name
+        self.blocking = blocking
+        self.blocking_timeout = check_wait(blocking_timeout, blocking=blocking)
+        self._busy = name  # the lock that could not be acquired
+        self._vacant = [None]  # the caller that pops the one item may acquire
+
+    @property
+    @abstractmethod
+    def backend(self) -> BaseLockBackend:
+        """The backend that stores the lock or locks."""
+
+    def acquire(
+        self, blocking: bool | None = None, blocking_timeout: float | Default | None = DEFAULT
+    ) -> bool:
+        """Acquire the lock, or all locks of a group or none; return whether that succeeded.
+
+        ``blocking`` and ``blocking_timeout`` (seconds in all, ``None`` for no limit) override those
+        of the handle. Raises ``LockError`` if the handle already holds a lock, which it keeps, and
+        ``LockUnavailable``.
+        """
+        return self.backend.run(self._acquire(self._until(blocking, blocking_timeout)))
+
+    async def aacquire(
+        self, blocking: bool | None = None, blocking_timeout: float | Default | None = DEFAULT
+    ) -> bool:
+        """Asynchronous version of ``acquire``."""
+        return await self.backend.arun(self._acquire(self._until(blocking, blocking_timeout)))
+
+    def release(self) -> None:
+        """Release the lock, or all locks of a group; each goes to its longest waiter.
+
+        Raises ``LockLost`` if one was lost, after releasing the others; ``LockNotOwned`` if none is
+        held; and ``LockUnavailable``. In the last case the release is retried in the background,
+        and can be called again.
+        """
+        self.backend.run(self._release())
+
+    async def arelease(self) -> None:
+        """Asynchronous version of ``release``."""
+        await self.backend.arun(self._release())
+
+    def extend(self, additional_time: float, replace_ttl: bool = False) -> bool:
+        """Add seconds to each lease; with ``replace_ttl``, let it end in so many seconds from now.
+
+        Returns True. Raises ``LockLost``, ``LockNotOwned``, ``LockUnavailable``, and ``LockError``
+        for a lock that never expires.
+        """
+        return self.backend.run(self._extend(additional_time, replace_ttl=replace_ttl))
+
+    async def aextend(self, additional_time: float, replace_ttl: bool = False) -> bool:
+        """Asynchronous version of ``extend``."""
+        return await self.backend.arun(self._extend(additional_time, replace_ttl=replace_ttl))
+
+    def reacquire(self) -> bool:
+        """Reset each lease to its full length. Returns and raises as ``extend`` does."""
+        return self.backend.run(self._extend(None, replace_ttl=True))
+
+    async def areacquire(self) -> bool:
+        """Asynchronous version of ``reacquire``."""
+        return await self.backend.arun(self._extend(None, replace_ttl=True))
+
+    def ensure_held(self) -> None:
+        """Ask the server whether the lock, or every lock of a group, is still held.
+
+        Raises ``LockLost`` if it is not, ``LockNotOwned`` if it was not acquired, and
+        ``LockUnavailable``.
+        """
+        self.backend.run(leases.confirm(self._locks()))
+
+    async def aensure_held(self) -> None:
+        """Asynchronous version of ``ensure_held``."""
+        await self.backend.arun(leases.confirm(self._locks()))
+
+    def owned(self) -> bool:
+        """Ask the server whether this handle holds the lock, or every lock of a group.
+
+        Raises ``LockUnavailable``.
+        """
+        return self.backend.run(self._owned())
+
+    async def aowned(self) -> bool:
+        """Asynchronous version of ``owned``."""
+        return await self.backend.arun(self._owned())
+
+    def __enter__(self) -> Self:
+        if not self.acquire():
+            raise self._not_acquired()
+        return self
+
+    async def __aenter__(self) -> Self:
+        if not await self.aacquire():
+            raise self._not_acquired()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            self.release()
+        except LockError as failure:
+            self._raise_unless_masking(failure, error)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            await self.arelease()
+        except LockError as failure:
+            self._raise_unless_masking(failure, error)
+
+    def __call__(self, function: Decorated) -> Decorated:
+        """Decorate a function, synchronous or not, to hold the lock during each call.
+
+        Every call uses a handle of its own, and raises ``LockNotAcquired`` when the wait times out.
+        Raises ``TypeError`` for what does its work after the call has returned: at once for a class
+        or a generator function, and from the call if it returns a coroutine, future or generator.
+        """
+        if isinstance(function, staticmethod | classmethod):
+            return cast("Decorated", type(function)(self(function.__func__)))
+        if isinstance(function, type) or not callable(function):
+            raise TypeError(f"A lock decorates a function or a method, not {function!r}.")
+        if is_generator(function):
+            raise TypeError(
+                f"{function!r} is a generator, whose body runs after the call; take the lock "
+                f"inside of it with a with statement."
+            )
+        if is_async(function):
+
+            @wraps(function)
+            async def alocked(*args: Any, **kwargs: Any) -> Any:
+                async with self._fresh():
+                    return finished(function, await function(*args, **kwargs))
+
+            return cast("Decorated", alocked)
+
+        @wraps(function)
+        def locked(*args: Any, **kwargs: Any) -> Any:
+            with self._fresh():
+                return finished(function, function(*args, **kwargs))
+
+        return cast("Decorated", locked)
+
+    @property
+    @abstractmethod
+    def _label(self) -> str:
+        """What messages call it, such as ``lock 'a'``."""
+
+    @abstractmethod
+    def _fresh(self) -> Self:
+        """Return another handle with the same arguments."""
+
+    @abstractmethod
+    def _locks(self) -> Sequence[Held]:
+        """Return all locks that the handle is for."""
+
+    @abstractmethod
+    def _acquire(self, until: float | None) -> Steps[bool]:
+        """Acquire the locks, waiting ``until`` (monotonic), or not at all for ``None``."""
+
+    def _acquired(self) -> Sequence[Held]:
+        """Return the locks that are held, lost or not. Raises ``LockNotOwned`` if none is."""
+        return self._locks()
+
+    def _to_release(self) -> Sequence[Held]:
+        """Return the locks to release now. Raises ``LockNotOwned``."""
+        held = self._acquired()
+        for each in held:
+            each._lease_to_release()
+        return held
+
+    def _until(
+        self, blocking: bool | None, blocking_timeout: float | Default | None
+    ) -> float | None:
+        wait = self.blocking_timeout
+        if not isinstance(blocking_timeout, Default):
+            wait = check_wait(blocking_timeout, blocking=blocking is not False)
+        if not (self.blocking if blocking is None else blocking) or wait == 0:
+            return None
+        return math.inf if wait is None else monotonic() + wait
+
+    def _alone(self, steps: Steps[Result]) -> Steps[Result]:
+        """Carry out steps that acquire; refuse a second caller of the handle in the meantime."""
+        try:
+            self._vacant.pop()  # atomic
+        except IndexError:
+            raise LockError(
+                f"This handle is already acquiring {self._label}; create one for each caller.",
+                name=self._busy,
+            ) from None
+        try:
+            return (yield from steps)
+        finally:
+            self._vacant.append(None)
+
+    def _release(self) -> Steps[None]:
+        held = self._to_release()
+        lost = any(each._lease is not None and each._lease.lost for each in held)
+        if held and (lost or not transactions.defer(held)):
+            yield from leases.release(held)
+
+    def _extend(self, seconds: float | None, *, replace_ttl: bool) -> Steps[bool]:
+        held = self._acquired()
+        if held[0]._lease_to_set().timeout is None:
+            raise LockError(
+                f"The lease of {self._label} can't be set, as it never expires.", name=self._busy
+            )
+        if seconds is not None:
+            check_timeout(seconds, "additional_time")
+
+        def lease_ms(lease: Lease) -> int:
+            more = lease.timeout if seconds is None else seconds
+            assert more is not None
+            return milliseconds(more if replace_ttl else lease.remaining + more)
+
+        yield from leases.set_leases(held, lease_ms)
+        return True
+
+    def _owned(self) -> Steps[bool]:
+        try:
+            yield from leases.confirm(self._locks())
+        except LockNotOwned:
+            return False
+        return True
+
+    def _not_acquired(self) -> LockNotAcquired:
+        wait = self.blocking_timeout
+        tried = f"within {wait:g} s" if self.blocking and wait else "at once"
+        return LockNotAcquired(
+            f"Could not acquire {self._label} {tried}: another holder has {self._busy!r}.",
+            name=self._busy,
+        )
+
+    def _raise_unless_masking(self, failure: LockError, error: BaseException | None) -> None:
+        """Raise the failure of a release, unless that would hide an error of the body."""
+        if error is None:
+            raise failure
+        logger.warning("The release of %s failed after an error: %s", self._label, failure)

@@ -1,0 +1,152 @@
+"""What is done to the leases of one or several held locks: set, confirmed, released, found lost."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from time import monotonic
+from typing import Any
+
+from django.dispatch import Signal
+
+from django_redis_lock import signals
+from django_redis_lock.backends.base import BaseLockBackend
+from django_redis_lock.backends.keeping import mark_lost
+from django_redis_lock.backends.renewal import renewer
+from django_redis_lock.exceptions import LockError, LockLost, LockUnavailable
+from django_redis_lock.primitives.held import Held
+from django_redis_lock.protocol import audit, calls, conversation
+from django_redis_lock.protocol.drivers import Steps
+from django_redis_lock.protocol.lease import Lease
+from django_redis_lock.support.process import known_process
+
+logger = logging.getLogger("django_redis_lock")
+Hold = tuple[Held, Lease]
+
+
+def confirm(held: Sequence[Held]) -> Steps[None]:
+    """Ask the server whether the locks are still held. Raises ``LockLost``."""
+    yield from set_leases(held, lambda lease: 0)
+
+
+def set_leases(held: Sequence[Held], lease_ms: Callable[[Lease], int]) -> Steps[None]:
+    """Set what is left of each lease (ms), or only look at it for 0. Raises ``LockLost``."""
+    leases = [each._lease_to_set() for each in held]
+    if not all(lease.lost for lease in leases):
+        yield from renew_in_time(leases, [lease_ms(lease) for lease in leases])
+    lost = [hold for hold in zip(held, leases, strict=True) if hold[1].lost]
+    if lost:
+        raise (yield from report_losses(lost, held[0].backend, "it expired or was broken"))
+
+
+def renew_in_time(leases: Sequence[Lease], lease_ms: Sequence[int]) -> Steps[list[Lease]]:
+    """Set what is left of leases and tell the renewer; return those that are lost."""
+    try:
+        return (yield from conversation.set_leases(leases, lease_ms))
+    finally:  # the server may have set them even if no answer came
+        renewer.was_set(leases, lease_ms)
+
+
+def release(held: Sequence[Held]) -> Steps[None]:
+    """Release locks of one backend.
+
+    Raises ``LockLost`` where one was lost, after releasing the others, and ``LockUnavailable``
+    where that is not known; then it can be called again. However it fails, the locks are released
+    in the background as soon as the server answers, unless they expire before.
+    """
+    if len(held) > 1 and not held[0].backend.supports_many:
+        yield from _release_in_turn(held)
+        return
+    holds = [(each, each._held()) for each in held]
+    backend = held[0].backend
+    asked = []
+    try:
+        for _, lease in holds:
+            lease.given_up = True
+            renewer.discard(lease)  # before the release is sent, so nothing renews it afterwards
+            # An earlier release may have been carried out without an answer; then it is no loss.
+            if not lease.lost or lease.release_sent_at is not None:
+                asked.append(lease)
+        ours = (yield from conversation.release(asked)) if asked else set[str]()
+    except LockError:
+        _release_in_background(holds, backend)
+        raise  # the handles keep their leases, so that the caller can try again
+    except BaseException:
+        _release_in_background(holds, backend)
+        _forget(holds)
+        raise
+    _forget(holds)
+    lost = []
+    for each, lease in holds:
+        if lease.token in ours:
+            backend.freed(lease.name)
+            if signals.lock_released.receivers:
+                held_for = monotonic() - each._acquired_at
+                yield from emit(signals.lock_released, each, backend, held_for=held_for)
+        else:
+            lost.append((each, lease))
+    if lost:
+        reason = "it expired or was broken before its release"
+        raise (yield from report_losses(lost, backend, reason))
+
+
+def _release_in_turn(held: Sequence[Held]) -> Steps[None]:
+    failure = None
+    for each in held:
+        try:
+            yield from release([each])
+        except LockError as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure
+
+
+def finish(held: Sequence[Held]) -> Steps[None]:
+    """Release locks where no caller can be told of a failure; it is logged instead."""
+    if not held:
+        return
+    backend = held[0].backend
+    try:
+        yield from release(held)
+    except LockLost:
+        pass  # and logged when it was found
+    except LockError as error:
+        names = ", ".join(repr(each.name) for each in held)
+        logger.warning("Lock %s could not be released yet, trying again: %s", names, error)
+        for each in held:
+            if each._lease is not None:
+                each._forget(each._lease)
+        if isinstance(error, LockUnavailable):
+            yield from backend.tell_unavailable(error)
+
+
+def report_losses(holds: Sequence[Hold], backend: BaseLockBackend, reason: str) -> Steps[LockLost]:
+    """Log, signal and audit lost leases; return the error about the first of them."""
+    entries = []
+    for each, lease in holds:
+        if mark_lost(lease, reason):
+            yield from emit(signals.lock_lost, each, backend)
+            entries.append(audit.lost(lease, reason))
+    if entries:
+        yield from renewer.note_losses(entries, backend)
+    name = holds[0][1].name
+    return LockLost(f"Lock {name!r} is no longer held: {reason}.", name=name)
+
+
+def emit(signal: Signal, held: Held, backend: BaseLockBackend, **news: Any) -> Steps[None]:
+    """Send a signal about a lock, if it has receivers."""
+    if signal.receivers:
+        arguments = {"sender": type(backend), "using": backend.alias, "name": held.name}
+        yield calls.Emit(signal, {**arguments, "lock": held, **news})
+
+
+def _release_in_background(holds: Sequence[Hold], backend: BaseLockBackend) -> None:
+    for _, lease in holds:
+        if lease.process is known_process():  # else this is a child, forked in the meantime
+            call = calls.Release(lease.name, lease.token, patient=False)
+            renewer.withdraw(call, backend, lease.remaining)
+
+
+def _forget(holds: Sequence[Hold]) -> None:
+    for each, lease in holds:
+        each._forget(lease)
