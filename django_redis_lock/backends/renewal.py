@@ -1,120 +1,113 @@
-"""Keeps this process's word to each server in the background: leases renewed, locks given back.
+"""Renews leases in the background, and sends releases that did not reach their server.
 
-No server waits for another: each has threads of its own.
+Each server has threads of its own, so that none waits for another.
 """
 
 from __future__ import annotations
 
 import atexit
+import heapq
 import logging
+import math
 import threading
 import time
-from collections.abc import Generator, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable
 from time import monotonic
 from typing import Any
 
-from django_redis_lock.backends.keeping import NOTE_FOR, Kept, Server, Withdrawal, Withdrawing
-from django_redis_lock.exceptions import LockUnavailable
-from django_redis_lock.protocol import audit, conversation
-from django_redis_lock.protocol.calls import NoteLosses, Release, ReleaseMany, Step
+from django_redis_lock import signals
+from django_redis_lock.backends import keeping
+from django_redis_lock.backends.keeping import BATCH, Kept, Withdrawal, mark_lost
+from django_redis_lock.backends.watching import Watcher
+from django_redis_lock.exceptions import LockError, LockUnavailable
+from django_redis_lock.protocol import audit
+from django_redis_lock.protocol.calls import NoteLosses, Release, Renew
 from django_redis_lock.protocol.conversation import ask
+from django_redis_lock.protocol.drivers import Steps, run
 from django_redis_lock.protocol.lease import Lease
 from django_redis_lock.support.process import forget_after_fork
 
 logger = logging.getLogger("django_redis_lock")
+Leases = list[tuple[Kept, Lease]]
 EXIT = 1.0
 """Seconds for which the end of the process waits for releases that could not be sent before."""
 
 
 class Renewer:
-    """Keeps every registered lease alive until it is discarded, lost or garbage.
+    """Keeps every registered lease alive until it is discarded, lost or garbage-collected.
 
-    A lease is renewed when a third of it has passed, together with others of the same server that
-    are due soon. While the server can't be reached it is tried again until the lease has passed,
-    which is a loss.
+    A lease is renewed after a third of its length, together with others of the same server that are
+    due soon. While the server can't be reached this is retried until the lease has expired; then
+    the lock is lost. A lock that was handed off is verified once, soon after it was acquired, as
+    the server takes it back if it does not hear from its new holder.
 
-    A lock that was handed over is looked after once more, shortly after it was taken: the server
-    takes it back where it does not hear of its new holder.
-
-    A release, or the withdrawal of a request, that did not reach the server is sent here as soon as
-    it can be, so that the server does not keep a lock for nobody.
+    A release or withdrawn request that did not reach the server is sent again, so that the server
+    does not keep a lock without a holder.
     """
-
-    IDLE = 5.0
-    """Seconds between looks at the list; also how long a thread outlives its last lease."""
 
     def __init__(self) -> None:
         self.after_fork()
         forget_after_fork(self)
 
     def after_fork(self) -> None:
-        """Forget the leases of the parent process; threads are started when they are needed."""
+        """Forget the leases of the parent process; threads are started when needed."""
         self.mutex = threading.RLock()
-        self._leases: dict[str, Kept] = {}
-        self._servers: dict[tuple[Any, Hashable], Server] = {}
+        self._leases: dict[str, ServerRenewer] = {}
+        self._servers: dict[tuple[Any, Hashable], ServerRenewer] = {}
 
     def add(self, lease: Lease, backend: Any, lock: Any, *, renew: bool = True) -> None:
-        """Renew a lease from now on, or only verify it; the reference to it is weak."""
+        """Renew a lease from now on, or only verify it; references to it are weak."""
         kept = Kept(lease, lock, renew=renew)
         with self.mutex:
-            self.discard(lease)
-            self._leases[kept.token] = kept
-            self._server(backend, kept.name).take(kept)
+            self.assign(kept, backend)
 
-    def discard(self, lease: Lease) -> None:
-        """Renew a lease no more, from this instant on."""
-        if lease.token not in self._leases:
-            return
-        with self.mutex:
-            kept = self._leases.pop(lease.token, None)
-            if kept is not None and kept.server is not None:
-                kept.server.leases.pop(lease.token, None)
+    def discard(self, lease: Lease | Kept) -> None:
+        """Stop renewing a lease, at once."""
+        if lease.token in self._leases:
+            with self.mutex:
+                server = self._leases.get(lease.token)
+                if server is not None:
+                    server.leases.pop(lease.token, None)
+                    del self._leases[lease.token]  # last: an interrupted call can be made again
 
     def was_set(self, leases: Iterable[Lease], lease_ms: Iterable[int]) -> None:
-        """Renew leases in time that their holder has set, or may have, to so much."""
+        """Renew leases in time that their holder has set, or may have set, to so many ms."""
         with self.mutex:
             for lease, ms in zip(leases, lease_ms, strict=True):
-                kept = self._leases.get(lease.token)
-                if kept is not None and kept.server is not None and ms > 0:
+                server = self._leases.get(lease.token)
+                kept = None if server is None else server.leases.get(lease.token)
+                if server is not None and kept is not None and ms > 0:
                     kept.hurry(ms / 1000)
-                    kept.server.ring(kept.due)
+                    server.wake(kept.due)
 
     def withdraw(
-        self, call: Withdrawing, backend: Any, seconds: float, *, at_once: bool = False
+        self, call: keeping.Withdrawing, backend: Any, seconds: float, *, at_once: bool = False
     ) -> None:
-        """Send a withdrawal until it arrives, or until what it is about has passed by itself.
+        """Send a call in the background until it arrives, or for so many seconds.
 
-        An entry of the audit that did not reach the server is sent in the same way. The first
-        sending is in half a second, unless it is to be ``at_once``.
+        It is first sent after half a second, unless ``at_once``.
         """
-        match call:
-            case Release():
-                name = call.name
-            case ReleaseMany():
-                name = call.holds[0][0]
-            case NoteLosses():
-                name = call.entries[0]["name"]
         withdrawal = Withdrawal(call, monotonic() + seconds)
         if at_once:
             withdrawal.due = monotonic()
         with self.mutex:
-            server = self._server(backend, name)
+            server = self._server(backend, withdrawal.name)
             server.withdrawals[withdrawal] = None
-            server.ring(withdrawal.due)
+            server.wake(withdrawal.due)
 
-    def note_losses(self, entries: list[audit.Fields], backend: Any) -> Generator[Step, Any, None]:
-        """Write losses into the audit; whatever hinders it is nothing to the caller."""
+    def note_losses(self, entries: list[audit.Fields], backend: Any) -> Steps[None]:
+        """Write losses into the audit; a failure does not reach the caller."""
         call = NoteLosses(entries, backend.operators.audit_entries)
         try:
             yield from ask(call)
         except Exception as error:
             if isinstance(error, LockUnavailable) and error.passing:
-                self.withdraw(call, backend, NOTE_FOR)
+                self.withdraw(call, backend, keeping.NOTE_FOR)
             else:
                 logger.warning("The loss of %d locks is not in the audit: %s", len(entries), error)
 
     def at_exit(self) -> None:
-        """Try once more what could not be sent, for a second at most."""
+        """Try once more to send what could not be sent, for a second at most."""
         deadline = monotonic() + EXIT
         with self.mutex:
             owing = [server for server in self._servers.values() if server.withdrawals]
@@ -123,51 +116,235 @@ class Renewer:
         while monotonic() < deadline and any(server.hurried for server in owing):
             time.sleep(0.005)
 
-    def _server(self, backend: Any, name: str) -> Server:
-        place = backend, backend.together(name)
-        server = self._servers.get(place)
-        if server is None:
-            server = self._servers[place] = Server(self, *place)
-        return server
-
-    # What the threads of a server ask.
-
     def keeps(self, kept: Kept) -> bool:
-        """Whether a lease is still on the list."""
-        return self._leases.get(kept.token) is kept
+        """Whether a lease is still renewed."""
+        server = self._leases.get(kept.token)
+        return server is not None and server.leases.get(kept.token) is kept
 
     def forget(self, kept: Kept) -> bool:
-        """Take a lease off the list; return whether it was on it."""
+        """Stop renewing a lease; return whether it was renewed until now."""
         with self.mutex:
             if not self.keeps(kept):
                 return False
-            del self._leases[kept.token]
-            if kept.server is not None:
-                kept.server.leases.pop(kept.token, None)
+            self.discard(kept)
             return True
 
-    def move(self, kept: Kept, backend: Any) -> None:
-        """Leave a lease to the server that its lock is on by now."""
-        with self.mutex:
-            if self.keeps(kept) and kept.server is not None:
-                kept.server.leases.pop(kept.token, None)
-                self._server(backend, kept.name).take(kept)
+    def assign(self, kept: Kept, backend: Any) -> None:
+        """Give a lease to the server that has its lock; the caller holds the mutex."""
+        self.discard(kept)
+        server = self._leases[kept.token] = self._server(backend, kept.name)
+        server.leases[kept.token] = kept
+        server.wake(kept.due)
 
-    def close(self, server: Server) -> None:
-        """Drop a server with which nothing is to be done; to be called with the mutex."""
+    def close(self, server: ServerRenewer) -> None:
+        """Drop a server with nothing to do; the caller holds the mutex."""
         self._servers = {key: item for key, item in self._servers.items() if item is not server}
 
+    def _server(self, backend: Any, name: str) -> ServerRenewer:
+        place = backend, backend.together(name)
+        if place not in self._servers:
+            self._servers[place] = ServerRenewer(self, *place)
+        return self._servers[place]
 
-def set_leases(
-    leases: Sequence[Lease], lease_ms: Sequence[int]
-) -> Generator[Step, Any, list[Lease]]:
-    """Set what is left of leases, as the protocol does, and go on renewing them in time."""
-    try:
-        return (yield from conversation.set_leases(leases, lease_ms))
-    finally:  # for it may be carried out even if no answer came
-        renewer.was_set(leases, lease_ms)
+
+class ServerRenewer:
+    """Renews the leases on one server, and sends it what it has not received.
+
+    While a call hangs another thread watches. It retries over another connection, and reports
+    losses in time.
+    """
+
+    CALLS = 3
+    """How many calls may be under way at once; there is more than one only while calls hang."""
+    BATCHES = 20
+    """How many batches are sent before looking for leases that have become due."""
+
+    def __init__(self, renewer: Renewer, backend: Any, together: Hashable) -> None:
+        self._renewer = renewer
+        self._backend = backend
+        self._together = together
+        self._mutex = renewer.mutex
+        self.leases: dict[str, Kept] = {}
+        self.withdrawals: dict[Withdrawal, None] = {}
+        name = f"django-redis-lock-renewal-{backend.alias}"
+        self._watcher = Watcher(name, self._mutex, self._next_due, self._work)
+        self.wake = self._watcher.wake
+        self._calls = 0
+
+    def hurry(self) -> None:
+        """Send all withdrawals now; the caller holds the mutex."""
+        for item in self.withdrawals:
+            item.due = 0.0
+        self.wake(0.0)
+
+    @property
+    def hurried(self) -> bool:
+        """Whether there is something that was not tried since ``hurry``."""
+        with self._mutex:
+            return self._calls > 0 or any(item.due == 0.0 for item in self.withdrawals)
+
+    def _next_due(self, woken: bool) -> float | None:
+        work: list[Kept | Withdrawal] = [*self.leases.values(), *self.withdrawals]
+        if not (work or woken):
+            self._renewer.close(self)
+            return None
+        return min((item.due for item in work), default=math.inf)
+
+    def _work(self) -> None:
+        with self._mutex:
+            now = monotonic()
+            due = [kept for kept in self.leases.values() if kept.soon <= now]
+            if len(due) > self.BATCHES * BATCH:
+                due = heapq.nsmallest(self.BATCHES * BATCH, due, key=lambda kept: kept.due)
+            owed = [item for item in self.withdrawals if item.due <= now]
+            may_call = self._calls < self.CALLS
+            good, overdue, dropped = self._sort(due, may_call=may_call)
+            for item in owed:
+                item.postpone()
+            if may_call:
+                self._calls += 1
+                try:
+                    self._watcher.hand_off()
+                except RuntimeError:  # the process is ending, and this thread goes on alone
+                    logger.debug("No other thread can watch while the server is asked")
+        try:
+            self._lose_overdue(overdue)
+            self._warn_of_dropped(dropped)
+            if may_call:
+                self._renew(good)
+                self._send(owed)
+        except Exception:
+            logger.exception("The renewal of leases failed, and goes on")
+        finally:
+            with self._mutex:
+                self._calls -= may_call
+
+    def _sort(self, due: list[Kept], *, may_call: bool) -> tuple[Leases, Leases, list[Kept]]:
+        """Return the leases to renew, those that are overdue, and those whose handle is gone."""
+        found: tuple[Leases, Leases, list[Kept]] = [], [], []
+        good, overdue, dropped = found
+        now = monotonic()
+        for kept in due:
+            lease = kept.lease()
+            if lease is None:
+                dropped.append(kept)
+            elif not kept.ms and (lease.passed or lease.verify_by is None):  # nothing to verify
+                self._renewer.forget(kept)
+            elif (kept.tried or kept.last) and kept.end(lease) <= now:
+                overdue.append((kept, lease))
+            else:
+                kept.tried |= may_call
+                kept.postpone(lease, now)
+                if self._backend.together(kept.name) == self._together:
+                    good.append((kept, lease))
+                elif self._renewer.keeps(kept):  # its lock has moved to another server
+                    kept.due = now
+                    self._renewer.assign(kept, self._backend)
+        return found
+
+    def _warn_of_dropped(self, dropped: list[Kept]) -> None:
+        for kept in dropped:
+            if self._renewer.forget(kept) and kept.ms:
+                logger.warning(
+                    "Lock %r was dropped without being released, and becomes free within %.1f s. "
+                    "Keep the handle, or use it as a context manager.",
+                    kept.name,
+                    kept.ms / 1000,
+                )
+
+    def _renew(self, leases: Leases) -> None:
+        for begin in range(0, len(leases), BATCH):
+            try:
+                self._renew_batch(leases[begin : begin + BATCH])
+            except LockError as error:
+                self._failed(leases[begin:], error)
+                return
+
+    def _renew_batch(self, batch: Leases) -> None:
+        versions = [lease.version for _, lease in batch]
+        wanted = [kept.wanted(lease) for kept, lease in batch]
+        holds = [(kept.name, kept.token, ms) for (kept, _), ms in zip(batch, wanted, strict=True)]
+        call = Renew(holds, at_least=True, patient=False)
+        answers = self._backend.run(ask(call))
+        losses: list[audit.Fields] = []
+        told = zip(batch, versions, wanted, answers, strict=True)
+        for (kept, lease), version, ms, left_ms in told:
+            kept.tried = False
+            if left_ms is None:  # too few servers of a quorum have answered
+                if lease.passed:
+                    self._give_back(lease)
+                    losses += self._lose(kept, lease, "too few servers answered in time")
+            elif left_ms < -1:
+                losses += self._lose(kept, lease, "it expired or was broken")
+            else:
+                lease.verify_by = None
+                if not kept.ms:
+                    self._renewer.forget(kept)
+                elif lease.version == version and self._renewer.keeps(kept):
+                    # Otherwise its holder has released it, or set it to something else.
+                    lease.renewed(left_ms, call.sent_at)
+                    kept.last = ms < kept.ms
+                    kept.schedule(lease)
+        if losses:
+            self._backend.run(self._renewer.note_losses(losses, self._backend))
+
+    def _failed(self, leases: Leases, error: LockError) -> None:
+        now = monotonic()
+        overdue = [(kept, lease) for kept, lease in leases if kept.end(lease) <= now]
+        if len(overdue) < len(leases):
+            number = len(leases) - len(overdue)
+            logger.warning("%d locks were not renewed, trying again: %s", number, error)
+        for kept, lease in leases:
+            kept.postpone(lease, now)
+        self._lose_overdue(overdue, f": {error}")
+
+    def _lose_overdue(self, leases: Leases, error: str = "") -> None:
+        losses: list[audit.Fields] = []
+        for kept, lease in leases:
+            self._give_back(lease)
+            why = f"the server could not be reached in time{error}"
+            losses += self._lose(kept, lease, keeping.MAX_HOLD_PASSED if kept.last else why)
+        cap = self._backend.operators.audit_entries
+        for begin in range(0, len(losses), BATCH):  # in the background: the server does not answer
+            call = NoteLosses(losses[begin : begin + BATCH], cap)
+            self._renewer.withdraw(call, self._backend, keeping.NOTE_FOR)
+
+    def _give_back(self, lease: Lease) -> None:
+        """Release a lock that counts as lost, as the server may still hold it."""
+        seconds = math.inf if lease.timeout is None else lease.timeout
+        call = Release(lease.name, lease.token, patient=False)
+        self._renewer.withdraw(call, self._backend, seconds)
+
+    def _lose(self, kept: Kept, lease: Lease, reason: str) -> list[audit.Fields]:
+        """Report a loss; return its entry for the audit, or none if it is no news."""
+        if not self._renewer.forget(kept):
+            return []  # its holder has released it
+        if lease.release_sent_at is not None:  # the release may have been carried out
+            lease.lost = True
+        elif mark_lost(lease, reason):
+            sender, using = type(self._backend), self._backend.alias
+            signals.lock_lost.send_robust(sender, using=using, name=lease.name, lock=kept.lock())
+            return [audit.lost(lease, reason)]
+        return []
+
+    def _send(self, owed: list[Withdrawal]) -> None:
+        reachable = True
+        for item in owed:
+            arrived = reachable
+            if reachable:
+                try:
+                    run(self._backend, ask(item.call))
+                except LockUnavailable as error:
+                    arrived, reachable = False, not error.passing
+                except LockError as error:  # another program's key: there is nothing to give back
+                    logger.warning("A lock was not given back: %s", error)
+            with self._mutex:
+                waiting = item in self.withdrawals
+                self.withdrawals.pop(item, None)
+                if waiting and not arrived and monotonic() < item.until:
+                    self.withdrawals[item] = None  # behind the others
 
 
 renewer = Renewer()
-"""The one of this process."""
+"""The renewer of this process."""
 atexit.register(renewer.at_exit)

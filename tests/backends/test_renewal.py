@@ -12,11 +12,10 @@ import pytest
 import redis
 
 from django_redis_lock import Lock, lock, locks, signals
-from django_redis_lock.backends.keeping import Server
 from django_redis_lock.backends.renewal import renewer
 from django_redis_lock.exceptions import LockLost, LockNotOwned
 from example_project.embedded import EmbeddedServer
-from tests.tools import Background, Child, counted, eventually
+from tests.tools import Background, Child, counted, eventually, renewing
 
 pytestmark = pytest.mark.usefixtures("server")
 
@@ -40,10 +39,10 @@ def own_locks(settings: Any, server: EmbeddedServer, **params: Any) -> None:
 
 
 def renewers(using: str = "default") -> int:
-    """Return how many threads see to the leases of a backend."""
+    """Return how many threads renew the leases of a backend."""
     targets = [getattr(item, "_target", None) for item in threading.enumerate()]
-    servers = [getattr(target, "__self__", None) for target in targets]
-    return sum(isinstance(item, Server) and item._backend is locks[using] for item in servers)
+    watchers = [item._watcher for item in renewing(using)]
+    return sum(getattr(target, "__self__", None) in watchers for target in targets)
 
 
 def test_lease_is_renewed_while_the_holder_lives(name: str) -> None:

@@ -21,8 +21,7 @@ import redis
 from django.core.checks import run_checks
 
 from django_redis_lock import locks
-from django_redis_lock.backends.keeping import Server
-from django_redis_lock.backends.renewal import renewer
+from django_redis_lock.backends.renewal import ServerRenewer, renewer
 from tests.contracts.capabilities import lacks
 
 ROOT = Path(__file__).parents[2]
@@ -81,8 +80,8 @@ def taken_connections(url: str) -> int:
         return int(client.info("stats")["total_connections_received"])
 
 
-def renewing(using: str = "default") -> list[Server]:
-    """Return what sees to the leases of a backend, one for each server."""
+def renewing(using: str = "default") -> list[ServerRenewer]:
+    """Return what renews the leases of a backend, one for each server."""
     servers = list(renewer._servers.values())
     return [item for item in servers if item._backend is locks[using]]
 
@@ -107,10 +106,10 @@ def alive(pid: int) -> bool:
 
 def leave_no_lease() -> None:
     """Renew no lease any more that a test has left, send nothing that it owed, and close all."""
-    for kept in list(renewer._leases.values()):
-        renewer.forget(kept)
     for server in list(renewer._servers.values()):
         with renewer.mutex:
+            for kept in list(server.leases.values()):
+                renewer.forget(kept)
             server.withdrawals.clear()
     locks.reset()
 
