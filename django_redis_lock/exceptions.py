@@ -1,4 +1,4 @@
-"""Everything that taking, keeping or releasing a lock can raise."""
+"""The exceptions that operations on locks raise."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from django_redis_lock.support.text import without_passwords
 
 
 class InvalidLockBackend(ImproperlyConfigured):
-    """An entry of ``LOCKS`` can't be turned into a backend; the message says what to write.
+    """An entry of ``LOCKS`` is invalid; the message says how to correct it.
 
-    No password is in it, though it repeats what was written.
+    The message quotes the entry without its passwords.
     """
 
     def __init__(self, message: str) -> None:
@@ -18,7 +18,7 @@ class InvalidLockBackend(ImproperlyConfigured):
 
 
 class LockError(Exception):
-    """The base of every error about one lock; catch it to catch them all.
+    """The base class of all errors about locks.
 
     Raised itself for wrong use of a handle, such as acquiring it twice.
     """
@@ -28,26 +28,26 @@ class LockError(Exception):
         self.name = name
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Keyword arguments don't survive the default pickling; a Celery result needs them to.
+        # Default pickling loses keyword arguments, and Celery pickles errors into results.
         return _rebuild, (type(self), str(self), self.name)
 
 
 class LockNotAcquired(LockError):
-    """The wait ran out, or there was none, while another holder kept the lock."""
+    """Another holder kept the lock until the wait ended, if there was any."""
 
 
 class LockNotOwned(LockError):
-    """A release, extension or reacquisition of a lock that this handle does not hold."""
+    """The handle does not hold the lock that it was told to release, extend or check."""
 
 
 class LockLost(LockNotOwned):
-    """The handle held the lock, and its lease ended or was broken before it was done."""
+    """The handle held the lock, but its lease expired or was broken."""
 
 
 class StaleFence(LockError):
-    """A write under a fence came after that of a later holder, and was not made.
+    """A fenced write was rejected because a later holder has written already.
 
-    ``fence`` is the one that was out of date. Give up what was begun: it is the later holder's.
+    ``fence`` is the outdated fence. Give up the work, which belongs to the later holder now.
     """
 
     def __init__(self, message: str, *, name: str = "", fence: int = 0) -> None:
@@ -59,23 +59,20 @@ class StaleFence(LockError):
 
 
 class LockUnavailable(LockError):
-    """The server could not be asked.
+    """The server is unreachable, timed out, read-only, out of memory, or refused permission.
 
-    It is unreachable, timed out, read-only, out of memory, or does not permit it.
-
-    Nothing is known about the lock then. A handle that was held keeps its token, so the call
-    can be made again. No password is in the message.
+    The state of the lock is unknown then. A handle that held the lock keeps its token, so the call
+    can be repeated. The message contains no password.
     """
 
     refused = False
-    """Whether the server was reached and refused; else it is not known whether it was."""
+    """Whether the server was reached and refused."""
     passing = True
-    """Whether it may be over soon, so that it is worth asking again."""
+    """Whether the failure may be temporary, so that a retry makes sense."""
     undone = False
-    """Of a release by force: whether it is known that nothing was released, for each sending was
-    answered with an error."""
+    """Of a forced release: whether nothing was released, as the server answered with errors."""
     silent = False
-    """Whether it let the call time out."""
+    """Whether the server let the call time out."""
 
     def __init__(self, message: str, *, name: str = "") -> None:
         super().__init__(without_passwords(message), name=name)

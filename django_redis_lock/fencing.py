@@ -1,7 +1,7 @@
-"""Rows that take no writes from a holder that has been succeeded, whatever it believes.
+"""Model rows that reject the writes of an earlier holder of a lock.
 
-Each row keeps the highest fence that has written it. A write under a lower one changes nothing; it
-is told from any other in the ``UPDATE`` itself, so that no time lies between the look and the write
+Each row stores the highest fence that has written it. A write with a lower fence changes nothing.
+The ``UPDATE`` itself compares the two, so that nothing can happen between the check and the write
 (Kleppmann, "How to do distributed locking", 2016).
 """
 
@@ -20,20 +20,18 @@ Row = TypeVar("Row", bound="models.Model")
 
 
 class _Guard:
-    """The fence that writes carry, and the lock that it is of."""
+    """The fence of some writes, and the name of its lock if known."""
 
     __slots__ = ("fence", "name")
 
     def __init__(self, held: Lock | int) -> None:
         if isinstance(held, bool) or not isinstance(held, Lock | int):
-            raise TypeError(
-                f"A row is fenced by a lock that is held, or by its fence; not {held!r}."
-            )
+            raise TypeError(f"fenced() takes a lock that is held, or its fence, not {held!r}.")
         self.name = "" if isinstance(held, int) else held.name
         self.fence = held if isinstance(held, int) else held.fence
 
     def raise_if_stale(self, rows: models.QuerySet[Any, Any]) -> None:
-        """Raise ``StaleFence`` where one of the rows was written under a higher fence."""
+        """Raise ``StaleFence`` if one of the rows was written with a higher fence."""
         if rows.filter(fence__gt=self.fence).exists():
             by = f"lock {self.name!r}" if self.name else "a lock"
             raise StaleFence(
@@ -44,7 +42,7 @@ class _Guard:
 
 
 class _FencedIterable(ModelIterable):  # type: ignore[type-arg]
-    """Model instances that are saved under the fence of their query."""
+    """Model instances that are saved with the fence of their query."""
 
     def __iter__(self) -> Iterator[Any]:
         queryset: Any = self.queryset
@@ -54,27 +52,26 @@ class _FencedIterable(ModelIterable):  # type: ignore[type-arg]
 
 
 class FencedQuerySet(models.QuerySet[Row, Row]):
-    """A queryset that can write under a fence."""
+    """A queryset that can write with a fence."""
 
     _guard: _Guard | None = None
 
     def fenced(self, held: Lock | int) -> Self:
-        """Return a queryset whose writes carry the fence of a lock, or the fence that is given.
+        """Return a queryset whose writes carry the fence of a held lock, or the given fence.
 
-        ``update()`` writes the rows whose stored fence is not higher, and stores this one; rows
-        with a higher one stay as they are. It is one ``UPDATE``; only where that wrote nothing a
-        query tells whether there was nothing to write, and 0 is returned, or whether a later holder
-        was here, and ``StaleFence`` is raised. Instances that it yields are saved in the same way,
-        and ``create()`` stores the fence.
+        ``update()`` writes the rows whose stored fence is not higher, and stores this one. It is
+        one ``UPDATE``. If that writes nothing, one more query checks why: ``update()`` returns 0 if
+        no row matched, and raises ``StaleFence`` if a later holder has written one. Instances from
+        the queryset are saved in the same way, and ``create()`` stores the fence.
 
-        Raises ``LockNotOwned`` for a lock that is not held, and ``TypeError`` for a model whose
-        fields lie in several tables.
+        Raises ``LockNotOwned`` for a lock that is not held, and ``TypeError`` for a model with
+        fields in several tables.
         """
         parents = cast("Any", self.model._meta.concrete_model)._meta.parents
         if parents:
             raise TypeError(
-                f"{self.model.__name__} keeps its fields in more than one table, which no single "
-                f"UPDATE can fence. Let it inherit from abstract models."
+                f"{self.model.__name__} has fields in more than one table, which no single UPDATE "
+                f"can write. Let it inherit from abstract models only."
             )
         fenced = self.all()
         fenced._guard = _Guard(held)
@@ -88,7 +85,7 @@ class FencedQuerySet(models.QuerySet[Row, Row]):
         return clone
 
     def update(self, **values: Any) -> int:
-        """Write values into all rows, and return how many there were; see ``fenced``."""
+        """Write values to all rows, and return how many there were; see ``fenced``."""
         if self._guard is None:
             return super().update(**values)
         self._for_write = True
@@ -102,8 +99,8 @@ class FencedQuerySet(models.QuerySet[Row, Row]):
     def _in_one_table(self) -> Self:
         """Return the same rows without joins.
 
-        Django would move all conditions into a subquery otherwise, and a database that has waited
-        for another's write looks at those of the ``UPDATE`` itself once more, and at no others.
+        With joins Django moves all conditions into a subquery. But a database that has waited for
+        another write evaluates only the conditions of the ``UPDATE`` itself again.
         """
         self.query.get_initial_alias()
         if self.query.count_active_tables() == 1:
@@ -116,7 +113,7 @@ class FencedQuerySet(models.QuerySet[Row, Row]):
         return rows
 
     def bulk_update(self, objs: Iterable[Row], fields: Any, batch_size: int | None = None) -> int:
-        """Write fields of many objects; see ``fenced``. Where one is stale none is written."""
+        """Write fields of many objects, or of none if one is stale; see ``fenced``."""
         if self._guard is None:
             return super().bulk_update(objs, fields, batch_size)
         objs = tuple(objs)
@@ -128,7 +125,7 @@ class FencedQuerySet(models.QuerySet[Row, Row]):
         return written
 
     def create(self, **values: Any) -> Row:
-        """Make a row, which carries the fence from the beginning."""
+        """Create a row with the fence."""
         if self._guard is None:
             return super().create(**values)
         instance: Any = super().create(**{**values, "fence": self._guard.fence})
@@ -136,26 +133,22 @@ class FencedQuerySet(models.QuerySet[Row, Row]):
         return cast("Row", instance)
 
     def bulk_create(self, *args: Any, **options: Any) -> list[Row]:
-        """Make many rows; not under a fence."""
         self._refuse_fenced("bulk_create")
         return super().bulk_create(*args, **options)
 
     def get_or_create(self, *args: Any, **options: Any) -> tuple[Row, bool]:
-        """Find a row or make it; not under a fence."""
         self._refuse_fenced("get_or_create")
         return super().get_or_create(*args, **options)
 
     def update_or_create(self, *args: Any, **options: Any) -> tuple[Row, bool]:
-        """Write a row or make it; not under a fence."""
         self._refuse_fenced("update_or_create")
         return super().update_or_create(*args, **options)
 
     def delete(self) -> tuple[int, dict[str, int]]:
-        """Delete the rows; not under a fence."""
         self._refuse_fenced("delete")
         return super().delete()
 
-    delete.alters_data = True  # type: ignore[attr-defined] # as Django has it: not from templates
+    delete.alters_data = True  # type: ignore[attr-defined] # as in Django: not from templates
     delete.queryset_only = True  # type: ignore[attr-defined] # and not on the manager
 
     def _refuse_fenced(self, what: str) -> None:
@@ -166,7 +159,7 @@ class FencedQuerySet(models.QuerySet[Row, Row]):
 if TYPE_CHECKING:
 
     class FencedManager(models.Manager[Row]):
-        """What the objects of a fenced model are: a manager with the methods of its queryset."""
+        """The manager of fenced models, with the methods of their queryset."""
 
         def fenced(self, held: Lock | int) -> FencedQuerySet[Row]: ...
 
@@ -177,17 +170,17 @@ else:
 def _refusal(what: str) -> TypeError:
     return TypeError(
         f"{what}() can't be fenced. Use update(), bulk_update(), create(), or save() of an "
-        f"instance; in place of a deletion mark the row, for its fence would go with it."
+        f"instance. Mark a row instead of deleting it, which would delete its fence as well."
     )
 
 
 class Fenced(models.Model):
-    """A model whose rows remember the highest fence that has written them.
+    """An abstract model whose rows store the highest fence that has written them.
 
-    Inherit from it, and write under a lock with ``Product.objects.fenced(held)`` or
-    ``product.fenced(held).save()``. A manager of your own is made by
-    ``FencedManager.from_queryset()`` of a ``FencedQuerySet``. Writes without a fence go
-    through, and leave the stored one alone.
+    Inherit from it, and write while holding a lock with ``Product.objects.fenced(held)`` or
+    ``product.fenced(held).save()``. For a manager of your own, pass a subclass of
+    ``FencedQuerySet`` to ``FencedManager.from_queryset()``. Writes without a fence succeed, and
+    leave the stored fence alone.
     """
 
     fence: models.BigIntegerField[int, int] = models.BigIntegerField(
@@ -202,16 +195,15 @@ class Fenced(models.Model):
         abstract = True
 
     def fenced(self, held: Lock | int) -> Self:
-        """Let this instance be saved under the fence of a lock, or a given one; return it.
+        """Have this instance saved with the fence of a held lock, or the given fence; return it.
 
-        ``save()`` raises ``StaleFence`` then where a later holder has written the row.
+        ``save()`` then raises ``StaleFence`` if a later holder has written the row.
         """
         rows: Any = FencedQuerySet(type(self)).fenced(held)
         self._guard = rows._guard
         return self
 
     def save_base(self, *args: Any, **options: Any) -> None:
-        """Write the instance; under its fence, if it has one."""
         if self._guard is None:
             super().save_base(*args, **options)
             return
@@ -219,7 +211,7 @@ class Fenced(models.Model):
         if options.get("update_fields") is not None:
             options["update_fields"] = {*options["update_fields"], "fence"}
         elif not self._state.adding and not options.get("force_insert"):
-            options["force_update"] = True  # a row that was deleted meanwhile is not made again
+            options["force_update"] = True  # never creates a row again that was deleted
         try:
             super().save_base(*args, **options)
         except BaseException:
@@ -236,7 +228,6 @@ class Fenced(models.Model):
         return updated
 
     def delete(self, *args: Any, **options: Any) -> tuple[int, dict[str, int]]:
-        """Delete the row; not under a fence."""
         if self._guard is not None:
             raise _refusal("delete")
         return super().delete(*args, **options)

@@ -183,11 +183,11 @@ class Handle(ABC):
     @property
     @abstractmethod
     def _label(self) -> str:
-        """What messages call it, such as ``lock 'a'``."""
+        """How messages name it, such as ``lock 'a'``."""
 
     @abstractmethod
     def _fresh(self) -> Self:
-        """Return another handle with the same arguments."""
+        """Return a new handle with the same arguments."""
 
     @abstractmethod
     def _locks(self) -> Sequence[Held]:
@@ -202,7 +202,6 @@ class Handle(ABC):
         return self._locks()
 
     def _to_release(self) -> Sequence[Held]:
-        """Return the locks to release now. Raises ``LockNotOwned``."""
         held = self._acquired()
         for each in held:
             each._lease_to_release()
@@ -219,7 +218,7 @@ class Handle(ABC):
         return math.inf if wait is None else monotonic() + wait
 
     def _alone(self, steps: Steps[Result]) -> Steps[Result]:
-        """Carry out steps that acquire; refuse a second caller of the handle in the meantime."""
+        """Carry out steps that acquire, and refuse a second caller until they end."""
         try:
             self._vacant.pop()  # atomic
         except IndexError:
@@ -271,7 +270,6 @@ class Handle(ABC):
         )
 
     def _raise_unless_masking(self, failure: LockError, error: BaseException | None) -> None:
-        """Raise the failure of a release, unless that would hide an error of the body."""
         if error is None:
             raise failure
         logger.warning("The release of %s failed after an error: %s", self._label, failure)

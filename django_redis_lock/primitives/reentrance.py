@@ -1,16 +1,13 @@
-"""Which locks a thread, greenlet or asyncio task holds and may enter again."""
+"""The reentrant locks that each thread, greenlet or asyncio task holds."""
 
 from __future__ import annotations
 
 import threading
 import weakref
-from typing import TYPE_CHECKING
 
+from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.protocol.lease import Lease
 from django_redis_lock.support.process import current_execution, forget_after_fork
-
-if TYPE_CHECKING:
-    from django_redis_lock.backends.base import BaseLockBackend
 
 _Key = tuple[str, str, int]
 
@@ -21,7 +18,6 @@ class _Register:
         forget_after_fork(self)
 
     def after_fork(self) -> None:
-        """Forget the locks of the parent process."""
         self.mutex = threading.RLock()
         self.leases: weakref.WeakValueDictionary[_Key, Lease] = weakref.WeakValueDictionary()
 
@@ -30,20 +26,20 @@ _register = _Register()
 
 
 def remember(lease: Lease, backend: BaseLockBackend) -> None:
-    """Let the current thread, greenlet or task enter the lock again."""
+    """Let the current thread, greenlet or asyncio task enter the lock again."""
     execution = current_execution()
     lease.execution = weakref.ref(execution)
     _register.leases[backend.alias, lease.name, id(execution)] = lease
 
 
 def find_held(backend: BaseLockBackend, name: str) -> Lease | None:
-    """Return the lease that the current thread, greenlet or task seems to hold."""
+    """Return the lease that the current execution seems to hold; ``enter_again`` checks it."""
     return _register.leases.get((backend.alias, name, id(current_execution())))
 
 
 def enter_again(lease: Lease) -> bool:
-    """Enter a lock once more; return False where it is not the current execution's, or not held."""
-    # The number by which it was found may be another execution's by now.
+    """Enter a lock once more; return False unless the current execution holds it."""
+    # The id by which the lease was found may belong to a later execution.
     mine = lease.execution is not None and lease.execution() is current_execution()
     with _register.mutex:
         if not mine or not lease.entries or lease.lost or lease.passed:
@@ -53,16 +49,15 @@ def enter_again(lease: Lease) -> bool:
 
 
 def leave(lease: Lease) -> bool:
-    """Count one entry less; return whether it was the last, so that the lock is to be released."""
+    """Leave a lock; return whether that was the last entry, so that the lock must be released."""
     with _register.mutex:
         if lease.entries > 1:
             lease.entries -= 1
             return False
-        lease.entries = 0  # from here on nobody enters, even if the release fails
+        lease.entries = 0  # nothing enters it any more, even if the release fails
         return True
 
 
 def forget(lease: Lease) -> None:
-    """Let nobody enter the lock again."""
     with _register.mutex:
         lease.entries = 0
