@@ -39,7 +39,6 @@ class LockGroup(Handle):
             blocking=locks[0].blocking,
             blocking_timeout=locks[0].blocking_timeout,
         )
-        self._busy = locks[0].name
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {', '.join(map(repr, self._by_name))}>"
@@ -95,11 +94,16 @@ class LockGroup(Handle):
     def _acquired(self) -> Sequence[Held]:
         held = [lock for lock in self._locks() if lock._lease is not None]
         if not held:
-            raise LockNotOwned(f"This handle does not hold {self._label}.", name=self._busy)
+            name = self._locks()[0].name
+            raise LockNotOwned(f"This handle does not hold {self._label}.", name=name)
         return held
 
     def _acquire(self, until: float | None) -> Steps[bool]:
-        return (yield from self._alone(self._take(until)))
+        self._occupy()
+        try:
+            return (yield from self._take(until))
+        finally:
+            self._vacant.append(None)
 
     def _take(self, until: float | None) -> Steps[bool]:
         backend, locks = self.backend, self._locks()

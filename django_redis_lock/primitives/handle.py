@@ -22,7 +22,6 @@ from django_redis_lock.support.functions import finished, is_async, is_generator
 
 logger = logging.getLogger("django_redis_lock")
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
-Result = TypeVar("Result")
 
 
 class Handle(ABC):
@@ -217,31 +216,26 @@ class Handle(ABC):
             return None
         return math.inf if wait is None else monotonic() + wait
 
-    def _alone(self, steps: Steps[Result]) -> Steps[Result]:
-        """Carry out steps that acquire, and refuse a second caller until they end."""
+    def _occupy(self) -> None:
+        """Let no other caller acquire until ``_vacant`` has its item again."""
         try:
             self._vacant.pop()  # atomic
         except IndexError:
             raise LockError(
                 f"This handle is already acquiring {self._label}; create one for each caller.",
-                name=self._busy,
+                name=self._locks()[0].name,
             ) from None
-        try:
-            return (yield from steps)
-        finally:
-            self._vacant.append(None)
 
     def _release(self) -> Steps[None]:
         held = self._to_release()
-        lost = any(each._lease is not None and each._lease.lost for each in held)
-        if held and (lost or not transactions.defer(held)):
+        if held and not transactions.defer(held):
             yield from leases.release(held)
 
     def _extend(self, seconds: float | None, *, replace_ttl: bool) -> Steps[bool]:
         held = self._acquired()
         if held[0]._lease_to_set().timeout is None:
             raise LockError(
-                f"The lease of {self._label} can't be set, as it never expires.", name=self._busy
+                f"The lease of {self._label} can't be set, as it never expires.", name=held[0].name
             )
         if seconds is not None:
             check_timeout(seconds, "additional_time")

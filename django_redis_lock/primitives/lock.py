@@ -148,11 +148,17 @@ class Lock(Held, Handle):
 
     def _acquire(self, until: float | None, from_token_id: str = "") -> Steps[bool]:
         began = monotonic()
-        acquired = yield from self._alone(self._take(until, from_token_id))
+        self._occupy()
+        try:
+            acquired = yield from self._take(until, from_token_id)
+        finally:
+            self._vacant.append(None)
         if acquired is None:
             return True
         self._acquired_at = monotonic()
         signal = signals.lock_acquired if acquired else signals.lock_not_acquired
+        if not signal.receivers:
+            return acquired
         try:
             yield from emit(signal, self, self.backend, waited=self._acquired_at - began)
         except GeneratorExit:

@@ -35,12 +35,15 @@ _WRAPPED = (
 
 
 def defer(held: Sequence[Held]) -> bool:
-    """Release locks when the open transactions of this thread end; return False if there are none.
+    """Release locks when the open transactions of this thread end.
 
-    A project without the app in ``INSTALLED_APPS`` counts as having none.
+    Returns False if they have to be released now: there is no transaction, one of the locks is
+    known to be lost, or the app is not in ``INSTALLED_APPS``.
     """
     open_connections = [connection for connection in _connections() if _in_transaction(connection)]
-    if not open_connections or not (apps.ready and apps.is_installed("django_redis_lock")):
+    if not open_connections or any(each._held().lost for each in held):
+        return False
+    if not (apps.ready and apps.is_installed("django_redis_lock")):
         return False
     if not held[0].after_commit:
         logger.warning(
