@@ -63,12 +63,13 @@ class Renewer:
 
     def discard(self, lease: Lease | Kept) -> None:
         """Stop renewing a lease, at once."""
-        if lease.token in self._leases:
+        token = lease.token
+        if token in self._leases:
             with self.mutex:
-                server = self._leases.get(lease.token)
+                server = self._leases.get(token)
                 if server is not None:
-                    server.leases.pop(lease.token, None)
-                    del self._leases[lease.token]  # last: an interrupted call can be made again
+                    server.leases.pop(token, None)
+                    del self._leases[token]  # last, so that an interrupted call can be repeated
 
     def was_set(self, leases: Iterable[Lease], lease_ms: Iterable[int]) -> None:
         """Renew leases in time that their holder has set, or may have set, to so many ms."""
@@ -142,9 +143,10 @@ class Renewer:
 
     def _server(self, backend: Any, name: str) -> ServerRenewer:
         place = backend, backend.together(name)
-        if place not in self._servers:
-            self._servers[place] = ServerRenewer(self, *place)
-        return self._servers[place]
+        server = self._servers.get(place)
+        if server is None:
+            server = self._servers[place] = ServerRenewer(self, *place)
+        return server
 
 
 class ServerRenewer:
@@ -172,7 +174,7 @@ class ServerRenewer:
         self._calls = 0
 
     def hurry(self) -> None:
-        """Send all withdrawals now; the caller holds the mutex."""
+        """Send all withdrawals now. The caller holds the mutex."""
         for item in self.withdrawals:
             item.due = 0.0
         self.wake(0.0)
@@ -222,8 +224,7 @@ class ServerRenewer:
     def _sort(self, due: list[Kept], *, may_call: bool) -> tuple[Leases, Leases, list[Kept]]:
         """Return the leases to renew, those that are overdue, and those whose handle is gone."""
         found: tuple[Leases, Leases, list[Kept]] = [], [], []
-        good, overdue, dropped = found
-        now = monotonic()
+        (good, overdue, dropped), now = found, monotonic()
         for kept in due:
             lease = kept.lease()
             if lease is None:
@@ -291,8 +292,7 @@ class ServerRenewer:
     def _failed(self, leases: Leases, error: LockError) -> None:
         now = monotonic()
         overdue = [(kept, lease) for kept, lease in leases if kept.end(lease) <= now]
-        if len(overdue) < len(leases):
-            number = len(leases) - len(overdue)
+        if number := len(leases) - len(overdue):
             logger.warning("%d locks were not renewed, trying again: %s", number, error)
         for kept, lease in leases:
             kept.postpone(lease, now)

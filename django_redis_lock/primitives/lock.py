@@ -244,7 +244,7 @@ class Lock(Held, Handle):
         lease = self._lease_to_release()
         self._lease_to_set()
         if check_timeout(seconds, "seconds") is None:
-            raise ValueError("A lock is detached for a number of seconds, as nobody releases it.")
+            raise ValueError("A detached lock has to expire; give a number of seconds.")
         if lease.entries > 1:
             raise LockError(
                 f"Lock {self.name!r} was entered {lease.entries} times and can't be detached.",

@@ -1,4 +1,4 @@
-"""Leases renewed in the background, and losses told."""
+"""Leases are renewed in the background, and losses reported."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("server")
 
 @pytest.fixture
 def lost() -> Any:
-    """What ``lock_lost`` told."""
+    """The arguments of each ``lock_lost``."""
     told: list[dict[str, Any]] = []
 
     def receive(**kwargs: Any) -> None:
@@ -34,7 +34,7 @@ def lost() -> Any:
 
 
 def own_locks(settings: Any, server: EmbeddedServer, **params: Any) -> None:
-    """Point the default alias at a server of the test's own."""
+    """Configure the default alias with a server for this test."""
     settings.LOCKS = {"default": {"LOCATION": server.url(), **params}}
 
 
@@ -55,7 +55,7 @@ def test_lease_is_renewed_while_the_holder_lives(name: str) -> None:
 
 
 def test_locks_are_renewed_in_one_round_trip(name: str, client: redis.Redis) -> None:
-    """However many locks a process holds, a renewal is one command for all of them."""
+    """All locks of a process are renewed in one call."""
     held = [lock(f"{name}:{number}", timeout=1.5, auto_renew=True) for number in range(50)]
     for item in held:
         item.acquire()
@@ -72,7 +72,7 @@ def test_locks_are_renewed_in_one_round_trip(name: str, client: redis.Redis) -> 
 
 
 def test_renewal_stops_with_the_release(name: str, client: redis.Redis) -> None:
-    """Renewal never outlives the release: it is off the list before the release is sent."""
+    """The renewal stops before the release is sent."""
     held = lock(name, timeout=1, auto_renew=True)
     held.acquire()
     lease = held._lease
@@ -86,7 +86,7 @@ def test_renewal_stops_with_the_release(name: str, client: redis.Redis) -> None:
 def test_holder_learns_of_a_loss(
     name: str, how: str, client: redis.Redis, lost: list[dict[str, Any]]
 ) -> None:
-    """A renewer that meets a lost or evicted key tells the holder, and never makes it again."""
+    """If the key is gone or replaced the holder is told, and the key is not written again."""
     held = lock(name, timeout=1, auto_renew=True)
     held.acquire()
     if how == "broken":
@@ -114,7 +114,7 @@ def test_holder_learns_of_a_loss(
 def test_renewal_survives_an_outage_shorter_than_the_lease(
     name: str, settings: Any, own_server: EmbeddedServer
 ) -> None:
-    """A renewal that fails is tried again until the server is back; nothing is lost."""
+    """A failed renewal is retried until the server is back; nothing is lost."""
     own_locks(settings, own_server, TIMEOUT=6)
     with lock(name) as held:
         own_server.pause()
@@ -128,7 +128,7 @@ def test_renewal_survives_an_outage_shorter_than_the_lease(
 
 
 def test_renewal_comes_back_after_a_reconnect(name: str, client: redis.Redis) -> None:
-    """Renewal goes on over a new connection when its own was closed."""
+    """Renewal continues over a new connection when its own was closed."""
     with lock(name, timeout=1.5, auto_renew=True) as held:
         for _ in range(3):
             before = held._lease.deadline
@@ -140,7 +140,7 @@ def test_renewal_comes_back_after_a_reconnect(name: str, client: redis.Redis) ->
 def test_outage_longer_than_the_lease_is_a_loss(
     name: str, settings: Any, own_server: EmbeddedServer, lost: list[dict[str, Any]]
 ) -> None:
-    """When the server stays away the holder knows by its own clock that the lease has passed."""
+    """If the server stays down the holder knows by its own clock that the lease has expired."""
     own_locks(settings, own_server, TIMEOUT=0.5)
     held = lock(name)
     held.acquire()
@@ -152,7 +152,7 @@ def test_outage_longer_than_the_lease_is_a_loss(
 
 
 def test_holder_paused_beyond_its_lease_finds_it_lost(name: str) -> None:
-    """A process stopped for longer than its lease learns on waking that the lock is another's."""
+    """A process that was stopped for longer than its lease finds that the lock is lost."""
     program = """
         held = lock(sys.argv[1], timeout=0.5, auto_renew=True)
         held.acquire()
@@ -179,7 +179,7 @@ def test_holder_paused_beyond_its_lease_finds_it_lost(name: str) -> None:
 
 
 def test_dropped_handle_is_not_renewed(name: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A handle that is dropped without release is left to expire, with a warning."""
+    """A handle that is dropped without a release logs a warning, and its lease expires."""
     held = lock(name, timeout=1, auto_renew=True)
     held.acquire()
     with caplog.at_level(logging.WARNING, "django_redis_lock"):
@@ -192,7 +192,7 @@ def test_dropped_handle_is_not_renewed(name: str, caplog: pytest.LogCaptureFixtu
 
 
 def test_longer_extension_is_not_cut_by_renewal(name: str) -> None:
-    """A renewal never shortens what ``extend`` gave."""
+    """A renewal never shortens the lease that ``extend`` has set."""
     with lock(name, timeout=1, auto_renew=True) as held:
         held.extend(20, replace_ttl=True)
         other = lock(name + "!", timeout=1, auto_renew=True)
@@ -233,7 +233,7 @@ def limited(request: Any, name: str, settings: Any) -> Any:
 def test_renewal_ends_at_max_hold(
     limited: Any, lost: list[dict[str, Any]], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The lock is lost then, its holder is told, and whoever waits gets it."""
+    """Then the lock is lost, its holder is told, and a waiter gets it."""
     held = limited(timeout=0.3, auto_renew=True, max_hold=0.6)
     held.acquire()
     first = held._lease.deadline
@@ -253,7 +253,7 @@ def test_renewal_ends_at_max_hold(
 
 
 def test_the_last_renewal_is_the_last(name: str, client: redis.Redis, lost: Any) -> None:
-    """Nothing is sent once the lease ends where it has to."""
+    """After the last renewal nothing is sent."""
     with counted(client) as counts:
         held = Lock(lambda: locks["default"], name, timeout=0.3, auto_renew=True, max_hold=0.6)
         held.acquire()
@@ -262,7 +262,7 @@ def test_the_last_renewal_is_the_last(name: str, client: redis.Redis, lost: Any)
 
 
 def test_a_lease_is_no_longer_than_max_hold(limited: Any) -> None:
-    """From the beginning, so that a process that dies leaves the lock no later."""
+    """This holds for the first lease too, so that a dead process keeps the lock no longer."""
     held = limited(max_hold=5)
     held.acquire()
     assert 0 < held.remaining <= 5
@@ -279,7 +279,7 @@ def test_a_limit_where_locks_never_expire(settings: Any, name: str) -> None:
 
 
 def test_a_lease_that_is_extended_outlasts_max_hold(name: str, lost: Any) -> None:
-    """The limit is for the renewal; what the holder asks for itself it gets, and no more."""
+    """The limit is for renewals; the holder itself can extend the lease beyond it."""
     held = Lock(lambda: locks["locmem"], name, timeout=0.1, auto_renew=True, max_hold=0.2)
     held.acquire()
     end = held._lease.renew_until

@@ -1,4 +1,4 @@
-"""What a server costs the leases on another one, and many leases or a stopped one the holder."""
+"""Renewal with several servers, with many leases, and with a server that does not answer."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ Told = list[dict[str, Any]]
 
 @pytest.fixture
 def lost() -> Iterator[Told]:
-    """What ``lock_lost`` told."""
+    """The arguments of each ``lock_lost``."""
     yield from _heard(signals.lock_lost)
 
 
 @pytest.fixture
 def unavailable() -> Iterator[Told]:
-    """What ``lock_unavailable`` told."""
+    """The arguments of each ``lock_unavailable``."""
     yield from _heard(signals.lock_unavailable)
 
 
@@ -74,7 +74,7 @@ def test_stopped_server_costs_no_lease_on_another(
         first = held._lease.deadline
         eventually(lambda: held._lease.deadline > first + 2.5 or held.lost)
         held.ensure_held()
-        # And the holder on the stopped one is told in time, while the call still hangs.
+        # The holder on the stopped one is told in time, while the call still hangs.
         assert [item["lock"] for item in lost] == [elsewhere]
         assert elsewhere.lost
     stopped.resume()
@@ -83,7 +83,7 @@ def test_stopped_server_costs_no_lease_on_another(
 
 
 def test_threads_end_when_idle(name: str, stopped: EmbeddedServer, monkeypatch: Any) -> None:
-    """Each server has its own thread, and none is left some time after the last release."""
+    """Each server has its own thread, which ends some time after the last release."""
     monkeypatch.setattr("django_redis_lock.backends.watching.Watcher.IDLE", 0.1)
     with lock(name), lock(name, using="other"):
         threads = {f"django-redis-lock-renewal-{using}" for using in ("default", "other")}
@@ -94,7 +94,7 @@ def test_threads_end_when_idle(name: str, stopped: EmbeddedServer, monkeypatch: 
 def test_many_leases_are_renewed_in_parts(
     name: str, server: EmbeddedServer, client: redis.Redis
 ) -> None:
-    """No call renews more leases than a server can set without holding others up."""
+    """No call renews more than ``BATCH`` leases, as the server does nothing else meanwhile."""
     backend, number = locks["default"], 2 * BATCH + 10
     held: list[Lease] = []
     for count in range(number):
@@ -116,7 +116,7 @@ def test_many_leases_are_renewed_in_parts(
 
 @pytest.mark.parametrize("group", [False, True])
 def test_shortened_lease_is_renewed_in_time(name: str, server: EmbeddedServer, group: bool) -> None:
-    """A renewed lock whose lease its holder makes short is renewed before it ends."""
+    """A lease that its holder shortens is renewed before it expires."""
     held = lock_many([name, f"{name}!"]) if group else lock(name)
     with held:
         held.extend(0.8, replace_ttl=True)
@@ -127,7 +127,7 @@ def test_shortened_lease_is_renewed_in_time(name: str, server: EmbeddedServer, g
 def test_shortened_lease_is_renewed_in_time_under_asyncio(
     name: str, server: EmbeddedServer
 ) -> None:
-    """``aextend`` tells the renewal as ``extend`` does."""
+    """``aextend`` reschedules the renewal as ``extend`` does."""
 
     async def main() -> None:
         async with lock(name) as held:
@@ -138,19 +138,19 @@ def test_shortened_lease_is_renewed_in_time_under_asyncio(
     asyncio.run(main())
 
 
-class TestHandedOver:
-    """A lock that was handed over is looked after once, a short time after it was taken."""
+class TestHandedOff:
+    """A lock that was handed off is verified once, shortly after it was acquired."""
 
     def taken(self, name: str, monkeypatch: pytest.MonkeyPatch, *, by: float, **how: Any) -> Any:
-        """Return a handle of a lock that has to be verified within so many seconds."""
+        """Return a handle of a lock that must be verified within so many seconds."""
         granted = Request.granted
 
-        def handed_over(request: Request, fence: int, deadline: float) -> Lease:
+        def handed_off(request: Request, fence: int, deadline: float) -> Lease:
             lease = granted(request, fence, deadline)
             lease.verify_by = monotonic() + by
             return lease
 
-        monkeypatch.setattr(Request, "granted", handed_over)
+        monkeypatch.setattr(Request, "granted", handed_off)
         held = lock(name, **how)
         held.acquire()
         monkeypatch.setattr(Request, "granted", granted)
@@ -160,7 +160,7 @@ class TestHandedOver:
     def test_verified(
         self, name: str, client: redis.Redis, monkeypatch: pytest.MonkeyPatch, auto_renew: bool
     ) -> None:
-        """One call asks for it: a look at a fixed lease, which then is let alone; or a renewal."""
+        """It takes one call: a look at a fixed lease, or a renewal."""
         held = self.taken(name, monkeypatch, by=1.2, timeout=20, auto_renew=auto_renew)
         lease = held._lease
         with counted(client) as counts:
@@ -173,7 +173,7 @@ class TestHandedOver:
     def test_released_before(
         self, name: str, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A lock that is released at once costs no call for that."""
+        """A lock that is released at once is not verified."""
         with counted(client) as counts:
             for _ in range(3):
                 self.taken(name, monkeypatch, by=1.2, timeout=20).release()
@@ -189,7 +189,7 @@ class TestHandedOver:
         lost: Told,
         auto_renew: bool,
     ) -> None:
-        """A holder from whom it was taken back is told, long before its lease ends."""
+        """A holder whose lock was taken back is told long before its lease ends."""
         held = self.taken(name, monkeypatch, by=1.2, timeout=60, auto_renew=auto_renew)
         client.set(f"lock:{name}", "another", px=20_000)
         eventually(lambda: lost)
@@ -206,7 +206,7 @@ class TestHandedOver:
         monkeypatch: pytest.MonkeyPatch,
         lost: Told,
     ) -> None:
-        """Where it can't be asked in time the lock is lost, and given back when it can."""
+        """If the server does not answer in time the lock is lost, and released when it does."""
         held = self.taken(name, monkeypatch, by=0.8, timeout=60, using="other")
         stopped.pause()
         eventually(lambda: held.lost)
@@ -217,10 +217,10 @@ class TestHandedOver:
         assert "could not be reached in time" in entry.reason
 
 
-def test_failed_renewals_are_told(
+def test_failed_renewals_are_reported(
     name: str, stopped: EmbeddedServer, unavailable: Told, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each renewal that fails sends ``lock_unavailable``, so that an outage can be counted."""
+    """Each failed renewal sends ``lock_unavailable``, so that outages can be counted."""
     held = lock(name, timeout=3, auto_renew=True, using="other")
     held.acquire()
     with caplog.at_level(logging.WARNING, "django_redis_lock"):

@@ -1,4 +1,4 @@
-"""What fenced rows promise, whichever database; a test class each extends it.
+"""What fenced rows promise on any database; each database has a test class.
 
 The fixture ``database`` makes the alias ``first``, with the tables of ``fenced_models``.
 """
@@ -36,7 +36,7 @@ class Router:
 
 @contextlib.contextmanager
 def tables() -> Iterator[None]:
-    """Make the tables anew, with one product of which there are ten."""
+    """Create the tables again, with one product and a stock of ten."""
     connection = connections["first"]
     present = connection.introspection.table_names()
     with connection.schema_editor() as editor:
@@ -52,7 +52,7 @@ def tables() -> Iterator[None]:
 
 @pytest.mark.usefixtures("server", "database")
 class FencingContract:
-    """Writes under a fence."""
+    """Writes with a fence."""
 
     @pytest.fixture(autouse=True)
     def _routed(self, settings: Any) -> None:
@@ -64,7 +64,7 @@ class FencingContract:
         return Product.objects.get(pk=1)
 
     def test_update_stores_the_fence(self, name: str) -> None:
-        """A holder's write goes through and leaves its fence; so does the next one's."""
+        """The writes of one holder and of the next succeed, and store their fences."""
         for stock in (9, 8):
             with lock(name) as held:
                 rows = Product.objects.fenced(held).filter(pk=1)
@@ -76,7 +76,7 @@ class FencingContract:
             assert (self.row().stock, self.row().fence) == (2, held.fence)
 
     def test_stale_update(self, name: str) -> None:
-        """A write under a lower fence than the stored one changes nothing and raises."""
+        """A write with a lower fence than the stored one changes nothing and raises."""
         held = lock(name)
         held.acquire()
         stale, old = Product.objects.fenced(held), held.fence
@@ -92,7 +92,7 @@ class FencingContract:
         assert (again.name, again.fence, str(again)) == (name, old, str(caught.value))
 
     def test_one_statement(self, name: str) -> None:
-        """A write is one UPDATE; only where it wrote nothing a query follows."""
+        """A write is one UPDATE; a query follows only if it wrote nothing."""
         with lock(name) as held, CaptureQueriesContext(connections["first"]) as queries:
             Product.objects.fenced(held).filter(pk=1).update(stock=1)
         assert [query["sql"].split()[0] for query in queries] == ["UPDATE"]
@@ -101,7 +101,7 @@ class FencingContract:
         assert [query["sql"].split()[0] for query in queries] == ["UPDATE", "SELECT"]
 
     def test_nothing_to_write(self) -> None:
-        """Where no row matches, or the row is gone, 0 is returned, as without a fence."""
+        """If no row matches, or the row is gone, 0 is returned, as without a fence."""
         assert Product.objects.fenced(10).filter(pk=2).update(stock=1) == 0
         assert Product.objects.fenced(10).filter(stock__lt=0).update(stock=1) == 0
         Product.objects.update(fence=20)
@@ -128,7 +128,7 @@ class FencingContract:
         assert self.row().stock == 15
 
     def test_related_manager(self) -> None:
-        """The manager of a relation has it too."""
+        """The manager of a relation can fence as well."""
         products: Any = Branch.objects.get().products
         assert products.fenced(20).update(stock=3) == 1
         with pytest.raises(StaleFence):
@@ -137,7 +137,7 @@ class FencingContract:
     @pytest.mark.parametrize("update_fields", [None, ["stock"]])
     @pytest.mark.parametrize("from_query", [True, False])
     def test_saved_instance(self, from_query: bool, update_fields: Any) -> None:
-        """An instance of a fenced query, or one that was told of a fence, is saved under it."""
+        """An instance from a fenced query, or one with a fence of its own, is saved with it."""
 
         def load(fence: int) -> Product:
             if from_query:
@@ -156,7 +156,7 @@ class FencingContract:
         late.save()
 
     def test_saved_instance_whose_row_is_gone(self) -> None:
-        """A row that was deleted meanwhile is not made again by a holder that comes late."""
+        """A late holder does not create a row again that was deleted."""
         product = self.row().fenced(10)
         Product.objects.all().delete()
         with pytest.raises(DatabaseError):
@@ -164,7 +164,7 @@ class FencingContract:
         assert not Product.objects.exists()
 
     def test_without_a_fence(self) -> None:
-        """Other writes go through as ever, and leave the fence as it is."""
+        """Other writes succeed as usual, and leave the fence alone."""
         Product.objects.fenced(20).update(stock=9)
         product = self.row()
         product.stock = 8
@@ -174,7 +174,7 @@ class FencingContract:
         product.delete()
 
     def test_created_rows(self) -> None:
-        """A row that is made under a fence carries it."""
+        """A row that is created with a fence stores it."""
         product = Product.objects.fenced(20).create(shop=Branch.objects.get(), stock=1)
         assert Product.objects.get(pk=product.pk).fence == 20
         product.stock = 2
@@ -184,7 +184,7 @@ class FencingContract:
         assert Product.objects.get(pk=new.pk).fence == 30
 
     def test_bulk_update(self) -> None:
-        """``bulk_update`` writes all objects, or none where one of them is stale."""
+        """``bulk_update`` writes all objects, or none if one of them is stale."""
         Product.objects.create(pk=2, shop=Branch.objects.get(), stock=10)
         products = list(Product.objects.order_by("pk"))
         for product in products:
@@ -238,7 +238,7 @@ class FencingContract:
         assert Branch.objects.get().name == "Corner"
 
     def test_paused_holder(self, name: str) -> None:
-        """A process that is stopped in mid work and wakes after its lease can't overwrite."""
+        """A process that is stopped at work and resumes after its lease can't overwrite."""
         program = """
             from django.conf import settings
             from django.db import connections
@@ -277,7 +277,7 @@ class FencingContract:
         assert self.row().stock == 5
 
     def test_late_write_that_waits_for_the_later_one(self) -> None:
-        """A write that waits for a row which a later holder is writing finds itself stale."""
+        """A write that waits for the write of a later holder fails as stale."""
         waiting: list[int] = []
 
         def late(rows: Any, fence: int) -> Any:
@@ -299,13 +299,13 @@ class FencingContract:
             assert self.row().stock == 5
 
     def session(self, connection: Any) -> int:
-        """Return by what the database knows a connection."""
+        """Return the id by which the database knows a connection."""
         return 0
 
     def wait_until_blocked(self, session: int) -> None:
-        """Wait until a connection waits for another, if the database can tell."""
+        """Wait until a connection waits for another, if the database reports that."""
 
 
 def by_shop() -> Any:
-    """Return the product by way of its shop."""
+    """Return the product through a join with its shop."""
     return Product.objects.filter(shop__name="Corner")

@@ -1,4 +1,4 @@
-"""What a lock promises in a database transaction, whichever database; a test class each extends it.
+"""What a lock promises in a transaction on any database; each database has a test class.
 
 The fixture ``databases`` gives two aliases, ``first`` and ``second``, each with a table ``stock``.
 """
@@ -53,7 +53,7 @@ def aliases(settings: dict[str, dict[str, Any]]) -> Iterator[None]:
 
 
 def forget_connection(alias: str) -> None:
-    """Close this thread's connection; the next one is of the settings of the day."""
+    """Close this thread's connection; the next one uses the current settings."""
     connections[alias].close()
     del connections[alias]
 
@@ -70,7 +70,7 @@ def sell(alias: str = "first") -> None:
 
 
 def units(alias: str = "first") -> int:
-    """Return how many there are, as this thread's connection sees it."""
+    """Return how many there are on this thread's connection."""
     with connections[alias].cursor() as cursor:
         cursor.execute("SELECT units FROM stock")
         return int(cursor.fetchone()[0])
@@ -89,13 +89,13 @@ def units_for_others(alias: str = "first") -> int:
 
 
 def is_held(name: str) -> bool:
-    """Whether anybody holds the lock."""
+    """Whether the lock is held."""
     return locks["default"].holder(name) is not None
 
 
 @pytest.mark.usefixtures("server", "databases")
 class TransactionContract:
-    """Where a lock ends that is released inside of a transaction."""
+    """When a lock is released whose handle is released inside of a transaction."""
 
     def test_release_waits_for_the_commit(self, name: str) -> None:
         """The lock is held until the transaction has committed, and is free then."""
@@ -112,7 +112,7 @@ class TransactionContract:
     def test_release_comes_after_the_end(
         self, name: str, how: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """When the database has just ended the transaction the lock is still held."""
+        """The lock is still held when the database has just ended the transaction."""
         seen = []
         kind = type(connections["first"])
         end = getattr(kind, how)
@@ -131,7 +131,7 @@ class TransactionContract:
         assert not is_held(name)
 
     def test_next_holder_sees_what_the_one_before_wrote(self, name: str) -> None:
-        """Whoever waits for the lock gets it when the row is there to be read."""
+        """The next holder gets the lock when the row can be read."""
 
         def next_holder() -> int:
             try:
@@ -149,7 +149,7 @@ class TransactionContract:
         assert waiter.outcome() == 9
 
     def test_release_waits_for_the_rollback(self, name: str) -> None:
-        """After an exception the lock is given up when the transaction has been rolled back."""
+        """After an exception the lock is released when the transaction has been rolled back."""
         with pytest.raises(KeyError), atomic("first"):
             with pytest.raises(ZeroDivisionError), lock(name):
                 sell()
@@ -160,7 +160,7 @@ class TransactionContract:
         assert units() == 10
 
     def test_release_waits_for_the_outermost_block(self, name: str) -> None:
-        """Neither a nested block's end nor its rollback gives the lock up, or forgets to."""
+        """Neither the end nor the rollback of a nested block releases the lock or prevents that."""
         with atomic("first"):
             with atomic("first"), lock(name):
                 sell()
@@ -176,7 +176,7 @@ class TransactionContract:
         assert units() == 8
 
     def test_release_waits_for_every_database(self, name: str) -> None:
-        """With transactions on several databases the last one's end gives the lock up."""
+        """With transactions on several databases the end of the last one releases the lock."""
         with atomic("first"):
             with atomic("second"):
                 with lock(name):
@@ -188,7 +188,7 @@ class TransactionContract:
         assert not is_held(name)
 
     def test_commit_hooks_find_the_lock_free(self, name: str) -> None:
-        """What is done on commit can take the lock, and runs after the release."""
+        """An ``on_commit`` callback runs after the release, and can acquire the lock."""
         seen = []
         with atomic("first"):
             on_commit(lambda: seen.append(is_held(name)), using="first")
@@ -197,7 +197,7 @@ class TransactionContract:
         assert seen == [False]
 
     def test_lock_around_the_transaction(self, name: str) -> None:
-        """A lock whose block is around the transaction's is given up at the end of its block."""
+        """A lock around a transaction is released at the end of its own block."""
         with lock(name):
             with atomic("first"):
                 sell()
@@ -205,7 +205,7 @@ class TransactionContract:
         assert not is_held(name)
 
     def test_lost_lease_rolls_back(self, name: str) -> None:
-        """What was done under a lease that was lost before the commit is rolled back."""
+        """If the lease was lost before the commit, the transaction is rolled back."""
         with pytest.raises(LockLost) as caught, atomic("first"):
             with lock(name):
                 sell()
@@ -245,7 +245,7 @@ class TransactionContract:
     def test_server_that_cannot_be_asked_rolls_back(
         self, own_server: EmbeddedServer, name: str
     ) -> None:
-        """Where nobody can say whether the lock is held, nothing is committed."""
+        """If the server can't say whether the lock is held, nothing is committed."""
         entry = {**locks.settings["default"], "LOCATION": own_server.url()}
         with override_settings(LOCKS={"default": entry}):
             with pytest.raises(LockUnavailable), atomic("first"):
@@ -257,7 +257,7 @@ class TransactionContract:
             assert not is_held(name)
 
     def test_handle_holds_until_then(self, name: str) -> None:
-        """A handle whose release waits holds its lock and can be asked, but not released again."""
+        """A handle whose release waits holds its lock and can be used, but not released again."""
         with atomic("first"):
             held = lock(name, timeout=20)
             held.acquire()
@@ -275,7 +275,7 @@ class TransactionContract:
         assert held.acquire(blocking=False)
 
     def test_renewal_goes_on_until_then(self, name: str) -> None:
-        """A lease that is renewed is renewed until the lock is given up, and no longer."""
+        """The lease is renewed until the lock is released, and no longer."""
         with atomic("first"):
             with lock(name, timeout=6, auto_renew=True) as held:
                 lease = held._lease
@@ -285,7 +285,7 @@ class TransactionContract:
         assert not is_held(name)
 
     def test_same_lock_again_in_one_transaction(self, name: str) -> None:
-        """A lock released in this transaction can be taken again in it, by any handle."""
+        """A lock released in this transaction can be acquired again in it, by any handle."""
         one, fences = lock(name), []
 
         @lock(name, timeout=7)
@@ -306,7 +306,7 @@ class TransactionContract:
         assert not is_held(name)
 
     def test_taken_again_and_kept(self, name: str) -> None:
-        """A lock that was taken again and not released outlasts the transaction."""
+        """A lock that was acquired again and not released outlasts the transaction."""
         held = lock(name)
         with atomic("first"):
             with held:
@@ -317,7 +317,7 @@ class TransactionContract:
         assert not is_held(name)
 
     def test_taken_again_after_a_loss(self, name: str) -> None:
-        """Taking a lock again that was lost in this transaction raises, and so does the commit."""
+        """If the lock was lost in the transaction, acquiring it again and the commit raise."""
         with pytest.raises(LockLost), atomic("first"):
             with lock(name):
                 sell()
@@ -326,8 +326,20 @@ class TransactionContract:
                 pass
         assert units() == 10
 
+    def test_takeover_that_fails_keeps_the_release_waiting(self, name: str) -> None:
+        """A handle whose release waits still releases its lock after a takeover in vain."""
+        held, other = lock(name), lock(f"{name}-2")
+        other.acquire()
+        with atomic("first"):
+            with held:
+                pass
+            assert not held.take_over(other.token_id)
+            assert is_held(name)
+        assert not is_held(name)
+        other.release()
+
     def test_others_wait_for_the_transaction(self, name: str) -> None:
-        """Only the thread of the transaction can take the lock again."""
+        """Only the thread of the transaction can acquire the lock again."""
         with atomic("first"):
             with lock(name):
                 pass
@@ -335,7 +347,7 @@ class TransactionContract:
             assert other.outcome() is False
 
     def test_switched_off(self, name: str, caplog: pytest.LogCaptureFixture) -> None:
-        """With ``after_commit=False`` the lock is given up at once, with a warning."""
+        """With ``after_commit=False`` the lock is released at once, with a warning."""
         with atomic("first"):
             with lock(name, after_commit=False):
                 sell()
@@ -346,7 +358,7 @@ class TransactionContract:
         assert "'first'" in record.getMessage()
 
     def test_reentrant(self, name: str) -> None:
-        """The last of several entries is put off; those before it release nothing."""
+        """Only the last of several releases is deferred; the others release nothing."""
         with atomic("first"):
             with lock(name, reentrant=True) as outer, lock(name, reentrant=True) as inner:
                 assert inner.fence == outer.fence
@@ -381,7 +393,7 @@ class TransactionContract:
         assert units() == 8
 
     def test_connection_closed_in_the_middle(self, name: str) -> None:
-        """A connection that is closed ends its transaction, and the lock is given up."""
+        """A connection that is closed ends its transaction, and the lock is released."""
         with contextlib.suppress(DatabaseError), atomic("first"):
             with lock(name):
                 sell()
@@ -393,7 +405,7 @@ class TransactionContract:
         assert units() == 10
 
     def test_commit_that_fails(self, name: str) -> None:
-        """A commit that the database refuses is rolled back, and the lock is given up."""
+        """A commit that the database refuses is rolled back, and the lock is released."""
         with pytest.raises(IntegrityError), atomic("first"):
             with lock(name):
                 execute("first", "INSERT INTO sale VALUES (99)")
@@ -401,17 +413,17 @@ class TransactionContract:
         assert not is_held(name)
 
     def test_interrupted_body(self, name: str) -> None:
-        """Ctrl-C in the transaction rolls it back, and gives the lock up."""
+        """Ctrl-C in the transaction rolls it back, and releases the lock."""
         with pytest.raises(KeyboardInterrupt), atomic("first"):
             with lock(name):
                 sell()
             raise KeyboardInterrupt
         assert not is_held(name)
 
-    def test_failing_release_is_made_up_for(
+    def test_failing_release_is_retried(
         self, name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """A release that fails after the commit is repeated; the transaction has not failed."""
+        """A release that fails after the commit is retried; the transaction has not failed."""
         connection = connections["first"]
         with EmbeddedServer(persist=True) as server:
             commit = type(connection)._commit
@@ -508,7 +520,7 @@ class TransactionContract:
         assert units() == 10
 
     def test_killed_in_a_transaction(self, name: str) -> None:
-        """A process that dies before its commit leaves the lock to its lease, and no row."""
+        """If a process dies before its commit, the lock expires and no row is written."""
         program = """
             from django.db import connections
             from django.db.transaction import atomic
@@ -527,8 +539,8 @@ class TransactionContract:
             with lock(name, blocking_timeout=15):
                 assert units() == 10
 
-    def test_costs_one_question(self, name: str, client: Any) -> None:
-        """A transaction costs one call more, and none where no lock was released in it."""
+    def test_costs_one_call(self, name: str, client: Any) -> None:
+        """A transaction costs one more call, or none if no lock was released in it."""
         calls = {}
         for inside in (False, True):
             with lock(f"{name}-0"):

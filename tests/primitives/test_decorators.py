@@ -1,4 +1,4 @@
-"""``@lock`` on all that can be called: the body runs with the lock held, or not at all."""
+"""``@lock`` on every kind of callable: the body runs with the lock held, or not at all."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _forget() -> None:
 
 @pytest.fixture(params=["lock", "lock_many"])
 def handle(request: pytest.FixtureRequest) -> Handle:
-    """What decorates: a lock, or several."""
+    """A handle of one lock, or of several."""
     if request.param == "lock":
         return lock("one", timeout=20, blocking=False)
     return lock_many(["one", "two"], timeout=20, blocking=False)
@@ -154,7 +154,7 @@ def test_what_is_awaited(handle: Handle, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", UNFORESEEN)
 def test_what_comes_back_unfinished(handle: Handle, kind: str) -> None:
-    """Nothing of it runs without the lock, and the error says so."""
+    """None of it runs without the lock, and the error says so."""
     with pytest.raises(TypeError, match="without the lock"):
         handle(UNFORESEEN[kind])()
     assert seen == []
@@ -182,8 +182,8 @@ def test_a_view_that_answers_with_what_is_unfinished(kind: str) -> None:
     assert locks["default"].holder("one") is None
 
 
-def test_a_future_is_left_to_whoever_has_it() -> None:
-    """It may be somebody else's as well, so it is not cancelled."""
+def test_a_future_is_not_cancelled() -> None:
+    """Other code may await it as well, so it is not cancelled."""
 
     async def main() -> None:
         future = asyncio.get_running_loop().create_future()
@@ -215,7 +215,7 @@ def test_above_staticmethod_and_classmethod() -> None:
 
 @pytest.mark.parametrize("decorated", [generator, agenerator, Generating(), Callables, 7, None])
 def test_what_cannot_be_decorated(handle: Handle, decorated: Any) -> None:
-    """Generators, whose bodies run after the call, classes, and what can't be called."""
+    """Generators, whose bodies run after the call, classes, and objects that can't be called."""
     with pytest.raises(TypeError, match=r"generator|decorates a function"):
         handle(decorated)
 
@@ -229,7 +229,7 @@ def test_a_task_that_is_known_to_be_asynchronous(kind: str) -> None:
 
 @pytest.mark.parametrize("function", [ordinary(abody), ordinary(generator)])
 def test_a_task_that_returns_what_is_unfinished(function: Callable[..., Any]) -> None:
-    """It fails, where Celery would have thrown the result away."""
+    """It fails; Celery would have discarded the result."""
     app = Celery("unfinished", set_as_current=False)
     task = app.task(single_instance_task(function))
     with pytest.raises(TypeError, match="without the lock"):

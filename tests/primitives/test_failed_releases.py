@@ -1,4 +1,4 @@
-"""Releases that fail, or are interrupted, are seen through in the background."""
+"""Releases that fail or are interrupted are completed in the background."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.tools.proxy import Proxy
 
 
 class Refusing:
-    """A server that can be made to refuse every write, and keeps what it has."""
+    """A server that can be made to refuse writes, and keeps its data."""
 
     def __init__(self, server: EmbeddedServer) -> None:
         self.client = redis.Redis.from_url(server.url())
@@ -59,7 +59,7 @@ def refused(settings: Any, own_server: EmbeddedServer) -> Iterator[Refusing]:
 
 @pytest.fixture
 def unavailable() -> Iterator[list[dict[str, Any]]]:
-    """What ``lock_unavailable`` told."""
+    """The arguments of each ``lock_unavailable``."""
     told: list[dict[str, Any]] = []
 
     def receive(**kwargs: Any) -> None:
@@ -79,7 +79,7 @@ def handle(kind: str, name: str) -> Any:
 def test_block_whose_release_fails_leaves_nothing_held(
     name: str, refused: Refusing, kind: str
 ) -> None:
-    """The caller is told, and the lock is free once the server takes it, though it has no end."""
+    """The caller gets the error, and the lock is released once the server accepts writes again."""
     with pytest.raises(LockUnavailable), handle(kind, name):
         refused.refuse()
     assert refused.holds(name)
@@ -88,7 +88,7 @@ def test_block_whose_release_fails_leaves_nothing_held(
 
 
 def test_block_that_fails_itself_leaves_nothing_held(name: str, refused: Refusing) -> None:
-    """An error of the body reaches the caller, and the release is seen through all the same."""
+    """The caller gets the error of the body, and the release is completed all the same."""
     with pytest.raises(KeyError), lock(name, timeout=3600):
         refused.refuse()
         raise KeyError
@@ -98,7 +98,7 @@ def test_block_that_fails_itself_leaves_nothing_held(name: str, refused: Refusin
 
 @pytest.mark.parametrize("kind", ["lock", "group"])
 def test_release_can_be_called_again(name: str, refused: Refusing, kind: str) -> None:
-    """It finds no loss where the one in the background was quicker."""
+    """It reports no loss if the release in the background came first."""
     held = handle(kind, name)
     held.acquire()
     with refused.refusing():
@@ -135,7 +135,7 @@ def test_asynchronous_release(name: str, refused: Refusing, kind: str) -> None:
 
 
 def test_handle_can_be_used_again(name: str, refused: Refusing) -> None:
-    """A handle whose release is under way acquires its lock anew, after that."""
+    """A handle whose release is being retried can acquire its lock again."""
     held = lock(name, timeout=60)
     held.acquire()
     with refused.refusing(), pytest.raises(LockUnavailable):
@@ -145,7 +145,7 @@ def test_handle_can_be_used_again(name: str, refused: Refusing) -> None:
 
 
 def test_detach_that_fails_keeps_the_lock(name: str, refused: Refusing) -> None:
-    """A renewed lock is renewed on, and can be detached later."""
+    """The lock is still renewed, and can be detached later."""
     held = lock(name, timeout=1.2, auto_renew=True)
     held.acquire()
     with refused.refusing(), pytest.raises(LockUnavailable):
@@ -158,7 +158,7 @@ def test_detach_that_fails_keeps_the_lock(name: str, refused: Refusing) -> None:
 
 @pytest.mark.usefixtures("server")
 def test_detach_that_was_carried_out_unseen(name: str, settings: Any, server: Any) -> None:
-    """It is no loss, and succeeds when it is called again."""
+    """It is not a loss, and a second call succeeds."""
     lost: list[Any] = []
     signals.lock_lost.connect(lambda **kwargs: lost.append(kwargs), weak=False, dispatch_uid="told")
     try:
@@ -187,7 +187,7 @@ def test_detach_that_was_carried_out_unseen(name: str, settings: Any, server: An
 
 @pytest.mark.usefixtures("server")
 def test_interrupted_release_is_no_loss(name: str) -> None:
-    """Wherever a signal's exception meets a release, the lock is freed and no loss is told."""
+    """Wherever a signal handler interrupts a release, the lock is freed and no loss is reported."""
     dice = random.Random(7)
 
     def interrupt(signum: int, frame: object) -> None:
@@ -216,7 +216,7 @@ def test_interrupted_release_is_no_loss(name: str) -> None:
 
 
 def test_release_is_tried_at_the_end_of_the_process(name: str, own_server: EmbeddedServer) -> None:
-    """A program that ends before the next try in the background makes one more."""
+    """A program that ends before the next retry in the background makes one more."""
     program = """
         import os, sys
         from time import monotonic
@@ -251,14 +251,14 @@ def test_release_is_tried_at_the_end_of_the_process(name: str, own_server: Embed
 
 
 @pytest.mark.parametrize("how", ["acquire", "extend", "release", "async", "holders"])
-def test_each_failed_operation_is_told_once(
+def test_each_failed_operation_is_reported_once(
     name: str,
     settings: Any,
     own_server: EmbeddedServer,
     unavailable: list[dict[str, Any]],
     how: str,
 ) -> None:
-    """``lock_unavailable`` is sent once for each, however often it was tried."""
+    """``lock_unavailable`` is sent once for each operation, however often it was tried."""
     settings.LOCKS = {"default": {"LOCATION": own_server.url()}}
     held = lock(name, timeout=60)
     if how in ("extend", "release"):

@@ -1,4 +1,4 @@
-"""Forks at a bad moment: in the middle of a wait, and beside an event loop."""
+"""Forks at a bad moment: during a wait, and beside an event loop."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ FORK_IN_A_WAIT = """
 
 @pytest.mark.parametrize("wait", ["queue", "blpop", "poll"])
 def test_fork_in_the_middle_of_a_wait(name: str, wait: str) -> None:
-    """The request is the parent's: the child is told so, and does not take it back either."""
+    """The request belongs to the parent: the child gets an error, and does not withdraw it."""
     held = lock(name, timeout=60)
     held.acquire()
     with Child(FORK_IN_A_WAIT, name, wait) as waiter:
@@ -99,7 +99,7 @@ FORK_IN_GEVENT = """
 
 
 def test_fork_beside_greenlets_that_wait(name: str) -> None:
-    """A child of gevent has all greenlets of its parent; those that wait are told so."""
+    """A gevent child inherits the greenlets of its parent; those that wait get an error."""
     before = "from gevent import monkey; monkey.patch_all()"
     with Child(FORK_IN_GEVENT, name, before=before) as child:
         assert child.hear() == "child [True, True, True]"
@@ -111,7 +111,7 @@ ENDED: list[int] = []
 
 
 def collect() -> list[int]:
-    """Do what any child does sooner or later; return what ended in it."""
+    """Collect garbage; return the processes in which a wait ended, and this one."""
     gc.collect()
     return [*ENDED, os.getpid()]
 

@@ -32,7 +32,7 @@ KINDS = ["redis", "redis, one by one", "locmem"]
 def using(
     request: pytest.FixtureRequest, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> str:
-    """Return the alias of a backend; some can't take several locks in one call."""
+    """Return the alias of a backend; one can't acquire several locks in one call."""
     backend, _, one_by_one = request.param.partition(", ")
     alias = {"redis": "default", "locmem": "locmem"}[backend]
     if one_by_one:
@@ -47,12 +47,12 @@ def names(name: str) -> list[str]:
 
 
 def held(names: list[str], using: str = "default") -> list[str]:
-    """Return the last letters of those that somebody holds."""
+    """Return the last letters of the locks that are held."""
     return sorted(name[-1] for name in names if locks[using].holder(name) is not None)
 
 
 class TestEveryBackend:
-    """What a group of locks promises, however the backend carries it out."""
+    """What a group of locks promises with every backend."""
 
     def test_all_are_held_and_released(self, names: list[str], using: str) -> None:
         """The body runs with each lock held, as a lock of its own, and all are free afterwards."""
@@ -80,7 +80,7 @@ class TestEveryBackend:
             group.ensure_held()
 
     def test_one_held_lock_keeps_all_out(self, names: list[str], using: str) -> None:
-        """Where one is held none is taken, and the error names that one."""
+        """If one is held none is acquired, and the error names the held one."""
         for name in names:
             with lock(name, using=using):
                 group = lock_many(names, blocking=False, using=using)
@@ -95,7 +95,7 @@ class TestEveryBackend:
             pass
 
     def test_waiter_gets_all(self, names: list[str], using: str) -> None:
-        """Who waits for one of them holds all when it is released."""
+        """A caller that waits for one of them holds all when it is released."""
         for name in names:
             single = lock(name, using=using)
             single.acquire()
@@ -109,8 +109,8 @@ class TestEveryBackend:
             group.release()
             assert held(names, using) == []
 
-    def test_release_hands_each_over(self, names: list[str], using: str) -> None:
-        """At the release the longest waiting of each lock gets it, without a moment in between."""
+    def test_release_hands_each_off(self, names: list[str], using: str) -> None:
+        """The release hands each lock off to its longest waiter, and no lock is free in between."""
         enough = threading.Event()
 
         def wait_for(name: str) -> bool:
@@ -128,7 +128,7 @@ class TestEveryBackend:
         assert all(each.outcome() for each in waiting)
 
     def test_no_barging(self, names: list[str], using: str) -> None:
-        """A group does not go before those who wait for one of its locks already."""
+        """A group does not overtake the waiters of one of its locks."""
         order: list[str] = []
 
         def one() -> None:
@@ -149,7 +149,7 @@ class TestEveryBackend:
         assert order == ["one", "many"]
 
     def test_any_order_without_deadlock(self, names: list[str], using: str) -> None:
-        """Callers that name overlapping locks in any order all get them, one at a time."""
+        """Callers that name overlapping locks in any order all acquire them, one at a time."""
         inside = dict.fromkeys(names, 0)
         wrong: list[str] = []
 
@@ -170,7 +170,7 @@ class TestEveryBackend:
         assert held(names, using) == []
 
     def test_leases_begin_when_the_last_is_taken(self, names: list[str], using: str) -> None:
-        """A fixed lease does not run down while another of the locks is waited for."""
+        """A fixed lease does not run down during the wait for another lock."""
         last = lock(max(names), using=using)
         last.acquire()
         group = lock_many(names, timeout=30, using=using)
@@ -186,7 +186,7 @@ class TestEveryBackend:
         group.release()
 
     def test_lost_while_another_is_waited_for(self, names: list[str], using: str) -> None:
-        """Where one is lost before the last is taken, all are taken anew."""
+        """If one is lost before the last is acquired, all are acquired again."""
         last = lock(max(names), using=using)
         last.acquire()
         group = lock_many(names, timeout=30, using=using)
@@ -199,7 +199,7 @@ class TestEveryBackend:
         group.release()
 
     def test_loss_of_one(self, names: list[str], using: str) -> None:
-        """Where one lock is lost the group is, the error names it, and the others are released."""
+        """If one lock is lost so is the group; the error names it, and the others are released."""
         group = lock_many(names, using=using)
         group.acquire()
         locks[using].force_release(names[1])
@@ -212,14 +212,14 @@ class TestEveryBackend:
         assert held(names, using) == []
 
     def test_body_error_is_not_masked(self, names: list[str], using: str) -> None:
-        """An exception from the body is not hidden by the release of what was lost."""
+        """The release of a lost lock does not hide an exception of the body."""
         with pytest.raises(KeyError), lock_many(names, using=using):
             locks[using].force_release(names[1])
             raise KeyError
         assert held(names, using) == []
 
     def test_endless(self, names: list[str], using: str) -> None:
-        """Locks that never expire can be taken together as well."""
+        """Locks that never expire can be acquired together as well."""
         with lock_many(names, timeout=None, using=using) as group:
             assert group.remaining == float("inf")
             assert [locks[using].holder(name).ttl for name in names] == [None] * 3
@@ -236,7 +236,7 @@ class TestEveryBackend:
             group.ensure_held()
 
     def test_async_face(self, names: list[str], using: str) -> None:
-        """Every operation has an asynchronous twin; tasks wait for each other."""
+        """Every operation has an asynchronous version; tasks wait for each other."""
         order: list[int] = []
 
         async def work(number: int) -> None:
@@ -258,7 +258,7 @@ class TestEveryBackend:
         assert held(names, using) == []
 
     def test_cancelled_while_waiting(self, names: list[str], using: str) -> None:
-        """A task that is cancelled in its wait leaves nothing behind."""
+        """A task that is cancelled while it waits leaves nothing behind."""
 
         async def main() -> None:
             task = asyncio.create_task(lock_many(names, using=using).aacquire())
@@ -274,7 +274,7 @@ class TestEveryBackend:
             assert waiters(max(names), using) == 0
 
     def test_decorator_and_signals(self, names: list[str], using: str) -> None:
-        """It decorates functions, and each lock tells of itself by the signals."""
+        """It decorates functions, and each lock sends its own signals."""
         told: list[tuple[str, str]] = []
 
         def acquired(name: str, **rest: Any) -> None:
@@ -299,7 +299,7 @@ class TestEveryBackend:
 
     @pytest.mark.django_db
     def test_in_a_transaction(self, names: list[str], using: str) -> None:
-        """The release waits for the transaction; until then it can take any of them again."""
+        """The release waits for the transaction, in which each lock can be acquired again."""
         connection.ensure_connection()
         group = lock_many(names, using=using)
         with atomic():
@@ -320,7 +320,7 @@ class TestEveryBackend:
 
     @pytest.mark.django_db
     def test_failed_group_in_a_transaction(self, names: list[str], using: str) -> None:
-        """A group that is not to be had leaves what the transaction keeps as it was."""
+        """A group that can't be acquired leaves the locks that the transaction keeps alone."""
         taken = threading.Event()
         done = threading.Event()
 
@@ -342,7 +342,7 @@ class TestEveryBackend:
 
     @pytest.mark.django_db
     def test_loss_in_a_transaction(self, names: list[str], using: str) -> None:
-        """Where one was lost before the commit, the transaction is rolled back."""
+        """If one was lost before the commit, the transaction is rolled back."""
         with pytest.raises(LockLost) as caught, atomic():
             with lock_many(names, using=using):
                 pass
@@ -352,13 +352,13 @@ class TestEveryBackend:
 
 
 def test_always_free_backend(names: list[str]) -> None:
-    """The backend that always acquires does so with several."""
+    """The dummy backend acquires several locks at once as well."""
     with lock_many(names, using="dummy") as one, lock_many(names, using="dummy") as other:
         one.ensure_held()
         assert other.owned()
 
 
-def test_senseless_names() -> None:
+def test_invalid_names() -> None:
     """No names, one name in place of several, and too many are refused at once."""
     with pytest.raises(ValueError, match="no names"):
         lock_many([])
@@ -372,10 +372,10 @@ def test_senseless_names() -> None:
 
 @pytest.mark.usefixtures("server")
 class TestOnAServer:
-    """What only a server can show."""
+    """Tests that need a server."""
 
     def test_one_round_trip_each(self, names: list[str], client: redis.Redis) -> None:
-        """Free locks take one call, and one to release, however many they are."""
+        """Any number of free locks is acquired in one call, and released in another."""
         with lock_many(names):
             pass
         many = [f"{names[0]}-{number}" for number in range(50)]
@@ -385,7 +385,7 @@ class TestOnAServer:
         assert counts["evalsha"] == 2
 
     def test_renewal(self, names: list[str]) -> None:
-        """Without a ``timeout`` every lease is renewed until the release, and then no more."""
+        """Without a ``timeout`` every lease is renewed until the release."""
         with lock_many(names, timeout=6, auto_renew=True) as group:
             leases = [group[name]._lease for name in names]
             ends = [lease.deadline for lease in leases if lease]
@@ -442,7 +442,7 @@ class TestOnAServer:
         eventually(lambda: held(names) == [])
 
     def test_expired_holder_with_waiters(self, names: list[str], client: redis.Redis) -> None:
-        """A lock whose lease ran out goes to its line before a group gets it."""
+        """A lock whose lease has expired goes to its queue before a group gets it."""
         enough = threading.Event()
 
         def wait_for_it() -> bool:
@@ -453,14 +453,14 @@ class TestOnAServer:
         expired.acquire()
         waiting = Background(wait_for_it)
         eventually(lambda: waiters(names[0]) == 1)
-        client.delete(f"lock:{names[0]}")  # what its end does, without a word to the line
+        client.delete(f"lock:{names[0]}")  # as its expiry does, without a message to the queue
         assert lock_many(names).acquire(blocking=False) is False
         assert held(names) == [names[0][-1]]
         enough.set()
         assert waiting.outcome()
 
     def test_killed_holder(self, names: list[str]) -> None:
-        """A process that dies with several locks leaves them to their leases."""
+        """The locks of a process that dies become free when their leases expire."""
         with Child(
             """
             from django_redis_lock import lock_many

@@ -1,4 +1,4 @@
-"""Forked children, gevent, event loops: who owns what, and what each process makes anew."""
+"""Forked children, gevent and event loops: which process or greenlet owns a lock."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = [
 
 
 def in_fork(function: Callable[[], Any]) -> Any:
-    """Return what a function returns in a forked child."""
+    """Call a function in a forked child, and return its result."""
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe()
 
@@ -46,7 +46,7 @@ def in_fork(function: Callable[[], Any]) -> Any:
 
 
 def test_forked_child_does_not_own_its_parents_lock(name: str) -> None:
-    """A child can neither release nor extend what its parent acquired, by whatever handle."""
+    """A child can neither release nor extend a lock of its parent, with any handle."""
     held = lock(name, timeout=20)
     held.acquire()
 
@@ -65,7 +65,7 @@ def test_forked_child_does_not_own_its_parents_lock(name: str) -> None:
 
 
 def test_forked_child_does_not_renew_or_reenter(name: str) -> None:
-    """The renewal of the parent's locks, and its reentrant entries, stay in the parent."""
+    """A child neither renews nor re-enters the locks of its parent."""
     with lock(name, timeout=20, auto_renew=True, reentrant=True):
 
         def child() -> list[Any]:
@@ -104,8 +104,8 @@ def test_forked_child_locks_waits_and_renews_for_itself(name: str) -> None:
     assert waiting.outcome() is True
 
 
-def test_parent_and_child_hand_over(name: str) -> None:
-    """Parent and child are two processes to each other, with a channel each."""
+def test_parent_hands_off_to_child(name: str) -> None:
+    """Parent and child are two processes, with a channel each."""
     held = lock(name, timeout=20)
     held.acquire()
     context = multiprocessing.get_context("fork")
@@ -135,7 +135,7 @@ def test_lock_handle_made_before_the_fork_is_usable_after_it(name: str) -> None:
 
 
 def test_fork_while_a_thread_opens_a_backend(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What one thread makes for a backend holds up nobody in a child that is forked meanwhile."""
+    """A fork while a thread makes something for a backend does not block the child."""
     opening, forked = threading.Event(), threading.Event()
     slow = locks.create("url")
     pool = slow.location.pool
@@ -156,8 +156,8 @@ def test_fork_while_a_thread_opens_a_backend(name: str, monkeypatch: pytest.Monk
     slow.close()
 
 
-def test_threads_that_come_at_once_open_a_backend_once(name: str) -> None:
-    """Of the clients that each thread would make, all but one kept a connection for ever."""
+def test_concurrent_threads_open_a_backend_once(name: str) -> None:
+    """Every further client would keep a connection open for ever."""
     backend = locks.create("url")
     pool = backend.location.pool
     pools: list[redis.ConnectionPool] = []
@@ -207,7 +207,7 @@ def test_two_event_loops_in_one_process(name: str) -> None:
 
 
 def test_event_loops_that_come_and_go_leave_no_connections(name: str, client: redis.Redis) -> None:
-    """Each loop closes its connection when it shuts down, as async views under WSGI need."""
+    """Each loop closes its connection when it shuts down; async views under WSGI need that."""
 
     async def main() -> None:
         async with lock(name):
@@ -227,7 +227,7 @@ def test_event_loops_that_come_and_go_leave_no_connections(name: str, client: re
 
 
 def test_cancelled_release_still_releases(name: str) -> None:
-    """Cancelling an async release does not strand the lock."""
+    """Cancelling an async release does not leave the lock held."""
 
     async def main() -> None:
         held = lock(name, timeout=20)
@@ -243,7 +243,7 @@ def test_cancelled_release_still_releases(name: str) -> None:
 
 
 def test_cancelled_acquisitions_strand_nothing(name: str) -> None:
-    """Cancelled at any step, an async acquisition leaves neither lock nor waiter."""
+    """An async acquisition that is cancelled at any step leaves neither lock nor waiter."""
 
     async def main() -> None:
         for steps in range(25):
@@ -263,7 +263,7 @@ def test_cancelled_acquisitions_strand_nothing(name: str) -> None:
 
 
 def test_killed_process_frees_its_lock_with_its_lease(name: str) -> None:
-    """A process that is killed keeps its renewed lock for one lease at the most."""
+    """A killed process keeps its renewed lock for one lease at most."""
     program = """
         held = lock(sys.argv[1], timeout=1, auto_renew=True)
         held.acquire()
@@ -297,7 +297,7 @@ GEVENT = """
             gevent.sleep(0.001)
     kinds = [entry for entry in client.client_list() if entry["sub"] != "0"]
     say("listening connections", len(kinds))
-    # A greenlet that is killed, and one whose time is up, leave the line.
+    # A greenlet that is killed, and one that times out, leave the queue.
     line.pop(0).kill()
     with Timeout(0.05, False):
         lock(name).acquire()
@@ -348,7 +348,7 @@ def test_package_imports_without_celery_and_without_django_redis() -> None:
 
 
 def test_backend_works_again_after_it_was_closed(name: str) -> None:
-    """Settings that change close a backend; who still uses it can hold and wait as before."""
+    """A change of settings closes a backend; handles that still use it work as before."""
     backend = locks["default"]
 
     def handle() -> Lock:

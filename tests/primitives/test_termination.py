@@ -1,4 +1,4 @@
-"""SIGTERM to a process that holds or waits: what it does by default, and as documented."""
+"""SIGTERM to a process that holds or waits: by default, and with the documented handler."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ lock(sys.argv[1], timeout=600).acquire()
 
 @pytest.mark.parametrize("program", [HOLD, HOLD_IN_A_LOOP])
 def test_as_documented_the_lock_is_released(name: str, program: str) -> None:
-    """Whoever waits has it at once, and not in ten minutes."""
+    """The waiter has it at once, and not in ten minutes."""
     with Child(INSTALL + program, name) as child:
         assert child.hear() == "held"
         waiter = Background(lock(name, timeout=20).acquire)
@@ -55,8 +55,8 @@ def test_as_documented_the_lock_is_released(name: str, program: str) -> None:
         assert waiter.ended_at < ended + SOON
 
 
-def test_as_documented_the_line_is_left(name: str) -> None:
-    """A process that waits is in nobody's way."""
+def test_as_documented_the_queue_is_left(name: str) -> None:
+    """A waiter that is terminated leaves the queue."""
     with lock(name, timeout=60), Child(INSTALL + WAIT, name) as child:
         assert child.hear() == "held"
         eventually(lambda: waiters(name) == 1)
@@ -66,7 +66,7 @@ def test_as_documented_the_line_is_left(name: str) -> None:
 
 
 def test_by_default_the_lock_stays_for_its_lease(name: str) -> None:
-    """Python ends at once, and nobody else is let in."""
+    """Python ends at once, and the lock stays held."""
     with Child(HOLD, name) as child:
         assert child.hear() == "held"
         child.process.send_signal(signal.SIGTERM)
