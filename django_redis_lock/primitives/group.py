@@ -12,11 +12,8 @@ from time import monotonic
 from typing import Self
 
 from django_redis_lock import signals
-from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.renewal import renewer
-from django_redis_lock.exceptions import LockNotOwned
 from django_redis_lock.primitives.handle import Handle
-from django_redis_lock.primitives.held import Held
 from django_redis_lock.primitives.leases import emit, finish, renew_in_time
 from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.primitives.transactions import released_here
@@ -53,11 +50,6 @@ class LockGroup(Handle):
         return len(self._by_name)
 
     @property
-    def backend(self) -> BaseLockBackend:
-        """The backend that stores the locks."""
-        return self._locks()[0].backend
-
-    @property
     def names(self) -> tuple[str, ...]:
         """The names of the locks, in the order in which they are acquired."""
         return tuple(self._by_name)
@@ -81,22 +73,11 @@ class LockGroup(Handle):
         """Whether one of the locks is known to be lost. Makes no round trip."""
         return any(lock.lost for lock in self._locks())
 
-    @property
-    def _label(self) -> str:
-        return f"locks {', '.join(map(repr, self._by_name))}"
-
     def _fresh(self) -> Self:
         return type(self)([lock._fresh() for lock in self._locks()])
 
     def _locks(self) -> list[Lock]:
         return list(self._by_name.values())
-
-    def _acquired(self) -> Sequence[Held]:
-        held = [lock for lock in self._locks() if lock._lease is not None]
-        if not held:
-            name = self._locks()[0].name
-            raise LockNotOwned(f"This handle does not hold {self._label}.", name=name)
-        return held
 
     def _acquire(self, until: float | None) -> Steps[bool]:
         self._occupy()
@@ -191,5 +172,5 @@ class LockGroup(Handle):
         for lock in retaken:
             if lock._lease is not None and not lock._deferred:
                 yield from lock._release()
-        held = [lock for lock in self._locks() if lock._lease is not None]
-        yield from finish([lock for lock in held if lock not in retaken])
+        taken = [lock for lock in self._locks() if lock._lease and lock not in retaken]
+        yield from finish(taken)

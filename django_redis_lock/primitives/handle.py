@@ -38,9 +38,9 @@ class Handle(ABC):
         self._vacant = [None]  # the caller that pops the one item may acquire
 
     @property
-    @abstractmethod
     def backend(self) -> BaseLockBackend:
         """The backend that stores the lock or locks."""
+        return self._locks()[0].backend
 
     def acquire(
         self, blocking: bool | None = None, blocking_timeout: float | Default | None = DEFAULT
@@ -179,11 +179,6 @@ class Handle(ABC):
 
         return cast("Decorated", locked)
 
-    @property
-    @abstractmethod
-    def _label(self) -> str:
-        """How messages name it, such as ``lock 'a'``."""
-
     @abstractmethod
     def _fresh(self) -> Self:
         """Return a new handle with the same arguments."""
@@ -196,9 +191,18 @@ class Handle(ABC):
     def _acquire(self, until: float | None) -> Steps[bool]:
         """Acquire the locks, waiting ``until`` (monotonic), or not at all for ``None``."""
 
+    @property
+    def _label(self) -> str:
+        names = [repr(each.name) for each in self._locks()]
+        return f"{'lock' if len(names) == 1 else 'locks'} {', '.join(names)}"
+
     def _acquired(self) -> Sequence[Held]:
         """Return the locks that are held, lost or not. Raises ``LockNotOwned`` if none is."""
-        return self._locks()
+        held = [each for each in self._locks() if each._lease is not None]
+        if not held:
+            name = self._locks()[0].name
+            raise LockNotOwned(f"This handle does not hold {self._label}.", name=name)
+        return held
 
     def _to_release(self) -> Sequence[Held]:
         held = self._acquired()

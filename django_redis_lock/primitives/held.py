@@ -70,34 +70,26 @@ class Held:
     def _held(self) -> Lease:
         lease = self._lease
         if lease is None:
-            raise LockNotOwned(f"This handle does not hold lock {self.name!r}.", name=self.name)
+            raise self._not_owned("is not held by this handle")
         if _inherited(lease):
-            raise LockNotOwned(
-                f"Lock {self.name!r} is held by the parent process {lease.process.pid}; "
-                f"a forked child does not own its parent's locks.",
-                name=self.name,
-            )
+            pid = lease.process.pid
+            raise self._not_owned(f"is held by the parent process {pid}, not by its forked child")
         return lease
 
     def _lease_to_release(self) -> Lease:
         lease = self._held()
         if self._deferred:
-            raise LockNotOwned(
-                f"Lock {self.name!r} was released already, and becomes free when the transaction "
-                f"ends.",
-                name=self.name,
-            )
+            raise self._not_owned("was released already, and is freed when the transaction ends")
         return lease
 
     def _lease_to_set(self) -> Lease:
         lease = self._held()
         if lease.given_up:
-            raise LockNotOwned(
-                f"Lock {self.name!r} was released already; the release is being retried in the "
-                f"background.",
-                name=self.name,
-            )
+            raise self._not_owned("was released already, which is being retried in the background")
         return lease
+
+    def _not_owned(self, why: str) -> LockNotOwned:
+        return LockNotOwned(f"Lock {self.name!r} {why}.", name=self.name)
 
     def _vacate(self) -> None:
         """Make sure that acquiring overwrites nothing that is still held."""

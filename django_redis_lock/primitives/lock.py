@@ -132,10 +132,6 @@ class Lock(Held, Handle):
         """Asynchronous version of ``locked``."""
         return await self.backend.arun(self._locked())
 
-    @property
-    def _label(self) -> str:
-        return f"lock {self.name!r}"
-
     def _fresh(self) -> Self:
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)

@@ -189,9 +189,8 @@ def _in_transaction(connection: Any) -> bool:
     if not connection.in_atomic_block:
         return not connection.autocommit
     blocks = connection.atomic_blocks
-    if not blocks or not blocks[0]._from_testcase:
-        return True
-    return _savepoint_in_test(connection) is not None
+    in_test = bool(blocks) and blocks[0]._from_testcase
+    return not in_test or _savepoint_in_test(connection) is not None
 
 
 def _savepoint_in_test(connection: Any) -> str | None:
