@@ -1,6 +1,6 @@
-"""Celery tasks of which no more than one instance runs at a time."""
+"""Celery tasks of which at most one instance runs at a time."""
 
-from django_redis_lock.celery import (  # noqa: F401 - they register themselves
+from django_redis_lock.celery import (  # noqa: F401 - they connect to signals
     checks,
     deaths,
     dropped,

@@ -1,7 +1,6 @@
-"""Checks of guarded tasks against the limits that Celery and the broker set them.
+"""Checks of guarded tasks against the limits that Celery and the broker set.
 
-Django runs them on the tasks that are imported by then, and a worker on all of its own when it is
-ready.
+Django runs them for the tasks imported so far, and a worker for its own tasks when it is ready.
 """
 
 from __future__ import annotations
@@ -15,10 +14,9 @@ from celery.signals import worker_ready
 from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
 
-from django_redis_lock.celery.defaults import SETTING, app_defaults
+from django_redis_lock.celery.decorator import is_unguarded
 from django_redis_lock.celery.guard import GUARD
-from django_redis_lock.celery.marks import is_unguarded
-from django_redis_lock.celery.options import Options
+from django_redis_lock.celery.options import SETTING, Options, project_defaults
 from django_redis_lock.celery.private import active_apps
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.handler import locks
@@ -26,16 +24,16 @@ from django_redis_lock.handler import locks
 logger = logging.getLogger("django_redis_lock.celery")
 
 VISIBILITY_TIMEOUTS = {"redis": 3600.0, "rediss": 3600.0, "sentinel": 3600.0, "sqs": 1800.0}
-"""Seconds after which a transport delivers an unacknowledged message again, by default."""
+"""The defaults, in seconds, after which a transport delivers an unacknowledged message again."""
 
 
 @checks.register
 def check_tasks(
     app_configs: Sequence[Any] | None = None, **kwargs: Any
 ) -> list[checks.CheckMessage]:
-    """Return what is wrong about the defaults, and risky about the guarded tasks of all apps."""
+    """Return errors in ``SINGLE_INSTANCE_TASK`` and risks of the guarded tasks of all apps."""
     wrong = list(_check_defaults())
-    if wrong:  # which every task would say once more
+    if wrong:  # every task would repeat it
         return wrong
     apps = sorted(active_apps(), key=lambda app: str(app.main))
     found = {str(message): message for app in apps for message in _check_app(app)}
@@ -44,14 +42,14 @@ def check_tasks(
 
 def _check_defaults() -> Iterator[checks.CheckMessage]:
     try:
-        using = app_defaults().get("using")
+        using = project_defaults().get("using")
     except ImproperlyConfigured as error:
         yield checks.Error(str(error), id="django_redis_lock.E008")
         return
-    with contextlib.suppress(InvalidLockBackend):  # which the checks of LOCKS tell
+    with contextlib.suppress(InvalidLockBackend):  # reported by the checks of LOCKS
         if using is not None and using not in list(locks):
             yield checks.Error(
-                f"{SETTING}: using={using!r} is no alias of LOCKS.", id="django_redis_lock.E008"
+                f"{SETTING}: using={using!r} is not an alias of LOCKS.", id="django_redis_lock.E008"
             )
 
 
@@ -63,17 +61,17 @@ def _check_app(app: Any) -> Iterator[checks.CheckMessage]:
                 options = guard.options
             except (TypeError, ValueError) as error:
                 yield checks.Error(
-                    f"Task {name} and {SETTING} don't go together: {error}",
-                    hint="Say at the task what differs.",
+                    f"Task {name} does not fit {SETTING}: {error}",
+                    hint="Set the options that differ at the task.",
                     id="django_redis_lock.E008",
                 )
             else:
                 yield from _check_task(app, task, options)
         elif is_unguarded(task):
             yield checks.Warning(
-                f"Task {name} is decorated with single_instance_task, but its base class had an "
-                f"app before, so Celery does not ask for its guard: the first run in each process "
-                f"puts it in place, and what is sent before is not guarded at sending.",
+                f"Task {name} is decorated with single_instance_task below Celery's decorator, but "
+                f"its base class already had an app, so it is guarded only from its first run in "
+                f"each process on. What is sent before is not guarded at sending.",
                 hint="Put @single_instance_task above Celery's decorator.",
                 id="django_redis_lock.W005",
             )
@@ -86,7 +84,7 @@ def _check_task(app: Any, task: Any, options: Options) -> Iterator[checks.Warnin
         yield checks.Warning(
             f"Task {task.name} may run for {limit:g} s (its time limit), but its lock has a fixed "
             f"lease of {lease:g} s, after which another instance can start.",
-            hint="Leave the timeout out, so that the lease is renewed, or make it longer.",
+            hint="Leave timeout out, so that the lease is renewed, or make it longer.",
             id="django_redis_lock.W002",
         )
     if not task.acks_late:
@@ -94,9 +92,9 @@ def _check_task(app: Any, task: Any, options: Options) -> Iterator[checks.Warnin
     if lease is not None:
         yield checks.Warning(
             f"Task {task.name} has acks_late and a lock with a fixed lease of {lease:g} s, which "
-            f"is not renewed: a run that takes longer can be started again meanwhile, and after "
-            f"a crash the next delivery waits for the end of the lease.",
-            hint="Leave the timeout out, so that the lease is renewed.",
+            f"is not renewed: another instance can start during a longer run, and after a crash "
+            f"the next delivery waits for the end of the lease.",
+            hint="Leave timeout out, so that the lease is renewed.",
             id="django_redis_lock.W003",
         )
     visibility = _visibility_timeout(app)
@@ -105,7 +103,7 @@ def _check_task(app: Any, task: Any, options: Options) -> Iterator[checks.Warnin
         yield checks.Warning(
             f"Task {task.name} has acks_late and may run or hold its lock for {longest:g} s, but "
             f"the broker delivers its message again after {visibility:g} s "
-            f"(visibility_timeout); that delivery has to wait for the first.",
+            f"(visibility_timeout), and that delivery has to wait for the first.",
             hint=(
                 f"Set broker_transport_options = {{'visibility_timeout': {longest:g}}} or more, "
                 f"or a shorter time limit."
@@ -115,7 +113,7 @@ def _check_task(app: Any, task: Any, options: Options) -> Iterator[checks.Warnin
 
 
 def _visibility_timeout(app: Any) -> float | None:
-    """Return the seconds after which the broker delivers a message again, ``None`` for never."""
+    """Return the seconds after which the broker delivers a message again; ``None`` for never."""
     scheme = str(app.conf.broker_url or "").partition(":")[0].partition("+")[0]
     default = VISIBILITY_TIMEOUTS.get(scheme)
     if default is None:

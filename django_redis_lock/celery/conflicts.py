@@ -1,4 +1,4 @@
-"""What a conflict between two instances of a task is called, and how it is told."""
+"""A conflict between two instances of a task: its result, exception, signals and log lines."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from django_redis_lock.protocol.records import Holder
 logger = logging.getLogger("django_redis_lock.celery")
 
 skipped: Counter[str] = Counter()
-"""How many duplicates of each task, by its name, this process has skipped."""
+"""How many duplicates this process has skipped, by task name."""
 
 task_skipped = Signal()
-"""A duplicate was skipped, or refused. Every signal of this module is sent with ``sender`` (the
-task), ``task_id``, ``key`` and ``holder`` (who has the lock, or ``None``)."""
+"""A duplicate was skipped or refused. Every signal of this module is sent with ``sender`` (the
+task), ``task_id``, ``key`` and ``holder`` (who holds the lock, or ``None``)."""
 
 task_waiting = Signal()
-"""A task waits for its lock, or went back to the queue to come again."""
+"""A task waits for its lock, or goes back to the queue to be run later."""
 
 task_taken_over = Signal()
-"""A task took its lock over from an earlier delivery of itself that died, ``holder``."""
+"""A task took its lock over from an earlier delivery of itself that died, the ``holder``."""
 
 task_lock_lost = Signal()
-"""A task runs whose lock was lost; ``holder`` is ``None``."""
+"""A task goes on running although its lock was lost; ``holder`` is ``None``."""
 
 
 class Described(TypedDict):
@@ -41,13 +41,13 @@ class Described(TypedDict):
     since: str | None
     """When it took the lock, ISO 8601."""
     ttl: float | None
-    """Seconds left of its lease, ``None`` where it has no end or is not known."""
+    """Seconds left of its lease; ``None`` if the lease never ends, or that is unknown."""
 
 
 class TaskSkipped(TypedDict):
     """The result of a task that did not run because another instance was running.
 
-    A plain dict, so that every result serializer takes it.
+    A plain dict, so every result serializer accepts it.
     """
 
     skipped: Literal[True]
@@ -57,13 +57,13 @@ class TaskSkipped(TypedDict):
     key: str
     """The name of the lock."""
     holder: Described | None
-    """Who was running, ``None`` when that ended just then."""
+    """Who was running; ``None`` if that run had just ended."""
 
 
 class TaskAlreadyRunning(LockNotAcquired):
     """Another instance of the task is waiting or running.
 
-    ``name`` is the name of the lock, and ``holder`` says who has it, as in ``TaskSkipped``.
+    ``name`` is the name of the lock, and ``holder`` describes its holder as in ``TaskSkipped``.
     Survives every result serializer.
     """
 
@@ -74,7 +74,7 @@ class TaskAlreadyRunning(LockNotAcquired):
 
     @property
     def ttl(self) -> float | None:
-        """Seconds that were left of the holder's lease, ``None`` where that is not known."""
+        """Seconds that were left of the holder's lease; ``None`` if unknown."""
         return self.holder.get("ttl") if self.holder else None
 
     def __str__(self) -> str:
@@ -86,41 +86,41 @@ class TaskAlreadyRunning(LockNotAcquired):
 
 @dataclass(frozen=True)
 class Conflict:
-    """What a callable ``on_conflict`` is given; what it returns is the result of the call."""
+    """The argument of a callable ``on_conflict``, which returns the result of the call."""
 
     moment: str
-    """``queue`` when the task is being sent, ``run`` when it would run."""
+    """``queue`` if the task is being sent, ``run`` if it is about to run."""
     task: Any
     """The task."""
     task_id: str | None
-    """The id of the duplicate, ``None`` where it was called directly."""
+    """The id of the duplicate; ``None`` for a direct call."""
     key: str
     """The name of the lock."""
     holder: Holder | None
-    """Who has the lock; ``None`` where that ended just now."""
+    """Who holds the lock; ``None`` if it was released just now."""
     args: tuple[Any, ...]
     """The duplicate's positional arguments."""
     kwargs: dict[str, Any]
     """The duplicate's keyword arguments."""
     when_sent: Described | None = None
-    """Who had the lock when the duplicate was sent, where that is what counts."""
+    """Who held the lock when the duplicate was sent, if that decides the conflict."""
 
     @property
     def described(self) -> Described | None:
-        """Who has the lock, as plain values for results and messages."""
-        if self.when_sent:  # since when the lease has gone on
+        """The holder as plain values, for results and messages."""
+        if self.when_sent:  # its lease has changed since
             return {**self.when_sent, "ttl": None}
         return describe(self.holder)
 
     @property
     def who(self) -> str:
-        """Who has the lock, for people."""
+        """The holder in one line."""
         if self.when_sent:
             return "task {task_name}[{task_id}] on {host}:{pid}".format_map(self.when_sent)
-        return str(self.holder or "nobody that is known any more")
+        return str(self.holder or "a holder that has just released it")
 
     def skip(self, reason: str = "another instance is running") -> TaskSkipped:
-        """Log, count and tell of the duplicate, and return its result."""
+        """Log, count and signal the duplicate, and return its result."""
         skipped[self.task.name] += 1
         self.tell(task_skipped, "skipped: lock %r is held by %s")
         return TaskSkipped(
@@ -132,7 +132,7 @@ class Conflict:
         )
 
     def error(self, why: str = "") -> TaskAlreadyRunning:
-        """Log, count and tell of the duplicate, and return the exception that refuses it."""
+        """Log, count and signal the duplicate, and return the exception that refuses it."""
         skipped[self.task.name] += 1
         self.tell(task_skipped, "refused: lock %r is held by %s")
         message = f"Task {self.task.name} is not {'run' if self.moment == 'run' else 'sent'}: " + (
@@ -140,10 +140,10 @@ class Conflict:
         )
         return TaskAlreadyRunning(message, self.key, self.described)
 
-    def tell(self, signal: Signal, words: str, *more: object) -> None:
-        """Log a line and send a signal; the words take the key, the holder and ``more``."""
+    def tell(self, signal: Signal, text: str, *more: object) -> None:
+        """Log a text, formatted with the key, the holder and ``more``, and send a signal."""
         logger.info(
-            f"Task %s[%s] {words}",  # noqa: G004 - the words are a format of their own
+            f"Task %s[%s] {text}",  # noqa: G004 - a format of its own
             self.task.name,
             self.task_id,
             self.key,

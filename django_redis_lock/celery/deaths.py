@@ -1,10 +1,9 @@
-"""What a worker's parent process does about the locks of children that died.
+"""Release the locks of a worker's children that died, in the worker's parent process.
 
-A child that dies can't release its locks. Celery tells of a death late (it may look every five
-seconds only), or before it has happened (the hooks of a hard time limit and of
-``revoke(terminate=True)`` run before the child is killed), or not at all (where the message is
-delivered again). So the parent watches its children itself, and frees what the ledger says that one
-of them held when it is gone, never before.
+Celery reports a death late (it may look only every five seconds), or too early (the hooks of a
+hard time limit and of ``revoke(terminate=True)`` run before the child is killed), or not at all (if
+the message is delivered again). So the parent watches its children itself. It releases what the
+ledger names for a child when that child is gone, never before.
 """
 
 from __future__ import annotations
@@ -22,35 +21,34 @@ import billiard
 from celery.signals import worker_init, worker_ready, worker_shutdown
 
 from django_redis_lock.celery import freeing
-from django_redis_lock.celery.family import lives
 from django_redis_lock.celery.guard import GUARD
-from django_redis_lock.celery.ledger import Ledger, forget_ledger, open_ledger
+from django_redis_lock.celery.ledger import Ledger, forget_ledger, lives, open_ledger
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.handler import locks
 
 logger = logging.getLogger("django_redis_lock.celery")
 
 LOOK_EVERY = 0.5
-"""Seconds between looks for new children, and for dead ones where the system can't tell of them."""
+"""Seconds between looks for new children, and for dead ones if the system does not report them."""
 LAST_CHANCE = 5.0
-"""Seconds that the end of a worker takes at the most to free what killed children have left."""
+"""Seconds that a worker's shutdown waits at most for the release of killed children's locks."""
 
 
 class ChildWatch(threading.Thread):
-    """Frees the locks of a worker's children as soon as they are dead.
+    """Releases the locks of a worker's children as soon as they are dead.
 
-    A child is known from its first guarded run on. What is freed is left to other threads, so no
-    server holds up the watch.
+    A child is known from its first guarded run on. The releases are left to other threads, so a
+    server that does not answer can't block the watch.
     """
 
     def __init__(self, ledger: Ledger, aliases: Collection[str]) -> None:
         super().__init__(name="django-redis-lock-children", daemon=True)
         self._ledger = ledger
         self._aliases = aliases
-        self._children: dict[int, _Child] = {}  # by the number of their page
+        self._children: dict[int, _Child] = {}  # by page number
         self._ended = threading.Event()
         self._wake, self._waking = os.pipe()
-        self._has_looked = False  # and told so
+        self._polling_told = False
         self._failure = ""
 
     def run(self) -> None:
@@ -65,7 +63,7 @@ class ChildWatch(threading.Thread):
                 self._ended.wait(LOOK_EVERY)
 
     def end(self) -> None:
-        """Watch no more; see to the children that are dead by now."""
+        """Stop watching, after a last look for dead children."""
         self._ended.set()
         os.write(self._waking, b".")
         self.join()
@@ -76,7 +74,7 @@ class ChildWatch(threading.Thread):
         os.close(self._waking)
 
     def look(self, seconds: float) -> None:
-        """See to the children that are dead; wait so long for one to die."""
+        """Release the locks of dead children, after waiting up to some seconds for a death."""
         for number, pid, began in self._ledger.children():
             if number not in self._children:
                 self._children[number] = _Child(pid, began, self._descriptor_of(pid, began))
@@ -93,24 +91,23 @@ class ChildWatch(threading.Thread):
                 self._bury(number)
 
     def _descriptor_of(self, pid: int, began: int) -> int | None:
-        """Return what tells at once of the end of a process; ``None`` where one has to look."""
+        """Return a descriptor that reports the end of a process; ``None`` to poll instead."""
         try:
             descriptor = os.pidfd_open(pid)
         except ProcessLookupError:
             return None
         except (AttributeError, OSError) as error:  # not Linux, an old kernel, or not permitted
-            if not self._has_looked:
-                words = "Dead children are looked for every %g s, for nothing tells of them: %s"
-                logger.info(words, LOOK_EVERY, error)
-            self._has_looked = True
+            if not self._polling_told:
+                text = "The system does not report dead children, so they are polled every %g s: %s"
+                logger.info(text, LOOK_EVERY, error)
+            self._polling_told = True
             return None
         if lives(pid, began):
             return descriptor
-        os.close(descriptor)  # it may be that of a later process of the same number
+        os.close(descriptor)  # it may be of a later process with the same id
         return None
 
     def _bury(self, number: int) -> None:
-        """Free what a dead child held, and have done with it, collected or not."""
         entries, complete = self._ledger.read(number)
         for using, name, token_id in entries:
             freeing.free(using, name, token_id)
@@ -139,7 +136,7 @@ _watches: list[ChildWatch] = []
 
 
 def _on_init(**kwargs: Any) -> None:
-    """Make the ledger before the pool forks, whatever pool that will be."""
+    """Make the ledger before the pool forks, whatever kind of pool that will be."""
     global _made  # noqa: PLW0603 - one process is one worker
     try:
         _made = open_ledger()
@@ -155,31 +152,30 @@ def _on_ready(sender: Any = None, **kwargs: Any) -> None:
             forget_ledger()
             return
         for using in locks:
-            # Now, for the threads call just when a child is forked in a dead one's place.
-            with contextlib.suppress(InvalidLockBackend):  # which is told where it is used
+            # Now, because the threads first need it while a dead child is being replaced by a fork.
+            with contextlib.suppress(InvalidLockBackend):  # reported where it is used
                 locks[using].open()
         watch = ChildWatch(_inherited_ledger(), aliases)
         watch.start()
         _watches.append(watch)
     except Exception as error:
-        words = "No watch over the children: the locks of a killed one end with their leases: %s"
-        logger.warning(words, error)
+        text = "The children are not watched: locks of killed ones end with their leases: %s"
+        logger.warning(text, error)
 
 
 def _forks(pool: Any) -> bool:
-    """Whether a worker's pool has child processes."""
-    from celery.concurrency.prefork import TaskPool  # of which a client has no need
+    from celery.concurrency.prefork import TaskPool  # clients don't need it
 
     return isinstance(pool, TaskPool)
 
 
 def _inherited_ledger() -> Ledger:
-    """Return the ledger that the children share. Raises what keeps them from it."""
+    """Return the ledger that the children share, or raise the reason why they don't."""
     method = billiard.get_start_method()
     if method != "fork":
         raise RuntimeError(f"children that are started by {method} share no memory with it")
     if not isinstance(_made, Ledger):
-        raise _made or RuntimeError("the worker was not announced by worker_init")
+        raise _made or RuntimeError("the worker did not send worker_init")
     return _made
 
 

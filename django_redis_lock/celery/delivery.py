@@ -17,8 +17,8 @@ from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.handler import locks
 from django_redis_lock.protocol.records import Holder
 
-GIVING_UP = 10.0
-"""Seconds for which a place stays that is being given up by a process that dies over it."""
+GIVE_UP_LEASE = 10.0
+"""Seconds of lease while a place is given up, in case the process dies in between."""
 
 
 class Delivery:
@@ -39,16 +39,16 @@ class Delivery:
         self.slip = Slip.of(headers_of(request), self.task_id) if request else None
         self.retries = int((request.retries if request else 0) or 0)
         self.nested = False
-        """Whether it is made inside of a run that holds its lock."""
+        """Whether it is made inside a run that holds its lock."""
         self.may_have_succeeded = self.redelivered
-        """Whether another delivery may have carried the task out already."""
+        """Whether another delivery may have run the task already."""
         self._arguments = arguments
         self._sent_back = False
 
     def find_key(self, make_key: Callable[..., str]) -> str:
         """Set the key of the call, and return it.
 
-        Raises what ``make_key`` raises; the message ends with that and gives up its place.
+        Passes on the exceptions of ``make_key``; the message ends then and gives up its place.
         """
         try:
             self.key = make_key(self.task, *self._arguments)
@@ -60,7 +60,7 @@ class Delivery:
 
     @cached_property
     def places(self) -> Places:
-        """The locks with one of which the task may run."""
+        """The locks of which the task needs one to run."""
         return Places(self.options, self.key, self.task, self.task_id)
 
     def lock(self, name: str, timeout: float | None = None, state: str = "") -> TaskLock:
@@ -69,7 +69,7 @@ class Delivery:
         return self.places.lock(name, lease, **({"state": state} if state else self.marks()))
 
     def marks(self) -> dict[str, str]:
-        """Return what the holder's metadata says of this attempt."""
+        """Return this attempt's part of the holder's metadata."""
         return {"retries": str(self.retries)} if self.retries else {}
 
     def conflict(self, holder: Holder | None) -> Conflict:
@@ -77,7 +77,7 @@ class Delivery:
         return Conflict("run", self.task, self.task_id, self.key, holder, *self._arguments)
 
     def among(self, holders: list[Holder]) -> Holder | None:
-        """Return the holder that is this very task, in another delivery."""
+        """Return the holder that is another delivery of the same task."""
         if self.task_id is None:
             return None
         return next((item for item in holders if item.task_id == self.task_id), None)
@@ -86,10 +86,10 @@ class Delivery:
 
     @property
     def adoptable(self) -> bool:
-        """Whether the lock that was taken at sending is one with which the task may run.
+        """Whether the task may run with the lock that was taken when it was sent.
 
-        Else it is a place to be given up: that of scope ``queue``, or one that the task's options
-        of then named and those of now do not.
+        Otherwise that lock is a place to give up: the one of scope ``queue``, or one that the
+        sender's options name and the worker's options do not.
         """
         slip = self.slip
         return (
@@ -101,7 +101,7 @@ class Delivery:
 
     @property
     def follows(self) -> int:
-        """The fence of the run that sent this message in its own place, 0 for none."""
+        """The fence of the run that sent this message in its own place; 0 for none."""
         return self.slip.follows if self.slip else 0
 
     @property
@@ -111,12 +111,12 @@ class Delivery:
         return bool(delivery_info.get("redelivered"))
 
     def slip_to_send(self) -> Slip:
-        """Return the slip to go along when the message is sent again."""
+        """Return the slip to send along when the message is sent again."""
         assert self.task_id is not None
         return self.slip or Slip(self.task_id)
 
     def send_back(self, countdown: float, slip: Slip) -> None:
-        """Send this message again; the one in hand is acknowledged once that is done."""
+        """Send this message again in ``countdown`` seconds; the current one can be acknowledged."""
         request = self.request
         headers = {**(request.headers or {}), **slip.header()}
         signature = self.task.signature_from_request(
@@ -131,17 +131,16 @@ class Delivery:
         self._sent_back = True
 
     def give_up_place(self) -> bool:
-        """Free what was taken when the message was sent and is not to run with.
+        """Release the lock that was taken when the message was sent, if it is still held.
 
-        Returns whether the message still had it. Not for one that comes again. Raises
-        ``LockUnavailable``, though not of an alias that the task has no more; a place there ends
-        by itself.
+        Returns whether it was. Does nothing if the message was sent back. Raises
+        ``LockUnavailable``, unless the lock is on another alias than the task's: its lease ends.
         """
         slip = self.slip
         if slip is None or not slip.ticket or self._sent_back or slip.using not in locks.settings:
             return False
         waiting = Places(self.options, "", self.task, self.task_id).lock(
-            slip.lock, GIVING_UP, using=slip.using
+            slip.lock, GIVE_UP_LEASE, using=slip.using
         )
         try:
             given_up = waiting.take_over(slip.ticket)
@@ -154,13 +153,11 @@ class Delivery:
         return given_up
 
     def superseded(self, now: int) -> Any:
-        """Return the result of a task whose place in the queue was taken, ``None`` if it was not.
-
-        It has none where its slip names no place, or not that of its key.
+        """Return the result of a task whose place was taken by newer arguments, else ``None``.
 
         ``now`` is the server's clock in microseconds. The newer task may have run already, so a
-        ticket that is good no more before its time is enough to tell, unless it was used by an
-        earlier delivery or attempt of this very task.
+        ticket that became invalid before its time is proof enough, unless an earlier delivery or
+        attempt of the same task used it.
         """
         slip = self.slip
         if self.options.on_queue_conflict != SUPERSEDE or slip is None:

@@ -1,8 +1,8 @@
-"""What a worker's parent process does about messages that it drops.
+"""Release the locks of messages that a worker drops, in the worker's parent process.
 
 A message of scope ``queue`` or ``queue_and_run`` holds a lock from its sending on, and its run
-takes that over. Where it never comes to a run the parent knows of it, and frees the lock that the
-header names: by its ticket, so nothing happens where a run has used that.
+takes that over. If the message is dropped before, the parent knows, and releases the lock that the
+header names. It does so by the ticket, so nothing happens if a run has used that.
 """
 
 from __future__ import annotations
@@ -16,34 +16,34 @@ from celery.exceptions import Ignore, Retry, Terminated
 from celery.signals import task_rejected, task_revoked, task_unknown, worker_init
 from celery.utils.imports import symbol_by_name
 
-from django_redis_lock.celery import freeing
+from django_redis_lock.celery.freeing import free
 from django_redis_lock.celery.guard import GUARD
 from django_redis_lock.celery.message import Slip, headers_of
-from django_redis_lock.celery.private import ExceptionWithTraceback
+from django_redis_lock.celery.private import cause_of, on_undecodable
 from django_redis_lock.handler import locks
 
 if TYPE_CHECKING:
     from celery.worker.request import Request as _Request
 else:
-    _Request = object  # Celery's, or one of its descendants; a client needs none of them
+    _Request = object  # the task's own class of requests comes after; clients need not import it
 
 logger = logging.getLogger("django_redis_lock.celery")
 
 
 def free_place(headers: Mapping[str, Any] | None, task_id: Any) -> None:
-    """Free the lock that was taken when a message was sent."""
+    """Release the lock that was taken when a message was sent."""
     slip = Slip.of(headers, task_id)
     if slip is None or not slip.ticket:
         return
     if slip.using in locks.settings:
-        freeing.free(slip.using, slip.lock, slip.ticket)
+        free(slip.using, slip.lock, slip.ticket)
     else:
-        words = "Message %s is dropped, and its lock %r is of an alias that is unknown here: %r"
-        logger.info(words, task_id, slip.lock, slip.using)
+        text = "Message %s was dropped; its lock %r is of alias %r, which LOCKS does not have"
+        logger.info(text, task_id, slip.lock, slip.using)
 
 
 class DropsSeen(bootsteps.Step):  # type: ignore[misc] # it has no types
-    """Lets the consumer of a worker tell of the messages that it drops.
+    """Watches a worker's consumer for messages that it drops.
 
     Celery has no signal for a message that can't be decoded, nor for one whose child died before
     the call.
@@ -51,20 +51,14 @@ class DropsSeen(bootsteps.Step):  # type: ignore[misc] # it has no types
 
     def __init__(self, parent: Any, **kwargs: Any) -> None:
         super().__init__(parent, **kwargs)
-        acknowledge = parent.on_decode_error
-
-        def on_decode_error(message: Any, exc: Exception) -> Any:
-            _on_dropped(message=message)
-            return acknowledge(message, exc)
-
-        parent.on_decode_error = on_decode_error
+        on_undecodable(parent, lambda message: _on_dropped(message=message))
         for task in parent.app.tasks.values():
             if hasattr(task, GUARD):
                 task.Request = _request_class(symbol_by_name(task.Request))
 
 
 class Droppable(_Request):  # type: ignore[misc] # it has no types
-    """What the parent knows of one message of a guarded task."""
+    """A request for a guarded task, in the worker's parent."""
 
     _comes_again = False
 
@@ -76,7 +70,7 @@ class Droppable(_Request):  # type: ignore[misc] # it has no types
         self._comes_again |= requeue
 
     def cancel(self, *args: Any, **kwargs: Any) -> None:
-        """End the run; the message is delivered again, for its connection is lost."""
+        """End the run because its connection is lost; the message is delivered again."""
         self._comes_again = True
         super().cancel(*args, **kwargs)
 
@@ -89,7 +83,7 @@ class Droppable(_Request):  # type: ignore[misc] # it has no types
         try:
             return super().on_failure(exc_info, *args, **kwargs)
         finally:
-            # What isn't acknowledged by now is delivered again.
+            # A message that is not acknowledged by now is delivered again.
             if self.acknowledged and not self._comes_again and _ends(exc_info.exception):
                 self._free_place()
 
@@ -98,17 +92,14 @@ class Droppable(_Request):  # type: ignore[misc] # it has no types
 
 
 def _request_class(base: Any) -> Any:
-    """Return a class of requests, derived from a task's, that free the places they drop."""
     if issubclass(base, Droppable):
         return base
     return type(base.__name__, (Droppable, base), {"__module__": base.__module__})
 
 
 def _ends(error: Any) -> bool:
-    """Whether a failure is the end; of a task that was terminated the signal tells."""
-    if isinstance(error, ExceptionWithTraceback):
-        error = error.exc
-    return not isinstance(error, Retry | Ignore | Terminated)
+    """Whether a failure is the task's end; a termination has a signal of its own."""
+    return not isinstance(cause_of(error), Retry | Ignore | Terminated)
 
 
 def _on_worker_init(sender: Any = None, **kwargs: Any) -> None:

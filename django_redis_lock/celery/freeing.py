@@ -1,8 +1,7 @@
-"""Locks that nobody will release any more, freed in the background.
+"""Release, in the background, the locks whose holders can't release them.
 
-The parent of a worker serves all its children by one thread, which waits for no lock server. There
-is one thread for each alias of LOCKS, so that a server which does not answer holds up nothing on
-another one; it ends when all is freed.
+The parent of a worker serves all its children with one thread, which must not wait for a lock
+server. So each alias of LOCKS has a thread of its own, which ends when there is nothing left to do.
 """
 
 from __future__ import annotations
@@ -14,35 +13,32 @@ from collections.abc import Callable
 from time import monotonic
 
 from django_redis_lock.backends.base import BaseLockBackend
-from django_redis_lock.celery.family import is_dead
+from django_redis_lock.celery.ledger import is_dead
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.handler import locks
 
 logger = logging.getLogger("django_redis_lock.celery")
 
 RETRY_EVERY = 0.5
-"""Seconds between tries where a server does not answer."""
+"""Seconds between attempts while a server does not answer."""
 MOST = 10_000
-"""How many locks of one alias are kept in mind; the lease ends those beyond."""
+"""How many locks of one alias can be pending; further ones end with their leases."""
 
 Work = Callable[[BaseLockBackend], None]
 
 
 def free(using: str, name: str, token_id: str) -> None:
-    """Release a lock for its holder, who can't, as soon as the server can be asked.
-
-    Nothing happens where that holder has it no more.
-    """
+    """Release a lock as soon as the server is available, if this holder still has it."""
     _freers.setdefault(using, _Freer(using)).add(lambda backend: _release(backend, name, token_id))
 
 
 def free_dead(using: str) -> None:
-    """Release what dead processes of this worker hold, by a listing of all locks."""
+    """Release the locks of this worker's dead processes, found by listing all locks."""
     _freers.setdefault(using, _Freer(using)).add(_release_all_dead)
 
 
 def finish(seconds: float) -> None:
-    """Return when all is freed that can be, or after some seconds; go on with nothing."""
+    """Wait up to some seconds for pending work, and drop the rest."""
     until = monotonic() + seconds
     for freer in _freers.values():
         freer.end()
@@ -52,10 +48,10 @@ def finish(seconds: float) -> None:
 
 
 def _release(backend: BaseLockBackend, name: str, token_id: str) -> None:
-    why = "the process or message that it was held for is no more"
-    holder = backend.free(name, token_id, reason=why)
+    reason = "the process or message that it was held for is gone"
+    holder = backend.free(name, token_id, reason=reason)
     if holder is not None:
-        logger.warning("Lock %r was freed, for %s can't release it", name, holder)
+        logger.warning("Lock %r was released for %s, which is gone", name, holder)
 
 
 def _release_all_dead(backend: BaseLockBackend) -> None:
@@ -65,7 +61,7 @@ def _release_all_dead(backend: BaseLockBackend) -> None:
 
 
 class _Freer:
-    """What is to be freed on one alias, in the order in which it was said."""
+    """The pending work for one alias, done in order by a thread."""
 
     def __init__(self, using: str) -> None:
         self._using = using
@@ -79,7 +75,9 @@ class _Freer:
         with self._changed:
             if len(self._work) >= MOST:
                 if not self._full:
-                    logger.warning("Too many locks of LOCKS[%r] are to be freed", self._using)
+                    logger.warning(
+                        "Too many locks of LOCKS[%r] are waiting for release", self._using
+                    )
                 self._full = True
                 return
             self._work.append(work)
@@ -89,7 +87,7 @@ class _Freer:
                 self._thread.start()
 
     def end(self) -> None:
-        """Try no more than once from here on."""
+        """Make no more than one further attempt."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
@@ -106,13 +104,14 @@ class _Freer:
                 work(locks[self._using])
             except LockUnavailable as error:
                 if not told:
-                    logger.warning("Locks of LOCKS[%r] can't be freed yet: %s", self._using, error)
+                    text = "Locks of LOCKS[%r] can't be released yet: %s"
+                    logger.warning(text, self._using, error)
                 told = True
-                self._put_off(work)
-            except Exception as error:  # also of what a foreign message named
-                logger.warning("A lock of LOCKS[%r] can't be freed: %s", self._using, error)
+                self._postpone(work)
+            except Exception as error:  # also of names from another program's message
+                logger.warning("A lock of LOCKS[%r] can't be released: %s", self._using, error)
 
-    def _put_off(self, work: Work) -> None:
+    def _postpone(self, work: Work) -> None:
         with self._changed:
             self._work.appendleft(work)
             if self._ended:

@@ -1,4 +1,4 @@
-"""The guard of one task: what it was told, and how it gets between Celery and the task."""
+"""The guard of one task: its options, and how it gets between Celery and the task."""
 
 from __future__ import annotations
 
@@ -12,26 +12,20 @@ from celery import Task
 from django.core.exceptions import ImproperlyConfigured
 
 from django_redis_lock.celery.conflicts import TaskAlreadyRunning
-from django_redis_lock.celery.defaults import app_defaults
 from django_redis_lock.celery.keys import KeyMaker, check_key
-from django_redis_lock.celery.options import Options, make_options, merge
-from django_redis_lock.celery.overrides import (
-    Overrides,
-    overrides_of,
-    take_overrides,
-    with_overrides,
-)
+from django_redis_lock.celery.message import Overrides, overrides_of, take_overrides, with_overrides
+from django_redis_lock.celery.options import KEY_OPTIONS, Options, make_options, project_defaults
 from django_redis_lock.celery.running import Run, current_lock
-from django_redis_lock.celery.sending import Call, send
+from django_redis_lock.celery.sending import Sending
 from django_redis_lock.support.functions import finished, is_async, is_generator
 
 GUARD = "single_instance_guard"
-"""The attribute of a marked function and of a guarded task that holds its guard."""
+"""The attribute of a decorated function and of a guarded task that holds its guard."""
 OTHER_GUARDS = {("celery_once", "QueueOnce"), ("celery_singleton", "Singleton")}
 
 
 class Guard:
-    """What one ``single_instance_task`` was told, for the task that it guards."""
+    """The guard that one use of ``single_instance_task`` makes."""
 
     def __init__(self, given: Mapping[str, Any]) -> None:
         self._given = given
@@ -39,24 +33,24 @@ class Guard:
         self._options: Options | None = None
         self._defaults: Mapping[str, Any] = {}
         self._key_makers: dict[type, KeyMaker] = {}
-        with contextlib.suppress(ImproperlyConfigured):  # of all tasks; told by the checks
+        with contextlib.suppress(ImproperlyConfigured):  # reported by the checks
             self.options_for(None)
 
     @property
     def options(self) -> Options:
-        """The options of a call that is told nothing."""
+        """The options of a call that has none of its own."""
         return self.options_for(None)
 
     def options_for(self, overrides: Overrides) -> Options:
-        """Return the options of a call that is told ``overrides``.
+        """Return the options of a call.
 
-        Raises ``TypeError``, ``ValueError``, and ``ImproperlyConfigured`` for the defaults.
+        Raises ``TypeError``, ``ValueError``, and ``ImproperlyConfigured`` for the setting.
         """
-        defaults = app_defaults()
+        defaults = project_defaults()
         if overrides:
-            return _options(defaults, self._given, overrides)
+            return make_options(defaults, self._given, overrides)
         if self._options is None or self._defaults is not defaults:
-            self._options, self._defaults = _options(defaults, self._given), defaults
+            self._options, self._defaults = make_options(defaults, self._given), defaults
         return self._options
 
     def key(
@@ -71,10 +65,10 @@ class Guard:
 
     def key_maker(self, cls: type[Task], overrides: Overrides = None) -> KeyMaker:
         """Return what makes the keys of calls. Raises ``TypeError`` or ``ValueError``."""
-        if overrides and ("key" in overrides or "unique_on" in overrides):
+        if overrides and any(name in overrides for name in KEY_OPTIONS):
             check_key(overrides.get("key"), overrides.get("unique_on"))
             return _key_maker(overrides, cls.run, _signature(cls))
-        if cls not in self._key_makers:  # a subclass, which may have a run of its own
+        if cls not in self._key_makers:  # a subclass may have a run() of its own
             self._key_makers[cls] = _key_maker(self._given, cls.run, _signature(cls))
         return self._key_makers[cls]
 
@@ -90,15 +84,15 @@ class Guard:
     def install(self, cls: type[Task]) -> None:
         """Guard the tasks of a class: their calls, by workers or directly, and their sending.
 
-        The guard goes around all that Celery and base classes do in a call, so a conflict is not
-        taken for a failure that ``autoretry_for`` retries. It goes beneath all that base classes do
-        at sending: one that puts it off, until a transaction has ended, takes the place then.
+        The guard of a call is outermost, so ``autoretry_for`` does not take a conflict for a
+        failure. The guard of sending is innermost: if a base class delays the sending until a
+        transaction has ended, the place in the queue is taken then.
         """
         installed = getattr(cls, GUARD, None)
         if installed is self:
             return
         if installed is not None:
-            raise TypeError(f"{cls!r} is a single_instance_task already.")
+            raise TypeError(f"{cls!r} is already a single_instance_task.")
         _refuse_other_guards(cls)
         self.key_maker(cls)
         throws = cls.throws if isinstance(cls.throws, list | tuple) else (cls.throws,)
@@ -106,7 +100,7 @@ class Guard:
             GUARD: self,
             "__call__": _guarded_call(self, cls),
             "apply": _guarded_apply(self, cls),
-            "throws": (*throws, TaskAlreadyRunning),  # no failure that anybody has to see to
+            "throws": (*throws, TaskAlreadyRunning),  # so it is not logged as a failure
         }
         if not hasattr(cls, "lock"):
             members["lock"] = property(current_lock, doc=current_lock.__doc__)
@@ -116,18 +110,13 @@ class Guard:
         sender.apply_async = _guarded_apply_async(self, sender)
 
 
-def _options(*layers: Mapping[str, Any]) -> Options:
-    told = merge(*layers)
-    return make_options(**{name: told[name] for name in told if name not in ("key", "unique_on")})
-
-
 def _key_maker(
     given: Mapping[str, Any], run: Callable[..., Any], signature: inspect.Signature
 ) -> KeyMaker:
     if is_async(run) or is_generator(run):
         raise TypeError(
             f"{run!r} is a coroutine or generator function, whose body runs after the call; "
-            f"take the lock inside of it with a with statement."
+            f"take the lock inside it, with a with statement."
         )
     return KeyMaker(given.get("key"), given.get("unique_on"), signature)
 
@@ -138,14 +127,14 @@ def _refuse_other_guards(cls: type[Task]) -> None:
         if (package, base.__name__) in OTHER_GUARDS:
             raise TypeError(
                 f"Task {cls.name} has the base class {package}.{base.__name__}, which guards it "
-                f"in a way of its own; leave it out, for single_instance_task takes its place."
+                f"as well; leave it out, because single_instance_task replaces it."
             )
 
 
 def _beneath_overrides(cls: type[Task]) -> type[Task]:
-    """Return a class whose ``apply_async`` is called in place of Celery's, by that class alone.
+    """Return the class whose ``apply_async`` to replace: beneath all overrides of Celery's.
 
-    It is the class itself where no other method stands in between.
+    That is the class itself if there are none, and otherwise one inserted for it alone.
     """
     overrides = [base for base in cls.__mro__ if "apply_async" in base.__dict__]
     if overrides == [Task]:
@@ -164,11 +153,11 @@ def _guarded_call(guard: Guard, cls: type[Task]) -> Callable[..., Any]:
     @wraps(cls.__call__)
     def guarded_call(task: Any, /, *args: Any, **kwargs: Any) -> Any:
         told = overrides_of(task.request)
-        make_key = partial(guard.key, overrides=told) if told else guard.key
+        make_key = partial(guard.key, overrides=told)
         run = Run(guard.options_for(told), make_key, task, args, kwargs)
         if inherited and run.task_id is not None:
-            # Celery skips its own method as well, which is for direct calls: in 5.4 it would hide
-            # the request of an eager one from the task.
+            # Celery bypasses its own method as well, which is for direct calls: in 5.4 it would
+            # hide the request of an eager call from the task.
             return run.carry_out(lambda: finished(task.run, task.run(*args, **kwargs)))
         return run.carry_out(lambda: finished(task.run, call(task, *args, **kwargs)))
 
@@ -179,7 +168,7 @@ def _guarded_apply_async(guard: Guard, cls: type[Task]) -> Callable[..., Any]:
     apply_async = _unguarded(cls, "apply_async")
 
     @wraps(cls.apply_async)
-    def guarded_apply_async(  # noqa: PLR0917 - what Celery's takes
+    def guarded_apply_async(  # noqa: PLR0917 - Celery's signature
         task: Any,
         args: Any = None,
         kwargs: Any = None,
@@ -194,14 +183,14 @@ def _guarded_apply_async(guard: Guard, cls: type[Task]) -> Callable[..., Any]:
         message = {**given, "link_error": link_error, "shadow": shadow, **options}
         told = take_overrides(message)
         if told:
-            guard.key_maker(type(task), told)  # may be told what makes no sense
+            guard.key_maker(type(task), told)  # raises if they make no sense
 
         def publish(**message: Any) -> Any:
             return apply_async(task, args, kwargs, **with_overrides(message, told))
 
-        sending = Call(task, tuple(args or ()), dict(kwargs or {}), message, publish)
-        make_key = partial(guard.key, overrides=told) if told else guard.key
-        return send(guard.options_for(told), make_key, sending)
+        arguments = tuple(args or ()), dict(kwargs or {})
+        sending = Sending(guard.options_for(told), task, arguments, message, publish)
+        return sending.send(partial(guard.key, overrides=told))
 
     return guarded_apply_async
 
@@ -221,7 +210,7 @@ def _guarded_apply(guard: Guard, cls: type[Task]) -> Callable[..., Any]:
 
 
 def _unguarded(cls: type[Task], name: str) -> Callable[..., Any]:
-    """Return the method that a class has now; one that it inherits as it is when called.
+    """Return the current method of a class; an inherited one is looked up when it is called.
 
     A worker replaces ``Task.__call__`` after the tasks are made.
     """
@@ -232,7 +221,7 @@ def _unguarded(cls: type[Task], name: str) -> Callable[..., Any]:
 
 
 def _signature(cls: type[Task]) -> inspect.Signature:
-    """Return what a task takes, without the task itself."""
+    """Return the signature of a task, without ``self``."""
     signature = inspect.signature(cls.run)
     if isinstance(inspect.getattr_static(cls, "run"), staticmethod):
         return signature

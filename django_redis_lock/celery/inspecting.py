@@ -1,8 +1,8 @@
-"""``celery inspect guarded_tasks``: which locks a worker's tasks hold or wait for, behind whom.
+"""``celery inspect guarded_tasks``: the guarded tasks that a worker has, and their locks.
 
-The worker keeps no books for it. What it has in hand Celery knows; the key is made again of a
-task's arguments; who has the lock the server knows. Keys are the project's own code and a server
-may be silent, so both are left to a thread, and the worker's main loop waits a moment only.
+The worker keeps no records for it: Celery knows the tasks, their arguments give the keys, and the
+server knows the holders. Keys run the project's code, and a server may not answer. So threads do
+both, and the worker's main loop waits for them only briefly.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from celery.worker.request import Request
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
-from django_redis_lock.celery.family import FAMILY, lives
 from django_redis_lock.celery.guard import GUARD, Guard
+from django_redis_lock.celery.ledger import FAMILY, lives
 from django_redis_lock.celery.message import Slip
 from django_redis_lock.celery.options import QUEUE, Options
 from django_redis_lock.celery.places import QUEUED, Places
@@ -31,10 +31,10 @@ from django_redis_lock.handler import locks
 from django_redis_lock.protocol.records import Holder
 
 PATIENCE = 0.5
-"""Seconds for which the worker's main loop waits for keys and holders; Celery's own commands are
-given up by who asks after one."""
+"""Seconds for which the worker's main loop waits for keys and holders; Celery's clients give up
+after one second."""
 LIMIT = 500
-"""How many tasks are looked at."""
+"""How many tasks are reported at most."""
 NOT_KNOWN = "not known"
 
 ACTIVE, RESERVED, SCHEDULED = "active", "reserved", "scheduled"
@@ -44,12 +44,12 @@ ACTIVE, RESERVED, SCHEDULED = "active", "reserved", "scheduled"
     signature="[LOCK]", args=[("lock", str)]
 )
 def guarded_tasks(state: Any, lock: str | None = None, **kwargs: Any) -> dict[str, Any]:
-    """List guarded tasks in hand: their locks, and who has these."""
+    """List guarded tasks in hand: their locks, and the holders of these."""
     every = [
         _Line(stage, request, guard)
         for stage, request in _in_hand(state)
         if (guard := getattr(request.task, GUARD, None)) is not None
-        and (stage == ACTIVE or request.id not in worker_state.revoked)  # kept till it is due
+        and (stage == ACTIVE or request.id not in worker_state.revoked)  # kept until due
     ]
     lines = every[:LIMIT]
     for thread in _begin(lines):
@@ -61,7 +61,7 @@ def guarded_tasks(state: Any, lock: str | None = None, **kwargs: Any) -> dict[st
 
 @inspect_command(visible=False)  # type: ignore[untyped-decorator]
 def messages_in_hand(state: Any, ids: list[str], **kwargs: Any) -> dict[str, Any]:
-    """Tell which of some messages the worker has, and the queues it takes messages from."""
+    """Report which of some messages the worker has, and the queues that it consumes."""
     known = {request.id for _, request in _in_hand(state)}
     consumer = state.consumer.task_consumer
     queues = [queue.name for queue in consumer.queues] if consumer else []
@@ -72,9 +72,9 @@ def messages_in_hand(state: Any, ids: list[str], **kwargs: Any) -> dict[str, Any
 def signs_of_life(
     state: Any, tasks: list[str], processes: dict[str, list[int]], **kwargs: Any
 ) -> dict[str, Any]:
-    """Tell which of some tasks the worker has, and which of its own processes are gone.
+    """Report which of some tasks the worker has, and which of its own processes are gone.
 
-    Their numbers come by the family that they belong to. A worker speaks of its own alone.
+    ``processes`` has process ids by the family that they belong to.
     """
     known = {request.id for _, request in _in_hand(state)}
     gone = [pid for pid in processes.get(FAMILY, ()) if not lives(pid)]
@@ -82,7 +82,7 @@ def signs_of_life(
 
 
 def _in_hand(state: Any) -> Iterator[tuple[str, Request]]:
-    """Yield each request that the worker has, with how far it has come."""
+    """Yield each request that the worker has, with its stage."""
     active = list(state.tset(worker_state.active_requests))
     reserved = list(state.tset(worker_state.reserved_requests))
     stages = (
@@ -101,7 +101,7 @@ def _in_hand(state: Any) -> Iterator[tuple[str, Request]]:
 
 @dataclass
 class _Line:
-    """One guarded request, and what is found out about it."""
+    """One guarded request, and what is known of its lock."""
 
     stage: str
     request: Any
@@ -110,42 +110,41 @@ class _Line:
     names: list[str] = field(default_factory=list)
     """The locks of which it needs one to run."""
     holders: dict[str, Holder | None] | None = None
-    """Who has them, and the place; ``None`` while that is not known."""
+    """The holders of these locks and of its place; ``None`` if unknown."""
 
     @cached_property
     def slip(self) -> Slip | None:
-        """What its message says of its lock."""
         return Slip.of(self.request.request_dict, self.request.id)
 
     @cached_property
     def options(self) -> Options:
-        """The options of this very call; of the task, where those can't be made any more."""
+        """The options of this call, or of the task if those became invalid."""
         try:
             return self.guard.options_for(self.slip.options if self.slip else None)
         except (TypeError, ValueError, ImproperlyConfigured):
             return self.guard.options
 
     def find_key(self) -> None:
-        """Make the key of the arguments. Raises whatever the project's code does."""
+        """Make the key of the arguments. Passes on exceptions of the project's code."""
         request, overrides = self.request, self.slip.options if self.slip else None
         args, kwargs = tuple(request.args or ()), dict(request.kwargs or {})
         key = self.guard.key(request.task, args, kwargs, overrides)
         self.names = Places(self.options, key, request.task, request.id).names
         self.key = key
 
-    def asked_of(self) -> set[str]:
-        """Return the locks whose holders say how it stands."""
+    def relevant_locks(self) -> set[str]:
+        """Return the locks whose holders decide its state."""
         return {*self.names, *([self.slip.lock] if self.slip and self.slip.ticket else ())}
 
     def locks(self) -> set[str]:
-        """Return the names by which one may ask for it; none as long as its key is not known."""
+        """Return the names by which it can be found; none while its key is unknown."""
         if self.key is None:
             return set()
         place = f"{self.key}:{QUEUED}" if self.options.scope == QUEUE else self.key
-        return {self.key, place, *self.asked_of()}
+        return {self.key, place, *self.relevant_locks()}
 
     def told(self) -> dict[str, Any]:
-        """Return how it stands, as plain values."""
+        """Return its state as plain values."""
         slip, request = self.slip, self.request
         behind = self._behind()
         attempts = slip.attempts if slip else 0
@@ -165,7 +164,7 @@ class _Line:
         return holder is not None and holder.task_id == self.request.id
 
     def _behind(self) -> Holder | str | None:
-        """Return who has the lock, ``None`` where nobody else keeps this one from running."""
+        """Return the holder that keeps this request from running, ``None`` if there is none."""
         if self.holders is None:
             return NOT_KNOWN
         found = [self.holders.get(name) for name in self.names]
@@ -184,7 +183,7 @@ class _Line:
         return "runs" if any(self._own(holders.get(name)) for name in self.names) else self.stage
 
     def _place(self) -> str | None:
-        """Return whether the message has the place that was taken when it was sent."""
+        """Return whether the message still has the place that was taken when it was sent."""
         slip = self.slip
         if slip is None or not slip.ticket or self.stage == ACTIVE:
             return None
@@ -195,7 +194,7 @@ class _Line:
 
 
 class _Survey(threading.Thread):
-    """Finds out about the tasks whose locks one alias of LOCKS has."""
+    """Makes the keys and asks for the holders of the tasks of one alias of LOCKS."""
 
     def __init__(self, using: str, lines: list[_Line]) -> None:
         super().__init__(name=f"django-redis-lock-inspect-{using}", daemon=True)
@@ -204,35 +203,34 @@ class _Survey(threading.Thread):
         self._lines = lines
 
     def run(self) -> None:
-        """Make the keys, then ask for each lock once."""
         try:
             for line in self._lines:
                 if monotonic() < self.until:
                     self._find_key(line)
         finally:
-            connections.close_all()  # which a key may have opened, for this thread alone
-        names = sorted(set().union(*(line.asked_of() for line in self._lines)))
+            connections.close_all()  # a key may have opened one for this thread
+        names = sorted(set().union(*(line.relevant_locks() for line in self._lines)))
         try:
             backend = locks[self._using]
             holders = {name: backend.holder(name) for name in names if monotonic() < self.until}
         except (LockError, InvalidLockBackend, ValueError):
             return
         for line in self._lines:
-            if line.key and line.asked_of() <= set(holders):
+            if line.key and line.relevant_locks() <= set(holders):
                 line.holders = holders
 
     def _find_key(self, line: _Line) -> None:
         try:
             line.find_key()
         except Exception:
-            line.key = None  # it fails in the task as well, which tells more of it
+            line.key = None  # the task fails with it as well, and reports more
 
 
 _surveys: dict[str, _Survey] = {}
 
 
 def _begin(lines: list[_Line]) -> list[_Survey]:
-    """Begin to find out, with a thread for each alias; one that hangs gets no second."""
+    """Start a thread for each alias, unless an earlier one still hangs."""
     begun = []
     for using in {line.options.using for line in lines}:
         earlier = _surveys.get(using)

@@ -1,22 +1,28 @@
-"""The name of the lock that guards one call of a task."""
+"""The name of the lock for one call of a task, made of the call's arguments."""
 
 from __future__ import annotations
 
+import base64
+import datetime
+import decimal
+import enum
 import hashlib
 import inspect
+import json
 import re
 import string
-from collections.abc import Callable, Iterable
+import uuid
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from django_redis_lock.celery.canonical import UnstableValueError, canonical
+from django.db.models import Model
 
 Key = str | Callable[..., str] | None
 UniqueOn = str | Iterable[str] | None
 
 ALL = "all"
 LONGEST = 250
-"""Characters of a key made of arguments, beyond which a digest stands for them."""
+"""Characters of a key made of arguments; a longer one is replaced by a digest."""
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
@@ -27,38 +33,33 @@ class KeyMaker:
     """
 
     def __init__(self, key: Key, unique_on: UniqueOn, signature: inspect.Signature) -> None:
+        parameters = signature.parameters.values()
         self._signature = signature
         self._key = key
-        self._unique_on = unique_on
-        self._fields: list[str] = []
         self._variadic = next(
-            (item.name for item in signature.parameters.values() if item.kind is item.VAR_KEYWORD),
-            None,
+            (item.name for item in parameters if item.kind is item.VAR_KEYWORD), ""
         )
-        parameters = signature.parameters.values()
-        self._plain = all(item.kind is item.POSITIONAL_OR_KEYWORD for item in parameters)
+        self._simple = all(item.kind is item.POSITIONAL_OR_KEYWORD for item in parameters)
         self._defaults = {
             item.name: item.default for item in parameters if item.default is not item.empty
         }
-        if isinstance(key, str):
-            self._fields = self._check_template(key)
-        elif unique_on is not None:
-            self._unique_on = self._check_names(unique_on)
+        self._fields = self._check_template(key) if isinstance(key, str) else []
+        self._unique_on = None if unique_on is None else self._check_names(unique_on)
 
     def _check_template(self, template: str) -> list[str]:
         try:
             parsed = [field for _, field, _, _ in string.Formatter().parse(template)]
         except ValueError as error:
-            raise ValueError(f"key={template!r} is no template: {error}") from None
+            raise ValueError(f"key={template!r} is not a valid template: {error}") from None
         fields = [field for field in parsed if field is not None]
         for field in fields:
             self._check_name(_root(field), f"key={template!r}")
         return fields
 
-    def _check_names(self, names: UniqueOn) -> tuple[str, ...]:
+    def _check_names(self, names: str | Iterable[str]) -> tuple[str, ...]:
         if names == ALL:
             return tuple(self._signature.parameters)
-        checked = tuple(names or ())
+        checked = tuple(names)
         for name in checked:
             self._check_name(name, f"unique_on={list(checked)!r}")
         return checked
@@ -67,15 +68,15 @@ class KeyMaker:
         known = self._signature.parameters
         if name not in known and not (self._variadic and name.isidentifier()):
             raise ValueError(
-                f"{where} names {name!r}, which is no argument of the task; "
+                f"{where} names {name!r}, which is not an argument of the task; "
                 f"it takes {', '.join(known) or 'none'}."
             )
 
     def __call__(self, task_name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """Return the lock's name.
 
-        Raises ``TypeError`` when the arguments don't fit the task, or one of them has no form that
-        is the same in every process.
+        Raises ``TypeError`` if the arguments don't fit the task, or if one of them has no stable
+        representation.
         """
         values = self._arguments(args, kwargs)
         if callable(self._key):
@@ -83,22 +84,20 @@ class KeyMaker:
             if not isinstance(made, str):
                 raise TypeError(f"The key of task {task_name} must be a str, not {made!r}.")
             return made
-        if self._key is not None and not self._fields:
-            return self._key
-        if self._key is None and self._unique_on is None:
-            return task_name
         if self._key is not None:
-            return self._formatted(task_name, values)
-        return self._joined(task_name, values)
+            return self._formatted(self._key, task_name, values) if self._fields else self._key
+        if self._unique_on is not None:
+            return self._joined(self._unique_on, task_name, values)
+        return task_name
 
     def _arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments by name, defaults included. Raises ``TypeError`` for a misfit.
 
-        ``inspect`` takes three times as long; it is left what is not plain, and to say what is
-        wrong.
+        ``inspect`` takes three times as long, so it is only used for signatures that are not
+        simple, and for its error messages.
         """
         known = self._signature.parameters
-        if self._plain and len(args) <= len(known):
+        if self._simple and len(args) <= len(known):
             given = dict(zip(known, args, strict=False))
             if not kwargs or given.keys().isdisjoint(kwargs):
                 values = {**self._defaults, **given, **kwargs}
@@ -108,25 +107,22 @@ class KeyMaker:
         bound.apply_defaults()
         return dict(bound.arguments)
 
-    def _formatted(self, task_name: str, values: dict[str, Any]) -> str:
-        assert isinstance(self._key, str)
-        values = {**values, **values.get(self._variadic or "", {})}
-        made = self._key.format(**values)
+    def _formatted(self, template: str, task_name: str, values: dict[str, Any]) -> str:
+        values = {**values, **values.get(self._variadic, {})}
+        made = template.format(**values)
         if _ADDRESS.search(made):
-            name = next(
-                (name for name in map(_root, self._fields) if _ADDRESS.search(str(values[name]))),
-                self._fields[0],
-            )
+            names = [_root(field) for field in self._fields]
+            unstable = (name for name in names if _ADDRESS.search(str(values[name])))
+            name = next(unstable, names[0])
             raise _unstable(task_name, name, values[name])
         return made
 
-    def _joined(self, task_name: str, values: dict[str, Any]) -> str:
-        assert self._unique_on is not None
+    def _joined(self, names: tuple[str, ...], task_name: str, values: dict[str, Any]) -> str:
         parts = []
-        for name in self._unique_on:
-            value = values[name] if name in values else values[self._variadic or ""].get(name)
+        for name in names:
+            value = values[name] if name in values else values[self._variadic].get(name)
             try:
-                parts.append(f"{name}={canonical(value)}")
+                parts.append(f"{name}={_as_json(_plain(value))}")
             except UnstableValueError as error:
                 raise _unstable(task_name, name, error.value) from None
         made = f"{task_name}:{','.join(parts)}"
@@ -139,13 +135,13 @@ def check_key(key: Key, unique_on: UniqueOn) -> None:
     """Check what can be checked before the task is known. Raises ``TypeError``, ``ValueError``."""
     if key is not None and not isinstance(key, str) and not callable(key):
         raise TypeError(
-            f"key={key!r} must be a template such as 'import:{{shop_id}}' or a callable "
-            f"that is given the task's arguments."
+            f"key={key!r} must be a template such as 'import:{{shop_id}}', or a callable "
+            f"that takes the task's arguments."
         )
     if unique_on is None:
         return
     if key is not None:
-        raise ValueError("key and unique_on say the same in two ways; leave one of them out.")
+        raise ValueError("key and unique_on exclude each other; leave one of them out.")
     if isinstance(unique_on, str):
         if unique_on != ALL:
             raise ValueError(
@@ -153,7 +149,7 @@ def check_key(key: Key, unique_on: UniqueOn) -> None:
                 f"or 'all'."
             )
     elif not (isinstance(unique_on, Iterable) and all(isinstance(name, str) for name in unique_on)):
-        raise TypeError(f"unique_on={unique_on!r} must be a list of the names of arguments.")
+        raise TypeError(f"unique_on={unique_on!r} must be a list of argument names.")
 
 
 def _root(field: str) -> str:
@@ -162,7 +158,58 @@ def _root(field: str) -> str:
 
 def _unstable(task_name: str, argument: str, value: Any) -> TypeError:
     return TypeError(
-        f"Argument {argument!r} of task {task_name} can't be part of a key, for a "
-        f"{type(value).__qualname__} has no form that is the same in every process: {value!r}. "
+        f"Argument {argument!r} of task {task_name} can't be part of a key: a "
+        f"{type(value).__qualname__} is not written the same in every process: {value!r}. "
         f"Pass an id instead, or use key= with what tells calls apart."
     )
+
+
+# One JSON text for each value, the same in every process and on both ends of a message. Values
+# that a message can't tell apart have the same text: tuples and lists, an enum's member and its
+# value, a date or UUID and its text. The number 1, the text "1" and True differ.
+
+
+class UnstableValueError(TypeError):
+    """A value has no representation that is the same in every process."""
+
+    def __init__(self, value: Any) -> None:
+        super().__init__(value)
+        self.value = value
+
+
+_as_json = json.JSONEncoder(separators=(",", ":"), sort_keys=True).encode
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, _Plain) and not isinstance(value, enum.Enum):
+        return value
+    for types, convert in _CONVERSIONS:
+        if isinstance(value, types):
+            return convert(value)
+    if callable(dump := getattr(value, "model_dump", None)):  # of pydantic, as Celery sends it
+        return _plain(dump(mode="json"))
+    raise UnstableValueError(value)
+
+
+def _plain_key(key: Any) -> str:
+    plain = _plain(key)
+    return plain if isinstance(plain, str) else json.dumps(plain)
+
+
+def _row(instance: Model) -> Any:
+    if instance.pk is None:
+        raise UnstableValueError(instance)
+    return {instance._meta.label: _plain(instance.pk)}
+
+
+_Plain = (bool, int, float, str, type(None))  # isinstance() with a union is several times slower
+_CONVERSIONS: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
+    (enum.Enum, lambda member: _plain(member.value)),
+    ((datetime.date, datetime.time), lambda moment: moment.isoformat()),
+    ((uuid.UUID, decimal.Decimal, datetime.timedelta), str),
+    ((bytes, bytearray, memoryview), lambda data: {"bytes": base64.b64encode(data).decode()}),
+    (Mapping, lambda items: {_plain_key(key): _plain(item) for key, item in items.items()}),
+    ((list, tuple), lambda items: [_plain(item) for item in items]),
+    ((set, frozenset), lambda items: sorted(map(_plain, items), key=json.dumps)),
+    (Model, _row),
+)

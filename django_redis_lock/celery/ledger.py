@@ -1,9 +1,8 @@
-"""What each child of a worker holds, where its parent can read it when the child is dead.
+"""The processes of one worker: which of them live, and which locks each child holds.
 
-A child writes down what it is about to ask for before it asks, so at no moment the server has given
-a lock that the ledger does not name. The memory is the parent's, made before it forks and shared
-with its children; a write is a copy of some hundred bytes, without a system call. Whatever a child
-dies of, what it wrote is there.
+A child records a lock before it requests it, so the server never has a lock of a child that the
+ledger misses. The memory is the parent's, made before it forks and shared with its children. A
+write copies a few hundred bytes, without a system call, and survives any death of the child.
 """
 
 from __future__ import annotations
@@ -11,35 +10,85 @@ from __future__ import annotations
 import logging
 import mmap
 import os
+import secrets
 import struct
 import tempfile
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Protocol
 from weakref import ref
 
-from django_redis_lock.celery.family import began_at
-from django_redis_lock.protocol.records import token_id
-from django_redis_lock.support.process import known_process
+from django_redis_lock.protocol.records import Holder, token_id
+from django_redis_lock.support.process import current_process, known_process
 
 logger = logging.getLogger("django_redis_lock.celery")
 
+FAMILY = secrets.token_hex(8)
+"""Shared by a worker and the children that it forks, and by no other process.
+
+A process id says whether a process lives only within a family: machines and containers may share a
+host name, and each has its own process ids.
+"""
 PAGES = 1024
-"""How many children can be in the ledger at once, the dead that are not seen to included."""
+"""How many children the ledger has room for, dead ones that were not handled yet included."""
 PAGE = 8192
 """Bytes for one child: its process, and two halves of which one is valid at a time, with room for
-about forty locks of usual names."""
-_PROCESS = struct.Struct("=QQ")  # its number, and when it began
-_OPENING = struct.Struct("=H?")  # how many bytes follow, and whether there was more to say
+about forty locks with names of usual length."""
+_PROCESS = struct.Struct("=QQ")  # its id, and when it began
+_OPENING = struct.Struct("=H?")  # the number of bytes that follow, and whether it is incomplete
 _HALF = (PAGE - _PROCESS.size) // 2
-_FREE, _FIRST, _SECOND, _EMPTY = range(4)  # what a page is, or which half of it is valid
+_FREE, _FIRST, _SECOND, _EMPTY = range(4)  # the states of a page: free, the valid half, no locks
 
 Entry = tuple[str, str, str]
 """The alias, the name and the ``token_id`` of a lock."""
 
 
+def is_dead(holder: Holder) -> bool:
+    """Whether a holder is known to have died: a process of this family that no longer exists.
+
+    A lock with a ``state`` is held for a message or a rest, and by no process.
+    """
+    ours = holder.metadata.get("worker") == FAMILY and holder.host == current_process().host
+    if not ours or holder.metadata.get("state") or holder.pid is None:
+        return False
+    return not lives(holder.pid)
+
+
+def lives(pid: int, began: int = 0) -> bool:
+    """Whether a process of this machine runs; zombies do not.
+
+    With ``began``, from ``began_at``, a later process with the same id does not count.
+    """
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # it has changed its user, or is another user's process
+        pass
+    stat = _stat(pid)
+    if stat is None:
+        return True
+    return stat[0] not in "ZX" and began in (0, int(stat[19]))
+
+
+def began_at(pid: int) -> int:
+    """Return when a process began, in clock ticks since boot; 0 if unknown."""
+    stat = _stat(pid)
+    return 0 if stat is None else int(stat[19])
+
+
+def _stat(pid: int) -> list[str] | None:
+    """Return the fields of ``/proc/<pid>/stat`` from the state on; ``None`` if there is none."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return stat if len(stat) > 19 else None
+
+
 class Held(Protocol):
-    """A handle whose lock is written down."""
+    """A handle whose lock is recorded."""
 
     name: str
 
@@ -49,21 +98,20 @@ class Held(Protocol):
 
 
 class Ledger:
-    """The pages of all children of one worker. Raises ``OSError`` where it can't be made."""
+    """The pages of all children of one worker. Raises ``OSError`` if it can't be made."""
 
     def __init__(self) -> None:
-        self._owner = os.getpid()
-        # The states of all pages, a byte each, and then the pages; the system gives what is used.
+        # The states of all pages, one byte each, then the pages. Unused memory costs nothing.
         self._memory = mmap.mmap(-1, (1 + PAGES) * PAGE)
-        # Its bytes are locked, for a process that takes a page. A lock goes with its process.
+        # A process that takes a page locks the byte with its number, until it ends.
         self._turns = _nameless_file()
         self._turns_are = _identity(self._turns)
-        self._mine: tuple[int, Page | None] = (self._owner, None)
+        self._mine: tuple[int, Page | None] = (os.getpid(), None)
 
     # For a child.
 
     def page(self) -> Page | None:
-        """Return the page of the running process; none for the parent, and where all are taken."""
+        """Return this process's page; ``None`` in the parent, and if all are taken."""
         pid = known_process().pid
         if self._mine[0] != pid:
             self._mine = (pid, self._take(pid))
@@ -79,8 +127,8 @@ class Ledger:
             reason = "the ledger has no free page"
         except (OSError, ImportError) as error:
             reason = str(error)
-        words = "No watch over this child: its locks end with their leases should it be killed: %s"
-        logger.warning(words, reason)
+        text = "This child is not watched: if it is killed, its locks end with their leases: %s"
+        logger.warning(text, reason)
         return None
 
     def _lock(self, number: int) -> bool:
@@ -102,15 +150,15 @@ class Ledger:
     # For the parent.
 
     def children(self) -> Iterator[tuple[int, int, int]]:
-        """Yield the page of each child, its process and when that began, by ``began_at``."""
-        states = self._memory[:PAGES].rstrip(b"\0")  # the first free page is taken
+        """Yield each child's page number, process id and start time, as from ``began_at``."""
+        states = self._memory[:PAGES].rstrip(b"\0")  # pages are taken from the first on
         for number, state in enumerate(states):
             if state != _FREE:
                 pid, began = _PROCESS.unpack_from(self._memory, _start(number))
                 yield number, pid, began
 
     def read(self, number: int) -> tuple[list[Entry], bool]:
-        """Return what a dead child held or was asking for, and whether that is all of it."""
+        """Return what a dead child held or was requesting, and whether that is complete."""
         state = self._memory[number]
         if state == _EMPTY:
             return [], True
@@ -122,33 +170,33 @@ class Ledger:
         return [(using, name, token_id(token.encode())) for using, name, token in entries], not more
 
     def free(self, number: int) -> None:
-        """Give the page of a dead child to the next one."""
+        """Make the page of a dead child available."""
         self._memory[number] = _FREE
 
     def close(self) -> None:
-        """Let go of it; no child has been forked with it."""
+        """Release the memory, if no child was forked with it."""
         self._memory.close()
         os.close(self._turns)
 
 
 class Page:
-    """What one process holds."""
+    """The locks of one child."""
 
     def __init__(self, memory: mmap.mmap, number: int, pid: int) -> None:
         self._memory = memory
         self._number = number
         self._held: dict[str, tuple[ref[Held], bytes]] = {}  # by token
-        self._mutex = threading.RLock()  # a signal may be handled in the midst of it
+        self._mutex = threading.RLock()  # a signal handler may interrupt its holder
         self._half = _FIRST
         _PROCESS.pack_into(memory, _start(number), pid, began_at(pid))
         memory[number] = _EMPTY
 
     def enter(self, lock: Held, using: str, token: str) -> None:
-        """Write down a lock that is about to be asked for, under a token."""
+        """Record a lock that is about to be requested with a token."""
         entry = f"{using}\0{lock.name}\0{token}\0".encode()
         with self._mutex:
             if self._held:
-                self._cross_out_what_is_over()
+                self._cross_out_unused()
             self._held[token] = ref(lock), entry
             self._write()
 
@@ -158,17 +206,17 @@ class Page:
             if self._held.pop(token, None) is not None:
                 self._write()
 
-    def _cross_out_what_is_over(self) -> None:
-        """Forget what was not taken, and what ended without a word."""
+    def _cross_out_unused(self) -> None:
+        """Forget locks that were not acquired, or whose handle is gone."""
         for token, (handle, _) in list(self._held.items()):
             lock = handle()
             if lock is None or not lock.in_use:
                 del self._held[token]
 
     def _write(self) -> None:
-        """Write all in the half that is not valid, then make that the valid one by one byte.
+        """Write all entries to the half that is not valid, then switch halves with one byte.
 
-        So a process that is killed in the midst of it leaves what it had written before.
+        So a process that is killed while it writes leaves its previous entries.
         """
         if not self._held:
             self._memory[self._number] = _EMPTY
@@ -183,7 +231,7 @@ class Page:
 
 
 def _start(number: int, state: int = _FREE) -> int:
-    """Return where a page begins, or a half of it."""
+    """Return the position of a page, or of the half of it that ``state`` names."""
     start = (1 + number) * PAGE
     return start + _PROCESS.size + (state - 1) * _HALF if state else start
 
@@ -192,17 +240,14 @@ _ledger: Ledger | None = None
 
 
 def open_ledger() -> Ledger:
-    """Make the ledger of this worker, for the children that it forks from here on.
-
-    Raises ``OSError``.
-    """
-    global _ledger  # noqa: PLW0603 - a child knows it by nothing else
+    """Make this worker's ledger, for the children forked from here on. Raises ``OSError``."""
+    global _ledger  # noqa: PLW0603 - children inherit it
     _ledger = Ledger()
     return _ledger
 
 
 def forget_ledger() -> None:
-    """Let go of the ledger of a worker that forks no children."""
+    """Close the ledger of a worker that forks no children."""
     global _ledger  # noqa: PLW0603 - as above
     if _ledger is not None:
         _ledger.close()
@@ -210,13 +255,13 @@ def forget_ledger() -> None:
 
 
 def this_page() -> Page | None:
-    """Return the page of a worker's child, ``None`` in any other process."""
+    """Return the page of this process; ``None`` unless it is a worker's child."""
     return None if _ledger is None else _ledger.page()
 
 
 def _nameless_file() -> int:
     try:
-        return os.memfd_create("django-redis-lock")  # needs no directory that can be written
+        return os.memfd_create("django-redis-lock")  # needs no writable directory
     except (AttributeError, OSError):  # not Linux, or not permitted
         with tempfile.TemporaryFile() as file:
             return os.dup(file.fileno())

@@ -1,49 +1,56 @@
-"""What a task's message says about its lock, and when the task is due."""
+"""What a task's message says about its lock, its options and the time it is due."""
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
+from celery import uuid
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
+from django_redis_lock.celery.options import merge
 from django_redis_lock.primitives.lock import Lock
+from django_redis_lock.support.arguments import Default
 
 HEADER = "single_instance_task"
+ARGUMENT = "single_instance"
+"""The argument of ``apply_async`` with the options of one call."""
+
+Overrides = Mapping[str, Any] | None
 
 
 @dataclass(frozen=True)
 class Slip:
-    """The header that goes along with a message from sender to worker, and through retries."""
+    """The header that travels with a message from sender to worker, and through retries."""
 
     task_id: str
-    """Whose slip it is; a slip copied into another task's message has no meaning there."""
+    """The task that the slip belongs to; it is void in another task's message."""
     lock: str = ""
     """The lock taken when the task was sent."""
     ticket: str = ""
-    """By which the run takes that lock over: the ``token_id`` of its holder."""
+    """The ``token_id`` by which the run takes that lock over."""
     good_until: int = 0
-    """When that lock's lease ends, by the server's clock in microseconds, as a fence is."""
+    """When that lock's lease ends, by the server's clock in microseconds, like a fence."""
     attempts: int = 0
     """How often the task went back to the queue because another instance was running."""
     duplicate_of: dict[str, Any] | None = None
-    """Who held the lock when the task was sent, where it was sent only to say so."""
+    """Who held the lock when the task was sent, if it was sent only to report that."""
     using: str = ""
     """The alias of LOCKS that has the lock."""
     follows: int = 0
-    """The fence of the run that sent this message in its own place, by a retry or replacement."""
+    """The fence of the run that sent this message in its own place: a retry or replacement."""
     options: dict[str, Any] | None = None
-    """The options that were given for this call alone."""
+    """The options given for this call alone."""
 
     def header(self) -> dict[str, Any]:
         """Return what to merge into the message's headers."""
         return {HEADER: asdict(self)}
 
     def naming(self, lock: Lock, lease: float) -> Self:
-        """Return the slip with the name of a lock taken just now, with a lease in seconds."""
+        """Return the slip for a lock that was taken just now, with a lease in seconds."""
         return replace(
             self,
             lock=lock.name,
@@ -54,7 +61,7 @@ class Slip:
 
     @classmethod
     def of(cls, headers: Mapping[str, Any] | None, task_id: str | None) -> Self | None:
-        """Return the slip in a message's headers, if it is the task's own."""
+        """Return the slip in a message's headers, if it belongs to the task."""
         found = (headers or {}).get(HEADER)
         if not isinstance(found, Mapping) or found.get("task_id") != task_id or task_id is None:
             return None
@@ -67,6 +74,82 @@ def headers_of(request: Any) -> Mapping[str, Any]:
     return {**(request.headers or {}), **request.__dict__}
 
 
+def stored_state(task: Any, task_id: str | None) -> str | None:
+    """Return the state stored for a task's id, ``PENDING`` if there is none.
+
+    ``None`` if it can't be known: results are ignored, or their backend does not answer.
+    """
+    if task.ignore_result or task_id is None:
+        return None
+    try:
+        return str(task.AsyncResult(task_id).state)
+    except Exception:  # of any result backend
+        return None
+
+
+# The options of one call: ``apply_async(…, single_instance={…})``.
+
+
+def take_overrides(message: dict[str, Any]) -> Overrides:
+    """Remove the options of one call from the arguments of ``apply_async``, and return them.
+
+    A message that is sent again has them in its header. Raises ``TypeError``.
+    """
+    if "once" in message:
+        raise TypeError(
+            f"once={message['once']!r} is an argument of celery-once, which does not guard this "
+            f"task. Use single_instance={{…}}, with the options of single_instance_task."
+        )
+    given = message.pop(ARGUMENT, None)
+    slip = Slip.of(message.get("headers"), message.get("task_id"))
+    before = slip.options if slip else None
+    return before if given is None else merge(before or {}, _serializable(given))
+
+
+def overrides_of(request: Any) -> Overrides:
+    """Return the options of the call that a worker, or an eager call, carries out."""
+    named = HEADER in request.__dict__ or HEADER in (request.headers or ())
+    if request.called_directly or not named:
+        return None
+    slip = Slip.of(headers_of(request), request.id)
+    return slip.options if slip else None
+
+
+def with_overrides(message: Mapping[str, Any], overrides: Overrides) -> dict[str, Any]:
+    """Return the arguments of ``apply_async`` with the options of this call in the header."""
+    if not overrides:
+        return dict(message)
+    task_id = message.get("task_id") or uuid()
+    headers = message.get("headers") or {}
+    slip = replace(Slip.of(headers, task_id) or Slip(task_id), options=dict(overrides))
+    return {**message, "task_id": task_id, "headers": {**headers, **slip.header()}}
+
+
+def _serializable(given: Any) -> dict[str, Any]:
+    if not isinstance(given, Mapping):
+        raise TypeError(
+            f"{ARGUMENT}={given!r} must be a dict of options of single_instance_task, such as "
+            f"{{'on_conflict': 'raise'}}."
+        )
+    for name, value in given.items():
+        for part in value.values() if isinstance(value, Mapping) else (value,):
+            if callable(part) or isinstance(part, Default):
+                raise TypeError(
+                    f"{ARGUMENT}={{{name!r}: {part!r}}} can't be sent in a message; give plain "
+                    f"values for one call, and callables where the task is defined."
+                )
+    return {name: _plain(value) for name, value in given.items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    return list(value) if isinstance(value, Iterable) and not isinstance(value, str) else value
+
+
+# When a message is due.
+
+
 def seconds_until_due(options: Mapping[str, Any]) -> float:
     """Return how long a message waits at least, by its ``countdown`` or ``eta``."""
     countdown, eta = options.get("countdown"), _moment(options.get("eta"))
@@ -76,7 +159,7 @@ def seconds_until_due(options: Mapping[str, Any]) -> float:
 
 
 def seconds_until_expiry(options: Mapping[str, Any]) -> float | None:
-    """Return for how long a worker would still run a message, ``None`` for always."""
+    """Return how long a worker would still run a message; ``None`` for without limit."""
     expires = options.get("expires")
     if isinstance(expires, int | float):
         return max(0.0, float(expires))

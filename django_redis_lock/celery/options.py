@@ -1,10 +1,13 @@
-"""What ``single_instance_task`` can be told, checked when a task is defined."""
+"""The options of ``single_instance_task``, and the setting with their defaults for all tasks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
+
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+from django.core.signals import setting_changed
 
 from django_redis_lock.support.arguments import (
     DEFAULT,
@@ -34,17 +37,21 @@ ON_CONFLICT = {
     QUEUE: (SKIP, RAISE, SUPERSEDE),
     RUN: (SKIP, IGNORE, RAISE, WAIT, RETRY),
 }
-"""What can be done about a duplicate when it is sent, and when it would run."""
+"""The policies for a duplicate when it is sent, and when it is about to run."""
 
 OWN_METADATA = 128
-"""Bytes of a holder's metadata that are kept free for what the guard adds."""
+"""Bytes of a holder's metadata reserved for what the guard adds."""
+
+SETTING = "SINGLE_INSTANCE_TASK"
+KEY_OPTIONS = ("key", "unique_on")
+"""The options about a task's arguments, which the setting can't have."""
 
 Handler = Callable[..., Any]
 OnUnavailable = Literal["raise", "run"]
 
 
 class Policies(TypedDict, total=False):
-    """What to do about a duplicate that is sent, and about one that would run."""
+    """The policy for a duplicate that is sent, and for one that is about to run."""
 
     queue: QueuePolicy | Handler
     run: RunPolicy | Handler
@@ -53,101 +60,91 @@ class Policies(TypedDict, total=False):
 OnConflict = QueuePolicy | RunPolicy | Handler | Policies
 
 
-@dataclass(frozen=True)
 class Options:
-    """The options of one guard, each of them valid by itself and with the others."""
+    """The options of one guard, without those about its key.
 
-    timeout: float | Default | None
-    scope: str
-    on_queue_conflict: str | Handler
-    on_run_conflict: str | Handler
-    blocking_timeout: float | None
-    countdown: float
-    max_retries: int | None
-    at_least_for: float
-    queue_timeout: float
-    on_unavailable: str
-    using: str
-    metadata: dict[str, str]
-    concurrency: int
+    Raises ``TypeError`` or ``ValueError`` naming the option that is wrong.
+    """
+
+    def __init__(
+        self,
+        *,
+        timeout: float | Default | None = DEFAULT,
+        scope: Scope = RUN,
+        on_conflict: OnConflict = SKIP,
+        blocking_timeout: float | None = None,
+        countdown: float = 1.0,
+        max_retries: int | None = None,
+        at_least_for: float = 0.0,
+        queue_timeout: float = 3600.0,
+        on_unavailable: OnUnavailable = "raise",
+        using: str = "default",
+        metadata: Mapping[str, str] | None = None,
+        concurrency: int = 1,
+        **unknown: Any,
+    ) -> None:
+        if unknown:
+            raise TypeError(
+                f"{next(iter(unknown))!r} is not an option; choose from {_listed(NAMES)}."
+            )
+        _check_choice("scope", scope, SCOPES)
+        _check_choice("on_unavailable", on_unavailable, ("raise", "run"))
+        if not isinstance(using, str):
+            raise TypeError(f"using={using!r} must be an alias of LOCKS.")
+        self.on_queue_conflict, self.on_run_conflict = _policies(scope, on_conflict)
+        if blocking_timeout is not None and self.on_run_conflict != WAIT:
+            raise ValueError(
+                f"blocking_timeout={blocking_timeout!r} requires on_conflict='wait'; leave it out."
+            )
+        self.timeout = timeout if isinstance(timeout, Default) else check_timeout(timeout)
+        self.scope = scope
+        self.blocking_timeout = check_wait(blocking_timeout)
+        self.countdown = _seconds("countdown", countdown, least=0.1)
+        self.max_retries = None if max_retries is None else _whole("max_retries", max_retries, 0)
+        self.at_least_for = _seconds("at_least_for", at_least_for)
+        self.queue_timeout = _seconds("queue_timeout", queue_timeout, least=0.001)
+        self.on_unavailable = on_unavailable
+        self.using = using
+        self.metadata = check_metadata(metadata or {}, room=OWN_METADATA)
+        self.concurrency = _whole("concurrency", concurrency, 1)
+
+
+NAMES = (*KEY_OPTIONS, *(Options.__init__.__kwdefaults__ or {}))
 
 
 def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what several layers of options say together, the last of them first heard.
+    """Merge layers of options; later layers take precedence.
 
-    What belongs to something that a layer says anew goes with it.
+    ``on_conflict`` also replaces the ``blocking_timeout`` of earlier layers, and each of ``key``
+    and ``unique_on`` replaces both.
     """
     merged: dict[str, Any] = {}
     for layer in layers:
+        replaced: tuple[str, ...] = ()
         if "on_conflict" in layer:
-            merged.pop("blocking_timeout", None)
+            replaced += ("blocking_timeout",)
         if "key" in layer or "unique_on" in layer:
-            merged = {name: merged[name] for name in merged if name not in ("key", "unique_on")}
+            replaced += KEY_OPTIONS
+        merged = {name: merged[name] for name in merged if name not in replaced}
         merged.update(layer)
     return merged
 
 
-def make_options(
-    *,
-    timeout: float | Default | None = DEFAULT,
-    scope: Scope = RUN,
-    on_conflict: OnConflict = SKIP,
-    blocking_timeout: float | None = None,
-    countdown: float = 1.0,
-    max_retries: int | None = None,
-    at_least_for: float = 0.0,
-    queue_timeout: float = 3600.0,
-    on_unavailable: OnUnavailable = "raise",
-    using: str = "default",
-    metadata: Mapping[str, str] | None = None,
-    concurrency: int = 1,
-    **unknown: Any,
-) -> Options:
-    """Return the options. Raises ``TypeError`` or ``ValueError`` naming the one that is wrong."""
-    if unknown:
-        raise TypeError(f"{next(iter(unknown))!r} is no option; there are {_listed(NAMES)}.")
-    if scope not in SCOPES:
-        raise ValueError(f"scope={scope!r} is unknown; there are {_listed(SCOPES)}.")
-    if on_unavailable not in ("raise", "run"):
-        raise ValueError(f"on_unavailable={on_unavailable!r} is unknown; it is 'raise' or 'run'.")
-    on_queue, on_run = _policies(scope, on_conflict)
-    if blocking_timeout is not None and on_run != WAIT:
-        raise ValueError(
-            f"blocking_timeout={blocking_timeout!r} has a meaning with on_conflict='wait' only."
-        )
-    if not isinstance(using, str):
-        raise TypeError(f"using={using!r} must be an alias of LOCKS.")
-    return Options(
-        timeout=timeout if isinstance(timeout, Default) else check_timeout(timeout),
-        scope=scope,
-        on_queue_conflict=on_queue,
-        on_run_conflict=on_run,
-        blocking_timeout=check_wait(blocking_timeout),
-        countdown=_seconds("countdown", countdown, least=0.1),
-        max_retries=None if max_retries is None else _whole("max_retries", max_retries, 0),
-        at_least_for=_seconds("at_least_for", at_least_for),
-        queue_timeout=_seconds("queue_timeout", queue_timeout, least=0.001),
-        on_unavailable=on_unavailable,
-        using=using,
-        metadata=check_metadata(metadata or {}, room=OWN_METADATA),
-        concurrency=_whole("concurrency", concurrency, 1),
-    )
-
-
-NAMES = ("key", "unique_on", *(make_options.__kwdefaults__ or {}))
+def make_options(*layers: Mapping[str, Any]) -> Options:
+    """Return the options of several layers, as ``merge`` does, without those about the key."""
+    given = merge(*layers)
+    return Options(**{name: given[name] for name in given if name not in KEY_OPTIONS})
 
 
 def _policies(scope: str, given: Any) -> tuple[str | Handler, str | Handler]:
-    """Return what to do about a duplicate that is sent, and about one that would run.
+    """Return the policy for a duplicate that is sent, and for one that is about to run.
 
-    A run of scope ``queue`` that finds another running goes back to the queue by default, for
-    it is the one that may wait.
+    With scope ``queue`` a run that finds another one running is retried by default: it is the one
+    message that may wait.
     """
     default_run = RETRY if scope == QUEUE else SKIP
     on_queue: str | Handler
     on_run: str | Handler
-    if given == SUPERSEDE and scope != QUEUE:
-        raise _no_place_to_take()
     if isinstance(given, Mapping):
         unknown = sorted(set(given) - set(ON_CONFLICT))
         if unknown:
@@ -155,33 +152,30 @@ def _policies(scope: str, given: Any) -> tuple[str | Handler, str | Handler]:
         on_queue, on_run = given.get(QUEUE, SKIP), given.get(RUN, default_run)
     elif callable(given):
         on_queue = on_run = given
-    elif scope == QUEUE:
+    elif given == SUPERSEDE or scope == QUEUE:
         on_queue, on_run = given, default_run
-    elif scope == RUN:
-        on_queue, on_run = SKIP, given
     else:
-        on_queue = given if given in ON_CONFLICT[QUEUE] else SKIP
-        on_run = given if given in ON_CONFLICT[RUN] else SKIP
-        if given not in (on_queue, on_run):
-            _check_policy(RUN, given)
+        both = scope == QUEUE_AND_RUN and given in ON_CONFLICT[QUEUE]
+        on_queue, on_run = given if both else SKIP, given
     _check_policy(QUEUE, on_queue)
     _check_policy(RUN, on_run)
     if on_queue == SUPERSEDE and scope != QUEUE:
-        raise _no_place_to_take()
+        raise ValueError("on_conflict='supersede' needs scope='queue', where one message waits.")
     return on_queue, on_run
-
-
-def _no_place_to_take() -> ValueError:
-    return ValueError("on_conflict='supersede' needs scope='queue', where one task waits.")
 
 
 def _check_policy(moment: str, policy: str | Handler) -> None:
     if not callable(policy) and policy not in ON_CONFLICT[moment]:
         when = "sent" if moment == QUEUE else "about to run"
         raise ValueError(
-            f"on_conflict={policy!r} can't be done about a task that is {when}; "
-            f"there are {_listed(ON_CONFLICT[moment])}, or a callable."
+            f"on_conflict={policy!r} is not a policy for a task that is {when}; "
+            f"choose from {_listed(ON_CONFLICT[moment])}, or give a callable."
         )
+
+
+def _check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name}={value!r} is unknown; choose from {_listed(choices)}.")
 
 
 def _seconds(name: str, value: Any, *, least: float = 0.0) -> float:
@@ -202,3 +196,48 @@ def _whole(name: str, value: Any, least: int) -> int:
 
 def _listed(values: Sequence[str]) -> str:
     return ", ".join(map(repr, values))
+
+
+# The setting.
+
+_NONE: Mapping[str, Any] = {}
+_defaults: Mapping[str, Any] | None = None
+
+
+def project_defaults() -> Mapping[str, Any]:
+    """Return ``SINGLE_INSTANCE_TASK``, the same object until the setting changes.
+
+    Raises ``ImproperlyConfigured``.
+    """
+    global _defaults  # noqa: PLW0603
+    if _defaults is None:
+        try:
+            given = getattr(settings, SETTING, _NONE)
+        except ImproperlyConfigured:  # a program without settings
+            return _NONE
+        _defaults = _checked(given)
+    return _defaults
+
+
+def _checked(given: Any) -> Mapping[str, Any]:
+    if not isinstance(given, Mapping):
+        raise ImproperlyConfigured(f"{SETTING} must be a dict, not {given!r}.")
+    for name in KEY_OPTIONS:
+        if name in given:
+            raise ImproperlyConfigured(
+                f"{SETTING} can't have {name!r}, which depends on the task; set it there."
+            )
+    try:
+        Options(**given)
+    except (TypeError, ValueError) as error:
+        raise ImproperlyConfigured(f"{SETTING}: {error}") from None
+    return dict(given)
+
+
+def _forget(*, setting: str, **kwargs: Any) -> None:
+    if setting == SETTING:
+        global _defaults  # noqa: PLW0603
+        _defaults = None
+
+
+setting_changed.connect(_forget)

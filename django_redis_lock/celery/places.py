@@ -1,4 +1,4 @@
-"""The locks that a task can have: where it runs, and where it waits to."""
+"""The locks of one key: those that a task runs with, and the one that a waiting message holds."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from time import monotonic
 from typing import Any
 
 from django_redis_lock.backends.base import BaseLockBackend
-from django_redis_lock.celery.family import FAMILY
-from django_redis_lock.celery.ledger import Page, this_page
+from django_redis_lock.celery.ledger import FAMILY, Page, this_page
 from django_redis_lock.celery.options import Options
 from django_redis_lock.handler import locks
 from django_redis_lock.primitives.lock import Lock
@@ -19,18 +18,18 @@ from django_redis_lock.protocol.records import Holder
 from django_redis_lock.support.arguments import Default
 
 QUEUED = "queued"
-"""The ``state`` in the metadata of a lock whose holder is a message in a queue."""
+"""The ``state`` in the metadata of a lock that is held for a message in a queue."""
 RESTING = "resting"
 """The ``state`` of a lock that is kept for a while after a short run."""
 TURN = 1.0
-"""Seconds for which one waits at one of several places before looking at the others."""
+"""Seconds to wait for one of several locks before trying the others."""
 
 
 class TaskLock(Lock):
-    """A lock held by a task; ``task`` and ``task_id`` say by which.
+    """A lock held by a task.
 
-    In a worker's child it is in the ledger from before it is asked for until it is released, unless
-    it is kept for a message, which outlives the process.
+    In a worker's child it is in the ledger from before it is requested until it is released,
+    unless it is held for a message, which outlives the process.
     """
 
     task: Any = None
@@ -75,7 +74,7 @@ class Places:
         self._task = task
         self._task_id = task_id
         self.waiting = f"{key}:{QUEUED}"
-        """The name of the place in the queue, with scope ``queue``."""
+        """The lock that a waiting message holds with scope ``queue``."""
         count = options.concurrency
         self.names = [key] if count == 1 else [f"{key}#{number + 1}" for number in range(count)]
 
@@ -87,7 +86,7 @@ class Places:
     def lock(
         self, name: str, timeout: float | Default | None, using: str = "", **metadata: str
     ) -> TaskLock:
-        """Return a handle; ``using`` is an alias other than that of the task."""
+        """Return a handle; ``using`` overrides the alias of the task."""
         lock = TaskLock(
             lambda: locks[using or self.options.using],
             name,
@@ -101,9 +100,8 @@ class Places:
         return lock
 
     def take(self, timeout: float | Default | None, **metadata: str) -> TaskLock | None:
-        """Take one that is free; return ``None`` where none is. Raises ``LockUnavailable``."""
-        several = len(self.names) > 1
-        for name in random.sample(self.names, len(self.names)) if several else self.names:
+        """Take a free lock; return ``None`` if all are held. Raises ``LockUnavailable``."""
+        for name in random.sample(self.names, len(self.names)):
             lock = self.lock(name, timeout, **metadata)
             if lock.acquire(blocking=False):
                 return lock
@@ -112,22 +110,22 @@ class Places:
     def wait(
         self, timeout: float | Default | None, seconds: float | None, **metadata: str
     ) -> TaskLock | None:
-        """Wait for one, in its line; return ``None`` when the time is up."""
+        """Wait in the queue of a lock; return ``None`` when the time is up."""
         until = None if seconds is None else monotonic() + seconds
+        several = len(self.names) > 1
         while True:
-            name = random.choice(self.names)
             left = None if until is None else max(0.0, until - monotonic())
-            if len(self.names) > 1:
+            if several:
                 left = TURN if left is None else min(TURN, left)
-            lock = self.lock(name, timeout, **metadata)
+            lock = self.lock(random.choice(self.names), timeout, **metadata)
             if lock.acquire(blocking_timeout=left):
                 return lock
             if until is not None and monotonic() >= until:
                 return None
-            if len(self.names) > 1 and (free := self.take(timeout, **metadata)):
+            if several and (free := self.take(timeout, **metadata)):
                 return free
 
     def holders(self) -> list[Holder]:
-        """Return who has them. Raises ``LockUnavailable``."""
+        """Return the holders. Raises ``LockUnavailable``."""
         found = map(self.backend.holder, self.names)
         return [holder for holder in found if holder is not None]

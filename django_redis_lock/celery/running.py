@@ -1,4 +1,4 @@
-"""The guard around the run of a task: from its start, or its conflict, to the release."""
+"""The guard around the run of a task, from its start or conflict to the release."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def runs() -> tuple[Run, ...]:
 
 
 def current_lock(task: Any = None) -> TaskLock | None:
-    """Return the lock of the guarded run in hand, or of the innermost run of a task."""
+    """Return the lock of the innermost guarded run, or of the innermost run of a task."""
     for run in reversed(runs()):
         if run.lock is not None and (task is None or run.task.name == task.name):
             return run.lock
@@ -54,27 +54,27 @@ class Run:
         self.lock: TaskLock | None = None
         self.fence = 0
         self.followed = False
-        """Whether it has sent a message in its own place: a retry, or what replaces it."""
+        """Whether it has sent a message in its own place: a retry or replacement."""
         self.kept_for: float | None = None
-        """Seconds for which that message keeps the lock, where it takes it over."""
-        self._call = Delivery(options, task, (args, kwargs), _request_of(task))
-        self.key = self._call.find_key(make_key)
-        self._call.nested = any(
+        """Seconds for which that message keeps the lock, if it takes the lock over."""
+        self._delivery = Delivery(options, task, (args, kwargs), _request_of(task))
+        self.key = self._delivery.find_key(make_key)
+        self._delivery.nested = any(
             run.lock is not None and run.has_key(self.key, options) for run in runs()
         )
 
     @property
     def task_id(self) -> str | None:
-        """The id of the task, ``None`` where it is called directly."""
-        return self._call.task_id
+        """The id of the task; ``None`` for a direct call."""
+        return self._delivery.task_id
 
     def has_key(self, key: str, options: Options) -> bool:
-        """Whether it is of the same key, on the same server, as a task with these options."""
+        """Whether it has this key, on the alias that these options name."""
         return (self.key, self.options.using) == (key, options.using)
 
     def carry_out(self, body: Callable[[], Any]) -> Any:
-        """Run the body with the lock held, or return what the conflict comes to."""
-        if self._call.request is None and self._call.nested:
+        """Run the body with the lock held, or return the result of the conflict."""
+        if self._delivery.request is None and self._delivery.nested:
             return body()  # a function that calls itself
         before = _runs.set((*_runs.get(), self))
         try:
@@ -96,11 +96,11 @@ class Run:
         try:
             return body()
         finally:
-            self._give_up_place()  # if the server can be asked again by now
+            self._give_up_place()  # if the server is available again
 
     def _enter(self) -> Entry:
         try:
-            lock, result = enter(self._call)
+            lock, result = enter(self._delivery)
         except LockUnavailable as error:
             if self.options.on_unavailable == "raise":
                 raise
@@ -115,13 +115,12 @@ class Run:
 
     def _give_up_place(self) -> None:
         with contextlib.suppress(LockError):
-            self._call.give_up_place()
+            self._delivery.give_up_place()
 
     def _leave(self, lock: TaskLock, seconds: float) -> None:
-        """Release the lock, or leave it to the next message of this task or to its rest.
+        """Release the lock, or keep it for the task's next message or its rest.
 
-        A failure is not the task's, whose work is done, and neither is a soft time limit that
-        strikes here.
+        The task's work is done, so neither a failure here nor a soft time limit fails the task.
         """
         rest = self.options.at_least_for - seconds
         try:
@@ -132,24 +131,17 @@ class Run:
             else:
                 lock.release()
         except LockError as error:
-            logger.error(  # noqa: TRY400 - the message says it all
-                "Task %s[%s] ran, but its lock was not released: %s",
-                self.task.name,
-                self.task_id,
-                error,
-            )
+            text = "Task %s[%s] ran, but its lock was not released: %s"
+            logger.error(text, self.task.name, self.task_id, error)  # noqa: TRY400 - says it all
         except SoftTimeLimitExceeded:
-            logger.warning(
-                "Task %s[%s] had ended when its soft time limit struck",
-                self.task.name,
-                self.task_id,
-            )
+            text = "Task %s[%s] had ended when its soft time limit struck"
+            logger.warning(text, self.task.name, self.task_id)
 
 
 def _request_of(task: Any) -> Any:
-    """Return the request for which a worker, or an eager call, runs the task.
+    """Return the request that a worker, or an eager call, runs the task for.
 
-    ``None`` where the task is called directly, also by itself while it runs for that request.
+    ``None`` for direct calls, including those that the task makes of itself.
     """
     request = task.request
     if request.called_directly:
@@ -159,7 +151,6 @@ def _request_of(task: Any) -> Any:
 
 
 def _on_lock_lost(lock: Any = None, **kwargs: Any) -> None:
-    """Tell of the loss of a lock whose task runs on."""
     if not isinstance(lock, TaskLock):
         return
     logger.error("Task %s[%s] runs on without its lock %r", lock.task.name, lock.task_id, lock.name)

@@ -1,11 +1,11 @@
-"""The guard around the sending of a task: one message waits, the others are told of it."""
+"""The guard around the sending of a task: at most one message of a key waits in the queue."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from celery import current_task, states, uuid
@@ -15,6 +15,7 @@ from django_redis_lock.celery.message import (
     Slip,
     seconds_until_due,
     seconds_until_expiry,
+    stored_state,
 )
 from django_redis_lock.celery.options import (
     IGNORE,
@@ -27,7 +28,6 @@ from django_redis_lock.celery.options import (
 )
 from django_redis_lock.celery.places import QUEUED, Places, TaskLock
 from django_redis_lock.celery.private import check_arguments, execution_options
-from django_redis_lock.celery.results import stored_state
 from django_redis_lock.celery.running import Run, runs
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.protocol.records import Holder
@@ -35,187 +35,168 @@ from django_redis_lock.protocol.records import Holder
 logger = logging.getLogger("django_redis_lock.celery")
 
 EXPIRY_SLACK = 5.0
-"""Seconds for which the lock of an expired message is kept, for the clocks of two machines."""
-_AWAITED = ("task_id", "link", "link_error", "chain", "chord", "group_id")
+"""Seconds for which the lock of an expired message is kept, because clocks differ."""
+_AWAITED_BY = ("task_id", "link", "link_error", "chain", "chord", "group_id")
 
 
-@dataclass(frozen=True)
-class Call:
-    """One call of ``apply_async``."""
+class Sending:
+    """One call of ``apply_async``.
 
-    task: Any
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    message: dict[str, Any]
-    """Its further arguments."""
-    publish: Callable[..., Any]
-    """Celery's own way to carry it out, given the message."""
-
-    @property
-    def task_id(self) -> str | None:
-        """The id, where somebody knows it already."""
-        return self.message.get("task_id")
-
-    @property
-    def awaited(self) -> bool:
-        """Whether somebody waits for an answer under this very id, a chord for one."""
-        return any(self.message.get(name) for name in _AWAITED)
-
-
-def send(options: Options, make_key: Callable[..., str], call: Call) -> Any:
-    """Send a task, unless its like waits already. Returns an ``AsyncResult``."""
-    task, message = call.task, call.message
-    if message.get("chord") and options.on_run_conflict == IGNORE:
-        raise ValueError(
-            f"Task {task.name} has on_conflict='ignore' and can't be part of a chord, which would "
-            f"wait for it for ever; use 'skip'."
-        )
-    run = _run_to_follow(call)
-    if task.app.conf.task_always_eager or (run is None and _passes(options, call)):
-        return call.publish(**message)
-    check_arguments(task, call.args, call.kwargs)
-    result = _send_guarded(options, make_key, call, run)
-    if run is not None:
-        run.followed = True
-    return result
-
-
-def _passes(options: Options, call: Call) -> bool:
-    """Whether a message needs no place: its scope has none, or it was let through once."""
-    return (
-        options.scope == RUN
-        or bool(call.message.get("retries"))
-        or Slip.of(call.message.get("headers"), call.task_id) is not None
-    )
-
-
-def _run_to_follow(call: Call) -> Run | None:
-    """Return the run in hand that sends this message in its own place: to retry, or be replaced."""
-    if call.task_id is None:
-        return None
-    return next((run for run in runs() if run.lock and run.task_id == call.task_id), None)
-
-
-def _send_guarded(
-    options: Options, make_key: Callable[..., str], call: Call, run: Run | None
-) -> Any:
-    task_id = call.task_id or uuid()
-    sending, lock, holder = None, None, None
-    try:
-        key = make_key(call.task, call.args, call.kwargs)
-        follows = run is not None and run.has_key(key, options)
-        if not follows and options.scope != RUN:
-            sending = _Sending(options, key, call, task_id)
-            lock, holder = sending.take()
-    except Exception as error:
-        unguarded = isinstance(error, LockUnavailable) and options.on_unavailable == "run"
-        # A worker that goes on with a chain must not fail for it the task that succeeded; the run
-        # of the next one meets the error again.
-        if not unguarded and not (call.awaited and current_task):
-            raise
-        logger.warning("Task %s[%s] is sent unguarded: %s", call.task.name, task_id, error)
-        return _publish(call, Slip(task_id))
-    if sending is not None:
-        return sending.publish(lock) if lock is not None else sending.settle(holder)
-    if run is not None and follows:
-        return _send_follow_up(run, Places(options, key, call.task, task_id), call)
-    return _publish(call, Slip(task_id))
-
-
-def _send_follow_up(run: Run, places: Places, call: Call) -> Any:
-    """Send the next message of a run's own key, which takes its lock along with the scope for it.
-
-    It needs no place otherwise, for the task was let through once.
+    ``message`` has its further arguments; ``publish`` is Celery's own method, given the message.
     """
-    assert run.task_id is not None
-    slip, lock = Slip(run.task_id, follows=run.fence), run.lock
-    if (
-        places.options.scope != QUEUE_AND_RUN
-        or lock is None
-        or lock.name not in places.names
-        or not lock.remaining
-    ):
-        return _publish(call, slip)
-    taken_along = replace(slip, lock=lock.name, ticket=lock.ticket, using=places.options.using)
-    result = _publish(call, taken_along)
-    run.kept_for = _lease(places.options, call)
-    return result
 
-
-def _publish(call: Call, slip: Slip) -> Any:
-    headers = {**(call.message.get("headers") or {}), **slip.header()}
-    return call.publish(**{**call.message, "task_id": slip.task_id, "headers": headers})
-
-
-class _Sending:
-    """One message that is to be the only one of its key."""
-
-    def __init__(self, options: Options, key: str, call: Call, task_id: str) -> None:
+    def __init__(
+        self,
+        options: Options,
+        task: Any,
+        arguments: tuple[tuple[Any, ...], dict[str, Any]],
+        message: dict[str, Any],
+        publish: Callable[..., Any],
+    ) -> None:
         self._options = options
-        self._call = call
-        self._task_id = task_id
-        self._places = Places(options, key, call.task, task_id)
-        if options.scope == QUEUE:
-            self._places.names = [self._places.waiting]
+        self._task = task
+        self._arguments = arguments
+        self._message = message
+        self._publish = publish
+        self._task_id = message.get("task_id") or uuid()
 
-    def settle(self, holder: Holder | None) -> Any:
-        """Do about the conflict what is to be done."""
-        call, policy = self._call, self._options.on_queue_conflict
-        conflict = Conflict(
-            QUEUE, call.task, self._task_id, self._places.key, holder, call.args, call.kwargs
+    def send(self, make_key: Callable[..., str]) -> Any:
+        """Send the task, unless one with its key waits already. Returns an ``AsyncResult``."""
+        task, message = self._task, self._message
+        if message.get("chord") and self._options.on_run_conflict == IGNORE:
+            raise ValueError(
+                f"Task {task.name} has on_conflict='ignore' and can't be part of a chord, which "
+                f"would wait for it forever; use 'skip'."
+            )
+        run = self._run_to_follow()
+        if task.app.conf.task_always_eager or (run is None and self._needs_no_place()):
+            return self._publish(**message)
+        check_arguments(task, *self._arguments)
+        result = self._send_guarded(make_key, run)
+        if run is not None:
+            run.followed = True
+        return result
+
+    def _run_to_follow(self) -> Run | None:
+        """Return the run that sends this message in its own place, to retry or replace itself."""
+        if not self._message.get("task_id"):
+            return None
+        return next((run for run in runs() if run.lock and run.task_id == self._task_id), None)
+
+    def _needs_no_place(self) -> bool:
+        """Whether the scope takes no lock at sending, or the message had one already."""
+        return (
+            self._options.scope == RUN
+            or bool(self._message.get("retries"))
+            or Slip.of(self._message.get("headers"), self._message.get("task_id")) is not None
         )
-        if callable(policy) and not call.awaited:
-            return policy(conflict)
-        if call.awaited or holder is None or holder.task_id is None:
-            # It is sent to give an answer to those who wait for one, and not to run.
-            slip = Slip(self._task_id, duplicate_of=dict(describe(holder) or {}))
-            return _publish(call, slip)
-        if policy == RAISE:
-            raise conflict.error()
-        conflict.skip()
-        return call.task.AsyncResult(holder.task_id)
 
-    def take(self) -> tuple[TaskLock | None, Holder | None]:
-        """Take the place in the queue; return its lock, or else who has it."""
-        lease = _lease(self._options, self._call)
-        while True:
-            lock = self._places.take(lease, state=QUEUED)
-            if lock is not None:
-                return lock, None
-            holders = self._places.holders()
-            if not holders:
-                continue  # it came free just now
-            holder = next(filter(self._may_be_replaced, holders), None)
-            if holder is None:
-                return None, holders[0]
-            newest = self._places.lock(holder.name, lease, state=QUEUED)
-            if newest.take_over(holder.token_id):
-                return newest, None
+    def _is_awaited(self) -> bool:
+        """Whether something waits for a result of this very id, such as a chord."""
+        return any(self._message.get(name) for name in _AWAITED_BY)
 
-    def _may_be_replaced(self, holder: Holder) -> bool:
-        """Whether a place is that of an older message, or of one that won't come any more."""
-        if self._options.on_queue_conflict == SUPERSEDE:
-            return True
-        if holder.metadata.get("state") != QUEUED:
-            return False
-        app = self._call.task.app
-        task = app.tasks.get(holder.task_name, self._call.task)
-        return stored_state(task, holder.task_id) in states.READY_STATES
-
-    def publish(self, lock: TaskLock) -> Any:
-        """Send the message, with what its run takes the lock over by."""
-        slip = Slip(self._task_id).naming(lock, _lease(self._options, self._call))
+    def _send_guarded(self, make_key: Callable[..., str], run: Run | None) -> Any:
+        options = self._options
         try:
-            return _publish(self._call, slip)
+            key = make_key(self._task, *self._arguments)
+            places = Places(options, key, self._task, self._task_id)
+            follows = run is not None and run.has_key(key, options)
+            takes_place = not follows and options.scope != RUN
+            lock, holder = self._take(places) if takes_place else (None, None)
+        except Exception as error:
+            unguarded = isinstance(error, LockUnavailable) and options.on_unavailable == "run"
+            # A task that has succeeded must not fail because the worker can't go on with its
+            # chain. The run of the next task meets the error again.
+            if not unguarded and not (self._is_awaited() and current_task):
+                raise
+            text = "Task %s[%s] is sent unguarded: %s"
+            logger.warning(text, self._task.name, self._task_id, error)
+            return self._publish_with(Slip(self._task_id))
+        if run is not None and follows:
+            return self._follow(run, places)
+        if not takes_place:
+            return self._publish_with(Slip(self._task_id))
+        if lock is None:
+            return self._settle(places, holder)
+        slip = Slip(self._task_id).naming(lock, self._lease())
+        try:
+            return self._publish_with(slip)
         except BaseException:
             with contextlib.suppress(LockError):
                 lock.release()
             raise
 
+    def _take(self, places: Places) -> tuple[TaskLock | None, Holder | None]:
+        """Take the place in the queue; return its lock, or else its holder."""
+        if self._options.scope == QUEUE:
+            places.names = [places.waiting]
+        lease = self._lease()
+        while True:
+            lock = places.take(lease, state=QUEUED)
+            if lock is not None:
+                return lock, None
+            holders = places.holders()
+            if not holders:
+                continue  # it was released just now
+            holder = next(filter(self._may_be_replaced, holders), None)
+            if holder is None:
+                return None, holders[0]
+            newest = places.lock(holder.name, lease, state=QUEUED)
+            if newest.take_over(holder.token_id):
+                return newest, None
 
-def _lease(options: Options, call: Call) -> float:
-    """Return for how many seconds a message may keep its lock while it waits in the queue."""
-    settings = {**execution_options(call.task), **call.message}
-    seconds = seconds_until_due(settings) + options.queue_timeout
-    expiry = seconds_until_expiry(settings)
-    return seconds if expiry is None else min(seconds, expiry + EXPIRY_SLACK)
+    def _may_be_replaced(self, holder: Holder) -> bool:
+        """Whether a place belongs to an older message to supersede, or to one that has ended."""
+        if self._options.on_queue_conflict == SUPERSEDE:
+            return True
+        if holder.metadata.get("state") != QUEUED:
+            return False
+        task = self._task.app.tasks.get(holder.task_name, self._task)
+        return stored_state(task, holder.task_id) in states.READY_STATES
+
+    def _settle(self, places: Places, holder: Holder | None) -> Any:
+        """Apply the policy for a conflict at sending."""
+        policy, awaited = self._options.on_queue_conflict, self._is_awaited()
+        conflict = Conflict(QUEUE, self._task, self._task_id, places.key, holder, *self._arguments)
+        if callable(policy) and not awaited:
+            return policy(conflict)
+        if awaited or holder is None or holder.task_id is None:
+            # Sent only to give a result to those who wait for this id.
+            return self._publish_with(
+                Slip(self._task_id, duplicate_of=dict(describe(holder) or {}))
+            )
+        if policy == RAISE:
+            raise conflict.error()
+        conflict.skip()
+        return self._task.AsyncResult(holder.task_id)
+
+    def _follow(self, run: Run, places: Places) -> Any:
+        """Send the next message of a run's own key, which takes over its lock if the scope says so.
+
+        Otherwise it needs no place, because the run had one.
+        """
+        assert run.task_id is not None
+        slip, lock = Slip(run.task_id, follows=run.fence), run.lock
+        if (
+            self._options.scope != QUEUE_AND_RUN
+            or lock is None
+            or lock.name not in places.names
+            or not lock.remaining
+        ):
+            return self._publish_with(slip)
+        result = self._publish_with(
+            replace(slip, lock=lock.name, ticket=lock.ticket, using=self._options.using)
+        )
+        run.kept_for = self._lease()
+        return result
+
+    def _publish_with(self, slip: Slip) -> Any:
+        headers = {**(self._message.get("headers") or {}), **slip.header()}
+        return self._publish(**{**self._message, "task_id": slip.task_id, "headers": headers})
+
+    def _lease(self) -> float:
+        """Return the seconds for which the message may keep its lock while it waits."""
+        settings = {**execution_options(self._task), **self._message}
+        seconds = seconds_until_due(settings) + self._options.queue_timeout
+        expiry = seconds_until_expiry(settings)
+        return seconds if expiry is None else min(seconds, expiry + EXPIRY_SLACK)

@@ -8,7 +8,7 @@ import textwrap
 
 import pytest
 
-from django_redis_lock.celery.family import began_at, lives
+from django_redis_lock.celery.ledger import began_at, lives
 from tests.tools import Child
 
 HEAD = """

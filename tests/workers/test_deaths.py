@@ -312,7 +312,7 @@ def test_dead_child_is_noticed_where_the_system_does_not_tell_of_it(
             died = time.monotonic()
             free(each)
             assert time.monotonic() - died < AT_ONCE
-    assert len(worker.lines("Dead children are looked for every 0.5 s")) == 1
+    assert len(worker.lines("dead children, so they are polled every 0.5 s")) == 1
     assert not worker.lines("The watch over")
 
 
@@ -323,7 +323,7 @@ def test_worker_that_cannot_watch_its_children_says_so_at_its_start(
     queue = f"queue-{name}"
     environment = {START_METHOD: "spawn"}
     with worker_of_deaths(tmp_path, queue=queue, environment=environment) as worker:
-        (line,) = worker.lines("No watch over the children")
+        (line,) = worker.lines("The children are not watched")
         assert "WARNING" in line
         assert "spawn" in line
         result = tasks.work.apply_async((name,), queue=queue)
@@ -338,7 +338,7 @@ def test_death_in_an_outage_is_seen_to_when_the_server_answers(
     """It is told once, and tried until then."""
     tasks.proxied.delay(name)
     pid = started(client, name)
-    words = "Locks of LOCKS['proxied'] can't be freed yet"
+    words = "Locks of LOCKS['proxied'] can't be released yet"
     before = len(worker.lines(words))
     proxy.hold_back()
     try:
