@@ -20,10 +20,10 @@ myst_enable_extensions = ["deflist"]
 myst_heading_anchors = 3
 
 # Names of ours have to be found; those of Python, Django and Celery would take a download of their
-# inventories, and the documentation is built without a network.
+# inventories, and the documentation is built without a network. Private names occur in signatures.
 nitpick_ignore_regex = [
     (r"py:.*", r"(?!django_redis_lock).*"),
-    (r"py:.*", r"django_redis_lock\.(holding|drivers|celery\.keys)\..*"),  # seen in signatures only
+    (r"py:.*", r"django_redis_lock\.(primitives|protocol|support|celery)\.\w+\..*"),
     (r"py:class", r"django_redis_lock\.fencing\.Row"),  # a type variable
 ]
 autodoc_member_order = "bysource"

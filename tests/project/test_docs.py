@@ -439,10 +439,9 @@ def test_the_log_lines_of_tasks_are_those_of_the_code() -> None:
 
 def test_the_log_lines_of_views_are_those_of_the_code() -> None:
     """The table of log lines of views has all of them, and nothing else."""
-    modules = [PACKAGE / name for name in ("views.py", "refusals.py", "bodies.py")]
     logged = {
         (node.func.attr.upper(), node.args[0].value)
-        for module in modules
+        for module in (PACKAGE / "views").glob("*.py")
         for node in ast.walk(syntax_tree(module))
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
@@ -455,11 +454,23 @@ def test_the_log_lines_of_views_are_those_of_the_code() -> None:
 def test_the_numbers_are_those_of_the_code() -> None:
     """Each constant that a page names has the value that it gives."""
     for path, value, _ in table(DOCS / "reference/keys.md", "Numbers"):
-        module, *names = path.split(".")
-        found: Any = importlib.import_module(f"django_redis_lock.{module}")
-        for name in names:
-            found = getattr(found, name)
-        assert found == ast.literal_eval(value), path
+        assert _constant(path) == ast.literal_eval(value), path
+
+
+def _constant(path: str) -> Any:
+    """Find ``module.NAME`` or ``module.Class.NAME`` in the package, whatever folder it is in."""
+    parts = path.split(".")
+    depth = next(number for number, part in enumerate(parts) if not part.islower())
+    modules = [
+        file.relative_to(PACKAGE).with_suffix("")
+        for file in PACKAGE.rglob("*.py")
+        if list(file.with_suffix("").parts[-depth:]) == parts[:depth]
+    ]
+    assert len(modules) == 1, f"{path} is in {modules}"
+    found: Any = importlib.import_module(".".join(("django_redis_lock", *modules[0].parts)))
+    for name in parts[depth:]:
+        found = getattr(found, name)
+    return found
 
 
 def test_the_keys_on_the_server_are_those_that_the_reference_lists(
@@ -627,32 +638,80 @@ def test_without_its_channels_a_user_can_lock_but_not_wait(
     assert lock("a", timeout=20).acquire()
 
 
-# README and the changelog.
+# README, CONTRIBUTING, the map of the pages, the architecture, and the changelog.
 
 
-def test_the_links_of_the_readme_lead_somewhere() -> None:
-    """Each relative link is a file of the project."""
-    links = re.findall(r"\]\(([^)#]+)[^)]*\)", (ROOT / "README.md").read_text())
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/index.md"])
+def test_the_links_of_a_page_outside_the_build_lead_somewhere(page: str) -> None:
+    """Each relative link is a file of the project; Sphinx checks those of the other pages."""
+    path = ROOT / page
+    links = re.findall(r"\]\(([^)#]+)[^)]*\)", path.read_text())
     assert links
-    assert [link for link in links if "://" not in link and not (ROOT / link).exists()] == []
+    assert [link for link in links if "://" not in link and not (path.parent / link).exists()] == []
 
 
-def test_the_readme_lists_every_page() -> None:
-    """Nobody has to look for a page."""
-    readme = (ROOT / "README.md").read_text()
-    pages = [path.relative_to(ROOT) for path in DOCS.rglob("*.md") if path.stem != "index"]
+def test_the_readme_is_short() -> None:
+    """The rest is on the pages that it links to."""
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 200
+
+
+def test_the_index_lists_every_page() -> None:
+    """The map of the documentation has each page once."""
+    index = (DOCS / "index.md").read_text()
+    pages = [path.relative_to(DOCS) for path in DOCS.rglob("*.md") if path.stem != "index"]
     assert [
-        str(page) for page in pages if f"({page})" not in readme and "_build" not in page.parts
+        str(page) for page in pages if index.count(f"({page})") != 1 and "_build" not in page.parts
     ] == []
 
 
 def test_the_commands_of_the_readme_exist() -> None:
-    """Each ``make`` target that README names is in the Makefile."""
-    targets = set(re.findall(r"\bmake (\w+)`|\$ make (\w+)", (ROOT / "README.md").read_text()))
-    makefile = (ROOT / "Makefile").read_text()
-    assert {"demo", "test"} <= {first or second for first, second in targets}
-    for pair in targets:
-        assert re.search(rf"^{''.join(pair)}:", makefile, re.MULTILINE), pair
+    """README says what to type first, and names only targets that the Makefile has."""
+    assert {"demo", "test"} <= _targets_of("README.md") <= _targets()
+
+
+def test_contributing_lists_the_targets() -> None:
+    """Each target of the Makefile but those for maintainers has its row, and no other has one."""
+    rows = {row[0].removeprefix("make ") for row in table(ROOT / "CONTRIBUTING.md", "Set up")}
+    maintenance = {"help", "screenshots", "messages", "constraints", "format", "build", "clean"}
+    assert rows == _targets() - maintenance
+    assert _targets_of("CONTRIBUTING.md") <= _targets()
+
+
+def _targets() -> set[str]:
+    return set(re.findall(r"^([a-z]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+def _targets_of(page: str) -> set[str]:
+    """Return the ``make`` targets that a page names."""
+    found = re.findall(r"`make (\w+)|\$ make (\w+)", (ROOT / page).read_text())
+    return {first or second for first, second in found}
+
+
+def test_the_picture_of_the_layers_is_that_of_the_contract() -> None:
+    """The storeys in the text diagram are those that import-linter holds the package to."""
+    text = (DOCS / "explanation/architecture.md").read_text()
+    picture = text.split("<!-- layers -->", 1)[1].split("```")[1]
+    drawn = [line.split("│")[1].split() for line in picture.splitlines() if line.startswith("│")]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    (contract,) = (
+        each for each in project["tool"]["importlinter"]["contracts"] if each["type"] == "layers"
+    )
+    assert drawn == [re.split(r"\s*[:|]\s*", layer) for layer in contract["layers"]]
+
+
+def test_the_files_that_the_architecture_names_exist() -> None:
+    """The table of what to open for which change leads to files of the package and its tests."""
+    rows = table(DOCS / "explanation/architecture.md", "To change this, open that")
+    named = [
+        name
+        for row in rows
+        for cell in row[1:]
+        for name in re.findall(r"(?<!\S)[\w/]*(?:/|\.\w+)(?=[,\s]|$)", cell)
+    ]
+    assert len(named) > len(rows)
+    assert [
+        name for name in named if not ((PACKAGE / name).exists() or (ROOT / name).exists())
+    ] == []
 
 
 def test_the_needed_versions_are_those_of_the_project() -> None:
