@@ -1,5 +1,5 @@
-# Everything runs in .venv, made on first use from whichever python3 is found, with the versions of
-# constraints.txt. With CONSTRAINTS= it is the newest of everything, in .venv-newest.
+# Everything runs in .venv, which is made on first use from the python3 on PATH, with the versions of
+# constraints.txt. CONSTRAINTS= installs the newest versions, into .venv-newest.
 PYTHON ?= python3
 CONSTRAINTS ?= constraints.txt
 VENV ?= $(if $(CONSTRAINTS),.venv,.venv-newest)
@@ -9,8 +9,8 @@ ARGS ?=
 INSTALL := -m pip install --quiet --disable-pip-version-check
 CONSTRAINED := $(INSTALL) $(CONSTRAINTS:%=--constraint %)
 
-# What the matrix runs on: each Celery with the kombu of its time. Beside the oldest one everything
-# else is the oldest as well.
+# The matrix pairs each Celery with the kombu of its time. With the oldest Celery, all other packages
+# are the oldest supported ones as well.
 CELERY ?= 5.4 5.5 5.6 5.7
 OLDEST_5.4 := 'django==5.2' 'redis==5.2.0' 'django-redis==5.4.0' 'celery==5.4.0'
 
@@ -33,7 +33,7 @@ $(VENV)/.%: pyproject.toml $(CONSTRAINTS) | $(VENV)/.venv
 demo: $(VENV)/.demo  ## the flash sale and the duplicate tasks, live (ARGS=--once: check the figures and exit)
 	$(PY) -m example_project.demo $(ARGS)
 
-test: $(VENV)/.test  ## the tests, on an embedded server
+test: $(VENV)/.test  ## the tests, on an embedded Valkey server
 	PYTHONDEVMODE=1 $(PY) -m pytest -n 2 --dist loadfile $(ARGS)
 
 .venv-celery-%/.ready: pyproject.toml Makefile
@@ -54,7 +54,7 @@ databases: $(VENV)/.databases  ## transactions and fencing on PostgreSQL (needs 
 brokers: $(VENV)/.brokers  ## Celery tasks on each broker and result backend (needs apt-get install rabbitmq-server)
 	PYTHONDEVMODE=1 $(PY) -m pytest tests/brokers --ds=tests.brokers.settings $(ARGS)
 
-workers: $(VENV)/.test  ## worker processes of Celery and uWSGI that die, hang and are asked
+workers: $(VENV)/.test  ## worker processes of Celery and uWSGI that die, hang or are inspected
 	PYTHONDEVMODE=1 $(PY) -m pytest -n 2 --dist loadfile tests/workers $(ARGS)
 
 tutorial: $(VENV)/.test  ## the tutorial word for word, in an empty folder
@@ -63,14 +63,14 @@ tutorial: $(VENV)/.test  ## the tutorial word for word, in an empty folder
 layouts: $(VENV)/.test  ## the contract on every server layout (needs apt-get install redis-server faketime)
 	PYTHONDEVMODE=1 $(PY) -m pytest tests/layouts $(ARGS)
 
-screenshots: $(VENV)/.browser  ## the pictures of the admin page for the documentation (needs Chromium)
+screenshots: $(VENV)/.browser  ## take the documentation's pictures of the admin page (needs Chromium)
 	$(PY) -m tests.browser.screenshots
 
 messages: $(VENV)/.test  ## collect and compile the texts to translate (needs gettext: apt-get install gettext)
 	cd django_redis_lock && $(abspath $(BIN))/django-admin makemessages --all --no-location
 	cd django_redis_lock && $(abspath $(BIN))/django-admin compilemessages
 
-constraints:  ## take the newest of everything into constraints.txt (with Python 3.11, the oldest)
+constraints:  ## write the newest versions into constraints.txt (needs Python 3.11, the oldest)
 	$(PYTHON) -c 'import sys; sys.exit("The constraints are for every Python, so the oldest has to make them: make constraints PYTHON=python3.11") if sys.version_info[:2] != (3, 11) else 0'
 	rm -rf .venv-constraints
 	$(MAKE) .venv-constraints/.dev VENV=.venv-constraints CONSTRAINTS=
@@ -87,7 +87,7 @@ lint: $(VENV)/.lint  ## ruff, mypy, pyright and import-linter
 	$(BIN)/mypy --config-file tests/typed_usage.ini tests/typed_usage.py
 	$(BIN)/basedpyright --pythonpath $(PY) tests/typed_usage.py
 
-format: $(VENV)/.lint  ## let ruff mend what it can
+format: $(VENV)/.lint  ## let ruff fix what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
@@ -107,11 +107,11 @@ soak: $(VENV)/.test  ## break it for a while and check the recorded history (ARG
 chaos: $(VENV)/.test  ## one fault at a time on each layout of servers; needs libfaketime (ARGS="--seconds-each 60")
 	$(PY) -m tests.chaos $(ARGS)
 
-docs: $(VENV)/.docs  ## the documentation, warnings as errors
+docs: $(VENV)/.docs  ## build the documentation; warnings are errors
 	$(BIN)/sphinx-build --nitpicky --fail-on-warning --fresh-env docs docs/_build/html
 
 build: $(VENV)/.build  ## sdist and wheel into dist/
 	$(PY) -m build
 
-clean:  ## remove .venv and every build product
+clean:  ## remove .venv and all build products
 	rm -rf .venv .venv-* dist build docs/_build .pytest_cache .mypy_cache .ruff_cache benchmarks/results

@@ -1,12 +1,12 @@
-"""The documentation, tried against the code.
+"""The documentation, tested against the code.
 
-Python in a fenced block of README or of a page is run, in order, in one namespace a page and in a
-process of its own, with Django set up; ``127.0.0.1:6379`` and ``/run/valkey/valkey.sock`` stand for
-the session's server. A block that assigns LOCKS or CACHES sets them, and the system checks must
-then find nothing. HTML comments, which readers do not see, direct this:
+The Python blocks of README and of each page run in order, in one namespace and one process for each
+page, with Django set up. ``127.0.0.1:6379`` and ``/run/valkey/valkey.sock`` stand for the session's
+server. A block that assigns LOCKS or CACHES sets them, and the system checks then find nothing.
+HTML comments, which readers do not see, control this:
 
     <!-- test: skip REASON -->       the block below is not run
-    <!-- test                        code that tries what the block above defined
+    <!-- test                        code that tests what the block above defined
     CODE -->
 """
 
@@ -111,7 +111,7 @@ def blocks(path: Path) -> Iterator[Block]:
 
 
 def table(path: Path, heading: str) -> list[list[str]]:
-    """Return the rows of the first table below a heading, without the marks of code."""
+    """Return the rows of the first table below a heading, without backticks."""
     section = path.read_text().split(f"# {heading}\n", 1)[1]
     rows = re.search(r"^\|.*?\n(?!\|)", section, re.MULTILINE | re.DOTALL)
     assert rows, f"no table below {heading!r} in {path.name}"
@@ -119,7 +119,7 @@ def table(path: Path, heading: str) -> list[list[str]]:
     return [[cell.strip().replace("`", "") for cell in line.split("|")[1:-1]] for line in lines]
 
 
-# The blocks of a page are run by this file as a program, so that nothing of theirs stays behind.
+# This file runs the blocks of a page as a program of its own, so that they leave nothing behind.
 
 
 def run_page(path: Path, port: int, unix_socket: str) -> None:
@@ -168,7 +168,7 @@ def _run_examples(path: Path, block: Block, text: str, namespace: dict[str, Any]
 
 @pytest.mark.parametrize("path", PAGES, ids=[path.stem for path in PAGES])
 def test_the_python_of_a_page_runs(path: Path, server: EmbeddedServer, tmp_path: Path) -> None:
-    """What a page shows works when it is typed in."""
+    """The code of a page works when it is typed in."""
     finished = subprocess.run(
         [
             sys.executable,
@@ -190,7 +190,7 @@ def test_the_python_of_a_page_runs(path: Path, server: EmbeddedServer, tmp_path:
 
 
 def test_few_blocks_are_not_run() -> None:
-    """A block is left out only with a reason, and there are few of them."""
+    """A skipped block gives a reason, and few are skipped."""
     skipped = [block for path in PAGES for block in blocks(path) if block.how == "skip"]
     assert all(len(block.what) > 10 for block in skipped)
     assert len([block for block in skipped if block.language.startswith("py")]) <= 3
@@ -200,7 +200,7 @@ def test_few_blocks_are_not_run() -> None:
 
 
 def test_the_settings_and_their_defaults_are_those_of_the_code(settings: Any) -> None:
-    """The table of settings names what an entry of LOCKS can have, with the defaults."""
+    """The table lists the settings of an entry of LOCKS, with their defaults."""
     settings.LOCKS = {"default": {}}
     backend = locks.create("default")
     assert isinstance(backend, RedisLockBackend)
@@ -221,7 +221,7 @@ def test_the_settings_and_their_defaults_are_those_of_the_code(settings: Any) ->
 
 
 def test_the_options_and_their_defaults_are_those_of_the_code() -> None:
-    """The table of options names what OPTIONS can have, for each backend."""
+    """The table lists the options of each backend."""
     rows = table(DOCS / "reference/settings.md", "Options")
     taken = {(option, kind.__name__) for kind in BACKENDS for option in kind.options}
     assert {(row[0], row[1]) for row in rows} == taken
@@ -240,7 +240,7 @@ def test_the_options_and_their_defaults_are_those_of_the_code() -> None:
 def test_the_arguments_and_their_defaults_are_those_of_the_code(
     page: str, heading: str, function: Any
 ) -> None:
-    """The table of arguments is the signature of the function."""
+    """The table of arguments matches the signature of the function."""
     documented = [row[:2] for row in table(DOCS / "reference" / page, heading)]
     parameters = inspect.signature(function).parameters.values()
     assert documented == [[item.name, _documented_default(item.default)] for item in parameters]
@@ -255,7 +255,7 @@ def _documented_default(default: Any) -> str:
 
 
 def test_the_capabilities_of_the_backends_are_those_of_the_code() -> None:
-    """The table of backends says what each supports."""
+    """The table of backends says what each one supports."""
     page = DOCS / "reference/backends.md"
     for name, *documented, many, _ in table(page, "Backends"):
         kind = {kind.__name__: kind for kind in BACKENDS}[name]
@@ -265,7 +265,7 @@ def test_the_capabilities_of_the_backends_are_those_of_the_code() -> None:
 
 
 def test_the_tree_of_exceptions_is_that_of_the_code() -> None:
-    """The page of exceptions shows all of them, each below its base."""
+    """The page shows all exceptions, each below its base."""
     text = (DOCS / "reference/exceptions.md").read_text()
     (tree,) = re.findall(r"^```text\n(LockError\n.*?)```", text, re.MULTILINE | re.DOTALL)
     ancestors: list[type] = []
@@ -286,7 +286,7 @@ def _is_lock_error(kind: Any) -> bool:
 def test_the_arguments_of_the_signals_are_those_that_are_sent(
     server: EmbeddedServer, name: str
 ) -> None:
-    """The table of signals names all of them, and what each is sent with."""
+    """The table lists all signals, and the arguments of each."""
     sent: dict[Any, list[str]] = {}
 
     def note(signal: Any, sender: Any, **arguments: Any) -> None:
@@ -352,7 +352,7 @@ MISTAKES = {
 
 @pytest.mark.parametrize("number", MISTAKES)
 def test_each_system_check_finds_what_its_page_says(number: str, settings: Any) -> None:
-    """Each system check reports the mistake for which the page lists it, and only that."""
+    """Each system check reports its mistake, and nothing else."""
     settings.CACHES = {
         "default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"},
         **MISTAKES[number][0],
@@ -363,7 +363,7 @@ def test_each_system_check_finds_what_its_page_says(number: str, settings: Any) 
 
 
 def _found_by_checks() -> list[str | None]:
-    """Return the ids of what the checks say, but not of the tasks that other tests define."""
+    """Return the ids of the messages, except those about tasks that other tests define."""
     found = [
         *run_checks(),
         *run_checks(tags=[Tags.security], include_deployment_checks=True),
@@ -373,7 +373,7 @@ def _found_by_checks() -> list[str | None]:
 
 
 def test_the_system_checks_are_those_of_the_code() -> None:
-    """Each id on the page of system checks is in the code, and the other way round."""
+    """The page and the code have the same ids."""
     page = DOCS / "reference/checks.md"
     of_settings = [row[0].rpartition(".")[2] for row in table(page, "System checks")]
     of_tasks = [row[0].rpartition(".")[2] for row in table(page, "Celery tasks")]
@@ -384,7 +384,7 @@ def test_the_system_checks_are_those_of_the_code() -> None:
 
 
 def test_a_skipped_task_tells_what_its_page_says(server: EmbeddedServer, name: str) -> None:
-    """The table of TaskSkipped names its keys."""
+    """The table lists the keys of TaskSkipped."""
     with lock(name):
         task, holder = SimpleNamespace(name="task"), locks["default"].holder(name)
         result = Conflict("run", task, None, name, holder, (), {}).skip()
@@ -396,14 +396,14 @@ def test_a_skipped_task_tells_what_its_page_says(server: EmbeddedServer, name: s
 
 
 def test_the_signals_of_tasks_are_those_of_the_code() -> None:
-    """The table of signals of tasks names all of them."""
+    """The table lists all signals of tasks."""
     rows = table(DOCS / "reference/celery.md", "Signals")
     known = [name for name, value in vars(conflicts).items() if isinstance(value, Signal)]
     assert [row[0] for row in rows] == known
 
 
 def test_the_fields_of_a_conflict_and_of_the_header_are_those_of_the_code() -> None:
-    """The tables of what a callable is given, and of the message's header, name each field."""
+    """The tables of Conflict and of the message header list each field."""
     page = DOCS / "reference/celery.md"
     told = [name for row in table(page, "Conflict") for name in row[0].split(", ")]
     assert told == [field.name for field in fields(Conflict)]
@@ -413,14 +413,14 @@ def test_the_fields_of_a_conflict_and_of_the_header_are_those_of_the_code() -> N
 
 
 def test_the_policies_are_those_of_the_code() -> None:
-    """The table of policies names the moments at which each is possible."""
+    """The table says at which moments each policy is possible."""
     rows = table(DOCS / "reference/celery.md", "Policies")
     told = {(policy, moment) for policy, moments, _ in rows for moment in moments.split(", ")}
     assert told == {(policy, moment) for moment, known in ON_CONFLICT.items() for policy in known}
 
 
 def test_the_log_lines_of_tasks_are_those_of_the_code() -> None:
-    """The table of log lines has all that the guard logs, and nothing else."""
+    """The table has every log line of the guard, and no other."""
     prefix = "Task %s[%s] "
     logged = {
         node.value.removeprefix(prefix)
@@ -438,7 +438,7 @@ def test_the_log_lines_of_tasks_are_those_of_the_code() -> None:
 
 
 def test_the_log_lines_of_views_are_those_of_the_code() -> None:
-    """The table of log lines of views has all of them, and nothing else."""
+    """The table has every log line of views, and no other."""
     logged = {
         (node.func.attr.upper(), node.args[0].value)
         for module in (PACKAGE / "views").glob("*.py")
@@ -476,7 +476,7 @@ def _constant(path: str) -> Any:
 def test_the_keys_on_the_server_are_those_that_the_reference_lists(
     server: EmbeddedServer, client: redis.Redis, name: str
 ) -> None:
-    """A held lock with a waiter makes the listed keys and channel, a free one just the fence."""
+    """A held lock with a waiter has the listed keys and channel; some of them stay for good."""
     page = DOCS / "reference/keys.md"
     listed = {row[0].replace("{name}", name): row[1] for row in table(page, "Keys on the server")}
     lock(name, timeout=60).acquire()
@@ -616,7 +616,7 @@ async def _do_it_under_asyncio() -> None:
 def test_each_key_pattern_of_the_acl_rule_is_needed(
     pattern: str, locker: Callable[[list[str]], redis.Redis], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without one of them locks can't be taken, broken or told of; the error says why."""
+    """Without one, a lock can't be taken, force-released or audited; the error says why."""
     monkeypatch.setattr("django_redis_lock.protocol.conversation.RETRY_PAUSES", ())
     locker([word for word in acl_rule() if word != pattern])
     with pytest.raises(LockUnavailable, match=r"(?i)permissions to access .*key"):
@@ -628,7 +628,7 @@ def test_each_key_pattern_of_the_acl_rule_is_needed(
 def test_without_its_channels_a_user_can_lock_but_not_wait(
     locker: Callable[[list[str]], redis.Redis],
 ) -> None:
-    """A wait that can't be told of its end fails at once, and says that channels are refused."""
+    """A wait without its channel fails at once, and says that channels are refused."""
     locker([word for word in acl_rule() if not word.startswith("&")])
     with (
         lock("a", timeout=20),
@@ -687,8 +687,17 @@ def _targets_of(page: str) -> set[str]:
     return {first or second for first, second in found}
 
 
+def test_the_files_that_contributing_names_exist() -> None:
+    """Each path in code marks leads to a file of the project or the package."""
+    names = re.findall(r"`([\w/]+\.(?:py|md|txt))`", (ROOT / "CONTRIBUTING.md").read_text())
+    assert names
+    assert [
+        name for name in names if not ((PACKAGE / name).exists() or (ROOT / name).exists())
+    ] == []
+
+
 def test_the_picture_of_the_layers_is_that_of_the_contract() -> None:
-    """The storeys in the text diagram are those that import-linter holds the package to."""
+    """The text diagram has the layers that import-linter enforces."""
     text = (DOCS / "explanation/architecture.md").read_text()
     picture = text.split("<!-- layers -->", 1)[1].split("```")[1]
     drawn = [line.split("│")[1].split() for line in picture.splitlines() if line.startswith("│")]
