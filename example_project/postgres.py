@@ -1,4 +1,4 @@
-"""A real PostgreSQL server for the tests and the load runs, on the system's own binaries.
+"""A real PostgreSQL server for the tests and the load run, with the system's own binaries.
 
     with Postgres() as server:
         DATABASES = {"default": server.settings()}
@@ -11,76 +11,44 @@ import os
 import shutil
 import signal
 import subprocess
-import tempfile
-import time
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-from example_project.embedded import free_port
-from example_project.keeper import Keeper
-
-START_SECONDS = 60.0
-STOP_SECONDS = 10.0
-POLL_SECONDS = 0.01
-_LOG_TAIL_LINES = 20
+from example_project.embedded import Server
 
 
 class PostgresError(RuntimeError):
     """The server could not be started; the message says what to do, or ends with its log."""
 
 
-class Postgres:
-    """A PostgreSQL on a free port of 127.0.0.1 with a directory of its own, gone with this process.
+class Postgres(Server):
+    """A PostgreSQL server for tests: it needs no password and does not survive a power cut.
 
-    `config` are settings of the server, such as ``max_connections=200``. It lets in whoever comes
-    from this machine, and does not survive a power cut: it is for tests.
-
-    PostgreSQL does not run as root; for root it runs as the user `postgres`.
+    `config` holds server settings, such as ``max_connections=200``. PostgreSQL refuses to run as
+    root; when root starts it, it runs as the user `postgres`.
     """
 
-    port: int
-    directory: Path
+    title = "PostgreSQL server"
+    error = PostgresError
+    prefix = "postgres-"
+    start_seconds = 60.0
+    stop_seconds = 10.0
+    user = "postgres"
+    """The superuser of the server."""
 
     def __init__(self, **config: object) -> None:
+        super().__init__()
         self._config = config
-        self._keeper: Keeper | None = None
-        self._process: subprocess.Popen[bytes] | None = None
-        self._user: dict[str, Any] = {}
         if os.geteuid() == 0:
-            self._user = {"user": "postgres", "group": "postgres", "extra_groups": []}
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.stop()
-
-    @property
-    def pid(self) -> int:
-        """The process id of the server."""
-        if self._process is None:
-            raise RuntimeError("the PostgreSQL server is not running")
-        return self._process.pid
-
-    @property
-    def user(self) -> str:
-        """The superuser of the server."""
-        return "postgres"
+            self._spawn_options = {"user": "postgres", "group": "postgres", "extra_groups": []}
 
     @property
     def url(self) -> str:
-        """The URL of the database that is there from the beginning."""
+        """The URL of the initial database."""
         return f"postgresql://{self.user}@127.0.0.1:{self.port}/postgres"
 
     def settings(self, **more: Any) -> dict[str, Any]:
-        """Return an entry of Django's DATABASES; `more` is added to it or replaces what it has."""
+        """Return an entry of Django's DATABASES; `more` adds to it or overrides it."""
         return {
             "ENGINE": "django.db.backends.postgresql",
             "NAME": "postgres",
@@ -90,72 +58,26 @@ class Postgres:
             **more,
         }
 
-    def start(self) -> None:
-        """Make an empty database cluster, start the server and wait until it lets clients in."""
-        if self._keeper is not None:
-            raise RuntimeError("the PostgreSQL server was started already")
-        binaries = postgres_binaries()
-        self.directory = Path(tempfile.mkdtemp(prefix="postgres-"))
-        try:
-            self._keeper = Keeper(self.directory)
-            if self._user:
-                shutil.chown(self.directory, self._user["user"], self._user["group"])
-            self._create(binaries)
-            self._launch(binaries)
-        except BaseException:
-            self.stop()
-            raise
+    def _binary(self) -> Path:
+        return postgres_binaries() / "postgres"
 
-    def stop(self) -> None:
-        """End the server, whoever is still connected, and remove its directory."""
-        if self._keeper is None:
-            return
-        if self._process is not None and self._process.poll() is None:
-            # What the keeper sends, SIGTERM, would have it wait for its clients to leave.
-            self._process.send_signal(signal.SIGINT)
-            self._keeper.stop(self._process, grace=STOP_SECONDS)
-        self._process = None
-        self._keeper.close()
-        self._keeper = None
-
-    def _create(self, binaries: Path) -> None:
+    def _prepare(self, binary: Path) -> None:
+        if self._spawn_options:
+            shutil.chown(self.directory, "postgres", "postgres")
+        initdb = ["--username", self.user, "--auth", "trust", "--encoding", "UTF8"]
         done = subprocess.run(
-            [
-                binaries / "initdb",
-                *("--pgdata", self._data),
-                *("--username", self.user),
-                *("--auth", "trust"),
-                *("--encoding", "UTF8"),
-                "--no-locale",
-                "--no-sync",
-            ],
+            [binary.with_name("initdb"), "-D", self._data, *initdb, "--no-locale", "--no-sync"],
             cwd=self.directory,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             check=False,
-            **self._user,
+            **self._spawn_options,
         )
         if done.returncode:
             raise PostgresError(f"initdb failed:\n{done.stdout}")
 
-    def _launch(self, binaries: Path) -> None:
-        """Start the process; again, on another port, when somebody else has the port."""
-        deadline = time.monotonic() + START_SECONDS
-        while True:
-            self.port = free_port()
-            self._spawn(binaries)
-            if self._is_ready(deadline):
-                return
-            assert self._process is not None
-            ended, log = self._process.poll() is not None, self._log.read_text(errors="replace")
-            if not (ended and "already in use" in log.lower() and time.monotonic() < deadline):
-                what = "ended" if ended else f"was not ready within {START_SECONDS:g} s"
-                tail = "\n".join(log.splitlines()[-_LOG_TAIL_LINES:])
-                raise PostgresError(f"the PostgreSQL server {what}. Its log:\n{tail}")
-
-    def _spawn(self, binaries: Path) -> None:
-        assert self._keeper is not None
+    def _command(self, binary: Path) -> list[Any]:
         config = {
             "listen_addresses": "127.0.0.1",
             "port": self.port,
@@ -165,42 +87,27 @@ class Postgres:
             **self._config,
         }
         options = [part for name, value in config.items() for part in ("-c", f"{name}={value}")]
-        with self._log.open("wb") as log:
-            self._process = self._keeper.spawn(
-                binaries / "postgres",
-                "-D",
-                self._data,
-                *options,
-                cwd=self.directory,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                **self._user,
-            )
+        return [binary, "-D", self._data, *options]
 
-    def _is_ready(self, deadline: float) -> bool:
-        """Wait until the server says so in its lock file; False when it ended or the time is up."""
-        assert self._process is not None
-        told = self._data / "postmaster.pid"
-        while time.monotonic() < deadline:
-            if self._process.poll() is not None:
-                return False
-            with contextlib.suppress(FileNotFoundError):
-                if told.read_text().split()[-1:] == ["ready"]:
-                    return True
-            time.sleep(POLL_SECONDS)
+    def _answers(self) -> bool:
+        """Whether the server says in its lock file that it is ready."""
+        with contextlib.suppress(FileNotFoundError):
+            return (self._data / "postmaster.pid").read_text().split()[-1:] == ["ready"]
         return False
+
+    def _end(self, grace: float) -> None:
+        if grace and self._process is not None and self._process.poll() is None:
+            # On SIGTERM, which the keeper sends, it would wait for its clients to disconnect.
+            self._process.send_signal(signal.SIGINT)
+        super()._end(grace)
 
     @property
     def _data(self) -> Path:
         return self.directory / "data"
 
-    @property
-    def _log(self) -> Path:
-        return self.directory / "postgres.log"
-
 
 def postgres_binaries() -> Path:
-    """The directory of the newest PostgreSQL server that is installed."""
+    """The directory of the newest installed PostgreSQL server."""
     debian = Path("/usr/lib/postgresql").glob("*/bin/postgres")
     found = sorted(debian, key=lambda path: float(path.parts[-3]))
     if found:

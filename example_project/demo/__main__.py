@@ -1,4 +1,4 @@
-"""Start everything, do the steps, print the tables, and go on serving."""
+"""Start everything, run the steps, print the tables, and keep serving."""
 
 import argparse
 import logging
@@ -10,8 +10,9 @@ from types import FrameType
 from rich.console import Console
 
 from example_project.demo.hints import closing_commands
-from example_project.demo.services import ServiceError, Services, running
+from example_project.demo.services import Services, running
 from example_project.embedded import EmbeddedServerError
+from example_project.service import ServiceError
 
 ADMIN = "admin"
 PIPE_WIDTH = 120
@@ -44,7 +45,7 @@ def main() -> int:
         console.print(f"The demo failed: {error}", style="bold red", markup=False)
         return 1
     except KeyboardInterrupt:
-        console.print("Interrupted; everything it started is gone.")
+        console.print("Interrupted; everything it started has ended.")
         return 128 + signal.SIGINT
 
 
@@ -52,7 +53,7 @@ def _run_steps(console: Console, services: Services) -> bool:
     # Only now: these need Django to be set up.
     from example_project.demo import report, steps
 
-    # What the locks log would come between the tables, which show it all.
+    # The tables show what the locks would log.
     logging.getLogger("django_redis_lock").addHandler(logging.NullHandler())
     figures: list[report.Figure] = []
     sightings: list[report.Sighting] = []
@@ -61,7 +62,7 @@ def _run_steps(console: Console, services: Services) -> bool:
         ("2. Duplicates: one import sent 20 times at once", steps.duplicates),
         ("3. A worker process is killed in the middle of an import", steps.killed_worker),
         ("4. A chord with a duplicate in it", steps.chord_with_duplicate),
-        ("5. A worker process hangs, and an operator breaks its lock", steps.stuck_task),
+        ("5. A worker process hangs, and an operator force-releases its lock", steps.stuck_task),
         ("6. What is left", steps.nothing_left),
     ):
         console.print(title, style="bold", highlight=False)
@@ -81,7 +82,7 @@ def _add_product() -> None:
 
 
 def _serve(console: Console, services: Services) -> None:
-    """Print the addresses and wait for Ctrl-C, or for a service to end."""
+    """Print the addresses and wait for Ctrl-C or for a service to end."""
     from django.contrib.auth import get_user_model
 
     from example_project.shop.models import Product
@@ -106,7 +107,7 @@ def _serve(console: Console, services: Services) -> None:
 
 
 def _terminate(signum: int, frame: FrameType | None) -> None:
-    # As an exception, so that what was started is stopped on the way out.
+    # An exception, so that everything is stopped on the way out.
     raise SystemExit(128 + signum)
 
 

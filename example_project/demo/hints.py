@@ -1,16 +1,16 @@
-"""What to run beside the demo, from the repository's root, as it is printed."""
+"""Commands to run beside the demo, from the root of the repository."""
 
 import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from example_project.demo.services import ROOT
 from example_project.embedded import EmbeddedServer
+from example_project.service import ROOT
 
 
 def closing_commands(server: EmbeddedServer) -> Iterator[tuple[str, str]]:
-    """Yield commands that look at the locks of the demo, each with what it shows."""
+    """Yield commands that show the locks of the demo, each with a label."""
     python = Path(sys.executable)
     if python.is_relative_to(ROOT):
         python = python.relative_to(ROOT)

@@ -6,13 +6,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from django_redis_lock import locks
-from django_redis_lock.protocol.records import Holder
+from django_redis_lock import Holder, locks
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One thing that was measured, and what it should be."""
+    """A figure and its expected value."""
 
     what: str
     expected: str
@@ -21,25 +20,24 @@ class Figure:
 
     @classmethod
     def equal(cls, what: str, expected: object, got: object) -> "Figure":
-        """Return a figure that is right when it is exactly what was expected."""
         return cls(what, str(expected), str(got), expected == got)
 
 
 @dataclass(frozen=True)
 class Sighting:
-    """A holder, and the moment at which it was seen."""
+    """A holder and when it was seen."""
 
     moment: str
     holder: Holder
 
 
 def look(moment: str) -> list[Sighting]:
-    """Return every lock that is held at this moment."""
+    """Return every lock that is held now."""
     return [Sighting(moment, holder) for holder in locks["default"].holders()]
 
 
 def print_figures(console: Console, figures: list[Figure]) -> None:
-    """Print each figure with what was expected of it."""
+    """Print each figure with its expected value."""
     table = Table(title="What happened", title_justify="left")
     table.add_column("Figure")
     table.add_column("Expected", justify="right")
@@ -52,7 +50,7 @@ def print_figures(console: Console, figures: list[Figure]) -> None:
 
 
 def print_holders(console: Console, sightings: list[Sighting]) -> None:
-    """Print the holders that were seen during the demo, and those there are now."""
+    """Print the holders that were seen during the demo and those that hold a lock now."""
     table = Table(title="Who held which lock", title_justify="left")
     for heading in ("Seen", "Lock", "Holder", "Since"):
         table.add_column(heading)
@@ -66,7 +64,7 @@ def print_holders(console: Console, sightings: list[Sighting]) -> None:
             escape(holder.name),
             escape(_short(holder)),
             f"{holder.acquired_at:%H:%M:%S}" if holder.acquired_at else "",
-            "for ever" if holder.ttl is None else f"{holder.ttl:.1f} s",
+            "no end" if holder.ttl is None else f"{holder.ttl:.1f} s",
             str(holder.waiters),
         )
     if not now:
@@ -75,7 +73,6 @@ def print_holders(console: Console, sightings: list[Sighting]) -> None:
 
 
 def _short(holder: Holder) -> str:
-    """Return a holder in less words than its own, for one line of a table."""
     if holder.task_id is None or holder.task_name is None:
         return str(holder)
     task = holder.task_name.rpartition(".")[2]

@@ -1,4 +1,4 @@
-"""What the demo does, step by step; each returns its figures and the holders it saw."""
+"""The steps of the demo; each returns its figures and the holders that it saw."""
 
 import os
 import shlex
@@ -16,7 +16,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from django_redis_lock import Holder, lock, locks
 from example_project.demo.report import Figure, Sighting, look
-from example_project.demo.services import HOST, PATIENCE_SECONDS, Services, wait_for
+from example_project.demo.services import Services
+from example_project.service import HOST, PATIENCE_SECONDS
 from example_project.shop.buyers import Answer, rush
 from example_project.shop.models import Product
 from example_project.shop.tasks import CATALOGUE_ROWS, add_up, import_products
@@ -24,16 +25,15 @@ from example_project.shop.tasks import CATALOGUE_ROWS, add_up, import_products
 UNITS = 100
 BUYERS = 300
 DUPLICATES = 20
-# Within how many seconds the lock of a killed process is free, whatever is left of its lease.
+# The lock of a killed process is free within this time, however long its lease.
 AT_ONCE_SECONDS = 1
-# What the command may take from its start until the waiter has the lock.
+# The command and the hand-off to the waiter may take this long.
 COMMAND_SECONDS = 1.0
 
 Outcome = tuple[list[Figure], list[Sighting]]
 
 
 def progress_bars(console: Console) -> Progress:
-    """Return the bars of one step."""
     return Progress(
         TextColumn("  {task.description:<36}"),
         BarColumn(),
@@ -73,7 +73,7 @@ def flash_sale(services: Services, bars: Progress) -> Outcome:
         Figure.equal('guard on: buyers told "sold"', UNITS, sold),
         Figure.equal("guard on: of those, without an order", 0, len(promised - served)),
         Figure.equal('guard on: buyers told "sold out"', BUYERS - UNITS, sold_out),
-        Figure.equal("guard on: any other answer", 0, statuses.total()),
+        Figure.equal("guard on: other answers", 0, statuses.total()),
     ]
     return figures, seen
 
@@ -100,7 +100,7 @@ def duplicates(services: Services, bars: Progress) -> Outcome:
     """Send the same import 20 times at once."""
     bar = bars.add_task("imports answered", total=DUPLICATES)
     results = [import_products.delay(1) for _ in range(DUPLICATES)]
-    wait_for(services.worker, lambda: locks["default"].holder("import:1") is not None)
+    services.worker.wait_for(lambda: locks["default"].holder("import:1") is not None)
     seen = look("among the duplicates")
 
     def all_ready() -> bool:
@@ -108,16 +108,16 @@ def duplicates(services: Services, bars: Progress) -> Outcome:
         bars.update(bar, completed=ready)
         return ready == DUPLICATES
 
-    wait_for(services.worker, all_ready)
+    services.worker.wait_for(all_ready)
     answers = {result.id: result.result for result in results if result.successful()}
     skipped = [answer for answer in answers.values() if answer.get("skipped")]
     ran = [task_id for task_id, answer in answers.items() if not answer.get("skipped")]
     told = [(answer["holder"] or {}).get("task_id") for answer in skipped]
     figures = [
         Figure.equal(f"duplicates: imports that ran, of {DUPLICATES}", 1, len(ran)),
-        Figure.equal("duplicates: turned away", DUPLICATES - 1, len(skipped)),
+        Figure.equal("duplicates: skipped", DUPLICATES - 1, len(skipped)),
         Figure.equal(
-            "duplicates: of those, told who was running",
+            "duplicates: of those, told which task was running",
             DUPLICATES - 1,
             sum(told.count(task_id) for task_id in ran),
         ),
@@ -126,23 +126,23 @@ def duplicates(services: Services, bars: Progress) -> Outcome:
 
 
 def killed_worker(services: Services, bars: Progress) -> Outcome:
-    """Kill a worker's process in the middle of an import; see when its lock is free again."""
+    """Kill a worker process during an import; measure when its lock is free."""
     victim = import_products.delay(2)
-    wait_for(services.worker, lambda: Product.objects.filter(slug__startswith="shop-2-").exists())
+    services.worker.wait_for(lambda: Product.objects.filter(slug__startswith="shop-2-").exists())
     holder = _holder_of("import:2", victim, services)
     bar = bars.add_task("imports answered, one of them killed", total=2)
 
     os.kill(holder.pid, signal.SIGKILL)
     killed_at = time.monotonic()
 
-    wait_for(services.worker, lambda: locks["default"].holder("import:2") is None)
+    services.worker.wait_for(lambda: locks["default"].holder("import:2") is None)
     took = time.monotonic() - killed_at
 
     following = import_products.delay(2)
-    wait_for(services.worker, lambda: locks["default"].holder("import:2") is not None)
+    services.worker.wait_for(lambda: locks["default"].holder("import:2") is not None)
     seen = look("after the kill")
     for result in (victim, following):
-        wait_for(services.worker, result.ready)
+        services.worker.wait_for(result.ready)
         bars.advance(bar)
     figures = [
         Figure(
@@ -158,7 +158,7 @@ def killed_worker(services: Services, bars: Progress) -> Outcome:
 
 
 def chord_with_duplicate(services: Services, bars: Progress) -> Outcome:
-    """Send three imports as a chord, two of them the same; see that its callback runs."""
+    """Send a chord of three imports, two of them the same; its callback must run."""
     shops = (3, 4, 3)
     bar = bars.add_task("imports of the chord answered", total=len(shops))
     total = chord([import_products.s(shop) for shop in shops])(add_up.s())
@@ -168,9 +168,9 @@ def chord_with_duplicate(services: Services, bars: Progress) -> Outcome:
         bars.update(bar, completed=total.parent.completed_count())
         return total.ready()
 
-    wait_for(services.worker, lambda: locks["default"].holder("import:3") is not None)
+    services.worker.wait_for(lambda: locks["default"].holder("import:3") is not None)
     seen = look("in the chord")
-    wait_for(services.worker, is_ready)
+    services.worker.wait_for(is_ready)
     summed = total.result if total.successful() else {}
     figures = [
         Figure.equal(
@@ -184,16 +184,16 @@ def chord_with_duplicate(services: Services, bars: Progress) -> Outcome:
 
 
 def stuck_task(services: Services, bars: Progress) -> Outcome:
-    """Stop a task's process; see it, break its lock, and let it find out."""
+    """Suspend a task's process, force-release its lock, and resume the process."""
     name = "import:5"
     victim = import_products.delay(5)
-    wait_for(services.worker, lambda: Product.objects.filter(slug__startswith="shop-5-").exists())
+    services.worker.wait_for(lambda: Product.objects.filter(slug__startswith="shop-5-").exists())
     pid = _holder_of(name, victim, services).pid
     os.kill(pid, signal.SIGSTOP)
-    heir = lock(name)
+    successor = lock(name)
     waiting = ThreadPoolExecutor(max_workers=1)
-    served = waiting.submit(lambda: (heir.acquire(), time.monotonic())[1])
-    wait_for(services.worker, lambda: bool(locks["default"].waiting(name)))
+    served = waiting.submit(lambda: (successor.acquire(), time.monotonic())[1])
+    services.worker.wait_for(lambda: bool(locks["default"].waiting(name)))
     seen = look("stuck, with a waiter")
     _manage(bars.console, "list", "import:*")
 
@@ -203,11 +203,11 @@ def stuck_task(services: Services, bars: Progress) -> Outcome:
     waiting.shutdown()
     os.kill(pid, signal.SIGCONT)
     bar = bars.add_task("the stopped process goes on", total=None)
-    wait_for(services.worker, lambda: len(locks["default"].history(name)) == 2)
-    wait_for(services.worker, victim.ready)
+    services.worker.wait_for(lambda: len(locks["default"].history(name)) == 2)
+    services.worker.wait_for(victim.ready)
     bars.update(bar, total=1, completed=1)
-    kept = heir.owned()
-    heir.release()
+    kept = successor.owned()
+    successor.release()
     _manage(bars.console, "history", name)
     events = [entry.event for entry in reversed(locks["default"].history(name))]
     figures = [
@@ -220,39 +220,39 @@ def stuck_task(services: Services, bars: Progress) -> Outcome:
             f"{took:.2f} s",
             took <= COMMAND_SECONDS,
         ),
-        Figure.equal("stuck task: what the audit tells", "force_released, lost", ", ".join(events)),
+        Figure.equal("stuck task: events in the audit", "force_released, lost", ", ".join(events)),
         Figure.equal("stuck task: the next holder kept its lock", True, kept),
     ]
     return figures, seen
 
 
 class _Screen(StringIO):
-    """Text that the command fits to the width of the terminal."""
+    """Makes the command fit its text to the width of the terminal."""
 
     def isatty(self) -> bool:
         return True
 
 
-def _manage(console: Console, *words: str) -> None:
-    """Run ``manage.py locks`` as an operator would, and show what it says."""
-    console.print(f"$ manage.py locks {shlex.join(words)}", style="bold", highlight=False)
+def _manage(console: Console, *arguments: str) -> None:
+    """Run ``manage.py locks`` as an operator would, and print its output."""
+    console.print(f"$ manage.py locks {shlex.join(arguments)}", style="bold", highlight=False)
     screen = _Screen()
-    call_command("locks", *words, stdout=screen, no_color=True)
+    call_command("locks", *arguments, stdout=screen, no_color=True)
     console.print(screen.getvalue(), end="", highlight=False, markup=False)
 
 
 def nothing_left(services: Services, bars: Progress) -> Outcome:
-    """Look for locks that somebody forgot."""
+    """Look for locks that were not released."""
     return [Figure.equal("at the end: locks still held", 0, len(look("now")))], []
 
 
 def _holder_of(name: str, victim: AsyncResult, services: Services) -> Holder:
-    """Return who holds a lock for a task, having made sure that it is a process of our worker's."""
+    """Return the holder; raise unless it is the task `victim` in one of our worker's processes."""
     holder = locks["default"].holder(name)
     if holder is None or holder.task_id != victim.id or holder.pid is None:
         raise RuntimeError(f"the import runs, but its lock is held by {holder}")
     if os.getsid(holder.pid) != services.worker.process.pid:
-        raise RuntimeError(f"process {holder.pid} is none of our worker's")
+        raise RuntimeError(f"process {holder.pid} does not belong to our worker")
     return holder
 
 
