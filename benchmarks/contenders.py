@@ -12,29 +12,29 @@ from typing import Any, ClassVar, Protocol
 
 from redis import Redis
 
-LEASE = 10
-"""Lease in seconds of every lock in every scenario, unless the scenario must hold it longer."""
+from benchmarks.frame.server import ADMIN
+from benchmarks.site import BACKEND, configure
 
-ADMIN = "bench-admin"
-"""Connections of this name belong to the benchmark and are left out of its counts."""
+LEASE = 10
+"""Lease in seconds of every lock, unless a scenario must hold it longer."""
 
 
 class Handle(Protocol):
-    """What every contender's lock object has in common; native objects, nothing wrapped around."""
+    """What the contenders' own lock objects have in common."""
 
     def acquire(self) -> Any: ...
     def release(self) -> Any: ...
 
 
 class AsyncHandle(Protocol):
-    """The same for the contenders that are driven by asyncio."""
+    """The same for asyncio."""
 
     async def acquire(self) -> Any: ...
     async def release(self) -> Any: ...
 
 
 class Contender(ABC):
-    """One way of locking, set up once in a process."""
+    """A way to lock, set up once in a process."""
 
     slug: ClassVar[str]
     title: ClassVar[str]
@@ -46,24 +46,24 @@ class Contender(ABC):
 
     @cached_property
     def admin(self) -> Redis:
-        """A connection to look at the server with, told apart by its name."""
+        """A connection of the benchmark itself."""
         return Redis.from_url(self.url, client_name=ADMIN)
 
     @abstractmethod
     def lock(self, name: str, lease: int = LEASE) -> Handle:
-        """Return a fresh handle."""
+        """Return a new handle."""
 
     @abstractmethod
-    def in_line(self, name: str, thread: Thread, place: int) -> bool:
-        """Tell whether `thread`, the `place`-th to come, is waiting for the lock by now."""
+    def waits(self, name: str, thread: Thread, place: int) -> bool:
+        """Whether `thread`, the `place`-th to come, waits for the lock."""
 
-    @abstractmethod
     def key(self, name: str) -> str:
         """Return the key that holds the lock."""
+        return name
 
 
 def asleep(thread: Thread) -> bool:
-    """Tell whether a thread is in the sleep between two tries of a polling lock."""
+    """Whether a thread sleeps between two attempts of a polling lock."""
     frame = sys._current_frames().get(thread.ident or 0)
     return frame is not None and "sleep(" in linecache.getline(
         frame.f_code.co_filename, frame.f_lineno
@@ -71,13 +71,13 @@ def asleep(thread: Thread) -> bool:
 
 
 def inside(thread: Thread, function: str) -> bool:
-    """Tell whether a thread is in a function of some name, or in what that has called."""
+    """Whether a function of this name is on the stack of a thread."""
     frame = sys._current_frames().get(thread.ident or 0)
     return frame is not None and any(at.f_code.co_name == function for at, _ in walk_stack(frame))
 
 
 class RedisPy(Contender):
-    """`Lock` of redis-py: SET NX PX, and a try every 100 ms while waiting."""
+    """`Lock` of redis-py: SET NX PX, and an attempt every 100 ms while waiting."""
 
     slug = "redis-py"
     title = "redis-py Lock"
@@ -86,15 +86,12 @@ class RedisPy(Contender):
         handle: Handle = self.client.lock(name, timeout=lease)
         return handle
 
-    def in_line(self, name: str, thread: Thread, place: int) -> bool:
+    def waits(self, name: str, thread: Thread, place: int) -> bool:
         return asleep(thread)
-
-    def key(self, name: str) -> str:
-        return name
 
 
 class DjangoRedis(RedisPy):
-    """`cache.lock` of django-redis: redis-py's Lock by way of Django's cache."""
+    """`cache.lock` of django-redis: redis-py's Lock through Django's cache."""
 
     slug = "django-redis"
     title = "django-redis cache.lock"
@@ -104,7 +101,7 @@ class DjangoRedis(RedisPy):
         configure_django(url)
         from django.core.cache import cache
 
-        self.cache: Any = cache  # django-redis adds lock() to what Django knows of caches
+        self.cache: Any = cache  # Django's type does not know django-redis's lock()
 
     def lock(self, name: str, lease: int = LEASE) -> Handle:
         handle: Handle = self.cache.lock(name, timeout=lease)
@@ -120,17 +117,13 @@ class PythonRedisLock(Contender):
     slug = "python-redis-lock"
     title = "python-redis-lock"
 
-    def __init__(self, url: str) -> None:
-        super().__init__(url)
+    def lock(self, name: str, lease: int = LEASE) -> Handle:
         import redis_lock
 
-        self.make = redis_lock.Lock
-
-    def lock(self, name: str, lease: int = LEASE) -> Handle:
-        handle: Handle = self.make(self.client, name, expire=lease)
+        handle: Handle = redis_lock.Lock(self.client, name, expire=lease)
         return handle
 
-    def in_line(self, name: str, thread: Thread, place: int) -> bool:
+    def waits(self, name: str, thread: Thread, place: int) -> bool:
         return int(self.admin.info("clients")["blocked_clients"]) >= place
 
     def key(self, name: str) -> str:
@@ -138,22 +131,22 @@ class PythonRedisLock(Contender):
 
 
 class Pottery(Contender):
-    """`Redlock` of pottery over one server: a thread for each call, random tries while waiting."""
+    """`Redlock` of pottery on one server: a thread for each call, random retries."""
 
     slug = "pottery"
     title = "pottery Redlock"
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
-        from pottery import Redlock
-
-        self.make = Redlock
         self.masters = {self.client}
 
     def lock(self, name: str, lease: int = LEASE) -> Handle:
-        return self.make(key=name, masters=self.masters, auto_release_time=lease)
+        from pottery import Redlock
 
-    def in_line(self, name: str, thread: Thread, place: int) -> bool:
+        handle: Handle = Redlock(key=name, masters=self.masters, auto_release_time=lease)
+        return handle
+
+    def waits(self, name: str, thread: Thread, place: int) -> bool:
         return asleep(thread)
 
     def key(self, name: str) -> str:
@@ -161,7 +154,7 @@ class Pottery(Contender):
 
 
 class Ours(Contender):
-    """`lock(name, timeout=…)`: a fixed lease, and a line on the server while waiting."""
+    """`lock(name, timeout=…)`: a fixed lease, and a queue on the server while waiting."""
 
     slug = "ours"
     title = "django-redis-lock"
@@ -178,7 +171,7 @@ class Ours(Contender):
     def lock(self, name: str, lease: int = LEASE) -> Handle:
         return self.make(name, timeout=lease)
 
-    def in_line(self, name: str, thread: Thread, place: int) -> bool:
+    def waits(self, name: str, thread: Thread, place: int) -> bool:
         return int(self.admin.llen(f"lock-queue:{name}")) >= place and inside(thread, "wait")
 
     def key(self, name: str) -> str:
@@ -196,9 +189,9 @@ class OursRenewed(Ours):
 
 
 class OursOnLayouts(Contender):
-    """Ours on each of several layouts, in one process; `alias|name` is a lock on one of them.
+    """Ours on several layouts in one process; `alias|name` is a lock on one of them.
 
-    In place of a URL it is given Django's settings as JSON.
+    It takes Django's settings as JSON instead of a URL.
     """
 
     slug = "ours-on-layouts"
@@ -206,9 +199,8 @@ class OursOnLayouts(Contender):
     ours = True
 
     def __init__(self, url: str) -> None:
-        configure(json.loads(url))
-        from django.conf import settings
-
+        wanted = json.loads(url)
+        configure(**wanted)
         from django_redis_lock import lock, locks
         from django_redis_lock.backends.getset import GetSetLockBackend
         from django_redis_lock.backends.redlock import RedlockLockBackend
@@ -216,7 +208,7 @@ class OursOnLayouts(Contender):
         self.make = lock
         self.unordered = GetSetLockBackend, RedlockLockBackend
         self.backends = locks
-        for alias in settings.LOCKS:
+        for alias in wanted["LOCKS"]:
             backend = locks[alias]
             if isinstance(backend, RedlockLockBackend):
                 backend.admit()  # its servers are new and may vote at once
@@ -225,70 +217,51 @@ class OursOnLayouts(Contender):
         alias, _, name = name.partition("|")
         return self.make(name, timeout=lease, using=alias)
 
-    def in_line(self, name: str, thread: Thread, place: int) -> bool:
+    def waits(self, name: str, thread: Thread, place: int) -> bool:
         alias, _, name = name.partition("|")
         backend = self.backends[alias]
-        if not (inside(thread, "_perform") and inside(thread, "wait")):  # a call to the server
+        if not (inside(thread, "_perform") and inside(thread, "wait")):  # it is calling the server
             return False
         if isinstance(backend, self.unordered):
             return True
         return len(backend.waiting(name)) >= place
 
-    def key(self, name: str) -> str:
-        raise NotImplementedError("each layout has its own")
-
 
 class Wakeup(PythonRedisLock):
-    """No lock at all: LPUSH in one process wakes BLPOP in another, the floor for any hand-off."""
+    """Not a lock: LPUSH in one process wakes BLPOP in another, the lower bound for a hand-off."""
 
     slug = "wakeup"
     title = "bare LPUSH→BLPOP"
 
     def lock(self, name: str, lease: int = LEASE) -> Handle:
-        return _Signal(self.client, name)
-
-
-class _Signal:
-    """A list used as a signal, with the verbs of a lock."""
-
-    def __init__(self, client: Redis, name: str) -> None:
-        self.client = client
-        self.name = name
-
-    def acquire(self) -> None:
-        self.client.blpop(self.name, timeout=LEASE)
-
-    def release(self) -> None:
-        self.client.lpush(self.name, 1)
+        return _Calls(
+            lambda: self.client.blpop(name, timeout=LEASE), lambda: self.client.lpush(name, 1)
+        )
 
 
 class Bare(RedisPy):
-    """SET NX PX and DEL alone, the floor for what a pair costs the server."""
+    """Only SET NX PX and DEL, the lower bound for what a pair costs the server."""
 
     slug = "bare"
     title = "bare SET and DEL"
 
     def lock(self, name: str, lease: int = LEASE) -> Handle:
-        return _Key(self.client, name, lease)
+        return _Calls(
+            lambda: self.client.set(name, "held", nx=True, px=1000 * lease),
+            lambda: self.client.delete(name),
+        )
 
 
-class _Key:
-    """A key that is set and deleted, with the verbs of a lock."""
+class _Calls:
+    """A handle made of two calls."""
 
-    def __init__(self, client: Redis, name: str, lease: int) -> None:
-        self.client = client
-        self.name = name
-        self.lease = 1000 * lease
-
-    def acquire(self) -> None:
-        self.client.set(self.name, "held", nx=True, px=self.lease)
-
-    def release(self) -> None:
-        self.client.delete(self.name)
+    def __init__(self, acquire: Callable[[], Any], release: Callable[[], Any]) -> None:
+        self.acquire = acquire
+        self.release = release
 
 
 class AsyncContender(ABC):
-    """One way of locking from asyncio; made inside the event loop that uses it."""
+    """A way to lock from asyncio."""
 
     slug: ClassVar[str]
     title: ClassVar[str]
@@ -299,11 +272,11 @@ class AsyncContender(ABC):
 
     @abstractmethod
     def open(self) -> Callable[[str], AsyncHandle]:
-        """Return a maker of handles for the running event loop."""
+        """Return a function that makes handles for the running event loop."""
 
     @abstractmethod
     async def close(self) -> None:
-        """Let go of what `open` made."""
+        """Close what `open` made."""
 
 
 class RedisPyAsync(AsyncContender):
@@ -336,56 +309,36 @@ class OursAsync(AsyncContender):
     def open(self) -> Callable[[str], AsyncHandle]:
         from django_redis_lock import lock
 
-        class _Handle:
-            """The asyncio verbs under the names that redis.asyncio gives them."""
+        def handle(name: str) -> AsyncHandle:
+            held = lock(name, timeout=LEASE)
+            return _Calls(held.aacquire, held.arelease)
 
-            def __init__(self, name: str) -> None:
-                held = lock(name, timeout=LEASE)
-                self.acquire = held.aacquire
-                self.release = held.arelease
-
-        return _Handle
+        return handle
 
     async def close(self) -> None:
-        """Nothing to do: its connections end with their event loop."""
+        """Nothing to do: the connections close with their event loop."""
 
 
 LOCKS: tuple[type[Contender], ...] = (Ours, RedisPy, DjangoRedis, PythonRedisLock, Pottery)
 """The five that take part in every scenario, in the order of the tables."""
 
-AnyContender = type[Contender] | type[AsyncContender]
-_ALL: tuple[AnyContender, ...] = (
-    *LOCKS,
-    OursRenewed,
-    OursAsync,
-    OursOnLayouts,
-    RedisPyAsync,
-    Wakeup,
-    Bare,
-)
-EVERYONE: dict[str, AnyContender] = {contender.slug: contender for contender in _ALL}
+EVERYONE: dict[str, type[Contender] | type[AsyncContender]] = {
+    contender.slug: contender
+    for contender in (
+        *LOCKS,
+        OursRenewed,
+        OursAsync,
+        OursOnLayouts,
+        RedisPyAsync,
+        Wakeup,
+        Bare,
+    )
+}
 
 
 def configure_django(url: str) -> None:
-    """Configure Django in this process, with the cache and the locks on one server."""
+    """Configure Django with the cache and the locks on one server."""
     configure(
-        {
-            "CACHES": {"default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": url}},
-            "LOCKS": {
-                "default": {
-                    "BACKEND": "django_redis_lock.backends.redis.RedisLockBackend",
-                    "LOCATION": url,
-                    "TIMEOUT": LEASE,
-                }
-            },
-        }
+        CACHES={"default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": url}},
+        LOCKS={"default": {"BACKEND": BACKEND, "LOCATION": url, "TIMEOUT": LEASE}},
     )
-
-
-def configure(wanted: dict[str, Any]) -> None:
-    """Configure Django in this process."""
-    import django
-    from django.conf import settings
-
-    settings.configure(INSTALLED_APPS=["django_redis_lock"], USE_TZ=True, **wanted)
-    django.setup()

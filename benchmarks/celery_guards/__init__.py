@@ -1,1 +1,1 @@
-"""What guards against duplicate Celery tasks do when things go wrong, seen in real workers."""
+"""What guards against duplicate Celery tasks do when things go wrong, in real workers."""

@@ -1,111 +1,116 @@
 """Compare the guards: `python -m benchmarks.celery_guards [--quick] [--only NAME] [--docs]`."""
 
-import argparse
-import json
-import platform
-import subprocess
+import signal
 import sys
-import time
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
-from .contenders import GUARDS, Ours
-from .scenarios import SCENARIOS
-from .table import broken_promises, put_into, section, table
+from benchmarks.celery_guards.contenders import GUARDS, Ours
+from benchmarks.celery_guards.player import Player
+from benchmarks.celery_guards.scenarios import SCENARIOS, Scenario
+from benchmarks.celery_guards.table import broken_promises, section, table
+from benchmarks.frame.environment import PYTHON, versions
+from benchmarks.frame.run import INTERRUPTED, Run, parser, say, write
+from benchmarks.frame.table import put_into
+from benchmarks.frame.workers import Worker, WorkerError
+from example_project.service import ROOT
 
-ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "explanation" / "celery-guards-compared.md"
 PACKAGES = ("celery", "kombu", "redis", "django")
+TO_STOP = 60
+"""Seconds that a guard's process has to end after an interruption."""
 
 
 def main() -> int:
-    """Play everything; return 1 if django-redis-lock did not come through as it promises."""
+    """Play everything; return 1 if django-redis-lock broke a promise."""
     options = _options()
     chosen = [
         scenario
         for scenario in SCENARIOS
         if (scenario.name in options.only if options.only else scenario.quick or not options.quick)
     ]
-    began = time.monotonic()
-    guards = _play([scenario.name for scenario in chosen])
+    run = Run({"all guards at once": sum(scenario.seconds for scenario in chosen)})
+    guards = play(run, chosen)
+    run.missing = [title for guard in guards.values() for title in guard.get("missing", [])]
     results = {
         "versions": _versions(guards),
-        "seconds": round(time.monotonic() - began, 1),
+        "missing": run.missing,
+        "seconds": round(run.seconds, 1),
         "guards": guards,
     }
-    print(table(results, chosen))
-    options.output.mkdir(parents=True, exist_ok=True)
-    (options.output / "celery-guards.json").write_text(json.dumps(results, indent=1) + "\n")
-    (options.output / "celery-guards.md").write_text(section(results, chosen) + "\n")
-    print(f"written to {options.output} after {results['seconds']:.0f} s", file=sys.stderr)
+    print(*filter(None, (run.note(), table(guards, chosen))), sep="\n\n")
+    page = section(results, chosen, run.note())
+    write(options.output, "celery-guards", results, f"{page}\n")
+    if run.missing:
+        return INTERRUPTED
     if options.docs:
-        put_into(PAGE, section(results, chosen))
-        print(f"written into {PAGE.relative_to(ROOT)}", file=sys.stderr)
+        put_into(PAGE, "compare", page)
+        say(f"written into {PAGE.relative_to(ROOT)}")
     broken = [
         f"{guards[slug]['title']}: {what}"
         for slug, guard in GUARDS.items()
         if issubclass(guard, Ours)
         for what in broken_promises(guards[slug], chosen)
     ]
-    print(*broken, sep="\n", end="\n" if broken else "", file=sys.stderr)
+    for what in broken:
+        say(what)
     return int(bool(broken))
 
 
-def _play(names: list[str]) -> dict[str, Any]:
-    """Let all guards play at once, each in a process of its own with its own server and worker."""
-    command = [sys.executable, "-m", f"{__package__}.play"]
-    processes = {
-        slug: subprocess.Popen(
-            [*command, slug, *names], cwd=ROOT, stdout=subprocess.PIPE, text=True
-        )
-        for slug in GUARDS
-    }
-    guards = {}
-    for slug, process in processes.items():
-        said, _ = process.communicate()
+def play(run: Run, chosen: list[Scenario]) -> dict[str, Any]:
+    """Let all guards play at once, each in its own process with its own server and worker."""
+    names = [scenario.name for scenario in chosen]
+    seen: dict[str, Any] = {}
+
+    def collect(patience: float | None) -> None:
+        for slug, worker in workers.items():
+            if slug not in seen:
+                try:
+                    seen[slug] = worker.result(patience)
+                except WorkerError as error:
+                    seen[slug] = {"scenarios": {}, "error": str(error)}
+
+    with run.interruptible(signal.SIGINT, signal.SIGTERM):
+        workers = {slug: Worker(Player, slug) for slug in GUARDS}
         try:
-            seen = json.loads(said)
-        except ValueError:
-            seen = {"scenarios": {}, "error": f"its process ended with {process.returncode}"}
-        guards[slug] = {"title": GUARDS[slug].title, **seen}
-    return guards
+            for worker in workers.values():
+                worker.result()
+                worker.start(Player.play, names)
+            run.part("all guards at once", lambda: collect(None))
+            if run.missing:
+                for worker in workers.values():
+                    worker.interrupt()
+                collect(TO_STOP)
+        finally:
+            for worker in workers.values():
+                worker.close()
+    return {slug: {"title": guard.title, **seen[slug]} for slug, guard in GUARDS.items()}
 
 
-def _versions(guards: dict[str, Any]) -> dict[str, str]:
+def _versions(guards: dict[str, Any]) -> dict[str, str | None]:
     packages = dict.fromkeys(PACKAGES)
     for guard in GUARDS.values():
         packages |= dict.fromkeys(guard.packages)
     servers = {guard["server"] for guard in guards.values() if "server" in guard}
-    return {
-        **{name: version(name) for name in packages},
-        platform.python_implementation(): platform.python_version(),
-        **dict(server.split(" ", 1) for server in sorted(servers)),
-    }
+    programs = dict(program.split(" ", 1) for program in (PYTHON, *sorted(servers)))
+    return {**versions(packages), **programs}
 
 
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.celery_guards",
-        description="Let guards against duplicate Celery tasks meet failures in real workers.",
+def _options() -> Any:
+    made = parser(
+        "benchmarks.celery_guards",
+        "Let guards against duplicate Celery tasks meet failures in real workers.",
+        "a few scenarios, under a minute",
+        "celery-guards",
+        "",
     )
-    parser.add_argument("--quick", action="store_true", help="a few scenarios, under a minute")
-    parser.add_argument(
-        "--only",
-        action="append",
-        choices=[scenario.name for scenario in SCENARIOS],
-        help="play this scenario only; may be given again",
+    names = [scenario.name for scenario in SCENARIOS]
+    made.add_argument(
+        "--only", action="append", choices=names, help="play only this scenario; repeatable"
     )
-    parser.add_argument("--docs", action="store_true", help=f"write the table into {PAGE.name}")
-    parser.add_argument(
-        "--output",
-        type=Path,
-        default=ROOT / "benchmarks" / "results",
-        help="directory for celery-guards.json and celery-guards.md",
-    )
-    options = parser.parse_args()
+    made.add_argument("--docs", action="store_true", help=f"write the table into {PAGE.name}")
+    options = made.parse_args()
     if options.docs and (options.quick or options.only):
-        parser.error("--docs wants all scenarios; leave out --quick and --only")
+        made.error("--docs needs all scenarios; leave out --quick and --only")
     return options
 
 

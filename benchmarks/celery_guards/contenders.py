@@ -4,70 +4,67 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from hashlib import md5
 from typing import Any, ClassVar
 
 from celery import Celery, Task
 
-from .diary import LOCKS, url
+from benchmarks.celery_guards.diary import LOCKS, url
+from benchmarks.site import BACKEND
 
 SLUG = "CELERY_GUARDS_SLUG"
-"""The environment variable with the guard's name."""
+"""The environment variable with the name of the guard."""
 LEASE = 600
-"""Seconds: the cookbook's ten minutes, and what celery-singleton is given for its recommendation
-of a lease "slightly longer than the expected task duration"; by default it has none."""
+"""Seconds: the cookbook's ten minutes, and for celery-singleton, which has no default, a lease
+"slightly longer than the expected task duration" as it recommends."""
 SHORT = 4
-"""Seconds of the lease that a run outlasts."""
+"""Seconds of a lease that is shorter than the run."""
 SHORT_ALIAS = "short"
 LOCKS_SETTING = {
-    "default": {"BACKEND": "django_redis_lock.backends.redis.RedisLockBackend"},
-    SHORT_ALIAS: {"BACKEND": "django_redis_lock.backends.redis.RedisLockBackend", "TIMEOUT": SHORT},
+    "default": {"BACKEND": BACKEND},
+    SHORT_ALIAS: {"BACKEND": BACKEND, "TIMEOUT": SHORT},
 }
 
 Body = Callable[..., Any]
-"""Called with the task, the number of a shop and a label."""
-
-BY_SHOP = "by shop"
-BY_ALL = "by all arguments"
+"""Called with the task, the id of a shop and a label."""
 
 
 class NoSuchOptionError(Exception):
-    """The guard has nothing for what a scenario is about."""
+    """The guard has no option for what a scenario needs."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a scenario needs of a guarded task."""
+
+    by_all: bool = False
+    """Whether the key consists of all arguments, instead of the shop alone."""
+    lease: str = "usual"
+    """``usual``, ``short``, or ``short, fixed`` where a guard would renew it otherwise."""
+    duplicates: str = "usual"
+    """``usual``, ``quiet`` or ``raise``."""
 
 
 class Guard(ABC):
-    """One way to keep two instances of a task from running at once."""
+    """A way to keep two instances of a task from running at once."""
 
     slug: ClassVar[str]
     title: ClassVar[str]
     packages: ClassVar[tuple[str, ...]] = ()
     lock_keys: ClassVar[str]
-    """Pattern of the keys by which its locks are known on the server."""
+    """The pattern of its locks' keys on the server."""
 
     def set_up(self, app: Celery) -> None:  # noqa: B027 - not every guard has settings
         """Configure an app."""
 
     @abstractmethod
-    def task(
-        self,
-        app: Celery,
-        name: str,
-        body: Body,
-        *,
-        unique: str = BY_SHOP,
-        lease: str = "usual",
-        duplicates: str = "usual",
-        **options: Any,
-    ) -> Task:
-        """Return a guarded task.
-
-        `lease`: ``usual``, ``short``, or ``short, fixed`` where a guard would renew it otherwise.
-        `duplicates`: ``usual``, ``quiet`` or ``raise``. `options` go to Celery.
-        """
+    def task(self, app: Celery, name: str, body: Body, wanted: Wanted, **options: Any) -> Task:
+        """Return a guarded task; `options` go to Celery."""
 
 
 class CeleryOnce(Guard):
-    """celery-once: a lock from sending to the end, its default lease of an hour."""
+    """celery-once: a lock from sending to the end, with its default lease of an hour."""
 
     slug = "celery-once"
     title = "celery-once"
@@ -83,27 +80,17 @@ class CeleryOnce(Guard):
             "settings": {"url": url(LOCKS), "default_timeout": 60 * 60},
         }
 
-    def task(
-        self,
-        app: Celery,
-        name: str,
-        body: Body,
-        *,
-        unique: str = BY_SHOP,
-        lease: str = "usual",
-        duplicates: str = "usual",
-        **options: Any,
-    ) -> Task:
-        once: dict[str, Any] = {"graceful": duplicates == "quiet"}
-        if unique == BY_SHOP:
+    def task(self, app: Celery, name: str, body: Body, wanted: Wanted, **options: Any) -> Task:
+        once: dict[str, Any] = {"graceful": wanted.duplicates == "quiet"}
+        if not wanted.by_all:
             once["keys"] = ["shop_id"]
-        if lease != "usual":
+        if wanted.lease != "usual":
             once["timeout"] = SHORT
         return app.task(name=name, bind=True, base=self.base, once=once, **options)(body)
 
 
 class CelerySingleton(Guard):
-    """celery-singleton: a lock from sending to the end, found again by the id of its task."""
+    """celery-singleton: a lock from sending to the end, which contains the id of its task."""
 
     slug = "celery-singleton"
     title = "celery-singleton"
@@ -117,22 +104,12 @@ class CelerySingleton(Guard):
         app.conf.singleton_backend_url = url(LOCKS)
         app.conf.singleton_lock_expiry = LEASE
 
-    def task(
-        self,
-        app: Celery,
-        name: str,
-        body: Body,
-        *,
-        unique: str = BY_SHOP,
-        lease: str = "usual",
-        duplicates: str = "usual",
-        **options: Any,
-    ) -> Task:
-        if unique == BY_SHOP:
+    def task(self, app: Celery, name: str, body: Body, wanted: Wanted, **options: Any) -> Task:
+        if not wanted.by_all:
             options["unique_on"] = ["shop_id"]
-        if lease != "usual":
+        if wanted.lease != "usual":
             options["lock_expiry"] = SHORT
-        if duplicates == "raise":
+        if wanted.duplicates == "raise":
             options["raise_on_duplicate"] = True
         return app.task(name=name, bind=True, base=self.base, **options)(body)
 
@@ -140,7 +117,7 @@ class CelerySingleton(Guard):
 class Cookbook(Guard):
     """The recipe of Celery's documentation: `cache.add` when a task begins, `cache.delete` after.
 
-    It leaves the lock alone when the run came near to the end of the lease, as the recipe does.
+    As in the recipe, it keeps the lock if the run ended close to the end of the lease.
     """
 
     slug = "cookbook"
@@ -148,26 +125,16 @@ class Cookbook(Guard):
     packages = ("django-redis",)
     lock_keys = "*-lock-*"
     margin = 3
-    """Seconds before the end of the lease from which on the recipe no longer deletes the lock."""
+    """So many seconds before the end of the lease, the recipe stops deleting the lock."""
 
-    def task(
-        self,
-        app: Celery,
-        name: str,
-        body: Body,
-        *,
-        unique: str = BY_SHOP,
-        lease: str = "usual",
-        duplicates: str = "usual",
-        **options: Any,
-    ) -> Task:
-        if duplicates == "raise":
-            raise NoSuchOptionError("a duplicate is skipped, and nothing else")
-        seconds = LEASE if lease == "usual" else SHORT
+    def task(self, app: Celery, name: str, body: Body, wanted: Wanted, **options: Any) -> Task:
+        if wanted.duplicates == "raise":
+            raise NoSuchOptionError("it can only skip a duplicate")
+        seconds = LEASE if wanted.lease == "usual" else SHORT
 
         def guarded(self: Task, shop_id: int, label: str = "") -> Any:
-            told_apart = f"{shop_id}" if unique == BY_SHOP else f"{shop_id}:{label}"
-            digest = md5(told_apart.encode(), usedforsecurity=False).hexdigest()
+            arguments = f"{shop_id}:{label}" if wanted.by_all else f"{shop_id}"
+            digest = md5(arguments.encode(), usedforsecurity=False).hexdigest()
             with _added(f"{self.name}-lock-{digest}", self.app.oid, seconds) as is_ours:
                 if is_ours:
                     return body(self, shop_id, label)
@@ -190,7 +157,7 @@ def _added(key: str, owner: str, seconds: int) -> Iterator[bool]:
 
 
 class Ours(Guard):
-    """`single_instance_task` as it is by default: a lock while the task runs, renewed."""
+    """`single_instance_task` with its defaults: a lock while the task runs, renewed."""
 
     slug = "ours"
     title = "django-redis-lock"
@@ -198,27 +165,17 @@ class Ours(Guard):
     lock_keys = "lock:*"
     scope = "run"
 
-    def task(
-        self,
-        app: Celery,
-        name: str,
-        body: Body,
-        *,
-        unique: str = BY_SHOP,
-        lease: str = "usual",
-        duplicates: str = "usual",
-        **options: Any,
-    ) -> Task:
+    def task(self, app: Celery, name: str, body: Body, wanted: Wanted, **options: Any) -> Task:
         from django_redis_lock.celery import single_instance_task
 
         ours: dict[str, Any] = {"scope": self.scope}
-        # The label is no part of the key, for it only tells the script which call is which.
-        ours["unique_on"] = "all" if unique == BY_ALL else ["shop_id"]
-        if lease == "short":
+        # The label is not part of the key: it only tells the scenario which call is which.
+        ours["unique_on"] = "all" if wanted.by_all else ["shop_id"]
+        if wanted.lease == "short":
             ours["using"] = SHORT_ALIAS
-        elif lease == "short, fixed":
+        elif wanted.lease == "short, fixed":
             ours["timeout"] = SHORT
-        if duplicates == "raise":
+        if wanted.duplicates == "raise":
             ours["on_conflict"] = "raise"
         return single_instance_task(**ours)(app.task(name=name, bind=True, **options)(body))
 

@@ -1,4 +1,4 @@
-"""What the tasks write down while they run, on the server, and how they are told to go on."""
+"""What the tasks record on the server while they run, and how they are told to end."""
 
 import json
 import os
@@ -7,27 +7,28 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache
-from pathlib import Path
 from uuid import uuid4
 
 from redis import Redis
+
+from benchmarks.frame.processes import is_alive
 
 PORT = "CELERY_GUARDS_PORT"
 """The environment variable with the port of the server."""
 BROKER, RESULTS, DIARY, LOCKS = range(4)
 """The databases of the server."""
 FORGOTTEN = 60
-"""Seconds after which a task that nobody lets go on ends by itself."""
+"""Seconds after which a task ends by itself."""
 
 
 def url(database: int) -> str:
-    """Return the address of a database of the server."""
+    """Return the URL of a database of the server."""
     return f"redis://127.0.0.1:{os.environ[PORT]}/{database}"
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A body that began, that ended, or that was torn away."""
+    """A task that began, ended, or was torn away by an exception."""
 
     what: str
     shop_id: int
@@ -35,23 +36,23 @@ class Entry:
     task_id: str
     pid: int
     at: float
-    """When, by the clock of the machine, in seconds."""
+    """When, as Unix time."""
     beside: int = 0
-    """How many others of the same shop were running at that moment, in living processes."""
+    """How many others of the same shop were running then, in living processes."""
 
 
 class Diary:
-    """The entries of all tasks, kept on the server in the order in which they were made."""
+    """The entries of all tasks, in order."""
 
     def __init__(self) -> None:
         self._client = Redis.from_url(url(DIARY), decode_responses=True, socket_timeout=None)
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         self._client.close()
 
     def entries(self, shop_id: int, what: str, label: str = "") -> list[Entry]:
-        """Return the entries of a shop, those whose label begins with a text."""
+        """Return the entries of a shop whose label begins with a text."""
         found = (Entry(**json.loads(line)) for line in self._client.lrange("diary", 0, -1))
         return [
             entry
@@ -60,23 +61,23 @@ class Diary:
         ]
 
     def let_go(self, shop_id: int, label: str = "", times: int = 1) -> None:
-        """Let runs of a shop end, of one label or of any."""
+        """Let runs of a shop end, with one label or with any."""
         self._client.rpush(f"go:{shop_id}:{label}", *["go"] * times)
 
     def running(self, shop_id: int) -> int:
-        """Return how many runs of a shop there are in living processes."""
+        """Return how many tasks of a shop run in living processes."""
         return sum(map(is_alive, map(int, self._client.hvals(f"running:{shop_id}"))))
 
     def wait_for_go(self, shop_id: int, label: str) -> bool:
-        """Wait until the script lets this run end; return whether it did."""
+        """Wait until the scenario lets this run end; return whether it did."""
         lists = [f"go:{shop_id}:{label}", f"go:{shop_id}:"]
         return self._client.blpop(lists, timeout=FORGOTTEN) is not None
 
     @contextmanager
     def run(self, shop_id: int, label: str, task_id: str) -> Iterator[None]:
-        """Write down the beginning and the end of a run, and who was running beside it."""
+        """Record the beginning and the end of a run, and how many others were running."""
         run, running, me = uuid4().hex, f"running:{shop_id}", os.getpid()
-        # First itself, then the others: of two that begin at once, one at least sees the other.
+        # It adds itself before it looks: of two that begin at once, at least one sees the other.
         self._client.hset(running, run, me)
         others = self._client.hgetall(running)
         beside = sum(is_alive(int(pid)) for other, pid in others.items() if other != run)
@@ -98,12 +99,3 @@ class Diary:
 def diary() -> Diary:
     """Return this process's diary; a worker's child opens its own after the fork."""
     return Diary()
-
-
-def is_alive(pid: int) -> bool:
-    """Whether a process runs; one that is dead and not yet collected by its parent does not."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[0] not in "ZX"

@@ -1,13 +1,13 @@
-"""The scenarios, in the order of the table, and how each is told of."""
+"""The scenarios in the order of the table, and how the documentation describes them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from . import plays
-from .contenders import SHORT
-from .plays import Seen
-from .stage import Stage
-from .tasks import HARD_LIMIT
+from benchmarks.celery_guards import plays
+from benchmarks.celery_guards.contenders import SHORT
+from benchmarks.celery_guards.plays import Seen
+from benchmarks.celery_guards.stage import Stage
+from benchmarks.celery_guards.tasks import HARD_LIMIT
 
 
 @dataclass(frozen=True)
@@ -17,19 +17,21 @@ class Scenario:
     name: str
     title: str
     how: str
-    play: Callable[[Stage], Seen]
+    play: Callable[[Stage, str], Seen]
     task: str = "work"
-    """The kind of task that it needs."""
+    """The name of the task that it needs."""
     quick: bool = False
-    """Whether it belongs to the short form."""
+    """Whether the short form includes it."""
     promised: bool = True
-    """Whether django-redis-lock promises to come through it without a fault."""
+    """Whether django-redis-lock promises that it has no fault here."""
+    seconds: float = 8.0
+    """About how long it takes."""
 
 
 SCENARIOS = (
     Scenario(
         "killed",
-        "The child is killed in mid-run",
+        "The child is killed during the run",
         "SIGKILL to the worker's child that runs the task; Celery's default acknowledgement.",
         plays.killed,
         quick=True,
@@ -40,21 +42,24 @@ SCENARIOS = (
         "SIGKILL to parent and children at once; then a new worker. The lease of "
         "django-redis-lock is its default.",
         plays.power_cut,
+        seconds=50,
     ),
     Scenario(
         "hard-limit",
         "Hard time limit",
-        f"`time_limit={HARD_LIMIT}` strikes a task that waits in Python, {plays.LIMITS} times; "
-        "calls come in from the beginning on, and a second worker takes its share of them.",
+        f"A task that waits in Python exceeds `time_limit={HARD_LIMIT}`, {plays.LIMITS} times; "
+        "calls come from the start, and a second worker takes its share of them.",
         plays.hard_limit,
         task="limited",
+        seconds=20,
     ),
     Scenario(
         "hard-limit-busy",
         "Hard time limit, busy in C",
-        "The same for a task in a long computation of OpenSSL's, which only SIGKILL ends.",
-        plays.hard_limit_busy,
+        "The same for a task in a long computation of OpenSSL, which only SIGKILL ends.",
+        plays.hard_limit,
         task="busy",
+        seconds=20,
     ),
     Scenario(
         "revoked-running",
@@ -85,23 +90,25 @@ SCENARIOS = (
         "retry",
         "`self.retry(countdown=0)`",
         f"{plays.CHAINS} tasks, one after the other, each of which asks twice for a retry; only "
-        f"{plays.HOPELESS} where all of these are lost.",
+        f"{plays.HOPELESS} if all of these are lost.",
         plays.retried,
         task="retry",
         quick=True,
+        seconds=12,
     ),
     Scenario(
         "autoretry",
         "`autoretry_for`",
         "The same for tasks that fail twice.",
-        plays.autoretried,
+        plays.retried,
         task="autoretry",
+        seconds=12,
     ),
     Scenario(
         "retry-moved",
         "`self.retry(args=...)` to another key",
-        "The next attempt runs under the new key; a call of the new key comes while it runs, and "
-        "then one of the old key.",
+        "The next attempt runs under the new key; while it runs, the new key is called, and then "
+        "the old one.",
         plays.moved,
         task="move",
     ),
@@ -109,13 +116,13 @@ SCENARIOS = (
         "replace-moved",
         "`self.replace()` by itself with another key",
         "The same by a replacement.",
-        plays.replaced,
+        plays.moved,
         task="replace",
     ),
     Scenario(
         "chord",
-        "Conflict in a chord, passed over",
-        "Two members of one key and one of another, with the quiet form of each guard.",
+        "Conflict in a chord, ignored",
+        "Two members with one key and one with another, with the quiet option of each guard.",
         plays.in_chord,
         task="quiet",
         quick=True,
@@ -123,15 +130,15 @@ SCENARIOS = (
     Scenario(
         "chord-raising",
         "Conflict in a chord, an error",
-        "The same with the form that raises.",
-        plays.in_chord_raising,
+        "The same with the option that raises.",
+        plays.in_chord,
         task="raising",
     ),
     Scenario(
         "other-form",
         "Duplicate in another form of call",
         "`task(7)` runs; then `task(shop_id=7)`, and its default given by position and by keyword; "
-        "told apart by all arguments.",
+        "the key consists of all arguments.",
         plays.other_form,
         task="told_by_all",
         quick=True,
@@ -144,22 +151,22 @@ SCENARIOS = (
     ),
     Scenario(
         "redelivered",
-        "Delivered again while it runs",
-        "`acks_late`; the broker gives the message out once more, as after its visibility "
-        "timeout; the first delivery ends well.",
+        "Redelivered while it runs",
+        "`acks_late`; the broker delivers the message once more, as after its visibility timeout; "
+        "the first delivery succeeds.",
         plays.redelivered,
         task="late",
     ),
     Scenario(
         "redelivered-late",
-        "Delivered again after its success",
-        "The same, but the second delivery comes to a child when the first has stored its success.",
+        "Redelivered after its success",
+        "The same, but a child gets the second delivery when the first has stored its success.",
         plays.redelivered_late,
         task="late",
     ),
     Scenario(
         "redelivered-killed",
-        "Delivered again, then the first delivery is killed",
+        "Redelivered, then the first delivery is killed",
         "The same, but the child of the first delivery gets SIGKILL.",
         plays.redelivered_then_killed,
         task="late",
@@ -167,15 +174,15 @@ SCENARIOS = (
     Scenario(
         "rejected-on-loss",
         "Killed with `acks_late` and `reject_on_worker_lost`",
-        "SIGKILL to the child; Celery delivers the message again, which by itself may take it 5 s.",
+        "SIGKILL to the child; Celery redelivers the message, which alone may take it 5 s.",
         plays.rejected_on_loss,
         task="late_rejected",
     ),
     Scenario(
         "outlasted",
         "Lease shorter than the run",
-        f"A lease of {SHORT} s, which django-redis-lock renews, as is its default; a second call "
-        "when it would have ended, and further ones when the first run has.",
+        f"A lease of {SHORT} s, which django-redis-lock renews by default; a second call when it "
+        "would have ended, and further ones when the first run has.",
         plays.outlasted,
         task="short",
     ),
@@ -183,7 +190,7 @@ SCENARIOS = (
         "outlasted-fixed",
         "The same, never renewed",
         f"`timeout={SHORT}` for django-redis-lock as well.",
-        plays.outlasted_fixed,
+        plays.outlasted,
         task="short_fixed",
         promised=False,
     ),

@@ -9,20 +9,26 @@ from typing import Any
 from celery import Celery
 from redis import Redis
 
-from ..celery_worker import CeleryWorker
-from .contenders import Guard
-from .diary import LOCKS, Diary, Entry, is_alive, url
+from benchmarks.celery_guards.contenders import Guard
+from benchmarks.celery_guards.diary import LOCKS, Diary, Entry, url
+from benchmarks.frame.processes import is_alive
+from example_project.service import Service
 
+WORKER = (
+    "benchmarks.celery_guards.app",
+    *("--concurrency", "4", "--loglevel", "INFO", "--queues", "guards"),
+)
+"""The app and the options of the worker."""
 PATIENCE = 20
-"""Seconds after which what has to come is taken not to come, and the scenario has failed."""
+"""Seconds after which a scenario fails because an expected event did not come."""
 SETTLE = 1.5
-"""Seconds in which a call that may run at once would have begun."""
+"""Seconds within which a call that may run at once has begun."""
 PROBE_EVERY = 0.1
 POLL = 0.01
 
 
 class StageError(Exception):
-    """A scenario could not be played; the text says what did not come."""
+    """A scenario could not be played; the text names what did not come."""
 
 
 @dataclass
@@ -30,17 +36,17 @@ class Left:
     """The lock after its task was gone, as the next calls met it."""
 
     seconds: float | None
-    """From the end of the task to the next run; ``None`` when no call ran within the cap."""
+    """From the end of the task to the next run; ``None`` if no call ran within the cap."""
     cap: float
-    """Seconds for which calls were made."""
+    """The seconds for which calls were made."""
     expires_in: float | None = None
-    """Seconds that the server gave the lock still, when no call ran; ``None`` for ever."""
+    """If no call ran, the seconds until the lock expires; ``None`` for never."""
 
 
 class Stage:
-    """One scenario's view; `shop_id` is the key of its own."""
+    """One scenario's view; `shop_id` is its own key."""
 
-    def __init__(self, app: Celery, guard: type[Guard], worker: CeleryWorker, shop_id: int) -> None:
+    def __init__(self, app: Celery, guard: type[Guard], worker: Service, shop_id: int) -> None:
         self.app = app
         self.guard = guard
         self.worker = worker
@@ -60,10 +66,10 @@ class Stage:
         return self.attempt(lambda: self.app.tasks[name].apply_async(arguments, **options))
 
     def attempt(self, call: Callable[[], Any]) -> Any:
-        """Make a call; note what it raises, as a refusal."""
+        """Make a call; record what it raises as a refusal."""
         try:
             return call()
-        except Exception as error:  # each guard has errors of its own
+        except Exception as error:  # each guard has its own errors
             self.refusals.append(type(error).__name__)
             return None
 
@@ -72,11 +78,11 @@ class Stage:
         return self.diary.entries(self.shop_id, "began", label)
 
     def ended(self, label: str = "") -> list[Entry]:
-        """Return the runs that have come to their end."""
+        """Return the runs that have ended."""
         return self.diary.entries(self.shop_id, "ended", label)
 
     def together(self) -> int:
-        """Return how many runs began while another of their key was running."""
+        """Return how many runs began while another of the same key was running."""
         return sum(
             entry.beside > 0
             for shop_id in range(self._first, self.shop_id + 1)
@@ -84,30 +90,38 @@ class Stage:
         )
 
     def next_key(self) -> None:
-        """Go on with a key that was not used so far."""
+        """Continue with an unused key."""
         self.shop_id += 1
 
     def wait(self, condition: Callable[[], Any], seconds: float) -> Any:
-        """Return what a condition comes to: its first true value, or the last when time is up."""
+        """Return the first true value of a condition, or the last value when the time is up."""
         until = time.monotonic() + seconds
         while not (value := condition()) and time.monotonic() < until:
             time.sleep(POLL)
         return value
 
     def need(self, condition: Callable[[], Any], what: str) -> Any:
-        """Return the first true value of a condition that has to come true."""
+        """Return the first true value of a condition that must become true."""
         value = self.wait(condition, PATIENCE)
         if not value:
             raise StageError(f"did not come: {what}")
         return value
 
+    def received(self, *texts: str) -> None:
+        """Wait until a line of the worker's log contains all texts."""
+        self.need(lambda: self.worker.count(*texts), f"{texts} in the worker's log")
+
+    def redelivered(self, task_id: str) -> None:
+        """Wait until the worker has received a message twice."""
+        self.need(lambda: self.worker.count(task_id, "received") > 1, "the second delivery")
+
     def pid_of(self, label: str) -> int:
-        """Wait for a run to begin; return the worker child that it is in."""
+        """Wait for a run to begin; return its process."""
         entries: list[Entry] = self.need(lambda: self.began(label), f"the start of {label!r}")
         return entries[0].pid
 
     def need_death(self, pid: int) -> float:
-        """Wait until a process is dead; return when, by the clock of the machine."""
+        """Wait until a process is dead; return when, as Unix time."""
         self.need(lambda: not is_alive(pid), f"the death of process {pid}")
         return time.time()
 
@@ -123,10 +137,10 @@ class Stage:
         since: float | None = None,
         watching: int | None = None,
     ) -> Left:
-        """Call again and again until a call runs: so long the lock was left.
+        """Call again and again until a call runs; return how long the lock was left.
 
-        Counted from a moment, or from the death of a process `watching` which may live yet. It
-        only asks what any caller would see, so it is the same for every guard.
+        The time counts from `since`, or from the death of the process `watching`, which may still
+        live. This sees only what any caller would see, so it is the same for every guard.
         """
         number, since = 0, None if watching else since or time.time()
         until = time.monotonic() + cap
@@ -144,18 +158,18 @@ class Stage:
         return self.left(cap)
 
     def left(self, cap: float) -> Left:
-        """Return what the server says of a lock that no call has got within so many seconds."""
-        expiries = [self.locks.pttl(key) for key in self._lock_keys()]
+        """Return what the server says of a lock that no call has got within `cap` seconds."""
+        keys = list(self.locks.scan_iter(match=self.guard.lock_keys, count=1000))
+        if not keys:
+            raise StageError(f"no call ran within {cap:g} s, although the server has no lock")
+        expiries = [self.locks.pttl(key) for key in keys]
         known = [milliseconds / 1000 for milliseconds in expiries if milliseconds >= 0]
-        if not expiries:
-            raise StageError(f"no call ran within {cap:g} s, though no lock is on the server")
         return Left(None, cap, max(known, default=None))
 
     def give_back_unacknowledged(self) -> None:
-        """Let the broker deliver again what no worker has acknowledged so far.
+        """Let the broker redeliver what no worker has acknowledged.
 
-        It is what any worker does with messages older than the visibility timeout; here they are
-        old at once.
+        Every worker does this with messages older than the visibility timeout, which is 0 here.
         """
         with self.app.connection_for_write() as connection:
             channel = connection.default_channel
@@ -172,16 +186,9 @@ class Stage:
         finally:
             self.app.control.add_consumer(queue, limit=1, **how)
 
-    def another_worker(self) -> CeleryWorker:
-        """Return one more worker, to be entered with a `with` block."""
-        return self.worker.twin()
-
     def clean_up(self) -> None:
-        """Let everything end that still runs, so that the next scenario has a free worker."""
+        """End all runs, so that the next scenario has a free worker."""
         keys = range(self._first, self.shop_id + 2)
         for shop_id in keys:
             self.diary.let_go(shop_id, times=200)
         self.wait(lambda: not any(map(self.diary.running, keys)), PATIENCE)
-
-    def _lock_keys(self) -> list[str]:
-        return list(self.locks.scan_iter(match=self.guard.lock_keys, count=1000))

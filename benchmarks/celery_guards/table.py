@@ -1,31 +1,24 @@
-"""What was seen, as a table for people, and its place in the documentation."""
+"""What was seen, as a table, and the section of the documentation."""
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
-from ..report import grid
-from .scenarios import Scenario
-
-BEGIN = "<!-- begin: make compare -->"
-END = "<!-- end: make compare -->"
-NO_SUCH_OPTION = "has no such option"
+from benchmarks.celery_guards.scenarios import Scenario
+from benchmarks.frame.table import grid
 
 Seen = dict[str, Any]
-"""A `plays.Seen` as it comes back from a guard's process, or ``{"error": ...}``."""
+"""A `plays.Seen` from a guard's process, or ``{"error": ...}``; empty for what was not played."""
 
 
 def faults(seen: Seen) -> list[str]:
-    """Name what went wrong; an empty list for nothing."""
+    """Name what went wrong."""
     found = []
     if seen.get("lost"):
-        all_or_some = (
-            f"{seen['lost']} of {seen['of']} tasks lost" if seen["of"] > 1 else "task lost"
-        )
-        found.append(all_or_some)
+        of = f"{seen['lost']} of {seen['of']} tasks" if seen["of"] > 1 else "task"
+        found.append(f"{of} lost")
     left = seen.get("left")
     if left and left["seconds"] is None:
-        lease = "for ever" if left["expires_in"] is None else f"{left['expires_in']:,.0f} s to go"
+        lease = "no expiry" if left["expires_in"] is None else f"{left['expires_in']:,.0f} s to go"
         found.append(f"lock left, {lease}")
     if seen.get("together"):
         times = seen["together"]
@@ -38,26 +31,26 @@ def faults(seen: Seen) -> list[str]:
 
 
 def cell(seen: Seen) -> str:
-    """Say in a few words what was seen, the faults in bold."""
+    """Describe what was seen, with faults in bold."""
+    if not seen:
+        return "not measured"
     if "error" in seen:
-        return f"could not be run: {_one_line(seen['error'])}"
+        return f"could not run: {' '.join(seen['error'].split())}"
     if seen.get("no_such_option"):
-        return NO_SUCH_OPTION
-    wrong = faults(seen)
-    words = [f"**{fault}**" for fault in wrong] or ["ok"]
+        return "has no such option"
+    parts = [f"**{fault}**" for fault in faults(seen)] or ["ok"]
     if seen.get("again") is not None and not seen.get("together"):
-        words.append(f"runs again {_after(seen['again'])}")
+        parts.append(f"runs again {_after(seen['again'])}")
     left = seen.get("left")
     if left and left["seconds"] is not None:
-        words.append(f"lock free {_after(left['seconds'])}")
+        parts.append(f"lock free {_after(left['seconds'])}")
     if seen.get("note"):
-        words.append(seen["note"])
-    return "; ".join(words)
+        parts.append(seen["note"])
+    return "; ".join(parts)
 
 
-def table(results: dict[str, Any], scenarios: Iterable[Scenario]) -> str:
+def table(guards: dict[str, Any], scenarios: Iterable[Scenario]) -> str:
     """Return a row for each scenario that was played, and a column for each guard."""
-    guards = results["guards"]
     rows: list[tuple[str, ...]] = []
     played = []
     for scenario in scenarios:
@@ -70,27 +63,17 @@ def table(results: dict[str, Any], scenarios: Iterable[Scenario]) -> str:
     return grid(("", *(guard["title"] for guard in guards.values())), rows)
 
 
-def section(results: dict[str, Any], scenarios: Iterable[Scenario]) -> str:
-    """Return the table with the versions and what each row is about."""
+def section(results: dict[str, Any], scenarios: Iterable[Scenario], note: str = "") -> str:
+    """Return the table with the versions and an explanation of each row."""
     scenarios = list(scenarios)
     versions = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
-    told = [f"- **{scenario.title}**: {scenario.how}" for scenario in scenarios]
-    return "\n\n".join(
-        (f"With {versions}:", table(results, scenarios), "The rows:", "\n".join(told))
-    )
-
-
-def put_into(page: Path, text: str) -> None:
-    """Replace what stands between the two marks of a page."""
-    before, begin, rest = page.read_text().partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"{page} needs the lines {BEGIN!r} and {END!r}; the table goes between.")
-    page.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}")
+    rows = "\n".join(f"- **{scenario.title}**: {scenario.how}" for scenario in scenarios)
+    parts = (f"With {versions}:", note, table(results["guards"], scenarios), "The rows:", rows)
+    return "\n\n".join(part for part in parts if part)
 
 
 def broken_promises(guard: dict[str, Any], scenarios: Iterable[Scenario]) -> list[str]:
-    """Return what went wrong in scenarios that django-redis-lock promises to come through."""
+    """Return the faults in scenarios where django-redis-lock promises none."""
     return [
         f"{scenario.title}: {cell(seen)}"
         for scenario in scenarios
@@ -106,13 +89,9 @@ def _seen(guard: dict[str, Any], name: str) -> Seen:
 
 def _count(guard: dict[str, Any], played: list[str]) -> str:
     seen = [_seen(guard, name) for name in played]
-    run = [item for item in seen if "error" not in item and not item.get("no_such_option")]
-    return f"{sum(bool(faults(item)) for item in run)} of {len(run)}"
+    run = [each for each in seen if each and not each.keys() & {"error", "no_such_option"}]
+    return f"{sum(bool(faults(each)) for each in run)} of {len(run)}"
 
 
 def _after(seconds: float) -> str:
     return "within 0.1 s" if seconds < 0.1 else f"after {seconds:.1f} s"
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())

@@ -1,4 +1,4 @@
-"""The tasks that are guarded: what they do, and with which options of Celery."""
+"""The guarded tasks: what they do, and their Celery options."""
 
 import hashlib
 from dataclasses import dataclass, field
@@ -6,8 +6,8 @@ from typing import Any
 
 from celery import Task
 
-from .contenders import BY_ALL, Body
-from .diary import diary
+from benchmarks.celery_guards.contenders import Body, Wanted
+from benchmarks.celery_guards.diary import diary
 
 HARD_LIMIT = 2
 RETRIES = 2
@@ -15,13 +15,13 @@ _ENDLESS = 1_000_000_000
 
 
 def work(self: Task, shop_id: int, label: str = "") -> str:
-    """Run until the script says that it is enough."""
+    """Run until the scenario says so."""
     with diary().run(shop_id, label, self.request.id):
         return "done" if diary().wait_for_go(shop_id, label) else "forgotten"
 
 
 def busy(self: Task, shop_id: int, label: str = "") -> str:
-    """Run in C, where no signal but SIGKILL gets through; the calls that follow just wait."""
+    """Run in C, where only SIGKILL gets through; later calls just wait."""
     if label != "first":
         return work(self, shop_id, label)
     with diary().run(shop_id, label, self.request.id):
@@ -29,7 +29,7 @@ def busy(self: Task, shop_id: int, label: str = "") -> str:
 
 
 def retry(self: Task, shop_id: int, label: str = "") -> str:
-    """Ask to be run again at once, twice."""
+    """Ask for an immediate retry, twice."""
     with diary().run(shop_id, f"{label}{self.request.retries}", self.request.id):
         pass
     if self.request.retries < RETRIES:
@@ -38,7 +38,7 @@ def retry(self: Task, shop_id: int, label: str = "") -> str:
 
 
 def fail(self: Task, shop_id: int, label: str = "") -> str:
-    """Fail twice, for Celery to retry it."""
+    """Fail twice, so that Celery retries it."""
     with diary().run(shop_id, f"{label}{self.request.retries}", self.request.id):
         pass
     if self.request.retries < RETRIES:
@@ -47,7 +47,7 @@ def fail(self: Task, shop_id: int, label: str = "") -> str:
 
 
 def move(self: Task, shop_id: int, label: str = "") -> str:
-    """Ask to be run again at once, for the next shop; there it runs as any other."""
+    """Ask for an immediate retry with the next shop, where it works."""
     if label != "moves":
         return work(self, shop_id, label)
     with diary().run(shop_id, label, self.request.id):
@@ -64,13 +64,12 @@ def replace(self: Task, shop_id: int, label: str = "") -> str:
 
 @dataclass(frozen=True)
 class Kind:
-    """A task that every guard is put around."""
+    """A task that every guard wraps."""
 
     body: Body = work
     celery: dict[str, Any] = field(default_factory=dict)
     """Options for Celery."""
-    guard: dict[str, Any] = field(default_factory=dict)
-    """Options for `Guard.task`."""
+    wanted: Wanted = field(default_factory=Wanted)
 
 
 _AUTO = {"autoretry_for": (KeyError,), "default_retry_delay": 0, "retry_backoff": False}
@@ -81,11 +80,11 @@ KINDS: dict[str, Kind] = {
     "busy": Kind(busy, celery={"time_limit": HARD_LIMIT}),
     "late": Kind(celery={"acks_late": True}),
     "late_rejected": Kind(celery={"acks_late": True, "reject_on_worker_lost": True}),
-    "short": Kind(guard={"lease": "short"}),
-    "short_fixed": Kind(guard={"lease": "short, fixed"}),
-    "told_by_all": Kind(guard={"unique": BY_ALL}),
-    "quiet": Kind(guard={"duplicates": "quiet"}),
-    "raising": Kind(guard={"duplicates": "raise"}),
+    "short": Kind(wanted=Wanted(lease="short")),
+    "short_fixed": Kind(wanted=Wanted(lease="short, fixed")),
+    "told_by_all": Kind(wanted=Wanted(by_all=True)),
+    "quiet": Kind(wanted=Wanted(duplicates="quiet")),
+    "raising": Kind(wanted=Wanted(duplicates="raise")),
     "retry": Kind(retry, celery={"max_retries": RETRIES}),
     "move": Kind(move, celery={"max_retries": RETRIES}),
     "replace": Kind(replace),

@@ -1,1 +1,1 @@
-"""The flash sale under load: one view behind a real web server, and each guard in its turn."""
+"""The flash sale under load: one view behind a real web server, with one guard after the other."""

@@ -1,37 +1,49 @@
 """Put the shop under load: `python -m benchmarks.load [--quick] [--docs] [--output DIR]`."""
 
-import argparse
-import json
+import asyncio
 import math
 import os
+import signal
 import sqlite3
 import subprocess
 import sys
-import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
-from importlib.metadata import version
-from pathlib import Path
+from functools import partial
 from statistics import median
 from typing import Any
 
-from benchmarks.environment import environment
-from benchmarks.stats import ratios
+from benchmarks.frame.environment import environment
+from benchmarks.frame.figures import Spread, ratios
+from benchmarks.frame.run import INTERRUPTED, Run, parser, say, write
+from benchmarks.frame.table import Row, put_into
+from benchmarks.frame.targets import judged
+from benchmarks.load import measure
+from benchmarks.load.plan import (
+    CELLS,
+    LONG,
+    MOST_BUYERS,
+    PAYING,
+    QUICK,
+    REDIS_PY,
+    Plan,
+    bystanders_title,
+    rush_title,
+    sales_title,
+    waiting_title,
+)
+from benchmarks.load.report import TARGETS, broken, draw, markdown
+from benchmarks.load.shop.names import POSTGRESQL
+from benchmarks.load.stage import Stage, staged
 from example_project.postgres import postgres_binaries
-
-from .measure import Row, bystanders, in_any_order, rush, sale, waiting
-from .page import markdown, put_into
-from .plan import CELLS, LONG, ON_POSTGRESQL, ON_SQLITE, PAYING, QUICK, REDIS_PY, Plan
-from .shop.names import POSTGRESQL
-from .stage import ROOT, Stage, staged
-from .verdict import broken, judged
+from example_project.service import ROOT
 
 PAGE = ROOT / "docs" / "explanation" / "flash-sale.md"
 PICTURE = ROOT / "docs" / "images" / "flash-sale.svg"
 PICTURE_SHOWS = "Bars: orders a second, waits, and pages of bystanders, for each guard"
 QUIET = 0.25
-"""Load for each processor above which a run says more about the machine than about the guards."""
-MOST_BUYERS = max(cell.buyers for cell in CELLS.values())
-PACKAGES = ("gunicorn", "psycopg")
+"""A higher load average for each CPU says that the machine is not idle."""
 
 
 def main() -> int:
@@ -40,70 +52,113 @@ def main() -> int:
     plan = QUICK if options.quick else LONG
     if options.rounds:
         plan = replace(plan, rounds=options.rounds)
-    began = time.monotonic()
-    results: dict[str, Any] = {"quick": options.quick, "sales": {}, "rush": {}}
-    for database, cells in plan.cells.items():
-        sales, rushes, described = sell_on(database, cells, plan)
-        results["sales"][database] = sales
-        results["rush"][database] = rushes
-        results["environment"] = described
-    results["waiting"] = wait_on(plan)
-    results["bystanders"] = look_on(plan)
-    results["targets"] = list(judged(results))
-    results["seconds"] = round(time.monotonic() - began)
-    page = markdown(results)
+    load = Load(plan)
+    load.measure()
+    results: dict[str, Any] = {"quick": options.quick, **load.results}
+    if "environment" not in results:
+        say("interrupted before anything was measured")
+        return INTERRUPTED
+    results["targets"] = list(judged(results, TARGETS))
+    page = markdown(results, load.run.note())
     print(page)
-    options.output.mkdir(parents=True, exist_ok=True)
-    (options.output / "load.json").write_text(json.dumps(results, indent=1) + "\n")
-    (options.output / "load.md").write_text(page)
-
-    from .picture import draw
-
+    write(options.output, "load", results, page)
     draw(results, options.output / "load.svg")
+    if load.run.missing:
+        return INTERRUPTED
     if options.docs:
-        put_into(PAGE, f"![{PICTURE_SHOWS}](../images/{PICTURE.name})\n\n{page}")
+        put_into(PAGE, "load", f"![{PICTURE_SHOWS}](../images/{PICTURE.name})\n\n{page}")
         draw(results, PICTURE)
-    print(f"written to {options.output} after {results['seconds']} s", file=sys.stderr)
     wrong = list(broken(results))
     missed = [
-        f"not met: {target['what']}: {target['value']:.2f}, asked for {target['target']}"
+        f"not met: {target['what']}: {target['value']}, target {target['target']}"
         for target in results["targets"]
         if not target["met"] and not options.quick
     ]
-    print(*wrong, *missed, sep="\n", file=sys.stderr)
-    print("oversold, failed or missed" if wrong or missed else "all as promised", file=sys.stderr)
+    for line in (*wrong, *missed):
+        say(line)
+    say("oversold, failed or missed" if wrong or missed else "all as promised")
     return int(bool(wrong or missed))
 
 
-def sell_on(database: str, cells: tuple[str, ...], plan: Plan) -> tuple[Row, Row, Row]:
-    """Return the figures of the sales and of the rushes on a database, and the environment."""
-    known = ON_POSTGRESQL if database == POSTGRESQL else ON_SQLITE
-    guards = [slug for slug in known if slug not in plan.left_out]
-    rounds: dict[str, dict[str, list[Row]]] = {
-        cell: {slug: [] for slug in guards} for cell in cells
-    }
-    with staged(database, processes=plan.processes, threads=MOST_BUYERS) as stage:
-        described = _described(stage)
-        for slug in guards:  # threads and connections are made, and no figure is kept
-            sale(stage, slug, PAYING, 0.2)
-        for number in range(plan.rounds):
-            for cell in cells:
-                for slug in in_any_order(guards):
-                    _say(f"{database}, round {number + 1}, {CELLS[cell].title}: {slug}")
-                    rounds[cell][slug].append(sale(stage, slug, CELLS[cell], plan.seconds))
-        rushes = {slug: rush(stage, slug, MOST_BUYERS) for slug in guards}
-    return {cell: compared(rounds[cell]) for cell in cells}, rushes, described
+class Load:
+    """A run by a plan; `results` holds what it has measured so far."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.run = Run(plan.expected())
+        self.results: dict[str, Any] = {"sales": {}, "rush": {}, "waiting": {}, "bystanders": {}}
+
+    def measure(self) -> None:
+        """Measure every part, each with servers of its own."""
+        run, plan = self.run, self.plan
+        with run.interruptible(signal.SIGINT, signal.SIGTERM):
+            for database in plan.cells:
+                run.part(sales_title(database), partial(self._sell, database))
+                run.part(rush_title(database), partial(self._rush, database))
+            for database, buyers, slug in plan.crowds():
+                part = partial(self._wait, database, buyers, slug)
+                run.part(waiting_title(database, buyers, slug), part)
+            for slug in plan.bystanders:
+                run.part(bystanders_title(slug), partial(self._look_on, slug))
+        self.results["missing"] = run.missing
+        self.results["seconds"] = round(run.seconds)
+
+    def _sell(self, database: str) -> None:
+        plan = self.plan
+        guards, cells = plan.guards(database), plan.cells[database]
+        with self._staged(database, threads=MOST_BUYERS) as stage:
+            for slug in guards:  # untimed: it creates threads and connections
+                measure.sale(stage, slug, PAYING, 0.2)
+
+            def sell(sale: str, _turn: int) -> Row:
+                cell, slug = sale.split()
+                return measure.sale(stage, slug, CELLS[cell], cells[cell])
+
+            sales = [f"{cell} {slug}" for cell in cells for slug in guards]
+            found = self.run.rounds(plan.rounds, sales, sell, plan.limits[database])
+        self.results["sales"][database] = {
+            cell: compared({slug: found[f"{cell} {slug}"] for slug in guards}) for cell in cells
+        }
+
+    def _rush(self, database: str) -> None:
+        rows = self.results["rush"][database] = {}
+        with self._staged(database, threads=MOST_BUYERS) as stage:
+            for slug in self.plan.guards(database):
+                rows[slug] = measure.rush(stage, slug, MOST_BUYERS)
+
+    def _wait(self, database: str, buyers: int, slug: str) -> None:
+        pool = self.plan.redis_pool
+        with self._staged(database, 2, threads=buyers + 1, redis_pool=pool) as stage:
+            row = asyncio.run(measure.waiting(stage, slug, buyers))
+        crowds = self.results["waiting"].setdefault(database, {})
+        crowds.setdefault(str(buyers), {})[slug] = row
+
+    def _look_on(self, slug: str) -> None:
+        plan = self.plan
+        threads, pool = MOST_BUYERS + plan.lookers, plan.database_pool
+        with self._staged(POSTGRESQL, threads=threads, database_pool=pool) as stage:
+            row = measure.bystanders(stage, slug, PAYING, plan.lookers, plan.looking)
+            self.results["bystanders"][slug] = asyncio.run(row)
+
+    @contextmanager
+    def _staged(self, database: str, processes: int = 0, **sizes: int) -> Iterator[Stage]:
+        with staged(database, processes=processes or self.plan.processes, **sizes) as stage:
+            if "environment" not in self.results:
+                self.results["environment"] = _described(stage)
+            yield stage
 
 
 def compared(rounds: dict[str, list[Row]]) -> dict[str, Row]:
     """Return the figures of each guard over all rounds, and their ratios to redis-py's in each."""
     found = {}
     for slug, rows in rounds.items():
+        least, most = min(row["least_served"] for row in rows), max(r["most_served"] for r in rows)
         found[slug] = {
             **{key: median(row[key] for row in rows) for key in rows[0]},
             "longest": max(row["longest"] for row in rows),
-            "least_served": min(row["least_served"] for row in rows),
-            "most_served": max(row["most_served"] for row in rows),
+            "least_served": least,
+            "most_served": most,
+            "served": f"{least} to {most}",
             "oversold": sum(row["oversold"] for row in rows),
             "errors": sum(row["errors"] for row in rows),
             "speed": _ratios(rounds, slug, "orders_per_second"),
@@ -113,80 +168,43 @@ def compared(rounds: dict[str, list[Row]]) -> dict[str, Row]:
     return found
 
 
-def _ratios(rounds: dict[str, list[Row]], slug: str, key: str) -> Any:
+def _ratios(rounds: dict[str, list[Row]], slug: str, key: str) -> Spread | None:
     values, base = ([row[key] for row in rounds[of]] for of in (slug, REDIS_PY))
     if not all(math.isfinite(value) for value in values) or not all(value > 0 for value in base):
         return None  # one of the two has served nobody
     return ratios(values, base)
 
 
-def wait_on(plan: Plan) -> Row:
-    """Return what is open while buyers wait, each guard with servers of its own."""
-    found: Row = {}
-    for database, buyers, guards in plan.waiting:
-        for slug in guards:
-            _say(f"{database}, {buyers} buyers wait: {slug}")
-            with staged(
-                database, processes=2, threads=buyers + 1, redis_pool=plan.redis_pool
-            ) as stage:
-                row = waiting(stage, slug, buyers, watch=2)
-            row["listening_per_process"] = row["redis_listening"] / row["processes"]
-            found.setdefault(database, {}).setdefault(str(buyers), {})[slug] = row
-    return found
-
-
-def look_on(plan: Plan) -> Row:
-    """Return how a page of another product fares, with a pool of database connections."""
-    found = {}
-    for slug in plan.bystanders:
-        _say(f"bystanders: {slug}")
-        with staged(
-            POSTGRESQL,
-            processes=plan.processes,
-            threads=MOST_BUYERS + plan.lookers,
-            database_pool=plan.database_pool,
-        ) as stage:
-            found[slug] = bystanders(stage, slug, PAYING, plan.lookers, plan.seconds)
-    return found
-
-
 def _described(stage: Stage) -> Row:
-    described = environment(stage.admin)
-    described["packages"] |= {package: version(package) for package in PACKAGES}
-    postgres = [postgres_binaries() / "postgres", "--version"]
-    told = subprocess.run(postgres, capture_output=True, text=True, check=True).stdout
-    described["postgresql"] = f"PostgreSQL {told.split()[2]}"
-    described["sqlite"] = sqlite3.sqlite_version
-    return described
-
-
-def _say(what: str) -> None:
-    print(what, file=sys.stderr, flush=True)
-
-
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.load",
-        description="Put a shop under load, with each guard against overselling in its turn.",
+    command = [postgres_binaries() / "postgres", "--version"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return environment(
+        stage.admin,
+        "gunicorn",
+        "psycopg",
+        postgresql=f"PostgreSQL {printed.split()[2]}",
+        sqlite=f"SQLite {sqlite3.sqlite_version}",
     )
-    parser.add_argument(
-        "--quick", action="store_true", help="a minute: is anything oversold? Rough figures"
+
+
+def _options() -> Any:
+    made = parser(
+        "benchmarks.load",
+        "Put a shop under load, with one guard against overselling after the other. The long form "
+        "takes at most 15 minutes.",
+        "about a minute, rough figures: is anything oversold?",
+        "load",
+        " and load.svg",
     )
-    parser.add_argument("--rounds", type=int, help="how often each sale is measured")
-    parser.add_argument("--docs", action="store_true", help=f"write the tables into {PAGE.name}")
-    parser.add_argument(
-        "--output",
-        type=Path,
-        default=ROOT / "benchmarks" / "results",
-        help="directory for load.json, load.md and load.svg",
-    )
-    options = parser.parse_args()
+    made.add_argument("--rounds", type=int, help="how often each sale is measured, at most")
+    made.add_argument("--docs", action="store_true", help=f"write the tables into {PAGE.name}")
+    options = made.parse_args()
     if options.docs:
         if options.quick or options.rounds:
-            parser.error("--docs wants the long form; leave out --quick and --rounds")
+            made.error("--docs needs the long form; leave out --quick and --rounds")
         load = os.getloadavg()[0]
         if load > QUIET * len(os.sched_getaffinity(0)):
-            parser.error(f"--docs wants a machine with nothing else to do; its load is {load:.2f}")
+            made.error(f"--docs needs an idle machine; its load is {load:.2f}")
     return options
 
 

@@ -1,9 +1,8 @@
-"""Buyers over HTTP: each sends one order at a time, and the next when the last is answered.
+"""Buyers over HTTP: each sends one order at a time, and the next once the last is answered.
 
-A client of our own, on asyncio, and not wrk or Locust. A percentile of a histogram is not enough
-here: we want every single wait, and also of those buyers who still wait when the time is up, for
-they are the ones whom an unfair lock lets wait longest. They are waited for. And we want to know
-who got how many orders.
+This is not wrk or Locust, because their histograms of percentiles are not enough. We want every
+wait, including those of the buyers who still wait when the time is up, since an unfair lock makes
+these wait longest; and we want to know how many orders each buyer got.
 """
 
 import asyncio
@@ -12,13 +11,14 @@ import time
 from dataclasses import dataclass, field
 from typing import Self
 
-HOST = "127.0.0.1"
+from example_project.service import HOST
+
 NO_ANSWER = 0
 
 
 @dataclass(frozen=True)
 class Answer:
-    """One request: who sent it, what came, and when, by the monotonic clock."""
+    """An answered request; `began` and `ended` are readings of the monotonic clock."""
 
     buyer: int
     status: int
@@ -33,7 +33,7 @@ class Answer:
 
 @dataclass
 class Crowd:
-    """Buyers with a connection each, that stays open."""
+    """Buyers with a persistent connection each."""
 
     port: int
     count: int
@@ -53,29 +53,30 @@ class Crowd:
         self._connections.clear()
 
     async def buy_until(self, end: float, paths: list[str]) -> None:
-        """Let all buy, each one of the products by chance, until the monotonic clock says so."""
-        await asyncio.gather(*(self._buy(buyer, end, paths) for buyer in range(self.count)))
+        """Let all buy, each a random product, until a reading of the monotonic clock."""
+        await asyncio.gather(*(self._repeat("POST", buyer, end, paths) for buyer in self._all()))
 
     async def buy_once(self, path: str) -> None:
         """Let all buy once, at the same moment."""
-        await asyncio.gather(*(self._send("POST", buyer, path) for buyer in range(self.count)))
+        await asyncio.gather(*(self._send("POST", buyer, path) for buyer in self._all()))
 
     async def look_until(self, end: float, path: str, pause: float) -> None:
-        """Let all look at a page now and then."""
+        """Let all look at a page, with pauses."""
         await asyncio.gather(
-            *(self._look(looker, end, path, pause) for looker in range(self.count))
+            *(self._repeat("GET", buyer, end, [path], pause) for buyer in self._all())
         )
 
-    async def _buy(self, buyer: int, end: float, paths: list[str]) -> None:
-        while time.monotonic() < end:
-            if await self._send("POST", buyer, random.choice(paths)) == NO_ANSWER:
-                return
+    def _all(self) -> range:
+        return range(self.count)
 
-    async def _look(self, looker: int, end: float, path: str, pause: float) -> None:
+    async def _repeat(
+        self, method: str, buyer: int, end: float, paths: list[str], pause: float = 0
+    ) -> None:
         while time.monotonic() < end:
-            if await self._send("GET", looker, path) == NO_ANSWER:
+            if await self._send(method, buyer, random.choice(paths)) == NO_ANSWER:
                 return
-            await asyncio.sleep(pause)
+            if pause:
+                await asyncio.sleep(pause)
 
     async def _send(self, method: str, buyer: int, path: str) -> int:
         reader, writer = self._connections[buyer]
@@ -91,7 +92,7 @@ class Crowd:
 
 
 async def _read(reader: asyncio.StreamReader) -> int:
-    """Read one answer; return its status. Raises ``ValueError`` for what is no answer."""
+    """Read an answer and return its status; raise ``ValueError`` if it is none."""
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     first, *lines = head.split("\r\n")
     headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}

@@ -1,45 +1,31 @@
-"""What is measured of a guard: selling for a while, one rush, those who wait, and bystanders."""
+"""What is measured of a guard: sales, a rush, buyers who wait, and bystanders."""
 
 import asyncio
-import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any
 
+from benchmarks.frame.figures import percentile
+from benchmarks.frame.table import Row
 from benchmarks.load.buyers import NO_ANSWER, Answer, Crowd
+from benchmarks.load.plan import LEAD, Cell
 from benchmarks.load.shop.names import SOLD, SOLD_OUT, UNPAID
 from benchmarks.load.stage import Stage
-from benchmarks.stats import percentile
 
 ENDLESS = 10_000_000
-"""So much stock that a product is never sold out."""
-LEAD = 1.0
-"""Seconds at the start of a sale whose answers are not timed."""
+"""So much stock that a product never sells out."""
 SETTLED = 5
-"""So many readings in a row have to agree before the number of connections counts as settled."""
+"""The number of connections has settled once so many readings in a row agree."""
 PATIENCE = 60.0
-
-Row = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One load: so many buyers on so many products, and what the payment takes."""
-
-    slug: str
-    title: str
-    products: int
-    buyers: int
-    payment: str = "none"
+WATCH = 2
+"""Seconds for which commands are counted while all wait."""
 
 
 def sale(stage: Stage, guard: str, cell: Cell, seconds: float) -> Row:
-    """Let the buyers buy without end, one order after the other, for so many seconds."""
+    """Let the buyers send one order after the other for some seconds."""
     products = stage.shelf.put(cell.products, ENDLESS)
     commands, requests = stage.commands(), stage.requests()
-    processor = stage.processor_seconds()
+    cpu = stage.site.cpu_seconds()
     began = time.monotonic()
     end = began + LEAD + seconds
     paths = [_path(guard, product, cell.payment) for product in products]
@@ -51,7 +37,7 @@ def sale(stage: Stage, guard: str, cell: Cell, seconds: float) -> Row:
         "oversold": oversold(orders, cell.products * ENDLESS, stage.shelf.left(products)),
         "requests_per_order": (stage.requests() - requests) / max(orders, 1),
         "commands_per_order": (stage.commands() - commands) / max(orders, 1),
-        "processor_ms_per_order": 1000 * (stage.processor_seconds() - processor) / max(orders, 1),
+        "processor_ms_per_order": 1000 * (stage.site.cpu_seconds() - cpu) / max(orders, 1),
         "seconds": took,
     }
 
@@ -59,8 +45,8 @@ def sale(stage: Stage, guard: str, cell: Cell, seconds: float) -> Row:
 def summary(answers: Iterable[Answer], start: float, end: float, buyers: int) -> Row:
     """Return the figures of a sale between two moments.
 
-    A rate counts what was answered in between. A wait counts whenever its answer came after the
-    start, so also that of a buyer who was still waiting at the end.
+    A rate counts the answers in between. A wait counts if its answer came after the start, so
+    those of buyers who still waited at the end count as well.
     """
     answers = list(answers)
     sold = [answer for answer in answers if answer.status == SOLD]
@@ -78,7 +64,7 @@ def summary(answers: Iterable[Answer], start: float, end: float, buyers: int) ->
 
 
 def oversold(orders: int, stock: int, left: int) -> int:
-    """Return how many orders there are without a unit that has left the shelf for them."""
+    """Return how many orders there are beyond the units that have left the stock."""
     return orders - (stock - left)
 
 
@@ -98,43 +84,34 @@ def rush(stage: Stage, guard: str, buyers: int) -> Row:
     }
 
 
-def waiting(stage: Stage, guard: str, buyers: int, watch: float) -> Row:
-    """Let buyers wait for one whose payment hangs; count connections and commands meanwhile."""
-    return asyncio.run(_wait_for_one(stage, guard, buyers, watch))
-
-
-def bystanders(stage: Stage, guard: str, cell: Cell, lookers: int, seconds: float) -> Row:
-    """Let some look at a product that nobody buys, while many buy another one."""
-    return asyncio.run(_look_on(stage, guard, cell, lookers, seconds))
-
-
 async def _sell_until(stage: Stage, buyers: int, end: float, paths: list[str]) -> list[Answer]:
-    async with Crowd(stage.port, buyers) as crowd:
+    async with Crowd(stage.site.port, buyers) as crowd:
         await crowd.buy_until(end, paths)
         return crowd.answers
 
 
 async def _sell_once(stage: Stage, buyers: int, path: str) -> list[Answer]:
-    async with Crowd(stage.port, buyers) as crowd:
+    async with Crowd(stage.site.port, buyers) as crowd:
         await crowd.buy_once(path)
         return crowd.answers
 
 
-async def _wait_for_one(stage: Stage, guard: str, buyers: int, watch: float) -> Row:
+async def waiting(stage: Stage, guard: str, buyers: int) -> Row:
+    """Let buyers wait for one whose payment hangs; count connections and commands meanwhile."""
     (product,) = stage.shelf.put(1, ENDLESS)
-    path = _path(guard, product, "held")
+    path, port = _path(guard, product, "held"), stage.site.port
     stage.hold.touch()
-    async with Crowd(stage.port, 1) as holder, Crowd(stage.port, buyers) as crowd:
+    async with Crowd(port, 1) as holder, Crowd(port, buyers) as crowd:
         held = asyncio.ensure_future(holder.buy_once(path))
         await _until(lambda: stage.arrivals == 1, "the buyer whose payment hangs")
         alone = await _settled(stage)
         queue = asyncio.ensure_future(crowd.buy_once(path))
-        await _until(lambda: stage.arrivals == 1 + buyers, "those who wait behind")
+        await _until(lambda: stage.arrivals == 1 + buyers, "the buyers who wait")
         together = await _settled(stage)
         commands = stage.commands()
-        await asyncio.sleep(watch)
+        await asyncio.sleep(WATCH)
         commands = stage.commands() - commands
-        through = [answer for answer in crowd.answers if answer.status == SOLD]
+        barged = sum(answer.status == SOLD for answer in crowd.answers)
         began = time.monotonic()
         stage.hold.unlink()
         await held
@@ -144,25 +121,28 @@ async def _wait_for_one(stage: Stage, guard: str, buyers: int, watch: float) -> 
     redis, listening, database = (
         after - before for after, before in zip(together, alone, strict=True)
     )
+    processes = len(stage.site.processes())
     return {
         "buyers": buyers,
-        "processes": len(stage.processes()),
+        "processes": processes,
         "redis_connections": redis,
         "redis_listening": listening,
+        "listening_per_process": listening / processes,
         "database_connections": database,
-        "commands_per_second": commands / watch,
+        "commands_per_second": commands / WATCH,
         "drained_per_second": len(answers) / took,
-        "barged": len(through),
+        "barged": barged,
         "errors": sum(answer.status != SOLD for answer in answers),
         "oversold": oversold(stage.shelf.orders([product]), ENDLESS, stage.shelf.left([product])),
     }
 
 
-async def _look_on(stage: Stage, guard: str, cell: Cell, lookers: int, seconds: float) -> Row:
+async def bystanders(stage: Stage, guard: str, cell: Cell, lookers: int, seconds: float) -> Row:
+    """Let some look at a product that nobody buys, while many buy another one."""
     hot, cold = stage.shelf.put(2, ENDLESS)
-    began = time.monotonic()
+    port, began = stage.site.port, time.monotonic()
     end = began + LEAD + seconds
-    async with Crowd(stage.port, cell.buyers) as crowd, Crowd(stage.port, lookers) as others:
+    async with Crowd(port, cell.buyers) as crowd, Crowd(port, lookers) as others:
         await asyncio.gather(
             crowd.buy_until(end, [_path(guard, hot, cell.payment)]),
             others.look_until(end, f"/product/{cold}/", pause=0.02),
@@ -183,10 +163,10 @@ async def _settled(stage: Stage) -> tuple[int, int, int]:
     seen: list[tuple[int, int, int]] = []
 
     def same() -> bool:
-        seen.append((*stage.redis_connections(), stage.database_connections()))
+        seen.append(stage.connections())
         return len(seen) >= SETTLED and len(set(seen[-SETTLED:])) == 1
 
-    await _until(same, "a number of connections that stays", pause=0.2)
+    await _until(same, "a settled number of connections", pause=0.2)
     return seen[-1]
 
 
@@ -194,14 +174,9 @@ async def _until(condition: Callable[[], bool], what: str, pause: float = 0.02) 
     deadline = time.monotonic() + PATIENCE
     while not condition():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"did not come within {PATIENCE:g} s: {what}")
+            raise TimeoutError(f"not within {PATIENCE:g} s: {what}")
         await asyncio.sleep(pause)
 
 
 def _path(guard: str, product: int, payment: str) -> str:
     return f"/buy/{guard}/{product}/{payment}/"
-
-
-def in_any_order(guards: list[str]) -> list[str]:
-    """Return the guards shuffled, so that none always has the same neighbour before it."""
-    return random.sample(guards, len(guards))

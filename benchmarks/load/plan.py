@@ -1,9 +1,9 @@
 """How much is measured, in the long form and in the quick one."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .measure import Cell
-from .shop.names import POSTGRESQL, SQLITE
+from benchmarks.load.shop.names import POSTGRESQL, SQLITE
 
 OURS, FENCED = "ours", "ours-fenced"
 REDIS_PY, EAGER, PYTHON_REDIS_LOCK = "redis-py", "redis-py-eager", "python-redis-lock"
@@ -21,9 +21,31 @@ TITLES = {
 }
 """The guards of the shop in the order of the tables."""
 
-ON_POSTGRESQL = tuple(TITLES)
-ON_SQLITE = tuple(slug for slug in TITLES if slug not in (ROW, EAGER))
-"""SQLite has no locks of rows: Django leaves ``select_for_update`` out there."""
+ON = {
+    POSTGRESQL: tuple(TITLES),
+    # SQLite has no row locks: Django ignores ``select_for_update`` there.
+    SQLITE: tuple(slug for slug in TITLES if slug not in (ROW, EAGER)),
+}
+"""The guards by database."""
+
+LEAD = 0.5
+"""Seconds at the start of a sale that are not timed."""
+START = 6.0
+"""About how many seconds the servers take to start and stop."""
+DRAIN = 0.7
+"""About how many seconds the buyers who still wait at the end of a sale are waited for."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A load: buyers on some products, and how long the payment takes."""
+
+    slug: str
+    title: str
+    products: int
+    buyers: int
+    payment: str = "none"
+
 
 ONE = Cell("one", "One hot product, 100 buyers", 1, 100)
 TEN = Cell("ten", "10 hot products, 100 buyers", 10, 100)
@@ -31,6 +53,7 @@ HUNDRED = Cell("hundred", "100 hot products, 100 buyers", 100, 100)
 FEW = Cell("few", "One hot product, 20 buyers", 1, 20)
 PAYING = Cell("paying", "One hot product, 100 buyers, a payment of 5 ms", 1, 100, "slow")
 CELLS = {cell.slug: cell for cell in (ONE, TEN, HUNDRED, FEW, PAYING)}
+MOST_BUYERS = max(cell.buyers for cell in CELLS.values())
 
 
 @dataclass(frozen=True)
@@ -38,14 +61,16 @@ class Plan:
     """What a run does."""
 
     rounds: int
-    seconds: float
-    """How long each sale is timed, after a second that is not."""
-    cells: dict[str, tuple[str, ...]]
-    """By database, the slugs of the loads."""
+    cells: dict[str, dict[str, float]]
+    """How many seconds of a sale are timed, by database and load."""
+    limits: dict[str, float]
+    """Seconds by database; no round of sales begins that would end later."""
     waiting: tuple[tuple[str, int, tuple[str, ...]], ...]
-    """The database, how many wait, behind which guards."""
+    """Database, number of waiting buyers, guards."""
     bystanders: tuple[str, ...]
-    """Behind which guards somebody looks on."""
+    """The guards with which the page of another product is measured."""
+    looking: float = 1.5
+    """How many seconds of that are timed."""
     left_out: tuple[str, ...] = ()
     """Guards that are not measured."""
     processes: int = 3
@@ -53,14 +78,57 @@ class Plan:
     redis_pool: int = 8
     database_pool: int = 10
 
+    def guards(self, database: str) -> list[str]:
+        """Return the guards that are measured on a database."""
+        return [slug for slug in ON[database] if slug not in self.left_out]
+
+    def expected(self) -> dict[str, float]:
+        """Return the parts of the run by title, with about how many seconds they take at most."""
+        parts: dict[str, float] = {}
+        for database, cells in self.cells.items():
+            guards = len(self.guards(database))
+            sales = self.rounds * guards * sum(LEAD + timed + DRAIN for timed in cells.values())
+            parts[sales_title(database)] = START + min(sales, self.limits[database])
+            parts[rush_title(database)] = START + guards
+        for database, buyers, slug in self.crowds():
+            # redis-py's buyers poll so often that some are refused, after 60 s
+            refused = 60.0 if slug == REDIS_PY and buyers >= 1000 else 0.0
+            parts[waiting_title(database, buyers, slug)] = START + 5 + buyers / 200 + refused
+        for slug in self.bystanders:
+            parts[bystanders_title(slug)] = START + LEAD + self.looking + DRAIN
+        return parts
+
+    def crowds(self) -> Iterator[tuple[str, int, str]]:
+        """Yield the database, the number of buyers and the guard of each crowd that waits."""
+        for database, buyers, guards in self.waiting:
+            for slug in guards:
+                yield database, buyers, slug
+
+
+def sales_title(database: str) -> str:
+    return f"{database}: sales"
+
+
+def rush_title(database: str) -> str:
+    return f"{database}: a rush with each guard"
+
+
+def waiting_title(database: str, buyers: int, slug: str) -> str:
+    return f"{database}: {buyers} buyers wait, {TITLES[slug]}"
+
+
+def bystanders_title(slug: str) -> str:
+    return f"bystanders: {TITLES[slug]}"
+
 
 LONG = Plan(
     rounds=3,
-    seconds=6,
     cells={
-        POSTGRESQL: ("one", "ten", "hundred", "few", "paying"),
-        SQLITE: ("one", "ten", "hundred"),
+        # The longest waits behind an unfair lock take a longer sale to show.
+        POSTGRESQL: {"one": 6, "ten": 1, "hundred": 1, "few": 3, "paying": 1},
+        SQLITE: {"one": 1.5, "ten": 1, "hundred": 1},
     },
+    limits={POSTGRESQL: 450, SQLITE: 140},
     waiting=(
         (POSTGRESQL, 100, (ROW, REDIS_PY, PYTHON_REDIS_LOCK, OURS)),
         (SQLITE, 100, (REDIS_PY, PYTHON_REDIS_LOCK, OURS)),
@@ -70,8 +138,8 @@ LONG = Plan(
 )
 QUICK = Plan(
     rounds=1,
-    seconds=1,
-    cells={POSTGRESQL: ("one",), SQLITE: ("one",)},
+    cells={POSTGRESQL: {"one": 1}, SQLITE: {"one": 1}},
+    limits={POSTGRESQL: 60, SQLITE: 60},
     waiting=((POSTGRESQL, 200, (OURS,)),),
     bystanders=(),
     left_out=(EAGER,),

@@ -1,19 +1,19 @@
-"""The shop's database as the load run sees it: over a connection of its own, without Django."""
+"""The shop's database as the load run sees it: over its own connection, without Django."""
 
 import sqlite3
 from pathlib import Path
 from typing import Any, Self
 
 OWN = "load-run"
-"""The name under which the run itself is connected, so that it is left out of its counts."""
+"""The name of the run's own connection, which is not counted."""
 
 
 class Shelf:
-    """Puts products on the shelf and counts what became of them."""
+    """Adds products and counts orders."""
 
     def __init__(self, connection: Any, mark: str) -> None:
         self._connection = connection
-        self._mark = mark  # how a parameter is written in SQL
+        self._mark = mark  # the placeholder for a parameter in SQL
 
     @classmethod
     def on_postgresql(cls, url: str) -> Self:
@@ -28,24 +28,24 @@ class Shelf:
         return cls(sqlite3.connect(path, timeout=30, isolation_level=None), "?")
 
     def close(self) -> None:
-        """Let go of the database."""
+        """Close the connection."""
         self._connection.close()
 
     def put(self, products: int, stock: int) -> list[int]:
-        """Add so many products with so much stock; return their numbers."""
+        """Add `products` products with this stock; return their ids."""
         sql = "INSERT INTO shop_product (stock, fence) VALUES (?, 0) RETURNING id"
         return [self._ask(sql, stock)[0][0] for _ in range(products)]
 
     def orders(self, products: list[int]) -> int:
-        """Return how many orders there are for some products."""
+        """Return the number of orders for some products."""
         return self._sum("SELECT count(*) FROM shop_order WHERE product_id = ?", products)
 
     def left(self, products: list[int]) -> int:
-        """Return how many units of some products are on the shelf."""
+        """Return the stock of some products."""
         return self._sum("SELECT stock FROM shop_product WHERE id = ?", products)
 
     def connections(self) -> int:
-        """Return how many connections the shop has to a PostgreSQL server."""
+        """Return the number of connections of the shop to a PostgreSQL server."""
         sql = (
             "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' "
             "AND application_name <> ?"

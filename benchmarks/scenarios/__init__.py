@@ -1,6 +1,6 @@
 """What is measured, in the order of the report."""
 
-from . import (
+from benchmarks.scenarios import (
     contended,
     guarded,
     handoff,
@@ -14,16 +14,19 @@ from . import (
     waiting,
 )
 
-SCENARIOS = (
-    uncontended.SCENARIO,
-    traffic.SCENARIO,
-    processor.SCENARIO,
-    handoff.SCENARIO,
-    contended.SCENARIO,
-    waiting.SCENARIO,
-    listing.SCENARIO,
-    memory.SCENARIO,
-    operators.SCENARIO,
-    guarded.SCENARIO,
-    layouts.SCENARIO,
+SCENARIOS = tuple(
+    module.SCENARIO
+    for module in (
+        uncontended,
+        traffic,
+        processor,
+        handoff,
+        contended,
+        waiting,
+        listing,
+        memory,
+        operators,
+        guarded,
+        layouts,
+    )
 )

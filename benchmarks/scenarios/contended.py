@@ -1,19 +1,18 @@
 """Many processes that all want one lock, with nothing to do while they hold it."""
 
-import random
 from time import monotonic, sleep
 
-from ..contenders import LOCKS
-from ..model import Bench, Chart, Column, Scenario
-from ..show import count_spread, ratio_spread
-from ..stats import ratios, spread
-from ..workers import Crew, Seat, warm
+from benchmarks.bench import Bench, Chart, Scenario, Seat, warm
+from benchmarks.contenders import LOCKS
+from benchmarks.frame.figures import count_spread, ratio_spread, ratios, spread
+from benchmarks.frame.table import Column
+from benchmarks.frame.workers import Crew
 
 SLUGS = [contender.slug for contender in LOCKS]
 
 
 def hammer(seat: Seat, name: str, start: float, end: float) -> int:
-    """Return how often this process got the lock between two instants all processes share."""
+    """Return how often this process got the lock between two instants that all share."""
     lock = seat.contender.lock
     got = 0
     sleep(max(0.0, start - monotonic()))
@@ -28,25 +27,22 @@ def hammer(seat: Seat, name: str, start: float, end: float) -> int:
 
 
 def once(crew: Crew, name: str, seconds: float) -> list[int]:
-    """Let all processes start at one instant and stop at another."""
+    """Let all processes start and stop at the same instants."""
     start = monotonic() + 0.1
     return [int(got) for got in crew.together(hammer, name, start, start + seconds)]
 
 
 def measure(bench: Bench) -> None:
-    """Let everyone run once in each round, in an order drawn anew."""
+    """Measure each contender once in each round."""
     seconds = bench.sizes.crowd_seconds
-    shares: dict[str, list[list[int]]] = {slug: [] for slug in SLUGS}
     with bench.crews(SLUGS, bench.sizes.crowd) as crews:
-        for slug in bench.fit(list(crews)):
-            bench.attempt(slug, prepare, crews[slug])
-        for turn in range(bench.sizes.crowd_rounds):
-            for slug in random.sample(SLUGS, len(SLUGS)):
-                if slug not in bench.fit(SLUGS):
-                    continue
-                name = f"bench:{slug}:{turn}"
-                if share := bench.attempt(slug, once, crews[slug], name, seconds):
-                    shares[slug].append(share)
+        for slug, crew in crews.items():
+            bench.attempt(slug, prepare, crew, slug)
+        shares = bench.rounds(
+            bench.sizes.crowd_rounds,
+            SLUGS,
+            lambda slug, turn: once(crews[slug], f"bench:{slug}:{turn}", seconds),
+        )
     rates = {slug: [sum(share) / seconds for share in shares[slug]] for slug in SLUGS}
     for slug in bench.fit(SLUGS):
         bench.rows[slug] = {
@@ -58,11 +54,11 @@ def measure(bench: Bench) -> None:
         }
 
 
-def prepare(crew: Crew) -> None:
-    """Run for a moment untimed: scripts, connections and listeners are then in place."""
+def prepare(crew: Crew, slug: str) -> None:
+    """Run for a moment untimed, which loads scripts and opens connections and listeners."""
     for worker in crew.workers:
         worker.call(warm)
-    once(crew, f"warm:crowd:{crew.slug}", 0.2)
+    once(crew, f"warm:crowd:{slug}", 0.2)
 
 
 SCENARIO = Scenario(
@@ -70,10 +66,11 @@ SCENARIO = Scenario(
     title="Contended: {crowd} processes on one name, empty section",
     how=(
         "All processes start and stop at the same instants. Fairness is the share of the least "
-        "served process over that of the most served. Rounds of the contenders alternate; ratios "
-        "are taken within each round. Median of the rounds (least to greatest)."
+        "served process divided by that of the most served. Rounds of the contenders alternate; "
+        "ratios are taken within each round. Median of the rounds (range)."
     ),
     measure=measure,
+    seconds=lambda sizes: 15 + sizes.crowd_rounds * len(SLUGS) * (sizes.crowd_seconds + 0.2),
     columns=(
         Column("per_second", "acquisitions/s", count_spread),
         Column("ratio", "ratio to redis-py", ratio_spread),

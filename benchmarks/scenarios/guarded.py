@@ -1,7 +1,6 @@
-"""What `single_instance_task` costs a task that nobody else wants to run, in a real worker."""
+"""What `single_instance_task` costs a task without duplicates, in a real worker."""
 
 import os
-import random
 from dataclasses import asdict, dataclass
 from statistics import median
 from time import perf_counter, sleep
@@ -9,12 +8,14 @@ from typing import Any
 
 from redis import Redis
 
-from ..celery_cost_app import PORT, RESULTS
-from ..celery_worker import CeleryWorker, CeleryWorkerError
-from ..contenders import Ours
-from ..model import Bench, Chart, Column, Scenario
-from ..show import count_spread, ratio_spread
-from ..stats import Spread, ratios, spread
+from benchmarks.bench import Bench, Chart, Scenario
+from benchmarks.contenders import Ours
+from benchmarks.frame.celery_worker import celery_worker
+from benchmarks.frame.figures import Spread, count_spread, ratio_spread, ratios, spread
+from benchmarks.frame.processes import cpu_seconds, group
+from benchmarks.frame.table import Column
+from benchmarks.scenarios.celery_cost_app import PORT, RESULTS, make_app
+from example_project.service import Service, ServiceError
 
 CHILDREN = 2
 PATIENCE = 120
@@ -27,40 +28,37 @@ TASKS = {
     "fixed": (f"{Ours.title}, fixed lease", "fixed", None),
     "queued": (f'{Ours.title}, scope="queue_and_run"', "queued", None),
 }
-"""The title of a row, the task that gets a key for each call, and the one with one key for all."""
+"""The title of a row, the task with a key for each call, and the task with one key for all."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """What came of one batch."""
+    """The figures of one batch."""
 
     sent: float
-    """Tasks per second that the sender put into the queue."""
+    """Tasks sent per second."""
     done: float
-    """Tasks per second that the worker did."""
+    """Tasks done per second."""
     cpu: float
-    """Milliseconds of processor time that the worker took for each."""
+    """CPU time of the worker per task, in milliseconds."""
 
     @property
     def per_cpu_second(self) -> float:
-        """Tasks for each second of the worker's processor time."""
+        """Tasks per second of the worker's CPU time."""
         return 1000 / self.cpu
 
 
-class Line:
-    """The sender's side of the worker, and the results by which it counts what is done."""
+class Sender:
+    """Sends tasks to the worker, and counts what is done by the results."""
 
-    def __init__(self, app: Any, worker: CeleryWorker, port: int) -> None:
+    def __init__(self, app: Any, worker: Service, port: int) -> None:
         self.app = app
         self.worker = worker
         self.results = Redis(port=port, db=RESULTS)
         self.batches = 0
 
     def batch(self, name: str, count: int) -> Batch:
-        """Fill a queue, then let the worker empty it.
-
-        The first tenth is not timed: within it the worker gets going.
-        """
+        """Fill a queue and let the worker empty it; the first tenth is not timed."""
         self.batches += 1
         queue = f"cost-{self.batches}"
         self.results.flushdb()
@@ -71,18 +69,18 @@ class Line:
         sent = count / (perf_counter() - began)
         self.app.control.add_consumer(queue)
         first = self._done(count // 10)
-        began, before = perf_counter(), self.worker.cpu_seconds()
+        began, before = perf_counter(), self._cpu()
         last = self._done(count)
-        took, used = perf_counter() - began, self.worker.cpu_seconds() - before
+        took, used = perf_counter() - began, self._cpu() - before
         self.app.control.cancel_consumer(queue)
         tasks = last - first
         return Batch(sent, tasks / took, 1000 * used / tasks)
 
     def one_by_one(self, name: str, count: int) -> float:
-        """Send each task when the one before it is done; return tasks per second, by the median.
+        """Send each task once the one before it is done; return tasks per second.
 
-        Now and then Celery takes a tenth of a second over one, guarded or not, and more than the
-        rest together.
+        It is the median's rate: now and then Celery takes a tenth of a second for a task, guarded
+        or not, more than all others together.
         """
         task = self.app.tasks[name]
         seconds = []
@@ -92,6 +90,9 @@ class Line:
             assert answer is None, answer  # not skipped
             seconds.append(perf_counter() - began)
         return 1 / median(seconds)
+
+    def _cpu(self) -> float:
+        return cpu_seconds(group(self.worker.process.pid))
 
     def _done(self, count: int) -> int:
         until = perf_counter() + PATIENCE
@@ -103,31 +104,30 @@ class Line:
 
 
 def measure(bench: Bench) -> None:
-    """Let each form of the task have its turn in each round, in an order drawn anew."""
-    environment = {PORT: str(bench.port)}
-    os.environ |= environment
+    """Measure each form of the task once in each round."""
+    os.environ[PORT] = str(bench.port)
     options = ("--concurrency", str(CHILDREN), "--loglevel", "WARNING", "--queues", "cost")
     try:
-        with CeleryWorker("benchmarks.celery_cost_app", environment, *options) as worker:
-            from ..celery_cost_app import make_app
-
-            compare(bench, Line(make_app(), worker, bench.port))
-    except (CeleryWorkerError, TimeoutError) as error:
+        with celery_worker("benchmarks.scenarios.celery_cost_app", *options) as worker:
+            compare(bench, Sender(make_app(), worker, bench.port))
+    except (ServiceError, TimeoutError) as error:
         bench.rows[GUARDED] = {"error": str(error)}
 
 
-def compare(bench: Bench, line: Line) -> None:
-    """Measure with a worker that is up, each task once untimed."""
+def compare(bench: Bench, sender: Sender) -> None:
+    """Measure with a running worker, each task once untimed."""
     sizes = bench.sizes
-    batches: dict[str, list[Batch]] = {slug: [] for slug in TASKS}
-    singles: dict[str, list[float]] = {slug: [] for slug, row in TASKS.items() if row[2]}
     for _, each, _ in TASKS.values():
-        line.batch(each, sizes.task_batch // 5)
-    for _ in range(sizes.task_rounds):
-        for slug in random.sample(list(TASKS), len(TASKS)):
-            batches[slug].append(line.batch(TASKS[slug][1], sizes.task_batch))
-        for slug in random.sample(list(singles), len(singles)):
-            singles[slug].append(line.one_by_one(str(TASKS[slug][2]), sizes.task_singles))
+        sender.batch(each, sizes.task_batch // 5)
+
+    def once(slug: str, _turn: int) -> tuple[Batch, float | None]:
+        _, each, named = TASKS[slug]
+        batch = sender.batch(each, sizes.task_batch)
+        return batch, sender.one_by_one(named, sizes.task_singles) if named else None
+
+    found = bench.run.rounds(sizes.task_rounds, list(TASKS), once)
+    batches = {slug: [batch for batch, _ in each] for slug, each in found.items()}
+    singles = {slug: [rate for _, rate in each if rate] for slug, each in found.items()}
     for slug, (title, _, _) in TASKS.items():
         bench.rows[slug] = {
             "title": title,
@@ -136,9 +136,9 @@ def compare(bench: Bench, line: Line) -> None:
             "cpu_milliseconds": spread([batch.cpu for batch in batches[slug]]),
             "cpu_ratio": _compared("per_cpu_second", batches, slug),
             "sent_ratio": _compared("sent", batches, slug),
-            "single_ratio": ratios(singles[slug], singles[PLAIN]) if slug in singles else None,
+            "single_ratio": ratios(singles[slug], singles[PLAIN]),
             "rounds": [asdict(batch) for batch in batches[slug]],
-            "singles": singles.get(slug),
+            "singles": singles[slug],
         }
 
 
@@ -153,12 +153,15 @@ SCENARIO = Scenario(
     how=(
         f"A Celery task that does nothing, in a real worker (prefork, {CHILDREN} children), broker "
         "and results on the same server. Each of {task_rounds} rounds fills a queue with "
-        "{task_batch:,} tasks, every one with a key of its own, and times how fast the worker "
-        "empties it; then it sends {task_singles} tasks one by one, each when the one before it is "
-        "done, under the name of the task as the only key. The ratios are taken within each round, "
-        "to the same task without a guard."
+        "{task_batch:,} tasks, each with its own key, and times how fast the worker empties it; "
+        "then it sends {task_singles} tasks one by one, each once the one before it is done, with "
+        "the name of the task as the only key. The ratios are taken within each round, to the "
+        "same task without a guard."
     ),
     measure=measure,
+    seconds=lambda sizes: (
+        12 + sizes.task_rounds * (sizes.task_batch / 40 + sizes.task_singles / 20)
+    ),
     columns=(
         Column("tasks_per_second", "tasks/s", count_spread),
         Column("ratio", "ratio to no guard", ratio_spread),

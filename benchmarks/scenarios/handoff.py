@@ -4,16 +4,16 @@ import random
 from threading import Thread
 from time import monotonic_ns, sleep
 
-from ..contenders import LOCKS, Wakeup
-from ..model import Bench, Chart, Column, Scenario
-from ..server import wait_until
-from ..show import number, ratio
-from ..stats import Spread, percentile, spread
-from ..workers import Crew, Seat
+from benchmarks.bench import Bench, Chart, Scenario, Seat
+from benchmarks.contenders import LOCKS, Wakeup
+from benchmarks.frame.figures import Spread, number, percentile, ratio, spread
+from benchmarks.frame.server import wait_until
+from benchmarks.frame.table import Column, Row
+from benchmarks.frame.workers import Crew
 
 SLUGS = [Wakeup.slug, *(contender.slug for contender in LOCKS)]
 HELD = (0.005, 0.105)
-"""Seconds the waiter waits, drawn evenly, so that no polling meets the release at a fixed phase."""
+"""The waiter waits this many seconds, drawn evenly, so that polls meet the release at any phase."""
 
 
 def hold(seat: Seat, name: str) -> None:
@@ -25,7 +25,7 @@ def hold(seat: Seat, name: str) -> None:
 
 
 def release(seat: Seat, seconds: float) -> int:
-    """Release after some time, and tell when that began."""
+    """Release after some time; return when the release began."""
     sleep(seconds)
     began = monotonic_ns()
     seat.handles[0].release()
@@ -33,7 +33,7 @@ def release(seat: Seat, seconds: float) -> int:
 
 
 def wait(seat: Seat, name: str) -> None:
-    """Begin to wait in a thread, and return once it truly waits."""
+    """Begin to wait in a thread; return once it really waits."""
     handle = seat.contender.lock(name)
 
     def body() -> None:
@@ -45,11 +45,11 @@ def wait(seat: Seat, name: str) -> None:
     seat.notes = []
     seat.threads = [thread]
     thread.start()
-    wait_until(lambda: seat.contender.in_line(name, thread, 1), "the waiter is in line")
+    wait_until(lambda: seat.contender.waits(name, thread, 1), "the waiter waits")
 
 
 def arrived(seat: Seat) -> int:
-    """Tell when the waiter got the lock."""
+    """Return when the waiter got the lock."""
     seat.threads[0].join()
     return int(seat.notes[0])
 
@@ -57,8 +57,8 @@ def arrived(seat: Seat) -> int:
 def once(crew: Crew, name: str, held: tuple[float, float] = HELD) -> float:
     """Measure one hand-off in milliseconds.
 
-    The answer of the waiter is read before that of the holder, so that this process sleeps until
-    both are done. CLOCK_MONOTONIC is one clock for all processes of a Linux system.
+    The waiter's answer is read before the holder's, so that this process sleeps until both are
+    done. CLOCK_MONOTONIC is the same for all processes of a Linux system.
     """
     holder, waiter = crew.workers
     holder.call(hold, name)
@@ -67,43 +67,35 @@ def once(crew: Crew, name: str, held: tuple[float, float] = HELD) -> float:
     try:
         end = int(waiter.call(arrived))
     finally:
-        began = int(holder.result())  # or the next call would be given this answer
+        began = int(holder.result())  # otherwise the next call would get this answer
     return (end - began) / 1e6
 
 
+def several(crew: Crew, prefix: str, count: int) -> list[float]:
+    """Measure several hand-offs."""
+    return [once(crew, f"{prefix}:{serial}") for serial in range(count)]
+
+
 def measure(bench: Bench) -> None:
-    """Let everyone hand over a few times in each round, in an order drawn anew."""
-    waits: dict[str, list[float]] = {slug: [] for slug in SLUGS}
+    """Let each contender hand off a few times in each round."""
+    sizes = bench.sizes
     with bench.crews(SLUGS, 2) as crews:
-        for slug in bench.fit(list(crews)):
-            bench.attempt(slug, prepare, crews[slug])
-        for turn in range(bench.sizes.handoff_rounds):
-            for slug in random.sample(SLUGS, len(SLUGS)):
-                for serial in range(bench.sizes.handoff_each):
-                    if slug not in bench.fit(SLUGS):
-                        break
-                    name = f"bench:{slug}:{turn}:{serial}"
-                    took = bench.attempt(slug, once, crews[slug], name)
-                    if took is not None:
-                        waits[slug].append(took)
+        for slug, crew in crews.items():  # untimed: scripts, connections and listeners
+            bench.attempt(slug, several, crew, f"warm:{slug}", 3)
+        found = bench.rounds(
+            sizes.handoff_rounds,
+            SLUGS,
+            lambda slug, turn: several(crews[slug], f"bench:{slug}:{turn}", sizes.handoff_each),
+        )
+    waits = {slug: [wait for each in rounds for wait in each] for slug, rounds in found.items()}
     for slug in bench.fit(SLUGS):
         bench.rows[slug] = summary(waits[slug], waits[Wakeup.slug])
 
 
-def prepare(crew: Crew) -> None:
-    """Hand over a few times untimed: scripts, connections and listeners are then in place."""
-    for serial in range(3):
-        once(crew, f"warm:{crew.slug}:{serial}")
-
-
-def summary(waits: list[float], floor: list[float]) -> dict[str, Spread | float | list[float]]:
-    """Return median, 99th percentile and their ratio to the bare wake-up."""
+def summary(waits: list[float], floor: list[float]) -> Row:
+    """Return median, 99th percentile and their ratios to the bare wake-up."""
     middle = spread(waits)
-    row: dict[str, Spread | float | list[float]] = {
-        "milliseconds": middle,
-        "p99": percentile(waits, 99),
-        "each": waits,
-    }
+    row: Row = {"milliseconds": middle, "p99": percentile(waits, 99), "each": waits}
     if floor:
         row["ratio"] = middle["median"] / spread(floor)["median"]
         row["ratio_p99"] = percentile(waits, 99) / percentile(floor, 99)
@@ -111,7 +103,7 @@ def summary(waits: list[float], floor: list[float]) -> dict[str, Spread | float 
 
 
 def milliseconds(value: Spread) -> str:
-    """Print the median and the least."""
+    """Print a median with its range."""
     return f"{value['median']:.3f} ({value['min']:.3f} to {value['max']:.3f})"
 
 
@@ -120,13 +112,14 @@ SCENARIO = Scenario(
     title="Hand-off to a waiter in another process",
     how=(
         "From the start of `release()` in the holder to the return of `acquire()` in the waiter, "
-        "by CLOCK_MONOTONIC, which all processes share. The waiter is known to wait, and then does "
-        "so for another 5 to 105 ms, drawn evenly. The ratio is to a bare LPUSH that wakes a BLPOP "
-        "in the same loop."
+        "by CLOCK_MONOTONIC, which all processes share. The waiter is known to wait, and then "
+        "waits for another 5 to 105 ms, drawn evenly. The ratio is to a bare LPUSH that wakes a "
+        "BLPOP in the same loop."
     ),
     measure=measure,
+    seconds=lambda sizes: 8 + sizes.handoff_rounds * len(SLUGS) * sizes.handoff_each * 0.08,
     columns=(
-        Column("milliseconds", "median ms (least to greatest)", milliseconds),
+        Column("milliseconds", "median ms (range)", milliseconds),
         Column("p99", "p99 ms", number),
         Column("ratio", "ratio to bare wake-up", ratio),
         Column("ratio_p99", "p99 ratio", ratio),

@@ -1,21 +1,20 @@
-"""What a lock costs on each layout of servers, and with each way of waiting."""
+"""What a lock costs on each layout of servers, and with each waiting scheme."""
 
 import json
-import random
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from benchmarks.bench import Bench, Chart, Scenario, crew, warm
+from benchmarks.contenders import LEASE, OursOnLayouts
+from benchmarks.frame.figures import count_spread, ratio, ratio_spread, ratios, spread
+from benchmarks.frame.table import Column
+from benchmarks.frame.workers import Crew
+from benchmarks.scenarios.handoff import milliseconds, once
+from benchmarks.scenarios.uncontended import pairs
+from benchmarks.site import BACKEND
 from example_project.embedded import EmbeddedServer
 from tests.layouts.servers import Cluster, Sentinel
-
-from ..contenders import LEASE, OursOnLayouts
-from ..model import Bench, Chart, Column, Scenario
-from ..show import count_spread, ratio, ratio_spread
-from ..stats import ratios, spread
-from ..workers import Crew, warm
-from .handoff import milliseconds, once
-from .uncontended import pairs
 
 BASE = "queue"
 LAYOUTS = {
@@ -31,26 +30,24 @@ LAYOUTS = {
 }
 """The title of each row by its alias in LOCKS."""
 
-BACKENDS = "django_redis_lock.backends"
-REDIS = f"{BACKENDS}.redis.RedisLockBackend"
-REDLOCK = f"{BACKENDS}.redlock.RedlockLockBackend"
-GETSET = f"{BACKENDS}.getset.GetSetLockBackend"
+REDLOCK = "django_redis_lock.backends.redlock.RedlockLockBackend"
+GETSET = "django_redis_lock.backends.getset.GetSetLockBackend"
 HELD = (0.005, 0.255)
-"""Seconds the waiter waits, drawn evenly over one interval of those that look from time to time."""
+"""The waiter waits this many seconds, drawn evenly over one interval of the backends that poll."""
 WARMED = 6
-"""Hand-overs that are not timed; of a cluster they open the listening connections to its nodes."""
+"""Untimed hand-offs; in a cluster they open the listening connections to its nodes."""
 
 
 @contextmanager
 def servers(url: str) -> Iterator[dict[str, Any]]:
-    """Start the servers, and yield the settings with an alias of LOCKS for each layout."""
+    """Start the servers; yield settings with an alias of LOCKS for each layout."""
     with ExitStack() as stack:
-        sentinel = stack.enter_context(Sentinel(down_after=30))  # nobody is to be taken for dead
+        sentinel = stack.enter_context(Sentinel(down_after=30))  # no failover in the meantime
         cluster = stack.enter_context(Cluster(node_timeout=30))
         five = [stack.enter_context(EmbeddedServer()) for _ in range(5)]
 
         def alone(db: int, **entry: Any) -> dict[str, Any]:
-            return {"BACKEND": REDIS, "LOCATION": url.replace("/0?", f"/{db}?"), **entry}
+            return {"BACKEND": BACKEND, "LOCATION": url.replace("/0?", f"/{db}?"), **entry}
 
         watched = sentinel.locks("sentinel")
         entries = {
@@ -70,26 +67,22 @@ def servers(url: str) -> Iterator[dict[str, Any]]:
 
 
 def measure(bench: Bench) -> None:
-    """Let each layout have its turn in each round, in an order drawn anew."""
-    rates: dict[str, list[float]] = {layout: [] for layout in LAYOUTS}
-    waits: dict[str, list[float]] = {layout: [] for layout in LAYOUTS}
+    """Measure each layout once in each round."""
     with (
         servers(bench.url) as settings,
-        Crew(OursOnLayouts.slug, json.dumps(settings), 2) as crew,
+        crew(OursOnLayouts.slug, json.dumps(settings), 2) as workers,
     ):
         for layout in LAYOUTS:
-            bench.attempt(layout, prepare, crew, layout)
-        for turn in range(bench.sizes.layout_rounds):
-            for layout in random.sample(list(LAYOUTS), len(LAYOUTS)):
-                if layout in bench.fit(list(LAYOUTS)):
-                    done = bench.attempt(layout, one_turn, bench, crew, layout, turn)
-                    if done is not None:
-                        rates[layout].append(done[0])
-                        waits[layout].extend(done[1])
+            bench.attempt(layout, prepare, workers, layout)
+        done = bench.rounds(
+            bench.sizes.layout_rounds,
+            list(LAYOUTS),
+            lambda layout, turn: one_turn(bench, workers, f"{layout}|bench:{turn}"),
+        )
     fit = bench.fit(list(LAYOUTS))
     failed, bench.rows = bench.rows, {}
     for layout, title in LAYOUTS.items():
-        row = failed[layout] if layout not in fit else figures(layout, rates, waits)
+        row = figures(done[layout], done[BASE]) if layout in fit else failed[layout]
         bench.rows[layout] = row | {"title": title}
     bench.rows[BASE]["completed"] = len(fit)
 
@@ -102,44 +95,48 @@ def prepare(crew: Crew, layout: str) -> None:
         once(crew, f"{layout}|warm:{serial}")
 
 
-def one_turn(bench: Bench, crew: Crew, layout: str, turn: int) -> tuple[float, list[float]]:
-    """Return pairs per second, and the milliseconds of each hand-over."""
-    name = f"{layout}|bench:{turn}"
+def one_turn(bench: Bench, crew: Crew, name: str) -> tuple[float, list[float]]:
+    """Return pairs per second, and the milliseconds of each hand-off."""
     rate = crew.call(pairs, name, bench.sizes.pair_seconds)
     each = range(bench.sizes.layout_each)
     return rate, [once(crew, f"{name}:handed:{serial}", HELD) for serial in each]
 
 
 def figures(
-    layout: str, rates: dict[str, list[float]], waits: dict[str, list[float]]
+    done: list[tuple[float, list[float]]], base: list[tuple[float, list[float]]]
 ) -> dict[str, Any]:
     """Return the row of a layout."""
-    middle, base = spread(waits[layout]), waits[BASE]
+    rates, base_rates = ([rate for rate, _ in each] for each in (done, base))
+    waits, base_waits = ([wait for _, waits in each for wait in waits] for each in (done, base))
+    middle = spread(waits)
     return {
-        "pairs_per_second": spread(rates[layout]),
-        "ratio": ratios(rates[layout], rates[BASE]),
+        "pairs_per_second": spread(rates),
+        "ratio": ratios(rates, base_rates),
         "milliseconds": middle,
-        "handoff_ratio": middle["median"] / spread(base)["median"] if base else None,
-        "rounds": rates[layout],
-        "each": waits[layout],
+        "handoff_ratio": middle["median"] / spread(base_waits)["median"] if base else None,
+        "rounds": rates,
+        "each": waits,
     }
 
 
 SCENARIO = Scenario(
     name="layouts",
-    title="Layouts of servers, and ways of waiting",
+    title="Layouts of servers, and waiting schemes",
     how=(
         "The same lock, with a fixed lease, on each layout; all servers on this machine. "
-        "Uncontended pairs by one process, and hand-over to a waiter in another one, who is known "
-        "to wait and then does so for another 5 to 255 ms. {layout_rounds} rounds in an order "
-        "drawn anew, with {layout_each} hand-overs in each. Both ratios are to one server with "
-        '`WAIT` `"queue"`; pairs within each round, hand-overs by their medians.'
+        "Uncontended pairs by one process, and hand-off to a waiter in another one, which is known "
+        "to wait and then waits for another 5 to 255 ms. {layout_rounds} rounds in random order, "
+        "with {layout_each} hand-offs in each. Both ratios are to one server with `WAIT` "
+        '`"queue"`: pairs within each round, hand-offs by their medians.'
     ),
     measure=measure,
+    seconds=lambda sizes: (
+        20 + sizes.layout_rounds * len(LAYOUTS) * (sizes.pair_seconds + sizes.layout_each / 6)
+    ),
     columns=(
         Column("pairs_per_second", "pairs/s", count_spread),
         Column("ratio", "ratio to one server", ratio_spread),
-        Column("milliseconds", "hand-off, median ms (least to greatest)", milliseconds),
+        Column("milliseconds", "hand-off, median ms (range)", milliseconds),
         Column("handoff_ratio", "ratio to one server", ratio),
     ),
     charts=(

@@ -6,23 +6,15 @@ from time import perf_counter
 
 from redis import Redis
 
-from ..contenders import Ours
-from ..model import Bench, Chart, Column, Scenario
-from ..show import ratio_spread
-from ..stats import Spread, spread
-from ..workers import Crew, Seat, warm
+from benchmarks.bench import Bench, Chart, Scenario, Seat, crew, warm
+from benchmarks.contenders import Ours
+from benchmarks.frame.figures import Spread, ratio_spread, spread
+from benchmarks.frame.table import Column
+from benchmarks.scenarios.memory import hold_many
 
-LONG = 600
 FILL = """
 for number = ARGV[1], ARGV[2] do redis.call('SET', 'page:' .. number, 'x') end
 """
-
-
-def hold_many(seat: Seat, count: int) -> None:
-    """Hold so many locks."""
-    seat.handles = [seat.contender.lock(f"bench:{serial}", LONG) for serial in range(count)]
-    for handle in seat.handles:
-        handle.acquire()
 
 
 def list_holders(seat: Seat, count: int) -> float:
@@ -35,7 +27,7 @@ def list_holders(seat: Seat, count: int) -> float:
 
 
 def scan(seat: Seat, count: int, step: int | None = 1000) -> float:
-    """Return the milliseconds that a SCAN for the keys takes; it finds no more than their names."""
+    """Return the milliseconds of a SCAN for the keys, which finds only their names."""
     client: Redis = seat.contender.client
     began = perf_counter()
     found = list(client.scan_iter(match="lock:*", count=step))
@@ -45,12 +37,12 @@ def scan(seat: Seat, count: int, step: int | None = 1000) -> float:
 
 
 def scan_by_default(seat: Seat, count: int) -> float:
-    """Do so without a COUNT: the server then looks at ten keys in each round trip."""
+    """Do the same without COUNT: the server then checks ten keys in each round trip."""
     return scan(seat, count, None)
 
 
 def scan_and_read(seat: Seat, count: int) -> float:
-    """Do so and read what is known of each lock, in one pipeline, as a list with holders must."""
+    """Also read each lock, in one pipeline, as a list of holders requires."""
     client: Redis = seat.contender.client
     began = perf_counter()
     pipeline = client.pipeline(transaction=False)
@@ -73,7 +65,7 @@ ONCE = "scan-by-default"
 
 
 def measure(bench: Bench) -> None:
-    """List all ways in turn, from one process."""
+    """Fill the database and compare the ways."""
     keys, step = bench.sizes.keys, 10_000
     for first in range(1, keys, step):
         bench.admin.eval(FILL, 0, first, min(first + step - 1, keys))
@@ -81,16 +73,16 @@ def measure(bench: Bench) -> None:
 
 
 def compare(bench: Bench) -> None:
-    """Hold the locks and list them, the first time untimed."""
+    """Hold the locks and list them in each way, the first time untimed."""
     held = bench.sizes.held_listed
     took: dict[str, list[float]] = {slug: [] for slug in WAYS}
-    with Crew(Ours.slug, bench.url) as crew:
-        crew.call(warm)
-        crew.call(hold_many, held)
+    with crew(Ours.slug, bench.url) as worker:
+        worker.call(warm)
+        worker.call(hold_many, held)
         for turn in range(1 + bench.sizes.list_rounds):
             for slug, (_, function) in WAYS.items():
                 if turn == 1 or slug != ONCE:
-                    milliseconds = crew.call(function, held)
+                    milliseconds = worker.call(function, held)
                     if turn:
                         took[slug].append(milliseconds)
     for slug, (title, _) in WAYS.items():
@@ -104,7 +96,7 @@ def compare(bench: Bench) -> None:
 
 
 def shown(value: Spread) -> str:
-    """Print the median, the least and the greatest."""
+    """Print a median with its range."""
     return f"{value['median']:.1f} ({value['min']:.1f} to {value['max']:.1f})"
 
 
@@ -112,14 +104,15 @@ SCENARIO = Scenario(
     name="listing",
     title="Listing {held_listed:,} held locks among {keys:,} keys",
     how=(
-        '`list(locks["default"].holders())`, which gives full records, and SCAN MATCH over '
-        "redis-py, which gives names only; from one process, in turn. SCAN is run as redis-py's "
-        "`scan_iter` and django-redis's `iter_keys` do by default, without a COUNT, one time, for "
+        '`list(locks["default"].holders())`, which gives full records, and SCAN MATCH through '
+        "redis-py, which gives only names; from one process, in turn. SCAN runs without COUNT, as "
+        "in redis-py's `scan_iter` and django-redis's `iter_keys` by default, only once because "
         "it takes long; and with a COUNT of 1000."
     ),
     measure=measure,
+    seconds=lambda sizes: 6 + sizes.keys / 120_000 + sizes.list_rounds * sizes.keys / 2_000_000,
     columns=(
-        Column("milliseconds", "ms (least to greatest)", shown),
+        Column("milliseconds", "ms (range)", shown),
         Column("speedup", "times faster than SCAN MATCH", ratio_spread),
         Column("speedup_tuned", "than SCAN MATCH, COUNT 1000", ratio_spread),
     ),

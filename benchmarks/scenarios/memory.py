@@ -1,32 +1,32 @@
 """How much memory of the server one held lock takes."""
 
-from ..contenders import LOCKS, Contender
-from ..model import Bench, Chart, Column, Scenario
-from ..server import settled_memory
-from ..show import number
-from ..workers import Crew, Seat, warm
+from benchmarks.bench import Bench, Chart, Scenario, Seat, crew, warm
+from benchmarks.contenders import LOCKS, Contender
+from benchmarks.frame.figures import number
+from benchmarks.frame.server import settled_memory
+from benchmarks.frame.table import Column
 
 SLUGS = [contender.slug for contender in LOCKS]
 LONG = 600
 
 
 def hold_many(seat: Seat, count: int) -> str:
-    """Hold so many locks and return the key of one in the middle."""
-    seat.handles = [seat.contender.lock(f"bench:{serial:06}", LONG) for serial in range(count)]
+    """Hold `count` locks; return the key of one in the middle."""
+    contender: Contender = seat.contender
+    seat.handles = [contender.lock(f"bench:{serial:06}", LONG) for serial in range(count)]
     for handle in seat.handles:
         handle.acquire()
-    contender: Contender = seat.contender
     return contender.key(f"bench:{count // 2:06}")
 
 
 def weigh(bench: Bench, slug: str) -> None:
     """Compare the memory in use before and while the locks are held."""
     held = bench.sizes.held_weighed
-    with Crew(slug, bench.url) as crew:
-        crew.call(warm)
+    with crew(slug, bench.url) as worker:
+        worker.call(warm)
         bench.admin.flushall()
         before = settled_memory(bench.admin)
-        key = crew.call(hold_many, held)
+        key = worker.call(hold_many, held)
         after = settled_memory(bench.admin)
         keys = bench.admin.dbsize()
         alone = bench.admin.memory_usage(key)
@@ -39,7 +39,7 @@ def weigh(bench: Bench, slug: str) -> None:
 
 
 def measure(bench: Bench) -> None:
-    """Weigh one contender after the other on an empty server."""
+    """Measure one contender after the other on an empty server."""
     for slug in SLUGS:
         bench.attempt(slug, weigh, bench, slug)
 
@@ -48,10 +48,12 @@ SCENARIO = Scenario(
     name="memory",
     title="Server memory per held lock",
     how=(
-        "Growth of `used_memory` over {held_weighed:,} held locks with names of 12 characters, all "
-        "keys and the growth of tables included, and `MEMORY USAGE` of the key of one lock."
+        "Growth of `used_memory` over {held_weighed:,} held locks with names of 12 characters, "
+        "which includes all keys and the growth of tables, and `MEMORY USAGE` of the key of one "
+        "lock."
     ),
     measure=measure,
+    seconds=lambda sizes: len(SLUGS) * (2 + sizes.held_weighed / 2000),
     columns=(
         Column("bytes", "bytes per lock", number),
         Column("key_alone", "its key alone", number),

@@ -1,4 +1,4 @@
-"""What the admin's list and the command cost where very many locks are held."""
+"""What the admin's list and the command cost when very many locks are held."""
 
 import http.client
 import os
@@ -6,18 +6,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from threading import Event, Lock, Thread
-from typing import Any
 
-from example_project.embedded import free_port
-
-from ..model import Bench, Chart, Column, Row, Scenario
-from ..server import commands, wait_until
-from ..show import number
+from benchmarks.bench import Bench, Chart, Scenario
+from benchmarks.frame.figures import number
+from benchmarks.frame.processes import peak_memory
+from benchmarks.frame.server import commands
+from benchmarks.frame.table import Column, Row
+from benchmarks.site import BACKEND, Site, environ, serve
 
 FILL = """
 local time = redis.call('TIME')
@@ -41,9 +39,9 @@ LIST = "/admin/django_redis_lock/heldlock/"
 FORGET = "/forget/"
 LIVE = {"X-Held-Locks": "live"}
 EVERY, PATIENCE = 3.0, 4
-"""What the script in the browser does where the server does not tell: see held_locks.js."""
+"""How the script in the browser polls unless the server sets a pause: see held_locks.js."""
 ANSWER_WITHIN = 30.0
-"""Seconds after which a tab takes its request to have failed, as a proxy in front would."""
+"""Seconds after which a tab's request has failed, as behind a proxy."""
 LOGIN = """
 import django; django.setup()
 from django.conf import settings
@@ -59,139 +57,108 @@ session[HASH_SESSION_KEY] = user.get_session_auth_hash()
 session.save()
 print(session.session_key)
 """
-CLOCK = os.sysconf("SC_CLK_TCK")
+ADMIN_APPS = ("admin", "auth", "contenttypes", "messages", "sessions")
 
 
-class Site:
-    """A site in worker processes of gunicorn, and its figures."""
-
-    def __init__(self, port: int, pid: int, cookie: str) -> None:
-        self.port = port
-        self._pid = pid
-        self._cookie = cookie
-
-    def get(self, query: str = "", live: bool = False, path: str = LIST) -> tuple[int, str | None]:
-        """Get the list; return the status and when the script is to come again."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=ANSWER_WITHIN)
-        try:
-            headers = {"Cookie": f"sessionid={self._cookie}", **(LIVE if live else {})}
-            connection.request("GET", path + query, headers=headers)
-            response = connection.getresponse()
-            response.read()
-            return response.status, response.getheader("X-Held-Locks-Every")
-        finally:
-            connection.close()
-
-    def workers(self) -> list[int]:
-        """Return the numbers of the worker processes."""
-        listed = Path(f"/proc/{self._pid}/task/{self._pid}/children").read_text()
-        return [int(pid) for pid in listed.split()]
-
-    def cpu(self) -> float:
-        """Return the processor's seconds that the workers have taken."""
-        used = 0
-        for pid in self.workers():
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            used += int(fields[11]) + int(fields[12])
-        return used / CLOCK
-
-    def memory(self) -> float:
-        """Return the most MB that a worker has had in memory."""
-        return max(
-            int(line.split()[1]) / 1024
-            for pid in self.workers()
-            for line in Path(f"/proc/{pid}/status").read_text().splitlines()
-            if line.startswith("VmHWM:")
-        )
+def environment(bench: Bench, directory: Path) -> dict[str, str]:
+    """Return the environment of a site with nothing but the admin."""
+    templates = "django.template.context_processors.request"
+    processors = [f"django.contrib.{app}.context_processors.{app}" for app in ("auth", "messages")]
+    return environ(
+        directory,
+        ROOT_URLCONF="benchmarks.scenarios.operators_urls",
+        STATIC_URL="static/",
+        DATABASES={
+            "default": {
+                "ENGINE": "django.db.backends.sqlite3",
+                "NAME": str(directory / "site.sqlite3"),
+            }
+        },
+        SESSION_ENGINE="django.contrib.sessions.backends.file",
+        SESSION_FILE_PATH=str(directory),
+        LOCKS={"default": {"BACKEND": BACKEND, "LOCATION": f"redis://127.0.0.1:{bench.port}/0"}},
+        INSTALLED_APPS=[*(f"django.contrib.{app}" for app in ADMIN_APPS), "django_redis_lock"],
+        MIDDLEWARE=[
+            "django.contrib.sessions.middleware.SessionMiddleware",
+            "django.middleware.csrf.CsrfViewMiddleware",
+            "django.contrib.auth.middleware.AuthenticationMiddleware",
+            "django.contrib.messages.middleware.MessageMiddleware",
+        ],
+        TEMPLATES=[
+            {
+                "BACKEND": "django.template.backends.django.DjangoTemplates",
+                "APP_DIRS": True,
+                "OPTIONS": {"context_processors": [templates, *processors]},
+            }
+        ],
+    )
 
 
-def environment(bench: Bench, store: str) -> dict[str, str]:
-    """Return what the processes of the site need to know."""
-    return {
-        **os.environ,
-        "DJANGO_SETTINGS_MODULE": "benchmarks.operators_settings",
-        "OPERATORS_URL": f"redis://127.0.0.1:{bench.port}/0",
-        "OPERATORS_STORE": store,
-    }
-
-
-@contextmanager
-def site(bench: Bench, store: str, cookie: str, workers: int) -> Iterator[Site]:
-    """Run the site."""
-    port = free_port()
-    server = subprocess.Popen(
-        [sys.executable, "-m", "gunicorn", "benchmarks.operators_site:application", "--log-level",
-         "error", "--bind", f"127.0.0.1:{port}", "--workers", str(workers), "--threads", "8",
-         "--timeout", "120"],
-        env=environment(bench, store),
-    )  # fmt: skip
-    found = Site(port, server.pid, cookie)
-
-    def answers() -> bool:
-        try:
-            return found.get("?q=nothing-has-this-name")[0] == 200
-        except OSError:
-            return False
-
+def get(
+    site: Site, cookie: str, query: str = "", live: bool = False, path: str = LIST
+) -> tuple[int, str | None]:
+    """Get the list; return the status, and the pause that the server asks the script for."""
+    connection = http.client.HTTPConnection("127.0.0.1", site.port, timeout=ANSWER_WITHIN)
     try:
-        wait_until(answers, "the site answers")
-        yield found
+        headers = {"Cookie": f"sessionid={cookie}", **(LIVE if live else {})}
+        connection.request("GET", path + query, headers=headers)
+        response = connection.getresponse()
+        response.read()
+        return response.status, response.getheader("X-Held-Locks-Every")
     finally:
-        server.terminate()
-        server.wait()
+        connection.close()
 
 
-def views(found: Site, rounds: int) -> Row:
-    """Open pages of the list, each first with names that must be read, then with names that were.
-
-    The worker's memory is looked at when it has shown all of them so many times.
-    """
+def views(site: Site, cookie: str, rounds: int) -> Row:
+    """Open pages of the list, each once without and once with a recent snapshot of the names."""
     took: dict[tuple[str, str], list[float]] = {}
     for _ in range(rounds):
         for query in ("", "?p=3&o=1", "?q=00042", "?using=default"):
-            found.get(path=FORGET)
+            get(site, cookie, path=FORGET)
             for key in ("first_cpu", "view_cpu"):
-                before = found.cpu()
-                found.get(query)
-                took.setdefault((key, query), []).append(found.cpu() - before)
+                before = site.cpu_seconds()
+                get(site, cookie, query)
+                took.setdefault((key, query), []).append(site.cpu_seconds() - before)
     row: Row = {}
     for (key, _), times in took.items():
         row[key] = max(row.get(key, 0.0), median(times))
-    return {**row, "views_memory": found.memory()}
+    return {**row, "views_memory": peak_memory(site.processes())}
 
 
-def tabs(bench: Bench, found: Site, count: int, seconds: float) -> Row:
-    """Keep so many tabs open, each as the script does."""
+def tabs(bench: Bench, site: Site, cookie: str) -> Row:
+    """Keep tabs open that poll as the script in the browser does."""
+    count, seconds = bench.sizes.operator_tabs, bench.sizes.operator_seconds
     end, mutex = Event(), Lock()
     answered, failed, pauses = 0, 0, [0.0]
 
-    def tab(number: int) -> None:
+    def tab(place: int) -> None:
         nonlocal answered, failed
-        if end.wait(number * EVERY / count):
+        if end.wait(place * EVERY / count):
             return
         while not end.is_set():
             began = time.monotonic()
             try:
-                status, every = found.get(live=True)
+                status, every = get(site, cookie, live=True)
             except OSError:
                 status, every = 0, None
-            took = time.monotonic() - began
-            pause = max(float(every or EVERY), PATIENCE * took)
+            pause = max(float(every or EVERY), PATIENCE * (time.monotonic() - began))
             with mutex:
                 answered += status == 200
                 failed += status != 200
                 pauses.append(pause)
             end.wait(pause)
 
-    threads = [Thread(target=tab, args=(number,)) for number in range(count)]
-    cpu, calls, began = found.cpu(), commands(bench.admin), time.monotonic()
+    threads = [Thread(target=tab, args=(place,), daemon=True) for place in range(count)]
+    cpu, calls, began = site.cpu_seconds(), commands(bench.admin), time.monotonic()
     for thread in threads:
         thread.start()
-    time.sleep(seconds)
-    took = time.monotonic() - began
-    evals = commands(bench.admin).get("evalsha", 0) - calls.get("evalsha", 0)
-    used = found.cpu() - cpu
-    end.set()
+    try:
+        time.sleep(seconds)
+        took = time.monotonic() - began
+        evals = commands(bench.admin).get("evalsha", 0) - calls.get("evalsha", 0)
+        used = site.cpu_seconds() - cpu
+    finally:
+        end.set()
     for thread in threads:
         thread.join()
     return {
@@ -200,20 +167,19 @@ def tabs(bench: Bench, found: Site, count: int, seconds: float) -> Row:
         "answers": answered / took,
         "failed": failed,
         "pause": median(pauses),
+        "memory": peak_memory(site.processes()),
     }
 
 
-def command(bench: Bench, store: str, *arguments: str) -> Row:
-    """Run the command; return its seconds and the most MB that it had in memory."""
+def command(env: dict[str, str], *arguments: str) -> Row:
+    """Run the command; return its seconds and its peak memory in MB."""
     code = f"import sys; sys.argv[1:] = {list(arguments)!r}; " + (
         "from django.core.management import execute_from_command_line as run; run()"
         if arguments
         else "import django; django.setup(); import django_redis_lock.management.commands.locks"
     )
     began = time.monotonic()
-    child = subprocess.Popen(
-        [sys.executable, "-c", code], env=environment(bench, store), stdout=subprocess.DEVNULL
-    )
+    child = subprocess.Popen([sys.executable, "-c", code], env=env, stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(child.pid, 0)
     child.returncode = os.waitstatus_to_exitcode(status)
     if child.returncode:
@@ -230,60 +196,56 @@ def measure(bench: Bench) -> None:
     sizes, step = bench.sizes, 5000
     for first in range(1, sizes.operator_locks + 1, step):
         bench.admin.eval(FILL, 0, first, min(first + step - 1, sizes.operator_locks))
-    with tempfile.TemporaryDirectory() as store:
+    with tempfile.TemporaryDirectory() as directory:
+        env = environment(bench, Path(directory))
         login = [sys.executable, "-c", LOGIN]
-        told = subprocess.run(
-            login, env=environment(bench, store), capture_output=True, text=True, check=True
-        )
-        cookie = told.stdout.strip()
+        printed = subprocess.run(login, env=env, capture_output=True, text=True, check=True)
+        cookie = printed.stdout.strip()
         for workers in (1, 4):
-            with site(bench, store, cookie, workers) as found:
+            with serve(env, workers, threads=8) as site:
                 row: Row = {"title": f"the admin's list, {workers} worker{'s'[: workers - 1]}"}
                 if workers == 1:
-                    row |= views(found, sizes.operator_rounds)
-                row |= tabs(bench, found, sizes.operator_tabs, sizes.operator_seconds)
-                row["memory"] = found.memory()
-                bench.rows[f"workers-{workers}"] = row
-        bare = command(bench, store)
-        for slug, arguments in {
-            "table": ("locks", "list"),
-            "json": ("locks", "list", "--format", "json"),
-        }.items():
-            row = {"title": f"`{' '.join(arguments)}`", **command(bench, store, *arguments)}
-            row["memory_more"] = row["memory"] - bare["memory"]
-            bench.rows[slug] = row
-
-
-def column(key: str, heading: str, show: Callable[[Any], str] = number) -> Column:
-    return Column(key, heading, show)
+                    row |= views(site, cookie, sizes.operator_rounds)
+                bench.rows[f"workers-{workers}"] = row | tabs(bench, site, cookie)
+        bare = command(env)
+        for slug, *arguments in (("table",), ("json", "--format", "json")):
+            row = command(env, "locks", "list", *arguments)
+            bench.rows[slug] = {
+                "title": f"`{' '.join(('locks', 'list', *arguments))}`",
+                "memory_more": row["memory"] - bare["memory"],
+                **row,
+            }
 
 
 SCENARIO = Scenario(
     name="operators",
-    title="{operator_locks:,} held locks, looked at by {operator_tabs} operators",
+    title="{operator_locks:,} held locks, watched by {operator_tabs} operators",
     how=(
-        "The admin's list on gunicorn, with 8 threads in each worker: the processor's seconds of "
-        "a view, the greatest median of the first page, of one by name, of a search and of a "
-        "backend, where the names must be read for it (a first view) and where they were just now; "
-        "the most MB of the worker after so many rounds of these: {operator_rounds}; then "
-        "{operator_tabs} tabs for {operator_seconds:.0f} s, each of which asks again when the page "
-        "says, with the calls of scripts that come to the server. The command writes to "
-        "`/dev/null`; its memory is beside that of a Django process that has imported it."
+        "The admin's list on gunicorn, with 8 threads in each worker. CPU seconds of a view: the "
+        "greatest median of the first page, one sorted by name, a search and a backend, where the "
+        "names must be read (a first view) and where they were just read; peak MB of the worker "
+        "after {operator_rounds} rounds of these. Then {operator_tabs} tabs for "
+        "{operator_seconds:.0f} s, each of which polls when the page says, with the script calls "
+        "that reach the server. The command writes to `/dev/null`; its memory is compared with a "
+        "Django process that has imported it."
     ),
     measure=measure,
+    seconds=lambda sizes: (
+        25 + 2 * sizes.operator_seconds + sizes.operator_rounds * sizes.operator_locks / 100_000
+    ),
     columns=(
-        column("first_cpu", "CPU s a first view"),
-        column("view_cpu", "CPU s a view"),
-        column("views_memory", "MB after the views"),
-        column("tabs_cpu", "tabs: % of a core"),
-        column("tabs_calls", "EVALSHA/s"),
-        column("answers", "answers/s"),
-        column("failed", "failed"),
-        column("pause", "s between two"),
-        column("seconds", "s"),
-        column("cpu", "CPU s"),
-        column("memory", "MB at most"),
-        column("memory_more", "MB more than Django"),
+        Column("first_cpu", "CPU s a first view", number),
+        Column("view_cpu", "CPU s a view", number),
+        Column("views_memory", "MB after the views", number),
+        Column("tabs_cpu", "tabs: % of a core", number),
+        Column("tabs_calls", "EVALSHA/s", number),
+        Column("answers", "answers/s", number),
+        Column("failed", "failed", number),
+        Column("pause", "s between two", number),
+        Column("seconds", "s", number),
+        Column("cpu", "CPU s", number),
+        Column("memory", "MB at most", number),
+        Column("memory_more", "MB more than Django", number),
     ),
     charts=(
         Chart(

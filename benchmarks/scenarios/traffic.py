@@ -1,17 +1,17 @@
 """Commands, round trips and bytes that one uncontended pair costs."""
 
-from ..contenders import LOCKS, OursRenewed
-from ..model import Bench, Chart, Column, Scenario
-from ..proxy import CountingProxy, Traffic
-from ..server import commands, grown
-from ..show import breakdown, number
-from ..workers import Crew, Seat, warm
+from benchmarks.bench import Bench, Chart, Scenario, Seat, crew, warm
+from benchmarks.contenders import LOCKS, OursRenewed
+from benchmarks.frame.figures import breakdown, number
+from benchmarks.frame.server import commands, grown
+from benchmarks.frame.table import Column
+from benchmarks.scenarios.proxy import CountingProxy, Traffic
 
 SLUGS = [*(contender.slug for contender in LOCKS), OursRenewed.slug]
 
 
 def pairs(seat: Seat, prefix: str, count: int) -> None:
-    """Acquire and release so many fresh names."""
+    """Acquire and release `count` new names."""
     for serial in range(count):
         handle = seat.contender.lock(f"{prefix}:{serial}")
         handle.acquire()
@@ -19,15 +19,15 @@ def pairs(seat: Seat, prefix: str, count: int) -> None:
 
 
 def count(bench: Bench, slug: str) -> None:
-    """Count what passes a proxy, and what the server executes, in a number of pairs."""
+    """Count what passes a proxy, and what the server executes."""
     repeats = bench.sizes.traffic_pairs
     with CountingProxy(bench.port) as proxy:
         url = bench.url.replace(f":{bench.port}/", f":{proxy.port}/")
-        with Crew(slug, url) as crew:
-            crew.call(warm)
+        with crew(slug, url) as worker:
+            worker.call(warm)
             proxy.traffic = Traffic()
             before = commands(bench.admin)
-            crew.call(pairs, f"bench:{slug}", repeats)
+            worker.call(pairs, f"bench:{slug}", repeats)
             after, traffic = commands(bench.admin), proxy.traffic
     executed = grown(before, after)
     bench.rows[slug] = {
@@ -51,9 +51,10 @@ SCENARIO = Scenario(
     title="What one uncontended pair costs",
     how=(
         "Round trips and bytes are counted by a TCP proxy between client and server, commands by "
-        "the server (`INFO commandstats`, so also those inside scripts)."
+        "the server (`INFO commandstats`, which includes those inside scripts)."
     ),
     measure=measure,
+    seconds=lambda sizes: len(SLUGS) * (1.5 + sizes.traffic_pairs / 1000),
     columns=(
         Column("round_trips", "round trips", number),
         Column("commands", "commands", number),

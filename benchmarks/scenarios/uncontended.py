@@ -1,20 +1,18 @@
-"""Acquire and release a lock that nobody else wants, always under a fresh name."""
+"""Acquire and release a lock that nothing else wants, under a new name each time."""
 
 import asyncio
-import random
 from time import perf_counter
 
-from ..contenders import LOCKS, OursAsync, OursRenewed, RedisPyAsync
-from ..model import Bench, Chart, Column, Scenario
-from ..show import count_spread, ratio_spread
-from ..stats import ratios, spread
-from ..workers import Seat, warm
+from benchmarks.bench import Bench, Chart, Scenario, Seat, warm
+from benchmarks.contenders import LOCKS, OursAsync, OursRenewed, RedisPyAsync
+from benchmarks.frame.figures import count_spread, ratio_spread, ratios, spread
+from benchmarks.frame.table import Column
 
 BATCH = 20
 """Pairs between two looks at the clock."""
 
-ASYNC = (OursAsync, RedisPyAsync)
-SLUGS = [*(lock.slug for lock in LOCKS), OursRenewed.slug, *(lock.slug for lock in ASYNC)]
+ASYNC = [OursAsync.slug, RedisPyAsync.slug]
+SLUGS = [*(lock.slug for lock in LOCKS), OursRenewed.slug, *ASYNC]
 
 
 def pairs(seat: Seat, prefix: str, seconds: float) -> float:
@@ -32,7 +30,7 @@ def pairs(seat: Seat, prefix: str, seconds: float) -> float:
 
 
 def async_pairs(seat: Seat, prefix: str, seconds: float) -> float:
-    """Do the same in an event loop, the first batch of which is not timed."""
+    """Do the same in an event loop, without timing the first batch."""
 
     async def loop() -> float:
         lock = seat.contender.open()
@@ -54,23 +52,19 @@ def async_pairs(seat: Seat, prefix: str, seconds: float) -> float:
 
 
 def measure(bench: Bench) -> None:
-    """Let everyone run once in each round, in an order drawn anew."""
-    asynchronous = [contender.slug for contender in ASYNC]
-    rates: dict[str, list[float]] = {slug: [] for slug in SLUGS}
+    """Measure each contender once in each round."""
     with bench.crews(SLUGS) as crews:
-        for slug in bench.fit([slug for slug in crews if slug not in asynchronous]):
-            bench.attempt(slug, crews[slug].call, warm)
-        for number in range(bench.sizes.pair_rounds):
-            for slug in random.sample(SLUGS, len(SLUGS)):
-                if slug not in bench.fit(SLUGS):
-                    continue
-                loop = async_pairs if slug in asynchronous else pairs
-                arguments = (loop, f"bench:{slug}:{number}", bench.sizes.pair_seconds)
-                rate = bench.attempt(slug, crews[slug].call, *arguments)
-                if rate is not None:
-                    rates[slug].append(rate)
+        for slug in crews:
+            if slug not in ASYNC:
+                bench.attempt(slug, crews[slug].call, warm)
+
+        def once(slug: str, turn: int) -> float:
+            loop = async_pairs if slug in ASYNC else pairs
+            return float(crews[slug].call(loop, f"bench:{slug}:{turn}", bench.sizes.pair_seconds))
+
+        rates = bench.rounds(bench.sizes.pair_rounds, SLUGS, once)
     for slug in bench.fit(SLUGS):
-        base = "redis-py-async" if slug in asynchronous else "redis-py"
+        base = RedisPyAsync.slug if slug in ASYNC else "redis-py"
         bench.rows[slug] = {
             "pairs_per_second": spread(rates[slug]),
             "ratio": ratios(rates[slug], rates[base]),
@@ -80,13 +74,14 @@ def measure(bench: Bench) -> None:
 
 SCENARIO = Scenario(
     name="uncontended",
-    title="Uncontended: acquire and release, a fresh name every time",
+    title="Uncontended: acquire and release, a new name each time",
     how=(
-        "One process, one connection, a fixed lease. Rounds of the contenders alternate in an "
-        "order drawn anew; the ratio is taken within each round, to redis-py's Lock (asyncio: to "
-        "redis.asyncio's). Median of the rounds (least to greatest)."
+        "One process, one connection, a fixed lease. The contenders alternate in each round, in "
+        "random order; the ratio is taken within each round, to redis-py's Lock (asyncio: to "
+        "redis.asyncio's). Median of the rounds (range)."
     ),
     measure=measure,
+    seconds=lambda sizes: 5 + sizes.pair_rounds * len(SLUGS) * sizes.pair_seconds,
     columns=(
         Column("pairs_per_second", "pairs/s", count_spread),
         Column("ratio", "ratio to redis-py", ratio_spread),

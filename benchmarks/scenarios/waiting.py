@@ -1,36 +1,26 @@
-"""Many threads of one process in line for a lock that another process holds."""
+"""Many threads of one process that wait for a lock of another process."""
 
 from functools import partial
 from threading import Thread
 from time import sleep
 
-from ..contenders import LOCKS
-from ..model import Bench, Chart, Column, Scenario
-from ..server import commands, connections, grown, wait_until
-from ..show import breakdown, number
-from ..workers import Crew, Seat, warm
+from benchmarks.bench import Bench, Chart, Scenario, Seat, crew, warm
+from benchmarks.contenders import LOCKS
+from benchmarks.frame.figures import breakdown, number
+from benchmarks.frame.server import commands, connections, grown, wait_until
+from benchmarks.frame.table import Column
+from benchmarks.scenarios.handoff import hold, release
 
 SLUGS = [contender.slug for contender in LOCKS]
 
 
-def look(seat: Seat) -> None:
+def connect(seat: Seat) -> None:
     """Open the connection of the benchmark itself, which is not counted."""
     seat.contender.admin.ping()
 
 
-def hold(seat: Seat, name: str) -> None:
-    """Take the lock."""
-    seat.handles = [seat.contender.lock(name)]
-    seat.handles[0].acquire()
-
-
-def release(seat: Seat) -> None:
-    """Let go of it."""
-    seat.handles[0].release()
-
-
-def line_up(seat: Seat, name: str, count: int) -> None:
-    """Start the threads one by one, each only when the one before is known to wait."""
+def queue_up(seat: Seat, name: str, count: int) -> None:
+    """Start the threads one by one, each once the one before is known to wait."""
 
     def body(place: int) -> None:
         handle = seat.contender.lock(name)
@@ -42,42 +32,40 @@ def line_up(seat: Seat, name: str, count: int) -> None:
         thread = Thread(target=body, args=(place,), daemon=True)
         seat.threads.append(thread)
         thread.start()
-        wait_until(
-            partial(seat.contender.in_line, name, thread, place), f"thread {place} is in line"
-        )
+        wait_until(partial(seat.contender.waits, name, thread, place), f"thread {place} waits")
 
 
 def served(seat: Seat) -> list[int]:
-    """Wait for all threads and tell in which order they were served."""
+    """Wait for all threads; return the order in which they were served."""
     for thread in seat.threads:
         thread.join(60)
     return seat.notes
 
 
 def measure(bench: Bench) -> None:
-    """Line up, wait, drain; one contender after the other."""
+    """Queue up, wait, drain; one contender after the other."""
     for slug in SLUGS:
-        bench.attempt(slug, line, bench, slug)
+        bench.attempt(slug, watch, bench, slug)
 
 
-def line(bench: Bench, slug: str) -> None:
-    """Do so for one contender, with one process that holds and one that waits."""
+def watch(bench: Bench, slug: str) -> None:
+    """Measure one contender, with one process that holds and one that waits."""
     count, seconds, name = bench.sizes.threads, bench.sizes.idle_seconds, f"bench:{slug}"
-    with Crew(slug, bench.url) as holder, Crew(slug, bench.url) as waiter:
+    with crew(slug, bench.url) as holder, crew(slug, bench.url) as waiter:
         holder.call(warm)
-        connected = connections(bench.admin)
-        waiter.call(look)
+        connected, _ = connections(bench.admin)
+        waiter.call(connect)
         waiter.call(warm)
         holder.call(hold, name)
 
-        waiter.call(line_up, name, count)
+        waiter.call(queue_up, name, count)
         before = commands(bench.admin)
         sleep(seconds)
         idle = sum(grown(before, commands(bench.admin)).values()) / seconds
-        extra = connections(bench.admin) - connected - 1  # any use of the server takes one
+        extra = connections(bench.admin)[0] - connected - 1  # any use of the server takes one
 
         before = commands(bench.admin)
-        holder.call(release)
+        holder.call(release, 0)
         order = waiter.call(served)
         drain = grown(before, commands(bench.admin))
     if len(order) != count:
@@ -95,19 +83,20 @@ def line(bench: Bench, slug: str) -> None:
 
 
 def in_order(value: float) -> str:
-    """Print whether the line was kept."""
-    return "first come, first served" if not value else f"{value:.0%} of the pairs swapped"
+    """Print whether the order was kept."""
+    return f"{value:.0%} of the pairs swapped" if value else "first come, first served"
 
 
 SCENARIO = Scenario(
     name="waiting",
     title="{threads} threads of one process waiting for one lock",
     how=(
-        "The threads come one by one, each when the one before is known to wait. Connections of "
+        "The threads come one by one, each once the one before is known to wait. Connections of "
         "their process beyond the first, from `CLIENT LIST`; commands from `INFO commandstats`, "
-        "while all wait and while the line drains after one release."
+        "while all wait and while the queue drains after one release."
     ),
     measure=measure,
+    seconds=lambda sizes: len(SLUGS) * (5 + sizes.idle_seconds),
     columns=(
         Column("connections", "extra connections", number),
         Column("idle_commands_per_second", "commands/s while waiting", number),

@@ -1,4 +1,4 @@
-"""The comparison of guards: it counts overlaps rightly, and says in its table what was seen."""
+"""The comparison of guards: it counts overlaps correctly, and its table shows what was seen."""
 
 from __future__ import annotations
 
@@ -20,19 +20,13 @@ from benchmarks.celery_guards.diary import Diary
 from benchmarks.celery_guards.plays import Seen
 from benchmarks.celery_guards.scenarios import SCENARIOS
 from benchmarks.celery_guards.stage import Left
-from benchmarks.celery_guards.table import (
-    BEGIN,
-    END,
-    broken_promises,
-    cell,
-    faults,
-    put_into,
-    section,
-)
+from benchmarks.celery_guards.table import broken_promises, cell, faults, section
 from benchmarks.celery_guards.tasks import KINDS
+from benchmarks.frame.table import marks, put_into
 from example_project.embedded import EmbeddedServer
 
 SHOP = 7
+BEGIN, END = marks("compare")
 
 
 @pytest.fixture
@@ -95,7 +89,7 @@ def test_a_run_that_is_torn_away_has_not_ended(diary: Diary) -> None:
         (Seen(lost=1), "**task lost**"),
         (Seen(lost=3, of=20), "**3 of 20 tasks lost**"),
         (Seen(left=Left(None, 5, 3594.7)), "**lock left, 3,595 s to go**"),
-        (Seen(left=Left(None, 5)), "**lock left, for ever**"),
+        (Seen(left=Left(None, 5)), "**lock left, no expiry**"),
         (Seen(together=1), "**two at once**"),
         (Seen(together=3, again=1.0), "**two at once, 3 times**"),
         (
@@ -114,19 +108,19 @@ def test_a_cell_says_what_was_seen(seen: Seen, said: str) -> None:
 
 
 def test_a_guard_that_can_not_run_has_its_error_in_each_row() -> None:
-    """With a column for each guard and a row for each scenario."""
+    """There is a column for each guard and a row for each scenario."""
     guards: dict[str, Any] = {
         "broken": {"title": "broken", "scenarios": {}, "error": "ImportError: no\nsix"},
         "fine": {"title": "fine", "scenarios": {each.name: asdict(Seen()) for each in SCENARIOS}},
     }
     text = section({"guards": guards, "versions": {"celery": "5.4"}}, SCENARIOS)
     assert text.startswith("With celery 5.4:")
-    assert text.count("could not be run: ImportError: no six") == len(SCENARIOS)
+    assert text.count("could not run: ImportError: no six") == len(SCENARIOS)
     assert f"0 of {len(SCENARIOS)}" in text
 
 
 def test_only_what_is_promised_counts_as_broken() -> None:
-    """The lease that is never renewed is outlasted, and says so."""
+    """No promise covers a lease that is never renewed."""
     lost = {each.name: asdict(Seen(lost=1)) for each in SCENARIOS}
     promised = [each for each in SCENARIOS if each.promised]
     broken = broken_promises({"scenarios": lost}, SCENARIOS)
@@ -139,16 +133,16 @@ def test_a_page_gets_its_table_between_the_marks(tmp_path: Path) -> None:
     """What stands around stays; a page without marks is refused."""
     page = tmp_path / "page.md"
     page.write_text(f"above\n{BEGIN}\nold\n{END}\nbelow\n")
-    put_into(page, "new")
+    put_into(page, "compare", "new")
     assert page.read_text() == f"above\n{BEGIN}\n\nnew\n\n{END}\nbelow\n"
     page.write_text("nothing")
     with pytest.raises(ValueError, match="needs the lines"):
-        put_into(page, "new")
+        put_into(page, "compare", "new")
     assert page.read_text() == "nothing"
 
 
 def test_the_page_has_each_scenario_and_each_guard() -> None:
-    """Who changes the scenarios writes the page anew: ``make compare ARGS=--docs``."""
+    """After a change of the scenarios: ``make compare ARGS=--docs``."""
     text = PAGE.read_text().split(BEGIN, 1)[1].split(END, 1)[0]
     head, *rows = [line for line in text.splitlines() if line.startswith("|")]
     columns = [column.strip() for column in head.strip("|").split("|")]

@@ -1,1 +1,1 @@
-"""A Django site with one view that sells; the guard that keeps buyers apart is in its address."""
+"""A Django app with one view that sells; its URL names the guard."""

@@ -10,7 +10,7 @@ from django.http import HttpRequest, JsonResponse
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_POST
 
-from benchmarks.load.shop.guards import GUARDS, REFUSALS, Guard
+from benchmarks.load.shop.guards import GUARDS, REFUSALS, NoGuard
 from benchmarks.load.shop.models import Order, Product
 from benchmarks.load.shop.names import REFUSED, SOLD, SOLD_OUT, UNPAID
 
@@ -20,7 +20,7 @@ class SoldOutError(Exception):
 
 
 class PaidForNothingError(Exception):
-    """There was no unit left when the stock was written; whoever paid wants the money back."""
+    """There was no unit left when the stock was written; the payment must be returned."""
 
 
 @csrf_exempt
@@ -34,18 +34,18 @@ def buy(request: HttpRequest, guard: str, product_id: int, payment: str) -> Json
     except SoldOutError:
         return JsonResponse({"error": "sold out"}, status=SOLD_OUT)
     except PaidForNothingError:
-        return JsonResponse({"error": "sold out, your money comes back"}, status=UNPAID)
+        return JsonResponse({"error": "sold out, your payment is returned"}, status=UNPAID)
     except REFUSALS:
         return JsonResponse({"error": "busy, try again"}, status=REFUSED)
     return JsonResponse({"order": order.pk}, status=SOLD)
 
 
 def show(_request: HttpRequest, product_id: int) -> JsonResponse:
-    """Tell the stock: one read, for somebody who only looks."""
+    """Show the stock: one read."""
     return JsonResponse({"stock": Product.objects.get(pk=product_id).stock})
 
 
-def sell(guard: Guard, product_id: int, buyer: str, payment: str) -> Order:
+def sell(guard: NoGuard, product_id: int, buyer: str, payment: str) -> Order:
     """Read the stock, take the payment, write the stock and the order."""
     with guard.around(product_id) as held:
         product = guard.read(product_id)
@@ -59,18 +59,18 @@ def sell(guard: Guard, product_id: int, buyer: str, payment: str) -> Order:
 
 
 def take_payment(payment: str) -> None:
-    """Stand in for the call of a payment service: none, one of 5 ms, or one that hangs for now."""
+    """Stand in for a payment service: none, one that takes 5 ms, or one that hangs for a while."""
     if payment == "slow":
         time.sleep(settings.PAYMENT_SECONDS)
     elif payment == "held":
-        hold = Path(settings.STAGE["hold"])
+        hold = Path(settings.HOLD)
         while hold.exists():
             time.sleep(0.01)
 
 
 def _arrive() -> None:
-    """Leave word that one more request is about to take its guard."""
-    # One byte at the end of a file is written whole, whichever process writes it.
-    file = os.open(settings.STAGE["arrivals"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    """Record that one more request is about to enter its guard."""
+    # An append of one byte is atomic between processes.
+    file = os.open(settings.ARRIVALS, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.write(file, b".")
     os.close(file)

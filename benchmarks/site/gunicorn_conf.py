@@ -1,5 +1,6 @@
-"""How gunicorn serves the shop under load; the numbers come on the command line."""
+"""How gunicorn serves a site under load."""
 
+wsgi_app = "django.core.wsgi:get_wsgi_application()"
 worker_class = "gthread"
 backlog = 2048
 keepalive = 300

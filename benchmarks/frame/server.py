@@ -1,18 +1,18 @@
-"""What the benchmark asks of the server: counts of commands, connections and bytes of memory."""
+"""What the benchmarks ask of the Redis server, and waiting for a condition."""
 
 import time
 from collections.abc import Callable
 
 from redis import Redis
 
-from .contenders import ADMIN
-
+ADMIN = "bench-admin"
+"""The name of the benchmark's own connections, which are not counted."""
 OWN = "info"
-"""The only command of the benchmark itself that runs while commands are being counted."""
+"""The only command that the benchmark itself sends while commands are counted."""
 
 
 def commands(admin: Redis) -> dict[str, int]:
-    """Return how often each command has run, inside scripts too."""
+    """Return how often each command has run, including inside scripts."""
     return {
         name.removeprefix("cmdstat_"): figures["calls"]
         for name, figures in admin.info("commandstats").items()
@@ -28,13 +28,14 @@ def grown(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
     }
 
 
-def connections(admin: Redis) -> int:
-    """Return the number of connections, without the benchmark's own."""
-    return sum(client["name"] != ADMIN for client in admin.client_list())
+def connections(admin: Redis) -> tuple[int, int]:
+    """Return the number of connections, and of those that are subscribed to a channel."""
+    clients = [client for client in admin.client_list() if client["name"] != ADMIN]
+    return len(clients), sum(int(client["sub"]) > 0 for client in clients)
 
 
 def settled_memory(admin: Redis) -> int:
-    """Return the memory in use once the server has finished growing its tables."""
+    """Return the memory in use, in bytes, once the server has finished resizing its tables."""
     used = -1
     while (now := int(admin.info("memory")["used_memory"])) != used:
         used = now
@@ -43,7 +44,7 @@ def settled_memory(admin: Redis) -> int:
 
 
 def wait_until(condition: Callable[[], bool], what: str, seconds: float = 20) -> None:
-    """Look again and again until a condition holds."""
+    """Poll until a condition holds."""
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:

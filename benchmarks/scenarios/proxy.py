@@ -4,16 +4,15 @@ import selectors
 import socket
 from dataclasses import dataclass
 from threading import Thread
-from types import TracebackType
 from typing import Self
 
 
 @dataclass
 class Traffic:
-    """What has passed.
+    """What has passed through.
 
-    A round trip is a turn of the conversation: bytes from the client on a connection that was
-    silent or on which the server spoke last. Commands sent together are one round trip.
+    A round trip begins with bytes from the client on a connection that is new or on which the
+    server sent last. Commands sent together are one round trip.
     """
 
     round_trips: int = 0
@@ -23,7 +22,7 @@ class Traffic:
 
 
 class CountingProxy:
-    """Listens on a free port and passes everything on to the server, one thread for all."""
+    """Listens on a free port and forwards everything to the server, in one thread."""
 
     def __init__(self, port: int) -> None:
         self._target = ("127.0.0.1", port)
@@ -36,19 +35,14 @@ class CountingProxy:
         self._selector.register(self._wake, selectors.EVENT_READ)
         self._peers: dict[socket.socket, socket.socket] = {}
         self._clients: set[socket.socket] = set()
-        self._client_spoke: dict[socket.socket, bool] = {}
+        self._client_sent_last: dict[socket.socket, bool] = {}
         self._thread = Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self._waker.close()
         self._thread.join()
         self._selector.close()
@@ -64,7 +58,7 @@ class CountingProxy:
                     case self._listener:
                         self._open()
                     case socket.socket() as source:
-                        self._pass_on(source)
+                        self._forward(source)
 
     def _open(self) -> None:
         client, _ = self._listener.accept()
@@ -74,12 +68,12 @@ class CountingProxy:
             self._peers[one] = other
             self._selector.register(one, selectors.EVENT_READ)
         self._clients.add(client)
-        self._client_spoke[client] = False
+        self._client_sent_last[client] = False
         self.traffic.connections += 1
 
-    def _pass_on(self, source: socket.socket) -> None:
+    def _forward(self, source: socket.socket) -> None:
         if source not in self._peers:
-            return  # closed with its peer earlier in this turn of the loop
+            return  # closed together with its peer in this turn of the loop
         try:
             data = source.recv(65536)
             if data:
@@ -96,8 +90,8 @@ class CountingProxy:
     def _count(self, source: socket.socket, size: int) -> None:
         if source in self._clients:
             self.traffic.sent += size
-            self.traffic.round_trips += not self._client_spoke[source]
-            self._client_spoke[source] = True
+            self.traffic.round_trips += not self._client_sent_last[source]
+            self._client_sent_last[source] = True
         else:
             self.traffic.received += size
-            self._client_spoke[self._peers[source]] = False
+            self._client_sent_last[self._peers[source]] = False

@@ -1,9 +1,11 @@
-"""The tasks by which the cost of `single_instance_task` is measured: they do nothing."""
+"""The tasks that show the cost of `single_instance_task`: they do nothing."""
 
 import os
 
 from celery import Celery
 from celery.signals import worker_ready
+
+from benchmarks.site import BACKEND, configure
 
 PORT = "CELERY_COST_PORT"
 """The environment variable with the port of the server."""
@@ -12,8 +14,8 @@ BROKER, RESULTS, LOCKS = 1, 2, 3
 
 
 @worker_ready.connect
-def say_so(**kwargs: object) -> None:
-    """Say what Celery itself says at a level that would log every task as well."""
+def print_ready(**kwargs: object) -> None:
+    """Print what Celery logs only at a level at which it also logs every task."""
     print("The worker is ready.", flush=True)
 
 
@@ -22,21 +24,8 @@ def _url(database: int) -> str:
 
 
 def make_app() -> Celery:
-    """Return an app with the same task guarded and unguarded."""
-    import django
-    from django.conf import settings
-
-    settings.configure(
-        INSTALLED_APPS=["django_redis_lock"],
-        LOCKS={
-            "default": {
-                "BACKEND": "django_redis_lock.backends.redis.RedisLockBackend",
-                "LOCATION": _url(LOCKS),
-            }
-        },
-        USE_TZ=True,
-    )
-    django.setup()
+    """Return an app with the same task, guarded and unguarded."""
+    configure(LOCKS={"default": {"BACKEND": BACKEND, "LOCATION": _url(LOCKS)}})
 
     from django_redis_lock.celery import single_instance_task
 
@@ -62,7 +51,7 @@ def make_app() -> Celery:
 
 
 def __getattr__(name: str) -> Celery:
-    """Make the app when the worker asks for it; the benchmark imports the module without it."""
+    """Make the app when the worker asks for it; the benchmark imports this module without it."""
     if name != "app":
         raise AttributeError(name)
     made = globals()["app"] = make_app()

@@ -1,0 +1,1 @@
+"""What every benchmark shares: the run, its servers and workers, its tables and pictures."""

@@ -1,0 +1,54 @@
+"""What the system says of processes."""
+
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+CLOCK = os.sysconf("SC_CLK_TCK")
+
+
+def children(pid: int) -> list[int]:
+    """Return the child processes of a process."""
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def group(leader: int) -> list[int]:
+    """Return the processes of a process group."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has just ended
+            if int(_stat(int(path.name))[2]) == leader:
+                found.append(int(path.name))
+    return found
+
+
+def cpu_seconds(pids: Iterable[int]) -> float:
+    """Return the CPU time that some processes have used."""
+    ticks = 0
+    for pid in pids:
+        with suppress(OSError):
+            ticks += sum(map(int, _stat(pid)[11:13]))
+    return ticks / CLOCK
+
+
+def peak_memory(pids: Iterable[int]) -> float:
+    """Return the largest peak of resident memory of some processes, in MB."""
+    return max(
+        int(line.split()[1]) / 1024
+        for pid in pids
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+        if line.startswith("VmHWM:")
+    )
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; a zombie does not."""
+    try:
+        return _stat(pid)[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def _stat(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
