@@ -16,6 +16,7 @@ from example_project.service import ROOT
 
 PAGE = ROOT / "docs" / "explanation" / "celery-guards-compared.md"
 PACKAGES = ("celery", "kombu", "redis", "django")
+PART = "all guards at once"
 TO_STOP = 60
 """Seconds that a guard's process has to end after an interruption."""
 
@@ -28,7 +29,7 @@ def main() -> int:
         for scenario in SCENARIOS
         if (scenario.name in options.only if options.only else scenario.quick or not options.quick)
     ]
-    run = Run({"all guards at once": sum(scenario.seconds for scenario in chosen)})
+    run = Run({PART: sum(scenario.seconds for scenario in chosen)})
     guards = play(run, chosen)
     run.missing = [title for guard in guards.values() for title in guard.get("missing", [])]
     results = {
@@ -75,7 +76,7 @@ def play(run: Run, chosen: list[Scenario]) -> dict[str, Any]:
             for worker in workers.values():
                 worker.result()
                 worker.start(Player.play, names)
-            run.part("all guards at once", lambda: collect(None))
+            run.part(PART, lambda: collect(None))
             if run.missing:
                 for worker in workers.values():
                     worker.interrupt()
