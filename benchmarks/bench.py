@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from threading import Thread
 from typing import Any, TypeVar
 
@@ -16,64 +16,47 @@ from benchmarks.frame.workers import Crew, WorkerError
 T = TypeVar("T")
 
 
+def size(default: float, quick: float) -> Any:
+    """Return a field of `Sizes` with its values for the long and the quick form."""
+    return field(default=default, metadata={"quick": quick})
+
+
 @dataclass(frozen=True)
 class Sizes:
     """How long and how large; the quick form only shows that the benchmark works."""
 
-    pair_rounds: int = 30
-    pair_seconds: float = 0.25
-    traffic_pairs: int = 500
-    processor_rounds: int = 9
-    processor_pairs: int = 500
-    handoff_rounds: int = 20
-    handoff_each: int = 10
-    crowd: int = 8
-    crowd_rounds: int = 9
-    crowd_seconds: float = 2.0
-    threads: int = 100
-    idle_seconds: float = 3.0
-    keys: int = 1_000_000
-    held_listed: int = 1_000
-    list_rounds: int = 9
-    held_weighed: int = 10_000
-    task_rounds: int = 15
-    task_batch: int = 300
-    task_singles: int = 40
-    layout_rounds: int = 12
-    layout_each: int = 5
-    operator_locks: int = 100_000
-    operator_tabs: int = 20
-    operator_rounds: int = 20
-    operator_seconds: float = 60.0
+    pair_rounds: int = size(30, 5)
+    pair_seconds: float = size(0.25, 0.15)
+    traffic_pairs: int = size(500, 50)
+    processor_rounds: int = size(9, 2)
+    processor_pairs: int = size(500, 200)
+    handoff_rounds: int = size(20, 3)
+    handoff_each: int = size(10, 5)
+    crowd: int = size(8, 8)
+    crowd_rounds: int = size(9, 1)
+    crowd_seconds: float = size(2.0, 1.0)
+    threads: int = size(100, 100)
+    idle_seconds: float = size(3.0, 1.0)
+    keys: int = size(1_000_000, 200_000)
+    held_listed: int = size(1_000, 1_000)
+    list_rounds: int = size(9, 3)
+    held_weighed: int = size(10_000, 2_000)
+    task_rounds: int = size(15, 1)
+    task_batch: int = size(300, 200)
+    task_singles: int = size(40, 30)
+    layout_rounds: int = size(12, 2)
+    layout_each: int = size(5, 3)
+    operator_locks: int = size(100_000, 5_000)
+    operator_tabs: int = size(20, 20)
+    operator_rounds: int = size(20, 1)
+    operator_seconds: float = size(60.0, 3.0)
 
     def fill(self, text: str) -> str:
         """Put the sizes into a text that names them, such as `{keys:,} keys`."""
         return text.format_map(vars(self))
 
 
-QUICK = Sizes(
-    pair_rounds=5,
-    pair_seconds=0.15,
-    traffic_pairs=50,
-    processor_rounds=2,
-    processor_pairs=200,
-    handoff_rounds=3,
-    handoff_each=5,
-    crowd_rounds=1,
-    crowd_seconds=1.0,
-    idle_seconds=1.0,
-    keys=200_000,
-    list_rounds=3,
-    held_weighed=2_000,
-    task_rounds=1,
-    task_batch=200,
-    task_singles=30,
-    layout_rounds=2,
-    layout_each=3,
-    operator_locks=5_000,
-    operator_rounds=1,
-    operator_seconds=3.0,
-)
+QUICK = Sizes(**{each.name: each.metadata["quick"] for each in fields(Sizes)})
 
 
 class Seat:
@@ -88,7 +71,6 @@ class Seat:
 
 
 def crew(slug: str, url: str, size: int = 1) -> Crew:
-    """Start workers with a contender each."""
     return Crew(size, Seat, slug, url)
 
 
@@ -112,7 +94,6 @@ class Bench:
     rows: dict[str, Row] = field(default_factory=dict)
 
     def fit(self, slugs: Sequence[str]) -> list[str]:
-        """Return the contenders that have not failed."""
         return [slug for slug in slugs if "error" not in self.rows.get(slug, {})]
 
     @contextmanager
@@ -147,12 +128,12 @@ class Bench:
 
 @dataclass(frozen=True)
 class Chart:
-    """A bar chart of one or two values of each row, by their paths, with the labels of the bars."""
+    """A bar chart of a value of each row, by its path; or of several, with labels for the bars."""
 
-    title: str
-    keys: dict[str, str]
-    unit: str
-    better: str
+    keys: str | dict[str, str]
+    axis: str
+    title: str = ""
+    """That of the scenario if empty."""
     log: bool = False
 
 

@@ -46,19 +46,16 @@ class Contender(ABC):
 
     @cached_property
     def admin(self) -> Redis:
-        """A connection of the benchmark itself."""
         return Redis.from_url(self.url, client_name=ADMIN)
 
     @abstractmethod
-    def lock(self, name: str, lease: int = LEASE) -> Handle:
-        """Return a new handle."""
+    def lock(self, name: str, lease: int = LEASE) -> Handle: ...
 
     @abstractmethod
     def waits(self, name: str, thread: Thread, place: int) -> bool:
         """Whether `thread`, the `place`-th to come, waits for the lock."""
 
     def key(self, name: str) -> str:
-        """Return the key that holds the lock."""
         return name
 
 
@@ -253,8 +250,6 @@ class Bare(RedisPy):
 
 
 class _Calls:
-    """A handle made of two calls."""
-
     def __init__(self, acquire: Callable[[], Any], release: Callable[[], Any]) -> None:
         self.acquire = acquire
         self.release = release
@@ -280,8 +275,6 @@ class AsyncContender(ABC):
 
 
 class RedisPyAsync(AsyncContender):
-    """`Lock` of redis.asyncio."""
-
     slug = "redis-py-async"
     title = "redis-py Lock, asyncio"
 
@@ -337,7 +330,6 @@ EVERYONE: dict[str, type[Contender] | type[AsyncContender]] = {
 
 
 def configure_django(url: str) -> None:
-    """Configure Django with the cache and the locks on one server."""
     configure(
         CACHES={"default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": url}},
         LOCKS={"default": {"BACKEND": BACKEND, "LOCATION": url, "TIMEOUT": LEASE}},

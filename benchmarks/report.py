@@ -9,69 +9,42 @@ from benchmarks.bench import Chart, Scenario, Sizes
 from benchmarks.contenders import EVERYONE
 from benchmarks.frame.environment import described
 from benchmarks.frame.figures import dig, number
-from benchmarks.frame.table import table
+from benchmarks.frame.table import Row, table
 from benchmarks.frame.targets import Target, verdicts
 from benchmarks.scenarios.layouts import LAYOUTS
 
+
+def _target(row: str, figure: str, meets: Any, bound: float, what: str) -> Target:
+    scenario, _, slug = row.partition(":")
+    return Target(what, f"{scenario}.rows.{slug or 'ours'}", figure, meets, bound)
+
+
 TARGETS = (
-    Target(
-        "uncontended pairs/s, ratio to redis-py", "uncontended.rows.ours", "ratio.median", ge, 1.2
-    ),
-    Target("round trips of an uncontended pair", "traffic.rows.ours", "round_trips", le, 2),
-    Target("hand-off median, ratio to bare wake-up", "handoff.rows.ours", "ratio", le, 1.6),
-    Target(
-        "contended acquisitions/s, ratio to redis-py",
-        "contended.rows.ours",
-        "ratio.median",
-        ge,
-        0.9,
-    ),
-    Target(
-        "contended acquisitions/s, ratio to python-redis-lock",
-        "contended.rows.ours",
-        "ratio_queue.median",
-        ge,
-        1.7,
-    ),
-    Target("contended, least/most served", "contended.rows.ours", "fairness.median", ge, 0.95),
-    Target("waiting threads, extra connections", "waiting.rows.ours", "connections", le, 1),
-    Target("waiting threads, commands/s", "waiting.rows.ours", "idle_commands_per_second", lt, 5),
-    Target(
-        "waiting threads, pairs served out of order", "waiting.rows.ours", "out_of_order", le, 0
-    ),
-    Target("listing, times faster than SCAN MATCH", "listing.rows.ours", "speedup.median", ge, 50),
-    Target(
-        "list of 100,000 locks, CPU s for a first view",
-        "operators.rows.workers-1",
-        "first_cpu",
-        lt,
-        0.3,
-    ),
-    Target(
-        "list of 100,000 locks, CPU s for a view",
-        "operators.rows.workers-1",
-        "view_cpu",
-        lt,
-        0.3,
-    ),
-    Target("20 tabs on it, % of a core", "operators.rows.workers-1", "tabs_cpu", lt, 20),
-    Target("20 tabs, 4 workers, % of a core", "operators.rows.workers-4", "tabs_cpu", lt, 20),
-    Target("20 tabs, 4 workers, EVALSHA/s", "operators.rows.workers-4", "tabs_calls", lt, 20),
-    Target("mixed views, MB of a worker", "operators.rows.workers-1", "views_memory", lt, 80),
-    Target("20 tabs, MB of a worker", "operators.rows.workers-1", "memory", lt, 80),
-    Target("`locks list`, s", "operators.rows.table", "seconds", lt, 3),
-    Target("`locks list`, MB more than Django", "operators.rows.table", "memory_more", lt, 60),
-    Target(
-        "guarded Celery task that does nothing, ratio", "guarded.rows.ours", "ratio.median", ge, 0.9
-    ),
-    Target(
-        "layouts that completed everything", "layouts.rows.queue", "completed", ge, len(LAYOUTS)
-    ),
+    _target("uncontended", "ratio.median", ge, 1.2, "uncontended pairs/s, ratio to redis-py"),
+    _target("traffic", "round_trips", le, 2, "round trips of an uncontended pair"),
+    _target("handoff", "ratio", le, 1.6, "hand-off median, ratio to bare wake-up"),
+    _target("contended", "ratio.median", ge, 0.9, "contended, ratio to redis-py"),
+    _target("contended", "ratio_queue.median", ge, 1.7, "contended, ratio to python-redis-lock"),
+    _target("contended", "fairness.median", ge, 0.95, "contended, least/most served"),
+    _target("waiting", "connections", le, 1, "waiting threads, extra connections"),
+    _target("waiting", "idle_commands_per_second", lt, 5, "waiting threads, commands/s"),
+    _target("waiting", "out_of_order", le, 0, "waiting threads, pairs served out of order"),
+    _target("listing", "speedup.median", ge, 50, "listing, times faster than SCAN MATCH"),
+    _target("operators:workers-1", "first_cpu", lt, 0.3, "100,000 locks, CPU s for a first view"),
+    _target("operators:workers-1", "view_cpu", lt, 0.3, "100,000 locks, CPU s for a view"),
+    _target("operators:workers-1", "tabs_cpu", lt, 20, "20 tabs on it, % of a core"),
+    _target("operators:workers-4", "tabs_cpu", lt, 20, "20 tabs, 4 workers, % of a core"),
+    _target("operators:workers-4", "tabs_calls", lt, 20, "20 tabs, 4 workers, EVALSHA/s"),
+    _target("operators:workers-1", "views_memory", lt, 80, "mixed views, MB of a worker"),
+    _target("operators:workers-1", "memory", lt, 80, "20 tabs, MB of a worker"),
+    _target("operators:table", "seconds", lt, 3, "`locks list`, s"),
+    _target("operators:table", "memory_more", lt, 60, "`locks list`, MB more than Django"),
+    _target("guarded", "ratio.median", ge, 0.9, "guarded Celery task that does nothing, ratio"),
+    _target("layouts:queue", "completed", ge, len(LAYOUTS), "layouts that completed everything"),
 )
 
 
 def markdown(results: dict[str, Any], scenarios: Iterable[Scenario], note: str = "") -> str:
-    """Return the page: the targets, a table for each scenario, and the environment."""
     parts = ["# django-redis-lock beside its peers", described(results["environment"])]
     if results["quick"]:
         parts.append("**The quick form shows that the benchmark works; the figures are rough.**")
@@ -87,14 +60,13 @@ def markdown(results: dict[str, Any], scenarios: Iterable[Scenario], note: str =
 
 
 def draw(results: dict[str, Any], scenarios: Iterable[Scenario], path: Path) -> None:
-    """Draw every chart of the scenarios that have run."""
     from benchmarks.frame.picture import draw as draw_charts  # workers do without matplotlib
 
     sizes = Sizes(**results["sizes"])
     charts = [
-        _chart(chart, results["scenarios"][scenario.name]["rows"], sizes)
+        _chart(chart, sizes.fill(chart.title or scenario.title), result["rows"])
         for scenario in scenarios
-        if scenario.name in results["scenarios"]
+        if (result := results["scenarios"].get(scenario.name))
         for chart in scenario.charts
     ]
     found = results["environment"]
@@ -107,18 +79,19 @@ def draw(results: dict[str, Any], scenarios: Iterable[Scenario], path: Path) -> 
     draw_charts(charts, "django-redis-lock beside its peers, one server, one run", note, path)
 
 
-def _chart(chart: Chart, rows: dict[str, dict[str, Any]], sizes: Sizes) -> Any:
+def _chart(chart: Chart, title: str, rows: dict[str, Row]) -> Any:
     from benchmarks.frame.picture import OURS, OURS_LIGHT, PEER, PEER_LIGHT, Bar, BarChart, Bars
 
+    keys = {chart.keys: ""} if isinstance(chart.keys, str) else chart.keys
     bars = []
     for slug, row in rows.items():
         ours = getattr(EVERYONE.get(slug), "ours", False)
         shades = (OURS, OURS_LIGHT) if ours else (PEER, PEER_LIGHT)
         each = []
-        for (key, label), shade in zip(chart.keys.items(), shades, strict=False):
+        for (key, label), shade in zip(keys.items(), shades, strict=False):
             value = dig(row, key)
             text = "failed" if value is None else number(value)
             each.append(Bar(value, f"{text} {label}".strip(), shade))
         bars.append(Bars(row["title"], ours, each))
-    axis = f"{chart.unit}{', log scale' if chart.log else ''}; {chart.better} is better"
-    return BarChart(sizes.fill(chart.title), axis, bars, log=chart.log)
+    axis = chart.axis.replace(";", ", log scale;") if chart.log else chart.axis
+    return BarChart(title, axis, bars, log=chart.log)

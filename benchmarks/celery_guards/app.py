@@ -31,7 +31,6 @@ def make_app() -> Celery:
 
     @app.task(name="callback")
     def callback(results: list[Any]) -> int:
-        """Count the results of a chord."""
         return len(results)
 
     return app

@@ -22,7 +22,6 @@ FORGOTTEN = 60
 
 
 def url(database: int) -> str:
-    """Return the URL of a database of the server."""
     return f"redis://127.0.0.1:{os.environ[PORT]}/{database}"
 
 
@@ -48,7 +47,6 @@ class Diary:
         self._client = Redis.from_url(url(DIARY), decode_responses=True, socket_timeout=None)
 
     def close(self) -> None:
-        """Close the connections."""
         self._client.close()
 
     def entries(self, shop_id: int, what: str, label: str = "") -> list[Entry]:

@@ -50,7 +50,6 @@ class Seen:
 
 
 def killed(stage: Stage, name: str) -> Seen:
-    """Kill the child that runs a task."""
     stage.send(name, "first")
     pid = stage.pid_of("first")
     os.kill(pid, signal.SIGKILL)
@@ -83,7 +82,6 @@ def hard_limit(stage: Stage, name: str) -> Seen:
 
 
 def revoked_running(stage: Stage, name: str) -> Seen:
-    """Revoke a task while it runs."""
     result = stage.send(name, "first")
     pid = stage.pid_of("first")
     stage.app.control.revoke(result.id, terminate=True)
@@ -91,7 +89,6 @@ def revoked_running(stage: Stage, name: str) -> Seen:
 
 
 def revoked_waiting(stage: Stage, name: str) -> Seen:
-    """Revoke a task that a worker keeps for later."""
     result = stage.send(name, "first", countdown=2)
     stage.received(result.id, " received")
     stage.app.control.revoke(result.id)
@@ -190,7 +187,6 @@ def in_chord(stage: Stage, name: str) -> Seen:
 
 
 def other_form(stage: Stage, name: str) -> Seen:
-    """Send the same call in other forms while it runs."""
     task, shop_id = stage.app.tasks[name], stage.shop_id
     task.delay(shop_id)
     stage.pid_of("")

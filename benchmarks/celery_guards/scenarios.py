@@ -12,8 +12,6 @@ from benchmarks.celery_guards.tasks import HARD_LIMIT
 
 @dataclass(frozen=True)
 class Scenario:
-    """One thing that goes wrong."""
-
     name: str
     title: str
     how: str

@@ -74,11 +74,9 @@ class Stage:
             return None
 
     def began(self, label: str = "") -> list[Entry]:
-        """Return the runs that have begun."""
         return self.diary.entries(self.shop_id, "began", label)
 
     def ended(self, label: str = "") -> list[Entry]:
-        """Return the runs that have ended."""
         return self.diary.entries(self.shop_id, "ended", label)
 
     def together(self) -> int:
@@ -90,7 +88,6 @@ class Stage:
         )
 
     def next_key(self) -> None:
-        """Continue with an unused key."""
         self.shop_id += 1
 
     def wait(self, condition: Callable[[], Any], seconds: float) -> Any:
@@ -116,7 +113,6 @@ class Stage:
         self.need(lambda: self.worker.count(task_id, "received") > 1, "the second delivery")
 
     def pid_of(self, label: str) -> int:
-        """Wait for a run to begin; return its process."""
         entries: list[Entry] = self.need(lambda: self.began(label), f"the start of {label!r}")
         return entries[0].pid
 
@@ -126,7 +122,6 @@ class Stage:
         return time.time()
 
     def go(self, label: str = "", times: int = 1) -> None:
-        """Let runs end."""
         self.diary.let_go(self.shop_id, label, times)
 
     def probe(

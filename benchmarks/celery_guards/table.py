@@ -11,7 +11,6 @@ Seen = dict[str, Any]
 
 
 def faults(seen: Seen) -> list[str]:
-    """Name what went wrong."""
     found = []
     if seen.get("lost"):
         of = f"{seen['lost']} of {seen['of']} tasks" if seen["of"] > 1 else "task"
@@ -50,7 +49,6 @@ def cell(seen: Seen) -> str:
 
 
 def table(guards: dict[str, Any], scenarios: Iterable[Scenario]) -> str:
-    """Return a row for each scenario that was played, and a column for each guard."""
     rows: list[tuple[str, ...]] = []
     played = []
     for scenario in scenarios:

@@ -55,7 +55,6 @@ def described(found: dict[str, Any]) -> str:
 
 
 def server_version(admin: Redis) -> str:
-    """Return the name and version of a server."""
     server = admin.info("server")
     name = server.get("server_name", "redis")
     return f"{name} {server.get(f'{name}_version', server['redis_version'])}"

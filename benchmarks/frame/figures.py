@@ -16,7 +16,6 @@ class Spread(TypedDict):
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Return the median and the range."""
     return {"min": min(values), "median": median(values), "max": max(values)}
 
 
@@ -34,7 +33,6 @@ def ratios(values: Sequence[float], base: Sequence[float]) -> Spread | None:
 
 
 def number(value: float | None) -> str:
-    """Print with a precision that suits the size."""
     if value is None:
         return NOTHING
     if abs(value) >= 100 or value == int(value):
@@ -57,7 +55,6 @@ def ratio_spread(value: Spread | None) -> str:
 
 
 def ratio(value: float | None) -> str:
-    """Print one ratio."""
     return NOTHING if value is None else f"**{value:.2f}**"
 
 

@@ -9,12 +9,10 @@ CLOCK = os.sysconf("SC_CLK_TCK")
 
 
 def children(pid: int) -> list[int]:
-    """Return the child processes of a process."""
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def group(leader: int) -> list[int]:
-    """Return the processes of a process group."""
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it has just ended

@@ -133,7 +133,6 @@ class Run:
         return list(self._expected)[len(self._done)]
 
     def _left(self) -> float:
-        """Return the seconds left, at the pace of the run so far."""
         done = sum(self._expected[title] for title in self._done)
         pace = self.seconds / done if done else 1.0
         return pace * (sum(self._expected.values()) - done)
@@ -156,7 +155,6 @@ def parser(module: str, description: str, quick: str, stem: str, pictures: str) 
 
 
 def write(output: Path, stem: str, results: dict[str, Any], page: str) -> None:
-    """Write the results as JSON and markdown."""
     output.mkdir(parents=True, exist_ok=True)
     (output / f"{stem}.json").write_text(json.dumps(results, indent=1) + "\n")
     (output / f"{stem}.md").write_text(page)

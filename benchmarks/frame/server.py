@@ -44,7 +44,6 @@ def settled_memory(admin: Redis) -> int:
 
 
 def wait_until(condition: Callable[[], bool], what: str, seconds: float = 20) -> None:
-    """Poll until a condition holds."""
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:

@@ -47,7 +47,6 @@ def marks(target: str) -> tuple[str, str]:
 
 
 def put_into(page: Path, target: str, text: str) -> None:
-    """Replace what stands between the two marks of a page."""
     begin, end = marks(target)
     before, found_begin, rest = page.read_text().partition(begin)
     _, found_end, after = rest.partition(end)

@@ -22,7 +22,6 @@ class Target:
     bound: float
 
     def wanted(self) -> str:
-        """Return the bound as text."""
         return f"{BOUNDS[self.meets]} {number(self.bound)}"
 
 
@@ -37,7 +36,6 @@ def judged(results: dict[str, Any], targets: Iterable[Target]) -> Iterator[dict[
 
 
 def verdicts(found: Iterable[dict[str, Any]]) -> str:
-    """Return a table of what `judged` has yielded."""
     rows = [
         (
             target["what"],

@@ -60,7 +60,6 @@ class Worker:
         self._process.terminate()
 
     def close(self) -> None:
-        """End the process."""
         self._pipe.close()
         self._process.join(0.5)
         if self._process.is_alive():
@@ -91,7 +90,6 @@ class Crew:
         return [worker.result() for worker in self.workers]
 
     def close(self) -> None:
-        """End the processes."""
         for worker in self.workers:
             worker.close()
 
@@ -107,7 +105,6 @@ class Crew:
 
 
 def _serve(pipe: Connection, make: Callable[..., Any], args: tuple[Any, ...]) -> None:
-    """Answer calls until the other end is closed."""
     try:
         held = make(*args)
         pipe.send((True, None))

@@ -27,7 +27,6 @@ class Answer:
 
     @property
     def seconds(self) -> float:
-        """How long the buyer waited."""
         return self.ended - self.began
 
 
@@ -61,7 +60,6 @@ class Crowd:
         await asyncio.gather(*(self._send("POST", buyer, path) for buyer in self._all()))
 
     async def look_until(self, end: float, path: str, pause: float) -> None:
-        """Let all look at a page, with pauses."""
         await asyncio.gather(
             *(self._repeat("GET", buyer, end, [path], pause) for buyer in self._all())
         )

@@ -159,7 +159,6 @@ async def bystanders(stage: Stage, guard: str, cell: Cell, lookers: int, seconds
 
 
 async def _settled(stage: Stage) -> tuple[int, int, int]:
-    """Return the numbers of connections once they have stopped changing."""
     seen: list[tuple[int, int, int]] = []
 
     def same() -> bool:

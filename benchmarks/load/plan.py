@@ -58,8 +58,6 @@ MOST_BUYERS = max(cell.buyers for cell in CELLS.values())
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run does."""
-
     rounds: int
     cells: dict[str, dict[str, float]]
     """How many seconds of a sale are timed, by database and load."""
@@ -79,7 +77,6 @@ class Plan:
     database_pool: int = 10
 
     def guards(self, database: str) -> list[str]:
-        """Return the guards that are measured on a database."""
         return [slug for slug in ON[database] if slug not in self.left_out]
 
     def expected(self) -> dict[str, float]:
@@ -99,7 +96,6 @@ class Plan:
         return parts
 
     def crowds(self) -> Iterator[tuple[str, int, str]]:
-        """Yield the database, the number of buyers and the guard of each crowd that waits."""
         for database, buyers, guards in self.waiting:
             for slug in guards:
                 yield database, buyers, slug

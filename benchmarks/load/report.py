@@ -84,7 +84,6 @@ BYSTANDERS = (
 
 
 def markdown(results: dict[str, Any], note: str = "") -> str:
-    """Return everything that was measured."""
     return "\n\n".join(part for part in (note, *_parts(results)) if part) + "\n"
 
 
@@ -103,7 +102,6 @@ def broken(results: dict[str, Any]) -> Iterator[str]:
 
 
 def draw(results: dict[str, Any], path: Path) -> None:
-    """Draw the sales on the first database that was measured, and the bystanders."""
     from benchmarks.frame import picture
 
     database = POSTGRESQL if POSTGRESQL in results["sales"] else SQLITE
@@ -167,7 +165,6 @@ def _titled(rows: dict[str, Row]) -> list[tuple[str, Row]]:
 
 
 def _rows(results: dict[str, Any]) -> Iterator[tuple[str, str, Row]]:
-    """Yield every measured row, with its place and its guard."""
     for database, cells in results["sales"].items():
         for cell, rows in cells.items():
             for slug, row in rows.items():

@@ -17,18 +17,15 @@ class Shelf:
 
     @classmethod
     def on_postgresql(cls, url: str) -> Self:
-        """Connect to a PostgreSQL server."""
         import psycopg
 
         return cls(psycopg.connect(url, autocommit=True, application_name=OWN), "%s")
 
     @classmethod
     def in_sqlite(cls, path: Path) -> Self:
-        """Open an SQLite file."""
         return cls(sqlite3.connect(path, timeout=30, isolation_level=None), "?")
 
     def close(self) -> None:
-        """Close the connection."""
         self._connection.close()
 
     def put(self, products: int, stock: int) -> list[int]:
@@ -37,15 +34,12 @@ class Shelf:
         return [self._ask(sql, stock)[0][0] for _ in range(products)]
 
     def orders(self, products: list[int]) -> int:
-        """Return the number of orders for some products."""
         return self._sum("SELECT count(*) FROM shop_order WHERE product_id = ?", products)
 
     def left(self, products: list[int]) -> int:
-        """Return the stock of some products."""
         return self._sum("SELECT stock FROM shop_product WHERE id = ?", products)
 
     def connections(self) -> int:
-        """Return the number of connections of the shop to a PostgreSQL server."""
         sql = (
             "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' "
             "AND application_name <> ?"

@@ -48,11 +48,9 @@ class Stage:
         return file.stat().st_size if file.exists() else 0
 
     def commands(self) -> int:
-        """Return how many commands the Redis server has run, including inside scripts."""
         return sum(server.commands(self.admin).values())
 
     def requests(self) -> int:
-        """Return how often the Redis server has read from a connection."""
         return int(self.admin.info("stats")["total_reads_processed"])
 
     def connections(self) -> tuple[int, int, int]:

@@ -1,32 +1,13 @@
 """What is measured, in the order of the report."""
 
-from benchmarks.scenarios import (
-    contended,
-    guarded,
-    handoff,
-    layouts,
-    listing,
-    memory,
-    operators,
-    processor,
-    traffic,
-    uncontended,
-    waiting,
-)
+from importlib import import_module
 
-SCENARIOS = tuple(
-    module.SCENARIO
-    for module in (
-        uncontended,
-        traffic,
-        processor,
-        handoff,
-        contended,
-        waiting,
-        listing,
-        memory,
-        operators,
-        guarded,
-        layouts,
-    )
+from benchmarks.bench import Scenario
+
+NAMES = (
+    *("uncontended", "traffic", "processor", "handoff", "contended", "waiting"),
+    *("listing", "memory", "operators", "guarded", "layouts"),
+)
+SCENARIOS: tuple[Scenario, ...] = tuple(
+    import_module(f"benchmarks.scenarios.{name}").SCENARIO for name in NAMES
 )

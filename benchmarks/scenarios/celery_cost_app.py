@@ -24,7 +24,6 @@ def _url(database: int) -> str:
 
 
 def make_app() -> Celery:
-    """Return an app with the same task, guarded and unguarded."""
     configure(LOCKS={"default": {"BACKEND": BACKEND, "LOCATION": _url(LOCKS)}})
 
     from django_redis_lock.celery import single_instance_task

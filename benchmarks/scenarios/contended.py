@@ -33,7 +33,6 @@ def once(crew: Crew, name: str, seconds: float) -> list[int]:
 
 
 def measure(bench: Bench) -> None:
-    """Measure each contender once in each round."""
     seconds = bench.sizes.crowd_seconds
     with bench.crews(SLUGS, bench.sizes.crowd) as crews:
         for slug, crew in crews.items():
@@ -79,16 +78,14 @@ SCENARIO = Scenario(
     ),
     charts=(
         Chart(
+            "per_second.median",
+            "acquisitions per second; higher is better",
             "{crowd} processes on one lock: throughput",
-            {"per_second.median": ""},
-            "acquisitions per second",
-            "higher",
         ),
         Chart(
+            "fairness.median",
+            "least served / most served; higher is better",
             "{crowd} processes on one lock: fairness",
-            {"fairness.median": ""},
-            "least served / most served",
-            "higher",
         ),
     ),
 )

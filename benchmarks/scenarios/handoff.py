@@ -17,7 +17,6 @@ HELD = (0.005, 0.105)
 
 
 def hold(seat: Seat, name: str) -> None:
-    """Take the lock."""
     handle = seat.contender.lock(name)
     if seat.contender.slug != Wakeup.slug:
         handle.acquire()
@@ -49,7 +48,6 @@ def wait(seat: Seat, name: str) -> None:
 
 
 def arrived(seat: Seat) -> int:
-    """Return when the waiter got the lock."""
     seat.threads[0].join()
     return int(seat.notes[0])
 
@@ -72,12 +70,10 @@ def once(crew: Crew, name: str, held: tuple[float, float] = HELD) -> float:
 
 
 def several(crew: Crew, prefix: str, count: int) -> list[float]:
-    """Measure several hand-offs."""
     return [once(crew, f"{prefix}:{serial}") for serial in range(count)]
 
 
 def measure(bench: Bench) -> None:
-    """Let each contender hand off a few times in each round."""
     sizes = bench.sizes
     with bench.crews(SLUGS, 2) as crews:
         for slug, crew in crews.items():  # untimed: scripts, connections and listeners
@@ -93,7 +89,6 @@ def measure(bench: Bench) -> None:
 
 
 def summary(waits: list[float], floor: list[float]) -> Row:
-    """Return median, 99th percentile and their ratios to the bare wake-up."""
     middle = spread(waits)
     row: Row = {"milliseconds": middle, "p99": percentile(waits, 99), "each": waits}
     if floor:
@@ -103,7 +98,6 @@ def summary(waits: list[float], floor: list[float]) -> Row:
 
 
 def milliseconds(value: Spread) -> str:
-    """Print a median with its range."""
     return f"{value['median']:.3f} ({value['min']:.3f} to {value['max']:.3f})"
 
 
@@ -126,10 +120,8 @@ SCENARIO = Scenario(
     ),
     charts=(
         Chart(
-            "Hand-off to another process",
             {"milliseconds.median": "median", "p99": "p99"},
-            "milliseconds",
-            "lower",
+            "milliseconds; lower is better",
             log=True,
         ),
     ),

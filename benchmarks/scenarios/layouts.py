@@ -67,7 +67,6 @@ def servers(url: str) -> Iterator[dict[str, Any]]:
 
 
 def measure(bench: Bench) -> None:
-    """Measure each layout once in each round."""
     with (
         servers(bench.url) as settings,
         crew(OursOnLayouts.slug, json.dumps(settings), 2) as workers,
@@ -96,7 +95,6 @@ def prepare(crew: Crew, layout: str) -> None:
 
 
 def one_turn(bench: Bench, crew: Crew, name: str) -> tuple[float, list[float]]:
-    """Return pairs per second, and the milliseconds of each hand-off."""
     rate = crew.call(pairs, name, bench.sizes.pair_seconds)
     each = range(bench.sizes.layout_each)
     return rate, [once(crew, f"{name}:handed:{serial}", HELD) for serial in each]
@@ -105,7 +103,6 @@ def one_turn(bench: Bench, crew: Crew, name: str) -> tuple[float, list[float]]:
 def figures(
     done: list[tuple[float, list[float]]], base: list[tuple[float, list[float]]]
 ) -> dict[str, Any]:
-    """Return the row of a layout."""
     rates, base_rates = ([rate for rate, _ in each] for each in (done, base))
     waits, base_waits = ([wait for _, waits in each for wait in waits] for each in (done, base))
     middle = spread(waits)
@@ -141,16 +138,14 @@ SCENARIO = Scenario(
     ),
     charts=(
         Chart(
+            "pairs_per_second.median",
+            "pairs per second; higher is better",
             "Layouts: uncontended acquire + release",
-            {"pairs_per_second.median": ""},
-            "pairs per second",
-            "higher",
         ),
         Chart(
+            "milliseconds.median",
+            "milliseconds, median; lower is better",
             "Layouts: hand-off to another process",
-            {"milliseconds.median": ""},
-            "milliseconds, median",
-            "lower",
             log=True,
         ),
     ),

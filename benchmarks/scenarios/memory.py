@@ -20,7 +20,6 @@ def hold_many(seat: Seat, count: int) -> str:
 
 
 def weigh(bench: Bench, slug: str) -> None:
-    """Compare the memory in use before and while the locks are held."""
     held = bench.sizes.held_weighed
     with crew(slug, bench.url) as worker:
         worker.call(warm)
@@ -39,7 +38,6 @@ def weigh(bench: Bench, slug: str) -> None:
 
 
 def measure(bench: Bench) -> None:
-    """Measure one contender after the other on an empty server."""
     for slug in SLUGS:
         bench.attempt(slug, weigh, bench, slug)
 
@@ -59,5 +57,5 @@ SCENARIO = Scenario(
         Column("key_alone", "its key alone", number),
         Column("keys", "keys per lock", number),
     ),
-    charts=(Chart("Server memory per held lock", {"bytes": ""}, "bytes", "lower"),),
+    charts=(Chart("bytes", "bytes; lower is better"),),
 )

@@ -11,7 +11,6 @@ SLUGS = [*(contender.slug for contender in LOCKS), OursRenewed.slug]
 
 
 def pairs(seat: Seat, prefix: str, count: int) -> None:
-    """Acquire and release `count` new names."""
     for serial in range(count):
         handle = seat.contender.lock(f"{prefix}:{serial}")
         handle.acquire()
@@ -19,7 +18,6 @@ def pairs(seat: Seat, prefix: str, count: int) -> None:
 
 
 def count(bench: Bench, slug: str) -> None:
-    """Count what passes a proxy, and what the server executes."""
     repeats = bench.sizes.traffic_pairs
     with CountingProxy(bench.port) as proxy:
         url = bench.url.replace(f":{bench.port}/", f":{proxy.port}/")
@@ -41,7 +39,6 @@ def count(bench: Bench, slug: str) -> None:
 
 
 def measure(bench: Bench) -> None:
-    """Count for one contender after the other; nothing here depends on time."""
     for slug in SLUGS:
         bench.attempt(slug, count, bench, slug)
 
@@ -64,10 +61,8 @@ SCENARIO = Scenario(
     ),
     charts=(
         Chart(
-            "Cost of one pair",
             {"round_trips": "round trips", "commands": "commands on the server"},
-            "per acquire + release",
-            "lower",
+            "per acquire + release; lower is better",
         ),
     ),
 )

@@ -43,13 +43,11 @@ def served(seat: Seat) -> list[int]:
 
 
 def measure(bench: Bench) -> None:
-    """Queue up, wait, drain; one contender after the other."""
     for slug in SLUGS:
         bench.attempt(slug, watch, bench, slug)
 
 
 def watch(bench: Bench, slug: str) -> None:
-    """Measure one contender, with one process that holds and one that waits."""
     count, seconds, name = bench.sizes.threads, bench.sizes.idle_seconds, f"bench:{slug}"
     with crew(slug, bench.url) as holder, crew(slug, bench.url) as waiter:
         holder.call(warm)
@@ -83,7 +81,6 @@ def watch(bench: Bench, slug: str) -> None:
 
 
 def in_order(value: float) -> str:
-    """Print whether the order was kept."""
     return f"{value:.0%} of the pairs swapped" if value else "first come, first served"
 
 
@@ -106,16 +103,14 @@ SCENARIO = Scenario(
     ),
     charts=(
         Chart(
+            "connections",
+            "extra connections; lower is better",
             "{threads} waiting threads: connections",
-            {"connections": ""},
-            "extra connections",
-            "lower",
         ),
         Chart(
+            "idle_commands_per_second",
+            "commands per second while waiting; lower is better",
             "{threads} waiting threads: load",
-            {"idle_commands_per_second": ""},
-            "commands per second while waiting",
-            "lower",
         ),
     ),
 )

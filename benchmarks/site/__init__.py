@@ -19,7 +19,6 @@ SETTINGS = "BENCHMARK_SETTINGS"
 
 
 def configure(**wanted: Any) -> None:
-    """Set up Django in this process."""
     import django
     from django.conf import settings
 
@@ -56,11 +55,9 @@ class Site:
             connection.close()
 
     def processes(self) -> list[int]:
-        """Return the worker processes."""
         return children(self._web.process.pid)
 
     def cpu_seconds(self) -> float:
-        """Return the CPU time that the worker processes have used."""
         return cpu_seconds(self.processes())
 
 

@@ -19,7 +19,6 @@ PIPE_WIDTH = 120
 
 
 def main() -> int:
-    """Run the demo and return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m example_project.demo", description=__doc__)
     parser.add_argument(
         "--once", action="store_true", help="exit with 0 when every figure is right, else with 1"

@@ -32,12 +32,10 @@ class Sighting:
 
 
 def look(moment: str) -> list[Sighting]:
-    """Return every lock that is held now."""
     return [Sighting(moment, holder) for holder in locks["default"].holders()]
 
 
 def print_figures(console: Console, figures: list[Figure]) -> None:
-    """Print each figure with its expected value."""
     table = Table(title="What happened", title_justify="left")
     table.add_column("Figure")
     table.add_column("Expected", justify="right")

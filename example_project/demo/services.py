@@ -17,8 +17,6 @@ WORKER_PROCESSES = 4
 
 @dataclass(frozen=True)
 class Services:
-    """Everything that runs for the demo."""
-
     server: EmbeddedServer
     web: Service
     worker: Service
@@ -26,7 +24,6 @@ class Services:
 
     @property
     def address(self) -> str:
-        """The address of the shop."""
         return f"http://{HOST}:{self.port}/"
 
 

@@ -22,8 +22,6 @@ class Product(Fenced):
 
 
 class Order(models.Model):
-    """One unit of a product, sold."""
-
     product = models.ForeignKey(Product, on_delete=models.PROTECT, related_name="orders")
     buyer = models.CharField(max_length=100)
     created_at = models.DateTimeField(auto_now_add=True)

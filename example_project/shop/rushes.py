@@ -53,7 +53,6 @@ class Record:
     """Seconds since the start, orders, and the stock that the shop believed to have."""
 
     def count(self, status: int) -> None:
-        """Count what a buyer was answered."""
         meaning = _MEANING.get(status, FAILED)
         self.answers[meaning] = self.answers.get(meaning, 0) + 1
 
@@ -64,7 +63,6 @@ class Record:
 
 
 def lock_name(product_id: int) -> str:
-    """Return the name of the lock under which there is one rush at a time."""
     return f"rush:{product_id}"
 
 
@@ -75,7 +73,6 @@ def last_rush(product_id: int) -> dict[str, Any] | None:
 
 
 def results(product_id: int) -> list[dict[str, Any]]:
-    """Return what the last rush with each guard came to."""
     found: dict[str, dict[str, Any]] = cache.get(f"results:{product_id}", {})
     return list(found.values())
 

@@ -36,7 +36,6 @@ class NoGuard:
         return nullcontext()
 
     def read(self, product_id: int) -> Product:
-        """Return the product."""
         return Product.objects.get(pk=product_id)
 
     def write(self, product: Product, _held: Any) -> bool:

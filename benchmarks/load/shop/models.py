@@ -15,8 +15,6 @@ class Product(Fenced):
 
 
 class Order(models.Model):
-    """One unit of a product, sold."""
-
     product = models.ForeignKey(Product, on_delete=models.CASCADE)
     buyer = models.CharField(max_length=100)
 

@@ -26,7 +26,6 @@ class PaidForNothingError(Exception):
 @csrf_exempt
 @require_POST
 def buy(request: HttpRequest, guard: str, product_id: int, payment: str) -> JsonResponse:
-    """Sell one unit."""
     if payment == "held":
         _arrive()
     try:
@@ -41,7 +40,6 @@ def buy(request: HttpRequest, guard: str, product_id: int, payment: str) -> Json
 
 
 def show(_request: HttpRequest, product_id: int) -> JsonResponse:
-    """Show the stock: one read."""
     return JsonResponse({"stock": Product.objects.get(pk=product_id).stock})
 
 
