@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from redis import Redis
 
-from benchmarks.contenders import EVERYONE, AsyncContender, Contender, Handle
+from benchmarks.contenders import EVERYONE, Handle
 from benchmarks.frame.run import Run, say
 from benchmarks.frame.table import Column, Row
 from benchmarks.frame.workers import Crew, WorkerError
@@ -63,8 +63,7 @@ class Seat:
     """What a worker process keeps between two calls."""
 
     def __init__(self, slug: str, url: str) -> None:
-        contender: Contender | AsyncContender = EVERYONE[slug](url)
-        self.contender: Any = contender
+        self.contender: Any = EVERYONE[slug](url)
         self.handles: list[Handle] = []
         self.threads: list[Thread] = []
         self.notes: list[Any] = []

@@ -20,17 +20,10 @@ LEASE = 10
 
 
 class Handle(Protocol):
-    """What the contenders' own lock objects have in common."""
+    """What the contenders' own lock objects have in common; for asyncio, they return awaitables."""
 
     def acquire(self) -> Any: ...
     def release(self) -> Any: ...
-
-
-class AsyncHandle(Protocol):
-    """The same for asyncio."""
-
-    async def acquire(self) -> Any: ...
-    async def release(self) -> Any: ...
 
 
 class Contender(ABC):
@@ -255,40 +248,29 @@ class _Calls:
         self.release = release
 
 
-class AsyncContender(ABC):
-    """A way to lock from asyncio."""
+class RedisPyAsync:
+    """`Lock` of redis.asyncio."""
 
-    slug: ClassVar[str]
-    title: ClassVar[str]
-    ours: ClassVar[bool] = False
+    slug = "redis-py-async"
+    title = "redis-py Lock, asyncio"
+    ours = False
 
     def __init__(self, url: str) -> None:
         self.url = url
 
-    @abstractmethod
-    def open(self) -> Callable[[str], AsyncHandle]:
+    def open(self) -> Callable[[str], Handle]:
         """Return a function that makes handles for the running event loop."""
-
-    @abstractmethod
-    async def close(self) -> None:
-        """Close what `open` made."""
-
-
-class RedisPyAsync(AsyncContender):
-    slug = "redis-py-async"
-    title = "redis-py Lock, asyncio"
-
-    def open(self) -> Callable[[str], AsyncHandle]:
         from redis.asyncio import Redis as AsyncRedis
 
         self.client = AsyncRedis.from_url(self.url)
         return lambda name: self.client.lock(name, timeout=LEASE)
 
     async def close(self) -> None:
+        """Close what `open` made."""
         await self.client.aclose()
 
 
-class OursAsync(AsyncContender):
+class OursAsync:
     """`lock(name, timeout=…)` with `aacquire` and `arelease`."""
 
     slug = "ours-async"
@@ -296,13 +278,12 @@ class OursAsync(AsyncContender):
     ours = True
 
     def __init__(self, url: str) -> None:
-        super().__init__(url)
         configure_django(url)
 
-    def open(self) -> Callable[[str], AsyncHandle]:
+    def open(self) -> Callable[[str], Handle]:
         from django_redis_lock import lock
 
-        def handle(name: str) -> AsyncHandle:
+        def handle(name: str) -> Handle:
             held = lock(name, timeout=LEASE)
             return _Calls(held.aacquire, held.arelease)
 
@@ -315,7 +296,7 @@ class OursAsync(AsyncContender):
 LOCKS: tuple[type[Contender], ...] = (Ours, RedisPy, DjangoRedis, PythonRedisLock, Pottery)
 """The five that take part in every scenario, in the order of the tables."""
 
-EVERYONE: dict[str, type[Contender] | type[AsyncContender]] = {
+EVERYONE: dict[str, type[Contender | OursAsync | RedisPyAsync]] = {
     contender.slug: contender
     for contender in (
         *LOCKS,

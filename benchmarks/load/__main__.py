@@ -20,19 +20,7 @@ from benchmarks.frame.run import INTERRUPTED, Run, parser, say, write
 from benchmarks.frame.table import Row, put_into
 from benchmarks.frame.targets import judged
 from benchmarks.load import measure
-from benchmarks.load.plan import (
-    CELLS,
-    LONG,
-    MOST_BUYERS,
-    PAYING,
-    QUICK,
-    REDIS_PY,
-    Plan,
-    bystanders_title,
-    rush_title,
-    sales_title,
-    waiting_title,
-)
+from benchmarks.load.plan import CELLS, LONG, MOST_BUYERS, PAYING, QUICK, REDIS_PY, Plan
 from benchmarks.load.report import TARGETS, broken, draw, markdown
 from benchmarks.load.shop.names import POSTGRESQL
 from benchmarks.load.stage import Stage, staged
@@ -85,55 +73,48 @@ class Load:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.run = Run(plan.expected())
+        self.run = Run({title: seconds for title, seconds, *_ in plan.parts()})
         self.results: dict[str, Any] = {"sales": {}, "rush": {}, "waiting": {}, "bystanders": {}}
 
     def measure(self) -> None:
         """Measure every part, each with servers of its own."""
-        run, plan = self.run, self.plan
-        with run.interruptible(signal.SIGINT, signal.SIGTERM):
-            for database in plan.cells:
-                run.part(sales_title(database), partial(self._sell, database))
-                run.part(rush_title(database), partial(self._rush, database))
-            for database, buyers, slug in plan.crowds():
-                part = partial(self._wait, database, buyers, slug)
-                run.part(waiting_title(database, buyers, slug), part)
-            for slug in plan.bystanders:
-                run.part(bystanders_title(slug), partial(self._look_on, slug))
-        self.results["missing"] = run.missing
-        self.results["seconds"] = round(run.seconds)
+        with self.run.interruptible(signal.SIGINT, signal.SIGTERM):
+            for title, _, method, arguments in self.plan.parts():
+                self.run.part(title, partial(getattr(self, method), *arguments))
+        self.results["missing"] = self.run.missing
+        self.results["seconds"] = round(self.run.seconds)
 
-    def _sell(self, database: str) -> None:
+    def sell(self, database: str) -> None:
         plan = self.plan
         guards, cells = plan.guards(database), plan.cells[database]
         with self._staged(database, threads=MOST_BUYERS) as stage:
             for slug in guards:  # untimed: it creates threads and connections
                 measure.sale(stage, slug, PAYING, 0.2)
 
-            def sell(sale: str, _turn: int) -> Row:
+            def once(sale: str, _turn: int) -> Row:
                 cell, slug = sale.split()
                 return measure.sale(stage, slug, CELLS[cell], cells[cell])
 
             sales = [f"{cell} {slug}" for cell in cells for slug in guards]
-            found = self.run.rounds(plan.rounds, sales, sell, plan.limits[database])
+            found = self.run.rounds(plan.rounds, sales, once, plan.limits[database])
         self.results["sales"][database] = {
             cell: compared({slug: found[f"{cell} {slug}"] for slug in guards}) for cell in cells
         }
 
-    def _rush(self, database: str) -> None:
+    def rush(self, database: str) -> None:
         rows = self.results["rush"][database] = {}
         with self._staged(database, threads=MOST_BUYERS) as stage:
             for slug in self.plan.guards(database):
                 rows[slug] = measure.rush(stage, slug, MOST_BUYERS)
 
-    def _wait(self, database: str, buyers: int, slug: str) -> None:
+    def wait(self, database: str, buyers: int, slug: str) -> None:
         pool = self.plan.redis_pool
         with self._staged(database, 2, threads=buyers + 1, redis_pool=pool) as stage:
             row = asyncio.run(measure.waiting(stage, slug, buyers))
         crowds = self.results["waiting"].setdefault(database, {})
         crowds.setdefault(str(buyers), {})[slug] = row
 
-    def _look_on(self, slug: str) -> None:
+    def look_on(self, slug: str) -> None:
         plan = self.plan
         threads, pool = MOST_BUYERS + plan.lookers, plan.database_pool
         with self._staged(POSTGRESQL, threads=threads, database_pool=pool) as stage:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from benchmarks.load.shop.names import POSTGRESQL, SQLITE
 
@@ -79,42 +80,24 @@ class Plan:
     def guards(self, database: str) -> list[str]:
         return [slug for slug in ON[database] if slug not in self.left_out]
 
-    def expected(self) -> dict[str, float]:
-        """Return the parts of the run by title, with about how many seconds they take at most."""
-        parts: dict[str, float] = {}
+    def parts(self) -> Iterator[tuple[str, float, str, tuple[Any, ...]]]:
+        """Yield each part: title, about how many seconds it takes at most, method, arguments."""
         for database, cells in self.cells.items():
             guards = len(self.guards(database))
             sales = self.rounds * guards * sum(LEAD + timed + DRAIN for timed in cells.values())
-            parts[sales_title(database)] = START + min(sales, self.limits[database])
-            parts[rush_title(database)] = START + guards
-        for database, buyers, slug in self.crowds():
-            # redis-py's buyers poll so often that some are refused, after 60 s
-            refused = 60.0 if slug == REDIS_PY and buyers >= 1000 else 0.0
-            parts[waiting_title(database, buyers, slug)] = START + 5 + buyers / 200 + refused
+            seconds = START + min(sales, self.limits[database])
+            yield f"{database}: sales", seconds, "sell", (database,)
+            yield f"{database}: a rush with each guard", START + guards, "rush", (database,)
+        for database, buyers, slugs in self.waiting:
+            for slug in slugs:
+                # redis-py's buyers poll so often that some are refused, after 60 s
+                refused = 60.0 if slug == REDIS_PY and buyers >= 1000 else 0.0
+                seconds = START + 5 + buyers / 200 + refused
+                title = f"{database}: {buyers} buyers wait, {TITLES[slug]}"
+                yield title, seconds, "wait", (database, buyers, slug)
         for slug in self.bystanders:
-            parts[bystanders_title(slug)] = START + LEAD + self.looking + DRAIN
-        return parts
-
-    def crowds(self) -> Iterator[tuple[str, int, str]]:
-        for database, buyers, guards in self.waiting:
-            for slug in guards:
-                yield database, buyers, slug
-
-
-def sales_title(database: str) -> str:
-    return f"{database}: sales"
-
-
-def rush_title(database: str) -> str:
-    return f"{database}: a rush with each guard"
-
-
-def waiting_title(database: str, buyers: int, slug: str) -> str:
-    return f"{database}: {buyers} buyers wait, {TITLES[slug]}"
-
-
-def bystanders_title(slug: str) -> str:
-    return f"bystanders: {TITLES[slug]}"
+            seconds = START + LEAD + self.looking + DRAIN
+            yield f"bystanders: {TITLES[slug]}", seconds, "look_on", (slug,)
 
 
 LONG = Plan(

@@ -16,6 +16,7 @@ from benchmarks.frame.processes import peak_memory
 from benchmarks.frame.server import commands
 from benchmarks.frame.table import Column, Row
 from benchmarks.site import BACKEND, Site, environ, serve
+from example_project.settings import TEMPLATES
 
 FILL = """
 local time = redis.call('TIME')
@@ -61,8 +62,6 @@ ADMIN_APPS = ("admin", "auth", "contenttypes", "messages", "sessions")
 
 
 def environment(bench: Bench, directory: Path) -> dict[str, str]:
-    templates = "django.template.context_processors.request"
-    processors = [f"django.contrib.{app}.context_processors.{app}" for app in ("auth", "messages")]
     return environ(
         directory,
         ROOT_URLCONF="benchmarks.scenarios.operators_urls",
@@ -83,13 +82,7 @@ def environment(bench: Bench, directory: Path) -> dict[str, str]:
             "django.contrib.auth.middleware.AuthenticationMiddleware",
             "django.contrib.messages.middleware.MessageMiddleware",
         ],
-        TEMPLATES=[
-            {
-                "BACKEND": "django.template.backends.django.DjangoTemplates",
-                "APP_DIRS": True,
-                "OPTIONS": {"context_processors": [templates, *processors]},
-            }
-        ],
+        TEMPLATES=TEMPLATES,
     )
 
 

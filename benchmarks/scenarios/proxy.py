@@ -1,10 +1,11 @@
 """A TCP proxy that counts round trips and bytes between clients and the server."""
 
-import selectors
-import socket
+import asyncio
 from dataclasses import dataclass
 from threading import Thread
 from typing import Self
+
+from example_project.service import HOST
 
 
 @dataclass
@@ -25,73 +26,51 @@ class CountingProxy:
     """Listens on a free port and forwards everything to the server, in one thread."""
 
     def __init__(self, port: int) -> None:
-        self._target = ("127.0.0.1", port)
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
+        self._target = port
         self.traffic = Traffic()
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._listener, selectors.EVENT_READ)
-        self._wake, self._waker = socket.socketpair()
-        self._selector.register(self._wake, selectors.EVENT_READ)
-        self._peers: dict[socket.socket, socket.socket] = {}
-        self._clients: set[socket.socket] = set()
-        self._client_sent_last: dict[socket.socket, bool] = {}
-        self._thread = Thread(target=self._run, daemon=True)
+        self._loop = asyncio.new_event_loop()
+        self._thread = Thread(target=self._loop.run_forever, daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
+        listening = asyncio.start_server(self._serve, HOST, 0)
+        self._server = asyncio.run_coroutine_threadsafe(listening, self._loop).result()
+        self.port: int = self._server.sockets[0].getsockname()[1]
         return self
 
     def __exit__(self, *_error: object) -> None:
-        self._waker.close()
+        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
-        self._selector.close()
-        for one in (*self._peers, self._listener, self._wake):
-            one.close()
+        self._loop.close()
 
-    def _run(self) -> None:
-        while True:
-            for key, _ in self._selector.select():
-                match key.fileobj:
-                    case self._wake:
-                        return
-                    case self._listener:
-                        self._open()
-                    case socket.socket() as source:
-                        self._forward(source)
+    async def _close(self) -> None:
+        self._server.close()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
 
-    def _open(self) -> None:
-        client, _ = self._listener.accept()
-        server = socket.create_connection(self._target)
-        for one, other in ((client, server), (server, client)):
-            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._peers[one] = other
-            self._selector.register(one, selectors.EVENT_READ)
-        self._clients.add(client)
-        self._client_sent_last[client] = False
+    async def _serve(self, client: asyncio.StreamReader, answers: asyncio.StreamWriter) -> None:
         self.traffic.connections += 1
+        server, requests = await asyncio.open_connection(HOST, self._target)
+        client_sent_last = False
 
-    def _forward(self, source: socket.socket) -> None:
-        if source not in self._peers:
-            return  # closed together with its peer in this turn of the loop
+        async def forward(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+            nonlocal client_sent_last
+            while data := await source.read(65536):
+                if source is client:
+                    self.traffic.sent += len(data)
+                    self.traffic.round_trips += not client_sent_last
+                else:
+                    self.traffic.received += len(data)
+                client_sent_last = source is client
+                sink.write(data)
+                await sink.drain()
+            sink.close()
+
         try:
-            data = source.recv(65536)
-            if data:
-                self._count(source, len(data))
-                self._peers[source].sendall(data)
-                return
-        except OSError:
-            pass
-        for one in (source, self._peers[source]):
-            self._selector.unregister(one)
-            self._peers.pop(one)
-            one.close()
-
-    def _count(self, source: socket.socket, size: int) -> None:
-        if source in self._clients:
-            self.traffic.sent += size
-            self.traffic.round_trips += not self._client_sent_last[source]
-            self._client_sent_last[source] = True
-        else:
-            self.traffic.received += size
-            self._client_sent_last[self._peers[source]] = False
+            await asyncio.gather(forward(client, requests), forward(server, answers))
+        except (OSError, asyncio.CancelledError):
+            requests.close()
+            answers.close()

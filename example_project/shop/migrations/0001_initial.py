@@ -1,5 +1,5 @@
 # ruff: noqa: RUF012 - Django writes migrations this way
-"""The first tables of the shop."""
+"""The tables of the shop."""
 
 import django.core.validators
 import django.db.models.deletion
@@ -32,6 +32,7 @@ class Migration(migrations.Migration):
                         validators=[django.core.validators.MinValueValidator(0)],
                     ),
                 ),
+                ("fence", models.BigIntegerField(db_default=0, default=0, editable=False)),
             ],
             options={
                 "ordering": ("pk",),
