@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 import argparse
-import multiprocessing
-import pickle
+import contextlib
 import secrets
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
-import traceback
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
-from multiprocessing.connection import wait
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from tests.chaos import table
-from tests.chaos.faults import FAULTS
 from tests.chaos.layouts import LAYOUTS
-from tests.chaos.row import Row
-from tests.chaos.run import run
-from tests.soak.verdict import Violation
+from tests.chaos.row import Row, judge
+from tests.rig import report
+from tests.rig.faults import FAULTS
+from tests.rig.history import read
+from tests.rig.verdict import Violation
+from tests.tools import ROOT
 
 PATIENCE = 600.0
 """Seconds beyond its faults after which a run is taken not to end."""
-_fork = multiprocessing.get_context("fork")  # a run needs what is imported here
 
 
 @dataclass(frozen=True)
@@ -39,26 +38,47 @@ class Task:
     seed: int
     directory: Path
 
-    def carry_out(self) -> None:
-        """Run, in a process of its own, and leave the outcome behind."""
+    def carry_out(self) -> float:
+        """Run, in a process of its own; return how many seconds it took."""
+        began = time.monotonic()
         self.directory.mkdir()
-        try:
-            row = run(self.layout, self.fault, self.seconds, self.seed, str(self.directory))
-        except Exception:
-            row = self.failed(traceback.format_exc())
-        (self.directory / "row").write_bytes(pickle.dumps(row))
+        with self._log.open("wb") as log, contextlib.suppress(subprocess.TimeoutExpired):
+            completed = subprocess.run(
+                self.command(), cwd=ROOT, stderr=log, timeout=self.seconds + PATIENCE, check=False
+            )
+            if not completed.returncode:
+                self._ended.touch()
+        return time.monotonic() - began
 
-    def outcome(self) -> Row:
+    def command(self) -> list[str]:
+        """Return the command line of the run."""
+        arguments = (self.layout, self.fault, str(self.seconds), str(self.seed))
+        return [sys.executable, "-m", "tests.chaos.play", *arguments, str(self.directory)]
+
+    def row(self) -> Row:
         """Return what the run came to."""
-        path = self.directory / "row"
-        if not path.exists():
-            return self.failed("the process of the run died, or did not end")
-        row: Row = pickle.loads(path.read_bytes())  # noqa: S301 - written by carry_out()
+        if not self._ended.exists():
+            why = self._log.read_text() or "the run did not end"
+            return Row(self.fault, self.layout, violations=[Violation("run failed", why)])
+        layout = LAYOUTS[self.layout]
+        row = judge(
+            self.fault,
+            self.layout,
+            read(self.directory),
+            unpromised=layout.unpromised.get(self.fault, frozenset()),
+            rules_off=layout.rules_off,
+        )
+        if row.violations:
+            report.write_violations(self.directory, row.violations)
         return row
 
-    def failed(self, why: str) -> Row:
-        """Return the line of a run that has no verdict."""
-        return Row(self.fault, self.layout, violations=[Violation("run failed", why)])
+    @property
+    def _log(self) -> Path:
+        return self.directory / "run.log"
+
+    @property
+    def _ended(self) -> Path:
+        return self.directory / "ended"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -79,12 +99,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("\n".join(f"{task.layout}: {task.fault}" for task in tasks))
         return 0
     print(f"{len(tasks)} runs, seed {seed}; histories in {directory}", flush=True)
-    done: dict[Task, Row] = {}
     began = time.monotonic()
-    for task, seconds in _carry_out(tasks, options.at_once):
-        row = done[task] = task.outcome()
-        verdict = f"{len(row.violations)} BROKEN" if row.violations else "kept"
-        print(f"{task.layout}: {task.fault}: {verdict} ({seconds:.0f} s)", flush=True)
+    with ThreadPoolExecutor(options.at_once) as pool:
+        done = dict(_carry_out(tasks, pool))
     rows = [done[task] for task in tasks]
     print(f"\n{table.table(rows)}\n{time.monotonic() - began:.0f} s", flush=True)
     if any(row.violations for row in rows):
@@ -93,6 +110,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not options.keep:
         shutil.rmtree(directory)
     return 0
+
+
+def _carry_out(tasks: Sequence[Task], pool: ThreadPoolExecutor) -> Iterator[tuple[Task, Row]]:
+    """Carry the tasks out, some at a time; yield each when it is done."""
+    running = {pool.submit(task.carry_out): task for task in tasks}
+    for future in as_completed(running):
+        task = running[future]
+        row = task.row()
+        verdict = f"{len(row.violations)} BROKEN" if row.violations else "kept"
+        print(f"{task.layout}: {task.fault}: {verdict} ({future.result():.0f} s)", flush=True)
+        yield task, row
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -107,33 +135,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--keep", action="store_true", help="keep the histories of clean runs")
     parser.add_argument("--list", action="store_true", help="list the runs, and do nothing")
     return parser
-
-
-def _carry_out(tasks: Sequence[Task], at_once: int) -> Iterator[tuple[Task, float]]:
-    """Carry the tasks out, some at a time; yield each when it is done, and how long it took."""
-    waiting = list(tasks)
-    running: dict[BaseProcess, tuple[Task, float]] = {}
-    try:
-        while waiting or running:
-            while waiting and len(running) < at_once:
-                task = waiting.pop(0)
-                process = _fork.Process(target=task.carry_out)
-                process.start()
-                running[process] = task, time.monotonic()
-            wait([process.sentinel for process in running], timeout=1)
-            for process, (task, since) in list(running.items()):
-                took = time.monotonic() - since
-                if process.is_alive() and took > task.seconds + PATIENCE:
-                    process.kill()
-                    process.join()
-                if not process.is_alive():
-                    process.join()
-                    del running[process]
-                    yield task, took
-    finally:
-        for process in running:
-            process.kill()
-            process.join()
 
 
 if __name__ == "__main__":

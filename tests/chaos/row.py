@@ -1,4 +1,4 @@
-"""A line of the table: what came of one fault on one layout."""
+"""A row of the table: what came of one fault on one layout."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from tests.soak import checker, exclusion
-from tests.soak.history import Event
-from tests.soak.story import Story, by_name
-from tests.soak.verdict import Verdict, Violation
+from tests.rig import checker, holding
+from tests.rig.history import Event
+from tests.rig.story import Story, by_name
+from tests.rig.verdict import Verdict, Violation
 
 COLUMNS = {
     "double holds": ("overlap", "promise broken"),
@@ -22,7 +22,7 @@ COLUMNS = {
 """Which rules of the checker each column counts; every other rule is counted under ``other``."""
 OTHER = "other"
 ALWAYS = {"stuck"}
-"""Rules that nothing excuses from: everybody ends when there are no faults any more."""
+"""Rules that are always promised: every caller finishes when there are no faults any more."""
 SERVED = ("acquired", "confirmed", "released")
 _EXCUSES = ("wiped", "unsettled")
 
@@ -36,9 +36,9 @@ class Row:
     taken: int = 0
     """Locks acquired."""
     times: int = 0
-    """How often the fault was done."""
+    """How often the fault was played."""
     unavailable: float = 0.0
-    """The longest time (s) that somebody waited for a lock while nobody was served it."""
+    """The longest time (s) that a caller waited for a lock while no caller was served it."""
     counts: Counter[str] = field(default_factory=Counter)
     """By column, what was counted, promised or not."""
     errors: Counter[str] = field(default_factory=Counter)
@@ -59,21 +59,21 @@ def judge(
     unpromised: frozenset[str] = frozenset(),
     rules_off: frozenset[str] = frozenset(),
 ) -> Row:
-    """Return the line for the history of a run."""
+    """Return the row for the history of a run."""
     history = list(events)
     story = Story(history)
     row = Row(fault, layout, taken=len(story.holds), times=sum(story.faults.values()))
     row.unavailable = longest_wait(story, history)
     for trouble in story.troubles:
         row.errors["LockLost" if trouble.kind == "lost" else "LockUnavailable"] += 1
-    found = [item for item in checker.check(history).violations if item.rule not in rules_off]
+    found = [item for item in checker.judge(story).violations if item.rule not in rules_off]
     row.counts.update(column(item) for item in found)
     row.counts["double holds"] = len(_double_holds(history, rules_off))
     row.violations = [
         item for item in found if item.rule in ALWAYS or column(item) not in unpromised
     ]
     if not row.taken or not row.times:
-        nothing = f"{row.taken} locks were taken, and the fault happened {row.times} times"
+        nothing = f"{row.taken} locks were taken, and the fault was played {row.times} times"
         row.violations.append(Violation("nothing happened", nothing))
     return row
 
@@ -84,18 +84,18 @@ def column(violation: Violation) -> str:
 
 
 def _double_holds(history: list[Event], rules_off: frozenset[str]) -> list[Violation]:
-    """Return the double holds, also those of which nobody promises that there are none.
+    """Return the double holds, excused or not.
 
-    After a loss of data or a step of the clock a handle's ``remaining`` is more than the server's.
+    After a loss of data or a step of the clock ``held.remaining`` is more than the server's lease.
     """
     verdict = Verdict()
-    exclusion.judge(Story(event for event in history if event["kind"] not in _EXCUSES), verdict)
+    holding.judge(Story(event for event in history if event["kind"] not in _EXCUSES), verdict)
     rules = set(COLUMNS["double holds"]) - rules_off
     return [item for item in verdict.violations if item.rule in rules]
 
 
 def longest_wait(story: Story, history: Iterable[Event]) -> float:
-    """Return the longest time in which somebody wanted a lock, and nobody was served on it."""
+    """Return the longest time (s) in which a lock was wanted, and no caller was served it."""
     names = {request.handle: request.name for request in story.requests}
     served: dict[str, list[float]] = {name: [] for name in names.values()}
     for event in history:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.chaos.site import SteppedServer, client
+from tests.rig.sites import client
+from tests.rig.stepped import SteppedServer
 from tests.tools import Background, eventually
 
 

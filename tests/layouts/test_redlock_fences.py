@@ -12,7 +12,7 @@ from django.test import override_settings
 from django_redis_lock import lock, locks
 from django_redis_lock.exceptions import LockUnavailable
 from example_project.embedded import free_port
-from tests.chaos.site import SteppedServer
+from tests.rig.stepped import SteppedServer
 from tests.tools import eventually
 from tests.tools.quorums import Quorum, in_use
 

@@ -1,7 +1,4 @@
-"""The soak: many callers on a few locks, faults of every kind, and a proof from their histories.
+"""The soak: all faults at once, at random, on one server; and a proof from the history.
 
-    python -m tests.soak --seconds 600
-
-``driver`` runs it, ``nemesis`` breaks things, ``worker`` is one process of callers, each of which
-writes a history, and ``checker`` reads the histories and says what must never have happened.
+python -m tests.soak --seconds 600
 """

@@ -1,4 +1,4 @@
-"""One handle, used as a careful caller would, with everything that happens to it written down."""
+"""One handle, used as a careful caller would, with everything that happens to it recorded."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 from django_redis_lock import Lock, lock
 from django_redis_lock.exceptions import LockNotAcquired, LockNotOwned, LockUnavailable
 from django_redis_lock.protocol.waiting import Hub, LocalWaiter
-from tests.soak.history import Recorder
-from tests.soak.means import GaveUp, Means
-from tests.soak.plan import DEFAULT_LEASE
+from tests.rig.history import Recorder
+from tests.rig.means import GaveUp, Means
+from tests.rig.plan import DEFAULT_LEASE
 
 RELEASES = 4
 """How often a release is tried; after LockUnavailable it can be called again."""
@@ -23,30 +23,30 @@ _numbers = itertools.count(1)
 _asking: ContextVar[Attempt] = ContextVar("asking")
 
 
-def watch_line(hub: Hub) -> None:
-    """Have it written down when an attempt begins to sleep in the line of its lock."""
+def watch_queue(hub: Hub) -> None:
+    """Have it recorded when an attempt begins to sleep in the queue of its lock."""
     wait, await_ = hub.wait, hub.await_
 
     def blocking(waiter: LocalWaiter, until: float) -> None:
-        _asking.get().in_line()
+        _asking.get().sleeps()
         wait(waiter, until)
 
     async def awaiting(waiter: LocalWaiter, until: float) -> None:
-        _asking.get().in_line()
+        _asking.get().sleeps()
         await await_(waiter, until)
 
     hub.wait, hub.await_ = blocking, awaiting  # type: ignore[method-assign]
 
 
 class Attempt:
-    """An acquisition and what follows. Every method returns whether the lock is held after it."""
+    """An acquisition and what follows. Methods that return a bool tell whether the lock is held."""
 
     def __init__(self, means: Means, recorder: Recorder, name: str, **options: Any) -> None:
         self.lock: Lock = lock(name, **options)
         self.name = name
         self.handle = f"{recorder.process}.{next(_numbers)}"
         self.lost = False
-        self._stood_in_line = False
+        self._queued = False
         self._means = means
         self._recorder = recorder
         self._asked = {
@@ -57,14 +57,14 @@ class Attempt:
         }
 
     def note(self, kind: str, **fields: Any) -> None:
-        """Write down an event of this handle."""
+        """Record an event of this handle."""
         self._recorder.note(kind, handle=self.handle, **fields)
 
-    def in_line(self) -> None:
-        """Write down that it waits in the line, the first time."""
-        if not self._stood_in_line:
-            self._stood_in_line = True
-            self.note("in_line")
+    def sleeps(self) -> None:
+        """Record that it sleeps in the queue, the first time."""
+        if not self._queued:
+            self._queued = True
+            self.note("queued")
 
     async def acquire(self, operation: str = "acquire") -> bool:
         """Take the lock, as a context manager if ``operation`` is ``__enter__``."""
@@ -82,20 +82,17 @@ class Attempt:
     async def give_up_acquiring(self, seconds: float) -> bool:
         """Begin to wait for the lock, and be interrupted or cancelled."""
         self.note("requested", **self._asked)
-        got = await self._ask("acquire", broken_off_after=seconds)
+        got = await self._ask("acquire", interrupted_after=seconds)
         if got is False:
             self.note("refused")
         if not self.lock.remaining:
             return False
-        # Broken off too late, perhaps, and then the handle says so.
+        # It was interrupted too late, and then the handle says so.
         self.note("acquired", fence=self.lock.fence, until=self._until())
         return True
 
-    async def enter_again(self, inner: Attempt) -> bool:
-        """Enter the lock with another handle of the same caller, which may share this lease.
-
-        Where this lease has passed meanwhile the other handle gets one of its own.
-        """
+    async def reenter(self, inner: Attempt) -> bool:
+        """Acquire with another handle of the same caller, which may share this lease."""
         inner._asked["inside"] = self.handle
         return await inner.acquire()
 
@@ -104,18 +101,16 @@ class Attempt:
         return await self._confirmed("ensure_held")
 
     async def extend(self, seconds: float, *, replace_ttl: bool) -> bool:
-        """Set another lease."""
         upto = seconds if replace_ttl else self.lock.remaining + seconds
         self.note("extending", upto=upto)
         return await self._confirmed("extend", seconds, replace_ttl=replace_ttl)
 
     async def reacquire(self) -> bool:
-        """Let the lease begin again."""
         self.note("extending", upto=self._asked["lease"])
         return await self._confirmed("reacquire")
 
     async def release(self) -> None:
-        """Give the lock up; try again while the server can't be asked."""
+        """Release the lock; try again while the server is unavailable."""
         for _ in range(RELEASES):
             since = monotonic()
             self.note("releasing", at=since)
@@ -140,7 +135,7 @@ class Attempt:
         """Begin to release the lock, and be interrupted or cancelled."""
         since = monotonic()
         self.note("releasing", at=since)
-        if await self._ask("release", broken_off_after=seconds) is not _FAILED:
+        if await self._ask("release", interrupted_after=seconds) is not _FAILED:
             self.note("released", since=since)
 
     async def _confirmed(self, operation: str, *args: Any, **kwargs: Any) -> bool:
@@ -151,13 +146,13 @@ class Attempt:
         return True
 
     async def _ask(
-        self, operation: str, *args: Any, broken_off_after: float | None = None, **kwargs: Any
+        self, operation: str, *args: Any, interrupted_after: float | None = None, **kwargs: Any
     ) -> Any:
         since = monotonic()
         _asking.set(self)
         try:
-            if broken_off_after is not None:
-                return await self._means.give_up(self.lock, operation, broken_off_after)
+            if interrupted_after is not None:
+                return await self._means.give_up(self.lock, operation, interrupted_after)
             return await self._means.do(self.lock, operation, *args, **kwargs)
         except GaveUp:
             self.note("gave_up", since=since, doing=operation)

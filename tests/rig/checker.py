@@ -1,9 +1,4 @@
-"""Reads the history of a run and says what must never have happened.
-
-A pure function of the events. What each rule claims, and why it can be claimed, is said where it
-is: ``exclusion`` (overlaps, fences, promises, revivals), ``waiting`` (waiters left behind, late
-answers, overtaking) and ``telling`` (errors without a cause, and what is wrong by itself).
-"""
+"""Reads the history of a run and finds what must never happen; a pure function of the events."""
 
 from __future__ import annotations
 
@@ -11,35 +6,39 @@ from collections import Counter
 from collections.abc import Iterable
 from itertools import pairwise
 
-from tests.soak import exclusion, telling, waiting
-from tests.soak.history import Event
-from tests.soak.story import Story, by_name
-from tests.soak.verdict import Verdict
+from tests.rig import errors, holding, waiting
+from tests.rig.history import Event
+from tests.rig.story import Story, by_name
+from tests.rig.verdict import Verdict
 
 
 def check(events: Iterable[Event]) -> Verdict:
     """Return the verdict on a run; each process's events must come in their order."""
-    story = Story(events)
+    return judge(Story(events))
+
+
+def judge(story: Story) -> Verdict:
+    """Return the verdict on a run."""
     verdict = Verdict(faults=dict(story.faults))
-    for rules in (exclusion, waiting, telling):
+    for rules in (holding, waiting, errors):
         rules.judge(story, verdict)
     outcomes = Counter(request.outcome for request in story.requests)
     troubles = Counter(trouble.kind for trouble in story.troubles)
     verdict.figures |= {
         "acquisitions": len(story.holds),
-        "handovers": _handovers(story),
-        "entered again": outcomes["acquired"] - len(story.holds),
+        "hand-offs": _hand_offs(story),
+        "reentered": outcomes["acquired"] - len(story.holds),
         "refused": outcomes["refused"],
         "waits given up": outcomes["gave_up"],
-        "losses told": troubles["lost"],
-        "server unavailable": troubles["unavailable"],
+        "LockLost": troubles["lost"],
+        "LockUnavailable": troubles["unavailable"],
         "workers killed": len(story.killed),
     }
     return verdict
 
 
-def _handovers(story: Story) -> int:
-    """Count the holds that came to one who was waiting when the holder before let go."""
+def _hand_offs(story: Story) -> int:
+    """Count the holds of requests that were waiting when the holder before released."""
     count = 0
     for holds in by_name(story.holds).values():
         holds.sort(key=lambda hold: hold.fence)

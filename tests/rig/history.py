@@ -1,24 +1,25 @@
-"""The history of a run: what each process writes down, and how it is read back.
+"""The history of a run: what each process records, and how it is read back.
 
 An event is a JSON object on one line, with its ``kind``, the number of its ``process`` (0 is the
-driver) and ``at``, the moment it was over by the monotonic clock, which all processes share. An
-event that took time has ``since``, the moment it began.
+driver) and ``at``, the moment it was over. An event that took time has ``since``, the moment it
+began. Moments are seconds of the monotonic clock, which all processes share.
 
 Of one handle (``handle``, unique in a run):
     requested  name, wait (None: without limit, 0: not at all, else seconds), lease, renewed, and
-               inside: the handle of the same caller that may be entered again
+               inside: the handle of the same caller that may be reentered
+    queued     the request began to sleep in the queue
     acquired   fence, until (the end of the lease as the handle promised it)
     refused, gave_up (interrupted or cancelled), abandoned (held, and dropped unreleased)
-    confirmed  since, until: the server was asked, and said that the lock is still held
+    confirmed  since, until: the server said that the lock is still held
     extending  about to ask for a lease of upto seconds; releasing; released: since
     lost, unavailable  since, doing: LockLost or LockNotOwned, LockUnavailable
-    failed     doing, trace: anything else
-Of a worker: stalled (since), ended.
-Of the driver: clock (wall: what the wall clock reads), started, killed (worker, since), paused,
+    failed     doing, trace: any other error
+Of any process: stalled (since): it did not run.
+Of the driver: clock (wall: the wall clock's time), started, killed (worker, since), paused,
     resumed, died, stuck (worker, trace), outage (since, what), cut (what, connections), wiped
-    (since), unsettled (since: leases may have ended early), postponed (since, seconds: they end
-    later), fault (what), broken (name, fence, since), left (keys), logged (worker, trace), calm,
-    drained.
+    (since: a server lost its data), vote_lost (since: one of several servers did), unsettled
+    (since: leases may have ended early), postponed (since, seconds: they end later), fault (what),
+    forced (name, fence, since: a forced release), left (keys), logged (worker, trace).
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ Event = dict[str, Any]
 
 
 class Recorder:
-    """Writes the history of one process; every event reaches the file before the call returns.
+    """Writes the history of one process, unbuffered: a killed process loses nothing.
 
-    Unbuffered, so a process that is killed loses nothing, and threads need no mutex.
+    An event is one write, so threads need no mutex.
     """
 
     def __init__(self, directory: str | Path, process: int) -> None:
@@ -44,12 +45,11 @@ class Recorder:
         self._file = (Path(directory) / f"history-{process:05}.jsonl").open("ab", buffering=0)
 
     def note(self, kind: str, **fields: Any) -> None:
-        """Write an event down; it is over now, unless ``at`` says when."""
+        """Record an event; it is over now, unless ``at`` says when."""
         event = {"kind": kind, "process": self.process, "at": monotonic(), **fields}
         os.write(self._file.fileno(), json.dumps(event, separators=(",", ":")).encode() + b"\n")
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
 

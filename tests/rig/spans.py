@@ -1,9 +1,9 @@
-"""Spans of time, merged, and what is covered by them."""
+"""Spans of time, merged, and what they cover."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 Span = tuple[float, float]
 
@@ -21,8 +21,8 @@ class Spans:
                 self._starts.append(start)
                 self._ends.append(end)
 
-    def __iter__(self) -> Iterable[Span]:
-        return iter(zip(self._starts, self._ends, strict=True))
+    def __iter__(self) -> Iterator[Span]:
+        return zip(self._starts, self._ends, strict=True)
 
     def between(self, start: float, end: float) -> list[Span]:
         """Return the parts of the spans between two moments."""
@@ -31,11 +31,9 @@ class Spans:
         return [(max(self._starts[i], start), min(self._ends[i], end)) for i in range(first, last)]
 
     def touch(self, start: float, end: float) -> bool:
-        """Return whether a moment between two moments is in a span."""
         return bool(self.between(start, end))
 
     def covered(self, start: float, end: float) -> float:
-        """Return how much of the time between two moments is in spans."""
         return sum(b - a for a, b in self.between(start, end))
 
     def longest_gap(self, start: float, end: float) -> Span:

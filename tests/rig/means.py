@@ -1,4 +1,4 @@
-"""The two ways to use a handle: by blocking calls of a thread, or by awaiting in a task.
+"""The two ways to use a handle: blocking calls of a thread, or awaited calls of a task.
 
 What callers do is written once, as coroutines. A thread runs one that never suspends, because
 its means block.
@@ -20,11 +20,15 @@ from django_redis_lock import Lock
 
 
 class GaveUp(Exception):
-    """A call was broken off from outside."""
+    """A call was interrupted."""
 
 
 class Swallowed(Exception):
-    """A call was broken off from outside, and raised something else instead of saying so."""
+    """A call was interrupted, and raised something else."""
+
+
+class Interrupted(BaseException):
+    """What a signal handler raises, like KeyboardInterrupt or Celery's soft time limit."""
 
 
 class Means(Protocol):
@@ -36,14 +40,10 @@ class Means(Protocol):
         """Carry out an operation of the handle."""
 
     async def give_up(self, lock: Lock, operation: str, seconds: float) -> Any:
-        """Carry out an operation, broken off after so many seconds. Raises ``GaveUp``."""
+        """Carry out an operation, interrupted after so many seconds. Raises ``GaveUp``."""
 
     async def rest(self, seconds: float) -> None:
-        """Do something else for a while."""
-
-
-class Interrupted(BaseException):
-    """What a signal handler raises, as for KeyboardInterrupt or Celery's soft time limit."""
+        """Let time pass."""
 
 
 class Blocking:
@@ -57,14 +57,13 @@ class Blocking:
             sys.unraisablehook = self._print
 
     async def do(self, lock: Lock, operation: str, *args: Any, **kwargs: Any) -> Any:
-        """Call the method."""
         return getattr(lock, operation)(*args, **kwargs)
 
     async def give_up(self, lock: Lock, operation: str, seconds: float) -> Any:
-        """Call the method, and have a signal handler raise meanwhile.
+        """Call the method, and let a signal handler raise meanwhile.
 
-        No garbage is collected meanwhile: with it the exception was now and then gone before any
-        frame of ours could see it, and without it that was not seen again.
+        The garbage collector is off meanwhile: with it the exception sometimes vanished before any
+        of our frames saw it.
         """
         self._interrupted = False
         gc.disable()
@@ -83,7 +82,6 @@ class Blocking:
             raise
 
     async def rest(self, seconds: float) -> None:
-        """Sleep."""
         time.sleep(seconds)  # noqa: ASYNC251 - no event loop runs in this thread
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
@@ -92,7 +90,7 @@ class Blocking:
 
     def _print(self, unraisable: sys.UnraisableHookArgs) -> None:
         if isinstance(unraisable.exc_value, Interrupted):
-            self._interrupted = False  # it met a destructor, where Python can only print it
+            self._interrupted = False  # raised in a destructor, where Python can only print it
         sys.__unraisablehook__(unraisable)
 
 
@@ -102,12 +100,11 @@ class Awaiting:
     can_give_up = True
 
     async def do(self, lock: Lock, operation: str, *args: Any, **kwargs: Any) -> Any:
-        """Await the method."""
         name = operation.replace("__", "__a", 1) if operation[0] == "_" else f"a{operation}"
         return await getattr(lock, name)(*args, **kwargs)
 
     async def give_up(self, lock: Lock, operation: str, seconds: float) -> Any:
-        """Await the method in a task that is cancelled meanwhile, and at once cancelled again."""
+        """Await the method in a task that is cancelled meanwhile, twice in a row."""
         task = asyncio.ensure_future(self.do(lock, operation))
         cancelled = False
         for _ in range(2):
@@ -124,7 +121,6 @@ class Awaiting:
             raise
 
     async def rest(self, seconds: float) -> None:
-        """Sleep, and let other tasks run."""
         await asyncio.sleep(seconds)
 
 

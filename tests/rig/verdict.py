@@ -22,4 +22,3 @@ class Verdict:
     violations: list[Violation] = field(default_factory=list)
     figures: dict[str, float] = field(default_factory=dict)
     faults: dict[str, int] = field(default_factory=dict)
-    """How often each fault happened."""

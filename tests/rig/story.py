@@ -5,17 +5,20 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.soak.history import Event
-from tests.soak.spans import Span, Spans
+from tests.rig.history import Event
+from tests.rig.spans import Span, Spans
+
+ALARMS = ("died", "stuck", "left", "logged", "failed")
+"""Events that are violations by themselves."""
 
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """A call of ``acquire``, and how it ended."""
+    """A call of ``acquire()``, and how it ended."""
 
     handle: str
     process: int
@@ -25,8 +28,8 @@ class Request:
     lease: float
     renewed: bool
     inside: str | None
-    in_line: float = math.inf
-    """When it first slept in the line."""
+    queued: float = math.inf
+    """When it first slept in the queue."""
     ended: float = math.inf
     outcome: str = ""
     """acquired, refused, gave_up, unavailable, lost or failed; killed with its process."""
@@ -43,23 +46,23 @@ class Hold:
     request: Request
     fence: int
     acquired: float
-    """When ``acquire`` returned."""
+    """When ``acquire()`` returned."""
     granted: float
-    """When the server gave it, which the fence tells; never after ``acquired``."""
+    """When the server granted it, which the fence tells; never after ``acquired``."""
     fence_moment: float
     """The fence, read as a moment of the server's clock."""
     until: float
-    """The end of the lease as the handle promised it last."""
+    """The end of the lease as the handle last promised it."""
     latest_end: float
-    """When the lease ended at the latest, if nobody else set it: by its last known length."""
+    """When the lease ended at the latest if no other caller ended it."""
     confirmed: float
-    """When the last call began by which the server confirmed it; ``acquire`` is one."""
+    """When the last call began by which the server confirmed it; ``acquire()`` is one."""
     promises: list[tuple[float, float]] = field(default_factory=list)
-    """(from when on, until when): what the handle promised; a promise ends with the next."""
+    """(from when, until when) the handle promised to hold; a promise ends with the next."""
     asked: float | None = None
-    """The lease that an extension under way may bring about."""
+    """The lease that an extension under way may give."""
     releasing: float | None = None
-    """When its release was first asked for."""
+    """When its release was first requested."""
     ended: float | None = None
     """When it was known to be over: released, or found lost."""
 
@@ -71,7 +74,7 @@ class Hold:
         return self.request.name
 
     def promised(self, moment: float) -> float:
-        """Return until when the handle promised at a moment that the lock is held."""
+        """Return until when the handle promised, at a moment, that the lock is held."""
         return next((until for at, until in reversed(self.promises) if at <= moment), -math.inf)
 
 
@@ -86,12 +89,12 @@ class Trouble:
     doing: str
     error: str
     until: float
-    """What the handle had promised by then; minus infinity where that was no promise any more."""
+    """The end of the lease that the handle had promised; minus infinity if the promise was over."""
 
 
 @dataclass(slots=True)
-class Broken:
-    """A release by force; the fence is unknown where the server did not answer."""
+class ForcedRelease:
+    """A forced release; the fence is unknown if the server did not answer."""
 
     name: str
     fence: int | None
@@ -106,51 +109,42 @@ class Story:
         self.requests: list[Request] = []
         self.holds: list[Hold] = []
         self.troubles: list[Trouble] = []
-        self.breaks: list[Broken] = []
-        self.wipes: list[Span] = []
-        self.thinned: list[Span] = []
-        """When one of several servers lost its data, and with it its vote for each holder."""
-        self.unsettled: list[Span] = []
-        """When leases may have ended before their time, though not all of them did."""
-        self.postponed: list[tuple[float, float]] = []
-        """When the ends of all leases were put off, and by how many seconds."""
-        self.refusals = Spans()
-        """When the server answered, and refused."""
-        self.cuts: list[float] = []
+        self.forced: list[ForcedRelease] = []
         self.alarms: list[Event] = []
-        """Events that are violations by themselves."""
+        self.cuts: list[float] = []
         self.faults: Counter[str] = Counter()
         self.killed: dict[int, Span] = {}
-        self.calm_at = math.inf
+        self.postponed: list[tuple[float, float]] = []
+        """When the ends of all leases were postponed, and by how many seconds."""
         self.end = 0.0
-        self._outages: list[Span] = []
-        self._refusals: list[Span] = []
+        self._spans: defaultdict[str, list[Span]] = defaultdict(list)
         self._stalls: defaultdict[int, list[Span]] = defaultdict(list)
         self._paused: dict[int, float] = {}
         self._pauses: defaultdict[int, list[Span]] = defaultdict(list)
         self._by_handle: dict[str, Request] = {}
         self._clock: list[tuple[float, float]] = []
-        readers: dict[str, Callable[[Event], None]] = {
-            name.removeprefix("_on_"): getattr(self, name)
-            for name in dir(self)
-            if name.startswith("_on_")
-        }
         for event in events:
             self.end = max(self.end, event["at"])
-            readers.get(event["kind"], self._ignore)(event)
+            if event["kind"] in ALARMS:
+                self.alarms.append(event)
+            if reader := getattr(self, f"_on_{event['kind']}", None):
+                reader(event)
+            elif "since" in event:
+                self._spans[event["kind"]].append((event["since"], event["at"]))
         self._conclude()
 
-    def _ignore(self, event: Event) -> None:
-        """Pass over what is there for human readers."""
-
     def _conclude(self) -> None:
-        self.server = Spans(self._outages)
+        self.server = Spans(self._spans["outage"])
         """When the server did not answer, or was slow."""
-        self.refusals = Spans(self._refusals)
+        self.refusals = Spans(self._spans["refusal"])
+        """When the server answered, and refused."""
+        self.wipes = self._spans["wiped"]
+        self.lost_votes = self._spans["vote_lost"]
+        self.unsettled = self._spans["unsettled"]
         for process, since in self._paused.items():
             self._pauses[process].append((since, self.end))
-        self.pauses = {process: Spans(spans) for process, spans in self._pauses.items()}
-        self._disturbed = {
+        self._paused_in = {process: Spans(spans) for process, spans in self._pauses.items()}
+        self._still_in = {
             process: Spans([*self._stalls[process], *self._pauses[process]])
             for process in {*self._stalls, *self._pauses}
         }
@@ -163,58 +157,54 @@ class Story:
             self._conclude_lease(hold)
 
     def _conclude_lease(self, hold: Hold) -> None:
-        """Work out to when a lease can have reached that nobody is known to have ended."""
-        last_word = self.killed.get(hold.request.process, (0.0, self.end))[1]
+        """Work out how far a lease can have reached that is not known to have ended."""
+        last_seen = self.killed.get(hold.request.process, (0.0, self.end))[1]
         if hold.asked is not None:
-            hold.latest_end = max(hold.latest_end, last_word + hold.asked)
+            hold.latest_end = max(hold.latest_end, last_seen + hold.asked)
         if hold.request.renewed:
-            renewed_at = last_word if hold.releasing is None else hold.releasing
+            renewed_at = last_seen if hold.releasing is None else hold.releasing
             hold.latest_end = max(hold.latest_end, renewed_at + hold.request.lease)
 
-    def process(self, number: int) -> Spans:
-        """Return when a worker stood still."""
-        return self._disturbed.get(number, _NEVER)
+    def pauses(self, process: int) -> Spans:
+        """Return when a worker was paused."""
+        return self._paused_in.get(process, _NEVER)
 
-    # What a worker wrote.
+    def stood_still(self, process: int) -> Spans:
+        """Return when a worker did not run, for whatever reason."""
+        return self._still_in.get(process, _NEVER)
+
+    # What a worker recorded.
 
     def _on_requested(self, event: Event) -> None:
-        request = Request(
-            handle=event["handle"],
-            process=event["process"],
-            name=event["name"],
-            began=event["at"],
-            wait=event["wait"],
-            lease=event["lease"],
-            renewed=event["renewed"],
-            inside=event.get("inside"),
-        )
+        fields = ("handle", "process", "name", "wait", "lease", "renewed")
+        asked = {key: event[key] for key in fields}
+        request = Request(**asked, began=event["at"], inside=event.get("inside"))
         self.requests.append(request)
         self._by_handle[request.handle] = request
 
-    def _on_in_line(self, event: Event) -> None:
-        self._by_handle[event["handle"]].in_line = event["at"]
+    def _on_queued(self, event: Event) -> None:
+        self._by_handle[event["handle"]].queued = event["at"]
 
     def _on_acquired(self, event: Event) -> None:
         request = self._by_handle[event["handle"]]
-        self._ended(request, event, "acquired")
+        self._answered(event)
         outer = self._by_handle[request.inside].hold if request.inside else None
         if outer is not None and outer.fence == event["fence"]:
-            request.hold = outer  # entered again: one hold, two handles
+            request.hold = outer  # reentered: one hold, two handles
             return
         by_fence = self._moment_of(event["fence"])
-        granted = min(event["at"], max(request.began, by_fence))
-        hold = request.hold = Hold(
+        request.hold = Hold(
             request=request,
             fence=event["fence"],
             acquired=event["at"],
-            granted=granted,
+            granted=min(event["at"], max(request.began, by_fence)),
             fence_moment=by_fence,
             until=event["until"],
             latest_end=event["at"] + request.lease,
             confirmed=request.began,
+            promises=[(event["at"], event["until"])],
         )
-        hold.promises.append((event["at"], event["until"]))
-        self.holds.append(hold)
+        self.holds.append(request.hold)
 
     def _on_confirmed(self, event: Event) -> None:
         hold = self._hold(event)
@@ -230,9 +220,8 @@ class Story:
         hold.promises.append((event["at"], -math.inf))
 
     def _on_releasing(self, event: Event) -> None:
-        request = self._by_handle[event["handle"]]
         hold = self._hold(event)
-        if hold.request is request:  # else only the inner of two handles leaves
+        if hold.request.handle == event["handle"]:  # else only the inner of two handles leaves
             hold.promises.append((event["at"], -math.inf))
             if hold.releasing is None:
                 hold.releasing = event["at"]
@@ -243,61 +232,53 @@ class Story:
             hold.ended = event["at"]
 
     def _on_refused(self, event: Event) -> None:
-        self._ended(self._by_handle[event["handle"]], event, "refused")
+        self._answered(event)
 
     def _on_gave_up(self, event: Event) -> None:
-        request = self._by_handle[event["handle"]]
-        if request.hold is None:
-            self._ended(request, event, "gave_up")
-
-    def _on_unavailable(self, event: Event) -> None:
-        self._trouble(event)
-
-    def _on_lost(self, event: Event) -> None:
-        self._trouble(event)
+        self._answered(event)
 
     def _on_failed(self, event: Event) -> None:
-        self.alarms.append(event)
+        self._answered(event)
+
+    def _answered(self, event: Event) -> None:
         request = self._by_handle.get(event.get("handle", ""))
         if request is not None and request.hold is None:
-            self._ended(request, event, "failed")
+            request.ended, request.outcome = event["at"], event["kind"]
 
-    def _trouble(self, event: Event) -> None:
+    def _on_lost(self, event: Event) -> None:
+        self._answered(event)
         request = self._by_handle[event["handle"]]
         hold, kind, at = request.hold, event["kind"], event["at"]
         until = -math.inf
-        if hold is None:
-            self._ended(request, event, kind)
-        else:
-            until = hold.until
-            if hold.asked is not None:
-                until = -math.inf
+        if hold is not None:
+            if hold.asked is None:
+                until = hold.until
+            else:
                 hold.latest_end = max(hold.latest_end, at + hold.asked)
             if kind == "lost" and hold.ended is None:
                 hold.ended = at
         details = event["doing"], event["error"]
         self.troubles.append(Trouble(kind, request, event["since"], at, *details, until))
 
-    def _on_stalled(self, event: Event) -> None:
-        self._stalls[event["process"]].append((event["since"], event["at"]))
+    _on_unavailable = _on_lost
 
     def _hold(self, event: Event) -> Hold:
         hold = self._by_handle[event["handle"]].hold
         assert hold is not None, f"nothing held: {event}"
         return hold
 
-    def _ended(self, request: Request, event: Event, outcome: str) -> None:
-        request.ended, request.outcome = event["at"], outcome
+    def _on_stalled(self, event: Event) -> None:
+        self._stalls[event["process"]].append((event["since"], event["at"]))
 
-    # What the driver wrote.
+    # What the driver recorded.
 
     def _on_clock(self, event: Event) -> None:
         self._clock.append((event["wall"], event["at"]))
 
     def _moment_of(self, fence: int) -> float:
-        """Return a fence, which is a moment in microseconds, by the monotonic clock."""
+        """Return a fence, the wall clock in microseconds, as a moment of the monotonic clock."""
         if not self._clock:
-            return math.inf  # nobody compared the clocks, so it tells nothing
+            return math.inf  # without a comparison of the clocks it tells nothing
         wall = fence / 1e6
         index = max(0, bisect_right(self._clock, (wall, 0.0)) - 1)
         then, at = self._clock[index]
@@ -314,38 +295,23 @@ class Story:
         self._pauses[worker].append((self._paused.pop(worker), event["at"]))
 
     def _on_outage(self, event: Event) -> None:
-        self._outages.append((event["since"], event["at"]))
+        span = event["since"], event["at"]
+        self._spans["outage"].append(span)
         if event["what"] == "refused":
-            self._refusals.append((event["since"], event["at"]))
-
-    def _on_wiped(self, event: Event) -> None:
-        self.wipes.append((event["since"], event["at"]))
-
-    def _on_unsettled(self, event: Event) -> None:
-        self.unsettled.append((event["since"], event["at"]))
+            self._spans["refusal"].append(span)
 
     def _on_postponed(self, event: Event) -> None:
         self.postponed.append((event["since"], event["seconds"]))
 
-    def _on_thinned(self, event: Event) -> None:
-        self.thinned.append((event["since"], event["at"]))
-
     def _on_cut(self, event: Event) -> None:
         self.cuts.append(event["at"])
 
-    def _on_broken(self, event: Event) -> None:
-        self.breaks.append(Broken(event["name"], event["fence"], event["since"], event["at"]))
+    def _on_forced(self, event: Event) -> None:
+        forced = ForcedRelease(event["name"], event["fence"], event["since"], event["at"])
+        self.forced.append(forced)
 
     def _on_fault(self, event: Event) -> None:
         self.faults[event["what"]] += 1
-
-    def _on_calm(self, event: Event) -> None:
-        self.calm_at = event["at"]
-
-    def _alarm(self, event: Event) -> None:
-        self.alarms.append(event)
-
-    _on_died = _on_stuck = _on_left = _on_logged = _alarm
 
 
 _NEVER = Spans()

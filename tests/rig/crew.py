@@ -1,4 +1,4 @@
-"""The worker processes of a run: started, found by what they do, killed, replaced, awaited."""
+"""The worker processes of a run: started, paused, killed, replaced, and awaited."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import random
 import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from time import monotonic
@@ -16,11 +18,16 @@ from types import TracebackType
 from typing import Self
 
 from example_project.keeper import Keeper
-from tests.soak.history import Recorder
-from tests.soak.plan import DRAIN_SECONDS, Plan, Role
+from tests.rig.crowd import waits
+from tests.rig.heartbeat import Heartbeat
+from tests.rig.plan import Plan, Role
+from tests.tools import ROOT
 
+PATIENCE = 60.0
+"""Seconds after which what is waited for is taken not to come."""
+DRAIN_SECONDS = 20.0
+"""How long the callers may take to finish when told to end."""
 DUMP_SECONDS = 2.0
-_ROOT = Path(__file__).parents[2]
 
 
 class Worker:
@@ -36,18 +43,18 @@ class Worker:
 class Crew:
     """All the workers. They end with this process at the latest."""
 
-    program = "tests.soak.worker"
-    """The module that a worker runs."""
-
-    def __init__(self, plan: Plan, recorder: Recorder) -> None:
+    def __init__(self, plan: Plan, roles: list[Role], heart: Heartbeat) -> None:
+        self.workers: list[Worker] = []
         self._plan = plan
-        self._recorder = recorder
+        self._roles = roles
+        self._heart = heart
+        self._recorder = heart.recorder
         self._keeper = Keeper()
         self._number = 0
-        self.workers: list[Worker] = []
+        self._timers: list[threading.Timer] = []
 
     def __enter__(self) -> Self:
-        for role in self._plan.crew():
+        for role in self._roles:
             self._start(role)
         return self
 
@@ -57,16 +64,19 @@ class Crew:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self.all_resumed()
         self._keeper.close()
 
     def _start(self, role: Role) -> None:
         self._number += 1
-        arguments = [self._plan.dumps(), str(self._number), json.dumps(asdict(role))]
-        command = (sys.executable, "-m", self.program, *arguments)
+        arguments = (self._plan.dumps(), str(self._number), json.dumps(asdict(role)))
         with self._log(self._number).open("wb") as log:
-            process = self._keeper.spawn(*command, cwd=_ROOT, stderr=log)
+            process = self._spawn("tests.rig.worker", *arguments, stderr=log)
         self.workers.append(Worker(self._number, role, process))
         self._recorder.note("started", worker=self._number, pid=process.pid, role=asdict(role))
+
+    def _spawn(self, module: str, *arguments: str, **options: object) -> subprocess.Popen[bytes]:
+        return self._keeper.spawn(sys.executable, "-m", module, *arguments, cwd=ROOT, **options)
 
     def _log(self, number: int) -> Path:
         return Path(self._plan.directory) / f"worker-{number:05}.log"
@@ -79,8 +89,12 @@ class Crew:
             if not worker.paused and pid in (None, worker.process.pid)
         ]
 
+    def any_running(self, dice: random.Random) -> Worker | None:
+        running = self.running()
+        return dice.choice(running) if running else None
+
     def kill(self, worker: Worker) -> None:
-        """Kill a worker by SIGKILL, and put another in its place."""
+        """Kill a worker by SIGKILL, and start another in its place."""
         since = monotonic()
         worker.process.kill()
         self._keeper.stop(worker.process, grace=0)
@@ -88,35 +102,51 @@ class Crew:
         self.workers.remove(worker)
         self._start(worker.role)
 
-    def pause(self, worker: Worker) -> None:
-        """Stop a worker in its tracks."""
+    def pause(self, worker: Worker, seconds: float) -> None:
+        """Stop a worker by SIGSTOP; it goes on by itself after so many seconds."""
         self._recorder.note("paused", worker=worker.number)
         os.kill(worker.process.pid, signal.SIGSTOP)
         worker.paused = True
+        timer = threading.Timer(seconds, self._resume, (worker,))
+        timer.start()
+        self._timers.append(timer)
 
-    def resume(self, worker: Worker) -> None:
-        """Let a paused worker go on."""
+    def _resume(self, worker: Worker) -> None:
         os.kill(worker.process.pid, signal.SIGCONT)
-        worker.paused = False
         self._recorder.note("resumed", worker=worker.number)
+        worker.paused = False
 
-    def any_running(self, dice: random.Random) -> Worker | None:
-        """Return one of the workers that are not paused."""
-        running = self.running()
-        return dice.choice(running) if running else None
+    def all_resumed(self) -> None:
+        """Wait until no worker is paused."""
+        for timer in self._timers:
+            timer.join()
+
+    @contextlib.contextmanager
+    def crowd(self, name: str, number: int) -> Iterator[subprocess.Popen[bytes]]:
+        """Let so many wait for a lock in one more process; it ends when all have had it."""
+        process = self._spawn("tests.rig.crowd", self._plan.dumps(), name, str(number))
+        there = waits(self._plan, name)
+        try:
+            assert self._heart.until(there.exists, PATIENCE), f"the crowd of {name} never waited"
+            there.unlink()
+            yield process
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGCONT)
+            self._heart.until(lambda: process.poll() is not None, PATIENCE)
+            self._keeper.stop(process, grace=0)
 
     def drain(self) -> None:
-        """Wait until every worker has finished; note who does not, and where it hangs."""
-        now = monotonic()
-        deadline = (now if self._plan.over() else self._plan.stop_at) + DRAIN_SECONDS
+        """Wait until every worker has finished; record who does not, and where it hangs."""
+        self._heart.until(
+            lambda: all(worker.process.poll() is not None for worker in self.workers), DRAIN_SECONDS
+        )
         for worker in self.workers:
-            try:
-                code = worker.process.wait(max(0.0, deadline - monotonic()))
-            except subprocess.TimeoutExpired:
+            code = worker.process.poll()
+            if code is None:
                 self._recorder.note("stuck", worker=worker.number, trace=self._stacks(worker))
-            else:
-                if code:
-                    self._recorder.note("died", worker=worker.number, code=code)
+            elif code:
+                self._recorder.note("died", worker=worker.number, code=code)
 
     def _stacks(self, worker: Worker) -> str:
         """Return where the threads of a worker hang."""
@@ -128,14 +158,13 @@ class Crew:
         return log.read_bytes()[written:].decode(errors="replace")
 
     def read_logs(self) -> None:
-        """Note what workers logged that no log should hold: a traceback."""
+        """Record the tracebacks that workers logged, for no log should hold one."""
         for path in sorted(Path(self._plan.directory).glob("worker-*.log")):
-            text = path.read_text(errors="replace")
-            for trace in _tracebacks(text):
+            for trace in tracebacks(path.read_text(errors="replace")):
                 self._recorder.note("logged", worker=int(path.stem.split("-")[1]), trace=trace)
 
 
-def _tracebacks(text: str) -> list[str]:
+def tracebacks(text: str) -> list[str]:
     """Return the tracebacks in a log, each with the line before it."""
     lines = text.splitlines()
     starts = [index for index, line in enumerate(lines) if line.startswith("Traceback (most")]
@@ -145,7 +174,7 @@ def _tracebacks(text: str) -> list[str]:
         while "".join(lines[end : end + 2]).startswith(" "):  # a line of source may be empty
             end += 1
         trace = "\n".join(lines[max(0, start - 1) : end + 1])
-        # An interruption that met a destructor: Python can only print it.
+        # An interruption in a destructor: Python can only print it.
         if not (trace.startswith("Exception ignored") and "Interrupted" in trace.splitlines()[-1]):
             found.append(trace)
     return found

@@ -8,16 +8,13 @@ from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import Any
 
-from tests.soak.attempt import Attempt
-from tests.soak.history import Recorder
-from tests.soak.means import Means
-from tests.soak.plan import FIXED_LEASES, RENEWED_LEASES, Plan
+from tests.rig.attempt import Attempt
+from tests.rig.history import Recorder
+from tests.rig.means import Means
+from tests.rig.plan import FIXED_LEASES, FLEETING, NAMES, QUIET, RENEWED_LEASES, Plan
 
-SETTLING = 1.0
-"""Seconds after the last fault before the calm begins for callers."""
 STAY_AWAY = 2.0
 """Seconds at the most for which a caller leaves a quiet lock to those who wait."""
-
 
 Ways = dict[Callable[[], Awaitable[None]], int]
 """What a caller may do next, with weights."""
@@ -44,42 +41,30 @@ class Caller:
         self._recorder = recorder
         self._means = means
         self._dice = dice
-        self._names = (plan.quiet,) if quiet else plan.names
-        self._stormy, self._calm = (
-            self._quiet_ways() if quiet else self._hasty_ways() if hasty else self._busy_ways()
-        )
-
-    def _busy_ways(self) -> tuple[Ways, Ways]:
-        """Return what is done, and how often, while there are faults, and in the calm."""
-        storm: Ways = {
-            self.patient: 22,
-            self.limited: 18,
-            self.at_once: 14,
-            self.renewed: 14,
-            self.extending: 8,
-            self.reentering: 7,
-            self.in_context: 7,
-            self.giving_up: 5 if self._means.can_give_up else 0,
-            self.overstaying: 2,
-            self.abandoning: 2,
-        }
-        return storm, {self.patient: 6, self.renewed: 2, self.in_context: 2}
-
-    def _hasty_ways(self) -> tuple[Ways, Ways]:
-        """Return the same, for those who often give up."""
-        ways: Ways = {self.giving_up: 30, self.patient: 1, self.renewed: 1}
-        return ways, ways
-
-    def _quiet_ways(self) -> tuple[Ways, Ways]:
-        """Return the same, for the callers of the quiet lock."""
-        ways: Ways = {self.quietly: 24, self.leaving_quietly: 1}
-        return ways, ways
+        self._names = (QUIET,) if quiet else NAMES
+        self._in_calm: Ways = {self.patient: 6, self.renewed: 2, self.in_context: 2}
+        if quiet:
+            self._in_storm = self._in_calm = {self.quietly: 24, self.leaving_quietly: 1}
+        elif hasty:
+            self._in_storm = self._in_calm = {self.giving_up: 30, self.patient: 1, self.renewed: 1}
+        else:
+            self._in_storm = {
+                self.patient: 22,
+                self.limited: 18,
+                self.at_once: 14,
+                self.renewed: 14,
+                self.extending: 8,
+                self.reentering: 7,
+                self.in_context: 7,
+                self.giving_up: 5 if self._means.can_give_up else 0,
+                self.overstaying: 2,
+                self.abandoning: 2,
+            }
 
     async def run(self) -> None:
         """Use locks until the end of the run."""
-        while not self._plan.over():
-            calm = monotonic() >= self._plan.calm_at + SETTLING
-            ways = self._calm if calm else self._stormy
+        while not self._plan.is_over():
+            ways = self._in_calm if self._plan.is_calm() else self._in_storm
             (way,) = self._dice.choices(list(ways), list(ways.values()))
             try:
                 await way()
@@ -89,33 +74,26 @@ class Caller:
 
     async def patient(self) -> None:
         """Wait without limit."""
-        attempt = self._attempt(timeout=self._lease())
-        if await attempt.acquire():
-            await self._hold_and_release(attempt)
+        await self._take(self._attempt(timeout=self._lease()))
 
     async def limited(self) -> None:
         """Wait for some time."""
-        attempt = self._attempt(
-            timeout=self._lease(), blocking_timeout=self._dice.uniform(0.05, 1.0)
-        )
-        if await attempt.acquire():
-            await self._hold_and_release(attempt)
+        wait = self._dice.uniform(0.05, 1.0)
+        await self._take(self._attempt(timeout=self._lease(), blocking_timeout=wait))
 
     async def at_once(self) -> None:
         """Don't wait."""
-        attempt = self._attempt(timeout=self._lease(), blocking=False)
-        if await attempt.acquire():
-            await self._hold_and_release(attempt)
+        await self._take(self._attempt(timeout=self._lease(), blocking=False))
 
     async def renewed(self) -> None:
-        """Have the lease renewed, and sometimes hold for longer than one."""
+        """Have the lease renewed, and sometimes hold for longer than one lease."""
         dice = self._dice
         lease = dice.choice(RENEWED_LEASES)
         options = {"timeout": lease, "auto_renew": True}
         attempt = self._attempt(**(options if dice.random() < 0.5 else {}))
         if not await attempt.acquire():
             return
-        if dice.random() < 0.1 and monotonic() < self._plan.calm_at:
+        if dice.random() < 0.1 and not self._plan.is_calm():
             end = monotonic() + lease * dice.uniform(1.1, 1.6)
             while monotonic() < end and not attempt.lost:
                 await attempt.confirm()
@@ -124,29 +102,29 @@ class Caller:
 
     async def extending(self) -> None:
         """Set other leases while holding."""
-        dice = self._dice
         attempt = self._attempt(timeout=self._lease(shortest=0.5))
         if not await attempt.acquire():
             return
         await self._rest(0, 0.02)
-        await dice.choice(
+        extension = self._dice.choice(
             (
                 lambda: attempt.extend(2.5, replace_ttl=True),
                 lambda: attempt.extend(0.25, replace_ttl=True),
                 lambda: attempt.extend(0.3, replace_ttl=False),
                 attempt.reacquire,
             )
-        )()
+        )
+        await extension()
         await self._hold_and_release(attempt)
 
     async def reentering(self) -> None:
-        """Enter a lock that this caller holds already."""
+        """Acquire a lock that this caller holds already."""
         options: dict[str, Any] = {"timeout": self._lease(), "reentrant": True}
         outer = self._attempt(**options)
         if not await outer.acquire():
             return
         inner = self._attempt(outer.name, blocking_timeout=0.5, **options)
-        if await outer.enter_again(inner):
+        if await outer.reenter(inner):
             await self._hold_and_release(inner)
         await self._hold_and_release(outer)
 
@@ -159,26 +137,26 @@ class Caller:
         await attempt.leave(BodyError() if self._dice.random() < 0.5 else None)
 
     async def giving_up(self) -> None:
-        """Be interrupted or cancelled while acquiring or releasing; others can have the lock then.
+        """Be interrupted or cancelled while acquiring or releasing; the lock comes free after that.
 
-        So can this caller. Its lease is long, to show a lock that was given to nobody.
+        The lease is long, to show a lock that was granted to a caller that had given up.
         """
-        dice, fleeting = self._dice, self._plan.fleeting
-        attempt = self._attempt(fleeting, timeout=2.0)
+        dice = self._dice
+        attempt = self._attempt(FLEETING, timeout=2.0)
         if dice.random() < 0.75:
-            # At once, to meet the reply of the first call, or in the line.
+            # At once, to meet the reply of the first call, or in the queue.
             patience = dice.choice((0.0, 0.002, 0.1))
             if await attempt.give_up_acquiring(dice.uniform(0.0001, 0.0005 + patience)):
                 await self._hold_and_release(attempt)
         elif await attempt.acquire():
             await self._hold(attempt)
             await attempt.give_up_releasing(dice.choice((0.0002, 0.0005, 0.001)))
-        again = self._attempt(fleeting, timeout=2.0)
+        again = self._attempt(FLEETING, timeout=2.0)
         if await again.acquire():
             await again.release()
 
     async def overstaying(self) -> None:
-        """Go on after the end of a lease that nobody renews."""
+        """Go on after the end of a lease that is not renewed."""
         attempt = self._attempt(timeout=self._dice.choice((0.3, 0.5)))
         if not await attempt.acquire():
             return
@@ -194,12 +172,10 @@ class Caller:
 
     async def quietly(self) -> None:
         """Use a quiet lock, waiting without limit, and sometimes stay away after a long lease."""
-        lease = self._dice.choice(self._plan.quiet_leases)
+        lease, longest = self._dice.choice(self._plan.quiet_leases), max(self._plan.quiet_leases)
         attempt = self._attempt(timeout=lease, auto_renew=self._dice.random() < 0.3)
-        if await attempt.acquire():
-            await self._hold_and_release(attempt)
-            if lease == max(self._plan.quiet_leases) and self._dice.random() < 0.3:
-                await self._rest(0, STAY_AWAY)
+        if await self._take(attempt) and lease == longest and self._dice.random() < 0.3:
+            await self._rest(0, STAY_AWAY)
 
     async def leaving_quietly(self) -> None:
         """Forget to release a quiet lock, and stay away for longer than its lease."""
@@ -210,23 +186,28 @@ class Caller:
             await self._rest(lease, lease + STAY_AWAY)
 
     def _attempt(self, name: str | None = None, **options: Any) -> Attempt:
-        return Attempt(
-            self._means, self._recorder, name or self._dice.choice(self._names), **options
-        )
+        name = name or self._dice.choice(self._names)
+        return Attempt(self._means, self._recorder, name, **options)
 
     def _lease(self, shortest: float = 0.0) -> float:
         return self._dice.choice([lease for lease in FIXED_LEASES if lease >= shortest])
 
-    async def _hold(self, attempt: Attempt) -> None:
-        calm = monotonic() >= self._plan.calm_at
-        for _ in range(self._dice.randint(1, 3)):
-            if not await attempt.confirm():
-                break
-            await self._rest(0.02, 0.04) if calm else await self._rest(0, 0.025)
+    async def _take(self, attempt: Attempt) -> bool:
+        if not await attempt.acquire():
+            return False
+        await self._hold_and_release(attempt)
+        return True
 
     async def _hold_and_release(self, attempt: Attempt) -> None:
         await self._hold(attempt)
         await attempt.release()
+
+    async def _hold(self, attempt: Attempt) -> None:
+        shortest, longest = (0.02, 0.04) if self._plan.is_calm() else (0, 0.025)
+        for _ in range(self._dice.randint(1, 3)):
+            if not await attempt.confirm():
+                break
+            await self._rest(shortest, longest)
 
     async def _rest(self, shortest: float, longest: float) -> None:
         await self._means.rest(self._dice.uniform(shortest, longest))

@@ -1,0 +1,69 @@
+"""Records when a process did not run, for whatever reason.
+
+On a busy machine a process may stand still without being paused. The checker demands of callers
+only what they could do while their process and the server were seen to run, and the driver counts
+its patience in seconds in which it ran itself.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from time import monotonic
+from types import TracebackType
+from typing import Self
+
+from tests.rig.history import Recorder
+
+BEAT = 0.05
+LATE = 0.1
+"""Seconds; of a beat, and by how much it may be late without being recorded."""
+
+
+class Heartbeat:
+    """A thread that beats until it is stopped, and records every beat that was late."""
+
+    kind = "stalled"
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self.ran = 0.0
+        """Seconds in which it beat in time."""
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+    def until(self, condition: Callable[[], object], seconds: float) -> bool:
+        """Return whether a condition came true while this process ran for so many seconds."""
+        deadline = self.ran + seconds
+        while not condition():
+            if self.ran >= deadline:
+                return False
+            threading.Event().wait(BEAT)
+        return True
+
+    def beat(self) -> None:
+        """Do what a beat consists of."""
+
+    def _run(self) -> None:
+        since = monotonic()
+        while not self._stopped.wait(BEAT):
+            self.beat()
+            now = monotonic()
+            if now - since > BEAT + LATE:
+                self.recorder.note(self.kind, since=since, what="slow")
+            else:
+                self.ran += now - since
+            since = now

@@ -1,0 +1,173 @@
+"""The servers of a run, and the settings by which callers find them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from typing import Any
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from django_redis_lock import locks
+from example_project.embedded import EmbeddedServer
+from tests.rig.plan import DEFAULT_LEASE
+from tests.rig.stepped import SteppedServer
+from tests.tools.proxy import Proxy
+
+TIMEOUT = 1.0
+"""Seconds after which a reply is taken not to come, by callers and by the pulse."""
+PULSE_KEY = "rig-pulse"
+PULSE_MS = 60_000
+STAYS = ("-fence", "-audit", "-lost", "-server", PULSE_KEY)
+"""Parts of keys that belong to all locks, and stay."""
+EXPIRE = ("-heard",)
+"""Parts of keys that stay until they expire."""
+OF_THE_DEAD = ("-claim:", "-grant:", "-queue:")
+"""Parts of keys that a dead process may leave until they expire."""
+
+
+def client(port: int) -> redis.Redis:
+    """Return a client that waits for a second, and tries again only if its connection breaks."""
+    return redis.Redis(
+        port=port,
+        socket_timeout=TIMEOUT,
+        socket_connect_timeout=TIMEOUT,
+        retry=Retry(NoBackoff(), 1, supported_errors=(redis.ConnectionError,)),
+    )
+
+
+def write(port: int) -> None:
+    with client(port) as one:
+        one.set(PULSE_KEY, "", px=PULSE_MS)
+
+
+def leftovers(servers: Iterable[EmbeddedServer], *, of_the_dead: bool) -> list[str]:
+    """Return the keys that no lock needs any more; those that dead processes left are excused."""
+    excused = (*EXPIRE, *OF_THE_DEAD) if of_the_dead else EXPIRE
+    found: set[str] = set()
+    for server in servers:
+        with client(server.port) as one:
+            for key in one.scan_iter():
+                text = key.decode()
+                expires = one.pttl(key) != -1 and any(part in text for part in excused)
+                if not expires and not any(part in text for part in STAYS):
+                    found.add(text)
+    return sorted(found)
+
+
+class Site:
+    """Servers that locks are kept on."""
+
+    servers: Sequence[EmbeddedServer]
+    proxies: Sequence[Proxy] = ()
+    """One in front of each server, if the network is to fail."""
+    marker = b"EVAL"
+    """What is in every request whose reply may be lost."""
+    needed = 1
+    """How many of the servers have to work for locks to be available."""
+    kept_for = 0.0
+    """Seconds for which a lock is kept for a waiter, which may be dead."""
+    rejoins_in = 0.0
+    """Seconds after its start in which a server takes no part; no other may fail meanwhile."""
+    clock_kept_for = 0.0
+    """Seconds for which callers go by an old reading of the server's clock."""
+    fences_tell = True
+    """Whether a fence is a moment of the clock that all processes share."""
+
+    def settings(self) -> dict[str, Any]:
+        """Return the Django settings of callers, without INSTALLED_APPS."""
+        raise NotImplementedError
+
+    def prepare(self) -> None:
+        """Do what locks need once; the settings are in force."""
+
+    def ask(self) -> None:
+        """Ask the servers the way callers do. Raises what a client raises."""
+        raise NotImplementedError
+
+    def masters(self) -> Sequence[EmbeddedServer]:
+        """Return the servers that locks are written to."""
+        return self.servers
+
+    def close(self) -> None:
+        """Stop what was started."""
+        raise NotImplementedError
+
+
+class Independent(Site):
+    """Servers that know nothing of each other: one, or a quorum's.
+
+    ``entry`` is the alias of LOCKS without LOCATION, which is a URL or a list of them.
+    """
+
+    def __init__(
+        self,
+        entry: dict[str, Any],
+        count: int = 1,
+        *,
+        proxied: bool = False,
+        stepped: bool = False,
+        kept_for: float = 0.0,
+        rejoins_in: float = 0.0,
+        clock_kept_for: float = 0.0,
+        fences_tell: bool = True,
+        marker: bytes = b"EVAL",
+    ) -> None:
+        self._entry = entry
+        self.needed = count // 2 + 1
+        self.kept_for = kept_for
+        self.rejoins_in = rejoins_in
+        self.clock_kept_for = clock_kept_for
+        self.fences_tell = fences_tell and not stepped
+        self.marker = marker
+        # A server that hangs keeps the threads that ask it until they give up.
+        self._pool = ThreadPoolExecutor(count * 40)
+        kind = SteppedServer if stepped else EmbeddedServer
+        self.servers = [kind(persist=True) for _ in range(count)]
+        try:
+            for server in self.servers:
+                server.start()
+            if proxied:
+                self.proxies = [Proxy(server.port) for server in self.servers]
+        except BaseException:
+            self.close()
+            raise
+        self._ports = [item.port for item in self.proxies or self.servers]
+
+    def settings(self) -> dict[str, Any]:
+        options = f"socket_timeout={TIMEOUT}&socket_connect_timeout={TIMEOUT}"
+        urls = [f"redis://127.0.0.1:{port}/0?{options}" for port in self._ports]
+        location = urls[0] if len(urls) == 1 else urls
+        entry = {"LOCATION": location, "TIMEOUT": DEFAULT_LEASE, **self._entry}
+        return {"LOCKS": {"default": entry}}
+
+    def prepare(self) -> None:
+        """Tell the servers of a quorum that no lock was held before."""
+        if len(self.servers) > 1:
+            locks["default"].admit()
+
+    def ask(self) -> None:
+        """Write on all servers until as many have answered as have to work."""
+        answered, error = 0, None
+        for future in as_completed([self._pool.submit(write, port) for port in self._ports]):
+            try:
+                future.result()
+            except (redis.RedisError, OSError) as raised:
+                error = raised
+            else:
+                answered += 1
+            if answered == self.needed:
+                return
+        assert error is not None
+        raise error
+
+    def close(self) -> None:
+        with contextlib.ExitStack() as stack:
+            for server in self.servers:
+                stack.callback(server.stop)
+            for proxy in self.proxies:
+                stack.callback(proxy.close)
+            stack.callback(self._pool.shutdown, cancel_futures=True)
