@@ -61,12 +61,12 @@ ALL = (
     ),
     Layout(
         "blpop",
-        independent(entry={"BACKEND": REDIS, "OPTIONS": {"WAIT": "blpop"}}),
+        independent(entry={"BACKEND": REDIS, "OPTIONS": {"WAIT": "blpop"}}, remembers=5.0),
         ("half open", "black hole", *CALLERS, "server stopped", "data lost", "clock set forward"),
     ),
     Layout(
         "poll",
-        independent(entry={"BACKEND": REDIS, "OPTIONS": {"WAIT": "poll"}}, kept_for=2.0),
+        independent(entry={"BACKEND": REDIS, "OPTIONS": {"WAIT": "poll"}}, remembers=2.0),
         ("cut connections", *CALLERS, "server stopped", "data lost"),
         # Each waiter that died keeps the lock while its turn lasts.
         unpromised={"client killed": frozenset({"lost waiters"})},

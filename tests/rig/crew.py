@@ -23,8 +23,6 @@ from tests.rig.heartbeat import Heartbeat
 from tests.rig.plan import Plan, Role
 from tests.tools import ROOT
 
-PATIENCE = 60.0
-"""Seconds after which what is waited for is taken not to come."""
 DRAIN_SECONDS = 20.0
 """How long the callers may take to finish when told to end."""
 DUMP_SECONDS = 2.0
@@ -93,12 +91,12 @@ class Crew:
         running = self.running()
         return dice.choice(running) if running else None
 
-    def kill(self, worker: Worker) -> None:
+    def kill(self, worker: Worker, remembered: float) -> None:
         """Kill a worker by SIGKILL, and start another in its place."""
         since = monotonic()
         worker.process.kill()
         self._keeper.stop(worker.process, grace=0)
-        self._recorder.note("killed", worker=worker.number, since=since)
+        self._recorder.note("killed", worker=worker.number, since=since, remembered=remembered)
         self.workers.remove(worker)
         self._start(worker.role)
 
@@ -127,13 +125,13 @@ class Crew:
         process = self._spawn("tests.rig.crowd", self._plan.dumps(), name, str(number))
         there = waits(self._plan, name)
         try:
-            assert self._heart.until(there.exists, PATIENCE), f"the crowd of {name} never waited"
+            assert self._heart.until(there.exists), f"the crowd of {name} never waited"
             there.unlink()
             yield process
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGCONT)
-            self._heart.until(lambda: process.poll() is not None, PATIENCE)
+            self._heart.until(lambda: process.poll() is not None)
             self._keeper.stop(process, grace=0)
 
     def drain(self) -> None:

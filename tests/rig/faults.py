@@ -21,7 +21,7 @@ import redis
 from django_redis_lock import lock, locks
 from django_redis_lock.exceptions import LockUnavailable
 from example_project.embedded import EmbeddedServer
-from tests.rig.crew import PATIENCE, Worker
+from tests.rig.crew import Worker
 from tests.rig.plan import ALL_NAMES
 from tests.rig.sites import client
 from tests.rig.stage import Stage
@@ -112,7 +112,7 @@ def half_open(stage: Stage) -> None:
         # A listener must find out by itself; a caller does when it gets no answer.
         deaf = [proxy for proxy in stage.site.proxies if proxy.silent(listening_only=True)]
         if not stage.heart.until(
-            lambda: not any(proxy.silent(listening_only=True) for proxy in deaf), PATIENCE
+            lambda: not any(proxy.silent(listening_only=True) for proxy in deaf)
         ):
             stage.recorder.note("left", keys=["a listening connection that is dead"])
         for proxy in stage.site.proxies:
@@ -166,14 +166,9 @@ def any_client_killed(stage: Stage) -> bool:
 
 
 def _kill(stage: Stage, worker: Worker | None) -> bool:
-    if worker is None:
-        return False
-    since = monotonic()
-    stage.crew.kill(worker)
-    if stage.site.kept_for:  # it may have been its turn
-        at = monotonic() + stage.site.kept_for
-        stage.recorder.note("outage", what="kept", since=since, at=at)
-    return True
+    if worker is not None:
+        stage.crew.kill(worker, stage.site.remembers)
+    return worker is not None
 
 
 @fault()
@@ -208,7 +203,7 @@ def waiters_stopped(stage: Stage) -> None:
         thread = Thread(target=lambda: acquired.set_result(healthy.acquire()))
         thread.start()
         ahead = CROWD if locks["default"].supports_queue else 0
-        stage.heart.until(lambda: waiters(name) > ahead, PATIENCE)
+        stage.heart.until(lambda: waiters(name) > ahead)
         stage.rest(*SHORT)
         os.kill(process.pid, signal.SIGSTOP)
         # Counted in time in which this process ran: a machine that stands still delays everything.
@@ -324,7 +319,7 @@ def _step(stage: Stage, seconds: float) -> None:
     with client(server.port) as one:
         before = _ahead(one)
         server.step(seconds)
-        stage.heart.until(lambda: abs(_ahead(one) - before - seconds) < abs(seconds) / 2, PATIENCE)
+        stage.heart.until(lambda: abs(_ahead(one) - before - seconds) < abs(seconds) / 2)
     if seconds > 0:
         at = monotonic() + stage.site.clock_kept_for
         stage.recorder.note("unsettled", since=since, at=at)
@@ -358,9 +353,7 @@ def disk_broken(stage: Stage) -> None:
 
 def _save(stage: Stage, one: redis.Redis, outcome: str) -> None:
     one.bgsave(schedule=True)
-    stage.heart.until(
-        lambda: one.info("persistence")["rdb_last_bgsave_status"] == outcome, PATIENCE
-    )
+    stage.heart.until(lambda: one.info("persistence")["rdb_last_bgsave_status"] == outcome)
 
 
 @fault()

@@ -18,6 +18,8 @@ from tests.rig.history import Recorder
 BEAT = 0.05
 LATE = 0.1
 """Seconds; of a beat, and by how much it may be late without being recorded."""
+PATIENCE = 60.0
+"""Seconds after which what is waited for is taken not to come."""
 
 
 class Heartbeat:
@@ -45,7 +47,7 @@ class Heartbeat:
         self._stopped.set()
         self._thread.join()
 
-    def until(self, condition: Callable[[], object], seconds: float) -> bool:
+    def until(self, condition: Callable[[], object], seconds: float = PATIENCE) -> bool:
         """Return whether a condition came true while this process ran for so many seconds."""
         deadline = self.ran + seconds
         while not condition():

@@ -64,9 +64,9 @@ class History:
         self.confirms(handle, end - 0.002, end - 0.001, end + 1)
         self.releases(handle, end - 0.001, end)
 
-    def fails(self, kind: str, handle: str, since: float, at: float, doing: str) -> None:
+    def fails(self, kind: str, handle: str, since: float, at: float) -> None:
         """Let a call raise: lost or unavailable."""
-        self.of(handle, kind, at, since=since, doing=doing, error="an error")
+        self.of(handle, kind, at, since=since, doing="a call", error="an error")
 
     def is_ended(self, cause: str, since: float, at: float, granted: float = 10.1) -> None:
         """Let a hold be ended by a forced release or a loss of data."""

@@ -88,7 +88,7 @@ def _long_promises(holds: list[Hold]) -> Iterator[Violation]:
 
 def _revivals(story: Story) -> Iterator[Violation]:
     """Find holds confirmed after they were certainly ended, as by a renewal that revives one."""
-    forced = {(item.name, item.fence): item.at for item in story.forced}
+    forced = {(item["name"], item["fence"]): item["at"] for item in story.forced}
     wiped = sorted(story.wipes)
     for hold in story.holds:
         over = forced.get((hold.name, hold.fence))
@@ -106,10 +106,10 @@ def ended_by_others(story: Story, hold: Hold, moment: float) -> bool:
     That is by a forced release, a loss of data, a step of the server's clock or a failover.
     """
     for item in story.forced:
-        of_this = item.name == hold.name and item.fence in (hold.fence, None)
-        if of_this and item.since <= moment and item.at >= hold.granted:
+        of_this = item["name"] == hold.name and item["fence"] in (hold.fence, None)
+        if of_this and during(hold, moment, [(item["since"], item["at"])]):
             return True
-    return during(hold, moment, story.wipes) or during(hold, moment, story.unsettled)
+    return during(hold, moment, story.wipes + story.unsettled)
 
 
 def during(hold: Hold, moment: float, spans: list[tuple[float, float]]) -> bool:

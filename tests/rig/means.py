@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Coroutine
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 from django_redis_lock import Lock
 
@@ -31,21 +31,6 @@ class Interrupted(BaseException):
     """What a signal handler raises, like KeyboardInterrupt or Celery's soft time limit."""
 
 
-class Means(Protocol):
-    """How one caller calls."""
-
-    can_give_up: bool
-
-    async def do(self, lock: Lock, operation: str, *args: Any, **kwargs: Any) -> Any:
-        """Carry out an operation of the handle."""
-
-    async def give_up(self, lock: Lock, operation: str, seconds: float) -> Any:
-        """Carry out an operation, interrupted after so many seconds. Raises ``GaveUp``."""
-
-    async def rest(self, seconds: float) -> None:
-        """Let time pass."""
-
-
 class Blocking:
     """Uses the blocking methods. Signals interrupt the main thread only."""
 
@@ -60,7 +45,7 @@ class Blocking:
         return getattr(lock, operation)(*args, **kwargs)
 
     async def give_up(self, lock: Lock, operation: str, seconds: float) -> Any:
-        """Call the method, and let a signal handler raise meanwhile.
+        """Call the method, and let a signal handler raise after so many seconds: ``GaveUp``.
 
         The garbage collector is off meanwhile: with it the exception sometimes vanished before any
         of our frames saw it.
@@ -122,6 +107,9 @@ class Awaiting:
 
     async def rest(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
+
+
+Means = Blocking | Awaiting
 
 
 def run_blocking(coroutine: Coroutine[Any, Any, None]) -> None:

@@ -53,8 +53,8 @@ class Occupation:
         for start, end in self._story.pauses(request.process).between(request.began, request.ended):
             yield start - SLACK, end + lease + SLACK
         start, end = request.ended - SLACK, request.ended + lease + SLACK
-        if request.outcome == "killed":  # granted just before the kill, or before the server knew
-            yield start, end + SLACK
+        if request.outcome == "killed":  # granted just before, or before the servers knew
+            yield start, end + self._story.remembered + SLACK
         elif request.outcome in ("unavailable", "failed"):
             yield start - UNSEEN, end
         elif request.outcome in ("gave_up", "refused") and self._server.touch(

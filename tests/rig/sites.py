@@ -68,8 +68,8 @@ class Site:
     """What is in every request whose reply may be lost."""
     needed = 1
     """How many of the servers have to work for locks to be available."""
-    kept_for = 0.0
-    """Seconds for which a lock is kept for a waiter, which may be dead."""
+    remembers = 0.0
+    """Seconds for which a dead waiter may still be granted a lock."""
     rejoins_in = 0.0
     """Seconds after its start in which a server takes no part; no other may fail meanwhile."""
     clock_kept_for = 0.0
@@ -110,7 +110,7 @@ class Independent(Site):
         *,
         proxied: bool = False,
         stepped: bool = False,
-        kept_for: float = 0.0,
+        remembers: float = 0.0,
         rejoins_in: float = 0.0,
         clock_kept_for: float = 0.0,
         fences_tell: bool = True,
@@ -118,7 +118,7 @@ class Independent(Site):
     ) -> None:
         self._entry = entry
         self.needed = count // 2 + 1
-        self.kept_for = kept_for
+        self.remembers = remembers
         self.rejoins_in = rejoins_in
         self.clock_kept_for = clock_kept_for
         self.fences_tell = fences_tell and not stepped

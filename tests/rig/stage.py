@@ -15,8 +15,8 @@ from redis.exceptions import RedisError
 
 from django_redis_lock import Holder, locks
 from django_redis_lock.exceptions import LockError
-from tests.rig.crew import PATIENCE, Crew, Worker
-from tests.rig.heartbeat import BEAT, Heartbeat
+from tests.rig.crew import Crew, Worker
+from tests.rig.heartbeat import BEAT, PATIENCE, Heartbeat
 from tests.rig.plan import Plan
 from tests.rig.pulse import Pulse
 from tests.rig.sites import TIMEOUT, Site
@@ -54,7 +54,7 @@ class Stage:
         """Wait until locks are available again after a server was broken."""
         self.rest(2 * BEAT + TIMEOUT / 2, TIMEOUT)  # until what was under way is answered or lost
         broken = monotonic()
-        self.heart.until(lambda: self._pulse.good_at > broken, PATIENCE)
+        self.heart.until(lambda: self._pulse.good_at > broken)
 
     @contextlib.contextmanager
     def outage(
@@ -70,7 +70,7 @@ class Stage:
             yield
         finally:
             ended = monotonic()
-            self.heart.until(lambda: self._pulse.good_at > ended, PATIENCE)
+            self.heart.until(lambda: self._pulse.good_at > ended)
             at = monotonic() + (self.plan.longest_lease if late_grants else 0.0)
             if of_all or len(self.site.servers) <= self.site.needed:
                 self.recorder.note("outage", what=what, since=since, at=at)
@@ -84,7 +84,7 @@ class Stage:
             missing = {worker.number for worker in self.crew.workers} - self._served_since(since)
             return not missing
 
-        if not self.heart.until(all_are, PATIENCE):
+        if not self.heart.until(all_are):
             trace = f"it was served no lock for {PATIENCE:g} s"
             for number in sorted(missing):
                 self.recorder.note("stuck", worker=number, trace=trace)

@@ -92,16 +92,6 @@ class Trouble:
     """The end of the lease that the handle had promised; minus infinity if the promise was over."""
 
 
-@dataclass(slots=True)
-class ForcedRelease:
-    """A forced release; the fence is unknown if the server did not answer."""
-
-    name: str
-    fence: int | None
-    since: float
-    at: float
-
-
 class Story:
     """A whole run."""
 
@@ -109,11 +99,14 @@ class Story:
         self.requests: list[Request] = []
         self.holds: list[Hold] = []
         self.troubles: list[Trouble] = []
-        self.forced: list[ForcedRelease] = []
+        self.forced: list[Event] = []
+        """Forced releases; the fence is None if the server did not answer."""
         self.alarms: list[Event] = []
         self.cuts: list[float] = []
         self.faults: Counter[str] = Counter()
         self.killed: dict[int, Span] = {}
+        self.remembered = 0.0
+        """Seconds for which a dead waiter may still be granted a lock."""
         self.postponed: list[tuple[float, float]] = []
         """When the ends of all leases were postponed, and by how many seconds."""
         self.end = 0.0
@@ -231,19 +224,12 @@ class Story:
         if hold.request.handle == event["handle"]:
             hold.ended = event["at"]
 
-    def _on_refused(self, event: Event) -> None:
-        self._answered(event)
-
-    def _on_gave_up(self, event: Event) -> None:
-        self._answered(event)
-
-    def _on_failed(self, event: Event) -> None:
-        self._answered(event)
-
     def _answered(self, event: Event) -> None:
         request = self._by_handle.get(event.get("handle", ""))
         if request is not None and request.hold is None:
             request.ended, request.outcome = event["at"], event["kind"]
+
+    _on_refused = _on_gave_up = _on_failed = _answered
 
     def _on_lost(self, event: Event) -> None:
         self._answered(event)
@@ -286,6 +272,7 @@ class Story:
 
     def _on_killed(self, event: Event) -> None:
         self.killed[event["worker"]] = (event["since"], event["at"])
+        self.remembered = event.get("remembered", 0.0)
 
     def _on_paused(self, event: Event) -> None:
         self._paused[event["worker"]] = event["at"]
@@ -307,8 +294,7 @@ class Story:
         self.cuts.append(event["at"])
 
     def _on_forced(self, event: Event) -> None:
-        forced = ForcedRelease(event["name"], event["fence"], event["since"], event["at"])
-        self.forced.append(forced)
+        self.forced.append(event)
 
     def _on_fault(self, event: Event) -> None:
         self.faults[event["what"]] += 1
