@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,11 +18,9 @@ from pathlib import Path
 from tests.chaos import table
 from tests.chaos.layouts import LAYOUTS
 from tests.chaos.row import Row, judge
-from tests.rig import report
 from tests.rig.faults import FAULTS
 from tests.rig.history import read
 from tests.rig.verdict import Violation
-from tests.tools import ROOT
 
 PATIENCE = 600.0
 """Seconds beyond its faults after which a run is taken not to end."""
@@ -38,47 +36,21 @@ class Task:
     seed: int
     directory: Path
 
-    def carry_out(self) -> float:
-        """Run, in a process of its own; return how many seconds it took."""
-        began = time.monotonic()
+    def row(self) -> Row:
+        """Run, in a process of its own, and return what the run came to."""
         self.directory.mkdir()
-        with self._log.open("wb") as log, contextlib.suppress(subprocess.TimeoutExpired):
-            completed = subprocess.run(
-                self.command(), cwd=ROOT, stderr=log, timeout=self.seconds + PATIENCE, check=False
-            )
-            if not completed.returncode:
-                self._ended.touch()
-        return time.monotonic() - began
+        log = self.directory / "run.log"
+        with log.open("wb") as errors, contextlib.suppress(subprocess.TimeoutExpired):
+            patience = self.seconds + PATIENCE
+            done = subprocess.run(self.command(), stderr=errors, timeout=patience, check=False)
+            if not done.returncode:
+                return judge(LAYOUTS[self.layout], self.fault, read(self.directory))
+        why = log.read_text() or "the run did not end"
+        return Row(self.fault, self.layout, violations=[Violation("run failed", why)])
 
     def command(self) -> list[str]:
-        """Return the command line of the run."""
         arguments = (self.layout, self.fault, str(self.seconds), str(self.seed))
         return [sys.executable, "-m", "tests.chaos.play", *arguments, str(self.directory)]
-
-    def row(self) -> Row:
-        """Return what the run came to."""
-        if not self._ended.exists():
-            why = self._log.read_text() or "the run did not end"
-            return Row(self.fault, self.layout, violations=[Violation("run failed", why)])
-        layout = LAYOUTS[self.layout]
-        row = judge(
-            self.fault,
-            self.layout,
-            read(self.directory),
-            unpromised=layout.unpromised.get(self.fault, frozenset()),
-            rules_off=layout.rules_off,
-        )
-        if row.violations:
-            report.write_violations(self.directory, row.violations)
-        return row
-
-    @property
-    def _log(self) -> Path:
-        return self.directory / "run.log"
-
-    @property
-    def _ended(self) -> Path:
-        return self.directory / "ended"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -100,9 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     print(f"{len(tasks)} runs, seed {seed}; histories in {directory}", flush=True)
     began = time.monotonic()
-    with ThreadPoolExecutor(options.at_once) as pool:
-        done = dict(_carry_out(tasks, pool))
-    rows = [done[task] for task in tasks]
+    rows = _carry_out(tasks, options.at_once)
     print(f"\n{table.table(rows)}\n{time.monotonic() - began:.0f} s", flush=True)
     if any(row.violations for row in rows):
         print(table.broken_promises(rows, str(directory)))
@@ -112,15 +82,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _carry_out(tasks: Sequence[Task], pool: ThreadPoolExecutor) -> Iterator[tuple[Task, Row]]:
-    """Carry the tasks out, some at a time; yield each when it is done."""
-    running = {pool.submit(task.carry_out): task for task in tasks}
-    for future in as_completed(running):
-        task = running[future]
-        row = task.row()
-        verdict = f"{len(row.violations)} BROKEN" if row.violations else "kept"
-        print(f"{task.layout}: {task.fault}: {verdict} ({future.result():.0f} s)", flush=True)
-        yield task, row
+def _carry_out(tasks: Sequence[Task], at_once: int) -> list[Row]:
+    """Carry the tasks out, some at a time; print the verdict on each when it is done."""
+    pool = ThreadPoolExecutor(at_once)
+    try:
+        running = {pool.submit(task.row): task for task in tasks}
+        for future in as_completed(running):
+            task, broken = running[future], len(future.result().violations)
+            verdict = f"{broken} BROKEN" if broken else "kept"
+            print(f"{task.layout}: {task.fault}: {verdict}", flush=True)
+        return [future.result() for future in running]
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from tests.chaos.layouts import Layout
 from tests.rig import checker, holding
 from tests.rig.history import Event
 from tests.rig.story import Story, by_name
@@ -51,24 +52,18 @@ class Row:
         return Counter(column(item) for item in self.violations)
 
 
-def judge(
-    fault: str,
-    layout: str,
-    events: Iterable[Event],
-    *,
-    unpromised: frozenset[str] = frozenset(),
-    rules_off: frozenset[str] = frozenset(),
-) -> Row:
+def judge(layout: Layout, fault: str, events: Iterable[Event]) -> Row:
     """Return the row for the history of a run."""
     history = list(events)
     story = Story(history)
-    row = Row(fault, layout, taken=len(story.holds), times=sum(story.faults.values()))
+    unpromised = layout.unpromised.get(fault, frozenset())
+    row = Row(fault, layout.name, taken=len(story.holds), times=sum(story.faults.values()))
     row.unavailable = longest_wait(story, history)
     for trouble in story.troubles:
         row.errors["LockLost" if trouble.kind == "lost" else "LockUnavailable"] += 1
-    found = [item for item in checker.judge(story).violations if item.rule not in rules_off]
+    found = [item for item in checker.judge(story).violations if item.rule not in layout.rules_off]
     row.counts.update(column(item) for item in found)
-    row.counts["double holds"] = len(_double_holds(history, rules_off))
+    row.counts["double holds"] = len(_double_holds(history, layout.rules_off))
     row.violations = [
         item for item in found if item.rule in ALWAYS or column(item) not in unpromised
     ]

@@ -16,6 +16,7 @@ from tests.chaos import layouts, table
 from tests.chaos.row import COLUMNS, Row, judge
 from tests.rig.faults import FAULTS
 from tests.rig.histories import BREACHES, History
+from tests.rig.report import WIDTH
 from tests.rig.sites import client
 from tests.rig.verdict import Violation
 from tests.soak.storm import PLAYED
@@ -35,7 +36,9 @@ def past() -> History:
 
 
 def row_of(past: History, unpromised: frozenset[str] = NOTHING) -> Row:
-    return judge("a fault", "a layout", past.events, unpromised=unpromised)
+    unpromised_by = {"a fault": unpromised}
+    layout = layouts.Layout("a layout", layouts.independent(), (), unpromised=unpromised_by)
+    return judge(layout, "a fault", past.events)
 
 
 class TestRow:
@@ -89,7 +92,7 @@ def test_broken_promises_fit_the_end_of_a_log() -> None:
     assert len(lines) <= 15
     assert lines[0].startswith("40 broken promises in 1 of 1 runs")
     assert "KeyError" in lines[1]
-    assert max(map(len, lines)) <= table.WIDTH
+    assert max(map(len, lines)) <= WIDTH
 
 
 @pytest.mark.parametrize(
@@ -115,7 +118,6 @@ def test_exit_code(
         BREACHES["overlap"](past)
     monkeypatch.setattr(chaos.Task, "command", lambda _: [sys.executable, "-c", program])
     monkeypatch.setattr(chaos, "read", lambda _: past.events)
-    monkeypatch.setattr(chaos.report, "write_violations", lambda *_: None)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     assert chaos.main(["--layout", "standalone", "--fault", "read only"]) == code
     out = capsys.readouterr().out

@@ -18,9 +18,8 @@ from types import TracebackType
 from typing import Self
 
 from example_project.keeper import Keeper
-from tests.rig.crowd import waits
 from tests.rig.heartbeat import Heartbeat
-from tests.rig.plan import Plan, Role
+from tests.rig.plan import CROWD, Plan, Role
 from tests.tools import ROOT
 
 DRAIN_SECONDS = 20.0
@@ -67,14 +66,15 @@ class Crew:
 
     def _start(self, role: Role) -> None:
         self._number += 1
-        arguments = (self._plan.dumps(), str(self._number), json.dumps(asdict(role)))
-        with self._log(self._number).open("wb") as log:
-            process = self._spawn("tests.rig.worker", *arguments, stderr=log)
+        process = self._spawn(self._number, role)
         self.workers.append(Worker(self._number, role, process))
         self._recorder.note("started", worker=self._number, pid=process.pid, role=asdict(role))
 
-    def _spawn(self, module: str, *arguments: str, **options: object) -> subprocess.Popen[bytes]:
-        return self._keeper.spawn(sys.executable, "-m", module, *arguments, cwd=ROOT, **options)
+    def _spawn(self, number: int, role: Role) -> subprocess.Popen[bytes]:
+        arguments = (self._plan.dumps(), str(number), json.dumps(asdict(role)))
+        command = (sys.executable, "-m", "tests.rig.worker", *arguments)
+        with self._log(number).open("ab") as log:
+            return self._keeper.spawn(*command, cwd=ROOT, stderr=log)
 
     def _log(self, number: int) -> Path:
         return Path(self._plan.directory) / f"worker-{number:05}.log"
@@ -122,11 +122,9 @@ class Crew:
     @contextlib.contextmanager
     def crowd(self, name: str, number: int) -> Iterator[subprocess.Popen[bytes]]:
         """Let so many wait for a lock in one more process; it ends when all have had it."""
-        process = self._spawn("tests.rig.crowd", self._plan.dumps(), name, str(number))
-        there = waits(self._plan, name)
+        process = self._spawn(0, Role(CROWD, number, crowds=name))
         try:
-            assert self._heart.until(there.exists), f"the crowd of {name} never waited"
-            there.unlink()
+            assert self._heart.until(self._plan.sign(name).exists), f"no crowd waits for {name}"
             yield process
         finally:
             with contextlib.suppress(ProcessLookupError):

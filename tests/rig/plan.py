@@ -22,6 +22,8 @@ FLEETING = "spark"
 ALL_NAMES = (*NAMES, QUIET, FLEETING)
 THREADS = "threads"
 TASKS = "tasks"
+CROWD = "crowd"
+"""Threads that wait for a lock at one time, and release it at once."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,8 @@ class Role:
     kind: str
     callers: int
     quiet: bool = False
+    crowds: str = ""
+    """The lock that a crowd waits for."""
 
 
 ALONE = (Role(THREADS, 1, quiet=True), Role(TASKS, 1, quiet=True))
@@ -59,19 +63,20 @@ class Plan:
 
     def begin_calm(self) -> None:
         """Tell callers that there are no more faults."""
-        self._sign("calm").touch()
+        self.sign("calm").touch()
 
     def is_calm(self) -> bool:
-        return self._sign("calm").exists()
+        return self.sign("calm").exists()
 
     def stop(self) -> None:
         """Let callers begin nothing new from now on."""
-        self._sign("stop").touch()
+        self.sign("stop").touch()
 
     def is_over(self) -> bool:
-        return self._sign("stop").exists()
+        return self.sign("stop").exists()
 
-    def _sign(self, phase: str) -> Path:
+    def sign(self, phase: str) -> Path:
+        """Return the file that exists when a phase has begun."""
         return Path(self.directory) / phase
 
     def dumps(self) -> str:

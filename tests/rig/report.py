@@ -1,54 +1,34 @@
-"""The violations of a run, written down with the events around them."""
+"""What soak and chaos print: aligned columns, and the broken rules in a few lines."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from pathlib import Path
 
-from tests.rig.history import Event, read
 from tests.rig.verdict import Violation
 
-AROUND = 1.0
-"""Seconds around a violation from which the driver's events are shown."""
-MOST = 50
-"""Violations that are written down."""
-BLOCKS, LINES, WIDTH = 2, 12, 240
-"""Size of an excerpt: violations, lines of each, and characters of a line."""
+MOST = 12
+"""Violations that are printed, so that the end of a log tells what happened."""
+WIDTH = 180
 
 
-def write_violations(directory: str | Path, violations: Sequence[Violation]) -> Path:
-    """Write the violations with the events of their handles, and return where."""
-    # Those without handles come first: a process that hangs or died explains the rest.
-    chosen = sorted(violations, key=lambda item: (bool(item.handles), item.moment))[:MOST]
-    theirs: dict[str, list[Event]] = {
-        handle: [] for violation in chosen for handle in violation.handles
-    }
-    of_driver: list[Event] = []
-    for event in read(directory):
-        if event["process"] == 0:
-            of_driver.append(event)
-        elif event.get("handle") in theirs:
-            theirs[event["handle"]].append(event)
-    path = Path(directory) / "violations.txt"
-    path.write_text("\n".join(_written_out(item, theirs, of_driver) for item in chosen))
-    return path
+def aligned(rows: Sequence[Sequence[object]], left: int = 1) -> list[str]:
+    """Return the rows as lines with aligned columns, the first ``left`` of them to the left."""
+    widths = [max(len(str(cell)) for cell in column) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = [
+            str(cell).ljust(width) if index < left else str(cell).rjust(width)
+            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return lines
 
 
-def _written_out(
-    violation: Violation, theirs: dict[str, list[Event]], of_driver: list[Event]
-) -> str:
-    events = [event for handle in violation.handles for event in theirs[handle]]
-    moments = [event["at"] for event in events] or [violation.moment]
-    start, end = min(moments) - AROUND, max(moments) + AROUND
-    events += [event for event in of_driver if start <= event["at"] <= end]
-    lines = [f"{violation.rule}: {violation.text}"]
-    lines += [json.dumps(event) for event in sorted(events, key=lambda event: event["at"])]
-    return "\n".join(lines) + "\n"
-
-
-def excerpt(path: Path) -> str:
-    """Return the first violations, short enough to be in the end of a log."""
-    blocks = path.read_text().strip().split("\n\n")[:BLOCKS]
-    lines = [line for block in blocks for line in block.splitlines()[:LINES]]
-    return "\n".join(line[:WIDTH] for line in lines if '"clock"' not in line)
+def headlines(violations: Sequence[Violation], where: str = "") -> list[str]:
+    """Return the first violations, each in a line of bounded length."""
+    lines = []
+    for violation in violations[:MOST]:
+        text = [line.strip() for line in violation.text.splitlines() if line.strip()]
+        told = text[0] if len(text) == 1 else f"{text[0]} ... {text[-1]}"
+        lines.append(f"{where}{violation.rule}: {told}"[:WIDTH])
+    return lines

@@ -15,6 +15,7 @@ from redis.exceptions import RedisError
 
 from django_redis_lock import Holder, locks
 from django_redis_lock.exceptions import LockError
+from example_project.embedded import EmbeddedServer
 from tests.rig.crew import Crew, Worker
 from tests.rig.heartbeat import BEAT, PATIENCE, Heartbeat
 from tests.rig.plan import Plan
@@ -45,6 +46,9 @@ class Stage:
         self.downtime = downtime
         self.dice = random.Random(plan.seed)
         self._pulse = pulse
+
+    def any_server(self) -> EmbeddedServer:
+        return self.dice.choice(self.site.servers)
 
     def rest(self, shortest: float, longest: float) -> None:
         """Let time pass."""

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
-import re
 from collections.abc import Sequence
 from typing import Any
 
 import redis
 from redis.cluster import ClusterNode, RedisCluster
-from redis.crc import key_slot
 from redis.sentinel import Sentinel as SentinelClient
 
+from django_redis_lock.backends.cluster.sharding import SHARD_SLOTS, TAGS, shard_of
 from example_project.embedded import EmbeddedServer
 from tests.layouts.servers import Cluster, Sentinel
-from tests.rig.plan import DEFAULT_LEASE
-from tests.rig.sites import PULSE_KEY, PULSE_MS, TIMEOUT, Site, client, write
+from tests.rig.plan import ALL_NAMES, DEFAULT_LEASE
+from tests.rig.sites import PULSE_KEY, PULSE_MS, TIMEOUT, Site, write
 
 DOWN_AFTER = 1.0
 NODE_TIMEOUT = 2.0
 """Seconds without an answer after which sentinels and nodes take a master for dead."""
-SCAN_BEATS = 20
-"""Beats from one search for the slots in use to the next."""
+SLOT = SHARD_SLOTS[shard_of(ALL_NAMES[0])]
+"""A slot of the cluster that a lock is in."""
 
 
 class Watched(Site):
@@ -92,8 +90,6 @@ class ClusterSite(Watched):
     def __init__(self) -> None:
         super().__init__(Cluster(node_timeout=NODE_TIMEOUT))
         self._client: RedisCluster | None = None
-        self._beats = 0
-        self._tags: set[str] = set()
 
     def settings(self) -> dict[str, Any]:
         found = self.layout.locks(TIMEOUT=DEFAULT_LEASE)
@@ -104,14 +100,10 @@ class ClusterSite(Watched):
 
     def ask(self) -> None:
         """Write beside each lock."""
-        if self._beats % SCAN_BEATS == 0:
-            with contextlib.suppress(redis.RedisError, OSError):
-                self._find_tags()
-        self._beats += 1
         try:
             if self._client is None:
                 self._client = self._connected()
-            for tag in self._tags or {"any"}:
+            for tag in {TAGS[shard_of(name)] for name in ALL_NAMES}:
                 self._client.set(f"{{{tag}}}{PULSE_KEY}", "", px=PULSE_MS)
         except (redis.RedisError, OSError, AttributeError) as error:
             if self._client is not None:
@@ -129,30 +121,20 @@ class ClusterSite(Watched):
             require_full_coverage=False,
         )
 
-    def _find_tags(self) -> None:
-        for server in self.masters():
-            with client(server.port) as one:
-                for key in one.scan_iter("*lock*"):
-                    self._tags.update(re.findall(r"\{([^}]+)\}", key.decode())[:1])
-
-    def slot(self) -> int:
-        """Return a slot that locks are in."""
-        return key_slot(f"{{{min(self._tags)}}}".encode()) if self._tags else 0
-
     def master(self) -> EmbeddedServer:
-        return self.layout.master_of(self.slot())
+        return self.layout.master_of(SLOT)
 
     def masters(self) -> Sequence[EmbeddedServer]:
         return self.layout.masters()
 
     def fail_over(self) -> None:
-        self.layout.failover(self.slot())
+        self.layout.failover(SLOT)
 
     def move(self) -> None:
         """Move the slot to another master."""
         here = self.master()
         there = next(server for server in self.masters() if server is not here)
-        self.layout.move_slot(self.slot(), there)
+        self.layout.move_slot(SLOT, there)
 
     def close(self) -> None:
         if self._client is not None:

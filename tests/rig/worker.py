@@ -17,10 +17,14 @@ from django.conf import settings
 from django_redis_lock.transport import listener
 from tests.rig.attempt import watch_queue
 from tests.rig.caller import Caller
-from tests.rig.heartbeat import Heartbeat
+from tests.rig.heartbeat import BEAT, Heartbeat
 from tests.rig.history import Recorder
 from tests.rig.means import Awaiting, Blocking, Means, run_blocking
-from tests.rig.plan import TASKS, Plan, Role
+from tests.rig.plan import CROWD, TASKS, Plan, Role
+from tests.tools import waiters
+
+CROWD_LEASE = 30.0
+"""Seconds; far longer than a process that does not run may delay anything."""
 
 
 def set_up(plan: Plan) -> None:
@@ -34,6 +38,9 @@ def main(plan: Plan, number: int, role: Role) -> None:
     faulthandler.register(signal.SIGUSR1)  # the driver asks where the threads hang
     logging.basicConfig(level=logging.WARNING, format="%(threadName)s %(name)s %(message)s")
     set_up(plan)
+    if role.kind == CROWD:
+        crowd(plan, role)
+        return
     if plan.listener_silence is not None:
         listener.SILENCE = listener.PATIENCE = plan.listener_silence
     from django_redis_lock import locks
@@ -68,6 +75,24 @@ def main(plan: Plan, number: int, role: Role) -> None:
         in_thread(0)  # in the main thread, the only one that signals interrupt
         for thread in threads:
             thread.join()
+
+
+def crowd(plan: Plan, role: Role) -> None:
+    """End when all have had the lock; sign when all wait."""
+    from django_redis_lock import lock
+
+    def take() -> None:
+        with lock(role.crowds, timeout=CROWD_LEASE):
+            pass
+
+    threads = [threading.Thread(target=take) for _ in range(role.callers)]
+    for thread in threads:
+        thread.start()
+    while waiters(role.crowds) < role.callers:
+        threading.Event().wait(BEAT)
+    plan.sign(role.crowds).touch()
+    for thread in threads:
+        thread.join()
 
 
 if __name__ == "__main__":
