@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from tests.rig.faults import Fault
 from tests.rig.plan import longest_lease
-from tests.rig.sites import Independent, Site
+from tests.rig.sites import Facts, Independent, Site
 from tests.rig.watched import ClusterSite, SentinelSite
 
 REDIS = "django_redis_lock.backends.redis.RedisLockBackend"
@@ -44,29 +43,29 @@ class Layout:
     """Rules of the checker that this layout does not promise to keep."""
 
 
-def independent(count: int = 1, **options: Any) -> Callable[[Fault], Site]:
+def independent(entry: dict[str, Any], **options: Any) -> Callable[[Fault], Site]:
     """Return what opens a site of servers that know nothing of each other."""
-    return partial(_independent, count, options)
-
-
-def _independent(count: int, options: dict[str, Any], fault: Fault) -> Site:
-    return Independent(count=count, proxied=fault.proxied, stepped=fault.stepped, **options)
+    return lambda fault: Independent(entry, proxied=fault.proxied, stepped=fault.stepped, **options)
 
 
 ALL = (
     Layout(
         "standalone",
-        independent(entry={"BACKEND": REDIS}),
+        independent({"BACKEND": REDIS}),
         (*NETWORK, *CALLERS, *SERVERS, *CLOCK, *REFUSALS),
     ),
     Layout(
         "blpop",
-        independent(entry={"BACKEND": REDIS, "OPTIONS": {"WAIT": "blpop"}}, remembers=5.0),
+        independent(
+            entry={"BACKEND": REDIS, "OPTIONS": {"WAIT": "blpop"}}, facts=Facts(remembers=5.0)
+        ),
         ("half open", "black hole", *CALLERS, "server stopped", "data lost", "clock set forward"),
     ),
     Layout(
         "poll",
-        independent(entry={"BACKEND": REDIS, "OPTIONS": {"WAIT": "poll"}}, remembers=2.0),
+        independent(
+            entry={"BACKEND": REDIS, "OPTIONS": {"WAIT": "poll"}}, facts=Facts(remembers=2.0)
+        ),
         ("cut connections", *CALLERS, "server stopped", "data lost"),
         # Each waiter that died keeps the lock while its turn lasts.
         unpromised={"client killed": frozenset({"lost waiters"})},
@@ -76,10 +75,9 @@ ALL = (
         "redlock",
         # A server that was started anew does not vote before the longest lease has passed.
         independent(
-            3,
-            entry={"BACKEND": REDLOCK, "OPTIONS": {"REJOIN_DELAY": longest_lease(QUIET_LEASES)}},
-            rejoins_in=longest_lease(QUIET_LEASES),
-            fences_tell=False,
+            {"BACKEND": REDLOCK, "OPTIONS": {"REJOIN_DELAY": longest_lease(QUIET_LEASES)}},
+            count=3,
+            facts=Facts(rejoins_in=longest_lease(QUIET_LEASES), fences_tell=False),
         ),
         (
             *("lost replies", "cut connections", "black hole"),
@@ -92,7 +90,8 @@ ALL = (
     Layout(
         "getset",
         independent(
-            entry={"BACKEND": GETSET}, clock_kept_for=5.0, fences_tell=False, marker=b"lock:"
+            {"BACKEND": GETSET},
+            facts=Facts(clock_kept_for=5.0, fences_tell=False, marker=b"lock:"),
         ),
         (
             *("lost replies", "cut connections"),

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tests.rig.sites import client
-from tests.rig.stepped import SteppedServer
 from tests.tools import Background, eventually
+from tests.tools.stepped import SteppedServer
 
 
 def test_the_clock_of_a_server_can_be_stepped() -> None:

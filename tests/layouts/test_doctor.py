@@ -18,11 +18,11 @@ from django_redis_lock.management.console.doctor.sharing import Neighbours
 from django_redis_lock.management.console.doctor.targets import Target
 from example_project.embedded import EmbeddedServer
 from tests.layouts.servers import BACKEND, Cluster, Sentinel
-from tests.rig.stepped import SteppedServer
 from tests.tools import eventually, leave_no_lease, taken_connections
 from tests.tools.console import command
 from tests.tools.proxy import Proxy
 from tests.tools.quorums import REDLOCK, Quorum
+from tests.tools.stepped import SteppedServer
 
 CALM = ("--appendonly", "yes", "--appendfsync", "everysec")
 

@@ -12,9 +12,9 @@ from django.test import override_settings
 from django_redis_lock import lock, locks
 from django_redis_lock.exceptions import LockUnavailable
 from example_project.embedded import free_port
-from tests.rig.stepped import SteppedServer
 from tests.tools import eventually
 from tests.tools.quorums import Quorum, in_use
+from tests.tools.stepped import SteppedServer
 
 HOUR = 3600.0
 LEARNS = "restarted, and too few others answer to tell it the last fence"

@@ -112,31 +112,29 @@ class Attempt:
     async def release(self) -> None:
         """Release the lock; try again while the server is unavailable."""
         for _ in range(RELEASES):
-            since = monotonic()
-            self.note("releasing", at=since)
-            if await self._ask("release") is not _FAILED:
-                self.note("released", since=since)
-                return
-            if self.lost:
+            if await self._released("release") or self.lost:
                 return
         self.note("abandoned")
 
     async def leave(self, error: BaseException | None) -> None:
         """Leave a with statement, by the error that its body raised if it did."""
-        since = monotonic()
-        self.note("releasing", at=since)
         operands = (type(error), error, None) if error else (None, None, None)
-        if await self._ask("__exit__", *operands) is not _FAILED and not self.lock.remaining:
-            self.note("released", since=since)
-        elif not self.lost:
+        if not await self._released("__exit__", *operands) and not self.lost:
             self.note("abandoned")
 
     async def give_up_releasing(self, seconds: float) -> None:
         """Begin to release the lock, and be interrupted or cancelled."""
+        await self._released("release", interrupted_after=seconds)
+
+    async def _released(self, operation: str, *args: Any, **options: Any) -> bool:
         since = monotonic()
         self.note("releasing", at=since)
-        if await self._ask("release", interrupted_after=seconds) is not _FAILED:
+        done = await self._ask(operation, *args, **options) is not _FAILED
+        # __exit__ hides a failed release behind the error of the body.
+        done = done and not (operation == "__exit__" and self.lock.remaining)
+        if done:
             self.note("released", since=since)
+        return done
 
     async def _confirmed(self, operation: str, *args: Any, **kwargs: Any) -> bool:
         since = monotonic()

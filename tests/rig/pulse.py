@@ -30,7 +30,7 @@ class Pulse(Heartbeat):
         self._beats = 0
 
     def beat(self) -> None:
-        if self._beats % CLOCK_BEATS == 0 and self._site.fences_tell:
+        if self._beats % CLOCK_BEATS == 0 and self._site.facts.fences_tell:
             self._compare_clocks()
         self._beats += 1
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, replace
 from typing import Any
 
 import redis
@@ -14,8 +15,8 @@ from redis.retry import Retry
 from django_redis_lock import locks
 from example_project.embedded import EmbeddedServer
 from tests.rig.plan import DEFAULT_LEASE
-from tests.rig.stepped import SteppedServer
 from tests.tools.proxy import Proxy
+from tests.tools.stepped import SteppedServer
 
 TIMEOUT = 1.0
 """Seconds after which a reply is taken not to come, by callers and by the pulse."""
@@ -58,24 +59,30 @@ def leftovers(servers: Iterable[EmbeddedServer], *, of_the_dead: bool) -> list[s
     return sorted(found)
 
 
+@dataclass(frozen=True)
+class Facts:
+    """What the checker and the faults must know of a layout."""
+
+    marker: bytes = b"EVAL"
+    """What is in every request whose reply may be lost."""
+    remembers: float = 0.0
+    """Seconds for which a dead waiter may still be granted a lock."""
+    rejoins_in: float = 0.0
+    """Seconds after its start in which a server takes no part; no other may fail meanwhile."""
+    clock_kept_for: float = 0.0
+    """Seconds for which callers go by an old reading of the server's clock."""
+    fences_tell: bool = True
+    """Whether a fence is a moment of the clock that all processes share."""
+
+
 class Site:
-    """Servers that locks are kept on."""
+    """Servers that locks are kept on; ``needed`` of them have to work for locks to be available."""
 
     servers: Sequence[EmbeddedServer]
     proxies: Sequence[Proxy] = ()
     """One in front of each server, if the network is to fail."""
-    marker = b"EVAL"
-    """What is in every request whose reply may be lost."""
     needed = 1
-    """How many of the servers have to work for locks to be available."""
-    remembers = 0.0
-    """Seconds for which a dead waiter may still be granted a lock."""
-    rejoins_in = 0.0
-    """Seconds after its start in which a server takes no part; no other may fail meanwhile."""
-    clock_kept_for = 0.0
-    """Seconds for which callers go by an old reading of the server's clock."""
-    fences_tell = True
-    """Whether a fence is a moment of the clock that all processes share."""
+    facts = Facts()
 
     def settings(self) -> dict[str, Any]:
         """Return the Django settings of callers, without INSTALLED_APPS."""
@@ -107,22 +114,14 @@ class Independent(Site):
         self,
         entry: dict[str, Any],
         count: int = 1,
+        facts: Facts = Site.facts,
         *,
         proxied: bool = False,
         stepped: bool = False,
-        remembers: float = 0.0,
-        rejoins_in: float = 0.0,
-        clock_kept_for: float = 0.0,
-        fences_tell: bool = True,
-        marker: bytes = b"EVAL",
     ) -> None:
         self._entry = entry
         self.needed = count // 2 + 1
-        self.remembers = remembers
-        self.rejoins_in = rejoins_in
-        self.clock_kept_for = clock_kept_for
-        self.fences_tell = fences_tell and not stepped
-        self.marker = marker
+        self.facts = replace(facts, fences_tell=facts.fences_tell and not stepped)
         # A server that hangs keeps the threads that ask it until they give up.
         self._pool = ThreadPoolExecutor(count * 40)
         kind = SteppedServer if stepped else EmbeddedServer

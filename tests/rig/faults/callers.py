@@ -40,7 +40,7 @@ def any_client_killed(stage: Stage) -> bool:
 
 def _kill(stage: Stage, worker: Worker | None) -> bool:
     if worker is not None:
-        stage.crew.kill(worker, stage.site.remembers)
+        stage.crew.kill(worker, stage.site.facts.remembers)
     return worker is not None
 
 
@@ -84,7 +84,8 @@ def waiters_stopped(stage: Stage) -> None:
         waited = stage.heart.ran - released_at
         if not got or waited > DELAY + BUSY:
             late = f"the lock that {CROWD} waiters of a stopped process kept for {waited:.1f} s"
-            stage.recorder.note("left", keys=[late])
+            holder = locks["default"].holder(name)
+            stage.recorder.note("left", keys=[f"{late}, held by {holder}"])
         thread.join()
         if got:
             healthy.release()

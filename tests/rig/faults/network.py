@@ -19,7 +19,7 @@ def slow_network(stage: Stage) -> None:
 @fault(proxied=True)
 def lost_replies(stage: Stage) -> None:
     proxy = stage.dice.choice(stage.site.proxies)
-    proxy.lose_replies(stage.dice.randint(1, 3), stage.site.marker)
+    proxy.lose_replies(stage.dice.randint(1, 3), stage.site.facts.marker)
     while proxy.lost.acquire(timeout=LONG[1]):
         stage.recorder.note("cut", what="reply", connections=1)
         if not proxy.losing:

@@ -11,8 +11,8 @@ import redis
 from tests.rig.faults.registry import LONG, SHORT, fault
 from tests.rig.sites import client
 from tests.rig.stage import Stage
-from tests.rig.stepped import SteppedServer
 from tests.rig.watched import ClusterSite, Watched
+from tests.tools.stepped import SteppedServer
 
 STEP = (1.0, 3.0)
 """Seconds by which a clock is set."""
@@ -60,8 +60,8 @@ def data_lost(stage: Stage) -> None:
 
 def _rejoin(stage: Stage) -> None:
     """Wait until a server that was started anew takes part again."""
-    if stage.site.rejoins_in:
-        stage.rest(stage.site.rejoins_in + SHORT[0], stage.site.rejoins_in + SHORT[1])
+    if stage.site.facts.rejoins_in:
+        stage.rest(stage.site.facts.rejoins_in + SHORT[0], stage.site.facts.rejoins_in + SHORT[1])
 
 
 @fault()
@@ -89,7 +89,7 @@ def _step(stage: Stage, seconds: float) -> None:
         server.step(seconds)
         stage.heart.until(lambda: abs(_ahead(one) - before - seconds) < abs(seconds) / 2)
     if seconds > 0:
-        at = monotonic() + stage.site.clock_kept_for
+        at = monotonic() + stage.site.facts.clock_kept_for
         stage.recorder.note("unsettled", since=since, at=at)
     else:
         stage.recorder.note("postponed", since=monotonic(), seconds=-seconds)
