@@ -37,6 +37,12 @@ class Worker:
         self.paused = False
 
 
+def stop(pid: int) -> None:
+    """Stop a child by SIGSTOP. On a busy machine its threads may run on until one takes the signal."""
+    os.kill(pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+
+
 class Crew:
     """All the workers. They end with this process at the latest."""
 
@@ -103,7 +109,7 @@ class Crew:
     def pause(self, worker: Worker, seconds: float) -> None:
         """Stop a worker by SIGSTOP; it goes on by itself after so many seconds."""
         self._recorder.note("paused", worker=worker.number)
-        os.kill(worker.process.pid, signal.SIGSTOP)
+        stop(worker.process.pid)
         worker.paused = True
         timer = threading.Timer(seconds, self._resume, (worker,))
         timer.start()

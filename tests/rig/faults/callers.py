@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from concurrent.futures import Future
 from threading import Thread
 from time import monotonic
 
 from django_redis_lock import lock, locks
 from django_redis_lock.exceptions import LockUnavailable
-from tests.rig.crew import Worker
+from tests.rig.crew import Worker, stop
 from tests.rig.faults.registry import SHORT, fault
 from tests.rig.plan import ALL_NAMES
 from tests.rig.stage import Stage
@@ -76,7 +74,7 @@ def waiters_stopped(stage: Stage) -> None:
         ahead = CROWD if locks["default"].supports_queue else 0
         stage.heart.until(lambda: waiters(name) > ahead)
         stage.rest(*SHORT)
-        os.kill(process.pid, signal.SIGSTOP)
+        stop(process.pid)
         # Counted in time in which this process ran: a machine that stands still delays everything.
         released_at = stage.heart.ran
         held.release()
