@@ -63,8 +63,8 @@ class Caller:
 
     async def run(self) -> None:
         """Use locks until the end of the run."""
-        while not self._plan.is_over():
-            ways = self._in_calm if self._plan.is_calm() else self._in_storm
+        while not self._plan.sign("stop").exists():
+            ways = self._in_calm if self._is_calm() else self._in_storm
             (way,) = self._dice.choices(list(ways), list(ways.values()))
             try:
                 await way()
@@ -93,7 +93,7 @@ class Caller:
         attempt = self._attempt(**(options if dice.random() < 0.5 else {}))
         if not await attempt.acquire():
             return
-        if dice.random() < 0.1 and not self._plan.is_calm():
+        if dice.random() < 0.1 and not self._is_calm():
             end = monotonic() + lease * dice.uniform(1.1, 1.6)
             while monotonic() < end and not attempt.lost:
                 await attempt.confirm()
@@ -198,12 +198,15 @@ class Caller:
         await self._hold_and_release(attempt)
         return True
 
+    def _is_calm(self) -> bool:
+        return self._plan.sign("calm").exists()
+
     async def _hold_and_release(self, attempt: Attempt) -> None:
         await self._hold(attempt)
         await attempt.release()
 
     async def _hold(self, attempt: Attempt) -> None:
-        shortest, longest = (0.02, 0.04) if self._plan.is_calm() else (0, 0.025)
+        shortest, longest = (0.02, 0.04) if self._is_calm() else (0, 0.025)
         for _ in range(self._dice.randint(1, 3)):
             if not await attempt.confirm():
                 break

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from time import monotonic
-from types import TracebackType
 from typing import Self
 
 from example_project.keeper import Keeper
@@ -38,7 +37,7 @@ class Worker:
 
 
 def stop(pid: int) -> None:
-    """Stop a child by SIGSTOP. On a busy machine its threads may run on until one takes the signal."""
+    """Stop a child by SIGSTOP; its threads may run on until one of them takes the signal."""
     os.kill(pid, signal.SIGSTOP)
     os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
@@ -61,12 +60,7 @@ class Crew:
             self._start(role)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.all_resumed()
         self._keeper.close()
 

@@ -112,10 +112,10 @@ def wrong_error(past: History) -> None:
 
 
 BREACHES = {
-    "overlap": overlap,
-    "fence went back": fence_back,
-    "left behind": left_behind,
-    "left": left_over,
-    "failed": wrong_error,
+    overlap: {"overlap", "promise broken"},
+    fence_back: {"fence went back"},
+    left_behind: {"left behind"},
+    left_over: {"left"},
+    wrong_error: {"failed"},
 }
-"""By the rule of the checker that each breaks."""
+"""And the rules of the checker that each breaks."""

@@ -1,4 +1,4 @@
-"""What the callers of a run ask for, and when they have to calm down and to stop."""
+"""What the callers of a run ask for."""
 
 from __future__ import annotations
 
@@ -61,22 +61,8 @@ class Plan:
         """Seconds, extensions included."""
         return longest_lease(self.quiet_leases)
 
-    def begin_calm(self) -> None:
-        """Tell callers that there are no more faults."""
-        self.sign("calm").touch()
-
-    def is_calm(self) -> bool:
-        return self.sign("calm").exists()
-
-    def stop(self) -> None:
-        """Let callers begin nothing new from now on."""
-        self.sign("stop").touch()
-
-    def is_over(self) -> bool:
-        return self.sign("stop").exists()
-
     def sign(self, phase: str) -> Path:
-        """Return the file that exists when a phase has begun."""
+        """Return the file that exists when a phase has begun: calm (no more faults) or stop."""
         return Path(self.directory) / phase
 
     def dumps(self) -> str:

@@ -48,10 +48,10 @@ def run(
             calm_at = monotonic()
             if calm:
                 stage.rest(SETTLING, SETTLING)
-                plan.begin_calm()
+                plan.sign("calm").touch()
                 stage.rest(calm, calm)
             stage.settled_in(calm_at)
-            plan.stop()
+            plan.sign("stop").touch()
             crew.drain()
             _sweep(plan, heart)
             crew.read_logs()
