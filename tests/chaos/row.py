@@ -1,10 +1,11 @@
-"""A row of the table: what came of one fault on one layout."""
+"""A row of the table: the outcome of one fault on one layout."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable
+from copy import copy
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -25,12 +26,11 @@ OTHER = "other"
 ALWAYS = {"stuck"}
 """Rules that are always promised: every caller finishes when there are no faults any more."""
 SERVED = ("acquired", "confirmed", "released")
-_EXCUSES = ("wiped", "unsettled")
 
 
 @dataclass
 class Row:
-    """What one run came to."""
+    """The outcome of one run."""
 
     fault: str
     layout: str
@@ -63,7 +63,7 @@ def judge(layout: Layout, fault: str, events: Iterable[Event]) -> Row:
         row.errors["LockLost" if trouble.kind == "lost" else "LockUnavailable"] += 1
     found = [item for item in checker.judge(story).violations if item.rule not in layout.rules_off]
     row.counts.update(column(item) for item in found)
-    row.counts["double holds"] = len(_double_holds(history, layout.rules_off))
+    row.counts["double holds"] = len(_double_holds(story))
     row.violations = [
         item for item in found if item.rule in ALWAYS or column(item) not in unpromised
     ]
@@ -78,15 +78,15 @@ def column(violation: Violation) -> str:
     return next((name for name, rules in COLUMNS.items() if violation.rule in rules), OTHER)
 
 
-def _double_holds(history: list[Event], rules_off: frozenset[str]) -> list[Violation]:
+def _double_holds(story: Story) -> list[Violation]:
     """Return the double holds, excused or not.
 
     After a loss of data or a step of the clock ``held.remaining`` is more than the server's lease.
     """
-    verdict = Verdict()
-    holding.judge(Story(event for event in history if event["kind"] not in _EXCUSES), verdict)
-    rules = set(COLUMNS["double holds"]) - rules_off
-    return [item for item in verdict.violations if item.rule in rules]
+    verdict, strict = Verdict(), copy(story)
+    strict.wipes = strict.unsettled = []
+    holding.judge(strict, verdict)
+    return [item for item in verdict.violations if column(item) == "double holds"]
 
 
 def longest_wait(story: Story, history: Iterable[Event]) -> float:

@@ -14,7 +14,7 @@ from tests.rig.means import Means
 from tests.rig.plan import FIXED_LEASES, FLEETING, NAMES, QUIET, RENEWED_LEASES, Plan
 
 STAY_AWAY = 2.0
-"""Seconds at the most for which a caller leaves a quiet lock to those who wait."""
+"""Seconds at the most for which a caller leaves a quiet lock to the waiters."""
 
 Ways = dict[Callable[[], Awaitable[None]], int]
 """What a caller may do next, with weights."""

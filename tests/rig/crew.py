@@ -133,7 +133,7 @@ class Crew:
             self._keeper.stop(process, grace=0)
 
     def drain(self) -> None:
-        """Wait until every worker has finished; record who does not, and where it hangs."""
+        """Wait until every worker has finished; record which does not, and where it hangs."""
         self._heart.until(
             lambda: all(worker.process.poll() is not None for worker in self.workers), DRAIN_SECONDS
         )

@@ -50,7 +50,7 @@ class Plan:
     settings: dict[str, Any]
     """The Django settings of the callers, without INSTALLED_APPS."""
     quiet_leases: tuple[float, ...]
-    """Seconds, on the quiet lock; the long one shows who only looks when it ends."""
+    """Seconds, on the quiet lock; the long one shows a waiter that looks only when it ends."""
     pause: float = 0.02
     """Seconds at the most from one lock of a caller to its next."""
     listener_silence: float | None = None

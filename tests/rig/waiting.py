@@ -89,7 +89,7 @@ def _unpunctual(request: Request, occupation: Occupation, story: Story, verdict:
     elif request.outcome == "refused" and took < wait - EARLY:
         problem = f"was refused after {took:.3f} s, though it would wait {wait:.3f} s"
     elif wait == 0 and request.outcome == "refused" and occupation.idle(request):
-        problem = "was refused though the lock was free and nobody waited for it"
+        problem = "was refused though the lock was free and without waiters"
     if problem:
         text = f"{request} {problem}"
         verdict.violations.append(Violation("unpunctual", text, (request.handle,), ended))

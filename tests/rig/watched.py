@@ -99,7 +99,7 @@ class ClusterSite(Watched):
         return found
 
     def ask(self) -> None:
-        """Write beside each lock."""
+        """Write to the slot of each lock."""
         try:
             if self._client is None:
                 self._client = self._connected()

@@ -53,7 +53,7 @@ def data_lost(stage: Stage) -> None:
             shutil.rmtree(path)
         stage.rest(SHORT[0], stage.downtime[1])
         server.restart()
-        # One of several servers loses a vote for each holder, who may lose the majority by it.
+        # One of several servers loses a vote, and a holder may lose its majority by that.
         stage.recorder.note("wiped" if stage.site.needed == 1 else "vote_lost", since=since)
     _rejoin(stage)
 
