@@ -102,16 +102,16 @@ class Crew:
 
     def pause(self, worker: Worker, seconds: float) -> None:
         """Stop a worker by SIGSTOP; it goes on by itself after so many seconds."""
-        self._recorder.note("paused", worker=worker.number)
+        since = monotonic()
         stop(worker.process.pid)
         worker.paused = True
-        timer = threading.Timer(seconds, self._resume, (worker,))
+        timer = threading.Timer(seconds, self._resume, (worker, since))
         timer.start()
         self._timers.append(timer)
 
-    def _resume(self, worker: Worker) -> None:
+    def _resume(self, worker: Worker, since: float) -> None:
         os.kill(worker.process.pid, signal.SIGCONT)
-        self._recorder.note("resumed", worker=worker.number)
+        self._recorder.note("paused", worker=worker.number, since=since)
         worker.paused = False
 
     def all_resumed(self) -> None:

@@ -78,13 +78,17 @@ def _unavailable(story: Story, trouble: Trouble) -> bool:
 
 
 def _alarm(event: Event) -> Violation:
-    process = event.get("worker", event["process"])
-    text = {
-        "failed": lambda: f"{event['doing']} broke the contract by raising:\n{event['trace']}",
-        "logged": lambda: f"process {process} logged:\n{event['trace']}",
-        "died": lambda: f"process {process} ended with exit code {event['code']}",
-        "stuck": lambda: f"process {process} did not finish:\n{event.get('trace', '')}",
-        "left": lambda: f"the server was left with {', '.join(event['keys'])}",
-    }[event["kind"]]()
+    process = f"process {event.get('worker', event['process'])}"
+    match event["kind"]:
+        case "failed":
+            text = f"{event['doing']} broke the contract by raising:\n{event['trace']}"
+        case "logged":
+            text = f"{process} logged:\n{event['trace']}"
+        case "died":
+            text = f"{process} ended with exit code {event['code']}"
+        case "stuck":
+            text = f"{process} did not finish:\n{event.get('trace', '')}"
+        case _:
+            text = f"the server was left with {', '.join(event['keys'])}"
     handles = (event["handle"],) if "handle" in event else ()
     return Violation(event["kind"], text, handles, event["at"])

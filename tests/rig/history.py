@@ -15,12 +15,16 @@ Of one handle (``handle``, unique in a run):
     lost, unavailable  since, doing: LockLost or LockNotOwned, LockUnavailable
     failed     doing, trace: any other error
 Of any process: stalled (since): it did not run.
-Of the driver: clock (wall: the wall clock's time), started, killed (worker, since,
-    remembered: seconds for which a dead waiter may still be granted a lock), paused,
-    resumed, died, stuck (worker, trace), outage (since, what), cut (what, connections), wiped
-    (since: a server lost its data), vote_lost (since: one of several servers did), unsettled
-    (since: leases may have ended early), postponed (since, seconds: they end later), fault (what),
-    forced (name, fence, since: a forced release), left (keys), logged (worker, trace).
+Of the driver:
+    clock      wall: what the wall clock read
+    started, died, stuck, logged, paused (since), killed (since, remembered: seconds for which a
+               dead waiter may still be granted a lock): worker, trace
+    fault      what
+    outage     since, what; cut: what, connections
+    wiped, vote_lost  since: a server lost its data, or one of several servers did
+    unsettled, postponed  since: leases may have ended early, or end later by so many seconds
+    forced     name, fence, since: a forced release
+    left       keys
 """
 
 from __future__ import annotations

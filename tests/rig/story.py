@@ -112,7 +112,6 @@ class Story:
         self.end = 0.0
         self._spans: defaultdict[str, list[Span]] = defaultdict(list)
         self._stalls: defaultdict[int, list[Span]] = defaultdict(list)
-        self._paused: dict[int, float] = {}
         self._pauses: defaultdict[int, list[Span]] = defaultdict(list)
         self._by_handle: dict[str, Request] = {}
         self._clock: list[tuple[float, float]] = []
@@ -134,8 +133,6 @@ class Story:
         self.wipes = self._spans["wiped"]
         self.lost_votes = self._spans["vote_lost"]
         self.unsettled = self._spans["unsettled"]
-        for process, since in self._paused.items():
-            self._pauses[process].append((since, self.end))
         self._paused_in = {process: Spans(spans) for process, spans in self._pauses.items()}
         self._still_in = {
             process: Spans([*self._stalls[process], *self._pauses[process]])
@@ -275,11 +272,7 @@ class Story:
         self.remembered = event.get("remembered", 0.0)
 
     def _on_paused(self, event: Event) -> None:
-        self._paused[event["worker"]] = event["at"]
-
-    def _on_resumed(self, event: Event) -> None:
-        worker = event["worker"]
-        self._pauses[worker].append((self._paused.pop(worker), event["at"]))
+        self._pauses[event["worker"]].append((event["since"], event["at"]))
 
     def _on_outage(self, event: Event) -> None:
         span = event["since"], event["at"]

@@ -77,11 +77,10 @@ class TestClean:
 
     def test_paused_holder_that_learns_of_its_loss(self, past: History) -> None:
         past.takes("1.1", 10.1)
-        past.driver("paused", 10.2, worker=1)
         past.requests("2.1", 10.3)
         past.acquires("2.1", 12.2)
         past.confirms("2.1", 12.9, 13.0, 14.2)
-        past.driver("resumed", 12.5, worker=1)
+        past.driver("paused", 12.5, worker=1, since=10.2)
         past.fails("lost", "1.1", 12.6, 12.7)
         past.releases("2.1", 13.1, 13.2)
         assert broken_rules(past) == []
@@ -190,8 +189,7 @@ class TestWaiting:
             past.note("stalled", 12.0, 2, since=10.7)
         elif reason == "paused waiter":  # may have been granted the lock meanwhile
             past.requests("3.1", 10.4)
-            past.driver("paused", 10.5, worker=3)
-            past.driver("resumed", 10.9, worker=3)
+            past.driver("paused", 10.9, worker=3, since=10.5)
             past.keeps("3.1", 12.6, 12.7)
         past.keeps("2.1", 12.1, 12.3)
         assert broken_rules(past) == []
