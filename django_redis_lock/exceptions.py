@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from django.core.exceptions import ImproperlyConfigured
 
 from django_redis_lock.support.text import without_passwords
@@ -29,7 +31,7 @@ class LockError(Exception):
 
     def __reduce__(self) -> tuple[object, ...]:
         # Default pickling loses keyword arguments, and Celery pickles errors into results.
-        return _rebuild, (type(self), str(self), self.name)
+        return partial(type(self), str(self), name=self.name), ()
 
 
 class LockNotAcquired(LockError):
@@ -55,7 +57,7 @@ class StaleFence(LockError):
         self.fence = fence
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild_stale, (str(self), self.name, self.fence)
+        return partial(type(self), str(self), name=self.name, fence=self.fence), ()
 
 
 class LockUnavailable(LockError):
@@ -76,11 +78,3 @@ class LockUnavailable(LockError):
 
     def __init__(self, message: str, *, name: str = "") -> None:
         super().__init__(without_passwords(message), name=name)
-
-
-def _rebuild(kind: type[LockError], message: str, name: str) -> LockError:
-    return kind(message, name=name)
-
-
-def _rebuild_stale(message: str, name: str, fence: int) -> StaleFence:
-    return StaleFence(message, name=name, fence=fence)

@@ -133,27 +133,23 @@ class FencedQuerySet(models.QuerySet[Row, Row]):
         return cast("Row", instance)
 
     def bulk_create(self, *args: Any, **options: Any) -> list[Row]:
-        self._refuse_fenced("bulk_create")
+        _refuse(self._guard, "bulk_create")
         return super().bulk_create(*args, **options)
 
     def get_or_create(self, *args: Any, **options: Any) -> tuple[Row, bool]:
-        self._refuse_fenced("get_or_create")
+        _refuse(self._guard, "get_or_create")
         return super().get_or_create(*args, **options)
 
     def update_or_create(self, *args: Any, **options: Any) -> tuple[Row, bool]:
-        self._refuse_fenced("update_or_create")
+        _refuse(self._guard, "update_or_create")
         return super().update_or_create(*args, **options)
 
     def delete(self) -> tuple[int, dict[str, int]]:
-        self._refuse_fenced("delete")
+        _refuse(self._guard, "delete")
         return super().delete()
 
     delete.alters_data = True  # type: ignore[attr-defined] # as in Django: not from templates
     delete.queryset_only = True  # type: ignore[attr-defined] # and not on the manager
-
-    def _refuse_fenced(self, what: str) -> None:
-        if self._guard is not None:
-            raise _refusal(what)
 
 
 if TYPE_CHECKING:
@@ -167,11 +163,12 @@ else:
     FencedManager = models.Manager.from_queryset(FencedQuerySet, "FencedManager")
 
 
-def _refusal(what: str) -> TypeError:
-    return TypeError(
-        f"{what}() can't be fenced. Use update(), bulk_update(), create(), or save() of an "
-        f"instance. Mark a row instead of deleting it, which would delete its fence as well."
-    )
+def _refuse(guard: _Guard | None, method: str) -> None:
+    if guard is not None:
+        raise TypeError(
+            f"{method}() can't be fenced. Use update(), bulk_update(), create(), or save() of an "
+            f"instance. Mark a row instead of deleting it, which would delete its fence as well."
+        )
 
 
 class Fenced(models.Model):
@@ -228,6 +225,5 @@ class Fenced(models.Model):
         return updated
 
     def delete(self, *args: Any, **options: Any) -> tuple[int, dict[str, int]]:
-        if self._guard is not None:
-            raise _refusal("delete")
+        _refuse(self._guard, "delete")
         return super().delete(*args, **options)

@@ -28,7 +28,7 @@ from django_redis_lock.protocol.lease import Lease
 from django_redis_lock.support.process import forget_after_fork
 
 logger = logging.getLogger("django_redis_lock")
-Leases = list[tuple[Kept, Lease]]
+Batch = list[tuple[Kept, Lease]]
 EXIT = 1.0
 """Seconds for which the end of the process waits for releases that could not be sent before."""
 
@@ -221,9 +221,9 @@ class ServerRenewer:
             with self._mutex:
                 self._calls -= may_call
 
-    def _sort(self, due: list[Kept], *, may_call: bool) -> tuple[Leases, Leases, list[Kept]]:
+    def _sort(self, due: list[Kept], *, may_call: bool) -> tuple[Batch, Batch, list[Kept]]:
         """Return the leases to renew, those that are overdue, and those whose handle is gone."""
-        found: tuple[Leases, Leases, list[Kept]] = [], [], []
+        found: tuple[Batch, Batch, list[Kept]] = [], [], []
         (good, overdue, dropped), now = found, monotonic()
         for kept in due:
             lease = kept.lease()
@@ -253,7 +253,7 @@ class ServerRenewer:
                     kept.ms / 1000,
                 )
 
-    def _renew(self, leases: Leases) -> None:
+    def _renew(self, leases: Batch) -> None:
         for begin in range(0, len(leases), BATCH):
             try:
                 self._renew_batch(leases[begin : begin + BATCH])
@@ -261,7 +261,7 @@ class ServerRenewer:
                 self._failed(leases[begin:], error)
                 return
 
-    def _renew_batch(self, batch: Leases) -> None:
+    def _renew_batch(self, batch: Batch) -> None:
         versions = [lease.version for _, lease in batch]
         wanted = [kept.wanted(lease) for kept, lease in batch]
         holds = [(kept.name, kept.token, ms) for (kept, _), ms in zip(batch, wanted, strict=True)]
@@ -289,7 +289,7 @@ class ServerRenewer:
         if losses:
             self._backend.run(self._renewer.note_losses(losses, self._backend))
 
-    def _failed(self, leases: Leases, error: LockError) -> None:
+    def _failed(self, leases: Batch, error: LockError) -> None:
         now = monotonic()
         overdue = [(kept, lease) for kept, lease in leases if kept.end(lease) <= now]
         if number := len(leases) - len(overdue):
@@ -298,7 +298,7 @@ class ServerRenewer:
             kept.postpone(lease, now)
         self._lose_overdue(overdue, f": {error}")
 
-    def _lose_overdue(self, leases: Leases, error: str = "") -> None:
+    def _lose_overdue(self, leases: Batch, error: str = "") -> None:
         losses: list[audit.Fields] = []
         for kept, lease in leases:
             self._give_back(lease)
