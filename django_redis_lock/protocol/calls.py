@@ -22,17 +22,10 @@ from django_redis_lock.protocol.waiting import Hub, LocalWaiter
 class Port(Protocol):
     """What steps are carried out on: a backend. Each method raises ``LockUnavailable``."""
 
-    def call(self, call: Call) -> Any:
-        """Carry out a call once."""
-
-    async def acall(self, call: Call) -> Any:
-        """Carry out a call once."""
-
-    def post(self, call: Call) -> None:
-        """Send a call without waiting for its reply."""
-
-    async def apost(self, call: Call) -> None:
-        """Send a call without waiting for its reply."""
+    def call(self, call: Call) -> Any: ...
+    async def acall(self, call: Call) -> Any: ...
+    def post(self, call: Call) -> None: ...
+    async def apost(self, call: Call) -> None: ...
 
 
 class Step:

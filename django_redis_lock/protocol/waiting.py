@@ -134,6 +134,36 @@ class Bell:
         self._lock.acquire(timeout=_seconds_to(until))
 
 
+class AsyncBell:
+    """Wakes one asyncio task, once, from any thread."""
+
+    __slots__ = ("_loop", "_woken")
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._woken: asyncio.Future[None] = self._loop.create_future()
+
+    def ring(self) -> bool:
+        """End the wait, or the one to come; return False if the event loop has been closed."""
+        try:
+            self._loop.call_soon_threadsafe(self._wake)
+        except RuntimeError:
+            return False
+        return True
+
+    def _wake(self) -> None:
+        if not self._woken.done():
+            self._woken.set_result(None)
+
+    async def wait(self, until: float) -> None:
+        """Wait until it rings, or until ``until`` (monotonic), or for an hour."""
+        timer = self._loop.call_later(_seconds_to(until), self._wake)
+        try:
+            await self._woken
+        finally:
+            timer.cancel()
+
+
 class Hub:
     """The waiters of one process and backend. This one gets grants from within the process."""
 
@@ -297,29 +327,14 @@ class Hub:
             waiter.sleeper = None
 
     async def await_(self, waiter: LocalWaiter, until: float) -> None:
-        """Wait as ``wait`` does, under asyncio; the grant may come from any thread."""
-        loop = asyncio.get_running_loop()
-        woken: asyncio.Future[None] = loop.create_future()
-
-        def wake() -> None:
-            if not woken.done():
-                woken.set_result(None)
-
-        def wake_from_any_thread() -> bool:
-            try:
-                loop.call_soon_threadsafe(wake)
-            except RuntimeError:  # the loop was closed, and the wait with it
-                return False
-            return True
-
-        timer = loop.call_later(_seconds_to(until), wake)
-        waiter.sleeper = wake_from_any_thread
+        """Wait as ``wait`` does, under asyncio."""
+        bell = AsyncBell()
+        waiter.sleeper = bell.ring
         try:
             if not waiter.awake:
-                await woken
+                await bell.wait(until)
         finally:
             waiter.sleeper = None
-            timer.cancel()
 
 
 class ServerHub(Hub):

@@ -1,4 +1,4 @@
-"""What is wrong with a hold: held for too long, without end and old, renewed too late."""
+"""Holds that need attention: held for too long, without end and old, or renewed late."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ DAY = 86_400
 def test_what_is_wrong(
     settings: Any, name: str, held_for: float, ttl: float | None, renewed: Any, expected: Any
 ) -> None:
-    """A renewed lock may be held for days; what is late or over a threshold is marked."""
+    """A renewed lock may be held for days; late renewals and long holds are marked."""
     settings.LOCKS = {
         "default": {
             "BACKEND": "django_redis_lock.backends.locmem.LocMemLockBackend",
@@ -68,7 +68,7 @@ def test_what_is_wrong(
 
 
 def test_of_a_foreign_program_nothing_is_known() -> None:
-    """It has no record, so nothing is said of it."""
+    """A lock without a record is never marked."""
     holder = read_holder(b"xyz", name="n", using="locmem", ttl_ms=-1, waiters=0, now_ms=NOW_MS)
     assert attention(holder, locks["locmem"]) is None
 
@@ -88,7 +88,7 @@ def test_of_a_foreign_program_nothing_is_known() -> None:
 def test_the_record_tells_how_a_lock_is_renewed(
     settings: Any, options: dict[str, Any], told: tuple[float | None, float | None]
 ) -> None:
-    """Whoever reads it may have another ``TIMEOUT``, as after a deployment."""
+    """A reader may have another ``TIMEOUT``, as after a deployment."""
     entry = {"BACKEND": "django_redis_lock.backends.locmem.LocMemLockBackend"}
     settings.LOCKS = {"default": {**entry, "TIMEOUT": 30}, "later": {**entry, "TIMEOUT": 120}}
     held = Lock(lambda: locks["default"], "n", **options)

@@ -1,4 +1,4 @@
-"""Holder records: written, read back, and read where another program wrote."""
+"""Holder records: written, read back, and read if another program wrote them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_token_is_never_shown() -> None:
 
 
 def test_holder_is_frozen() -> None:
-    """A holder is what was true when the server was asked."""
+    """A holder can't be changed."""
     with pytest.raises(dataclasses.FrozenInstanceError):
         read(b"t 1 {}").name = "other"  # type: ignore[misc]
 
@@ -54,7 +54,7 @@ def test_endless_and_absurd_leases() -> None:
 
 
 def test_records_of_others_do_not_fill_the_memory() -> None:
-    """Of what a foreign program wrote, only what is no longer than ours is kept for later."""
+    """Records of other programs are cached only if they are no longer than ours."""
     before = records._cached_facts.cache_info().currsize
     for number in range(20):
         long = b'{"host":"h%d","note":"%b"}' % (number, b"x" * 100_000)
@@ -83,7 +83,7 @@ def test_records_of_others_do_not_fill_the_memory() -> None:
     ],
 )
 def test_garbage_makes_a_bare_holder(value: bytes) -> None:
-    """Whatever is stored is read without an error."""
+    """Any value is read without an error."""
     holder = read(value)
     assert holder.host is None
     assert holder.task_id is None

@@ -1,4 +1,4 @@
-"""What a server that refuses proves: nothing was released, or the lock is free, and never half."""
+"""A refused forced release: nothing was released, or the lock is free and audited."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ WAITER = f'{CHANNEL} waiter 30000 {{"host":"far","pid":1}}'
 
 @pytest.fixture(scope="module")
 def strict() -> Iterator[EmbeddedServer]:
-    """A server that the tests of this module may set as they like."""
+    """A server that the tests of this module may reconfigure."""
     with EmbeddedServer() as server:
         yield server
 
 
 @pytest.fixture
 def raw(strict: EmbeddedServer) -> Iterator[redis.Redis]:
-    """A client that may do everything; what it set is undone."""
+    """A client that may do everything; its settings are undone."""
     with redis.Redis.from_url(strict.url(), decode_responses=True) as client:
         client.flushall()
         with client.pubsub() as waiter:  # whose process lives
@@ -57,7 +57,7 @@ def configure(settings: Any, strict: EmbeddedServer, backend: str = REDIS) -> No
 
 
 def become(raw: redis.Redis, words: list[str]) -> None:
-    """Give the operator a rule."""
+    """Give the operator an ACL rule."""
     raw.execute_command("ACL", "SETUSER", "operator", "reset", "on", ">secret", *words)
 
 
@@ -86,7 +86,7 @@ def release(shown: Any, using: str = "default") -> Outcome:
 def test_user_that_lacks_a_word(
     strict: EmbeddedServer, raw: redis.Redis, settings: Any, backend: str, waiting: bool
 ) -> None:
-    """Whatever a user may not do, a lock is free and in the audit, or neither, and it is said."""
+    """Whichever permission is missing, a lock is free and audited, or neither."""
     configure(settings, strict, backend)
     words = rule(backend)
     results = {}
@@ -124,7 +124,7 @@ def test_server_that_can_not_be_written(
     backend: str,
     setting: str,
 ) -> None:
-    """A replica, too few replicas, or foreign data as the audit: refused, and all is as it was."""
+    """A replica, too few replicas, or other data as the audit: refused, and nothing changed."""
     monkeypatch.setattr("django_redis_lock.protocol.conversation.RETRY_PAUSES", (0.0,))
     configure(settings, strict, backend)
     shown = take("a")
@@ -145,7 +145,7 @@ def test_server_that_can_not_be_written(
 def test_forced_release_on_a_full_server(
     strict: EmbeddedServer, raw: redis.Redis, settings: Any, waiting: bool
 ) -> None:
-    """It frees the lock, or hands it over, and is in the audit, though nothing else is written."""
+    """It frees the lock or hands it off, and is audited, though nothing else can be written."""
     configure(settings, strict)
     shown = take("a")
     if waiting:
@@ -166,7 +166,7 @@ def test_forced_release_on_a_full_server(
 def test_release_on_a_full_server(
     strict: EmbeddedServer, raw: redis.Redis, settings: Any, waiting: bool, silent: bool
 ) -> None:
-    """A holder frees its lock or hands it over there, also where another waiter is silent."""
+    """A holder frees its lock or hands it off, even if another waiter is silent."""
     configure(settings, strict)
     held = lock("a", timeout=30)
     held.acquire()
@@ -185,7 +185,7 @@ def test_release_on_a_full_server(
 def test_waiter_claims_its_lock_on_a_full_server(
     strict: EmbeddedServer, raw: redis.Redis, settings: Any, forced: bool
 ) -> None:
-    """What was handed over there is claimed, renewed and released, and goes to the next one."""
+    """A lock that was handed off is claimed, renewed, released, and goes to the next waiter."""
     configure(settings, strict)
     held, heirs = lock("a"), [lock("a"), lock("a")]
     held.acquire()
@@ -210,7 +210,7 @@ def test_waiter_claims_its_lock_on_a_full_server(
 def test_grant_is_taken_back_on_a_full_server(
     strict: EmbeddedServer, raw: redis.Redis, settings: Any
 ) -> None:
-    """What a dead waiter does not claim goes to the next one there, not at the end of its lease."""
+    """A lock that a dead waiter does not claim goes to the next waiter before its lease ends."""
     configure(settings, strict)
     raw.set("lock:a", 'dead 1700000000000000 {"unclaimed":"1 30000 lock-grant:dead","host":"far"}')
     raw.rpush("lock-queue:a", WAITER)
@@ -223,7 +223,7 @@ def test_grant_is_taken_back_on_a_full_server(
 def test_forced_release_on_a_full_server_without_scripts(
     strict: EmbeddedServer, raw: redis.Redis, settings: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """There each command stands alone: the lock is free, and the log says what is not written."""
+    """The lock is free, and the log says that the audit did not take the entry."""
     configure(settings, strict, GETSET)
     shown = take("a")
     raw.config_set("maxmemory", 1)
@@ -236,7 +236,7 @@ def test_forced_release_on_a_full_server_without_scripts(
 def test_what_may_not_be_read_is_not_shown_as_none(
     strict: EmbeddedServer, raw: redis.Redis, settings: Any
 ) -> None:
-    """How many wait is not known then, nor who does, nor whether a lock is held."""
+    """The number of waiters, their entries and the holder are unknown then."""
     configure(settings, strict)
     take("a")
     raw.rpush("lock-queue:a", WAITER)
@@ -267,7 +267,7 @@ def test_what_may_not_be_read_is_not_shown_as_none(
 def test_refusal_proves_nothing_after_a_reply_was_lost(
     answers: list[str], undone: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only where each sending was refused is it known that none was carried out."""
+    """Only if each sending was refused is it known that none was carried out."""
     tries = len(answers) - answers.count("again")
     monkeypatch.setattr(
         "django_redis_lock.protocol.conversation.RETRY_PAUSES", (0.0,) * (tries - 1)

@@ -68,7 +68,6 @@ class RedlockLockBackend(BaseLockBackend):
     options: ClassVar[tuple[str, ...]] = ("SERVER_TIMEOUT", "REJOIN_DELAY", "POLL_INTERVAL")
 
     def configure(self, location: Any, options: dict[str, Any]) -> None:
-        """Read LOCATION and OPTIONS. Raises ``InvalidLockBackend``."""
         self.server_timeout = self._seconds(options, "SERVER_TIMEOUT", SERVER_TIMEOUT, 0.001)
         delay = REJOIN_DELAY if self.timeout is None else self.timeout
         self.rejoin_delay = self._seconds(options, "REJOIN_DELAY", delay, 0.0)
@@ -97,20 +96,16 @@ class RedlockLockBackend(BaseLockBackend):
         return float(value)
 
     def databases(self) -> set[Hashable]:
-        """Return the databases of its keys, as far as the settings tell."""
         return {database for server in self.servers for database in server.databases()}
 
     def check(self) -> list[checks.CheckMessage]:
-        """Return the system check messages for this entry."""
         return [message for server in self.servers for message in server.check()]
 
     def open(self) -> None:
-        """Prepare calls, without connecting. Raises ``InvalidLockBackend``."""
         for server in self.servers:
             server.open()
 
     def close(self) -> None:
-        """Close connections and threads. The backend can be used again afterwards."""
         super().close()
         for server in self.servers:
             server.wire.close()
@@ -134,11 +129,9 @@ class RedlockLockBackend(BaseLockBackend):
         yield from ask(Admit(max(answer[0] for answer in known if answer)))
 
     def call(self, call: Call) -> Any:
-        """Carry out one call. Raises ``LockUnavailable``."""
         return drive(None, self._carry_out(call))
 
     async def acall(self, call: Call) -> Any:
-        """Carry out one call under asyncio. Raises ``LockUnavailable``."""
         return await adrive(None, self._carry_out(call))
 
     def _carry_out(self, call: Call) -> Steps[Any]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import threading
 from collections.abc import Callable
 from time import monotonic
@@ -13,6 +11,7 @@ import redis
 
 from django_redis_lock.backends.redlock.wires import Letter
 from django_redis_lock.protocol.calls import Step
+from django_redis_lock.protocol.waiting import AsyncBell, Bell
 
 
 class Pending:
@@ -67,33 +66,16 @@ class Round(Step):
 
     def do(self, port: Any) -> Any:
         """Block until the outcome is known, and return it."""
-        # Not an Event: an exception that a signal raises in its code could block ``take`` for ever.
-        bell = threading.Lock()
-        bell.acquire()
-        if self._woken_by(bell.release):  # which is called once at most
-            left = max(0.0, self._until - monotonic())
-            bell.acquire(timeout=min(left, threading.TIMEOUT_MAX))
+        bell = Bell()
+        if self._woken_by(bell.ring):
+            bell.wait(self._until)
         return self._close()
 
     async def ado(self, port: Any) -> Any:
         """Wait until the outcome is known, and return it."""
-        loop = asyncio.get_running_loop()
-        woken: asyncio.Future[None] = loop.create_future()
-
-        def wake() -> None:
-            if not woken.done():
-                woken.set_result(None)
-
-        def wake_from_any_thread() -> None:
-            with contextlib.suppress(RuntimeError):  # the loop was closed, and the wait with it
-                loop.call_soon_threadsafe(wake)
-
-        timer = loop.call_later(max(0.0, self._until - monotonic()), wake)
-        try:
-            if self._woken_by(wake_from_any_thread):
-                await woken
-        finally:
-            timer.cancel()
+        bell = AsyncBell()
+        if self._woken_by(bell.ring):
+            await bell.wait(self._until)
         return self._close()
 
     def _close(self) -> Any:

@@ -1,4 +1,4 @@
-"""The SETNX and GETSET backend: values, foreign programs, crossing commands, restricted servers."""
+"""The SETNX and GETSET backend: values, other programs, crossing commands, restricted servers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ PLAIN = tuple(name for name in FORMATS if name != "record")
 
 @pytest.fixture
 def configure(server: EmbeddedServer, settings: Any) -> Callable[..., GetSetLockBackend]:
-    """Return a function that makes the default alias a GETSET backend with such options."""
+    """Return a function that makes the default alias a GETSET backend with given options."""
 
     def configure(url: str = "", **options: Any) -> GetSetLockBackend:
         entry = {"BACKEND": GETSET, "LOCATION": url or server.url(), "OPTIONS": options}
@@ -79,7 +79,7 @@ def test_whole_seconds_are_those_of_the_documentation_of_setnx(
 @pytest.mark.parametrize("form", PLAIN)
 @pytest.mark.parametrize("lease", [0.5, 30, 86400 * 400])
 def test_a_time_is_read_as_it_was_written(form: str, lease: float) -> None:
-    """Never before the end of the lease, and not much after it; unless it has no end."""
+    """The value is never before the end of the lease, and not much after it."""
     now_ms = time.time_ns() // 1_000_000
     end_ms = now_ms + int(lease * 1000)
     stamp = Form(form).stamp(end_ms, "0" * 32, now_ms, "{}")
@@ -113,16 +113,16 @@ def test_a_time_is_read_as_it_was_written(form: str, lease: float) -> None:
     ],
 )
 def test_times_of_other_programs(value: bytes, end_ms: float) -> None:
-    """Seconds, milliseconds and microseconds are understood; what is no time never ends."""
+    """Seconds, milliseconds and microseconds are read; a value that is no time never ends."""
     assert read_stamp(value).end_ms == end_ms
 
 
 def test_what_is_no_time_is_held_until_it_is_deleted(
     name: str, configure: Configure, client: redis.Redis
 ) -> None:
-    """A foreign value that can't be read excludes; it can be shown and taken away."""
+    """An unreadable value of another program excludes us; it can be shown and released by force."""
     backend = configure()
-    client.set(f"lock:{name}", "somebody's")
+    client.set(f"lock:{name}", "another's")
     assert not lock(name).acquire(blocking_timeout=0.05)
     holder = backend.holder(name)
     assert (holder.ttl, holder.fence, holder.host) == (None, None, None)
@@ -135,7 +135,7 @@ def test_what_is_no_time_is_held_until_it_is_deleted(
 
 
 def test_key_of_another_program(name: str, configure: Configure, client: redis.Redis) -> None:
-    """The key can be the one that a foreign program uses."""
+    """The key can be that of another program."""
     configure(FORMAT="seconds", KEY="lock.{name}")
     with lock(name):
         assert client.get(f"lock.{name}").isdecimal()
@@ -154,7 +154,7 @@ def test_key_of_another_program(name: str, configure: Configure, client: redis.R
     ],
 )
 def test_senseless_options(configure: Configure, options: dict[str, Any], words: str) -> None:
-    """An option that makes no sense is an error that says what would."""
+    """An invalid option is an error that says what is valid."""
     with pytest.raises(InvalidLockBackend, match=words):
         configure(**options)
 
@@ -163,7 +163,7 @@ def test_senseless_options(configure: Configure, options: dict[str, Any], words:
 
 
 class Halted:
-    """A call of one process that has come as far as to send a command."""
+    """A call of one process, halted before it sends a command."""
 
     def __init__(self, backend: GetSetLockBackend, call: calls.Call, before: str) -> None:
         self._backend = backend
@@ -200,7 +200,7 @@ class Halted:
 
 
 def request(name: str, seconds: float = 20) -> Request:
-    """Return a request of some process."""
+    """Return a request."""
     return Request(name, f"{time.monotonic_ns():032x}", seconds, "{}")
 
 
@@ -208,7 +208,7 @@ def request(name: str, seconds: float = 20) -> Request:
 def test_who_comes_too_late_puts_the_time_of_the_winner_back(
     name: str, configure: Configure, client: redis.Redis, form: str
 ) -> None:
-    """Between the look at an ended lock and GETSET a foreign program takes it, and keeps it."""
+    """Another program that takes an ended lock before our GETSET keeps it."""
     backend = configure(FORMAT=form)
     client.set(f"lock:{name}", "1000000000")
     late = Halted(backend, calls.Acquire(request(name), ""), before="GETSET")
@@ -223,7 +223,7 @@ def test_who_comes_too_late_puts_the_time_of_the_winner_back(
 def test_released_while_somebody_comes_too_late(
     name: str, configure: Configure, client: redis.Redis
 ) -> None:
-    """What the late one puts back does not bring a lock to life that was released meanwhile."""
+    """A value that is put back late does not revive a lock that was released meanwhile."""
     backend = configure()
     client.set(f"lock:{name}", "1000000000")
     late = Halted(backend, calls.Acquire(request(name), ""), before="GETSET")
@@ -237,7 +237,7 @@ def test_released_while_somebody_comes_too_late(
 def test_only_one_of_ours_replaces_an_ended_value(
     name: str, configure: Configure, client: redis.Redis
 ) -> None:
-    """Whoever finds that another is about to replace it leaves it alone, until that one is dead."""
+    """A value that another process is about to replace is left alone until that process is dead."""
     backend = configure()
     client.set(f"lock:{name}", "1000000000")
     first = Halted(backend, calls.Acquire(request(name), ""), before="GETSET")
@@ -266,7 +266,7 @@ def test_taking_an_ended_lock_keeps_the_connection(
 
 
 def test_dead_claimant_is_waited_out(name: str, configure: Configure, client: redis.Redis) -> None:
-    """The right to replace a value ends by itself."""
+    """The right to replace a value expires."""
     backend = configure()
     client.set(f"lock:{name}", "1000000000")
     Halted(backend, calls.Acquire(request(name), ""), before="GETSET")
@@ -279,7 +279,7 @@ def test_dead_claimant_is_waited_out(name: str, configure: Configure, client: re
 def test_winner_writes_its_time_again_where_a_loser_went_over_it(
     name: str, configure: Configure, client: redis.Redis, form: str
 ) -> None:
-    """The GETSET of a foreign program that lost does not shorten the lease that was won."""
+    """The GETSET of another program that lost the race does not shorten our lease."""
     backend = configure(FORMAT=form)
     client.set(f"lock:{name}", "1000000000")
     mine = request(name)
@@ -317,7 +317,7 @@ def test_late_renewal_leaves_the_successor_alone(
 def test_fence_is_drawn_within_the_hold(
     name: str, configure: Configure, client: redis.Redis
 ) -> None:
-    """Who lost the lock while it drew its number has neither, and the next one's is kept."""
+    """A holder that lost the lock while it drew its fence gets neither; the next keeps both."""
     backend = configure()
     late = Halted(backend, calls.Acquire(request(name), ""), before="GETSET")
     client.delete(f"lock:{name}")
@@ -331,7 +331,7 @@ def test_fence_is_drawn_within_the_hold(
 def test_fences_rise_after_the_data_were_lost(
     name: str, configure: Configure, client: redis.Redis
 ) -> None:
-    """They begin at the server's clock, so that they go on rising."""
+    """Fences begin at the server's clock, so they continue to rise."""
     configure()
     with lock(name) as held:
         first = held.fence
@@ -345,7 +345,7 @@ def test_fences_rise_after_the_data_were_lost(
 def test_two_who_find_no_fence_begin_at_the_clock_once(
     name: str, configure: Configure, client: redis.Redis, order: tuple[str, ...]
 ) -> None:
-    """However their commands cross after a loss of data, no fence leaves the clock behind."""
+    """However their commands cross after a loss of data, no fence gets ahead of the clock."""
     backend = configure()
     client.delete("lock-fence")
     late = {
@@ -371,7 +371,7 @@ def test_two_who_find_no_fence_begin_at_the_clock_once(
 def test_data_lost_while_a_fence_is_drawn(
     name: str, configure: Configure, client: redis.Redis, lost_before: str
 ) -> None:
-    """Who drew it has no lock; those after it have fences that rise, close to the clock."""
+    """Its caller gets no lock. Later fences rise, and are close to the clock."""
     backend = configure()
     with lock(name) as held:
         first = held.fence
@@ -389,7 +389,7 @@ def test_data_lost_while_a_fence_is_drawn(
 def test_low_number_under_the_fence_key(
     name: str, configure: Configure, client: redis.Redis, low: str
 ) -> None:
-    """It is dropped, by as many as find it, and fences begin at the clock."""
+    """All callers that find it delete it, and fences begin at the clock."""
     backend = configure()
     client.set("lock-fence", low)
     crossing = [
@@ -405,7 +405,7 @@ def test_low_number_under_the_fence_key(
 def test_lost_replies_do_not_move_the_fence(
     name: str, proxied: Callable[..., Proxy], client: redis.Redis
 ) -> None:
-    """Whichever reply is lost while the first number is drawn, it is near the clock."""
+    """Whichever reply is lost while the first fence is drawn, the fence is near the clock."""
     proxy = proxied("record")
     for number in range(3):
         client.delete("lock-fence")
@@ -420,7 +420,7 @@ def test_lost_replies_do_not_move_the_fence(
 def test_foreign_fence_key(
     name: str, configure: Configure, client: redis.Redis, number: str
 ) -> None:
-    """What is no fence of ours is an error that names the key, and leaves no lock behind."""
+    """A value that is no fence of ours is an error that names the key, and leaves no lock."""
     configure()
     client.set("lock-fence", number)
     with pytest.raises(LockError, match=r"'lock-fence'.* another program"):
@@ -431,7 +431,7 @@ def test_foreign_fence_key(
 def test_release_at_the_last_moment_deletes_nothing(
     name: str, configure: Configure, client: redis.Redis
 ) -> None:
-    """So close to its end the lock is left to end by itself: DEL could hit the next holder."""
+    """So close to its end the lock is left to expire: DEL could hit the next holder."""
     backend = configure()
     mine = request(name)
     backend.call(calls.Acquire(mine, ""))
@@ -445,7 +445,7 @@ def test_release_at_the_last_moment_deletes_nothing(
 def test_page_is_whole_when_its_place_shifts_while_it_is_looked_for(
     configure: Configure, client: redis.Redis, left: bool
 ) -> None:
-    """Before it is read, many entries leave that come before it, or as many enter."""
+    """Before the page is read, many entries before it leave or enter."""
     backend = configure()
     names = [f"n{number:03}" for number in range(500)]
     client.zadd("lock-index", dict.fromkeys(names, math.inf))
@@ -479,7 +479,7 @@ def ask_time(clock: ServerClock, asked_at: float, answered_at: float, server_ms:
 
 
 def test_a_slow_answer_does_not_replace_a_quick_one() -> None:
-    """Of two who asked at once one was answered late, and knows less about the time."""
+    """Of two callers that asked at once, the one with the late answer knows the time less well."""
     clock = ServerClock()
     slow = clock.look()
     with patch("django_redis_lock.backends.getset.clocks.monotonic", lambda: 100.0):
@@ -493,7 +493,7 @@ def test_a_slow_answer_does_not_replace_a_quick_one() -> None:
 
 
 def test_a_slow_answer_is_asked_for_again_but_not_for_ever() -> None:
-    """It tells the time within its duration, so the best of three counts; later any is better."""
+    """The quickest of three answers counts; once it is old, any answer is better."""
     clock = ServerClock()
     now = iter([0, 10.0, 10.4, 10.4, 10.5, 10.5, 10.8]).__next__
     replies = [(1000, 200_000), (1000, 450_000), (1000, 600_000)]
@@ -515,7 +515,7 @@ def test_a_slow_answer_is_asked_for_again_but_not_for_ever() -> None:
 def test_a_lease_that_may_have_ended_is_released_and_renewed(
     name: str, configure: Configure, client: redis.Redis, form: str
 ) -> None:
-    """By a clock that is read badly: our value is there, so nobody else can have had the lock."""
+    """If our value is still there, nobody else can have had the lock, however inexact the clock."""
     backend = configure(FORMAT=form)
     mine = request(name, 20)
     assert backend.call(calls.Acquire(mine, ""))[0] > 0
@@ -557,7 +557,7 @@ def proxied(server: EmbeddedServer, configure: Configure) -> Iterator[Callable[.
 def test_lost_reply_does_not_strand_a_lock(
     name: str, proxied: Callable[..., Proxy], client: redis.Redis, form: str, command: str
 ) -> None:
-    """What was stored is found to be ours when the call is made again."""
+    """A value that was stored is recognized as ours when the call is sent again."""
     proxy = proxied(form)
     if form == "fractions" and command == "GETSET":
         client.set(f"lock:{name}", "1000000000")  # where it sends one
@@ -575,7 +575,7 @@ def test_lost_reply_does_not_strand_a_lock(
 def test_lost_reply_to_a_claim(
     name: str, proxied: Callable[..., Proxy], client: redis.Redis, form: str
 ) -> None:
-    """Who has the right to replace an ended value already goes on to do it."""
+    """A caller that already has the right to replace an ended value uses it."""
     proxy = proxied(form)
     client.set(f"lock:{name}", "1000000000")
     proxy.lose_replies(1, marker=b"\r\nSET\r\n")
@@ -589,7 +589,7 @@ def test_lost_reply_to_a_claim(
 def test_lost_reply_to_a_renewal_or_a_release_is_no_loss(
     name: str, proxied: Callable[..., Proxy], client: redis.Redis, form: str, command: str
 ) -> None:
-    """What was carried out counts, though the reply was lost."""
+    """A command that was carried out counts, though its reply was lost."""
     proxy = proxied(form)
     with lock(name, timeout=20) as held:
         proxy.lose_replies(1, marker=f"\r\n{command}\r\n".encode())
@@ -603,7 +603,7 @@ def test_lost_reply_to_a_renewal_or_a_release_is_no_loss(
 def test_lost_reply_where_values_are_alike(
     name: str, proxied: Callable[..., Proxy], client: redis.Redis, form: str
 ) -> None:
-    """It is not known who wrote it, so nobody has the lock until that time has come."""
+    """Nobody knows who wrote the value, so nobody has the lock until it ends."""
     proxy = proxied(form)
     proxy.lose_replies(1, marker=b"\r\nSETNX\r\n")
     assert not lock(name, timeout=20).acquire(blocking=False)
@@ -616,7 +616,7 @@ def test_lost_reply_where_values_are_alike(
 def test_equal_values_are_not_taken_for_ours(
     name: str, configure: Configure, client: redis.Redis, form: str
 ) -> None:
-    """Who finds exactly the value that it tried to write has not written it."""
+    """A caller that finds exactly the value that it tried to write did not write it."""
     backend = configure(FORMAT=form)
     mine = request(name)
     halted = Halted(backend, calls.Acquire(mine, ""), before="SETNX")
@@ -643,7 +643,7 @@ def test_lost_reply_to_a_forced_release(
 def test_forced_release_of_what_is_released_meanwhile(
     name: str, configure: Configure, client: redis.Redis
 ) -> None:
-    """Where there is nothing left to delete nobody lost the lock, and the audit says nothing."""
+    """If nothing is left to delete, nobody lost the lock, and the audit has no entry."""
     backend = configure()
     mine = request(name)
     backend.call(calls.Acquire(mine, ""))
@@ -661,7 +661,7 @@ INSIDE = """
 import fcntl, sys, time
 
 def inside(path, expires):
-    # Alone here, but for somebody who stays beyond the end of his lease.
+    # Alone here, except for a holder that stays beyond the end of its lease.
     with open(path, "r+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -728,7 +728,7 @@ for _ in range(int(sections)):
     try:
         held.release()
     except LockLost:
-        pass  # a foreign program that came too late has written over our time
+        pass  # another program that came too late has overwritten our time
 print("done", flush=True)
 """
 
@@ -736,7 +736,7 @@ print("done", flush=True)
 def exclude_each_other(
     server: EmbeddedServer, key: str, path: Path, form: str, *, pairs: int, sections: int, dead: int
 ) -> None:
-    """Let foreign programs and ours take a lock in turns, while up to so many holders die.
+    """Let other programs and ours take a lock in turns, while some of the holders die.
 
     The dead are planted: a time that has passed, stored while nobody holds the lock. One is there
     from the beginning.
@@ -779,12 +779,12 @@ def exclude_each_other(
 def test_foreign_programs_and_ours_exclude_each_other(
     name: str, server: EmbeddedServer, tmp_path: Path
 ) -> None:
-    """Never two inside, whoever they are, though holders die and are replaced."""
+    """There are never two holders at once, though holders die and are replaced."""
     exclude_each_other(server, name, tmp_path / "inside", "seconds", pairs=2, sections=20, dead=3)
 
 
 def test_foreign_holder_is_waited_out(name: str, configure: Configure, client: redis.Redis) -> None:
-    """A foreign holder that died delays us until its time has come, and no longer."""
+    """A holder of another program that died delays us until its lease ends, and no longer."""
     configure(FORMAT="fractions")
     client.set(f"lock:{name}", f"{time.time() + 100:.6f}")
     assert not lock(name).acquire(blocking_timeout=0.05)
@@ -798,7 +798,7 @@ def test_foreign_holder_is_waited_out(name: str, configure: Configure, client: r
 
 
 def test_plain_times_can_not_be_passed_on(name: str, configure: Configure) -> None:
-    """Without a token nobody can be named to take a lock from: an error that says what it takes."""
+    """Without tokens no holder can be named to take over from; the error says what to write."""
     configure(FORMAT="seconds")
     with lock(name) as held:
         with pytest.raises(LockError, match=r"OPTIONS\['FORMAT'\] = 'record'"):
@@ -808,7 +808,7 @@ def test_plain_times_can_not_be_passed_on(name: str, configure: Configure) -> No
 
 
 def test_waiters_of_a_process_need_not_poll_for_each_other(name: str, configure: Configure) -> None:
-    """A release wakes who waits in the same process, however long it is to the next look."""
+    """A release wakes a waiter of the same process, however long its interval is."""
     backend = configure(POLL_INTERVAL=LONGEST_INTERVAL)
     backend.hub.interval = 600.0  # longer than may be asked for, and than this test waits
     held, other = lock(name, timeout=900), lock(name)
@@ -821,7 +821,7 @@ def test_waiters_of_a_process_need_not_poll_for_each_other(name: str, configure:
 
 
 def test_poll_interval_is_heeded(name: str, configure: Configure, client: redis.Redis) -> None:
-    """Who waits for a foreign holder looks as often as it is told to, and sees it go."""
+    """A waiter polls at the given interval while another program holds the lock."""
     configure(POLL_INTERVAL=0.01)
     client.set(f"lock:{name}", int(time.time()) + 900)
     waiting = Background(lock(name).acquire)
@@ -840,7 +840,7 @@ def test_poll_interval_is_heeded(name: str, configure: Configure, client: redis.
 def test_poll_interval_is_not_the_default(
     name: str, configure: Configure, client: redis.Redis
 ) -> None:
-    """A long interval is kept as well: nobody looks again before it is over."""
+    """A long interval is kept as well: no waiter looks before it is over."""
     backend = configure(POLL_INTERVAL=5)
     assert backend.hub.interval == 5.0
     assert all(4.0 <= backend.hub.next_look(-1) <= 6.0 for _ in range(100))
@@ -854,7 +854,7 @@ ACL = ACL.split("\n")[0]
 
 
 def exercise(name: str) -> None:
-    """Do everything that can be done."""
+    """Use every operation."""
     backend = locks["default"]
     with lock(name, timeout=20) as held:
         held.extend(5)
@@ -926,7 +926,7 @@ def test_the_documented_rule_is_enough_and_names_what_is_used(
 def test_time_is_forbidden(
     name: str, server: EmbeddedServer, configure: Configure, client: redis.Redis
 ) -> None:
-    """The error says what to write, and with that the clock of the machine does."""
+    """The error says what to write, and with that the local clock is used."""
     client.execute_command("ACL", "SETUSER", "untimed", *ACL.split(), "-time")
     url = f"redis://untimed:secret@127.0.0.1:{server.port}/0"
     configure(url)
@@ -950,7 +950,7 @@ def test_down(name: str, settings: Any) -> None:
 @pytest.mark.django_db
 @pytest.mark.parametrize("form", FORMATS)
 def test_command(name: str, configure: Configure, client: redis.Redis, form: str) -> None:
-    """The command lists, shows, releases and examines such locks, and foreign ones by name."""
+    """The command lists, shows, releases and examines such locks, and shows others by name."""
     configure(FORMAT=form)
 
     def run(*arguments: str) -> str:
@@ -974,7 +974,7 @@ def test_command(name: str, configure: Configure, client: redis.Redis, form: str
 
 
 def test_doctor_of_a_server_that_is_down(settings: Any) -> None:
-    """What does not answer is no sound backend."""
+    """A server that does not answer fails the check."""
     settings.LOCKS = {"default": {"BACKEND": GETSET, "LOCATION": "redis://127.0.0.1:1/0"}}
     with pytest.raises(CommandError, match="1 of"):
         call_command("locks", "doctor", stdout=StringIO())

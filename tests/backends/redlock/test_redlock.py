@@ -34,7 +34,7 @@ from django_redis_lock.exceptions import (
     LockUnavailable,
 )
 from django_redis_lock.operators.breaking import Result, release_shown
-from django_redis_lock.protocol import calls
+from django_redis_lock.protocol import calls, waiting
 from django_redis_lock.transport import scripts
 from tests.tools import Background, eventually, findings, owes, waiters
 from tests.tools.proxy import Proxy
@@ -88,7 +88,7 @@ def backend() -> RedlockLockBackend:
     ],
 )
 def test_servers_that_are_no_quorum(settings: Any, location: Any, words: str) -> None:
-    """An even number, too few, or one twice is found by the checks and by the first use."""
+    """An even number, too few, or a repeated server fails the checks and the first use."""
     settings.LOCKS = {"default": {"BACKEND": REDLOCK, "LOCATION": location}}
     assert [item.id for item in findings()] == ["django_redis_lock.E002"]
     with pytest.raises(InvalidLockBackend, match=words):
@@ -96,7 +96,7 @@ def test_servers_that_are_no_quorum(settings: Any, location: Any, words: str) ->
 
 
 def test_passwords_are_not_shown(settings: Any) -> None:
-    """What is said of a wrong LOCATION has no password."""
+    """The error about a wrong LOCATION shows no password."""
     urls = ["redis://:secret@a/0", "redis://:secret@a/1", "redis://b"]
     settings.LOCKS = {"default": {"BACKEND": REDLOCK, "LOCATION": urls}}
     with pytest.raises(InvalidLockBackend) as caught:
@@ -106,7 +106,7 @@ def test_passwords_are_not_shown(settings: Any) -> None:
 
 @pytest.mark.parametrize("size", [3, 5])
 def test_good_settings(settings: Any, size: int) -> None:
-    """Three or five servers are fine, and the delay is the lease unless it is given."""
+    """Three or five servers are valid, and REJOIN_DELAY defaults to TIMEOUT."""
     entry = {"BACKEND": REDLOCK, "LOCATION": URLS[:size], "TIMEOUT": 7}
     settings.LOCKS = {
         "default": entry,
@@ -131,7 +131,7 @@ def test_good_settings(settings: Any, size: int) -> None:
     ],
 )
 def test_senseless_options(settings: Any, options: dict[str, Any]) -> None:
-    """An option that makes no sense is named."""
+    """The error names an invalid option."""
     (name,) = options
     settings.LOCKS = {"default": {"BACKEND": REDLOCK, "LOCATION": URLS[:3], "OPTIONS": options}}
     with pytest.raises(InvalidLockBackend, match=name):
@@ -139,7 +139,7 @@ def test_senseless_options(settings: Any, options: dict[str, Any]) -> None:
 
 
 def test_aliases_of_caches(settings: Any) -> None:
-    """A server can be an alias; one that CACHES lacks is the finding of a check."""
+    """A server can be an alias; a check finds one that CACHES lacks."""
     redis = {"BACKEND": "django_redis.cache.RedisCache"}
     settings.CACHES = {
         **settings.CACHES,
@@ -154,11 +154,11 @@ def test_aliases_of_caches(settings: Any) -> None:
         lock("a").acquire()
 
 
-# What answers come to.
+# The outcome of answers.
 
 
 def test_votes_are_counted_as_soon_as_they_decide() -> None:
-    """Nobody waits for a server that can't change the outcome."""
+    """A vote does not wait for a server that can't change the outcome."""
     yes, no, silent = [7, 100, 0, 0, 1], [0, 50, 0, 0, 2], [0, 50, 0, 2, 0]
     down = OSError()
     count = votes.count_votes
@@ -173,7 +173,7 @@ def test_votes_are_counted_as_soon_as_they_decide() -> None:
 
 
 def test_split_votes_are_known_from_held_locks() -> None:
-    """Where one token may have a majority the lock is held; else callers only came together."""
+    """The lock is held if one token may have a majority; otherwise the votes are split."""
     yes, one, two = [7, 100, 0, 0, 1], [0, 50, 0, 0, 2], [0, 70, 0, 0, 3]
     assert votes.count_votes([yes, one, two]).split
     assert not votes.count_votes([yes, one, one]).split
@@ -184,7 +184,7 @@ def test_split_votes_are_known_from_held_locks() -> None:
 
 
 def test_a_lease_is_what_a_majority_keeps() -> None:
-    """The lease that counts is the shortest of the longest majority, less the drift."""
+    """The lease is what a majority keeps at least, less the drift."""
     assert votes.leases([[10_000], [5_000], [1_000]]) == [votes.trusted(5_000)]
     assert votes.trusted(5_000) == 4_948
     assert votes.leases([[10_000], [5_000], PENDING]) == [votes.trusted(5_000)]
@@ -201,7 +201,7 @@ def test_a_lease_is_what_a_majority_keeps() -> None:
 
 @pytest.mark.parametrize("how", ["down", "paused"])
 def test_a_minority_that_fails_is_not_noticed(name: str, how: str) -> None:
-    """With one server of three down or paused, all goes on, and nobody waits for it."""
+    """With one server of three down or paused, locks work without waiting for it."""
     with started(3) as servers, in_use(servers, SERVER_TIMEOUT=20):
         before = lock(name + "before", using="redlock")
         before.acquire()
@@ -229,34 +229,34 @@ async def _hold_under_asyncio(name: str) -> None:
 
 
 def test_what_a_slow_server_grants_late_is_taken_back(servers: Quorum, name: str) -> None:
-    """A server that comes round after the vote was lost keeps nothing of it."""
+    """A server that answers after the vote was lost keeps nothing."""
     with in_use(servers, SERVER_TIMEOUT=0.2):
         for client in servers.clients[:2]:
-            client.set(f"lock:{name}", "foreign")
+            client.set(f"lock:{name}", "other")
         servers.servers[2].pause()
         assert lock(name, blocking=False, using="redlock").acquire() is False
         servers.servers[2].resume()
         wire = backend().servers[2].wire
         eventually(lambda: not wire.busy)
-        assert servers.values(name) == ["foreign", "foreign", None]
+        assert servers.values(name) == ["other", "other", None]
         script = servers.clients[2].info("commandstats")
         assert sum(script[key]["calls"] for key in script if key.startswith("cmdstat_eval")) >= 2
 
 
 def test_a_partial_vote_is_taken_back(servers: Quorum, name: str) -> None:
-    """Who gets one vote of three gives it back at once, and it does not block others."""
+    """A caller with one vote of three gives it back at once, so it does not block others."""
     for client in servers.clients[:2]:
-        client.set(f"lock:{name}", "foreign", px=60_000)
+        client.set(f"lock:{name}", "other", px=60_000)
     assert lock(name, blocking=False, using="redlock").acquire() is False
-    eventually(lambda: servers.values(name) == ["foreign", "foreign", None])
-    assert backend().holder(name).fence is None  # the foreign one has the majority
+    eventually(lambda: servers.values(name) == ["other", "other", None])
+    assert backend().holder(name).fence is None  # the other program has the majority
     for client in servers.clients[:2]:
         client.delete(f"lock:{name}")
     assert lock(name, blocking=False, using="redlock").acquire() is True
 
 
 def test_taking_back_does_not_hit_a_later_attempt(servers: Quorum, name: str) -> None:
-    """The withdrawal of an attempt that arrives late leaves the vote for the next one alone."""
+    """A withdrawal that arrives late does not remove the vote for the next attempt."""
     held = lock(name, using="redlock")
     held.acquire()
     late = [item.split(" ", 2) for item in servers.values(name) if item]
@@ -286,7 +286,7 @@ def _ask(server: Any, packed: Any) -> Any:
 def test_no_majority_is_unavailable_and_not_a_refusal(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two of three down: the error names them, and is never taken for a lock that is held."""
+    """With two of three down the error names them; it never looks like a held lock."""
     monkeypatch.setattr("django_redis_lock.protocol.conversation.RETRY_PAUSES", ())
     with started(3) as servers, in_use(servers):
         servers.servers[0].kill()
@@ -306,7 +306,7 @@ def test_no_majority_is_unavailable_and_not_a_refusal(
 
 
 def test_a_release_reaches_a_server_that_was_away(name: str) -> None:
-    """A server that was paused while a lock was released learns of it when it goes on."""
+    """A server that was paused during a release gets it when it resumes."""
     with started(3) as servers, in_use(servers):
         held = lock(name, timeout=600, using="redlock")
         held.acquire()
@@ -319,7 +319,7 @@ def test_a_release_reaches_a_server_that_was_away(name: str) -> None:
 
 
 def test_a_release_reaches_a_server_that_was_down(name: str) -> None:
-    """A server that kept its data over a crash is told of a release that it missed."""
+    """A server that kept its data over a crash gets the release that it missed."""
     with started(3, persist=True) as servers, in_use(servers):
         held = lock(name, timeout=600, using="redlock")
         held.acquire()
@@ -344,7 +344,7 @@ class Proxied(Quorum):
 
 
 def test_renewal_ends_at_max_hold(servers: Quorum, name: str) -> None:
-    """The majority lets go of the lock then, and its holder is told."""
+    """The majority releases the lock then, and its holder is told."""
     held = Lock(backend, name, timeout=0.3, auto_renew=True, max_hold=0.6)
     held.acquire()
     first = held._lease.deadline
@@ -368,7 +368,7 @@ def proxied(session_quorum: Quorum) -> Iterator[Proxied]:
 def test_a_release_that_is_told_again_is_no_loss(
     proxied: Proxied, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Servers that lose their replies are asked again, and then know nothing of the lock."""
+    """Servers whose replies are lost are asked again, and then do not know the lock."""
     monkeypatch.setattr("django_redis_lock.backends.redlock.wires.Wire.OWED_AGAIN", 0.02)
     held = lock(name, timeout=600, using="redlock")
     with held:
@@ -406,7 +406,7 @@ def test_a_release_that_is_told_again_is_no_loss(
 def test_a_loss_is_what_a_majority_tells_at_the_first_asking(
     answers: list[Any], again: list[bool], in_doubt: bool
 ) -> None:
-    """Who is asked again tells nothing, for the first sending may have released the lock."""
+    """A server that was asked again proves nothing: the first sending may have worked."""
     assert votes.in_doubt(answers, again) is in_doubt
 
 
@@ -416,7 +416,7 @@ def _settled(wire: Wire) -> bool:
 
 
 def test_a_vote_that_came_too_late_is_no_lock(servers: Quorum, name: str) -> None:
-    """A majority that answers when the lease is over gives nothing, and keeps nothing."""
+    """A majority that answers after the lease has ended gives no lock, and keeps none."""
     for server in servers.servers:
         server.pause()
     late = lock(name, timeout=0.2, using="redlock")
@@ -432,7 +432,7 @@ def test_a_vote_that_came_too_late_is_no_lock(servers: Quorum, name: str) -> Non
 
 
 def test_a_lock_without_its_majority_is_lost(name: str) -> None:
-    """When two servers of three have lost their data, the holder is told; the third is freed."""
+    """When two servers of three lost their data, the holder is told, and the third is freed."""
     with started(3) as servers, in_use(servers):
         held = lock(name, timeout=60, using="redlock")
         held.acquire()
@@ -449,7 +449,7 @@ def test_a_lock_without_its_majority_is_lost(name: str) -> None:
 def test_a_server_that_forgot_gives_no_lock_to_anybody(
     name: str, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A server that lost its data does not make a second majority with one that never knew."""
+    """A server that lost its data can't form a second majority with one that missed the lock."""
     monkeypatch.setattr("django_redis_lock.protocol.conversation.RETRY_PAUSES", ())
     with started(3) as servers, in_use(servers, REJOIN_DELAY=600):
         held = lock(name, timeout=60, using="redlock")
@@ -474,7 +474,7 @@ def test_a_server_that_forgot_gives_no_lock_to_anybody(
 
 
 def test_a_delay_ends(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server votes again when the delay has passed, by its own clock."""
+    """A server votes again after the delay, by its own clock."""
     monkeypatch.setattr("django_redis_lock.protocol.conversation.RETRY_PAUSES", ())
     with started(3) as servers, in_use(servers, REJOIN_DELAY=0.3):
         for client in servers.clients:
@@ -519,7 +519,7 @@ def test_fences_rise_across_majorities(
 
 
 class _away:  # noqa: N801 - it reads as a word
-    """Take one server out of the votes for a name, as if it could not be reached."""
+    """Exclude one server from the votes on a name, as if it could not be reached."""
 
     def __init__(self, servers: Quorum, index: int, name: str) -> None:
         self._wire = backend().servers[index].wire
@@ -533,7 +533,7 @@ class _away:  # noqa: N801 - it reads as a word
 
 
 def test_a_fence_is_known_to_a_majority_before_it_is_given_out(servers: Quorum, name: str) -> None:
-    """What one server alone would give is written back to others first."""
+    """A fence that only one server knows is written to others first."""
     ahead = time.time_ns() // 1000 + 3_600_000_000
     servers.clients[1].set("lock-fence", ahead)
     with _away(servers, 2, name), lock(name, timeout=60, using="redlock") as held:
@@ -543,9 +543,9 @@ def test_a_fence_is_known_to_a_majority_before_it_is_given_out(servers: Quorum, 
 
 
 def test_a_fence_is_known_to_a_majority_of_those_who_voted(servers: Quorum, name: str) -> None:
-    """One who gave his vote to another may have given a smaller fence with it, before he knew."""
+    """A server that voted for another caller may have given a smaller fence with that vote."""
     servers.clients[0].set("lock-fence", time.time_ns() // 1000 + 3_600_000_000)
-    servers.clients[2].set(f"lock:{name}", "foreign", px=60_000)
+    servers.clients[2].set(f"lock:{name}", "other", px=60_000)
     wire = backend().servers[1].wire
     post = wire.post
 
@@ -564,7 +564,7 @@ def test_a_fence_is_known_to_a_majority_of_those_who_voted(servers: Quorum, name
 
 
 def test_the_last_fence_is_what_a_majority_of_voters_or_everybody_knows() -> None:
-    """Who forgot counts for nothing, unless nobody else is left to ask."""
+    """A server that lost the fence does not count, unless all servers have answered."""
     assert votes.last_fence([[7, 1], [9, 1], PENDING]) == 9
     assert votes.last_fence([[7, 1], [0, 0], PENDING]) is PENDING
     assert votes.last_fence([[7, 1], [0, 0], [5, 0]]) == 7
@@ -610,14 +610,14 @@ def test_fences_rise_whatever_a_minority_forgets(
 
 
 def _votes(client: Any) -> bool:
-    """Whether a server has learned all that it forgot."""
+    """Whether a server has learned the last fence again."""
     return (client.get("lock-server") or "").count(" ") == 1
 
 
 def test_a_free_lock_is_one_round_trip_where_the_clocks_are_known(
     servers: Quorum, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a fence that is ahead of all clocks all servers give the same, and nothing is left."""
+    """With a fence ahead of all clocks, all servers give the same, and none has to be settled."""
     monkeypatch.setattr(Clocks, "MOST_AHEAD", 60_000_000)
     rounds = []
     send = Ballots.send
@@ -640,7 +640,7 @@ def test_a_free_lock_is_one_round_trip_where_the_clocks_are_known(
 
 
 def test_the_least_fence_is_ahead_of_every_clock() -> None:
-    """It is counted on from what the clocks read, and a little more; unknown clocks give none."""
+    """It is a little ahead of the clocks as last read; 0 if no clock is known."""
     clocks = Clocks()
     assert clocks.next_fence() == 0
     clocks.heard([[1, 1, 5_000_000, 0, 0], OSError(), [1, 1, 9_000_000, 0, 0]], took=0.001)
@@ -663,7 +663,7 @@ class Interruption:
     it (but not while it enters a ``with``), and where a loop begins anew.
     """
 
-    FILES = tuple(module.__file__ for module in (wires, rounds, threading))
+    FILES = tuple(module.__file__ for module in (wires, rounds, waiting, threading))
 
     def __init__(self, at: int) -> None:
         self._left = at
@@ -702,7 +702,7 @@ class Interruption:
 def test_an_exception_from_a_signal_handler_anywhere(
     servers: Quorum, name: str, running: bool
 ) -> None:
-    """Wherever it meets a caller: calls go on, and one thread alone reads the answers."""
+    """Wherever it occurs in a caller, later calls work, and only one thread reads the answers."""
     for at in itertools.count():
         if not running:
             backend().close()
@@ -722,7 +722,7 @@ def test_an_exception_from_a_signal_handler_anywhere(
 
 
 def serving() -> Counter[Wire]:
-    """Return how many threads are at work on each wire."""
+    """Return the number of threads that serve each wire."""
     stacks = map(traceback.walk_stack, list(sys._current_frames().values()))
     return Counter(
         frame.f_locals["self"]
@@ -748,7 +748,7 @@ def quorum_threads() -> list[threading.Thread]:
 def test_threads_are_few_and_end_with_the_backend(
     servers: Quorum, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many wait, there is one thread a server; ``close()`` ends them."""
+    """There is one thread per server, however many callers; ``close()`` ends them."""
     monkeypatch.setattr("django_redis_lock.backends.redlock.wires.Wire.IDLE", 600.0)
     with lock(name, timeout=60, using="redlock"):
         waiting = [
@@ -768,7 +768,7 @@ def test_threads_are_few_and_end_with_the_backend(
 def test_threads_end_when_nobody_locks(
     servers: Quorum, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Some seconds after the last call the threads are gone; the next call starts them again."""
+    """The threads end some seconds after the last call; the next call starts them again."""
     monkeypatch.setattr("django_redis_lock.backends.redlock.wires.Wire.IDLE", 0.05)
     for _ in range(2):
         with lock(name, timeout=60, using="redlock"):
@@ -777,7 +777,7 @@ def test_threads_end_when_nobody_locks(
 
 
 def test_a_forked_child_has_its_own_connections(servers: Quorum, name: str) -> None:
-    """A child locks over connections of its own, and does not disturb its parent's."""
+    """A forked child uses connections of its own, and leaves those of its parent alone."""
     with lock(name, timeout=60, using="redlock") as held:
         reading, writing = os.pipe()
         pid = os.fork()
@@ -812,7 +812,7 @@ def test_a_forked_child_has_its_own_connections(servers: Quorum, name: str) -> N
 def test_forced_release_where_servers_refuse(
     servers: Quorum, name: str, setting: str, number: int, result: Result
 ) -> None:
-    """It is said to be refused only where no server has released the lock."""
+    """The release counts as refused only if no server has released the lock."""
     lock(name, using="redlock", timeout=20).acquire()
     eventually(lambda: None not in servers.tokens(name))
     shown = backend().holder(name)
@@ -832,7 +832,7 @@ def test_forced_release_where_servers_refuse(
 def test_forced_release_whose_answers_are_lost_is_told(
     servers: Quorum, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Asked again, the servers find in the audit what they have done."""
+    """When asked again, the servers find in the audit what they did."""
     lock(name, using="redlock", timeout=20).acquire()
     eventually(lambda: None not in servers.tokens(name))
     carry_out = backend().call
