@@ -13,18 +13,6 @@ from django_redis_lock.support.process import Process, known_process
 class Request:
     """What one acquisition asks for. It keeps its token however often it is sent."""
 
-    __slots__ = (
-        "auto_renew",
-        "lease_ms",
-        "name",
-        "process",
-        "record",
-        "sent",
-        "since",
-        "timeout",
-        "token",
-    )
-
     # Milliseconds. A lock without end is first taken with this lease, and made endless by a second
     # call. So a grant or a reply that is lost can't leave a lock that nobody can release.
     PROBATION = 10_000
@@ -65,34 +53,9 @@ class Request:
         """Return the entry of this request in the queue of its lock."""
         return f"{channel} {self.token} {self.lease_ms} {self.record}"
 
-    def granted(self, fence: int, deadline: float) -> Lease:
-        """Return the lease that the server granted until ``deadline`` (monotonic)."""
-        return Lease(self, fence, deadline)
-
 
 class Lease:
     """A lock held under a token until a moment of the local monotonic clock."""
-
-    __slots__ = (
-        "__weakref__",
-        "auto_renew",
-        "deadline",
-        "entries",
-        "execution",
-        "fence",
-        "given_up",
-        "lost",
-        "name",
-        "process",
-        "record",
-        "release_sent_at",
-        "renew_until",
-        "reported",
-        "timeout",
-        "token",
-        "verify_by",
-        "version",
-    )
 
     def __init__(self, request: Request, fence: int, deadline: float) -> None:
         self.name = request.name
