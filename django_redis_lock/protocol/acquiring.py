@@ -70,7 +70,7 @@ def take_over(hub: Hub, request: Request, token_id: str) -> Steps[Lease | None]:
         fence = yield from ask(call)
         if fence is None:
             return None
-        return [Lease(request, fence, _end(call, request.lease_ms))]
+        return [request.granted(fence, _end(call, request.lease_ms))]
 
     leases = yield from _obtain([request], attempt, lambda: withdrawal(hub, request))
     return leases[0] if leases else None
@@ -88,7 +88,7 @@ def acquire_many(requests: Sequence[Request]) -> Steps[list[Lease] | int]:
         if isinstance(answer, int):
             return answer - 1
         numbers = zip(requests, answer[::2], answer[1::2], strict=True)
-        return [Lease(request, fence, _end(call, ms)) for request, fence, ms in numbers]
+        return [request.granted(fence, _end(call, ms)) for request, fence, ms in numbers]
 
     def withdraw() -> Call:
         return ReleaseMany([(request.name, request.token) for request in requests])
@@ -264,9 +264,9 @@ def _look(hub: Hub, request: Request, until: float, *, waiting: bool) -> Steps[t
 def _lease(call: Acquire, answer: Any) -> Lease | None:
     request = call.request
     if isinstance(answer, int):
-        return Lease(request, answer, _end(call, request.lease_ms))
+        return request.granted(answer, _end(call, request.lease_ms))
     fence, ttl_ms = answer[0], answer[1]
-    return Lease(request, fence, _end(call, ttl_ms)) if fence else None
+    return request.granted(fence, _end(call, ttl_ms)) if fence else None
 
 
 def _end(call: Call, left_ms: int) -> float:
@@ -281,7 +281,7 @@ def _granted(request: Request, grant: Grant, local: float, server_ms: int) -> Le
     """
     lease = grant.lease_ms / 1000
     given_at = local + (grant.now_ms - server_ms) / 1000
-    return Lease(request, grant.fence, min(grant.received_at, given_at) + lease)
+    return request.granted(grant.fence, min(grant.received_at, given_at) + lease)
 
 
 def _claim(hub: Hub, lease: Lease, grant: Grant) -> Steps[bool]:

@@ -53,6 +53,10 @@ class Request:
         """Return the entry of this request in the queue of its lock."""
         return f"{channel} {self.token} {self.lease_ms} {self.record}"
 
+    def granted(self, fence: int, deadline: float) -> Lease:
+        """Return the lease that the server granted until ``deadline`` (monotonic)."""
+        return Lease(self, fence, deadline)
+
 
 class Lease:
     """A lock held under a token until a moment of the local monotonic clock."""

@@ -143,7 +143,6 @@ class RedlockLockBackend(BaseLockBackend):
             raise self._error_of(call, failure.answers) from failure
 
     def _ask(self, call: Call) -> Steps[Any]:
-        fold = _FOLDS[type(call)]
         # A release that is not patient is sent again by its caller.
         owed = isinstance(call, calls.Release) and call.patient
         letters = (
@@ -151,7 +150,7 @@ class RedlockLockBackend(BaseLockBackend):
             if isinstance(call, ReadPages)
             else [server.pack(call) for server in self.servers]
         )
-        asked = self._ballots.send(call, letters, lambda answers: fold(call, answers), owed=owed)
+        asked = self._ballots.send(call, letters, _FOLDS[type(call)], owed=owed)
         try:
             answer = yield asked
         except votes.NoQuorum:
@@ -236,21 +235,20 @@ class RedlockLockBackend(BaseLockBackend):
         return index
 
 
-def _as_number(answer: Any) -> Any:
-    return answer if not isinstance(answer, bool) else int(answer)
+def _force_released(answers: list[Any]) -> Any:
+    agreed = votes.agree(answers)
+    return None if agreed is False else agreed
 
 
-_FOLDS: dict[type[Call], Callable[[Any, list[Any]], Any]] = {
-    calls.Release: lambda _, answers: _as_number(votes.agree(answers)),
-    calls.ForceRelease: lambda _, answers: {True: 1, False: None}.get(
-        agreed := votes.agree(answers), agreed
-    ),
-    calls.Renew: lambda _, answers: votes.leases(answers),
-    calls.Inspect: lambda _, answers: votes.holders(answers),
-    calls.NoteLosses: lambda _, answers: votes.greatest(answers),
-    calls.ReadHistory: lambda _, answers: votes.history(answers),
-    calls.ReadQueue: lambda _, answers: votes.queue(answers),
-    ReadPages: lambda _, answers: votes.everybody(answers),
-    ReadFences: lambda _, answers: votes.everybody(answers),
-    Admit: lambda _, answers: votes.greatest(answers),
+_FOLDS: dict[type[Call], Callable[[list[Any]], Any]] = {
+    calls.Release: votes.agree,
+    calls.ForceRelease: _force_released,
+    calls.Renew: votes.leases,
+    calls.Inspect: votes.holders,
+    calls.NoteLosses: votes.greatest,
+    calls.ReadHistory: votes.history,
+    calls.ReadQueue: votes.queue,
+    ReadPages: votes.everybody,
+    ReadFences: votes.everybody,
+    Admit: votes.greatest,
 }
