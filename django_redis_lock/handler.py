@@ -210,14 +210,14 @@ def lock_many(
         )
     return LockGroup(
         [
-            Lock(
-                lambda: locks[using],
+            lock(
                 name,
                 timeout,
                 blocking=blocking,
                 blocking_timeout=blocking_timeout,
                 auto_renew=auto_renew,
                 metadata=metadata,
+                using=using,
                 after_commit=after_commit,
             )
             for name in distinct

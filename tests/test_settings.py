@@ -63,6 +63,7 @@ def test_unknown_alias() -> None:
         ({"BACKEND": LOCMEM, "TIMOUT": 3}, "E002", "TIMOUT"),
         ({"BACKEND": LOCMEM, "OPTIONS": {"WAIT": "queue"}}, "E002", "takes none"),
         ({"OPTIONS": {"WIAT": "queue"}}, "E002", "WIAT"),
+        ({"OPTIONS": {"WIAT": "queue", 7: "x"}}, "E002", "'7'"),
         ({"OPTIONS": {"POLL_RETRIES": 3}}, "E002", "blocking_timeout"),
         ({"BACKEND": GETSET, "OPTIONS": {"POLL_RETRIES": 3}}, "E002", "'POLL_RETRIES'"),
         ({"BACKEND": GETSET, "LOCATION": ["redis://a"]}, "E002", "is a list"),

@@ -10,6 +10,7 @@ from django.core import checks
 from django_redis_lock.backends.operations import LockOperations
 from django_redis_lock.backends.operator_settings import read_operators
 from django_redis_lock.backends.settings import (
+    SETTINGS,
     check_keys,
     read_key_prefix,
     read_options,
@@ -35,7 +36,7 @@ class BaseLockBackend(LockOperations):
     def __init__(self, alias: str, params: dict[str, Any]) -> None:
         self.alias = alias
         self.params = params
-        check_keys(alias, params)
+        check_keys(params, SETTINGS, f"LOCKS[{alias!r}]")
         self.timeout = read_timeout(params.get("TIMEOUT", 30), f"LOCKS[{alias!r}]")
         """The lease in seconds where a call gives none; ``None`` for a lease without end."""
         self.key_prefix = read_key_prefix(params.get("KEY_PREFIX", "lock"), alias)

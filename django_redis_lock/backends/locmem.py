@@ -8,6 +8,7 @@ import time
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import islice
 from time import monotonic
 from typing import Any, ClassVar
@@ -44,16 +45,14 @@ class LocMemLockBackend(BaseLockBackend):
         return self.store.carry_out(call, self.key_prefix)
 
 
+@dataclass(slots=True)
 class _Held:
     """The value of a held lock."""
 
-    __slots__ = ("end", "fence", "record", "token")
-
-    def __init__(self, token: str, fence: int, record: str, end: float) -> None:
-        self.token = token
-        self.fence = fence
-        self.record = record
-        self.end = end  # monotonic
+    token: str
+    fence: int
+    record: str
+    end: float  # monotonic
 
     @property
     def value(self) -> bytes:

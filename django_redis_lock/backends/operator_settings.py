@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
+from django_redis_lock.backends.settings import check_keys
 from django_redis_lock.exceptions import InvalidLockBackend
 
 AUDIT_ENTRIES = 1000
@@ -53,11 +54,7 @@ def read_operators(value: Any, alias: str) -> Operators:
         return Operators()
     if not isinstance(value, Mapping):
         raise InvalidLockBackend(f"{where} must be a dict, not {value!r}.")
-    unknown = sorted(str(key) for key in set(value) - set(_READERS))
-    if unknown:
-        raise InvalidLockBackend(
-            f"{where} has no setting {unknown[0]!r}; there are {', '.join(_READERS)}."
-        )
+    check_keys(value, _READERS, where)
     read: dict[str, Any] = {
         key.lower(): _READERS[key](item, f"{where}[{key!r}]") for key, item in value.items()
     }

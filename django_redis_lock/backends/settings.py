@@ -28,11 +28,11 @@ _REMOVED = {
 """Options that earlier versions had, with what to write in their place."""
 
 
-def check_keys(using: str, params: Mapping[str, Any]) -> None:
-    """Check that an entry has no unknown setting."""
-    for unknown in sorted(set(params) - set(SETTINGS)):
+def check_keys(given: Mapping[str, Any], known: Collection[str], where: str) -> None:
+    """Check that a dict has no unknown setting."""
+    for unknown in sorted(str(key) for key in set(given) - set(known)):
         raise InvalidLockBackend(
-            f"LOCKS[{using!r}] has no setting {unknown!r}; there are {', '.join(SETTINGS)}."
+            f"{where} has no setting {unknown!r}; there are {', '.join(known)}."
         )
 
 
@@ -60,7 +60,7 @@ def read_options(value: Any, known: Collection[str], using: str, kind: str) -> d
     options = value or {}
     if not isinstance(options, Mapping):
         raise InvalidLockBackend(f"{where} must be a dict, not {options!r}.")
-    for unknown in sorted(set(options) - set(known)):
+    for unknown in sorted(str(key) for key in set(options) - set(known)):
         if unknown in _REMOVED:
             raise InvalidLockBackend(
                 f"{where} has {unknown!r}, which was removed. {_REMOVED[unknown]}"

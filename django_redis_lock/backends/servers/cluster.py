@@ -129,10 +129,10 @@ class Cluster(Servers):
         index = _ShardedIndex(pattern)
         # With pages of one name, a lock that is renewed again and again would fill them for ever.
         size = max(2, size // SHARDS)
-        while pages := [page for page in index.shards if page.more]:
-            answers = yield from ask(_ReadIndexes(pages, size))
-            for page, answer in zip(pages, answers, strict=True):
-                page.add(read_page(answer), size)
+        while unread := {n: shard for n, shard in index.shards.items() if shard.more}:
+            answers = yield from ask(_ReadIndexes(unread, size))
+            for shard, answer in zip(unread.values(), answers, strict=True):
+                shard.add(read_page(answer), size)
         return index
 
     def _split(self, call: Call) -> tuple[list[Part], Callable[[list[Any]], Any]]:
@@ -146,20 +146,14 @@ class Cluster(Servers):
         return parts, join
 
 
-class _Shard(Index):
-    def __init__(self, pattern: str, number: int) -> None:
-        super().__init__(pattern)
-        self.number = number
-
-
 class _ShardedIndex(Index):
     """The indexes of all shards, which are read together."""
 
     def __init__(self, pattern: str) -> None:
-        self.shards = [_Shard(pattern, number) for number in range(SHARDS)]
+        self.shards = {number: Index(pattern) for number in range(SHARDS)}
 
     def latest(self) -> Iterator[tuple[str, float]]:
-        parts = [shard.latest() for shard in self.shards]
+        parts = [shard.latest() for shard in self.shards.values()]
         return merge(*parts, key=lambda item: (item[1], item[0]), reverse=True)
 
 
@@ -168,7 +162,7 @@ class _ReadIndexes(Call):
 
     __slots__ = ("count", "shards")
 
-    def __init__(self, shards: list[_Shard], count: int) -> None:
+    def __init__(self, shards: dict[int, Index], count: int) -> None:
         super().__init__()
         self.shards = shards
         self.count = count
@@ -216,8 +210,8 @@ def _calls_of_shards(call: Call) -> tuple[dict[int, Call], Callable[[list[Any]],
             return dict.fromkeys(range(SHARDS), call), lambda answers: [*chain(*answers)]
         case _ReadIndexes(shards=shards):
             return {
-                shard.number: calls.ReadIndex(shard.start, shard.after, call.count)
-                for shard in shards
+                number: calls.ReadIndex(shard.start, shard.after, call.count)
+                for number, shard in shards.items()
             }, list
     raise TypeError(f"{type(call).__name__} can't be split over shards")
 
