@@ -22,7 +22,7 @@ from django_redis_lock.transport.listener import PATIENCE, SILENCE, Listener
 from django_redis_lock.transport.redis_py import socket_of
 
 BROKEN = (RedisError, OSError, ValueError, TypeError, AttributeError, KeyError)
-"""What reading can raise; the last four come when another thread closes the socket."""
+"""What reading can raise; the last ones where another thread closes the socket meanwhile."""
 
 
 class ClusterListener(Listener):
@@ -73,13 +73,13 @@ class ClusterListener(Listener):
         return list(dict.fromkeys(list(self._ears.values())))
 
     def listen(self, name: str = "") -> None:
-        """Subscribe to all shards of the node of a lock. Raises ``LockUnavailable``."""
+        """Listen to the node of a lock, with all its shards. Raises ``LockUnavailable``."""
         shard, asked_at = shard_of(name), monotonic()
         with self._connecting:
             if shard in self._ears:
                 return
             failed_at, why = self._failed
-            if failed_at > asked_at:  # another attempt, while this one waited for its turn
+            if failed_at > asked_at:  # another's attempt, while this one stood in line
                 raise LockUnavailable(why)
             try:
                 ear = self._open(shard)
@@ -91,7 +91,7 @@ class ClusterListener(Listener):
                 before = {self._ears[one] for one in ear.shards if one in self._ears}
                 self._ears.update(dict.fromkeys(ear.shards, ear))
             self._connected.set()
-            self._bell.ring()  # the leader has to read the new connection, too
+            self._bell.ring()  # whoever leads reads from the new connection too
         for old in before:
             self._forget(old, ())
         if before:  # what they had not read yet is lost
@@ -239,10 +239,7 @@ class _Ear:
         return ("SSUBSCRIBE" if "{" in channel else "SUBSCRIBE"), channel
 
     def quiet_for(self) -> float:
-        """Return how many seconds of silence are normal; see ``Listener``.
-
-        Raises ``OSError`` after too long a silence.
-        """
+        """Return for how many seconds silence is no bad sign; see ``Listener``."""
         now = monotonic()
         if now - self.heard_at < SILENCE:
             return self.heard_at + SILENCE - now
