@@ -1,4 +1,4 @@
-"""``locks``: backends are made at first use, whoever asks and however many."""
+"""``locks`` makes each backend once, at first use."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class OwnBackend(LocMemLockBackend):
 
 @pytest.fixture
 def own_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A backend whose module uses a lock's backend as it is imported."""
+    """A backend whose module uses ``locks`` while it is imported."""
     (tmp_path / "own_backend.py").write_text(OWN_BACKEND)
     monkeypatch.syspath_prepend(tmp_path)
     yield "own_backend.OwnBackend"
@@ -49,7 +49,7 @@ def test_a_backend_may_use_locks_as_it_is_imported(settings: Any, own_backend: s
 def test_a_backend_that_is_made_while_others_are_closed_is_no_matter(
     settings: Any, own_backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A thread that has read the former settings comes in the midst of ``reset()``."""
+    """A thread that has read the former settings makes a backend during ``reset()``."""
     other = "django_redis_lock.backends.locmem.LocMemLockBackend"
     settings.LOCKS = {"default": {"BACKEND": own_backend}, "other": {"BACKEND": other}}
     closed = locks["other"]
@@ -67,7 +67,7 @@ def test_a_backend_that_is_made_while_others_are_closed_is_no_matter(
 def test_a_thread_that_imports_a_backend_may_use_locks_while_another_makes_it(
     settings: Any, own_backend: str
 ) -> None:
-    """Neither waits for what the other has: the import's own mutex, and that of ``locks``."""
+    """The import lock and the mutex of ``locks`` don't deadlock."""
     other = "django_redis_lock.backends.locmem.LocMemLockBackend"
     settings.LOCKS = {"default": {"BACKEND": own_backend}, "other": {"BACKEND": other}}
     within, go_on = threading.Event(), threading.Event()

@@ -1,4 +1,4 @@
-"""LOCKS: aliases, defaults, mistakes and what the system checks say of them."""
+"""LOCKS: aliases, defaults, mistakes, and the system checks that find them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DJANGO_REDIS = "django_redis.cache.RedisCache"
 
 
 def ids() -> list[str]:
-    """Return the ids of what the system checks say of LOCKS."""
+    """Return the ids of the system check messages about LOCKS."""
     return [item.id for item in findings()]
 
 
@@ -36,12 +36,12 @@ def test_backends_are_shared_and_listed() -> None:
 
 
 def test_settings_of_these_tests_are_clean() -> None:
-    """Good settings give no message."""
+    """Valid settings give no message."""
     assert findings() == []
 
 
 def test_changed_settings_take_effect(settings: Any) -> None:
-    """``setting_changed`` makes the backends anew, for handles that exist as well."""
+    """After ``setting_changed`` there are new backends, for existing handles, too."""
     handle = lock("a")
     settings.LOCKS = {"default": {"BACKEND": LOCMEM, "TIMEOUT": 7}}
     assert isinstance(handle.backend, LocMemLockBackend)
@@ -49,7 +49,7 @@ def test_changed_settings_take_effect(settings: Any) -> None:
 
 
 def test_unknown_alias() -> None:
-    """An alias that is not there is named, with those that are."""
+    """The error names the unknown alias and the known ones."""
     with pytest.raises(InvalidLockBackend, match=r"'nope'.*'default'"):
         lock("a", using="nope").acquire()
     assert issubclass(InvalidLockBackend, ImproperlyConfigured)
@@ -100,7 +100,7 @@ def test_unknown_alias() -> None:
 def test_mistakes_are_found_by_check_and_by_use(
     settings: Any, configured: Any, check: str, words: str
 ) -> None:
-    """A mistake is an error of ``manage.py check`` that names it, and of the first use."""
+    """A mistake is an error of ``manage.py check``, and at first use."""
     settings.LOCKS = {"default": configured}
     found = findings()
     assert [item.id for item in found] == [f"django_redis_lock.{check}"]
@@ -110,7 +110,7 @@ def test_mistakes_are_found_by_check_and_by_use(
 
 
 def test_the_first_pattern_of_a_name_sets_its_threshold(settings: Any) -> None:
-    """``WARN_AFTER`` is for all locks, or by patterns of which the first that matches counts."""
+    """``WARN_AFTER`` is one threshold, or one for each pattern; the first match counts."""
     patterns = {"product:*": 10, "*": 3600}
     settings.LOCKS = {
         "default": {"BACKEND": LOCMEM, "OPERATORS": {"WARN_AFTER": patterns}},
@@ -124,7 +124,7 @@ def test_the_first_pattern_of_a_name_sets_its_threshold(settings: Any) -> None:
 
 
 def test_locks_that_is_no_dict(settings: Any) -> None:
-    """LOCKS itself may be wrong."""
+    """LOCKS must be a dict."""
     settings.LOCKS = ["default"]
     assert ids() == ["django_redis_lock.E001"]
 
@@ -136,7 +136,7 @@ def test_no_default_alias(settings: Any) -> None:
 
 
 def test_no_locks_and_no_django_redis(settings: Any) -> None:
-    """Without LOCKS, a default cache that can't serve gives a check that says what to write."""
+    """Without LOCKS and with an unsuitable default cache, a check says what to write."""
     del settings.LOCKS
     (message,) = findings()
     assert message.id == "django_redis_lock.E005"
@@ -163,7 +163,7 @@ URL = "redis://127.0.0.1:6379"
 def test_sharing_a_database_with_a_cache(
     settings: Any, caches: dict[str, str], location: str, shared: bool
 ) -> None:
-    """A database that ``cache.clear()`` would empty is warned of."""
+    """A check warns of a database that ``cache.clear()`` would empty."""
     settings.CACHES = {
         alias: {"BACKEND": DJANGO_REDIS, "LOCATION": url} for alias, url in caches.items()
     }
@@ -174,7 +174,7 @@ def test_sharing_a_database_with_a_cache(
 
 
 def test_sharing_with_djangos_own_redis_cache(settings: Any) -> None:
-    """Django's built-in Redis cache, with several servers, counts as well."""
+    """Django's own Redis cache counts, too, with several servers."""
     settings.CACHES = {
         "default": {
             "BACKEND": "django.core.cache.backends.redis.RedisCache",

@@ -26,14 +26,14 @@ class ProtocolRunner:
         return self.call(call)
 
     def post(self, call: Call) -> None:
-        """Send a call whose reply nobody needs. Raises ``LockUnavailable``.
+        """Send a call whose reply is not needed. Raises ``LockUnavailable``.
 
         By default it waits for the reply; a backend that can send without waiting overrides it.
         """
         self.call(call)
 
     async def apost(self, call: Call) -> None:
-        """Send a call whose reply nobody needs, under asyncio."""
+        """Send a call whose reply is not needed, under asyncio."""
         await self.acall(call)
 
     def run(self, steps: Steps[Result]) -> Result:

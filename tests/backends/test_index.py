@@ -1,4 +1,4 @@
-"""The index of held locks, read in pages of text; what other programs put there is passed over."""
+"""The index of held locks is read in pages; what other programs put there is skipped."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.tools.admin import hold_as
     ],
 )
 def test_a_page_is_read_as_it_was_written(members: list[bytes], names: list[str | None]) -> None:
-    """However it is read, each line is one member, and what can be no name is none."""
+    """Each member of a page is a name, or ``None`` if it can't be one."""
     ends = [str(number).encode() for number in range(len(members))]
     page = write_page(zip(members, ends, strict=True))
     last = members[-1] if members else b""
@@ -39,7 +39,7 @@ def test_a_page_is_read_as_it_was_written(members: list[bytes], names: list[str 
 
 
 def test_a_lock_on_two_pages_counts_on_the_later_one() -> None:
-    """It was renewed while the pages were turned."""
+    """A lock that was renewed between two pages is listed once."""
     index = Index("*")
     index.add((["a", "b"], ["1", "2"], b"b"), 2)
     assert (index.more, index.start, index.after) == (True, "2", b"")
@@ -53,7 +53,7 @@ def test_a_lock_on_two_pages_counts_on_the_later_one() -> None:
 
 
 def test_very_many_names_take_little_memory() -> None:
-    """They are gathered as texts, and of those on several pages the later place counts."""
+    """A name on several pages has the lease end of the last one."""
     names = [f"product:{number:06d}" for number in range(20_000)]
     names[1000::50] = names[0::50][:-20]  # renewed, a page later
     tracemalloc.start()
@@ -74,7 +74,7 @@ def test_very_many_names_take_little_memory() -> None:
 
 
 def test_the_ends_of_leases_come_from_the_index_alone(client: redis.Redis) -> None:
-    """No lock is read for them, and what is no name is left out."""
+    """Names are listed without reading the locks; invalid members are left out."""
     hold_as(client, "endless", ttl=None)
     hold_as(client, "brief", ttl=20)
     with lock("long", timeout=60):
@@ -103,7 +103,7 @@ def test_the_ends_of_leases_come_from_the_index_alone(client: redis.Redis) -> No
 def test_what_leaves_between_two_pages_hides_nothing(
     backend: str, query: str, server: EmbeddedServer, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the index holds, with few different lease ends, and whatever comes meanwhile."""
+    """All names are read, though many share a lease end and others arrive meanwhile."""
     path = f"django_redis_lock.backends.{backend}Backend"
     settings.LOCKS = {"default": {"BACKEND": path, "LOCATION": server.url() + query}}
     monkeypatch.setattr(type(locks["default"]), "page_size", 1)  # ten names a page

@@ -87,7 +87,7 @@ def pair(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
 def test_prefixes_that_can_make_one_key_are_refused(
     settings: Any, one: dict[str, Any], other: dict[str, Any]
 ) -> None:
-    """It is one error of the checks, and each of both entries is refused at its first use."""
+    """The checks report one error, and both entries are refused at first use."""
     settings.CACHES, settings.LOCKS = CACHES, pair(one, other)
     (found,) = mistakes()
     assert found.id == "django_redis_lock.E006"
@@ -122,14 +122,14 @@ def test_prefixes_that_can_make_one_key_are_refused(
 def test_prefixes_that_keep_apart_are_fine(
     settings: Any, one: dict[str, Any], other: dict[str, Any]
 ) -> None:
-    """The same prefix is the same locks; other prefixes, and other databases, never meet."""
+    """Entries with one prefix share their locks; others don't write the same keys."""
     settings.CACHES, settings.LOCKS = CACHES, pair(one, other)
     assert mistakes() == []
     assert len(locks.all()) == 2
 
 
 def test_an_entry_is_not_refused_for_the_mistakes_of_others(settings: Any) -> None:
-    """Whatever is wrong with another entry, this one can be used."""
+    """A mistake in another entry does not matter."""
     settings.LOCKS = pair({"LOCATION": URL}, {"LOCATION": URL, "TIMEOUT": 0})
     assert locks["default"].timeout == 30
 

@@ -1,4 +1,4 @@
-"""A server without Lua scripts: what is said of it, and what is not."""
+"""A server without Lua scripts: the error says what to do and shows no secrets."""
 
 from __future__ import annotations
 
@@ -92,14 +92,14 @@ def test_a_server_without_scripts_is_named_for_it(name: str, using: str, call: s
 
 @pytest.mark.usefixtures("aliases")
 def test_the_backend_that_is_named_works_there(name: str) -> None:
-    """Whoever does what the error says has locks."""
+    """The backend that the error names works."""
     with lock(name, timeout=20, using="getset") as held:
         held.ensure_held()
         assert not lock(name, using="getset").acquire(blocking=False)
 
 
 def test_a_password_is_not_repeated_either(name: str) -> None:
-    """A server that does not know how it is logged in to repeats the password; we do not."""
+    """A server may repeat the password in its reply; the error does not."""
     with EmbeddedServer("--rename-command", "HELLO", "") as server:
         url = server.url().replace("//", "//default:hunter2@") + "?protocol=3"
         getset = {"BACKEND": f"{BACKENDS}.getset.GetSetLockBackend", "LOCATION": url}

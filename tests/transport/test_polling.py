@@ -1,4 +1,4 @@
-"""Waiting without being woken: the hub that other backends use, and its options."""
+"""Polling: the hub of backends that wake no waiters, and its interval."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.tools import Background, eventually
 
 
 class Deaf(LocMemLockBackend):
-    """Locks whose waiters nobody tells anything, as on servers that know of no waiters."""
+    """Locks whose waiters are never woken."""
 
     def __init__(self) -> None:
         super().__init__("deaf", {})
@@ -37,7 +37,7 @@ class Deaf(LocMemLockBackend):
 
 
 def test_a_waiter_sees_the_release(name: str) -> None:
-    """Whoever waits looks until the lock is free, under threads and under asyncio."""
+    """A waiter looks until the lock is free, in threads and under asyncio."""
     backend = Deaf()
     for acquire in (
         lambda: backend.lock(name).acquire(),
@@ -56,7 +56,7 @@ def test_a_waiter_sees_the_release(name: str) -> None:
 def test_the_waiters_of_a_lock_share_their_looks(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Twenty threads look no more often than one would, and go on when one has the lock."""
+    """Twenty threads look no more often than one, and go on after one has the lock."""
     monkeypatch.setattr(Watch, "TURN", 1000)  # whoever has looked says when to look next
     backend = Deaf()
     with backend.lock(name):
@@ -77,7 +77,7 @@ def test_the_waiters_of_a_lock_share_their_looks(
 
 
 def test_the_interval_has_a_default() -> None:
-    """What is not given is as documented."""
+    """The default is the documented one, or that of the backend."""
     assert read_poll_interval({}, "default") == 0.25
     assert read_poll_interval({}, "default", 0.1) == 0.1
     assert read_poll_interval({"POLL_INTERVAL": 2}, "default") == 2.0

@@ -119,7 +119,7 @@ class Cluster(Servers):
         return join(await self.async_client.call_all(parts))
 
     def post(self, call: Call) -> None:
-        """Carry out a call whose reply nobody needs; it waits, to follow a slot that moved."""
+        """Carry out a call whose reply is not needed; it waits, to follow a slot that moved."""
         self.call(call)
 
     async def apost(self, call: Call) -> None:

@@ -1,4 +1,4 @@
-"""What many callers make of a cluster whose nodes do not answer."""
+"""Many callers ask a cluster whose nodes do not answer."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ CALLERS = 10
 
 @pytest.fixture
 def deaf() -> Iterator[socket.socket]:
-    """A node that can be connected to, and says nothing."""
+    """A node that accepts connections and never replies."""
     with socket.create_server(("127.0.0.1", 0), backlog=100) as listener:
         listener.setblocking(False)
         yield listener
 
 
 def questions(deaf: socket.socket) -> int:
-    """Return how often the node was connected to."""
+    """Return the number of connections to the node."""
     with contextlib.ExitStack() as stack:
         for count in range(100):
             try:
@@ -36,12 +36,12 @@ def questions(deaf: socket.socket) -> int:
 
 
 def topology_at(deaf: socket.socket) -> Topology:
-    """Return a topology that only this node could tell."""
+    """Return a topology with this node alone."""
     return Topology([f"redis://127.0.0.1:{deaf.getsockname()[1]}?socket_timeout=0.5"])
 
 
 def test_threads_share_one_failure_to_read(deaf: socket.socket) -> None:
-    """Those who ask while a node is asked in vain hear of it together, not one after the other."""
+    """Callers during a failing read share its outcome, rather than fail one after another."""
     alone = topology_at(deaf)
     with pytest.raises(RedisError):
         alone.address(0)
@@ -57,7 +57,7 @@ def test_threads_share_one_failure_to_read(deaf: socket.socket) -> None:
 
 
 def test_tasks_share_one_failure_to_read(deaf: socket.socket) -> None:
-    """The same for asyncio, where one who is cancelled takes nothing from the others."""
+    """The same under asyncio, where a cancelled task does not affect the others."""
 
     async def main() -> list[object]:
         tasks = [asyncio.create_task(topology.aaddress(0)) for _ in range(CALLERS)]
