@@ -16,12 +16,8 @@ from django_redis_lock.support.process import forget_after_fork
 from django_redis_lock.transport.checkout import Checkout
 from django_redis_lock.transport.connections import leave_to_parent
 from django_redis_lock.transport.packing import Packed
-from django_redis_lock.transport.redis_py import checkout_of, disconnect_idle
+from django_redis_lock.transport.redis_py import BROKEN, checkout_of, disconnect_idle
 from django_redis_lock.transport.threads import shielded
-
-BROKEN = (RedisError, OSError, AttributeError, TypeError, ValueError)
-"""What redis-py raises for a broken connection; the last three if another thread closed it, as
-django-redis does after each request with DJANGO_REDIS_CLOSE_CONNECTION."""
 
 
 class BlockingClient:

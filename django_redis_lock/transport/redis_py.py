@@ -16,8 +16,10 @@ import redis
 from redis.connection import URL_QUERY_ARGUMENT_PARSERS as OPTION_PARSERS
 from redis.connection import AbstractConnection
 from redis.connection import parse_url as _parse_url
+from redis.exceptions import RedisError
 
 __all__ = [
+    "BROKEN",
     "OPTION_PARSERS",
     "OverSocket",
     "checkout_of",
@@ -33,6 +35,9 @@ __all__ = [
     "write",
 ]
 
+BROKEN = (RedisError, OSError, AttributeError, TypeError, ValueError)
+"""What a broken connection raises. The last three come from redis-py's own code if another thread
+closes the connection, as django-redis does after a request with DJANGO_REDIS_CLOSE_CONNECTION."""
 
 # Pools.
 
