@@ -14,7 +14,7 @@ from django_redis_lock.transport.redis_py import BROKEN
 
 SILENCE = 10.0
 """Seconds without a message after which the server is asked for one."""
-PATIENCE = 5.0
+ANSWER_WITHIN = 5.0
 """Seconds within which it must answer; otherwise the connection is replaced."""
 
 _GRANT = re.compile(rb"grant ([!-~]+) (\d{1,16}) (\d{1,16}) (\d{1,16}) (.+)", re.DOTALL)
@@ -46,9 +46,9 @@ class Liveness:
         if self._asked_at < self._heard_at:
             ask()
             self._asked_at = now
-        if now - self._asked_at > PATIENCE:
+        if now - self._asked_at > ANSWER_WITHIN:
             raise OSError(f"nothing heard for {now - self._heard_at:.0f} s")
-        return max(0.001, self._asked_at + PATIENCE - now)
+        return max(0.001, self._asked_at + ANSWER_WITHIN - now)
 
 
 class Listener(LeadingHub):

@@ -8,7 +8,7 @@ from typing import Any
 
 from django_redis_lock.protocol.lease import Request
 from django_redis_lock.protocol.waiting import LocalWaiter
-from django_redis_lock.transport.listener import PATIENCE, Listener
+from django_redis_lock.transport.listener import ANSWER_WITHIN, Listener
 
 ROUND = 2.0
 """Seconds for which one BLPOP blocks; a connection that brings nothing for longer is suspect."""
@@ -78,7 +78,7 @@ class Popper(Listener):
             self._asked_until = monotonic() + ROUND
             connection.send_command(*self._sign_of_life, check_health=False)
             connection.send_command("BLPOP", self.list_key, str(ROUND), check_health=False)
-        patience = self._asked_until + PATIENCE - monotonic()
+        patience = self._asked_until + ANSWER_WITHIN - monotonic()
         if connection.can_read(timeout=min(seconds, max(0.001, patience))):
             answer = connection.read_response(disable_decoding=True)
             if answer != b"OK":  # which is the answer to the sign of life
@@ -86,7 +86,7 @@ class Popper(Listener):
             if isinstance(answer, list):
                 self._take_in(answer[1])
         elif patience <= 0:
-            raise OSError(f"nothing heard for {ROUND + PATIENCE:.0f} s")
+            raise OSError(f"nothing heard for {ROUND + ANSWER_WITHIN:.0f} s")
 
     def _abandon(self, connection: Any) -> None:
         self._drop(connection)  # kept, it would only pop messages away

@@ -42,7 +42,7 @@ def main(plan: Plan, number: int, role: Role) -> None:
         crowd(plan, role)
         return
     if plan.listener_silence is not None:
-        listener.SILENCE = listener.PATIENCE = plan.listener_silence
+        listener.SILENCE = listener.ANSWER_WITHIN = plan.listener_silence
     from django_redis_lock import locks
 
     watch_queue(locks["default"].hub)  # imports it now, so that no request has to wait for that

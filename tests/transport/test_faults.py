@@ -188,7 +188,7 @@ def test_silent_connection_is_noticed(
 ) -> None:
     """A listening connection that died without a word is replaced before it costs a hand-over."""
     monkeypatch.setattr("django_redis_lock.transport.listener.SILENCE", 0.2)
-    monkeypatch.setattr("django_redis_lock.transport.listener.PATIENCE", 0.2)
+    monkeypatch.setattr("django_redis_lock.transport.listener.ANSWER_WITHIN", 0.2)
     held = lock(name, using="direct", timeout=60)
     held.acquire()
     waiting = Background(lock(name, timeout=60).acquire)

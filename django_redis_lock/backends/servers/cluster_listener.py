@@ -6,7 +6,6 @@ import contextlib
 import selectors
 import socket
 from collections.abc import Callable, Iterable
-from time import monotonic
 from typing import Any
 
 import redis
@@ -14,15 +13,14 @@ from redis.exceptions import MovedError, RedisError, ResponseError
 
 from django_redis_lock.backends.servers.sharding import SHARD_SLOTS, TAGS, shard_of
 from django_redis_lock.backends.servers.topology import Address, Topology
-from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol.waiting import LocalWaiter
 from django_redis_lock.support.process import known_process
 from django_redis_lock.transport.connections import leave_to_parent, listening_connection
-from django_redis_lock.transport.listener import PATIENCE, SILENCE, Listener
-from django_redis_lock.transport.redis_py import socket_of
+from django_redis_lock.transport.listener import Listener, Liveness
+from django_redis_lock.transport.redis_py import BROKEN, socket_of
 
-BROKEN = (RedisError, OSError, ValueError, TypeError, AttributeError, KeyError)
-"""What reading can raise; the last ones where another thread closes the socket meanwhile."""
+_BROKEN = (*BROKEN, KeyError)
+"""What reading can raise; ``KeyError`` comes from the selector if a socket was closed."""
 
 
 class ClusterListener(Listener):
@@ -72,26 +70,15 @@ class ClusterListener(Listener):
     def _all(self) -> list[_Ear]:
         return list(dict.fromkeys(list(self._ears.values())))
 
-    def listen(self, name: str = "") -> None:
-        """Listen to the node of a lock, with all its shards. Raises ``LockUnavailable``."""
-        shard, asked_at = shard_of(name), monotonic()
-        with self._connecting:
-            if shard in self._ears:
-                return
-            failed_at, why = self._failed
-            if failed_at > asked_at:  # another's attempt, while this one stood in line
-                raise LockUnavailable(why)
-            try:
-                ear = self._open(shard)
-            except (RedisError, OSError) as error:
-                self._failed = monotonic(), f"Can't listen for grants: {error}"
-                raise LockUnavailable(self._failed[1]) from error
-            self._closed = False
-            with self._mutex:
-                before = {self._ears[one] for one in ear.shards if one in self._ears}
-                self._ears.update(dict.fromkeys(ear.shards, ear))
-            self._connected.set()
-            self._bell.ring()  # whoever leads reads from the new connection too
+    def _dial(self, name: str) -> _Ear:
+        return self._open(shard_of(name))
+
+    def _adopt(self, connection: _Ear) -> None:
+        ear = connection
+        with self._mutex:
+            before = {self._ears[one] for one in ear.shards if one in self._ears}
+            self._ears.update(dict.fromkeys(ear.shards, ear))
+        self._bell.ring()  # the leader has to read from the new connection too
         for old in before:
             self._forget(old, ())
         if before:  # what they had not read yet is lost
@@ -150,9 +137,9 @@ class ClusterListener(Listener):
             selector.register(bell, selectors.EVENT_READ)
             for ear in ears:
                 try:
-                    seconds = min(seconds, ear.quiet_for())
+                    seconds = min(seconds, ear.patience())
                     selector.register(socket_of(ear.connection), selectors.EVENT_READ)
-                except BROKEN:
+                except _BROKEN:
                     self._drop_ear(ear)
                     return True
             selector.select(seconds)
@@ -165,9 +152,9 @@ class ClusterListener(Listener):
         try:
             while ear.connection.can_read(timeout=0):
                 read = True
-                ear.heard_at = monotonic()
+                ear.liveness.heard()
                 self._take_message(ear, ear.connection.read_response(disable_decoding=True))
-        except BROKEN:
+        except _BROKEN:
             self._drop_ear(ear)
             return True
         except BaseException:
@@ -220,8 +207,7 @@ class _Ear:
         self.connection = connection
         self.address = address
         self.shards = shards
-        self.heard_at = monotonic()
-        self._asked_at = 0.0
+        self.liveness = Liveness()
         self._channels: list[str] = []
 
     def subscribe(self, channels: Iterable[str]) -> None:
@@ -233,23 +219,18 @@ class _Ear:
         self.connection.send_packed_command(packed)
         for _ in self._channels:
             self.connection.read_response(disable_decoding=True)
-        self.heard_at = monotonic()
+        self.liveness.heard()
 
     def _subscription(self, channel: str) -> tuple[str, str]:
         return ("SSUBSCRIBE" if "{" in channel else "SUBSCRIBE"), channel
 
-    def quiet_for(self) -> float:
-        """Return for how many seconds silence is no bad sign; see ``Listener``."""
-        now = monotonic()
-        if now - self.heard_at < SILENCE:
-            return self.heard_at + SILENCE - now
-        if self._asked_at < self.heard_at:
-            question = self._subscription(self._channels[0])
-            self.connection.send_command(*question, check_health=False)
-            self._asked_at = now
-        if now - self._asked_at > PATIENCE:
-            raise OSError(f"nothing heard for {now - self.heard_at:.0f} s")
-        return max(0.001, self._asked_at + PATIENCE - now)
+    def patience(self) -> float:
+        """Return how many seconds of silence are normal. Raises ``OSError`` after a longer one."""
+        return self.liveness.patience(
+            lambda: self.connection.send_command(
+                *self._subscription(self._channels[0]), check_health=False
+            )
+        )
 
 
 class _Bell:
