@@ -1,1 +1,1 @@
-"""One server: connections, clients, the Lua scripts, and how waiters hear of their turn."""
+"""Talks to a server: connections, clients, the Lua scripts, and how waiters learn of grants."""

@@ -1,12 +1,13 @@
-"""Connections of redis-py: those of a pool, and others to where the pool's go."""
+"""Pools of redis-py, and connections outside of a pool to the same server."""
 
 from __future__ import annotations
 
 import contextlib
-import encodings.idna  # noqa: F401 - early, see below
+import encodings.idna  # noqa: F401 - see below
 import ipaddress
 import socket
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import redis
@@ -17,29 +18,24 @@ from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.transport.redis_py import OverSocket, parameters_of
 from django_redis_lock.transport.threads import run_in_thread
 
-# ``encodings.idna`` is what Python imports when it first looks up a host. An exception from a
-# signal handler (Celery's soft time limit) in the middle of an import can leave the lock of that
-# import taken for ever, and then every thread that connects hangs. So it is imported early.
+# Python imports ``encodings.idna`` when it first looks up a host. If an exception from a signal
+# handler (Celery's soft time limit) interrupts an import, the lock of that import can stay locked
+# for ever, and then every thread that connects hangs. So it is imported early.
 
 URL_DEFAULTS = {
     "socket_timeout": 5.0,
     "socket_connect_timeout": 5.0,
     "socket_keepalive": True,
-    "protocol": 2,  # RESP3 would bring nothing but two more round trips for each new connection
+    "protocol": 2,  # RESP3 would only add two round trips to each new connection
 }
-"""Used where LOCATION is a URL, unless its query says otherwise; seconds."""
+"""For a LOCATION that is a URL, unless its query says otherwise; timeouts in seconds."""
 
 
 def master_of(pool: redis.ConnectionPool) -> Callable[[], tuple[str, int]] | None:
-    """Return what asks the sentinels of a pool where the master is; ``None`` without sentinels."""
+    """Return a function that asks the sentinels of a pool for the master; ``None`` without any."""
     if not isinstance(pool, SentinelConnectionPool):
         return None
-
-    def ask() -> tuple[str, int]:
-        found: tuple[str, int] = pool.sentinel_manager.discover_master(pool.service_name)
-        return found
-
-    return ask
+    return partial(pool.sentinel_manager.discover_master, pool.service_name)
 
 
 def pool_from_url(url: str) -> redis.ConnectionPool:
@@ -51,16 +47,16 @@ def pool_from_url(url: str) -> redis.ConnectionPool:
 
 
 def leave_to_parent(connection: Any) -> None:
-    """Close a connection in a forked child alone, where it was made by the parent.
+    """Close an inherited connection in a forked child only.
 
-    Whoever is in the middle of reading it finds it closed, rather than take the parent's replies.
+    Code that is in the middle of reading it finds it closed, and takes no reply of the parent's.
     """
-    with contextlib.suppress(Exception):  # redis-py's, for it was forked at any moment
+    with contextlib.suppress(Exception):  # the fork may have caught redis-py in any state
         connection.disconnect()
 
 
 def listening_connection(pool: redis.ConnectionPool) -> Any:
-    """Return a connection like those of the pool, outside of it, for subscribing."""
+    """Return a connection outside of a pool, to the same server, that may block for long."""
     wanted = {**pool.connection_kwargs, "socket_keepalive": True}
     connection_class, locate = pool.connection_class, master_of(pool)
     if locate is not None:
@@ -75,7 +71,7 @@ def listening_connection(pool: redis.ConnectionPool) -> Any:
 
 
 def asyncio_connection(pool: redis.ConnectionPool) -> Any:
-    """Return an asyncio connection to where the pool's connections go."""
+    """Return an asyncio connection to the server of a pool. Raises ``LockUnavailable``."""
     for blocking, awaiting in (
         (redis.SSLConnection, _TLSConnection),
         (redis.UnixDomainSocketConnection, redis.asyncio.UnixDomainSocketConnection),
@@ -83,7 +79,7 @@ def asyncio_connection(pool: redis.ConnectionPool) -> Any:
     ):
         if issubclass(pool.connection_class, blocking):
             kwargs = _portable(pool.connection_kwargs, awaiting)
-            kwargs.update(protocol=2, socket_timeout=None)  # replies are timed by the reader
+            kwargs.update(protocol=2, socket_timeout=None)  # the reader times the replies
             connection = awaiting(**kwargs)
             if isinstance(connection, _Dialled):
                 connection.locate = master_of(pool)
@@ -95,9 +91,9 @@ def asyncio_connection(pool: redis.ConnectionPool) -> Any:
 
 
 class _Dialled(OverSocket):
-    """A connection of asyncio that finds the server without the default executor of the loop.
+    """An asyncio connection that looks up hosts without the default executor of the loop.
 
-    asyncio looks up host names there, and waits while it is busy.
+    asyncio would use that, and wait while it is busy.
     """
 
     host: Any
@@ -143,9 +139,9 @@ _PLAIN = frozenset(
 
 
 def _portable(kwargs: dict[str, Any], connection_class: Any) -> dict[str, Any]:
-    """Return the arguments that say where and as whom to connect, as far as the class takes them.
+    """Return the arguments that say where and as whom to connect, if the class takes them.
 
-    What redis-py adds for its own pools (parsers, maintenance handlers, retries) stays behind.
+    What redis-py adds for its own pools (parsers, maintenance handlers, retries) is left out.
     """
     known = parameters_of(connection_class)
     return {

@@ -1,4 +1,4 @@
-"""How calls are written for the scripts: which keys each one names, and its arguments."""
+"""Packs calls for the scripts: the keys of each, and its arguments."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ class Replicas(NamedTuple):
 
 
 class Packed:
-    """A call to a script, ready to be sent."""
+    """A call to a script, ready to be sent. ``sending`` is called when it is."""
 
     __slots__ = ("args", "keys", "replicas", "script", "sending")
 
     says_ok = False
-    """Whether OK is an answer to it; otherwise it is that to the handshake of a connection."""
+    """Whether it can be answered with OK; otherwise an OK belongs to the handshake."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Packed:
         self.replicas = replicas
 
     def pack(self, *, with_source: bool = False) -> bytes:
-        """Return the bytes of the command."""
+        """Return the command as RESP, with the script's source or its digest."""
         return self.script.pack(self.keys, self.args, with_source=with_source)
 
     def completed(self, reply: Any) -> Generator[bytes, Any, Any]:
@@ -89,7 +89,7 @@ def _is_granted(reply: Any) -> bool:
 
 
 class Packing:
-    """The keys that a backend uses, all of them or those of one shard, and the calls on them."""
+    """The keys of a backend, or of one of its shards, and the packing of calls that use them."""
 
     def __init__(self, prefix: str, shard: str = "", replicas: Replicas | None = None) -> None:
         self.shard = shard
@@ -104,7 +104,7 @@ class Packing:
         self._replicas = replicas
 
     def pack(self, call: Call, sending: Callable[[], None] | None = None) -> Packed:
-        """Return the call, ready to be sent. ``sending`` stands in for its own method."""
+        """Return a call, ready to be sent. ``sending`` replaces the call's own method."""
         script, encode = _ENCODERS[type(call)]
         keys, args = encode(self, call)
         replicas = None
@@ -123,8 +123,8 @@ class Packing:
             self.fence_key,
         ]
 
-    def _keys_of_line(self, name: str) -> list[str]:
-        """Return the keys of one lock for a script that may hand it over."""
+    def _granting_keys(self, name: str) -> list[str]:
+        """Return the keys of one lock for a script that can hand it off."""
         return [*self.keys(name), self.heard_key]
 
     def _encode_acquire(self, call: calls.Acquire) -> _Encoded:
@@ -138,7 +138,7 @@ class Packing:
         ]
         if self._replicas is not None:
             args.append("1")
-        return self._keys_of_line(request.name), args
+        return self._granting_keys(request.name), args
 
     def _encode_acquire_many(self, call: calls.AcquireMany) -> _Encoded:
         args = []
@@ -154,14 +154,14 @@ class Packing:
 
     def _keys_of_many(self, names: list[str]) -> list[str]:
         first, *others = names
-        keys = self._keys_of_line(first)
+        keys = self._granting_keys(first)
         for name in others:
             keys += self.keys(name)[:2]
         return keys
 
     def _encode_take_over(self, call: calls.TakeOver) -> _Encoded:
         request = call.request
-        return self._keys_of_line(request.name), [
+        return self._granting_keys(request.name), [
             request.token,
             str(request.lease_ms),
             request.record,
@@ -173,7 +173,7 @@ class Packing:
         args = [call.token, call.name, call.entry]
         if call.unclaimed:
             args.append("1")
-        return self._keys_of_line(call.name), args
+        return self._granting_keys(call.name), args
 
     def _encode_claim(self, call: calls.Claim) -> _Encoded:
         return [self.lock_prefix + call.name], [call.token, str(call.end_ms)]
@@ -182,7 +182,7 @@ class Packing:
         part = self.audit_key if call.entry["event"] == FORCE_RELEASED else self.lost_key
         again = "0" if call.first_sent_at is None else "1"
         args = [call.name, call.token_id, str(call.cap), again, *_pairs(call.entry)]
-        return [*self._keys_of_line(call.name), part], args
+        return [*self._granting_keys(call.name), part], args
 
     def _encode_note_losses(self, call: calls.NoteLosses) -> _Encoded:
         args = [str(call.cap), "0" if call.first_sent_at is None else "1"]

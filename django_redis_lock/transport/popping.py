@@ -1,4 +1,4 @@
-"""Receives this process's grants from a list, where the server's channels can't be used."""
+"""Receives the grants of this process from a list, for servers whose channels can't be used."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from django_redis_lock.protocol.waiting import LocalWaiter
 from django_redis_lock.transport.listener import ANSWER_WITHIN, Listener
 
 ROUND = 2.0
-"""Seconds for which one BLPOP blocks; a connection that brings nothing for longer is suspect."""
+"""Seconds for which one BLPOP blocks."""
 ALIVE_MS = 5000
 """Milliseconds after its last sign of life at which a process counts as dead."""
 
 
 class Popper(Listener):
-    """A listener whose messages are pushed to a list, which it pops from with BLPOP.
+    """A listener that pops its messages from a list with BLPOP.
 
-    Nobody tells those who push whether somebody pops, so a process keeps a key alive while it
-    does. That makes two commands a round, and none while nobody waits. The list goes when its last
-    message is popped, and both keys go by themselves when the process dies.
+    A push does not tell whether anyone pops, so a process refreshes an expiring key while it does.
+    That makes two commands each round, and none while there are no waiters. The list is gone when
+    its last message was popped, and both keys expire if the process dies.
     """
 
     def _reset(self) -> None:
         super()._reset()
-        self._asked_until: float | None = None  # when the BLPOP that was sent should have answered
-        self._distrust: float | None = None  # until when an earlier connection may still pop
-        self._wanted = threading.Event()  # for the thread: somebody waits
+        self._asked_until: float | None = None  # when the last BLPOP should have been answered
+        self._distrust: float | None = None  # until when a dropped connection may still pop
+        self._wanted = threading.Event()  # for the thread: there are waiters
 
     @property
     def list_key(self) -> str:
@@ -37,7 +37,7 @@ class Popper(Listener):
 
     @property
     def channel(self) -> str:
-        """What tells those who grant of the list."""
+        """What tells scripts to push grants to the list."""
         return f"@list:{self.list_key}"
 
     def join(self, request: Request) -> LocalWaiter:
@@ -47,7 +47,7 @@ class Popper(Listener):
         return waiter
 
     def close(self) -> None:
-        """Drop the connection; waiters look again and open another."""
+        """Close the connection. Waiters open another, which the last of them closes."""
         super().close()
         self._wanted.set()
 
@@ -58,7 +58,7 @@ class Popper(Listener):
 
     @property
     def _sign_of_life(self) -> tuple[str, ...]:
-        # Text alone: hiredis can crash where a signal strikes while it packs a number.
+        # All items are text: hiredis can crash if a signal interrupts it while it packs a number.
         return "SET", f"{self.list_key}:alive", "", "PX", str(ALIVE_MS)
 
     def _rest(self) -> None:
@@ -81,7 +81,7 @@ class Popper(Listener):
         patience = self._asked_until + ANSWER_WITHIN - monotonic()
         if connection.can_read(timeout=min(seconds, max(0.001, patience))):
             answer = connection.read_response(disable_decoding=True)
-            if answer != b"OK":  # which is the answer to the sign of life
+            if answer != b"OK":  # the answer to the sign of life
                 self._asked_until = None
             if isinstance(answer, list):
                 self._take_in(answer[1])
@@ -89,9 +89,9 @@ class Popper(Listener):
             raise OSError(f"nothing heard for {ROUND + ANSWER_WITHIN:.0f} s")
 
     def _abandon(self, connection: Any) -> None:
-        self._drop(connection)  # kept, it would only pop messages away
+        self._drop(connection)  # if kept open it would go on popping messages
 
     def _drop(self, connection: Any) -> None:
-        """Give up a connection, on whose behalf the server may pop one more message for nobody."""
+        """Close a connection; until its BLPOP ends the server may pop one more message for it."""
         self._distrust = monotonic() + ROUND
         super()._drop(connection)
