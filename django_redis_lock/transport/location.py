@@ -1,4 +1,4 @@
-"""What LOCATION can be: an alias of CACHES that django-redis serves, or a URL."""
+"""Checks LOCATION: an alias of CACHES that uses django-redis, a URL, or a list of URLs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from django_redis_lock.transport.redis_py import parse_url
 from django_redis_lock.transport.urls import SCHEMES, check_pool, problem_of
 
 HOW_TO = (
-    "Install django-redis and write an alias that it serves, such as "
+    "Install django-redis and write an alias that uses it, such as "
     'CACHES = {"locks": {"BACKEND": "django_redis.cache.RedisCache", '
     '"LOCATION": "redis://127.0.0.1:6379/1"}} with LOCKS = {"default": {"BACKEND": '
     '"django_redis_lock.backends.redis.RedisLockBackend", "LOCATION": "locks"}}, '
@@ -28,15 +28,16 @@ ONE_SERVER = (
     "HerdClient or SentinelClient. For several servers write a list: of nodes of a cluster, or of "
     'independent servers with BACKEND "django_redis_lock.backends.redlock.RedlockLockBackend".'
 )
-MEND_THE_ALIAS = (
-    "Mend that entry of CACHES. A password with other characters than letters and digits goes into "
-    "its OPTIONS['PASSWORD'], or into the URL as urllib.parse.quote(password, safe='') gives it."
+CORRECT_THE_ALIAS = (
+    "Correct that entry of CACHES. A password with other characters than letters and digits goes "
+    "into its OPTIONS['PASSWORD'], or into the URL as urllib.parse.quote(password, safe='') writes "
+    "it."
 )
 A_DATABASE_OF_THEIR_OWN = (
     "Give the locks a database of their own, such as /1 at the end of the URL, by "
     'an alias of their own, such as CACHES["locks"].'
 )
-A_CLUSTER_OF_THEIR_OWN = "A cluster has one database for all; give the locks servers of their own."
+A_CLUSTER_OF_THEIR_OWN = "A cluster has only one database; give the locks servers of their own."
 
 
 class Location:
@@ -59,12 +60,12 @@ class Location:
         if self.alias and "://" in self.alias:
             raise InvalidLockBackend(
                 f"{where} has an unknown scheme: "
-                f"{self.alias.split('://')[0]}://; there are {', '.join(SCHEMES)}."
+                f"{self.alias.split('://')[0]}://; use one of {', '.join(SCHEMES)}."
             )
         if self.alias and "/" in self.alias and self.alias not in settings.CACHES:
             raise InvalidLockBackend(
                 f"{where} is {shown(value)}, which is neither an alias of CACHES nor a URL; a URL "
-                f"begins with {', '.join(SCHEMES)}."
+                f"begins with one of {', '.join(SCHEMES)}."
             )
         if self.url and (problem := problem_of(self.url)):
             raise InvalidLockBackend(f"{where} is {shown(value)}, which {problem}.")
@@ -82,22 +83,22 @@ class Location:
         return pool
 
     def _problems(self) -> Iterator[checks.Error]:
-        """Yield what is wrong with the alias."""
+        """Yield an error if locks can't use the alias."""
         where = f"LOCKS[{self.using!r}]['LOCATION'] is {shown(self.alias)}"
         configured = settings.CACHES.get(self.alias)
         if self.alias not in settings.CACHES:
             text = (
-                f"{where}, which is no alias of CACHES "
-                f"(those are {', '.join(map(repr, settings.CACHES)) or 'none'})."
+                f"{where}, which is not an alias of CACHES "
+                f"(the aliases are {', '.join(map(repr, settings.CACHES)) or 'none'})."
             )
             yield checks.Error(text, hint=HOW_TO, id="django_redis_lock.E004")
-        elif problem := _no_dict(configured):
+        elif problem := _wrong_type(configured):
             text = f"{where}, an alias of CACHES {problem}."
-            yield checks.Error(text, hint=MEND_THE_ALIAS, id="django_redis_lock.E009")
-        elif not _served_by_django_redis(configured.get("BACKEND", "")):
+            yield checks.Error(text, hint=CORRECT_THE_ALIAS, id="django_redis_lock.E009")
+        elif not _is_served_by_django_redis(configured.get("BACKEND", "")):
             text = (
-                f"{where}, an alias of CACHES that {configured.get('BACKEND')!r} serves and not "
-                f"django-redis."
+                f"{where}, an alias of CACHES whose BACKEND is {configured.get('BACKEND')!r}, "
+                f"not django-redis."
             )
             yield checks.Error(text, hint=HOW_TO, id="django_redis_lock.E005")
         elif not _reaches_one_server(client := _client_class(configured)):
@@ -108,10 +109,10 @@ class Location:
             yield checks.Error(text, hint=ONE_SERVER, id="django_redis_lock.E007")
         elif problem := _problem_of_alias(self.alias, configured):
             text = without_passwords(f"{where}, an alias of CACHES {problem}.")
-            yield checks.Error(text, hint=MEND_THE_ALIAS, id="django_redis_lock.E009")
+            yield checks.Error(text, hint=CORRECT_THE_ALIAS, id="django_redis_lock.E009")
 
     def check(self) -> list[checks.CheckMessage]:
-        """Return the system check messages about the alias, and about sharing a database."""
+        """Return system check messages about the alias, and about sharing its database."""
         problems: list[checks.CheckMessage] = [*self._problems()] if self.alias else []
         if problems:
             return problems
@@ -128,16 +129,16 @@ class Location:
         ]
 
     def databases(self) -> set[Hashable]:
-        """Return which databases it reaches, as they are written; see ``_databases``."""
+        """Return the databases that the settings name; see ``_databases``."""
         if not self.alias:
             return {*_databases({"LOCATION": self.urls or self.url})}
         return {*_databases(settings.CACHES.get(self.alias, {}))} or {self.alias}
 
     def _sharing(self) -> str | None:
-        """Return a cache that lives in the same database, if one does.
+        """Return the alias of a cache in the same database, if there is one.
 
-        The alias that LOCATION names counts only where it is ``default``, the one that
-        application code clears; any other alias may be there for the locks alone.
+        The alias that LOCATION names counts only if it is ``default``, which application code
+        clears; any other may exist for the locks alone.
         """
         mine = self.databases()
         for alias, configured in settings.CACHES.items():
@@ -149,9 +150,9 @@ class Location:
 
 
 def check_urls(value: Any, using: str) -> list[str]:
-    """Return the URLs of a cluster's nodes, of which some are enough.
+    """Return the URLs of some nodes of a cluster.
 
-    Raises ``InvalidLockBackend`` where they can't be those of one cluster.
+    Raises ``InvalidLockBackend`` if they can't belong to one cluster.
     """
     where = f"LOCKS[{using!r}]['LOCATION']"
     if not value:
@@ -177,18 +178,18 @@ def check_urls(value: Any, using: str) -> list[str]:
         ways.add((parts.scheme, parts.netloc.rpartition("@")[0], parts.query))
     if len(ways) > 1:
         raise InvalidLockBackend(
-            f"{where} names nodes with different schemes, users, passwords or options; the nodes "
-            f"of one cluster are reached in one way, so write the same in each URL."
+            f"{where} names nodes with different schemes, users, passwords or options; write the "
+            f"same in each URL."
         )
     return list(value)
 
 
 def shown(url: Any) -> str:
-    """Return what was written for a URL, without its password."""
+    """Return the representation of a URL, or of what is in its place, without passwords."""
     return without_passwords(repr(url))
 
 
-def _served_by_django_redis(backend: Any) -> bool:
+def _is_served_by_django_redis(backend: Any) -> bool:
     from django.utils.module_loading import import_string
 
     try:
@@ -202,28 +203,28 @@ def _served_by_django_redis(backend: Any) -> bool:
     return isinstance(found, type) and issubclass(found, RedisCache)
 
 
-def _no_dict(configured: Any) -> str | None:
-    """Return what is no dict of an entry of CACHES, where one is needed."""
+def _wrong_type(configured: Any) -> str | None:
+    """Return what is not a dict although it must be, in an entry of CACHES."""
     if not isinstance(configured, dict):
-        return f"whose entry is a {type(configured).__name__} and no dict"
+        return f"whose entry is a {type(configured).__name__}, not a dict"
     options = configured.get("OPTIONS") or {}
     if not isinstance(options, dict):
-        return f"whose OPTIONS are a {type(options).__name__} and no dict"
+        return f"whose OPTIONS are a {type(options).__name__}, not a dict"
     return None
 
 
 def _problem_of_alias(alias: Any, configured: dict[str, Any]) -> str | None:
-    """Return why django-redis can't make connections from an entry of CACHES, if it can't."""
+    """Return why django-redis can't make connections from an entry of CACHES."""
     from django_redis import get_redis_connection
 
     for url in _urls_of(configured):
-        problem = problem_of(url, by_django_redis=True) if isinstance(url, str) else "is no str"
+        problem = problem_of(url, by_django_redis=True) if isinstance(url, str) else "is not a str"
         if problem:
             return f"whose LOCATION {shown(url)} {problem}"
     try:
         check_pool(get_redis_connection(alias).connection_pool)
-    except Exception as error:  # of whatever class, its own modules included
-        return f"from which django-redis makes no connection: {keep_secrets(error)}"
+    except Exception as error:  # of any class, even ImportError
+        return f"from which django-redis can't make a connection: {keep_secrets(error)}"
     return None
 
 
@@ -240,24 +241,24 @@ def _client_class(configured: dict[str, Any]) -> str:
 
 
 def _reaches_one_server(client: str) -> bool:
-    """Whether a client class of django-redis gives out its connections, which a sharded can't."""
+    """Whether a client class of django-redis gives access to the connections of one server."""
     from django.utils.module_loading import import_string
     from django_redis.client import ShardClient
 
     try:
         found = import_string(client)
     except ImportError:
-        return True  # django-redis will tell
+        return True  # django-redis raises a better error
     return getattr(found, "get_client", None) not in (None, ShardClient.get_client)
 
 
 def _databases(configured: Any) -> set[tuple[Any, ...]]:
-    """Return which databases a URL or an entry of CACHES reaches, as (host or path, port, db)."""
+    """Return the databases of a URL or an entry of CACHES, as (host or path, port, db)."""
     urls = configured.get("LOCATION", "") if isinstance(configured, dict) else configured
     if isinstance(urls, str):
         urls = [url for part in urls.split(";") for url in part.split(",")]
     if not isinstance(urls, list | tuple):
-        return set()  # some backend may know what to do with it
+        return set()  # other cache backends have other kinds of LOCATION
     found: set[tuple[Any, ...]] = set()
     for url in urls:
         try:

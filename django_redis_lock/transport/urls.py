@@ -1,4 +1,4 @@
-"""Whether a URL says what it is meant to say; redis-py passes over much that it can't read."""
+"""Checks the URLs of servers; redis-py ignores much that it can't parse."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ _OF_TEXT = re.compile(
     "client_name|decode_responses|encoding|encoding_errors|lib_name|lib_version|username|password"
     "|ssl_(ca_certs|ca_data|ca_path|cert_reqs|certfile|ciphers|keyfile|password)"
 )
-"""The options that redis-py takes as the text that they are; others it has to read."""
+"""The options that redis-py takes as text; it has a parser for each of the others."""
 
 
 def problem_of(url: str, *, by_django_redis: bool = False) -> str | None:
-    """Return what is wrong with the URL of a server, and what to write; ``None`` if it is good.
+    """Return what is wrong with the URL of a server, and what to write; ``None`` if it is valid.
 
-    It goes on a sentence that begins with the URL, and repeats no part of it that can be secret.
-    What options there are is known of connections that are ours, not ``by_django_redis``.
+    It continues a sentence that begins with the URL, and repeats no part that can be secret. The
+    options are not checked if connections are made ``by_django_redis``.
     """
     if not url.startswith(SCHEMES):
         return f"does not begin with {', '.join(SCHEMES)}"
     if not url.isprintable() or " " in url:
-        return "has a blank or an invisible character in it; write that percent-encoded"
+        return "contains a blank or invisible character; write it percent-encoded"
     try:
         parts = urlsplit(url)
     except ValueError:
-        return f"has a host that can't be read; write [::1] for IPv6, and a password {_ENCODED}"
+        return f"has an invalid host; write [::1] for IPv6, and a password {_ENCODED}"
     is_socket, behind = parts.scheme == "unix", f"{parts.path}?{parts.query}"
     cut = "@" in behind and "@" not in parts.netloc and not (is_socket and not parts.netloc)
     if "#" in url or cut or ("@" in parts.path and not is_socket):
-        return f"has '/', '?' or '#' in its user or password; write that {_ENCODED}"
+        return f"has '/', '?' or '#' in its user or password; write it {_ENCODED}"
     wrong = _problem_of_socket(parts) if is_socket else _problem_of_server(parts)
     return wrong or _problem_of_options(url, parts, by_django_redis)
 
@@ -57,39 +57,38 @@ def _problem_of_server(parts: SplitResult) -> str | None:
     except ValueError:
         port = 0
     if port == 0:
-        wrong = "has a port that is no number from 1 to 65535"
+        wrong = "has a port that is not a number from 1 to 65535"
         if "@" in parts.netloc or parts.netloc.rpartition(":")[2].isdecimal():
             return wrong
         return f"{wrong}; write a password before the host, with '@' between, and {_ENCODED}"
     try:
         (parts.hostname or "").encode("idna")
     except UnicodeError:
-        return "has a host that is no name; write a name or an address"
+        return "has an invalid host; write a name or an address"
     if not _DATABASE.fullmatch(parts.path):
-        return "has a database that is no number; write it behind the port, such as /1"
+        return "has a database that is not a number; write it after the port, such as /1"
     return None
 
 
 def _problem_of_options(url: str, parts: SplitResult, by_django_redis: bool) -> str | None:
-    """Return what is wrong with the query of a URL, having made a connection that is not opened."""
     takes = parameters_of(_KINDS[parts.scheme])
     known = {name for name in takes if _OF_TEXT.fullmatch(name)}
     known |= {"max_connections", *(OPTION_PARSERS.keys() & takes)}
     for name, value in parse_qsl(parts.query, keep_blank_values=True):
         if name not in known and not by_django_redis:
-            return f"has the unknown option {name!r}; there are {', '.join(sorted(known))}"
-        if not value or not _reads(name, value):
-            return f"has the option {name!r} with a value that makes no sense; mend it"
+            return f"has the unknown option {name!r}; the options are {', '.join(sorted(known))}"
+        if not value or not _is_valid(name, value):
+            return f"has the option {name!r} with an invalid value"
     try:
         if not by_django_redis:
             check_pool(pool_from_url(url))
-    except Exception as error:  # of whatever class; redis-py has several
+    except Exception as error:  # redis-py raises several classes
         return f"can't be used by redis-py: {error}"
     return None
 
 
 def check_pool(pool: redis.ConnectionPool) -> None:
-    """Make a connection as the pool would, which is not opened. Raises what redis-py does."""
+    """Make a connection as the pool would, without opening it. Raises what redis-py does."""
     pool.connection_class(**pool.connection_kwargs)
 
 
@@ -100,8 +99,8 @@ _KINDS = {
 }
 
 
-def _reads(name: str, value: str) -> bool:
-    """Whether redis-py can read the value of an option, and use what it reads."""
+def _is_valid(name: str, value: str) -> bool:
+    """Whether redis-py can parse the value of an option, and use the result."""
     read: Callable[[str], Any] | None = OPTION_PARSERS.get(name)  # type: ignore[assignment]
     if read is None:
         return True
