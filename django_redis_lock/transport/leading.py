@@ -13,6 +13,7 @@ from redis.exceptions import RedisError
 
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol.waiting import LONGEST_SLEEP, Bell, LocalWaiter, ServerHub
+from django_redis_lock.transport.threads import start_in_thread
 
 
 class LeadingHub(ServerHub, ABC):
@@ -89,31 +90,19 @@ class LeadingHub(ServerHub, ABC):
     def _attempt(self, name: str) -> Future[None]:
         """Return the outcome of listening in a thread, which is shared by all tasks that ask."""
         channel = self.channel_of(name)
+
+        def listen() -> None:
+            try:
+                self.listen(name)
+            finally:
+                with self._mutex:
+                    self._attempts.pop(channel, None)
+
         with self._mutex:
             attempt = self._attempts.get(channel)
             if attempt is None:
-                attempt = self._attempts[channel] = Future()
-                attempt.set_running_or_notify_cancel()
-                threading.Thread(
-                    target=self._listen_for_tasks,
-                    args=(name, channel, attempt),
-                    name="django-redis-lock-subscribing",
-                    daemon=True,
-                ).start()
+                attempt = self._attempts[channel] = start_in_thread(listen)
         return attempt
-
-    def _listen_for_tasks(self, name: str, channel: str, attempt: Future[None]) -> None:
-        error: BaseException | None = None
-        try:
-            self.listen(name)
-        except BaseException as failure:
-            error = failure
-        with self._mutex:
-            self._attempts.pop(channel, None)
-        if error is None:
-            attempt.set_result(None)
-        else:
-            attempt.set_exception(error)
 
     def close(self) -> None:
         """Close the connection. Waiters open another, which the last of them closes."""

@@ -11,6 +11,7 @@ from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol import calls
 from django_redis_lock.protocol.audit import FORCE_RELEASED, Fields
 from django_redis_lock.protocol.calls import Call
+from django_redis_lock.protocol.lease import Request
 from django_redis_lock.transport import scripts
 from django_redis_lock.transport.resp import pack
 from django_redis_lock.transport.scripts import Command, Script
@@ -116,58 +117,40 @@ class Packing:
 
     def keys(self, name: str) -> list[str]:
         """Return the keys of one lock: the lock, its waiters, the index, the last fence."""
-        return [
-            self.lock_prefix + name,
-            self.queue_prefix + name,
-            self.index_key,
-            self.fence_key,
-        ]
+        lock, queue = self.lock_prefix + name, self.queue_prefix + name
+        return [lock, queue, self.index_key, self.fence_key]
+
+    def _own_keys(self, name: str) -> list[str]:
+        return [self.lock_prefix + name, self.queue_prefix + name]
 
     def _granting_keys(self, name: str) -> list[str]:
         """Return the keys of one lock for a script that can hand it off."""
         return [*self.keys(name), self.heard_key]
 
     def _encode_acquire(self, call: calls.Acquire) -> _Encoded:
-        request = call.request
-        args = [
-            request.token,
-            str(request.lease_ms),
-            request.record,
-            request.name,
-            call.channel,
-        ]
+        args = _wanted(call.request)
+        args.append(call.channel)
         if self._replicas is not None:
             args.append("1")
-        return self._granting_keys(request.name), args
+        return self._granting_keys(call.request.name), args
 
     def _encode_acquire_many(self, call: calls.AcquireMany) -> _Encoded:
-        args = []
-        for request in call.requests:
-            args += [request.token, str(request.lease_ms), request.record, request.name]
+        args = [item for request in call.requests for item in _wanted(request)]
         return self._keys_of_many([request.name for request in call.requests]), args
 
     def _encode_release_many(self, call: calls.ReleaseMany) -> _Encoded:
-        names = [name for name, _ in call.holds]
-        return self._keys_of_many(names), [
-            item for name, token in call.holds for item in (token, name)
-        ]
+        args = [item for name, token in call.holds for item in (token, name)]
+        return self._keys_of_many([name for name, _ in call.holds]), args
 
     def _keys_of_many(self, names: list[str]) -> list[str]:
         first, *others = names
         keys = self._granting_keys(first)
         for name in others:
-            keys += self.keys(name)[:2]
+            keys += self._own_keys(name)
         return keys
 
     def _encode_take_over(self, call: calls.TakeOver) -> _Encoded:
-        request = call.request
-        return self._granting_keys(request.name), [
-            request.token,
-            str(request.lease_ms),
-            request.record,
-            request.name,
-            call.token_id,
-        ]
+        return self._granting_keys(call.request.name), [*_wanted(call.request), call.token_id]
 
     def _encode_release(self, call: calls.Release) -> _Encoded:
         args = [call.token, call.name, call.entry]
@@ -201,15 +184,12 @@ class Packing:
     def _encode_renew(self, call: calls.Renew) -> _Encoded:
         keys, args = [self.index_key], []
         for name, token, lease_ms in call.leases:
-            keys += [self.lock_prefix + name, self.queue_prefix + name]
+            keys += self._own_keys(name)
             args += [name, token, f"+{lease_ms}" if call.at_least else str(lease_ms)]
         return keys, args
 
     def _encode_inspect(self, call: calls.Inspect) -> _Encoded:
-        keys = []
-        for name in call.names:
-            keys += [self.lock_prefix + name, self.queue_prefix + name]
-        return keys, []
+        return [key for name in call.names for key in self._own_keys(name)], []
 
     def _encode_glance(self, call: calls.Glance) -> _Encoded:
         return [self.lock_prefix + call.name], []
@@ -220,6 +200,10 @@ class Packing:
 
 def _makes_endless(call: Call) -> bool:
     return type(call) is calls.Renew and len(call.leases) == 1 and call.leases[0][2] == -1
+
+
+def _wanted(request: Request) -> list[str]:
+    return [request.token, str(request.lease_ms), request.record, request.name]
 
 
 def _pairs(entry: Fields) -> list[str]:

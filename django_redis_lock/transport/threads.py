@@ -6,13 +6,29 @@ import _thread
 import asyncio
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import TypeVar
 
 Result = TypeVar("Result")
 
 
+def start_in_thread(function: Callable[[], Result]) -> Future[Result]:
+    """Return the outcome of a function that runs in a thread of its own; it can't be cancelled."""
+    outcome: Future[Result] = Future()
+    outcome.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            outcome.set_result(function())
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    threading.Thread(target=run, name="django-redis-lock-aside", daemon=True).start()
+    return outcome
+
+
 async def run_in_thread(
-    function: Callable[[], Result], *, discard: Callable[[Result], object] | None = None
+    function: Callable[[], Result], *, discard: Callable[[Result], object]
 ) -> Result:
     """Return the result of a blocking function without blocking the event loop.
 
@@ -21,32 +37,17 @@ async def run_in_thread(
 
     If the caller is cancelled the function runs on, and its result is passed to ``discard``.
     """
-    loop = asyncio.get_running_loop()
-    outcome: asyncio.Future[Result] = loop.create_future()
 
-    def tell(result: Result | None, error: BaseException | None) -> None:
-        if not outcome.done():
-            if error is not None:
-                outcome.set_exception(error)
-            else:
-                outcome.set_result(result)  # type: ignore[arg-type]
-        elif error is None and discard is not None:
-            discard(result)  # type: ignore[arg-type]
+    def discard_late(outcome: Future[Result]) -> None:
+        if outcome.exception() is None:
+            discard(outcome.result())
 
-    def run() -> None:
-        result, error = None, None
-        try:
-            result = function()
-        except BaseException as raised:
-            error = raised
-        try:
-            loop.call_soon_threadsafe(tell, result, error)
-        except RuntimeError:  # the loop was closed
-            if error is None and discard is not None:
-                discard(result)  # type: ignore[arg-type]
-
-    threading.Thread(target=run, name="django-redis-lock-thread", daemon=True).start()
-    return await outcome
+    outcome = start_in_thread(function)
+    try:
+        return await asyncio.wrap_future(outcome)
+    except BaseException:
+        outcome.add_done_callback(discard_late)
+        raise
 
 
 def shielded(function: Callable[[], Result]) -> Result:
