@@ -24,7 +24,6 @@ if settings.SETTINGS_MODULE != SETTINGS:
     raise pytest.UsageError(f"These tests need the option --ds={SETTINGS}: make brokers")
 
 from tests.brokers.site import Broker, RabbitBroker, RedisBroker, Site  # noqa: E402 - needs those
-from tests.brokers.tasks import QUEUE_NAME  # noqa: E402
 
 
 @pytest.fixture(scope="session")
@@ -56,7 +55,6 @@ def site(
     """The broker with a worker and senders."""
     environment = {
         "DJANGO_SETTINGS_MODULE": SETTINGS,
-        "C_FORCE_ROOT": "1",  # it unpickles what these tests have sent
         BROKER: broker.url,
     }
     directory = tmp_path_factory.mktemp("worker")
@@ -64,7 +62,6 @@ def site(
         running_worker(
             directory,
             app="tests.brokers.worker",
-            queue=QUEUE_NAME,
             environment=environment,
         ) as worker,
         events() as client,

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import gc
 import uuid
 from abc import ABC, abstractmethod
-from contextlib import suppress
 from typing import Any
 
 import redis
 from celery.result import AsyncResult
-from kombu import Connection, pools
+from kombu import Connection
 
 from django_redis_lock import Holder, locks
-from tests.brokers.tasks import OLD_SENDER, SENDER, make_app
+from tests.apps.celery.brokers import OLD_SENDER, SENDER, make_app
 from tests.settings import server_url
 from tests.tools import eventually
-from tests.tools.celery_worker import WAIT, Worker, go
+from tests.tools.celery_worker import WAIT, Worker, disconnect, go, held, ran
 from tests.tools.proxy import Proxy
 
 
@@ -84,42 +82,24 @@ class Site:
 
     def ran(self, what: str) -> list[str]:
         """Return the notes that runs left: how many there were at a time."""
-        return self.client.lrange(f"ran:{what}", 0, -1)
+        return ran(self.client, what)
 
-    def logged(self, words: str, task_id: str, times: int = 1) -> list[str]:
+    def logged(self, text: str, task_id: str, times: int = 1) -> list[str]:
         """Wait until the worker has said something of a task; return the lines."""
-        mark = f"[{task_id}] {words}"
+        mark = f"[{task_id}] {text}"
         eventually(lambda: len(self.worker.lines(mark)) >= times, mark)
         return self.worker.lines(mark)
 
     def close(self) -> None:
         """Close what is open in this process."""
-        gc.collect()  # results tell the server when they go
         for app in (self.app, self.old_app):
-            app.pool.force_close_all(close_pool=False)
-            for group in (pools.producers, pools.connections):
-                with suppress(KeyError):
-                    group.pop(app.connection_for_write()).force_close_all()
-            for backend in {id(task.backend): task.backend for task in app.tasks.values()}.values():
-                if hasattr(backend, "client"):
-                    backend.result_consumer.stop()
-                    backend.client.connection_pool.disconnect()
+            disconnect(app)
             app.close()
 
 
 def value(result: AsyncResult, seconds: float = WAIT) -> Any:
     """Wait for a result."""
     return result.get(timeout=seconds, interval=0.05)
-
-
-def held(what: str) -> list[str]:
-    """Return the names of the locks about something."""
-    return sorted(holder.name for holder in locks["default"].holders(pattern=f"*{what}*"))
-
-
-def all_free(what: str) -> None:
-    """Wait until no lock about something is held, neither by a run nor by a message."""
-    eventually(lambda: not held(what), f"{what} free")
 
 
 def holder(name: str) -> Holder:

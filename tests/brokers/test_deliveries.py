@@ -7,10 +7,11 @@ from functools import partial
 import pytest
 from celery.exceptions import TimeLimitExceeded
 
-from tests.brokers.site import Site, all_free, value
-from tests.brokers.tasks import SCOPES, STORING
+from tests.apps.celery.app import SCOPES
+from tests.apps.celery.brokers import STORING
+from tests.brokers.site import Site, value
 from tests.tools import eventually
-from tests.tools.celery_worker import go, started
+from tests.tools.celery_worker import all_free, go, started
 
 LATE = [f"late-{variant}" for variant in STORING]
 """As many tasks as the worker has children, so that what is delivered again comes after them."""

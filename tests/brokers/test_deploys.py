@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.brokers.site import Site, all_free, value
-from tests.brokers.tasks import DEPLOYS, deployed
+from tests.apps.celery.brokers import DEPLOYS, deployed
+from tests.brokers.site import Site, value
+from tests.tools.celery_worker import all_free
 
 SOON = 5.0
 """Seconds; half of those for which a delivery may wait for another one."""

@@ -1,4 +1,4 @@
-"""Where a message may be that RabbitMQ has given to somebody."""
+"""Where a message may be that RabbitMQ has delivered."""
 
 from __future__ import annotations
 

@@ -7,10 +7,10 @@ from functools import partial
 
 import pytest
 
-from tests.brokers.site import Site, all_free, held, holder, value
-from tests.brokers.tasks import QUEUE, QUEUE_AND_RUN, SCOPES, WAITING
+from tests.apps.celery.app import QUEUE, QUEUE_AND_RUN, SCOPES, WAITING
+from tests.brokers.site import Site, holder, value
 from tests.tools import eventually
-from tests.tools.celery_worker import go, started
+from tests.tools.celery_worker import all_free, go, held, started
 
 ways = pytest.mark.parametrize("how", ["retry", "replace"])
 scopes = pytest.mark.parametrize("scope", SCOPES)

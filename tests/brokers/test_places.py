@@ -6,9 +6,11 @@ import pytest
 from celery import states
 from django.db import transaction
 
-from tests.brokers.site import Site, all_free, held, value
-from tests.brokers.tasks import BROKEN, LATER, REFUSED, WAITING
+from tests.apps.celery.app import WAITING
+from tests.apps.celery.brokers import BROKEN, LATER, REFUSED
+from tests.brokers.site import Site, value
 from tests.tools import eventually
+from tests.tools.celery_worker import all_free, held
 
 scopes = pytest.mark.parametrize("scope", WAITING)
 

@@ -8,10 +8,10 @@ import pytest
 from celery import uuid
 
 from django_redis_lock.celery import TaskAlreadyRunning
-from tests.brokers.site import Site, all_free, value
-from tests.brokers.tasks import BACKENDS, SERIALIZERS, STORING
+from tests.apps.celery.brokers import BACKENDS, SERIALIZERS, STORING
+from tests.brokers.site import Site, value
 from tests.tools import eventually
-from tests.tools.celery_worker import free, go, started
+from tests.tools.celery_worker import all_free, free, go, started
 
 VARIANTS = [f"{serializer}-{kind}" for serializer, kind in itertools.product(SERIALIZERS, BACKENDS)]
 variants = pytest.mark.parametrize("variant", VARIANTS)

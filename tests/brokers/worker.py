@@ -8,7 +8,7 @@ import django
 
 django.setup()
 
+from tests.apps.celery.brokers import WORKER, make_app  # noqa: E402
 from tests.brokers.settings import BROKER  # noqa: E402 - as the tasks' result backends need it
-from tests.brokers.tasks import WORKER, make_app  # noqa: E402
 
 app = make_app(os.environ[BROKER], WORKER)

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,10 +17,11 @@ from playwright.sync_api import Browser, expect, sync_playwright
 from django_redis_lock import Lock, lock
 from django_redis_lock.models import HeldLock
 from example_project.embedded import EmbeddedServer
+from tests.apps.celery.app import app
 from tests.browser.chromium import chromium_path
-from tests.browser.tasks import app
 from tests.browser.window import Visitor
-from tests.tools import PATIENCE, ROOT, eventually
+from tests.tools import PATIENCE
+from tests.tools.celery_worker import disconnect, running_worker
 
 # Playwright keeps an event loop in the thread of the tests, which Django would take for async code.
 os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "true"
@@ -96,22 +94,7 @@ def hold() -> Iterator[Callable[..., Lock]]:
 
 @pytest.fixture
 def worker(server: EmbeddedServer, tmp_path: Path) -> Iterator[None]:
-    """A real worker with two processes, which runs the tasks of ``tests.browser.tasks``."""
-    log = tmp_path / "worker.log"
-    command = [sys.executable, "-m", "celery", "-A", "tests.browser.tasks", "worker"]
-    options = ["-c", "2", "-l", "INFO", "--without-gossip", "--without-mingle", "-Q", "browser"]
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [*command, *options],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONDEVMODE": ""},
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
-    try:
-        eventually(lambda: " ready." in log.read_text(), "the worker's readiness")
+    """A real worker with two processes."""
+    with running_worker(tmp_path, concurrency=2):
         yield
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(20)
-        app.pool.force_close_all()
+    disconnect(app)

@@ -10,11 +10,12 @@ from playwright.sync_api import expect
 
 from django_redis_lock import lock, locks
 from django_redis_lock.models import HeldLock
+from tests.apps.celery.browser import import_products
 from tests.apps.csp import POLICY
-from tests.browser.tasks import events, import_products
 from tests.browser.window import Hold, Visit, box, row
 from tests.tools import Background, eventually, waiters
 from tests.tools.admin import LIST, VIEW
+from tests.tools.celery_worker import events
 
 HIDE = """
     (hidden) => {
@@ -33,7 +34,7 @@ def test_the_list_follows_a_worker(visit: Visit, worker: None) -> None:
     expect(page.locator(".lock-none")).to_have_text("No lock is held.")
     page.evaluate("window.loadedOnce = true")
     import_products.delay(1)
-    expect(row(page, "import:1")).to_contain_text("tests.browser.tasks.import_products")
+    expect(row(page, "import:1")).to_contain_text("tests.apps.celery.browser.import_products")
     expect(page.locator("select[name=action]")).to_be_visible()
     import_products.delay(2)
     expect(row(page, "import:2")).to_be_visible()

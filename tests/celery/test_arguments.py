@@ -44,18 +44,18 @@ CALLS: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
 def test_arguments_are_those_that_inspect_finds(
     function: Callable[..., None], call: tuple[tuple[Any, ...], dict[str, Any]]
 ) -> None:
-    """The same values; or the same words about what does not fit, whatever the key is made of."""
+    """The same values, or the same error message, for every kind of key."""
     args, kwargs = call
     signature = inspect.signature(function)
     makers = [KeyMaker(None, None, signature), KeyMaker("constant", None, signature)]
     try:
         bound = signature.bind(*args, **kwargs)
     except TypeError as error:
-        words = str(error)
+        text = str(error)
         for maker in makers:
             with pytest.raises(TypeError) as caught:
                 maker("task", args, kwargs)
-            assert str(caught.value) == words
+            assert str(caught.value) == text
     else:
         bound.apply_defaults()
         for maker in makers:

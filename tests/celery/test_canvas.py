@@ -15,16 +15,22 @@ from celery.result import AsyncResult
 from django_redis_lock import lock
 from django_redis_lock.celery import TaskAlreadyRunning
 from django_redis_lock.exceptions import LockUnavailable
-from example_project.embedded import EmbeddedServer
-from tests.apps import celery_queue_app as tasks
-from tests.apps import celery_queue_settings
-from tests.apps.celery_queue_app import NOWHERE, QUEUE, QUEUE_AND_RUN, RUN, SCOPES, WAITING, app
+from tests.apps.celery import scopes as tasks
+from tests.apps.celery import settings as worker_settings
+from tests.apps.celery.app import NOWHERE, QUEUE, QUEUE_AND_RUN, RUN, SCOPES, WAITING, app
 from tests.tools import Child, eventually
-from tests.tools.celery_queue import all_free, key_of, queue_worker, ran
-from tests.tools.celery_worker import WAIT, Worker, events, go, started
+from tests.tools.celery_worker import (
+    WAIT,
+    Worker,
+    all_free,
+    go,
+    key_of,
+    ran,
+    started,
+)
 
 FAILS = {(scope, "raise") for scope in SCOPES} | {(RUN, how) for how in ("wait", "retry", "ignore")}
-"""Whose conflict comes out as ``TaskAlreadyRunning`` where somebody waits for an answer."""
+"""Conflicts that raise ``TaskAlreadyRunning`` if their result is awaited."""
 CONFLICTS = [
     *((RUN, policy) for policy in tasks.POLICIES if policy != "supersede"),
     *((QUEUE, policy) for policy in ("skip", "raise", "callable", "supersede")),
@@ -34,28 +40,11 @@ CONFLICTS = [
 each_conflict = pytest.mark.parametrize(("scope", "policy"), CONFLICTS)
 
 
-@pytest.fixture(scope="module")
-def worker(
-    session_server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Worker]:
-    """A worker with five child processes."""
-    with queue_worker(session_server, tmp_path_factory.mktemp("canvas")) as worker:
-        yield worker
-
-
-@pytest.fixture
-def client(worker: Worker) -> Iterator[redis.Redis]:
-    """The database in which tasks and tests signal to each other, empty."""
-    with events() as client:
-        client.flushdb()
-        yield client
-
-
 SEND_A_CHORD = """
 from celery import Celery, chord
 from tests.settings import server_url
 app = Celery(broker=server_url(10), backend=server_url(11))
-app.conf.task_default_queue = "guarded"
+app.conf.task_default_queue = "tests"
 member = app.signature(sys.argv[1], kwargs={"what": sys.argv[2]})
 header = [app.signature("echo", [1]), member]
 say(chord(header)(app.signature("total")).id)
@@ -232,11 +221,11 @@ def test_link_error(case: Case) -> None:
         parent.get(timeout=WAIT)
 
 
-def check_failed_chord(result: AsyncResult, words: str) -> None:
+def check_failed_chord(result: AsyncResult, text: str) -> None:
     """Assert that the body of a chord fails for an error in the header."""
     eventually(lambda: result.state == "FAILURE", "the failure of the chord")
     assert isinstance(result.result, ChordError)
-    assert words in str(result.result)
+    assert text in str(result.result)
 
 
 def check_last(case: Case, result: AsyncResult, *, grouped: bool = False) -> None:
@@ -273,8 +262,8 @@ def test_errback_that_is_called_in_the_worker(
         parent = tasks.broken.apply_async(link_error=task.s(what=name))
         with pytest.raises(KeyError, match="broken"):
             parent.get(timeout=WAIT)
-        words = f"{'skipped' if policy == 'skip' else 'refused'}: lock {key_of(task, name)!r}"
-        eventually(lambda: worker.lines(words), "the conflict of the errback")
+        text = f"{'skipped' if policy == 'skip' else 'refused'}: lock {key_of(task, name)!r}"
+        eventually(lambda: worker.lines(text), "the conflict of the errback")
         assert not ran(client, name)
     again = f"{name}-again"  # Celery 5.5 calls an errback that failed once more, for its own error
     tasks.broken.apply_async(link_error=task.s(what=again))
@@ -352,7 +341,7 @@ def test_chord_without_the_server(
     client: redis.Redis, name: str, scope: str, settings: Any
 ) -> None:
     """A chord of which one member can't be locked fails: in its sender, or in its body."""
-    settings.LOCKS = celery_queue_settings.LOCKS
+    settings.LOCKS = worker_settings.LOCKS
     task = tasks.closed[scope, "raise"]
     whole = chord([tasks.echo.si(1), task.si(name)], tasks.total.s())
     with pytest.raises(LockUnavailable):

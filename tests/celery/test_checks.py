@@ -12,7 +12,7 @@ from celery.signals import worker_ready
 from django.core.checks import run_checks
 
 from django_redis_lock.celery import single_instance_task
-from tests.apps import celery_app
+from tests.apps.celery.app import app as tests_app
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def local_app() -> Iterator[Celery]:
     own = Celery("local", broker="redis://127.0.0.1:1/0", set_as_current=False)
     yield own
     own.close()
-    celery_app.app.set_current()
+    tests_app.set_current()
 
 
 def found(name: str) -> list[str]:

@@ -18,7 +18,7 @@ from django.core.checks import run_checks
 from django_redis_lock import lock, locks
 from django_redis_lock.celery import single_instance_task
 from django_redis_lock.celery.guard import GUARD
-from tests.apps import celery_app
+from tests.apps.celery.app import app as tests_app
 from tests.tools import ROOT
 
 NOTHING_PATCHED = """
@@ -67,7 +67,7 @@ def make_app() -> Iterator[Callable[..., Celery]]:
         app.close()
     made.clear()
     gc.collect()  # or shared tasks would be made for them once more
-    celery_app.app.set_current()
+    tests_app.set_current()
 
 
 def body() -> str:
@@ -154,7 +154,7 @@ def test_annotations_of_the_app_count_as_before(make_app: Any, name: str) -> Non
 
 
 class Unwatched:
-    """A task of whose making Celery tells nobody: its base class had an app before."""
+    """A task that Celery makes without asking for annotations: its base class had an app before."""
 
     def __init__(self, app: Celery, name: str, function: Any, **options: Any) -> None:
         base = type("Base", (Task,), {"abstract": True})
@@ -227,8 +227,8 @@ def test_a_base_class_that_guards_as_well_is_refused(
     """Where the task is made; two guards would each keep what the other lets go."""
     app = make_app()
     guard = single_instance_task(using="locmem")
-    words = f"base class celery_(once|singleton).{base.__name__}, which guards it"
-    with pytest.raises(TypeError, match=words):
+    text = f"base class celery_(once|singleton).{base.__name__}, which guards it"
+    with pytest.raises(TypeError, match=text):
         if where == "class":
             guard(type("Work", (base,), {"name": name, "run": bound}))
         elif where == "above":
@@ -247,7 +247,7 @@ def test_a_task_of_django_is_refused() -> None:
 
 
 def django_task() -> Any:
-    """Return a task of Django 6, or where an older one runs its like."""
+    """Return a task of Django 6, or an imitation with an older one."""
     try:
         from django.tasks import task
     except ImportError:

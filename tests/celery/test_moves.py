@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,42 +13,30 @@ from celery.result import AsyncResult
 from django.db import transaction
 
 from django_redis_lock import locks
-from example_project.embedded import EmbeddedServer
-from tests.apps import celery_moves_app as tasks
-from tests.apps.celery_moves_app import CHANGES, QUEUE_NAME, app, before
-from tests.apps.celery_queue_app import NOWHERE, QUEUE, QUEUE_AND_RUN, SCOPES, WAITING
+from tests.apps.celery import moves as tasks
+from tests.apps.celery.app import (
+    NOWHERE,
+    QUEUE,
+    QUEUE_AND_RUN,
+    QUEUE_NAME,
+    SCOPES,
+    WAITING,
+    app,
+)
+from tests.apps.celery.moves import CHANGES, before
 from tests.settings import server_url
 from tests.tools import eventually
-from tests.tools.celery_queue import disconnect, held, queue_worker, ran
-from tests.tools.celery_worker import WAIT, Worker, events, go, started
+from tests.tools.celery_worker import (
+    WAIT,
+    Worker,
+    go,
+    held,
+    ran,
+    started,
+)
 
 # The result backend of Celery, which tests store a state in.
 pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex")
-
-
-@pytest.fixture(scope="module")
-def worker(
-    session_server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Worker]:
-    """A worker that knows the tasks as they are now."""
-    directory = tmp_path_factory.mktemp("moves")
-    with queue_worker(session_server, directory, tasks, QUEUE_NAME) as worker:
-        yield worker
-    disconnect(before)
-
-
-@pytest.fixture
-def client(worker: Worker) -> Iterator[redis.Redis]:
-    """The database in which tasks and tests signal to each other, empty."""
-    with events() as client:
-        client.flushdb()
-        yield client
-
-
-@pytest.fixture
-def what() -> str:
-    """What a test's tasks are about, and their keys end with."""
-    return uuid.uuid4().hex[:12]
 
 
 def holder_id(name: str) -> str | None:
@@ -118,7 +105,7 @@ def test_task_that_is_replaced_by_another_of_its_key_is_carried_on(
 ) -> None:
     """What replaces a task is no duplicate of it."""
     result = tasks.moving[first].delay(what, what, second)
-    assert result.get(timeout=WAIT) == "handed over"
+    assert result.get(timeout=WAIT) == "replaced"
     assert ran(client, what) == ["1", "1"]
     assert not worker.lines(f"[{result.id}] takes over")
     nothing_held(what)
@@ -183,7 +170,7 @@ def sent(client: redis.Redis) -> Iterator[_Sent]:
 
 
 class _Sent:
-    """A message that was sent to nobody, to be delivered as often as a test likes."""
+    """A message in a queue without a worker, which a test delivers as often as it likes."""
 
     def __init__(self, broker: redis.Redis) -> None:
         self._broker = broker
@@ -205,8 +192,8 @@ class _Sent:
 
 def ignored(worker: Worker, result: AsyncResult) -> None:
     """Wait until a delivery of a task has been dropped."""
-    words = f"[{result.id}] ignored"
-    eventually(lambda: worker.lines(words), "the delivery to be dropped")
+    text = f"[{result.id}] ignored"
+    eventually(lambda: worker.lines(text), "the delivery to be dropped")
 
 
 @pytest.mark.parametrize("scope", SCOPES)

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import redis
 from celery import Celery, chain, chord, group, signals
 from celery.beat import ScheduleEntry, Scheduler
 from celery.exceptions import TaskRevokedError
@@ -21,35 +20,13 @@ from django_redis_lock.celery import Conflict, TaskAlreadyRunning, single_instan
 from django_redis_lock.celery.options import Options
 from django_redis_lock.exceptions import LockUnavailable
 from example_project.embedded import EmbeddedServer
-from tests.apps import celery_options_app as tasks
-from tests.apps.celery_queue_app import NOWHERE
+from tests.apps.celery import calls as tasks
+from tests.apps.celery.app import NOWHERE
 from tests.tools import eventually
-from tests.tools.celery_queue import disconnect
-from tests.tools.celery_worker import WAIT, Worker, free, running_worker
+from tests.tools.celery_worker import WAIT, Worker, free
 from tests.tools.proxy import Proxy
 
 SERIALIZERS = tasks.SERIALIZERS
-
-
-@pytest.fixture(scope="module")
-def worker(
-    session_server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Worker]:
-    """A worker with two child processes."""
-    with redis.Redis.from_url(session_server.url()) as client:
-        client.flushall()
-    with running_worker(
-        tmp_path_factory.mktemp("options"),
-        app="tests.apps.celery_options_app",
-        concurrency=2,
-        queue=tasks.QUEUE_NAME,
-    ) as worker:
-        yield worker
-    locks.reset()
-    disconnect(tasks.app)
-    for table in (tasks.skipping, tasks.raising, tasks.ignoring):
-        for task in table.values():
-            task.backend.client.connection_pool.disconnect()
 
 
 @pytest.fixture
@@ -105,7 +82,7 @@ def test_a_refusal_survives_the_serializer(worker: Worker, serializer: str) -> N
 
 
 def test_a_lease_without_end_has_no_seconds_left(local_app: Celery, name: str) -> None:
-    """``ttl`` is ``None``, as it is where nobody knows the holder."""
+    """``ttl`` is ``None``, as it is if the holder is unknown."""
     guard = single_instance_task(using="locmem", on_conflict="raise")
     task = local_app.task(name=name, shared=False)(guard(work))
     with lock(name, None, using="locmem"), pytest.raises(TaskAlreadyRunning) as caught:
@@ -285,7 +262,7 @@ def test_beat_tells_a_call_what_its_entry_says(local_app: Celery, name: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("told", "error", "words"),
+    ("told", "error", "text"),
     [
         ("raise", TypeError, "single_instance='raise' must be a dict of options"),
         ({"on_conflct": "raise"}, TypeError, "'on_conflct' is not an option; choose from 'key', "),
@@ -302,11 +279,11 @@ def test_beat_tells_a_call_what_its_entry_says(local_app: Celery, name: str) -> 
 )
 @pytest.mark.parametrize("how", ["apply_async", "apply"])
 def test_what_makes_no_sense_is_refused_at_the_call(
-    local_app: Celery, name: str, told: Any, error: type[Exception], words: str, how: str
+    local_app: Celery, name: str, told: Any, error: type[Exception], text: str, how: str
 ) -> None:
     """As it is where the task is defined, and what can't travel besides."""
     task = local_app.task(name=name, shared=False)(single_instance_task(using="locmem")(by_shop))
-    with pytest.raises(error, match=words):
+    with pytest.raises(error, match=text):
         getattr(task, how)(single_instance=told)
 
 
@@ -362,7 +339,7 @@ def test_another_policy_does_without_the_time_of_the_default(settings: Any) -> N
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("given", "text"),
     [
         ("queue", "must be a dict, not 'queue'"),
         ({"scop": "queue"}, "'scop' is not an option"),
@@ -373,13 +350,13 @@ def test_another_policy_does_without_the_time_of_the_default(settings: Any) -> N
     ],
 )
 def test_wrong_defaults_are_found(
-    local_app: Celery, name: str, settings: Any, given: Any, words: str
+    local_app: Celery, name: str, settings: Any, given: Any, text: str
 ) -> None:
     """By the system checks, and at the first use; the import of tasks goes on."""
     settings.SINGLE_INSTANCE_TASK = given
     task = local_app.task(name=name, shared=False)(single_instance_task(work))
     (found,) = [item for item in run_checks() if item.id == "django_redis_lock.E008"]
-    assert words in found.msg
+    assert text in found.msg
     with pytest.raises(ImproperlyConfigured):
         task.apply().get()
 

@@ -26,7 +26,7 @@ from kombu.utils.limits import TokenBucket
 
 from django_redis_lock.celery import private
 from example_project.embedded import EmbeddedServer
-from tests.apps import celery_app
+from tests.apps.celery.app import app as tests_app
 from tests.settings import server_url
 from tests.tools import ROOT, syntax_tree
 
@@ -50,7 +50,7 @@ def app() -> Iterator[Celery]:
     own = Celery("own", broker="memory://", set_as_current=False)
     yield own
     own.close()
-    celery_app.app.set_current()
+    tests_app.set_current()
 
 
 def body(number: int, *, text: str = "") -> None:
@@ -199,6 +199,22 @@ def test_a_consumer_has_its_handler_of_errors_when_it_is_made(app: Celery) -> No
     """``Consumer.on_decode_error``: looked up when the consumption begins, later than steps."""
     assert "c.on_decode_error" in inspect.getsource(Tasks.start)
     assert callable(Consumer.on_decode_error)
+    dropped: list[str] = []
+    consumer = SimpleNamespace(on_decode_error=lambda message, error: f"acknowledged {message}")
+    private.on_undecodable(consumer, dropped.append)
+    assert consumer.on_decode_error("message", ValueError()) == "acknowledged message"
+    assert dropped == ["message"]
+
+
+def test_the_running_task_is_known(app: Celery) -> None:
+    """``celery._state.get_current_task``: no proxy, and no app made for the question."""
+
+    def running() -> str:
+        return str(private.running_task().name)
+
+    task = app.task(name="private-13", shared=False)(running)
+    assert private.running_task() is None
+    assert task.apply().get() == "private-13"
 
 
 def test_a_timer_tells_what_it_waits_with() -> None:

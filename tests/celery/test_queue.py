@@ -30,48 +30,35 @@ from django_redis_lock.celery import TaskAlreadyRunning, single_instance_task, t
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.support.process import current_process
 from example_project.embedded import EmbeddedServer
-from tests.apps import celery_queue_app as tasks
-from tests.apps import celery_queue_settings
-from tests.apps.celery_queue_app import NOWHERE, QUEUE, QUEUE_AND_RUN, RUN, SCOPES, WAITING, app
+from tests.apps.celery import scopes as tasks
+from tests.apps.celery import settings as worker_settings
+from tests.apps.celery.app import (
+    NOWHERE,
+    QUEUE,
+    QUEUE_AND_RUN,
+    QUEUE_NAME,
+    RUN,
+    SCOPES,
+    WAITING,
+    app,
+)
 from tests.settings import server_url
 from tests.tools import ROOT, Background, eventually, waiters
-from tests.tools.celery_queue import (
+from tests.tools.celery_worker import (
+    WAIT,
+    Worker,
     all_free,
-    fences,
+    go,
     held,
     key_of,
+    last_fence,
     messages,
     place_of,
-    queue_worker,
     ran,
+    signals_of,
+    started,
     takes_no_lock,
-    told,
 )
-from tests.tools.celery_worker import WAIT, Worker, events, go, started
-
-
-@pytest.fixture(scope="module")
-def worker(
-    session_server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Worker]:
-    """A worker with five child processes."""
-    with queue_worker(session_server, tmp_path_factory.mktemp("queue")) as worker:
-        yield worker
-
-
-@pytest.fixture
-def client(worker: Worker) -> Iterator[redis.Redis]:
-    """The database in which tasks and tests signal to each other, empty."""
-    with events() as client:
-        client.flushdb()
-        yield client
-
-
-@pytest.fixture
-def what() -> str:
-    """What a test's tasks are about, and their keys end with."""
-    return uuid.uuid4().hex[:12]
-
 
 # Retries.
 
@@ -87,7 +74,7 @@ def test_retries_are_one_chain(
     assert ran(client, what) == ["1", "1", "1"]
     all_free(what)
     assert len(worker.lines(f"[{result.id}] received")) == 3
-    assert not told(client, result.id, "skipped")
+    assert not signals_of(client, result.id, "skipped")
 
 
 @pytest.mark.parametrize("scope", SCOPES)
@@ -109,7 +96,7 @@ def test_retry_waits_for_the_run_that_sent_it(
     """A retry that arrives while its sender still runs is neither dropped nor run beside it."""
     result = tasks.lingering[scope].delay(what)
     started(client, what)
-    eventually(lambda: told(client, result.id, "waiting"), "the retry to arrive")
+    eventually(lambda: signals_of(client, result.id, "waiting"), "the retry to arrive")
     assert ran(client, what) == ["begin 0"]
     go(client, what)
     assert result.get(timeout=WAIT) == "retried"
@@ -142,7 +129,7 @@ def test_conflicts_burn_no_retries(
             second.get(timeout=WAIT)
         assert len(worker.lines(f"[{second.id}] received")) == 1
     else:
-        eventually(lambda: len(told(client, second.id, "waiting")) > 3, "conflicts")
+        eventually(lambda: len(signals_of(client, second.id, "waiting")) > 3, "conflicts")
     go(client, what)
     assert first.get(timeout=WAIT) == "go 0"
     if policy == "retry":  # the one retry that the task has is still its own
@@ -179,13 +166,13 @@ def test_no_end_leaves_a_lock(client: redis.Redis, what: str, how: str, scope: s
 @pytest.mark.parametrize("scope", WAITING)
 def test_failed_publishing_frees_the_lock(client: redis.Redis, what: str, scope: str) -> None:
     """When the broker can't be reached its error is raised, and the place in the queue is free."""
-    before = fences()
+    before = last_fence()
     with (
         tasks.broker_down() as connection,
         pytest.raises(OperationalError, match="refused"),
     ):
         tasks.plain[scope].apply_async((what,), connection=connection, retry=False)
-    assert fences() != before
+    assert last_fence() != before
     assert not held(what)
 
 
@@ -395,7 +382,7 @@ def send_raw(name: str, what: str) -> str:
             [[], {"what": what}, None],
             headers=headers,
             correlation_id=task_id,
-            routing_key=tasks.QUEUE_NAME,
+            routing_key=QUEUE_NAME,
             serializer="json",
         )
     return task_id
@@ -407,7 +394,7 @@ def send_old(name: str, what: str) -> str:
     with Connection(server_url(10)) as connection:
         Producer(connection).publish(
             {"task": name, "id": task_id, "args": [what], "kwargs": {}},
-            routing_key=tasks.QUEUE_NAME,
+            routing_key=QUEUE_NAME,
             serializer="json",
         )
     return task_id
@@ -438,7 +425,7 @@ def test_foreign_senders_meet_the_guard(
 
 def test_beat_that_knows_the_name_only(client: redis.Redis, worker: Worker, tmp_path: Path) -> None:
     """What a real ``celery beat`` sends by name is skipped while the lock is held, then runs."""
-    beat = [sys.executable, "-m", "celery", "-A", "tests.apps.celery_queue_app:beat_app", "beat"]
+    beat = [sys.executable, "-m", "celery", "-A", "tests.apps.celery.scopes:beat_app", "beat"]
     with lock("beaten"), (tmp_path / "beat.log").open("wb") as log:
         process = subprocess.Popen(
             [*beat, "-s", str(tmp_path / "schedule"), "--pidfile", ""],
@@ -453,7 +440,7 @@ def test_beat_that_knows_the_name_only(client: redis.Redis, worker: Worker, tmp_
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(WAIT)
-        eventually(lambda: not messages(tasks.QUEUE_NAME), "an empty queue")
+        eventually(lambda: not messages(QUEUE_NAME), "an empty queue")
         assert not ran(client, "beaten")
     tasks.beat_app.send_task("beaten").get(timeout=WAIT)
     assert "ran" in ran(client, "beaten")
@@ -516,7 +503,7 @@ def test_celery_checks_the_arguments_of_a_guarded_task(
 @pytest.fixture
 def no_server(settings: Any) -> None:
     """The sender has an alias of LOCKS whose server is down, as the worker has."""
-    settings.LOCKS = celery_queue_settings.LOCKS
+    settings.LOCKS = worker_settings.LOCKS
 
 
 @pytest.mark.usefixtures("no_server")
@@ -651,7 +638,7 @@ def test_wait_runs_after_the_other(client: redis.Redis, worker: Worker, what: st
     started(client, what)
     go(client, what)
     assert second.get(timeout=WAIT) == "go"
-    assert len(told(client, second.id, "waiting")) == 1
+    assert len(signals_of(client, second.id, "waiting")) == 1
     all_free(what)
 
 
@@ -689,14 +676,14 @@ def test_retry_gives_up(client: redis.Redis, what: str) -> None:
     second = tasks.persistent.delay(what)
     with pytest.raises(TaskAlreadyRunning, match="each of 3 attempts"):
         second.get(timeout=WAIT)
-    assert len(told(client, second.id, "waiting")) == 2
-    assert len(told(client, second.id, "skipped")) == 1
+    assert len(signals_of(client, second.id, "waiting")) == 2
+    assert len(signals_of(client, second.id, "skipped")) == 1
     go(client, what)
     running.get(timeout=WAIT)
 
 
 def test_ignored_is_revoked(client: redis.Redis, what: str) -> None:
-    """An ignored duplicate did not run, and whoever waits for its result is told at once."""
+    """An ignored duplicate does not run, and ``get()`` of its result raises at once."""
     running = tasks.ignoring.delay(what)
     started(client, what)
     duplicate = tasks.ignoring.delay(what)
@@ -764,7 +751,7 @@ def test_supersede_and_a_redelivered_run(client: redis.Redis, what: str) -> None
 
 
 def test_supersede_spares_a_retried_run(client: redis.Redis, what: str) -> None:
-    """A retry is no message that waits for its first run, so nobody takes its place."""
+    """A retry does not wait for its first run, so no other message takes its place."""
     task = tasks.superseding
     running = task.delay(what, 0)
     started(client, what)
@@ -836,7 +823,7 @@ def test_twins_take_one_place(client: redis.Redis, worker: Worker, what: str, nu
     first = task.apply_async((what,), task_id=task_id)
     started(client, what)
     task.apply_async((what,), task_id=task_id)
-    eventually(lambda: told(client, task_id, "waiting"), "the twin")
+    eventually(lambda: signals_of(client, task_id, "waiting"), "the twin")
     assert len(held(what)) == 1
     go(client, what)
     assert first.get(timeout=WAIT) == "go"
@@ -859,13 +846,13 @@ def test_metadata_is_shown_with_the_holder(client: redis.Redis, what: str) -> No
 
 
 def assert_told_once(
-    client: redis.Redis, worker: Worker, kind: str, task: Any, task_id: str, what: str, words: str
+    client: redis.Redis, worker: Worker, kind: str, task: Any, task_id: str, what: str, text: str
 ) -> dict[str, Any]:
     """Assert one signal and one line of the log, and return the signal."""
     key = key_of(task, what)
-    (sent,) = told(client, task_id, kind)
+    (sent,) = signals_of(client, task_id, kind)
     assert (sent["task"], sent["key"]) == (task.name, key)
-    (line,) = worker.lines(words)
+    (line,) = worker.lines(text)
     assert f"{task.name}[{task_id}]" in line
     assert f"lock {key!r}" in line
     return sent
@@ -878,10 +865,10 @@ def test_skip_is_told_once(client: redis.Redis, worker: Worker, what: str) -> No
     started(client, what)
     duplicate = task.delay(what)
     duplicate.get(timeout=WAIT)
-    words = f"{duplicate.id}] skipped"
-    sent = assert_told_once(client, worker, "skipped", task, duplicate.id, what, words)
+    text = f"{duplicate.id}] skipped"
+    sent = assert_told_once(client, worker, "skipped", task, duplicate.id, what, text)
     assert sent["holder"] == running.id
-    assert running.id in worker.lines(words)[0]
+    assert running.id in worker.lines(text)[0]
     go(client, what)
     running.get(timeout=WAIT)
 
@@ -891,13 +878,13 @@ def test_wait_is_told_once(client: redis.Redis, worker: Worker, what: str) -> No
     running = tasks.patient.delay(what)
     started(client, what)
     second = tasks.patient.delay(what)
-    words = f"{second.id}] waits"
-    eventually(lambda: worker.lines(words), "the line")
+    text = f"{second.id}] waits"
+    eventually(lambda: worker.lines(text), "the line")
     go(client, what, 2)
     second.get(timeout=WAIT)
-    sent = assert_told_once(client, worker, "waiting", tasks.patient, second.id, what, words)
+    sent = assert_told_once(client, worker, "waiting", tasks.patient, second.id, what, text)
     assert sent["holder"] == running.id
-    assert running.id in worker.lines(words)[0]
+    assert running.id in worker.lines(text)[0]
 
 
 def test_takeover_is_told_once(client: redis.Redis, worker: Worker, what: str) -> None:
@@ -906,13 +893,13 @@ def test_takeover_is_told_once(client: redis.Redis, worker: Worker, what: str) -
     task.apply_async((what,), task_id=task_id)
     dead = started(client, what)
     task.apply_async((what,), task_id=task_id)
-    eventually(lambda: told(client, task_id, "waiting"), "the twin")
+    eventually(lambda: signals_of(client, task_id, "waiting"), "the twin")
     os.kill(dead, signal.SIGKILL)
     started(client, what)
-    words = f"{task_id}] takes over"
-    sent = assert_told_once(client, worker, "taken over", task, task_id, what, words)
+    text = f"{task_id}] takes over"
+    sent = assert_told_once(client, worker, "taken over", task, task_id, what, text)
     assert sent["holder"] == task_id
-    assert f":{dead}" in worker.lines(words)[0]
+    assert f":{dead}" in worker.lines(text)[0]
     go(client, what)
     # The log tells, and not the result: the failure of the killed one is stored under the same id.
     eventually(lambda: worker.lines(f"{task_id}] succeeded"), "the end of the twin")
@@ -926,8 +913,8 @@ def test_loss_is_told_once(client: redis.Redis, worker: Worker, what: str) -> No
     locks["default"].force_release(key_of(tasks.losing, what))
     go(client, what)
     assert result.get(timeout=WAIT) == "lost"
-    words = f"{result.id}] runs on without its lock"
-    assert_told_once(client, worker, "lost", tasks.losing, result.id, what, words)
+    text = f"{result.id}] runs on without its lock"
+    assert_told_once(client, worker, "lost", tasks.losing, result.id, what, text)
 
 
 def test_duplicate_at_sending_is_told_once(

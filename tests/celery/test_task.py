@@ -19,11 +19,11 @@ from django_redis_lock import Holder, lock, locks
 from django_redis_lock.celery import single_instance_task, skipped, task_skipped
 from django_redis_lock.exceptions import LockUnavailable
 from example_project.embedded import EmbeddedServer
-from tests.apps import celery_app
-from tests.apps.celery_app import app
+from tests.apps.celery import basic as tasks
+from tests.apps.celery.app import app
 from tests.settings import server_url
 from tests.tools import SOON, eventually
-from tests.tools.celery_worker import WAIT, events, free, go, running_worker, started
+from tests.tools.celery_worker import WAIT, free, go, started, worker_of_module
 
 
 @pytest.fixture(scope="module")
@@ -31,40 +31,27 @@ def worker(
     session_server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Path]:
     """A worker with four child processes; the path of its log."""
-    with redis.Redis.from_url(session_server.url()) as client:
-        client.flushall()
-    with running_worker(tmp_path_factory.mktemp("worker")) as worker:
+    with worker_of_module(session_server, tmp_path_factory.mktemp("worker")) as worker:
         yield worker.log
-    locks.reset()
-    app.pool.force_close_all(close_pool=False)
-    app.backend.client.connection_pool.disconnect()
-
-
-@pytest.fixture
-def client(worker: Path) -> Iterator[redis.Redis]:
-    """The database in which tasks and tests signal to each other, empty."""
-    with events() as client:
-        client.flushdb()
-        yield client
 
 
 def test_duplicates_do_not_run(client: redis.Redis, worker: Path, name: str) -> None:
     """Of many calls one runs; the others return at once and say who was running."""
-    running = celery_app.below.delay(name)
+    running = tasks.below.delay(name)
     pid = started(client, name)
-    others = [celery_app.below.delay(f"{name}:{number}") for number in range(10)]
+    others = [tasks.below.delay(f"{name}:{number}") for number in range(10)]
     results = [other.get(timeout=WAIT) for other in others]
     assert running.state == "PENDING"
     for result in results:
         assert result["skipped"] is True
-        assert result["key"] == "tests.apps.celery_app.below"
+        assert result["key"] == "tests.apps.celery.basic.below"
         assert result["holder"]["task_id"] == running.id
-        assert result["holder"]["task_name"] == "tests.apps.celery_app.below"
+        assert result["holder"]["task_name"] == "tests.apps.celery.basic.below"
         assert result["holder"]["pid"] == pid
         assert result["holder"]["since"]
     go(client, name)
     assert running.get(timeout=WAIT) == "go"
-    free("tests.apps.celery_app.below")
+    free("tests.apps.celery.basic.below")
     lines = [line for line in worker.read_text().splitlines() if "skipped: lock" in line]
     for other in others:
         (line,) = [line for line in lines if f"[{other.id}] skipped" in line]
@@ -74,7 +61,7 @@ def test_duplicates_do_not_run(client: redis.Redis, worker: Path, name: str) -> 
 def test_one_after_the_other_both_run(client: redis.Redis, name: str) -> None:
     """A finished task frees its lock for the next."""
     for _ in range(2):
-        result = celery_app.below.delay(name)
+        result = tasks.below.delay(name)
         go(client, name)
         assert result.get(timeout=WAIT) == "go"
 
@@ -82,9 +69,9 @@ def test_one_after_the_other_both_run(client: redis.Redis, name: str) -> None:
 @pytest.mark.parametrize(
     ("task", "key"),
     [
-        (celery_app.shared, "shared:{}"),
-        (celery_app.shared_above, "callable:{}"),
-        (celery_app.class_based, "class:{}"),
+        (tasks.shared, "shared:{}"),
+        (tasks.shared_above, "callable:{}"),
+        (tasks.class_based, "class:{}"),
     ],
 )
 def test_keys_tell_calls_apart(client: redis.Redis, name: str, task: Any, key: str) -> None:
@@ -92,7 +79,7 @@ def test_keys_tell_calls_apart(client: redis.Redis, name: str, task: Any, key: s
     one, two = task.delay(1, name), task.delay(2, name)
     started(client, name)
     started(client, name)
-    parameter = "number" if task is celery_app.class_based else "shop_id"
+    parameter = "number" if task is tasks.class_based else "shop_id"
     again = task.apply_async(kwargs={parameter: 1, "what": name})
     assert again.get(timeout=WAIT)["key"] == key.format(1)
     go(client, name, 2)
@@ -101,9 +88,9 @@ def test_keys_tell_calls_apart(client: redis.Redis, name: str, task: Any, key: s
 
 def test_bound_task_guarded_above(client: redis.Redis, name: str) -> None:
     """A bound task gets itself, and the guard leaves it out of the key."""
-    result = celery_app.above.delay(name)
+    result = tasks.above.delay(name)
     started(client, name)
-    holder = locks["default"].holder("tests.apps.celery_app.above")
+    holder = locks["default"].holder("tests.apps.celery.basic.above")
     assert holder.task_id == result.id
     assert holder.auto_renew is True
     go(client, name)
@@ -112,7 +99,7 @@ def test_bound_task_guarded_above(client: redis.Redis, name: str) -> None:
 
 def test_positional_lease_is_fixed(client: redis.Redis, name: str) -> None:
     """``single_instance_task(600)`` is a lease of 600 seconds that is not renewed."""
-    result = celery_app.shared_above.delay(9, name)
+    result = tasks.shared_above.delay(9, name)
     started(client, name)
     holder = locks["default"].holder("callable:9")
     assert 590 < holder.ttl <= 600
@@ -123,9 +110,9 @@ def test_positional_lease_is_fixed(client: redis.Redis, name: str) -> None:
 
 def test_bypassing_the_task_object_meets_the_guard(client: redis.Redis, name: str) -> None:
     """``send_task`` by name is guarded as well, for the guard is around the run."""
-    running = celery_app.below.delay(name)
+    running = tasks.below.delay(name)
     started(client, name)
-    other = app.send_task("tests.apps.celery_app.below", [name])
+    other = app.send_task("tests.apps.celery.basic.below", [name])
     assert other.get(timeout=WAIT)["holder"]["task_id"] == running.id
     go(client, name)
     running.get(timeout=WAIT)
@@ -135,36 +122,36 @@ def test_killed_child_frees_the_lock_with_its_lease(
     client: redis.Redis, name: str, settings: Any
 ) -> None:
     """A worker child killed by SIGKILL keeps the lock for one lease at the most."""
-    celery_app.losing.delay(name)
+    tasks.losing.delay(name)
     pid = started(client, name)
-    holder = locks["default"].holder("tests.apps.celery_app.losing")
+    holder = locks["default"].holder("tests.apps.celery.basic.losing")
     end = time.monotonic() + holder.ttl
     os.kill(pid, signal.SIGKILL)
-    assert lock("tests.apps.celery_app.losing", blocking_timeout=10).acquire()
+    assert lock("tests.apps.celery.basic.losing", blocking_timeout=10).acquire()
     assert time.monotonic() - end < SOON
-    locks["default"].force_release("tests.apps.celery_app.losing")
+    locks["default"].force_release("tests.apps.celery.basic.losing")
 
 
 def test_retry_runs_in_one_chain(worker: Path) -> None:
     """``self.retry(countdown=0)`` is not a duplicate of itself, and the lock ends up free."""
-    assert celery_app.retrying.delay("x").get(timeout=WAIT) == 2
-    free("tests.apps.celery_app.retrying")
+    assert tasks.retrying.delay("x").get(timeout=WAIT) == 2
+    free("tests.apps.celery.basic.retrying")
 
 
 def test_exhausted_retries_free_the_lock(worker: Path) -> None:
     """When retries are exhausted the exception is the task's, and the lock is free."""
     with pytest.raises(KeyError):
-        celery_app.autoretrying.delay().get(timeout=WAIT)
-    free("tests.apps.celery_app.autoretrying")
+        tasks.autoretrying.delay().get(timeout=WAIT)
+    free("tests.apps.celery.basic.autoretrying")
 
 
 def test_task_that_outlives_its_lease_succeeds_and_frees_nobody(
     client: redis.Redis, worker: Path, name: str
 ) -> None:
     """A run whose lock was lost keeps its result, and its successor keeps the lock."""
-    late = celery_app.losing.delay(name)
+    late = tasks.losing.delay(name)
     started(client, name)
-    with lock("tests.apps.celery_app.losing", timeout=60, blocking_timeout=10) as successor:
+    with lock("tests.apps.celery.basic.losing", timeout=60, blocking_timeout=10) as successor:
         go(client, name)
         assert late.get(timeout=WAIT) == "go"
         successor.ensure_held()
@@ -173,7 +160,7 @@ def test_task_that_outlives_its_lease_succeeds_and_frees_nobody(
 
 def test_nested_calls_are_skipped_and_do_not_deadlock(worker: Path) -> None:
     """A task that calls itself as a function goes on in its own run; an eager one is another."""
-    name, direct, eager = celery_app.nested.delay().get(timeout=WAIT)
+    name, direct, eager = tasks.nested.delay().get(timeout=WAIT)
     assert direct == "inner"
     assert eager["skipped"] is True
     assert eager["holder"]["task_name"] == name
@@ -182,10 +169,10 @@ def test_nested_calls_are_skipped_and_do_not_deadlock(worker: Path) -> None:
 def test_missing_argument_is_a_type_error_without_a_lock(worker: Path) -> None:
     """Celery's argument check stays alive, in the sender; the guard's own check comes first."""
     with pytest.raises(TypeError, match="what"):
-        celery_app.below.delay()
+        tasks.below.delay()
     with pytest.raises(TypeError, match="what"):
-        celery_app.above.delay()
-    wrong = app.send_task("tests.apps.celery_app.shared", [])
+        tasks.above.delay()
+    wrong = app.send_task("tests.apps.celery.basic.shared", [])
     with pytest.raises(TypeError, match="shop_id"):
         wrong.get(timeout=WAIT)
     assert locks["default"].holder("shared:") is None
@@ -258,7 +245,7 @@ def test_server_down_is_an_error_and_the_task_does_not_run(
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "words"),
+    ("options", "error", "text"),
     [
         ({"key": "a:{nope}"}, ValueError, "nope"),
         ({"key": "a:{"}, ValueError, "template"),
@@ -268,10 +255,10 @@ def test_server_down_is_an_error_and_the_task_does_not_run(
     ],
 )
 def test_mistakes_are_found_when_the_task_is_defined(
-    options: dict[str, Any], error: type[Exception], words: str
+    options: dict[str, Any], error: type[Exception], text: str
 ) -> None:
     """A key that can't fit or a senseless lease raises at import, naming the value."""
-    with pytest.raises(error, match=words):
+    with pytest.raises(error, match=text):
 
         @single_instance_task(**options)
         def work(shop_id: int) -> None: ...
@@ -328,12 +315,12 @@ def test_shared_task_guarded_above_is_guarded_in_every_app() -> None:
     """An app that is made later gets the guard as well."""
     later = Celery("later", broker="memory://", set_as_current=False)
     try:
-        task = later.tasks["tests.apps.celery_app.shared_above"]
-        assert task is not celery_app.shared_above._get_current_object()
+        task = later.tasks["tests.apps.celery.basic.shared_above"]
+        assert task is not tasks.shared_above._get_current_object()
         from django_redis_lock.celery.guard import GUARD
 
         assert hasattr(task, GUARD)
-        assert hasattr(app.tasks["tests.apps.celery_app.shared_above"], GUARD)
+        assert hasattr(app.tasks["tests.apps.celery.basic.shared_above"], GUARD)
     finally:
         app.set_current()
 

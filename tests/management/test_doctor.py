@@ -24,7 +24,7 @@ from django_redis_lock.management.console.doctor.findings import Finding
 from django_redis_lock.management.console.doctor.permissions import Trial
 from django_redis_lock.management.console.doctor.targets import Target
 from example_project.embedded import EmbeddedServer
-from tests.apps import celery_app
+from tests.apps.celery.app import app as tests_app
 from tests.project.test_docs import DOCS, acl_rule
 from tests.tools import counted, eventually, leave_no_lease, taken_connections
 from tests.tools.console import Screen, command
@@ -881,7 +881,7 @@ def shop() -> Iterator[Celery]:
     """A Celery application of the test's own."""
     app = Celery("doctors", broker="memory://", set_as_current=True)
     yield app
-    celery_app.app.set_current()
+    tests_app.set_current()
 
 
 def test_leases_that_are_too_short_are_found(shop: Celery, target: redis.Redis) -> None:

@@ -1,23 +1,33 @@
-"""A real Celery worker for tests, and the talk between its tasks and a test."""
+"""A real Celery worker for tests, and what its tasks and a test say to each other."""
 
 from __future__ import annotations
 
 import contextlib
+import gc
+import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
+import pytest
 import redis
+from celery import Celery
+from kombu import pools
 
 from django_redis_lock import locks
+from example_project.embedded import EmbeddedServer
+from tests.apps.celery.app import QUEUE_NAME, apps
 from tests.settings import server_url
 from tests.tools import ROOT, eventually
 
+APP = "tests.apps.celery.app"
+SETTINGS = "tests.apps.celery.settings"
 WAIT = 20
-"""Seconds after which what a test waits for is taken not to come."""
+"""Seconds after which a test gives up waiting."""
 
 
 class Worker:
@@ -27,22 +37,22 @@ class Worker:
         self.process = process
         self.log = log
 
-    def lines(self, words: str) -> list[str]:
-        """Return the lines of the log that hold some words."""
-        return [line for line in self.log.read_text().splitlines() if words in line]
+    def lines(self, text: str) -> list[str]:
+        """Return the lines of the log that contain a text."""
+        return [line for line in self.log.read_text().splitlines() if text in line]
 
 
 @contextlib.contextmanager
 def running_worker(
     directory: Path,
     *options: str,
-    app: str = "tests.apps.celery_app",
+    app: str = APP,
     pool: str = "prefork",
     concurrency: int = 4,
-    queue: str = "tests",
+    queue: str = QUEUE_NAME,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[Worker]:
-    """Run a worker on the session's server, of the app of a module, until the block is left.
+    """Run a worker on the session's server until the block is left.
 
     It leads a process group of its own, which a test can kill as a whole.
     """
@@ -56,6 +66,8 @@ def running_worker(
             env={
                 **os.environ,
                 "PYTHONDEVMODE": "",
+                "DJANGO_SETTINGS_MODULE": SETTINGS,
+                "C_FORCE_ROOT": "1",  # it unpickles what these tests have sent
                 **(environment or {}),
             },
             stdout=output,
@@ -75,13 +87,41 @@ def running_worker(
                 process.wait()
 
 
+@contextlib.contextmanager
+def worker_of_module(server: EmbeddedServer, directory: Path, **options: Any) -> Iterator[Worker]:
+    """Run a worker for the tests of a module, on an empty server; see ``running_worker``."""
+    with redis.Redis.from_url(server.url()) as client:
+        client.flushall()
+    with running_worker(directory, **options) as worker:
+        yield worker
+    locks.reset()
+    disconnect(*apps)
+
+
+def disconnect(*apps: Celery) -> None:
+    """Close the connections of apps, so that the next module that uses them begins anew."""
+    gc.collect()  # results unsubscribe when they are collected
+    for app in apps:
+        app.pool.force_close_all(close_pool=False)
+        for group in (pools.producers, pools.connections):
+            with contextlib.suppress(KeyError):
+                del group[app.connection_for_write()]
+        for backend in {id(task.backend): task.backend for task in app.tasks.values()}.values():
+            if hasattr(backend, "client"):
+                backend.client.connection_pool.disconnect()
+        app._after_fork()
+
+
+# Between a task and its test.
+
+
 def events() -> redis.Redis:
-    """Return a client of the database in which tasks and tests signal to each other."""
+    """Return a client of the database through which tasks and tests talk."""
     return redis.Redis.from_url(server_url(12), decode_responses=True, socket_timeout=None)
 
 
 def tell_and_wait(what: str) -> str:
-    """Say that a task runs, and wait until the test lets it end; return what the test said."""
+    """Report that a task runs, and wait until the test lets it go on; return what it said."""
     tell(what)
     with events() as client:
         heard = client.blpop([f"go:{what}"], timeout=WAIT)
@@ -89,7 +129,7 @@ def tell_and_wait(what: str) -> str:
 
 
 def tell(what: str) -> None:
-    """Say that a task runs, in which process."""
+    """Report that a task runs, and in which process."""
     with events() as client:
         client.rpush(f"started:{what}", os.getpid())
 
@@ -102,10 +142,84 @@ def started(client: redis.Redis, what: str) -> int:
 
 
 def go(client: redis.Redis, what: str, times: int = 1, say: str = "go") -> None:
-    """Let tasks go on, which get to know what is said."""
+    """Let tasks go on, and say something to them."""
     client.rpush(f"go:{what}", *[say] * times)
+
+
+def record(what: str, value: object) -> None:
+    """Leave a note for the test."""
+    with events() as client:
+        client.rpush(f"ran:{what}", str(value))
+
+
+@contextlib.contextmanager
+def counted(what: str) -> Iterator[None]:
+    """Leave a note of how many runs are in this block, this one included."""
+    with events() as client:
+        client.rpush(f"ran:{what}", client.incr(f"inside:{what}"))
+        try:
+            yield
+        finally:
+            client.decr(f"inside:{what}")
+
+
+def ran(client: redis.Redis, what: str) -> list[str]:
+    """Return the notes that tasks left."""
+    return client.lrange(f"ran:{what}", 0, -1)
+
+
+def signals_of(client: redis.Redis, task_id: str, kind: str) -> list[dict[str, Any]]:
+    """Return the signals of a kind that the worker sent for a task."""
+    signals = map(json.loads, client.lrange(f"signals:{task_id}", 0, -1))
+    return [item for item in signals if item["kind"] == kind]
+
+
+# Locks and messages.
+
+
+def key_of(task: Any, what: str) -> str:
+    """Return the name of the lock of a run."""
+    return f"{task.name}:{what}"
+
+
+def place_of(task: Any, what: str) -> str:
+    """Return the name of the lock that a waiting message holds, by the scope in the task's name."""
+    key = key_of(task, what)
+    return f"{key}:queued" if task.name.endswith("-queue") else key
+
+
+def held(what: str) -> list[str]:
+    """Return the names of the held locks that contain a text."""
+    return sorted(holder.name for holder in locks["default"].holders(pattern=f"*{what}*"))
+
+
+def all_free(what: str) -> None:
+    """Wait until no lock whose name contains a text is held, by a run or a message."""
+    eventually(lambda: not held(what), f"{what} free")
 
 
 def free(name: str) -> None:
     """Wait until a lock is free."""
     eventually(lambda: locks["default"].holder(name) is None, f"{name} free")
+
+
+def last_fence() -> str | None:
+    """Return the last fence; it changes with every lock that is taken."""
+    with redis.Redis.from_url(server_url(), decode_responses=True) as server:
+        return server.get("lock-fence")
+
+
+def takes_no_lock(act: Callable[[], None]) -> None:
+    """Fail if an action takes a lock; tasks of other tests may, but hardly each time."""
+    for _ in range(5):
+        before = last_fence()
+        act()
+        if last_fence() == before:
+            return
+    pytest.fail("each time a lock was taken")
+
+
+def messages(queue: str) -> int:
+    """Return how many messages wait in a queue."""
+    with redis.Redis.from_url(server_url(10)) as broker:
+        return broker.llen(queue)

@@ -20,17 +20,25 @@ from kombu import Connection
 
 from django_redis_lock import Holder, lock, locks
 from example_project.embedded import EmbeddedServer
+from tests.apps.celery import deaths as tasks
+from tests.apps.celery.app import PATIENCE, QUEUE_NAME, REFUSED, START_METHOD, app, apps
+from tests.apps.celery.backend import IMPORTED
+from tests.apps.celery.settings import PROXY
 from tests.settings import PORT, server_url
 from tests.tools import alive, eventually, scripts_naming, state_of, waiters
-from tests.tools.celery_worker import WAIT, Worker, events, free, go, running_worker, started
+from tests.tools.celery_worker import (
+    WAIT,
+    Worker,
+    disconnect,
+    events,
+    free,
+    go,
+    running_worker,
+    started,
+)
 from tests.tools.proxy import Proxy
 from tests.tools.seccomp import PIDFD_OPEN
-from tests.workers import app as tasks
-from tests.workers.app import REFUSED, START_METHOD, UNACKED, app
-from tests.workers.backend import IMPORTED
-from tests.workers.settings import PROXY
 
-SETTINGS = {"DJANGO_SETTINGS_MODULE": "tests.workers.settings"}
 CALLS_FOR_A_LOCK = 2
 """Scripts that the parent of a dead child calls for a lock: it looks, and releases what it saw."""
 BUSY = 4.0
@@ -38,15 +46,13 @@ BUSY = 4.0
 DUE = 4
 """Seconds after which messages are due that are revoked before."""
 AT_ONCE = 3.0
-"""Seconds within which a lock is free that nobody holds any more; a tenth of its lease."""
+"""Seconds within which the lock of a dead holder is free; a tenth of its lease."""
 
 
 @contextlib.contextmanager
 def worker_of_deaths(directory: Path, *options: str, **more: Any) -> Iterator[Worker]:
     """Run a worker of the app of these tests."""
-    environment = {**SETTINGS, **more.pop("environment", {})}
-    more = {"app": "tests.workers.app", "queue": "deaths", "concurrency": 2, **more}
-    with running_worker(directory, *options, environment=environment, **more) as worker:
+    with running_worker(directory, *options, **{"concurrency": 2, **more}) as worker:
         yield worker
 
 
@@ -57,8 +63,7 @@ def server_of_deaths(session_server: EmbeddedServer) -> Iterator[EmbeddedServer]
         client.flushall()
     yield session_server
     locks.reset()
-    app.pool.force_close_all(close_pool=False)
-    app.backend.client.connection_pool.disconnect()
+    disconnect(*apps)
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +79,7 @@ def worker(
 ) -> Iterator[Worker]:
     """A worker with child processes that tests may kill."""
     directory = tmp_path_factory.mktemp("worker")
-    environment = {PROXY: str(proxy.port), "LOCK_TEST_PATIENCE": "1"}
+    environment = {PROXY: str(proxy.port), PATIENCE: "1"}
     environment["SKIP_CHECKS"] = "1"  # which would import the lock backends
     with worker_of_deaths(directory, concurrency=6, environment=environment) as worker:
         yield worker
@@ -112,16 +117,16 @@ def deliver_again(worker: Worker, result: Any) -> None:
 
     Wait until the delivery finds the first one running.
     """
-    words = f"[{result.id}] waits: lock"
-    before = len(worker.lines(words))
-    options = {**UNACKED, "visibility_timeout": 0}
+    text = f"[{result.id}] waits: lock"
+    before = len(worker.lines(text))
+    options = {"visibility_timeout": 0}
     with Connection(server_url(10), transport_options=options) as connection:
         connection.default_channel.qos.restore_visible(interval=1)
-    eventually(lambda: len(worker.lines(words)) > before, "another delivery")
+    eventually(lambda: len(worker.lines(text)) > before, "another delivery")
 
 
 def waiting(name: str) -> None:
-    """Wait until somebody waits for a lock."""
+    """Wait until a lock has a waiter."""
     eventually(lambda: waiters(name) == 1, f"a waiter for {name}")
 
 
@@ -129,7 +134,7 @@ def acknowledged() -> None:
     """Wait until no message is waiting or in the hands of a worker."""
     with redis.Redis.from_url(server_url(10)) as broker:
         eventually(
-            lambda: not broker.llen("deaths") and not broker.hlen(UNACKED["unacked_key"]),
+            lambda: not broker.llen(QUEUE_NAME) and not broker.hlen("unacked"),
             "all messages acknowledged",
         )
 
@@ -207,7 +212,7 @@ def test_dead_child_takes_nobody_elses_lock_along(
         os.kill(second, signal.SIGKILL)
         eventually(lambda: not alive(first) and not alive(second))
         os.kill(third, signal.SIGKILL)
-        free(witness)  # so the dead have been seen to
+        free(witness)  # so the dead were handled
         ours.ensure_held()
         assert holder_of(of_task).task_id == successor.id
     # Twice, for the server may not have noticed yet that the dead one waits no more.
@@ -338,16 +343,16 @@ def test_death_in_an_outage_is_seen_to_when_the_server_answers(
     """It is told once, and tried until then."""
     tasks.proxied.delay(name)
     pid = started(client, name)
-    words = "Locks of LOCKS['proxied'] can't be released yet"
-    before = len(worker.lines(words))
+    text = "Locks of LOCKS['proxied'] can't be released yet"
+    before = len(worker.lines(text))
     proxy.hold_back()
     try:
         os.kill(pid, signal.SIGKILL)
-        eventually(lambda: len(worker.lines(words)) > before, "the line")
+        eventually(lambda: len(worker.lines(text)) > before, "the line")
     finally:
         proxy.let_go()
     free_beyond_the_proxy(name)
-    assert len(worker.lines(words)) == before + 1
+    assert len(worker.lines(text)) == before + 1
 
 
 LOST = [tasks.requeued, tasks.requeued_whole]
@@ -588,7 +593,7 @@ def test_lock_of_a_run_that_is_revoked_is_freed_after_it_ended(
 def test_lock_of_a_purged_message_is_bounded_and_can_be_broken(
     client: redis.Redis, worker: Worker, name: str
 ) -> None:
-    """A message that vanished holds its place for its lease, or until somebody breaks it."""
+    """A message that vanished holds its place for its lease, or until a forced release."""
     queue = f"queue-{name}"
     short, long, expiring = f"{name}-short", f"{name}-long", f"{name}-expiring"
     tasks.queued.apply_async((long,), queue=queue)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import uuid
 from collections.abc import Callable, Iterator
@@ -16,11 +15,11 @@ from kombu.exceptions import DecodeError
 from django_redis_lock import Holder, lock, locks
 from django_redis_lock.celery.message import HEADER
 from example_project.embedded import EmbeddedServer
-from tests.apps import celery_dropped_app as tasks
-from tests.apps.celery_dropped_app import NOWHERE, QUEUE_NAME, SCOPES, app
+from tests.apps.celery import dropped as tasks
+from tests.apps.celery.app import NOWHERE, QUEUE_NAME, WAITING, app
 from tests.settings import server_url
 from tests.tools import eventually, waiters
-from tests.tools.celery_worker import WAIT, Worker, events, free, go, running_worker, started
+from tests.tools.celery_worker import WAIT, Worker, events, free, go, started, worker_of_module
 
 
 @pytest.fixture(scope="module")
@@ -28,20 +27,8 @@ def worker(
     session_server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Worker]:
     """A worker of these tests' app on an empty server."""
-    with redis.Redis.from_url(session_server.url()) as client:
-        client.flushall()
-    directory = tmp_path_factory.mktemp("worker")
-    with running_worker(
-        directory,
-        app="tests.apps.celery_dropped_app",
-        queue=QUEUE_NAME,
-        environment={"C_FORCE_ROOT": "1"},  # for pickle
-    ) as worker:
+    with worker_of_module(session_server, tmp_path_factory.mktemp("worker")) as worker:
         yield worker
-    gc.collect()  # results tell the server when they go
-    locks.reset()
-    app.pool.force_close_all(close_pool=False)
-    app.backend.client.connection_pool.disconnect()
 
 
 @pytest.fixture
@@ -52,7 +39,7 @@ def client(worker: Worker) -> Iterator[redis.Redis]:
         yield client
 
 
-@pytest.fixture(params=SCOPES)
+@pytest.fixture(params=WAITING)
 def scope(request: pytest.FixtureRequest) -> str:
     """A scope that holds a place in the queue."""
     return str(request.param)
@@ -148,7 +135,7 @@ def test_place_on_an_alias_that_the_worker_has_not_is_told(
     task_id = str(uuid.uuid4())
     slip = {"task_id": task_id, "lock": name, "ticket": "0" * 16, "using": "elsewhere"}
     app.send_task("renamed", task_id=task_id, headers={HEADER: slip})
-    line = eventually(lambda: worker.lines(f"Message {task_id} is dropped"), "the line")
+    line = eventually(lambda: worker.lines(f"Message {task_id} was dropped"), "the line")
     assert "elsewhere" in line[0]
 
 
@@ -203,7 +190,7 @@ def test_place_of_a_run_that_is_ended_while_it_waits_in_line_is_freed(
     with lock(name):
         limit = {"time_limit": 4} if ending == "limited" else {}
         result = task.apply_async(kwargs={"what": name}, **limit)
-        eventually(lambda: waiters(name) == 1, "the run in line")
+        eventually(lambda: waiters(name) == 1, "the run in the queue")
         if ending == "revoked":
             app.control.revoke(result.id, terminate=True, signal="SIGKILL")
         free(place_of("queue", name))

@@ -18,17 +18,16 @@ from django_redis_lock.celery.places import Places
 from django_redis_lock.management.console import broker, places
 from django_redis_lock.management.console.broker import MessagesNotKnown, find_messages
 from example_project.embedded import EmbeddedServer
-from tests.apps import celery_app
-from tests.apps import celery_inspect_app as tasks
+from tests.apps.celery import inspected as tasks
+from tests.apps.celery.app import QUEUE_NAME as QUEUE
+from tests.apps.celery.app import app as tests_app
 from tests.settings import server_url
 from tests.tools import Background, eventually, waiters
-from tests.tools.celery_queue import disconnect
-from tests.tools.celery_worker import Worker, running_worker
+from tests.tools.celery_worker import Worker, disconnect, running_worker
 from tests.tools.console import Done, command
 
 pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex")
 
-QUEUE = "inspected"
 IN_HAND = "in-hand"
 
 
@@ -39,20 +38,17 @@ def app(
     """The app as that of the project, on an empty server, with messages that arrive at once."""
     settings.LOCKS = {"default": settings.LOCKS["default"]}
     monkeypatch.setattr(places, "SETTLED", 0.0)
-    tasks.app.set_current()
-    yield tasks.app
-    celery_app.app.set_current()
-    disconnect(tasks.app)
+    tests_app.set_current()
+    yield tests_app
+    tests_app.set_current()
+    disconnect(tests_app)
     locks.reset()
 
 
 @pytest.fixture
 def worker(app: Celery, tmp_path: Path) -> Iterator[Worker]:
     """A worker that takes the messages of another queue than the one that is looked at."""
-    environment = {"DJANGO_SETTINGS_MODULE": "tests.apps.celery_inspect_settings"}
-    with running_worker(
-        tmp_path, app=tasks.__name__, concurrency=1, queue=IN_HAND, environment=environment
-    ) as worker:
+    with running_worker(tmp_path, concurrency=1, queue=IN_HAND) as worker:
         yield worker
 
 

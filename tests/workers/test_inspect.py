@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import subprocess
 import sys
@@ -17,16 +16,14 @@ from celery import Celery
 from django_redis_lock import lock, locks
 from django_redis_lock.celery import inspecting
 from example_project.embedded import EmbeddedServer
-from tests.apps import celery_app
-from tests.apps import celery_inspect_app as tasks
+from tests.apps.celery import inspected as tasks
+from tests.apps.celery.app import app as tests_app
+from tests.apps.celery.settings import PROXY
 from tests.tools import ROOT, eventually, waiters
 from tests.tools.admin import page_of, root
-from tests.tools.celery_queue import disconnect
-from tests.tools.celery_worker import Worker, events, go, running_worker, started
+from tests.tools.celery_worker import APP, Worker, events, go, started, worker_of_module
 from tests.tools.console import command
 from tests.tools.proxy import Proxy
-
-APP = "tests.apps.celery_inspect_app"
 
 
 @pytest.fixture(scope="module")
@@ -41,20 +38,12 @@ def worker(
     session_server: EmbeddedServer, proxy: Proxy, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Worker]:
     """A worker with three child processes on an empty server."""
-    with redis.Redis.from_url(session_server.url()) as client:
-        client.flushall()
-    environment = {
-        "DJANGO_SETTINGS_MODULE": "tests.apps.celery_inspect_settings",
-        "INSPECT_PROXY": str(proxy.port),
-    }
     directory = tmp_path_factory.mktemp("inspect")
-    with running_worker(
-        directory, app=APP, concurrency=3, queue="inspected", environment=environment
+    environment = {PROXY: str(proxy.port)}
+    with worker_of_module(
+        session_server, directory, concurrency=3, environment=environment
     ) as worker:
         yield worker
-    locks.reset()
-    gc.collect()  # results tell the server when they go
-    disconnect(tasks.app)
 
 
 @pytest.fixture
@@ -67,7 +56,7 @@ def hear(worker: Worker) -> Iterator[redis.Redis]:
 
 def asked(**arguments: Any) -> dict[str, Any]:
     """Return what the worker answers."""
-    (answer,) = tasks.app.control.broadcast(
+    (answer,) = tests_app.control.broadcast(
         "guarded_tasks", arguments=arguments, reply=True, limit=1, timeout=10
     )
     return dict(*answer.values())
@@ -92,7 +81,7 @@ def all_end(hear: redis.Redis, what: str, *results: Any) -> None:
 
 
 def test_a_task_runs_and_others_wait_behind_it(worker: Worker, hear: redis.Redis) -> None:
-    """One waits in line, one comes again in an hour; both name who has the lock."""
+    """One waits in the queue, one comes again in an hour; both name the holder."""
     first = tasks.plain.delay("a")
     started(hear, "a")
     second = tasks.waiting.delay("a")
@@ -115,7 +104,7 @@ def test_a_task_runs_and_others_wait_behind_it(worker: Worker, hear: redis.Redis
     assert not asked(lock="plain:b")["tasks"]
     all_end(hear, "a", first, second)
     eventually(lambda: told(third) == ("comes again", None, None))
-    tasks.app.control.revoke(third.id)
+    tests_app.control.revoke(third.id)
 
 
 def test_a_lock_that_no_task_holds_is_waited_for(worker: Worker, hear: redis.Redis) -> None:
@@ -141,11 +130,11 @@ def test_a_message_has_its_place_until_it_is_taken(
     assert [line["id"] for line in asked(lock=place)["tasks"]] == [result.id]
     locks["default"].force_release(place)
     assert told(result) == ("scheduled", None, "lost")
-    tasks.app.control.revoke(result.id)
+    tests_app.control.revoke(result.id)
 
 
 def test_one_of_several_places_is_enough(worker: Worker, hear: redis.Redis) -> None:
-    """A third task waits behind the first of two; the second behind nobody."""
+    """A third task waits behind the first of two; the second behind none."""
     first, second = (tasks.several.delay("s") for _ in range(2))
     started(hear, "s")
     started(hear, "s")
@@ -166,7 +155,7 @@ def test_one_free_place_of_several_keeps_nobody_waiting(worker: Worker) -> None:
         eventually(lambda: told(result) == ("scheduled", None, None))
         with lock("several:f#2", 60):
             assert told(result)[1] == str(locks["default"].holder("several:f#1"))
-    tasks.app.control.revoke(result.id)
+    tests_app.control.revoke(result.id)
 
 
 def test_what_has_no_guard_is_not_told(worker: Worker, hear: redis.Redis) -> None:
@@ -188,7 +177,7 @@ def test_a_key_that_can_not_be_made_is_not_known(worker: Worker) -> None:
     other = tasks.plain.apply_async(("k",), countdown=3600)
     eventually(lambda: told(other)[:2] == ("scheduled", None))
     for item in (result, other):
-        tasks.app.control.revoke(item.id)
+        tests_app.control.revoke(item.id)
 
 
 def test_a_key_that_hangs_holds_the_worker_up_for_a_moment(
@@ -204,7 +193,7 @@ def test_a_key_that_hangs_holds_the_worker_up_for_a_moment(
     assert hear.llen("key asked") == 1
     hear.rpush("key:h", *["now"] * 1000)  # one for each question
     eventually(lambda: told(result)[:2] == ("scheduled", None))
-    tasks.app.control.revoke(result.id)
+    tests_app.control.revoke(result.id)
 
 
 def test_a_silent_lock_server_holds_the_worker_up_for_a_moment(
@@ -225,7 +214,7 @@ def test_a_silent_lock_server_holds_the_worker_up_for_a_moment(
     assert answer[other.id] is None
     assert inspecting.PATIENCE <= took < inspecting.PATIENCE + 5
     for item in (result, other):
-        tasks.app.control.revoke(item.id)
+        tests_app.control.revoke(item.id)
 
 
 # The command and the admin.
@@ -234,9 +223,9 @@ def test_a_silent_lock_server_holds_the_worker_up_for_a_moment(
 @pytest.fixture
 def current() -> Iterator[Celery]:
     """The app as that of the project."""
-    tasks.app.set_current()
-    yield tasks.app
-    celery_app.app.set_current()
+    tests_app.set_current()
+    yield tests_app
+    tests_app.set_current()
 
 
 @pytest.fixture
@@ -253,7 +242,7 @@ def lined_up(worker: Worker, hear: redis.Redis) -> Iterator[tuple[Any, ...]]:
     second, third = tasks.waiting.delay("shown"), tasks.again.delay("shown")
     eventually(lambda: told(second)[0] == "waits" and told(third)[0] == "comes again")
     yield first, second, third
-    tasks.app.control.revoke(third.id)
+    tests_app.control.revoke(third.id)
     all_end(hear, "shown", first, second)
 
 
@@ -285,7 +274,7 @@ def test_the_admin_shows_the_tasks_of_a_lock(
     assert ">comes again</td>" in part
     asked: list[Any] = []
     with monkeypatch.context() as patched:
-        patched.setattr(tasks.app.control, "broadcast", lambda *args, **kw: asked.append(args))
+        patched.setattr(tests_app.control, "broadcast", lambda *args, **kw: asked.append(args))
         update = browser.get(page_of("plain:shown"), headers={"X-Held-Locks": "1"})
     assert asked == []
     assert "lock-tasks" not in update.content.decode()
@@ -310,7 +299,7 @@ def test_no_task_is_told_from_no_answer(db: None) -> None:
 def test_silence_is_not_known(
     session_server: EmbeddedServer, db: None, current: Celery, broker: str, told: str
 ) -> None:
-    """Where nobody answers, or the broker is down, nobody is said to wait."""
+    """If no worker answers, or the broker is down, no task is reported as waiting."""
     app = Celery("elsewhere", broker=broker, set_as_current=False)
     app.set_current()
     with lock("alone", 60):

@@ -23,8 +23,10 @@ from django_redis_lock.operators.liveness import judge, process_lives
 from django_redis_lock.protocol.records import Holder
 from django_redis_lock.support.process import Process, pid_space
 from example_project.embedded import EmbeddedServer
-from tests.apps import celery_app, operators_app
-from tests.tools import ROOT, Background, Child, eventually, waiters
+from tests.apps import operators_app
+from tests.apps.celery.app import app as tests_app
+from tests.tools import Background, Child, eventually, waiters
+from tests.tools.celery_worker import running_worker
 from tests.tools.console import command
 
 WAIT = 20
@@ -65,33 +67,24 @@ def worker(
 ) -> Iterator[Worker]:
     """A worker with two children, or of another pool, and its app as the current one."""
     settings.LOCKS = {"default": settings.LOCKS["default"]}
-    log = tmp_path / "log"
-    command = [sys.executable, "-m", "celery", "-A", "tests.apps.operators_app", "worker"]
-    command += ["-c", "2", "-l", "INFO", "--without-gossip", "--without-mingle"]
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [*command, "--pool", request.param],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONDEVMODE": ""},
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    operators_app.app.set_current()
-    try:
-        eventually(lambda: " ready." in log.read_text(), "the worker's readiness")
-        yield Worker(process, log)
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGCONT)
-            process.send_signal(signal.SIGTERM)
-            process.wait(WAIT)
-        celery_app.app.set_current()
-        locks.reset()
+    with running_worker(
+        tmp_path,
+        app="tests.apps.operators_app",
+        pool=request.param,
+        concurrency=2,
+        queue="operators",
+        environment={"DJANGO_SETTINGS_MODULE": "tests.settings"},
+    ) as running:
+        operators_app.app.set_current()
+        yield Worker(running.process, running.log)
+        if running.process.poll() is None:
+            os.killpg(running.process.pid, signal.SIGCONT)
+    tests_app.set_current()
+    locks.reset()
 
 
 def test_stuck_task_is_found_broken_and_told(worker: Worker) -> None:
-    """A task hangs: it is seen and broken, its lock handed over, its loss found, and all told."""
+    """A task hangs: it is seen and broken, its lock handed off, its loss found, and all told."""
     result, child = worker.start("7")
     os.kill(child, signal.SIGSTOP)
     heir = lock("import:7", 60)
@@ -237,7 +230,7 @@ def test_workers_that_can_not_be_asked_kill_nobody(name: str) -> None:
     try:
         ((_, verdict),) = judge([holder], told.append)
     finally:
-        celery_app.app.set_current()
+        tests_app.set_current()
     assert verdict == ("unknown", "runs on elsewhere, not here")
     assert "can't be asked" in told[0]
     assert "127.0.0.1:1" in told[0]

@@ -1,18 +1,14 @@
-"""The Celery app whose tasks a real worker runs in the tests of scopes, conflicts and canvases."""
+"""Tasks of each scope and policy, and their signals."""
 
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.settings")
-
 import celery.exceptions
-from celery import Celery, Task
+from celery import Task
 from celery.backends.redis import RedisBackend
 from celery.signals import worker_process_init
 from django.dispatch import Signal
@@ -27,71 +23,35 @@ from django_redis_lock.celery import (
     task_waiting,
 )
 from django_redis_lock.exceptions import LockLost
+from tests.apps.celery.app import QUEUE, QUEUE_AND_RUN, RUN, SCOPES, WAITING, app, new_app
 from tests.settings import server_url
-from tests.tools.celery_worker import events, tell, tell_and_wait
-
-QUEUE_NAME = "guarded"
-NOWHERE = "nobody-listens"
-"""A queue that no worker reads."""
-RUN, QUEUE, QUEUE_AND_RUN = SCOPES = ("run", "queue", "queue_and_run")
-WAITING = (QUEUE, QUEUE_AND_RUN)
-"""The scopes that take a lock when a task is sent."""
-
-
-def new_app(name: str, **conf: Any) -> Celery:
-    """Return an app on the session's server that leaves the current app as it is."""
-    made = Celery(name, broker=server_url(10), backend=server_url(11), set_as_current=False)
-    made.conf.update(
-        broker_transport_options={"app": name},  # apart from the pools of other apps
-        broker_connection_retry_on_startup=True,
-        worker_prefetch_multiplier=1,
-        **{"task_default_queue": QUEUE_NAME, **conf},
-    )
-    return made
+from tests.tools.celery_worker import counted, events, record, tell, tell_and_wait
 
 
 class PicklingBackend(RedisBackend):
-    """Keeps results as pickles, apart from those of the app, which reads JSON."""
+    """Stores results as pickles, apart from those of the app, which are JSON."""
 
     task_keyprefix = "pickled-task-meta-"
 
 
-app = new_app("guarded")
 beat_app = new_app(
     "beat",
     beat_schedule={"by-name": {"task": "beaten", "schedule": 0.2}},
     beat_max_loop_interval=0.2,
 )
-"""Sends a task that it knows by name only."""
+"""Sends a task of which it knows only the name."""
 
 
 def broker_down() -> Connection:
-    """Return a connection to a broker that can't be reached."""
+    """Return a connection to a broker that is down."""
     options = {"max_retries": 1, "interval_start": 0, "interval_step": 0}
     return app.connection_for_write("redis://127.0.0.1:1", transport_options=options)
-
-
-def record(what: str, value: object) -> None:
-    """Leave a note for the test."""
-    with events() as client:
-        client.rpush(f"ran:{what}", str(value))
-
-
-@contextmanager
-def counted(what: str) -> Iterator[None]:
-    """Leave a note of how many are in the block, this one included."""
-    with events() as client:
-        client.rpush(f"ran:{what}", client.incr(f"inside:{what}"))
-        try:
-            yield
-        finally:
-            client.decr(f"inside:{what}")
 
 
 def define(
     scope: str, name: str, function: Callable[..., Any], task: Any = None, **options: Any
 ) -> Any:
-    """Make a guarded task of a function; its key is the task's name and the argument ``what``."""
+    """Return a guarded task whose key is its name and the argument ``what``."""
     name = f"{name}-{scope}"
     guard = single_instance_task(scope=scope, key=name + ":{what}", **options)
     return app.task(shared=False, name=name, **(task or {}))(guard(function))
@@ -107,7 +67,7 @@ def wait(what: str) -> str:
 
 
 def retry(self: Task, what: str, failures: int) -> int:
-    """Fail a number of times, and be retried by its own wish."""
+    """Fail a number of times, with a call of ``retry()``."""
     with counted(what):
         if self.request.retries < failures:
             raise self.retry(countdown=0, exc=KeyError(what))
@@ -123,7 +83,7 @@ def fail(self: Task, what: str, failures: int) -> int:
 
 
 def linger(self: Task, what: str) -> str:
-    """Send the retry, and run on until the test says go."""
+    """Send the retry, and go on until the test says go."""
     record(what, f"begin {self.request.retries}")
     if not self.request.retries:
         again = self.retry(countdown=0, throw=False)
@@ -135,18 +95,19 @@ def linger(self: Task, what: str) -> str:
 
 def come_much_later(self: Task, what: str) -> None:
     """Retry in an hour."""
-    raise self.retry(countdown=3600)
+    with counted(what):
+        raise self.retry(countdown=3600)
 
 
 def fail_to_retry(self: Task, what: str) -> None:
-    """Retry by a broker that is down."""
+    """Send a retry to a broker that is down."""
     tell(what)
     with broker_down() as connection:
         raise self.retry(countdown=0, connection=connection, retry=False)
 
 
 def wait_or_fail(self: Task, what: str) -> str:
-    """Run until the test says go, or that it is to fail."""
+    """Run until the test says go or fail."""
     record(what, self.request.retries)
     said = tell_and_wait(what)
     if said == "fail":
@@ -155,7 +116,7 @@ def wait_or_fail(self: Task, what: str) -> str:
 
 
 def leave(self: Task, what: str, how: str) -> Any:
-    """End in one of the ways that are neither success nor failure."""
+    """End in a way that is neither success nor failure."""
     tell(what)
     if how == "replace":
         raise self.replace(echo.si("replaced"))
@@ -174,7 +135,7 @@ def leave(self: Task, what: str, how: str) -> Any:
 
 
 def supersede(self: Task, what: str, number: int) -> str:
-    """Run until the test says go, or that it is to be retried."""
+    """Run until the test says go or retry."""
     with counted(what):
         said = tell_and_wait(what)
     record(f"order:{what}", number)
@@ -184,12 +145,12 @@ def supersede(self: Task, what: str, number: int) -> str:
 
 
 def be_quick(what: str) -> str:
-    """Have nothing to do."""
+    """Return at once."""
     return what
 
 
 def lose(what: str) -> str:
-    """Run until the test says go, and look at the lock."""
+    """Run until the test says go, and check the lock."""
     tell_and_wait(what)
     try:
         single_instance_task.current().ensure_held()
@@ -214,7 +175,7 @@ def nest(self: Task, what: str, how: str = "") -> Any:
 
 
 def join(self: Task, *items: Any, what: str, hold: bool = False) -> str:
-    """Take part in a canvas, or run until the test says go."""
+    """Be part of a canvas, or run until the test says go."""
     record(what, "holder" if hold else "member")
     if hold:
         tell_and_wait(what)
@@ -222,17 +183,17 @@ def join(self: Task, *items: Any, what: str, hold: bool = False) -> str:
 
 
 def report(request: Any, error: Any, traceback: Any, what: str) -> None:
-    """Be called in the worker about a task that failed."""
+    """Report a failed task, as an errback in the worker."""
     record(what, type(error).__name__)
 
 
 def broken_key(*args: Any) -> str:
-    """Find no key."""
+    """Fail."""
     raise LookupError("no key can be made")
 
 
 def answer(conflict: Conflict) -> dict[str, Any]:
-    """Answer a conflict in the place of the task."""
+    """Return the result of a conflict."""
     return {
         "moment": conflict.moment,
         "id": conflict.task_id,
@@ -330,25 +291,25 @@ reporters = {
 @app.task(shared=False, name="keyless")
 @single_instance_task(key=broken_key, scope=QUEUE)
 def keyless(*items: Any) -> None:
-    """Never run, for its key can't be made."""
+    """Never run, because its key can't be made."""
 
 
 @app.task(shared=False, name="beaten")
 @single_instance_task
 def beaten() -> None:
-    """Be sent by beat."""
+    """Run for beat."""
     record("beaten", "ran")
 
 
 @app.task(shared=False, name="echo")
 def echo(*items: Any) -> Any:
-    """Return what it is given."""
+    """Return the last argument."""
     return items[-1] if items else None
 
 
 @app.task(shared=False, name="total")
 def total(items: list[Any]) -> list[Any]:
-    """Return what a chord's header returned."""
+    """Return the results of a chord's header."""
     return items
 
 

@@ -1,4 +1,4 @@
-"""Settings of the workers whose deaths are tested: leases that end soon, a way over a proxy."""
+"""Settings of the workers: further aliases of LOCKS."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from tests.settings import *  # noqa: F403 - as settings modules are extended
 from tests.settings import LOCKS, PORT, REDIS
 
 PROXY = "LOCK_TEST_PROXY_PORT"
-"""The environment variable that names the port of a proxy."""
+"""The environment variable with the port of a proxy to the server, if a test has one."""
 
 LOCKS = {
     **LOCKS,
-    "default": {**LOCKS["default"], "BACKEND": "tests.workers.backend.ToldLockBackend"},
+    "default": {**LOCKS["default"], "BACKEND": "tests.apps.celery.backend.ToldLockBackend"},
     "brief": {"BACKEND": REDIS, "LOCATION": "locks", "TIMEOUT": 2.5},
+    "closed": {"BACKEND": REDIS, "LOCATION": "redis://127.0.0.1:1/0"},
     "proxied": {
         "BACKEND": REDIS,
         "LOCATION": f"redis://127.0.0.1:{os.environ.get(PROXY, PORT)}/0",
         "KEY_PREFIX": "proxied",
     },
 }
-"""``brief`` names the same locks as ``default``, by which tests look at them."""
+"""``brief`` has the locks of ``default``, with a short lease. The server of ``closed`` is down."""

@@ -1,28 +1,21 @@
-"""The Celery app whose tasks a real worker runs in the tests of options, calls and results."""
+"""Tasks for the options of one call, and for results in each serializer."""
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
-os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.settings")
-
-from celery import Celery, Task
+from celery import Task
 from celery.backends.redis import RedisBackend
 
 from django_redis_lock.celery import single_instance_task
-from tests.apps.celery_queue_app import new_app
+from tests.apps.celery.app import app
 from tests.settings import server_url
 
-QUEUE_NAME = "options"
 SERIALIZERS = ("json", "pickle", "msgpack", "yaml")
-
-app: Celery = new_app("options")
-app.conf.task_default_queue = QUEUE_NAME
 
 
 def backend_of(serializer: str) -> RedisBackend:
-    """Return a result backend apart from those of the others, in its own way of writing."""
+    """Return a result backend with a serializer, apart from the others' results."""
     backend = RedisBackend(
         app=app, url=server_url(11), serializer=serializer, accept=[serializer, "json"]
     )
@@ -45,30 +38,30 @@ ignoring = {item: _define("ignoring", item, on_conflict="ignore") for item in SE
 
 
 def lock_name() -> str:
-    """Return the name of the lock of the run in hand."""
+    """Return the name of the current run's lock."""
     return single_instance_task.current().name
 
 
 @app.task(shared=False, name="telling")
 @single_instance_task
 def telling(*items: Any) -> Any:
-    """Tell which lock it has."""
+    """Return the name of its lock."""
     return [*items, lock_name()]
 
 
 @app.task(shared=False, name="retried", bind=True, max_retries=2)
 @single_instance_task(scope="queue_and_run")
 def retried(self: Task) -> list[Any]:
-    """Tell which lock its last attempt has."""
+    """Return the name of its last attempt's lock."""
     if self.request.retries < 2:
         raise self.retry(countdown=0)
     return [self.request.retries, lock_name()]
 
 
-@app.task(shared=False, name="waiting")
+@app.task(shared=False, name="calls-waiting")
 @single_instance_task(scope="queue")
 def waiting(number: int = 0) -> list[Any]:
-    """Tell which lock it has; a message of it waits."""
+    """Return the name of its lock; its messages hold a place."""
     return [number, lock_name()]
 
 

@@ -1,7 +1,7 @@
-"""The Celery apps of the tests of tasks whose key or options are others when they run.
+"""Tasks whose key or options have changed by the time that they run.
 
-``before`` sends, as a program does that knows the tasks as they were; the worker of ``app`` knows
-them as they are now. Both use the same names.
+The app ``before`` has the tasks as they were, and sends; the worker has them as they are now. The
+names are the same.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ from celery import Task
 from django.db import transaction
 
 from django_redis_lock.celery import single_instance_task
-from tests.apps.celery_queue_app import BOUND, QUEUE, QUEUE_AND_RUN, RUN, SCOPES, counted, new_app
-from tests.tools.celery_worker import tell_and_wait
+from tests.apps.celery.app import QUEUE, QUEUE_AND_RUN, RUN, SCOPES, WAITING, app, new_app
+from tests.apps.celery.scopes import BOUND, broken_key, come_much_later
+from tests.tools.celery_worker import counted, tell_and_wait
 
-QUEUE_NAME = "moves"
-app = new_app("moves", task_default_queue=QUEUE_NAME)
-before = new_app("before", task_default_queue=QUEUE_NAME)
+before = new_app("before")
 
 KINDS: dict[str, dict[str, Any]] = {
     "run": {"scope": RUN},
@@ -30,12 +29,12 @@ KINDS: dict[str, dict[str, Any]] = {
     "other-place": {"scope": QUEUE, "key": "other:{what}"},
     "other-alias": {"scope": QUEUE_AND_RUN, "using": "url"},
 }
-"""How a task can be guarded, by a name for it."""
+"""Ways to guard a task, by name."""
 CHANGES = [(old, new) for old in KINDS for new in KINDS]
 
 
 def changed(old: str, new: str) -> str:
-    """Return the name of the task that was guarded in one way, and is in another."""
+    """Return the name of the task that was guarded in one way, and now is in another."""
     return f"changed-{old}-{new}"
 
 
@@ -60,12 +59,7 @@ new_name = app.task(shared=False, name="new-name")(single_instance_task(scope=QU
 app.tasks["old-name"] = app.tasks["new-name"]
 
 
-def broken_key(what: str) -> str:
-    """Find no key."""
-    raise LookupError(what)
-
-
-for _scope in (QUEUE, QUEUE_AND_RUN):
+for _scope in WAITING:
     before.task(shared=False, name=f"broken-{_scope}")(
         single_instance_task(scope=_scope, key="{what}")(run)
     )
@@ -95,9 +89,9 @@ moving = {
 
 
 def take_over(what: str) -> str:
-    """Do what another task of the same key is replaced by."""
+    """Replace another task of the same key."""
     with counted(what):
-        return "handed over"
+        return "replaced"
 
 
 handed = {
@@ -106,12 +100,6 @@ handed = {
     )
     for scope in SCOPES
 }
-
-
-def come_much_later(self: Task, what: str) -> None:
-    """Retry in an hour."""
-    with counted(what):
-        raise self.retry(countdown=3600)
 
 
 later = app.task(shared=False, name="moves-later", **BOUND)(
@@ -126,7 +114,7 @@ plain = {
 
 
 class PutOff(Task):
-    """A base class that sends its tasks when the transaction has been committed."""
+    """A base class that sends its tasks when the transaction is committed."""
 
     abstract = True
 
@@ -144,7 +132,7 @@ put_off = {
 
 
 class PutOffItself(PutOff):
-    """A task that is a class, and has a sending of its own on top."""
+    """A class-based task that overrides its sending once more."""
 
     name = "moves-put-off-itself"
 

@@ -1,34 +1,17 @@
-"""The Celery app whose tasks a real worker runs in the tests."""
+"""Tasks guarded in each way: above and below Celery's decorator, shared, bound, class-based."""
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
-from celery import Celery, Task, shared_task
+from celery import Task, shared_task
 
-os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.settings")
-
-from django_redis_lock import locks
 from django_redis_lock.celery import single_instance_task
-from tests.settings import server_url
+from tests.apps.celery.app import app
 from tests.tools.celery_worker import tell_and_wait
 
-app = Celery(
-    "tests",
-    broker=server_url(10),
-    backend=server_url(11),
-    fixups=["celery.fixups.django:DjangoFixup"],
-)
-app.conf.update(
-    broker_connection_retry_on_startup=True,
-    worker_prefetch_multiplier=1,
-    task_default_queue="tests",
-)
-app.set_default()
 
-
-@app.task
+@app.task(shared=False)
 @single_instance_task
 def below(what: str) -> str:
     """Guarded below Celery's decorator, without parentheses."""
@@ -36,7 +19,7 @@ def below(what: str) -> str:
 
 
 @single_instance_task()
-@app.task(bind=True)
+@app.task(shared=False, bind=True)
 def above(self: Task, what: str) -> list[str]:
     """Guarded above Celery's decorator, bound."""
     return [self.request.id, tell_and_wait(what)]
@@ -70,7 +53,7 @@ class ClassBased(Task):
 class_based = app.register_task(ClassBased())
 
 
-@app.task(bind=True, max_retries=2)
+@app.task(shared=False, bind=True, max_retries=2)
 @single_instance_task
 def retrying(self: Task, what: str) -> int:
     """Fails twice and is retried."""
@@ -79,21 +62,21 @@ def retrying(self: Task, what: str) -> int:
     return self.request.retries
 
 
-@app.task(autoretry_for=(KeyError,), max_retries=2, retry_backoff=False, default_retry_delay=0)
+@app.task(shared=False, autoretry_for=(KeyError,), max_retries=2, default_retry_delay=0)
 @single_instance_task
 def autoretrying() -> None:
     """Fails until its retries are exhausted."""
     raise KeyError
 
 
-@app.task
+@app.task(shared=False)
 @single_instance_task(timeout=1)
 def losing(what: str) -> str:
     """Outlives its fixed lease."""
     return tell_and_wait(what)
 
 
-@app.task
+@app.task(shared=False)
 @single_instance_task
 def nested(inner: bool = False) -> Any:
     """Calls itself while it runs."""
@@ -101,9 +84,3 @@ def nested(inner: bool = False) -> Any:
         return "inner"
     eager = nested.apply(kwargs={"inner": True}).get(disable_sync_subtasks=False)
     return [nested.name, nested(inner=True), eager]
-
-
-@app.task
-def held(name: str) -> bool:
-    """Tell whether a lock is held, as a worker child sees it."""
-    return locks["default"].holder(name) is not None

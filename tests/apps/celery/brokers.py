@@ -1,4 +1,4 @@
-"""The tasks that senders and workers of these tests have, each in an app of its own."""
+"""The tasks of the tests of brokers: workers and senders have an app each, with their options."""
 
 from __future__ import annotations
 
@@ -18,15 +18,12 @@ from django.db import transaction
 from django_celery_results.backends import CacheBackend, DatabaseBackend
 
 from django_redis_lock.celery import single_instance_task
+from tests.apps.celery.app import QUEUE_AND_RUN, SCOPES, WAITING, new_app
 from tests.settings import server_url
-from tests.tools.celery_worker import events, tell, tell_and_wait
+from tests.tools.celery_worker import counted, events, record, tell, tell_and_wait
 
-QUEUE_NAME = "brokers"
-LATER = "brokers-later"
-"""A queue that workers read once a test says so."""
-RUN, QUEUE, QUEUE_AND_RUN = SCOPES = ("run", "queue", "queue_and_run")
-WAITING = (QUEUE, QUEUE_AND_RUN)
-"""The scopes that take a lock when a task is sent."""
+LATER = "later"
+"""A queue that workers consume once a test says so."""
 SERIALIZERS = ("json", "pickle", "msgpack", "yaml")
 BACKENDS = ("none", "redis", "django-db", "cache")
 STORING = ("json-redis", "pickle-django-db", "msgpack-redis", "yaml-cache")
@@ -56,36 +53,15 @@ def backend(app: Celery, kind: str, serializer: str) -> Any:
 # Bodies.
 
 
-def record(what: str, value: object) -> None:
-    """Leave a note for the test."""
-    with events() as client:
-        client.rpush(f"ran:{what}", str(value))
-
-
-class Inside:
-    """Leaves a note for the test of how many runs there are of the like, this one included."""
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-
-    def __enter__(self) -> None:
-        with events() as client:
-            client.rpush(f"ran:{self._what}", client.incr(f"inside:{self._what}"))
-
-    def __exit__(self, *error: object) -> None:
-        with events() as client:
-            client.decr(f"inside:{self._what}")
-
-
 def wait(what: str) -> dict[str, Any]:
     """Run until the test says go."""
-    with Inside(what):
+    with counted(what):
         return {"said": tell_and_wait(what), "about": [what, None]}
 
 
 def be_quick(what: str) -> str:
     """Have nothing to do."""
-    with Inside(what):
+    with counted(what):
         return f"ran {what}"
 
 
@@ -99,7 +75,7 @@ def be_killed(self: Task, what: str) -> str:
 
 def move(self: Task, what: str, to: str = "", how: str = "", countdown: float = 0) -> str:
     """Go on under another key."""
-    with Inside(what):
+    with counted(what):
         tell_and_wait(what)
     if how == "retry":
         raise self.retry(args=(to,), countdown=countdown)
@@ -215,15 +191,8 @@ class _Maker:
 
 def make_app(broker: str, role: str) -> Celery:
     """Return an app on a broker, with the tasks of a worker, a sender, or one not deployed anew."""
-    app = Celery(role, broker=broker, backend=server_url(11), set_as_current=False)
-    app.conf.update(
-        accept_content=[*SERIALIZERS, BROKEN],
-        broker_connection_retry_on_startup=True,
-        broker_transport_options={"app": f"{role} {broker}"},  # apart from the pools of others
-        cache_backend="results",
-        task_default_queue=QUEUE_NAME,
-        worker_prefetch_multiplier=1,
-    )
+    accepted = [*SERIALIZERS, BROKEN]
+    app = new_app(role, broker, accept_content=accepted, cache_backend="results")
     maker = _Maker(app)
     maker.make_variants()
     maker.make_deployed(before=role == OLD_SENDER)

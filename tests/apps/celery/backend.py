@@ -1,4 +1,4 @@
-"""A lock backend that tells which thread imported it, on the output of its process."""
+"""A lock backend that prints which thread imported it."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""The Celery app of the tests: ``app``, its ``settings``, and its tasks by theme."""
