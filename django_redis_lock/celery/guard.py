@@ -152,9 +152,9 @@ def _guarded_call(guard: Guard, cls: type[Task]) -> Callable[..., Any]:
 
     @wraps(cls.__call__)
     def guarded_call(task: Any, /, *args: Any, **kwargs: Any) -> Any:
-        told = overrides_of(task.request)
-        make_key = partial(guard.key, overrides=told)
-        run = Run(guard.options_for(told), make_key, task, args, kwargs)
+        overrides = overrides_of(task.request)
+        make_key = partial(guard.key, overrides=overrides)
+        run = Run(guard.options_for(overrides), make_key, task, args, kwargs)
         if inherited and run.task_id is not None:
             # Celery bypasses its own method as well, which is for direct calls: in 5.4 it would
             # hide the request of an eager call from the task.
@@ -181,16 +181,16 @@ def _guarded_apply_async(guard: Guard, cls: type[Task]) -> Callable[..., Any]:
     ) -> Any:
         given = {"task_id": task_id, "producer": producer, "link": link}
         message = {**given, "link_error": link_error, "shadow": shadow, **options}
-        told = take_overrides(message)
-        if told:
-            guard.key_maker(type(task), told)  # raises if they make no sense
+        overrides = take_overrides(message)
+        if overrides:
+            guard.key_maker(type(task), overrides)  # raises if they make no sense
 
         def publish(**message: Any) -> Any:
-            return apply_async(task, args, kwargs, **with_overrides(message, told))
+            return apply_async(task, args, kwargs, **with_overrides(message, overrides))
 
         arguments = tuple(args or ()), dict(kwargs or {})
-        sending = Sending(guard.options_for(told), task, arguments, message, publish)
-        return sending.send(partial(guard.key, overrides=told))
+        sending = Sending(guard.options_for(overrides), task, arguments, message, publish)
+        return sending.send(partial(guard.key, overrides=overrides))
 
     return guarded_apply_async
 
@@ -200,11 +200,11 @@ def _guarded_apply(guard: Guard, cls: type[Task]) -> Callable[..., Any]:
 
     @wraps(cls.apply)
     def guarded_apply(task: Any, *args: Any, **options: Any) -> Any:
-        told = take_overrides(options)
-        if told:
-            guard.options_for(told)
-            guard.key_maker(type(task), told)
-        return apply(task, *args, **with_overrides(options, told))
+        overrides = take_overrides(options)
+        if overrides:
+            guard.options_for(overrides)
+            guard.key_maker(type(task), overrides)
+        return apply(task, *args, **with_overrides(options, overrides))
 
     return guarded_apply
 

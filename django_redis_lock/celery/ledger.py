@@ -16,7 +16,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 from weakref import ref
 
 from django_redis_lock.protocol.records import Holder, token_id
@@ -85,16 +85,6 @@ def _stat(pid: int) -> list[str] | None:
     except OSError:
         return None
     return stat if len(stat) > 19 else None
-
-
-class Held(Protocol):
-    """A handle whose lock is recorded."""
-
-    name: str
-
-    @property
-    def in_use(self) -> bool:
-        """Whether it holds its lock or is acquiring it."""
 
 
 class Ledger:
@@ -185,14 +175,14 @@ class Page:
     def __init__(self, memory: mmap.mmap, number: int, pid: int) -> None:
         self._memory = memory
         self._number = number
-        self._held: dict[str, tuple[ref[Held], bytes]] = {}  # by token
+        self._held: dict[str, tuple[ref[Any], bytes]] = {}  # by token
         self._mutex = threading.RLock()  # a signal handler may interrupt its holder
         self._half = _FIRST
         _PROCESS.pack_into(memory, _start(number), pid, began_at(pid))
         memory[number] = _EMPTY
 
-    def enter(self, lock: Held, using: str, token: str) -> None:
-        """Record a lock that is about to be requested with a token."""
+    def enter(self, lock: Any, using: str, token: str) -> None:
+        """Record a ``TaskLock`` that is about to be requested with a token."""
         entry = f"{using}\0{lock.name}\0{token}\0".encode()
         with self._mutex:
             if self._held:

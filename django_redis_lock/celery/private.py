@@ -11,34 +11,16 @@ from itertools import chain
 from typing import Any
 
 from billiard.einfo import ExceptionWithTraceback
-from celery._state import _get_active_apps as active_apps
-from celery._state import connect_on_app_finalize
-from celery._state import get_current_task as running_task
+from celery import _state, local
 from celery.app.annotations import prepare as prepare_annotations
-from celery.local import PromiseProxy, Proxy
-
-__all__ = [
-    "PromiseProxy",
-    "Proxy",
-    "active_apps",
-    "annotations_of",
-    "cause_of",
-    "check_arguments",
-    "connect_on_app_finalize",
-    "execution_options",
-    "function_of",
-    "on_undecodable",
-    "rate_limited_requests",
-    "redis_binding_prefix",
-    "redis_queue_keys",
-    "redis_unacknowledged_key",
-    "running_task",
-    "set_annotations",
-    "timed_requests",
-    "when_made",
-]
 
 # Celery.
+
+Proxy = local.Proxy
+PromiseProxy = local.PromiseProxy
+active_apps = _state._get_active_apps
+connect_on_app_finalize = _state.connect_on_app_finalize
+running_task = _state.get_current_task
 
 
 def annotations_of(app: Any) -> Sequence[Any]:
@@ -52,7 +34,7 @@ def set_annotations(app: Any, annotations: Any) -> None:
     app.annotations = annotations
 
 
-def when_made(promise: PromiseProxy, use: Callable[[Any], None]) -> None:
+def when_made(promise: Any, use: Callable[[Any], None]) -> None:
     """Call ``use`` with the task class as soon as ``@app.task`` has made it, which may be now."""
     promise.__then__(lambda: use(type(promise._get_current_object())))
 

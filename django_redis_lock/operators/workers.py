@@ -1,45 +1,45 @@
-"""Ask Celery's workers, from a process that is none, where Celery is used at all.
+"""Ask Celery's workers about the tasks they have, for the command and the admin page.
 
-The command and the admin page share this. What can't be asked is not known: silence is no answer.
+A worker that does not answer proves nothing: what can't be asked is unknown.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from django_redis_lock.support.text import keep_secrets
 
 REPLY_SECONDS = 1.0
-"""How long one waits for workers to answer, after the last that did."""
+"""How long to wait for the next answer of a worker."""
 CONNECT_SECONDS = 3.0
-"""How long the broker may take besides."""
+"""How long the broker may take in addition."""
 
 Replies = dict[str, Any]
-"""What workers answered, by their node names."""
+"""The answers of workers, by node name."""
 
 
 class WorkersNotAsked(Exception):
-    """Celery's workers could not be asked; the text says why."""
+    """Celery's workers could not be asked; the message says why."""
 
 
 def celery_app() -> Any:
-    """Return the Celery app of this project, ``None`` where there is none with a broker."""
+    """Return this project's Celery app; ``None`` without Celery or a broker."""
     try:
-        from celery import current_app
+        from celery.app import app_or_default
     except ImportError:
         return None
-    app = current_app._get_current_object()
+    app = app_or_default()
     return app if app.conf.broker_url or app.conf.broker_write_url else None
 
 
 def ask(command: str, *, seconds: float = REPLY_SECONDS, **arguments: Any) -> Replies:
-    """Return what the workers answer to a command of remote control.
+    """Return the workers' answers to a remote control command.
 
-    Takes that many ``seconds`` and no more than a few, whatever the broker does. Raises
-    ``WorkersNotAsked``.
+    ``seconds``: how long to wait for each answer. The call returns within a few seconds more,
+    whatever the broker does. Raises ``WorkersNotAsked``.
     """
     app = celery_app()
     if app is None:
@@ -50,17 +50,24 @@ def ask(command: str, *, seconds: float = REPLY_SECONDS, **arguments: Any) -> Re
 
     def work() -> None:
         try:
-            # A broker that is down would be tried for ever.
+            # Without limits a broker that is down would be retried forever.
             with app.connection_for_write() as connection:
                 connection.ensure_connection(max_retries=1, interval_start=0, interval_step=0)
-                for answer in _broadcast(app, connection, command, seconds, arguments):
+                answers = app.control.broadcast(
+                    command,
+                    arguments=arguments,
+                    connection=connection,
+                    reply=True,
+                    timeout=seconds,
+                )
+                for answer in answers or ():
                     replies.update(answer)
-        except Exception as error:  # whatever the transport of the broker raises
+        except Exception as error:  # of any broker's transport
             failed.append(error)
         finally:
             ended.set()
 
-    # A broker that says nothing is waited for in vain by a thread alone.
+    # A broker that does not answer blocks only this thread.
     threading.Thread(target=work, name="django-redis-lock-workers", daemon=True).start()
     if not ended.wait(CONNECT_SECONDS + 2 * seconds):
         raise WorkersNotAsked("the broker does not answer")
@@ -70,20 +77,9 @@ def ask(command: str, *, seconds: float = REPLY_SECONDS, **arguments: Any) -> Re
     return replies
 
 
-def _broadcast(
-    app: Any, connection: Any, command: str, seconds: float, arguments: Mapping[str, Any]
-) -> list[Replies]:
-    return (
-        app.control.broadcast(
-            command, arguments=arguments, connection=connection, reply=True, timeout=seconds
-        )
-        or []
-    )
-
-
 @dataclass(frozen=True)
 class TaskLine:
-    """A task that a worker has in hand, and how it stands with its lock."""
+    """A task that a worker has in hand, and the state of its lock."""
 
     worker: str
     """The worker's node name."""
@@ -96,25 +92,25 @@ class TaskLine:
     state: str
     """``runs``, ``waits``, ``comes again``, ``scheduled``, ``reserved`` or ``active``."""
     behind: str | None
-    """Who else has the lock, ``None`` for nobody."""
+    """The holder that it waits for, if any."""
     place: str | None
-    """Whether it has the place taken when it was sent: ``held``, ``lost``, ``None`` if it has no
-    use for one."""
+    """Whether it still has the place taken when it was sent: ``held``, ``lost``, or ``None`` if it
+    needs none."""
     eta: str | None
     """When it is due, in ISO 8601."""
     attempts: int
-    """How often it went back because another instance was running."""
+    """How often it went back to the queue because another instance was running."""
 
 
 @dataclass(frozen=True)
 class InHand:
-    """What workers have in hand for one lock."""
+    """The tasks that workers have in hand for one lock."""
 
     tasks: list[TaskLine] = field(default_factory=list)
     workers: int = 0
     """How many workers answered."""
     unclear: int = 0
-    """Tasks of which it is not known whether they need the lock."""
+    """How many tasks may or may not need the lock."""
     problem: str = ""
     """Why the workers could not be asked."""
 
@@ -125,18 +121,18 @@ class InHand:
 
     @property
     def silence(self) -> str:
-        """Why nothing is known; empty where a worker answered."""
+        """Why nothing is known; empty if a worker answered."""
         return "" if self.is_known else self.problem or "no worker answered"
 
     def of(self, using: str) -> list[TaskLine]:
-        """Return the tasks whose lock an alias of LOCKS has."""
+        """Return the tasks whose lock is on one alias of LOCKS."""
         return [line for line in self.tasks if line.using == using]
 
 
 def in_hand(name: str, seconds: float = REPLY_SECONDS) -> InHand | None:
-    """Return what workers have in hand for the locks of a name, of whatever alias.
+    """Return the tasks that workers have in hand for the locks of a name, on any alias.
 
-    ``None`` where there is no Celery.
+    Returns ``None`` without Celery.
     """
     if celery_app() is None:
         return None
