@@ -1,11 +1,10 @@
 """Child processes that never outlive the process that started them.
 
-A process killed by SIGKILL cannot clean up after itself. So a small second process, the keeper,
-holds the reading end of a pipe whose writing end is only here. The pipe closes when this process
-ends, for whatever reason; the keeper then kills what it was told of, removes the directories, and
-leaves.
+A process killed by SIGKILL cannot clean up. So a small second process, the keeper, reads from a
+pipe that only this process writes to. When this process ends, for whatever reason, the pipe closes.
+The keeper then kills the child processes, removes their directories, and ends.
 
-The keeper runs this same file as a script, with the standard library alone.
+The keeper runs this file as a script, with only the standard library.
 """
 
 import contextlib
@@ -19,16 +18,16 @@ import weakref
 from pathlib import Path
 from typing import Any
 
-# The child waits for a line before it becomes the command, so that the keeper knows its pid first.
+# The child waits for a line before it runs the command, so the keeper knows its pid first.
 _WAIT_FOR_GO = 'read -r _ && exec "$@"'
 _REMOVAL_SECONDS = 5.0
 
 
 class Keeper:
-    """Start child processes, each in a session of its own, and end them at the latest with us.
+    """Starts child processes, and ends them when this process ends.
 
-    Their own session keeps the Ctrl-C of a terminal from them: who started them decides when they
-    end. A forked child of this process owns none of them: there `stop` and `close` do nothing.
+    Each has its own session, so a Ctrl-C in the terminal does not reach it. A forked child of this
+    process does not own them: there, `stop` and `close` do nothing.
     """
 
     def __init__(self, *directories: str | Path) -> None:
@@ -47,7 +46,7 @@ class Keeper:
         _keepers.add(self)
 
     def spawn(self, *command: str | Path, **options: Any) -> subprocess.Popen[bytes]:
-        """Start `command`; `options` go to `subprocess.Popen`, which gets stdin from us."""
+        """Start `command`; `options` go to `subprocess.Popen`."""
         process = subprocess.Popen(
             ["/bin/sh", "-c", _WAIT_FOR_GO, "sh", *map(str, command)],
             stdin=subprocess.PIPE,
@@ -61,7 +60,7 @@ class Keeper:
         return process
 
     def stop(self, *processes: subprocess.Popen[bytes], grace: float = 5.0) -> None:
-        """Ask `processes` to end within `grace` seconds, then kill what is left of their groups."""
+        """Ask `processes` to end within `grace` seconds, then kill their process groups."""
         ours = [process for process in processes if process in self._children]
         if self._closed or not ours:
             return
@@ -78,7 +77,7 @@ class Keeper:
             self._children.remove(process)
 
     def close(self) -> None:
-        """Kill what still runs, and wait until the keeper has removed the directories."""
+        """Kill the remaining processes, and wait until the directories are removed."""
         if self._closed:
             return
         self.stop(*self._children, grace=0)
@@ -86,18 +85,18 @@ class Keeper:
         _keepers.discard(self)
         _hang_up(self._process)
         self._process.wait()
-        for directory in self._directories:  # for the case that somebody killed the keeper
+        for directory in self._directories:  # in case the keeper was killed
             shutil.rmtree(directory, ignore_errors=True)
 
     def _tell(self, line: str) -> None:
         _send(self._process, line)
 
     def _disown(self) -> None:
-        """In a forked child: let go of the pipe, so that only the parent's end keeps it open."""
+        """In a forked child, close the pipe, so that only the parent keeps it open."""
         self._closed = True
         for process in (self._process, *self._children):
             _hang_up(process)
-            process.returncode = 0  # not ours to wait for, so nothing to warn of either
+            process.returncode = 0  # not ours to wait for, so no ResourceWarning
 
 
 _keepers: weakref.WeakSet[Keeper] = weakref.WeakSet()
@@ -114,9 +113,7 @@ os.register_at_fork(after_in_child=_disown_all)
 
 def _send(process: subprocess.Popen[bytes], line: str, *, last: bool = False) -> None:
     assert process.stdin is not None
-    with contextlib.suppress(
-        BrokenPipeError
-    ):  # it ended already, and whoever waits for it will see
+    with contextlib.suppress(BrokenPipeError):  # the process has ended, as `wait` will show
         process.stdin.write(f"{line}\n".encode())
     if last:
         _hang_up(process)
@@ -130,7 +127,7 @@ def _hang_up(process: subprocess.Popen[bytes]) -> None:
 def _ask_to_end(process: subprocess.Popen[bytes]) -> None:
     if process.returncode is None:
         os.kill(process.pid, signal.SIGTERM)
-        os.kill(process.pid, signal.SIGCONT)  # a paused process takes SIGTERM when it goes on
+        os.kill(process.pid, signal.SIGCONT)  # a paused process handles SIGTERM when it resumes
 
 
 def _kill_group(pid: int) -> None:
@@ -140,7 +137,7 @@ def _kill_group(pid: int) -> None:
 
 
 def _remove(directory: str) -> None:
-    """Remove `directory`, though a process just killed may still be writing its last file there."""
+    """Remove `directory`, even if a process just killed is still writing a file there."""
     deadline = time.monotonic() + _REMOVAL_SECONDS
     while Path(directory).exists() and time.monotonic() < deadline:
         shutil.rmtree(directory, ignore_errors=True)
@@ -149,7 +146,7 @@ def _remove(directory: str) -> None:
 
 
 def _keep(directories: list[str]) -> None:
-    """Be the keeper: note pids until the pipe closes, then kill and remove what is left."""
+    """Be the keeper: collect pids until the pipe closes, then kill and remove what is left."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     groups: set[int] = set()
     for line in sys.stdin:

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 if __name__ == "__main__":
-    # Python put this file's own directory here, where celery.py would hide the real Celery.
+    # Python put this file's directory here, where celery.py would shadow the real Celery.
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "example_project.settings")
 

@@ -1,4 +1,4 @@
-"""Settings of the shop: SQLite, a Redis or Valkey server, and locks on a database of their own."""
+"""Settings of the shop: SQLite, and a Redis or Valkey server with a database for the locks."""
 
 import os
 from pathlib import Path
@@ -51,11 +51,11 @@ DATABASES = {
     "default": {
         "ENGINE": "django.db.backends.sqlite3",
         "NAME": os.environ.get("SHOP_DATABASE", BASE_DIR / "shop.sqlite3"),
-        # Each thread keeps its connection: with the last one to go, SQLite would fold up its log.
+        # Each thread keeps its connection: when the last one closes, SQLite checkpoints its log.
         "CONN_MAX_AGE": 60,
         "OPTIONS": {
-            # Readers go on while somebody writes, and a writer waits for its turn. IMMEDIATE takes
-            # the turn at the start: a transaction that reads first could not wait for it later.
+            # Readers do not block the writer, and writers wait for each other. IMMEDIATE takes the
+            # write lock at the start: a transaction that reads first could not wait for it later.
             "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
             "timeout": 30,
             "transaction_mode": "IMMEDIATE",
@@ -69,7 +69,7 @@ CACHES = {
         "BACKEND": "django_redis.cache.RedisCache",
         "LOCATION": f"{REDIS_URL}/0",
     },
-    # A database of their own: cache.clear() on the other one leaves the locks alone.
+    # Their own database: cache.clear() on the other one does not delete the locks.
     "locks": {
         "BACKEND": "django_redis.cache.RedisCache",
         "LOCATION": f"{REDIS_URL}/1",
@@ -86,7 +86,7 @@ LOCKS = {
 CELERY_BROKER_URL = f"{REDIS_URL}/2"
 CELERY_RESULT_BACKEND = f"{REDIS_URL}/3"
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
-# A message that waits behind a slow task in one process could have run in an idle one.
+# A prefetched message would wait behind a slow task while another process is idle.
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 
 LANGUAGE_CODE = "en-us"

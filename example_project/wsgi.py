@@ -7,5 +7,5 @@ from django.core.wsgi import get_wsgi_application
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "example_project.settings")
 
-# No web server stands in front of the example, so it serves the admin's style sheets itself.
+# There is no web server in front of the example, so it serves static files itself.
 application = StaticFilesHandler(get_wsgi_application())

@@ -10,5 +10,5 @@ class ShopConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Make the shop's Celery application the one that ``manage.py locks`` finds, too."""
+        """Load the shop's Celery application, which ``manage.py locks`` needs."""
         import example_project.celery  # noqa: F401

@@ -1,4 +1,4 @@
-"""Many buyers over HTTP, who all buy at the same moment."""
+"""Many buyers over HTTP who buy at the same moment."""
 
 import http.client
 import queue
@@ -13,12 +13,12 @@ NO_ANSWER = 0
 
 @dataclass(frozen=True)
 class Opened:
-    """A buyer has the shop's page open."""
+    """A buyer has opened the shop's page."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What the shop answered a buyer: an HTTP status, or `NO_ANSWER`."""
+    """The shop's answer to a buyer: an HTTP status, or `NO_ANSWER`."""
 
     buyer: str
     status: int
@@ -27,29 +27,29 @@ class Answer:
 def rush(
     host: str, port: int, path: str, count: int, before: Callable[[], None] | None = None
 ) -> Iterator[Opened | Answer]:
-    """Let `count` buyers open the page, then post to `path` at once; yield what happens.
+    """Let `count` buyers open the page, then post to `path` at once; yield the events.
 
-    `before` is called when all have the page open.
+    `before` is called when all have opened the page.
     """
     events: queue.SimpleQueue[Opened | Answer] = queue.SimpleQueue()
-    everybody_ready = threading.Barrier(count, before)
+    all_ready = threading.Barrier(count, before)
 
     def buy(buyer: str) -> None:
         connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_SECONDS)
         try:
             headers = _open_page(connection)
             events.put(Opened())
-            everybody_ready.wait(TIMEOUT_SECONDS)
+            all_ready.wait(TIMEOUT_SECONDS)
             status = _post(connection, path, {"buyer": buyer}, headers)
         except (OSError, http.client.HTTPException, threading.BrokenBarrierError):
-            everybody_ready.abort()
+            all_ready.abort()
             status = NO_ANSWER
         finally:
             connection.close()
         events.put(Answer(buyer, status))
 
     for number in range(1, count + 1):
-        # Daemons: when the demo is interrupted, nobody waits for their answers.
+        # Daemon threads, so that an interrupted demo does not wait for their answers.
         threading.Thread(target=buy, args=(f"buyer {number}",), daemon=True).start()
     answered = 0
     while answered < count:
@@ -70,7 +70,7 @@ def buy_one(host: str, port: int, path: str, buyer: str) -> int:
 
 
 def _open_page(connection: http.client.HTTPConnection) -> dict[str, str]:
-    """Fetch the page as a browser would, and return the headers that its form needs."""
+    """Fetch the page, and return the headers that its form needs."""
     connection.request("GET", "/")
     response = connection.getresponse()
     response.read()

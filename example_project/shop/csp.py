@@ -1,4 +1,4 @@
-"""The strictest policy that lets a page have scripts and styles: files of its own host alone."""
+"""A policy that allows only the scripts and styles of the shop itself."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ POLICY = "default-src 'self'"
 
 
 def strict_csp(get_response: Callable[[HttpRequest], HttpResponse]) -> Callable[..., HttpResponse]:
-    """Send the policy with every page."""
+    """Add the policy to every response."""
 
     def respond(request: HttpRequest) -> HttpResponse:
         response = get_response(request)

@@ -1,6 +1,6 @@
-"""What can keep buyers apart: each guard is a way to sell one unit, chosen by its name.
+"""The guards: each is a way to sell one unit, chosen by its name.
 
-Another guard is one more function with ``@guard(...)``; the buy view and the sale's page find it.
+To add a guard, write a function with ``@guard(...)``; the buy view and the sale's page find it.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from example_project.shop.models import Order, Product
 from example_project.shop.sales import Purchase, sell
 
 Sell = Callable[[Purchase], Order]
-"""Raises ``SoldOutError``, or what the guard raises."""
+"""Raises ``SoldOutError`` or an exception of the guard."""
 
 LEASE_SECONDS = 10.0
 SHORT_LEASE_SECONDS = 1.0
-"""The lease of a buyer that stalls, so that it ends before the payment does."""
+"""The lease of a buyer that stalls; it ends before the payment does."""
 PATIENCE_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
 class Guard:
-    """A way to sell, and how it is called on the page."""
+    """A way to sell, and its label on the page."""
 
     name: str
     label: str
@@ -35,7 +35,7 @@ DEFAULT_GUARD = "lock"
 
 
 def guard(name: str, label: str) -> Callable[[Sell], Sell]:
-    """Make a function a guard that can be chosen."""
+    """Register a function as a guard."""
 
     def register(sell: Sell) -> Sell:
         GUARDS[name] = Guard(name, label, sell)
@@ -45,26 +45,26 @@ def guard(name: str, label: str) -> Callable[[Sell], Sell]:
 
 
 def product_lock(purchase: Purchase) -> Lock:
-    """Return the lock of a product, with a lease that is not renewed."""
+    """Return the lock of a product, with a fixed lease."""
     lease = SHORT_LEASE_SECONDS if purchase.stalls else LEASE_SECONDS
     return lock(f"product:{purchase.product_id}", lease, blocking_timeout=PATIENCE_SECONDS)
 
 
 @guard("none", "No guard")
 def sell_unguarded(purchase: Purchase) -> Order:
-    """Hope that nobody else buys at the same moment."""
+    """Sell without a lock."""
     return sell(purchase)
 
 
 @guard("lock", "Lock")
 def sell_locked(purchase: Purchase) -> Order:
-    """Sell while nobody else does; the lock goes around the transaction in ``sell``."""
+    """Sell under the lock, which encloses the transaction in ``sell``."""
     with product_lock(purchase):
         return sell(purchase)
 
 
 @guard("fenced", "Lock with fencing")
 def sell_fenced(purchase: Purchase) -> Order:
-    """Sell under the lock, and let the row refuse whoever has lost it without knowing."""
+    """Sell under the lock; the row rejects a holder that has lost it without knowing."""
     with product_lock(purchase) as held:
         return sell(purchase, Product.objects.fenced(held))

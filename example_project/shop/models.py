@@ -7,7 +7,7 @@ from django_redis_lock.fencing import Fenced
 
 
 class Product(Fenced):
-    """Something to sell, as long as there is stock; its row remembers the fence of who wrote it."""
+    """Something to sell; its row stores the highest fence that has written it."""
 
     name = models.CharField(max_length=100)
     slug = models.SlugField(unique=True)

@@ -1,4 +1,4 @@
-"""A rush: many buyers over HTTP who all want the same product, and what became of them."""
+"""A rush: many buyers over HTTP who all want the same product, and the results."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ MAX_BUYERS = 300
 MAX_UNITS = 1000
 KEPT_SECONDS = 3600
 TAKEOVER_SECONDS = 30
-"""For how long the lock of a rush waits for the thread that runs it."""
+"""How long the lock of a rush waits for the thread that runs it."""
 SAMPLE_SECONDS = 0.05
 LEAD_SECONDS = 5.0
-"""How long the others wait at the most until the one that stalls holds the lock."""
+"""How long the others wait at most until the one that stalls holds the lock."""
 
 SOLD, SOLD_OUT, REFUSED, FAILED = "sold", "sold_out", "refused", "failed"
 _MEANING = {201: SOLD, 410: SOLD_OUT, 409: REFUSED, 503: REFUSED}
@@ -30,7 +30,7 @@ _MEANING = {201: SOLD, 410: SOLD_OUT, 409: REFUSED, 503: REFUSED}
 
 @dataclass(frozen=True)
 class Plan:
-    """What a rush is to be."""
+    """The parameters of a rush."""
 
     product_id: int
     guard: str
@@ -38,26 +38,26 @@ class Plan:
     buyers: int
     units: int
     stall: bool = False
-    """Whether one more buyer comes first, and stalls for longer than the lease of its lock."""
+    """Whether one more buyer comes first and stalls for longer than the lease of its lock."""
 
 
 @dataclass
 class Record:
-    """How a rush goes; every process of the shop reads it from the cache."""
+    """The progress of a rush; every process of the shop reads it from the cache."""
 
     plan: Plan
     running: bool = True
     seconds: float = 0.0
     answers: dict[str, int] = field(default_factory=dict)
     samples: list[tuple[float, int, int]] = field(default_factory=list)
-    """Seconds since the start, orders, and the stock that the shop believed to have."""
+    """Seconds since the start, orders, and the stock by the shop's count."""
 
     def count(self, status: int) -> None:
         meaning = _MEANING.get(status, FAILED)
         self.answers[meaning] = self.answers.get(meaning, 0) + 1
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the record as JSON can have it, with what it comes to."""
+        """Return the record for JSON, with its totals."""
         orders = self.samples[-1][1] if self.samples else 0
         return {**asdict(self), "orders": orders, "oversold": max(0, orders - self.plan.units)}
 
@@ -67,7 +67,7 @@ def lock_name(product_id: int) -> str:
 
 
 def last_rush(product_id: int) -> dict[str, Any] | None:
-    """Return the record of the rush that runs, or ran last."""
+    """Return the record of the current or last rush."""
     record: dict[str, Any] | None = cache.get(f"rush:{product_id}")
     return record
 
@@ -78,13 +78,13 @@ def results(product_id: int) -> list[dict[str, Any]]:
 
 
 def restock(plan: Plan) -> None:
-    """Begin anew: no orders, and so many units."""
+    """Delete the orders and set the stock."""
     Order.objects.filter(product=plan.product_id).delete()
     Product.objects.filter(pk=plan.product_id).update(stock=plan.units)
 
 
 def start(plan: Plan, ticket: str, host: str, port: int) -> None:
-    """Run a rush in a thread, under the lock to which the ticket belongs."""
+    """Run a rush in a thread, which takes over the lock of the ticket."""
     _write(Record(plan))
     threading.Thread(target=_run, args=(plan, ticket, host, port), daemon=True).start()
 
@@ -106,7 +106,7 @@ def _run(plan: Plan, ticket: str, host: str, port: int) -> None:
     try:
         for event in rush(host, port, path, plan.buyers, let_one_stall):
             if not isinstance(event, Answer):
-                began = time.monotonic()  # they only open the page yet
+                began = time.monotonic()  # buyers are still opening the page
                 continue
             record.count(event.status)
             record.seconds = time.monotonic() - began
@@ -127,9 +127,9 @@ def _run(plan: Plan, ticket: str, host: str, port: int) -> None:
 
 
 def _stall(plan: Plan, host: str, port: int, path: str) -> Future[int]:
-    """Let a buyer come before the others, and return when it holds the lock, if there is one."""
+    """Let one buyer come first; return once it holds the lock, if the guard has one."""
     pool = ThreadPoolExecutor(max_workers=1)
-    status = pool.submit(buy_one, host, port, f"{path}&stall=1", "the one that stalls")
+    status = pool.submit(buy_one, host, port, f"{path}&stall=1", "the stalling buyer")
     pool.shutdown(wait=False)
     until = time.monotonic() + LEAD_SECONDS
     name = f"product:{plan.product_id}"

@@ -1,4 +1,4 @@
-"""The page of a flash sale: who buys, who holds the lock, who waits, and a button for a rush."""
+"""The page of a flash sale: orders, the lock with its holder and queue, and a form for a rush."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from example_project.shop.models import Product
 
 NEWS_SECONDS = 0.2
 STREAM_SECONDS = 300
-"""After which a browser asks for the news anew, so that no thread serves one that has gone."""
+"""The browser reconnects after this time, so that no thread serves a browser that has gone."""
 
 
 class RushForm(forms.Form):
-    """What the visitor wants to see."""
+    """The parameters of a rush."""
 
     guard = forms.ChoiceField(
         choices=lambda: [(guard.name, guard.label) for guard in GUARDS.values()],
@@ -43,7 +43,7 @@ class RushForm(forms.Form):
 @require_GET
 @never_cache
 def sale(request: HttpRequest, product_id: int) -> HttpResponse:
-    """Show the sale as it stands; a script keeps it up to date."""
+    """Show the sale; a script keeps the page up to date."""
     product = get_object_or_404(Product, pk=product_id)
     initial = (rushes_or_none(product_id) or {}).get("plan", {})
     context = {"product": product, "form": RushForm(initial=initial), "state": look(product)}
@@ -53,9 +53,9 @@ def sale(request: HttpRequest, product_id: int) -> HttpResponse:
 @require_GET
 @never_cache
 def news(request: HttpRequest, product_id: int) -> StreamingHttpResponse:
-    """Send the state again and again, as server-sent events.
+    """Send the state repeatedly, as server-sent events.
 
-    A stream keeps its thread, so the page gets its news while all others serve buyers.
+    A stream keeps its thread, so the page is updated even while all others serve buyers.
     """
     product = get_object_or_404(Product, pk=product_id)
     return StreamingHttpResponse(_stream(product), content_type="text/event-stream")
@@ -71,7 +71,7 @@ def state(request: HttpRequest, product_id: int) -> JsonResponse:
 @require_POST
 @locked("rush:{product_id}", blocking=False)
 def start_rush(request: HttpRequest, product_id: int) -> HttpResponse:
-    """Restock, and let the buyers come: 202. One rush at a time: 409 while there is another."""
+    """Restock and start a rush: 202, or 409 while another one runs."""
     product = get_object_or_404(Product, pk=product_id)
     form = RushForm(request.POST)
     if not form.is_valid():
@@ -80,7 +80,7 @@ def start_rush(request: HttpRequest, product_id: int) -> HttpResponse:
     label = GUARDS[wanted["guard"]].label + (", one stalls" if wanted["stall"] else "")
     plan = rushes.Plan(product.pk, label=label, **wanted)
     rushes.restock(plan)
-    # The thread takes the lock over from this request, so it is not free in between.
+    # The thread takes over the lock of this request, so it is never free in between.
     ticket = request.lock.detach(rushes.TAKEOVER_SECONDS)  # type: ignore[attr-defined]
     rushes.start(plan, ticket, request.META["SERVER_NAME"], int(request.META["SERVER_PORT"]))
     if request.get_preferred_type(["application/json", "text/html"]) == "text/html":
@@ -89,7 +89,7 @@ def start_rush(request: HttpRequest, product_id: int) -> HttpResponse:
 
 
 def look(product: Product) -> dict[str, Any]:
-    """Return all that the page shows."""
+    """Return everything that the page shows."""
     product.refresh_from_db()
     orders = product.orders.count()
     rush = rushes_or_none(product.pk)
@@ -106,7 +106,7 @@ def look(product: Product) -> dict[str, Any]:
 
 
 def rushes_or_none(product_id: int) -> dict[str, Any] | None:
-    """Return the record of the last rush, ``None`` where there is none or it can't be read."""
+    """Return the record of the last rush, ``None`` if there is none or the cache is down."""
     try:
         return rushes.last_rush(product_id)
     except (ConnectionInterrupted, RedisError):

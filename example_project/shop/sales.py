@@ -11,17 +11,17 @@ from django.db.models import QuerySet
 from example_project.shop.models import Order, Product
 
 STALL_SECONDS = 1.0
-"""How much longer than others, who buy meanwhile, a buyer takes that stalls."""
+"""A buyer that stalls takes this much longer than the others, who buy in the meantime."""
 LONGEST_STALL_SECONDS = 20.0
 
 
 class SoldOutError(Exception):
-    """There is no unit left."""
+    """No unit is left."""
 
 
 @dataclass(frozen=True)
 class Purchase:
-    """Who wants what, and whether it stalls halfway, as a paused process would."""
+    """A buyer and a product; `stalls` makes the purchase pause, as a suspended process would."""
 
     product_id: int
     buyer: str
@@ -29,11 +29,11 @@ class Purchase:
 
 
 def sell(purchase: Purchase, products: QuerySet[Product] | None = None) -> Order:
-    """Read the stock, take the payment, write the stock: right only for one buyer at a time.
+    """Read the stock, take the payment, write the stock; correct only for one buyer at a time.
 
-    Two buyers who both read before either writes both get the last unit. Keeping them apart is
-    left to the caller, who also has to keep them apart until the transaction has ended; or gives
-    ``products`` that can be written by the latest holder of a lock alone.
+    Two buyers who both read before either writes both get the last unit. The caller must exclude
+    other buyers until the transaction has ended, or pass ``products`` that accept writes only from
+    the latest holder of a lock.
     """
     products = Product.objects.all() if products is None else products
     product = products.get(pk=purchase.product_id)
@@ -47,7 +47,7 @@ def sell(purchase: Purchase, products: QuerySet[Product] | None = None) -> Order
 
 
 def take_payment(purchase: Purchase, amount: Decimal) -> None:
-    """Stand in for the call of a payment service, which takes its time."""
+    """Stand in for a slow payment service."""
     time.sleep(settings.SHOP_PAYMENT_SECONDS)
     if purchase.stalls:
         until = time.monotonic() + LONGEST_STALL_SECONDS

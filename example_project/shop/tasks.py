@@ -16,9 +16,9 @@ CATALOGUE_ROWS = 8
 @app.task
 @single_instance_task(key="import:{shop_id}")
 def import_products(shop_id: int) -> dict[str, int]:
-    """Fetch a supplier's catalogue row by row, which is slow, and keep our products up to date.
+    """Fetch a supplier's catalogue row by row, which is slow, and update our products.
 
-    Two at once would ask the supplier for everything twice and write over each other's rows.
+    Two at once would fetch everything twice and overwrite each other's rows.
     """
     added = 0
     for row in range(1, CATALOGUE_ROWS + 1):
@@ -33,7 +33,7 @@ def import_products(shop_id: int) -> dict[str, int]:
 
 @app.task
 def add_up(results: list[dict[str, Any]]) -> dict[str, int]:
-    """Say what several imports came to, with those that were skipped."""
+    """Sum up several imports, including those that were skipped."""
     return {
         "imports": len(results),
         "skipped": sum(bool(result.get("skipped")) for result in results),

@@ -1,6 +1,6 @@
 """The shop's page, and the view that sells.
 
-``/buy/1/?guard=none`` sells without the lock, to show what it is for.
+``/buy/1/?guard=none`` sells without the lock, to show what the lock is for.
 """
 
 from django.db.models import Count
@@ -40,12 +40,12 @@ def front_page(request: HttpRequest) -> HttpResponse:
 
 @require_POST
 def buy(request: HttpRequest, product_id: int) -> JsonResponse:
-    """Sell one unit: 201 with the order, or what ``REFUSALS`` says.
+    """Sell one unit: 201 with the order, or the status in ``REFUSALS``.
 
     With ``?stall`` the payment takes longer than the lease of the lock.
     """
     product = get_object_or_404(Product, pk=product_id)
-    buyer = request.POST.get("buyer", "").strip() or "somebody"
+    buyer = request.POST.get("buyer", "").strip() or "anonymous"
     name = request.GET.get("guard", DEFAULT_GUARD)
     guard = GUARDS.get(name)
     if guard is None:

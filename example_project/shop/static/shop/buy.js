@@ -1,4 +1,4 @@
-/* Buys one unit, and says what became of it: the buy view answers with JSON, for programs as well. */
+/* Buys one unit and shows the result, which the buy view sends as JSON. */
 "use strict";
 {
     const told = document.getElementById("answer");

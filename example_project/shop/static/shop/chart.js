@@ -1,4 +1,4 @@
-/* Draws how orders and stock went in a rush. Attributes alone, no styles: the policy forbids them. */
+/* Draws orders and stock over a rush. The policy forbids inline styles, so it sets attributes. */
 "use strict";
 {
     const NAMESPACE = "http://www.w3.org/2000/svg";
@@ -12,7 +12,7 @@
         return [1, 2, 2.5, 5, 10].map((factor) => factor * power).find((step) => step >= rough);
     }
 
-    /* The corners of what lies above a height, where a line goes through the points. */
+    /* Returns the corners of the area above a height and below a line through the points. */
     function above(points, height) {
         const corners = [];
         points.forEach(([seconds, count], place) => {

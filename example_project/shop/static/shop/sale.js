@@ -1,7 +1,7 @@
-/* Keeps the page of a flash sale up to date, and starts rushes. In a hidden tab it does nothing. */
+/* Updates the page of a flash sale and starts rushes. It does nothing in a hidden tab. */
 "use strict";
 {
-    const LONGEST_LINE = 60;
+    const LONGEST_QUEUE = 60;
     const page = document.getElementById("sale");
     const form = document.getElementById("rush");
     const button = form.querySelector("button");
@@ -10,7 +10,7 @@
     const chart = new window.SaleChart(figure.querySelector("svg"));
     let news = null;
     let shownResults = "";
-    let said = false; // a refusal is shown, until there is a rush to speak of
+    let said = false; // a refusal is shown until the next rush
 
     function write(field, text) {
         const node = page.querySelector(`[data-field="${field}"]`);
@@ -48,16 +48,16 @@
         }
     }
 
-    function showLine(count) {
-        const line = page.querySelector("[data-line]");
-        const wanted = Math.min(count, LONGEST_LINE);
-        while (line.childElementCount > wanted) {
-            line.lastElementChild.remove();
+    function showQueue(count) {
+        const queue = page.querySelector("[data-queue]");
+        const wanted = Math.min(count, LONGEST_QUEUE);
+        while (queue.childElementCount > wanted) {
+            queue.lastElementChild.remove();
         }
-        while (line.childElementCount < wanted) {
-            line.append(document.createElement("i"));
+        while (queue.childElementCount < wanted) {
+            queue.append(document.createElement("i"));
         }
-        write("in-line", count);
+        write("queue", count);
     }
 
     function showResults(results) {
@@ -100,7 +100,7 @@
             write("holder", "the lock server can't be asked");
         }
         write("fence", state.holder && state.holder.fence ? state.holder.fence : "–");
-        showLine(state.waiters);
+        showQueue(state.waiters);
         const running = Boolean(state.rush && state.rush.running);
         button.disabled = running;
         button.textContent = running ? "The rush is on" : "Start the rush";
