@@ -85,6 +85,8 @@ def _chart(chart: Chart, title: str, rows: dict[str, Row]) -> Any:
     keys = {chart.keys: ""} if isinstance(chart.keys, str) else chart.keys
     bars = []
     for slug, row in rows.items():
+        if "error" not in row and all(dig(row, key) is None for key in keys):
+            continue  # this row is about something else
         ours = getattr(EVERYONE.get(slug), "ours", False)
         shades = (OURS, OURS_LIGHT) if ours else (PEER, PEER_LIGHT)
         each = []
