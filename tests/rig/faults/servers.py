@@ -51,7 +51,7 @@ def data_lost(stage: Stage) -> None:
         server.kill()
         for path in server.directory.glob("appendonly*"):
             shutil.rmtree(path)
-        stage.rest(SHORT[0], stage.downtime[1])
+        stage.rest(*stage.dice.choice((SHORT, stage.downtime)))  # leases outlive the first
         server.restart()
         # One of several servers loses a vote, and a holder may lose its majority by that.
         stage.recorder.note("wiped" if stage.site.needed == 1 else "vote_lost", since=since)
