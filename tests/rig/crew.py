@@ -47,6 +47,7 @@ class Crew:
 
     def __init__(self, plan: Plan, roles: list[Role], heart: Heartbeat) -> None:
         self.workers: list[Worker] = []
+        self.killed: set[int] = set()
         self._plan = plan
         self._roles = roles
         self._heart = heart
@@ -96,6 +97,7 @@ class Crew:
         since = monotonic()
         worker.process.kill()
         self._keeper.stop(worker.process, grace=0)
+        self.killed.add(worker.process.pid)
         self._recorder.note("killed", worker=worker.number, since=since, remembered=remembered)
         self.workers.remove(worker)
         self._start(worker.role)

@@ -56,7 +56,7 @@ def run(
             _sweep(plan, heart)
             crew.read_logs()
     locks.reset()
-    if left := leftovers(site.masters(), of_the_dead=not calm):
+    if left := leftovers(site.masters(), crew.killed, strict=bool(calm)):
         recorder.note("left", keys=left)
     recorder.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
@@ -45,18 +46,30 @@ def write(port: int) -> None:
         one.set(PULSE_KEY, "", px=PULSE_MS)
 
 
-def leftovers(servers: Iterable[EmbeddedServer], *, of_the_dead: bool) -> list[str]:
-    """Return the keys that no lock needs any more; those that dead processes left are excused."""
-    excused = (*EXPIRE, *OF_THE_DEAD) if of_the_dead else EXPIRE
+def leftovers(servers: Iterable[EmbeddedServer], killed: set[int], *, strict: bool) -> list[str]:
+    """Return the keys that no lock needs any more.
+
+    Excused is what dead processes may leave until it expires. A ``strict`` look comes so late that
+    this is only the places of waiters of the ``killed`` processes, which may be kept for a minute.
+    """
+    excused = EXPIRE if strict else (*EXPIRE, *OF_THE_DEAD)
     found: set[str] = set()
     for server in servers:
         with client(server.port) as one:
             for key in one.scan_iter():
                 text = key.decode()
-                expires = one.pttl(key) != -1 and any(part in text for part in excused)
-                if not expires and not any(part in text for part in STAYS):
+                bounded = any(part in text for part in excused) or _waits_dead(one, text, killed)
+                stays = any(part in text for part in STAYS)
+                if not stays and not (bounded and one.pttl(key) != -1):
                     found.add(text)
     return sorted(found)
+
+
+def _waits_dead(one: redis.Redis, key: str, killed: set[int]) -> bool:
+    """Return whether a key is a queue in which only waiters of killed processes are left."""
+    entries = one.lrange(key, 0, -1) if "-queue:" in key else []
+    pids = {int(pid) for entry in entries for pid in re.findall(rb'"pid":(\d+)', entry)}
+    return bool(pids) and pids <= killed
 
 
 @dataclass(frozen=True)
