@@ -101,5 +101,5 @@ def rows(holders: Iterable[Holder], backend: BaseLockBackend) -> Iterator[HeldLo
     for holder in holders:
         row = HeldLock.of(holder.using, holder.name)
         row.holder = holder
-        row.attention = attention(holder, backend)
+        row.attention = attention(holder, backend.operators.threshold(holder.name))
         yield row

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Hashable, Iterable, Iterator
 from typing import ClassVar
 
+from django_redis_lock import signals
 from django_redis_lock.backends.index import Index, in_pages, names_of, read_whole
 from django_redis_lock.backends.operator_settings import Operators
 from django_redis_lock.backends.running import ProtocolRunner
-from django_redis_lock.protocol.administration import force_release, read_history
-from django_redis_lock.protocol.audit import FREED, AuditEntry
-from django_redis_lock.protocol.calls import Inspect, ReadQueue
+from django_redis_lock.protocol.audit import (
+    FORCE_RELEASED,
+    FREED,
+    AuditEntry,
+    newest,
+    read_entry,
+    taken,
+)
+from django_redis_lock.protocol.calls import Emit, ForceRelease, Inspect, ReadHistory, ReadQueue
 from django_redis_lock.protocol.conversation import ask
 from django_redis_lock.protocol.drivers import Steps
 from django_redis_lock.protocol.records import Holder, Waiter, read_holder, read_waiter
-from django_redis_lock.support.arguments import check_limit, check_name
+from django_redis_lock.support.arguments import check_limit, check_name, check_text
+
+logger = logging.getLogger("django_redis_lock")
 
 
 class LockOperations(ProtocolRunner):
@@ -85,11 +95,11 @@ class LockOperations(ProtocolRunner):
         loss that a holder noticed. About a thousand forced releases are kept, and as many other
         entries; ``OPERATORS`` can set another number. Raises ``LockUnavailable``.
         """
-        return self.run(read_history(self, name, limit))
+        return self.run(self._read_history(name, limit))
 
     async def ahistory(self, name: str | None = None, limit: int = 100) -> list[AuditEntry]:
         """Return the audit, as ``history`` does."""
-        return await self.arun(read_history(self, name, limit))
+        return await self.arun(self._read_history(name, limit))
 
     def force_release(
         self, name: str, token_id: str | None = None, *, by: str = "", reason: str = ""
@@ -106,13 +116,13 @@ class LockOperations(ProtocolRunner):
 
         Raises ``LockUnavailable``, whose ``undone`` says that certainly nothing was released.
         """
-        return self.run(force_release(self, name, token_id, by=by, reason=reason))
+        return self.run(self._force_release(name, token_id, by=by, reason=reason))
 
     async def aforce_release(
         self, name: str, token_id: str | None = None, *, by: str = "", reason: str = ""
     ) -> Holder | None:
         """Take a lock from its holder, as ``force_release`` does."""
-        return await self.arun(force_release(self, name, token_id, by=by, reason=reason))
+        return await self.arun(self._force_release(name, token_id, by=by, reason=reason))
 
     def free(self, name: str, token_id: str, *, reason: str = "") -> Holder | None:
         """Release a lock for its dead holder.
@@ -120,7 +130,7 @@ class LockOperations(ProtocolRunner):
         It works as ``force_release()``, but the audit says ``freed`` and the signal is
         ``lock_freed``.
         """
-        return self.run(force_release(self, name, token_id, reason=reason, event=FREED))
+        return self.run(self._force_release(name, token_id, reason=reason, event=FREED))
 
     def event_of(self, entry_id: bytes, pairs: list[bytes]) -> Hashable:
         """Return a key that two audit entries share only if they record the same event."""
@@ -146,3 +156,48 @@ class LockOperations(ProtocolRunner):
 
     def _read_index(self, pattern: str) -> Steps[Index]:
         return read_whole(pattern, 10 * self.page_size)  # of names alone
+
+    def _read_history(self, name: str | None, limit: int) -> Steps[list[AuditEntry]]:
+        check_limit(limit, "entries")
+        wanted = "" if name is None else check_name(name)
+        found: dict[Hashable, tuple[bytes, list[bytes]]] = {}
+        before = b"+"
+        while before and len(found) < limit:
+            call = ReadHistory(wanted, before.decode(), limit - len(found))
+            before, entries = newest((yield from ask(call)))
+            for entry_id, pairs in entries:
+                found.setdefault(self.event_of(entry_id, pairs), (entry_id, pairs))
+        return [
+            read_entry(entry_id, pairs, using=self.alias)
+            for entry_id, pairs in list(found.values())[:limit]
+        ]
+
+    def _force_release(
+        self,
+        name: str,
+        token_id: str | None,
+        *,
+        reason: str,
+        by: str = "",
+        event: str = FORCE_RELEASED,
+    ) -> Steps[Holder | None]:
+        by, reason = check_text(by, "by"), check_text(reason, "reason")
+        # The call always names the holder: sent twice, it must not hit the next one.
+        shown = yield from self._read([check_name(name)])
+        if not shown or token_id not in (None, shown[0].token_id):
+            return None
+        holder = shown[0]
+        entry = taken(event, holder, by, reason)
+        call = ForceRelease(name, holder.token_id, entry, self.operators.audit_entries)
+        answer = yield from ask(call)
+        if answer is None:
+            return None  # it has another holder by now
+        if answer == 2:
+            logger.warning("Lock %r was released, but the audit did not take the entry", name)
+        forced = event == FORCE_RELEASED
+        signal = signals.lock_force_released if forced else signals.lock_freed
+        if signal.receivers:
+            arguments = {"sender": type(self), "using": self.alias, "name": name}
+            news = {"holder": holder, "held_for": holder.held_for, **({"by": by} if forced else {})}
+            yield Emit(signal, {**arguments, **news, "reason": reason})
+        return holder

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from django_redis_lock.protocol.records import Holder
-
-if TYPE_CHECKING:
-    from django_redis_lock.backends.base import BaseLockBackend
 
 DAY = 86_400.0
 LATE = 0.5
@@ -28,7 +24,7 @@ class Attention(StrEnum):
     """Renewed by its holder, but not in time."""
 
 
-def attention(holder: Holder, backend: BaseLockBackend) -> Attention | None:
+def attention(holder: Holder, threshold: float | None) -> Attention | None:
     """Return what is wrong with a hold, or ``None`` if nothing is known to be.
 
     A renewal is late when less than half of the lease in the holder's record is left.
@@ -37,7 +33,6 @@ def attention(holder: Holder, backend: BaseLockBackend) -> Attention | None:
         return Attention.RENEWAL_LATE
     if holder.held_for is None:
         return None
-    threshold = backend.operators.threshold(holder.name)
     if holder.ttl is None:
         too_long = holder.held_for > (DAY if threshold is None else threshold)
         return Attention.ENDLESS_OLD if too_long else None

@@ -587,7 +587,7 @@ def test_unreachable_cluster_is_unavailable(settings: Any, name: str) -> None:
         with lock(name):
             pass
         gone.servers[0].kill()
-        with pytest.raises(LockUnavailable, match="nodes tells"):
+        with pytest.raises(LockUnavailable, match="nodes says"):
             lock(name).acquire(blocking=False)
         gone.servers[0].restart()
         eventually(lambda: role(gone.servers[0]))

@@ -64,13 +64,13 @@ def test_what_is_wrong(
         waiters=0,
         now_ms=NOW_MS,
     )
-    assert attention(holder, locks["default"]) is expected
+    assert attention(holder, locks["default"].operators.threshold(holder.name)) is expected
 
 
 def test_of_a_foreign_program_nothing_is_known() -> None:
     """A lock without a record is never marked."""
     holder = read_holder(b"xyz", name="n", using="locmem", ttl_ms=-1, waiters=0, now_ms=NOW_MS)
-    assert attention(holder, locks["locmem"]) is None
+    assert attention(holder, locks["locmem"].operators.threshold(holder.name)) is None
 
 
 @pytest.mark.parametrize(
@@ -96,4 +96,4 @@ def test_the_record_tells_how_a_lock_is_renewed(
         holder = locks["default"].holder("n")
         assert holder is not None
         assert (holder.lease, holder.max_hold) == told
-        assert attention(holder, locks["later"]) is None
+        assert attention(holder, locks["later"].operators.threshold(holder.name)) is None

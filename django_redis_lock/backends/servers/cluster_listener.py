@@ -47,7 +47,7 @@ class ClusterListener(Listener):
         super()._reset()
         self._ears: dict[int, _Ear] = {}  # by shard
         self._sharded = True  # until a server does not know such channels
-        self._bell = _Bell()
+        self._bell = _Waker()
 
     def channel_of(self, name: str) -> str:
         return self._channel(shard_of(name))
@@ -233,7 +233,7 @@ class _Ear:
         )
 
 
-class _Bell:
+class _Waker:
     """Wakes a selecting thread, from any thread."""
 
     def __init__(self) -> None:

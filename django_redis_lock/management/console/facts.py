@@ -153,7 +153,7 @@ class Legend:
 
 def attention_of(holder: Holder) -> Attention | None:
     """Return why a hold deserves attention, if it does."""
-    return attention(holder, locks[holder.using])
+    return attention(holder, locks[holder.using].operators.threshold(holder.name))
 
 
 def mark(holder: Holder) -> str:

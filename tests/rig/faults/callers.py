@@ -8,6 +8,7 @@ from time import monotonic
 
 from django_redis_lock import lock, locks
 from django_redis_lock.exceptions import LockUnavailable
+from tests.contracts.capabilities import lacks
 from tests.rig.crew import Worker, stop
 from tests.rig.faults.registry import SHORT, fault
 from tests.rig.plan import ALL_NAMES
@@ -71,7 +72,7 @@ def waiters_stopped(stage: Stage) -> None:
         acquired: Future[bool] = Future()
         thread = Thread(target=lambda: acquired.set_result(healthy.acquire()))
         thread.start()
-        ahead = CROWD if locks["default"].supports_queue else 0
+        ahead = 0 if "queue" in lacks(locks["default"]) else CROWD
         stage.heart.until(lambda: waiters(name) > ahead)
         stage.rest(*SHORT)
         stop(process.pid)
