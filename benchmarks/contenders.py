@@ -61,9 +61,10 @@ def asleep(thread: Thread) -> bool:
 
 
 def inside(thread: Thread, function: str) -> bool:
-    """Whether a function of this name is on the stack of a thread."""
+    """Whether a function of this qualified name is on the stack of a thread."""
     frame = sys._current_frames().get(thread.ident or 0)
-    return frame is not None and any(at.f_code.co_name == function for at, _ in walk_stack(frame))
+    stack = () if frame is None else walk_stack(frame)
+    return any(at.f_code.co_qualname == function for at, _ in stack)
 
 
 class RedisPy(Contender):
@@ -162,7 +163,7 @@ class Ours(Contender):
         return self.make(name, timeout=lease)
 
     def waits(self, name: str, thread: Thread, place: int) -> bool:
-        return int(self.admin.llen(f"lock-queue:{name}")) >= place and inside(thread, "wait")
+        return int(self.admin.llen(f"lock-queue:{name}")) >= place and inside(thread, "Wait.do")
 
     def key(self, name: str) -> str:
         return f"lock:{name}"
@@ -210,7 +211,7 @@ class OursOnLayouts(Contender):
     def waits(self, name: str, thread: Thread, place: int) -> bool:
         alias, _, name = name.partition("|")
         backend = self.backends[alias]
-        if not (inside(thread, "_perform") and inside(thread, "wait")):  # it is calling the server
+        if not inside(thread, "Wait.do"):  # it is calling the server
             return False
         if isinstance(backend, self.unordered):
             return True

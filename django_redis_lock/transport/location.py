@@ -129,10 +129,10 @@ class Location:
         ]
 
     def databases(self) -> set[Hashable]:
-        """Return the databases that the settings name; see ``_databases``."""
+        """Return the databases that the settings name; see ``databases_of``."""
         if not self.alias:
-            return {*_databases({"LOCATION": self.urls or self.url})}
-        return {*_databases(settings.CACHES.get(self.alias, {}))} or {self.alias}
+            return {*databases_of({"LOCATION": self.urls or self.url})}
+        return {*databases_of(settings.CACHES.get(self.alias, {}))} or {self.alias}
 
     def _sharing(self) -> str | None:
         """Return the alias of a cache in the same database, if there is one.
@@ -144,7 +144,7 @@ class Location:
         for alias, configured in settings.CACHES.items():
             if alias == self.alias and alias != "default":
                 continue
-            if mine & _databases(configured):
+            if mine & databases_of(configured):
                 return str(alias)
         return None
 
@@ -252,7 +252,7 @@ def _reaches_one_server(client: str) -> bool:
     return getattr(found, "get_client", None) not in (None, ShardClient.get_client)
 
 
-def _databases(configured: Any) -> set[tuple[Any, ...]]:
+def databases_of(configured: Any) -> set[tuple[Any, ...]]:
     """Return the databases of a URL or an entry of CACHES, as (host or path, port, db)."""
     urls = configured.get("LOCATION", "") if isinstance(configured, dict) else configured
     if isinstance(urls, str):

@@ -1,4 +1,4 @@
-"""Where waiters look at a lock from time to time, for nobody can tell them of its end."""
+"""Lets waiters poll a lock, for servers that can't tell them of its release."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ class PollingHub(ServerHub):
 
     @property
     def channel(self) -> str:
-        """What waiters stand in line under; empty where there is no line."""
+        """The channel in the queue's entries; empty if there is no queue."""
         return self._channel
 
     def next_look(self, ttl_ms: int, *, foreign: bool = False) -> float:
-        """Return after how many seconds to look again at a lock with so much lease left."""
+        """Return after how many seconds to look again at a lock whose lease ends in ``ttl_ms``."""
         pause = self.interval * random.uniform(1 - self.jitter, 1 + self.jitter)
         return pause if ttl_ms < 0 else min(pause, (ttl_ms + 2) / 1000)
 
     def freed(self, name: str) -> None:
-        """Let one of those who wait here for a lock that this process released look at once."""
+        """Let a waiter look at once at a lock that this process has released."""
         with self._mutex:
             watch = self._watches.get(name)
             if watch is None:
@@ -62,9 +62,9 @@ class PollingHub(ServerHub):
 
 
 class ClaimingHub(PollingHub):
-    """A hub whose waiters stand in line, and look whether the lock was written for one of them.
+    """A hub whose waiters are in the queue, and look whether the lock was granted to one of them.
 
-    One who is not seen to claim it within ``claim_ms`` is taken for dead, or loses its turn.
+    A waiter that does not claim it within ``claim_ms`` loses its turn.
     """
 
     def __init__(self, interval: float) -> None:
@@ -75,9 +75,9 @@ class ClaimingHub(PollingHub):
 
     @property
     def channel(self) -> str:
-        """What waiters stand in line under."""
+        """The channel in the queue's entries."""
         return f"@poll:{self.claim_ms}:{super(PollingHub, self).channel}"
 
     def may_have_missed(self, seconds: float) -> bool:
-        """Whether a turn may have come and gone unseen between two looks so many seconds apart."""
+        """Whether a grant can have been missed between two looks so many seconds apart."""
         return seconds * 1000 > self.claim_ms

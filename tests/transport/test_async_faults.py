@@ -86,7 +86,7 @@ def test_a_cancelled_acquisition_ends_soon_on_a_server_that_hangs(
 def test_a_cancelled_waiter_ends_soon_on_a_server_that_hangs(
     name: str, own_server: EmbeddedServer, frozen: Callable[[], None]
 ) -> None:
-    """It leaves the line as soon as the server can be told, though its loop has ended."""
+    """It leaves the queue as soon as the server can be told, though its loop has ended."""
 
     async def main() -> None:
         task = asyncio.create_task(lock(name, timeout=60).aacquire())

@@ -1,4 +1,4 @@
-"""The audit and the line as they stand on a real server: lost replies, refusals, other writers."""
+"""The audit and the queue as they stand on a real server: lost replies, refusals, other writers."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def test_time_of_waiting_is_the_servers(
 def test_clock_that_was_not_heard_of_late_is_asked_for(
     name: str, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A process that waited long ago asks for the time again before it joins a line."""
+    """A process that waited long ago asks for the time again before it joins a queue."""
     with lock(name):
         acquired_at = locks["default"].holder(name).acquired_at
         assert not lock(name).acquire(blocking_timeout=0.02)

@@ -46,7 +46,7 @@ def exercise(name: str) -> None:
                 await asyncio.sleep(0.001)
             assert len(await locks["default"].awaiting(name)) == 1
         assert await task
-        # A lock that was handed over is looked after once more, and may be found lost by then.
+        # A lock that was handed off is looked after once more, and may be found lost by then.
         assert "ключ" in [entry.by for entry in await locks["default"].ahistory(name)]
 
     asyncio.run(main())
@@ -121,9 +121,9 @@ def test_small_blocking_pool(
     settings.LOCKS = {"default": {"LOCATION": "locks"}}
     exercise(name)
     with lock(name, timeout=20):
-        line = [Background(lambda: _pass_through(name)) for _ in range(20)]
+        queue = [Background(lambda: _pass_through(name)) for _ in range(20)]
         eventually(lambda: waiters(name) == 20)
-    for waiting in line:
+    for waiting in queue:
         waiting.outcome()
 
 

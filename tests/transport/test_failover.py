@@ -99,7 +99,7 @@ def test_a_demoted_master_that_is_promoted_again_is_asked_again(
 
 
 def test_several_locks_and_a_waiter_come_through_it(name: str, own: redis.Redis) -> None:
-    """Locks that are taken together are asked for again, and who waits in line goes on waiting."""
+    """Locks that are taken together are asked for again, and waiters go on waiting."""
     with failover(own):
         both = lock_many([f"{name}-1", f"{name}-2"], 20)
         assert both.acquire()

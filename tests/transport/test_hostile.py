@@ -298,7 +298,7 @@ def test_fence_of_the_future(raw: redis.Redis) -> None:
         shown(root(), VICTIM)
 
 
-# The line of waiters.
+# The queue of waiters.
 
 ENTRIES = [
     b"",
@@ -320,8 +320,8 @@ ENTRIES = [
 ]
 
 
-def test_foreign_entries_in_the_line(raw: redis.Redis, bystander: Callable[[], None]) -> None:
-    """They are shown as far as they can be read, and passed over at the hand-over."""
+def test_foreign_entries_in_the_queue(raw: redis.Redis, bystander: Callable[[], None]) -> None:
+    """They are shown as far as they can be read, and passed over at the hand-off."""
     browser, other = root(), lock(VICTIM, timeout=20)
     with lock(VICTIM, timeout=20):
         raw.rpush(f"lock-queue:{VICTIM}", *ENTRIES)
@@ -334,7 +334,7 @@ def test_foreign_entries_in_the_line(raw: redis.Redis, bystander: Callable[[], N
     other.release()
     raw.delete(f"lock-queue:{VICTIM}")
     raw.rpush(f"lock-queue:{VICTIM}", *ENTRIES)
-    with lock(VICTIM, timeout=20, blocking_timeout=0):  # nobody of the line has it
+    with lock(VICTIM, timeout=20, blocking_timeout=0):  # nobody of the queue has it
         pass
 
 

@@ -60,7 +60,7 @@ def test_the_waiters_of_a_lock_share_their_looks(
     monkeypatch.setattr(Watch, "TURN", 1000)  # whoever has looked says when to look next
     backend = Deaf()
     with backend.lock(name):
-        line = [
+        queue = [
             Background(lambda: backend.lock(name).acquire(blocking_timeout=60)) for _ in range(20)
         ]
         eventually(lambda: backend.hub._watches[name].members == 20)
@@ -70,10 +70,10 @@ def test_the_waiters_of_a_lock_share_their_looks(
         eventually(lambda: backend.looks >= before + 20)
         # Twenty looks of one take ten times 0.005 s at the least, of twenty next to nothing.
         assert time.monotonic() - began > 0.05
-    for _ in line:
+    for _ in queue:
         eventually(lambda: backend.holder(name))
         backend.force_release(name)
-    assert all(waiting.outcome() for waiting in line)
+    assert all(waiting.outcome() for waiting in queue)
 
 
 def test_the_interval_has_a_default() -> None:

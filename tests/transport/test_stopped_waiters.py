@@ -48,7 +48,7 @@ CROWD = """
 
 @contextmanager
 def crowd(name: str, wait: str, number: int, timeout: float = 30) -> Iterator[Child]:
-    """Some waiters in a process of their own, which stand in line already."""
+    """Some waiters in a process of their own, which stand in the queue already."""
     before = waiters(name)
     with Child(CROWD, name, wait, str(number), str(timeout)) as child:
         assert child.hear() == "ready"
@@ -319,15 +319,15 @@ def test_aliases_that_share_a_server_pop_their_own_grants(name: str, settings: A
         holders = [lock(one, timeout=60, using=using) for one, using in both]
         for held in holders:
             held.acquire()
-        line = []
+        queue = []
         for one, using in both:
             handle = lock(one, timeout=60, using=using)
-            line.append((handle, Background(handle.acquire)))
+            queue.append((handle, Background(handle.acquire)))
             eventually(lambda one=one, using=using: waiters(one, using) == 1)
         for held in holders:
             began = time.monotonic()
             held.release()
-        for handle, waiting in line:
+        for handle, waiting in queue:
             assert waiting.outcome() is True
             assert waiting.ended_at - began < LOOK_EVERY / 2
             handle.release()
@@ -457,11 +457,11 @@ def test_a_process_that_takes_a_free_lock_is_heard(name: str, client: redis.Redi
 def test_waiters_of_a_silent_process_are_forgotten_after_a_minute(
     name: str, client: redis.Redis
 ) -> None:
-    """They lose their places, however long the line of them is."""
+    """They lose their places, however long the queue of them is."""
     held = lock(name, timeout=60)
     held.acquire()
-    line = [f"lock-grant:gone-1 {number:032x} 30000 {{}}" for number in range(250)]
-    client.rpush(f"lock-queue:{name}", *line)
+    queue = [f"lock-grant:gone-1 {number:032x} 30000 {{}}" for number in range(250)]
+    client.rpush(f"lock-queue:{name}", *queue)
     client.zadd("lock-heard", {"lock-grant:gone-1": 61_000 - time.time_ns() // 1_000_000})
     healthy = take(name)
     held.release()

@@ -1,4 +1,4 @@
-"""Waiting on a real server: hand-over, dead waiters, looks, connections, and leftovers."""
+"""Waiting on a real server: hand-off, dead waiters, looks, connections, and leftovers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_free_lock_costs_one_round_trip_each(name: str, client: redis.Redis) -> 
     assert counts["evalsha"] == 2
 
 
-def test_hand_over_to_another_process(name: str) -> None:
+def test_hand_off_to_another_process(name: str) -> None:
     """A release wakes the waiter of another process, and the lock is never free in between."""
     held = lock(name, timeout=20)
     held.acquire()
@@ -74,7 +74,7 @@ def test_each_release_wakes_one(name: str, client: redis.Redis) -> None:
     held = lock(name, timeout=20)
     held.acquire()
     released = threading.Event()
-    line = [
+    queue = [
         Background(lambda: lock(name, timeout=20).acquire() and released.wait()) for _ in range(20)
     ]
     eventually(lambda: waiters(name) == 20)
@@ -83,18 +83,18 @@ def test_each_release_wakes_one(name: str, client: redis.Redis) -> None:
         eventually(lambda: waiters(name) == 19)
     assert counts["lpop"] == 1
     assert counts["publish"] == 1
-    # The release, the claim, this test's looks at the line, and the one look that all share.
+    # The release, the claim, this test's looks at the queue, and the one look that all share.
     assert counts["evalsha"] < 20
     released.set()
-    for _ in line:
+    for _ in queue:
         eventually(lambda: locks["default"].holder(name))
         locks["default"].force_release(name)
-    for waiting in line:
+    for waiting in queue:
         waiting.outcome()
 
 
 def test_dead_waiter_is_skipped_at_once(name: str) -> None:
-    """A waiter killed in the line does not delay those behind it."""
+    """A waiter killed in the queue does not delay those behind it."""
     held = lock(name, timeout=20)
     held.acquire()
     with Child(WAIT, name) as dead, Child(WAIT, name) as alive:
@@ -149,7 +149,7 @@ def test_paused_waiter_finds_its_grant_stale(name: str) -> None:
 
 
 def test_expired_holder_is_followed_in_order(name: str) -> None:
-    """When a lease runs out the first of the line goes first, whoever looks first."""
+    """When a lease runs out the first of the queue goes first, whoever looks first."""
     order = []
     lock(name, timeout=0.6).acquire()
 
@@ -157,11 +157,11 @@ def test_expired_holder_is_followed_in_order(name: str) -> None:
         with lock(name, timeout=20):
             order.append(number)
 
-    line = []
+    queue = []
     for number in range(5):
-        line.append(Background(lambda number=number: wait(number)))
+        queue.append(Background(lambda number=number: wait(number)))
         eventually(lambda number=number: waiters(name) == number + 1)
-    for waiting in line:
+    for waiting in queue:
         waiting.outcome()
     assert order == list(range(5))
 
@@ -250,12 +250,12 @@ def test_interrupted_leader_leaves_the_others_waiting(name: str) -> None:
 
     before = signal.signal(signal.SIGUSR1, interrupt)
     try:
-        line: list[Background] = []
+        queue: list[Background] = []
 
         def join_and_interrupt() -> None:
             eventually(lambda: waiters(name) == 1)
             for number in (2, 3):
-                line.append(Background(pass_through))
+                queue.append(Background(pass_through))
                 eventually(lambda number=number: waiters(name) == number)
             os.kill(os.getpid(), signal.SIGUSR1)
 
@@ -266,7 +266,7 @@ def test_interrupted_leader_leaves_the_others_waiting(name: str) -> None:
     finally:
         signal.signal(signal.SIGUSR1, before)
     held.release()
-    assert [waiting.outcome() for waiting in line] == [True, True]
+    assert [waiting.outcome() for waiting in queue] == [True, True]
 
 
 def test_interrupted_leader_costs_the_others_no_place(
@@ -314,7 +314,7 @@ def test_interrupted_leader_costs_the_others_no_place(
 
 
 def test_grant_that_crosses_with_giving_up_is_passed_on(name: str) -> None:
-    """Waits that end just as the lock is handed over never strand it."""
+    """Waits that end just as the lock is handed off never strand it."""
     for _ in range(60):
         held = lock(name, timeout=20)
         assert held.acquire(blocking_timeout=5)
@@ -342,9 +342,9 @@ def test_hundred_waiting_threads_share_one_connection(name: str, client: redis.R
         other.release()
         return enough.wait(20)
 
-    line = []
+    queue = []
     for number in range(100):  # one after the other, so that the pool is not taxed by the start
-        line.append(Background(wait))
+        queue.append(Background(wait))
         eventually(lambda number=number: waiters(name) == number + 1)
     assert len(connections(client, "pubsub") - listening) == 1
     # Beside it there is what this test, the thread that comes and the one that looks use at once.
@@ -354,7 +354,7 @@ def test_hundred_waiting_threads_share_one_connection(name: str, client: redis.R
     assert sum(counts.get(command, 0) for command in ("evalsha", "get", "exists", "ping")) < 5
     held.release()
     enough.set()
-    assert all(waiting.outcome() for waiting in line)
+    assert all(waiting.outcome() for waiting in queue)
 
 
 def test_thousand_waiting_tasks_share_one_connection(name: str, client: redis.Redis) -> None:
@@ -382,11 +382,11 @@ def test_waiters_look_in_turns(name: str, client: redis.Redis) -> None:
     """When a lease is due to end the waiters of a process ask once, not each for itself."""
     held = lock(name, timeout=0.5)
     held.acquire()
-    line = [Background(lambda: lock(name).acquire(blocking_timeout=2)) for _ in range(20)]
+    queue = [Background(lambda: lock(name).acquire(blocking_timeout=2)) for _ in range(20)]
     eventually(lambda: waiters(name) == 20)
     held.extend(20, replace_ttl=True)
     with counted(client) as counts:
-        for waiting in line:
+        for waiting in queue:
             waiting.outcome()
     # Each gives up with one call; the looks beside them are a few.
     assert counts["evalsha"] <= 20 + 5
@@ -457,7 +457,7 @@ def test_listing_costs_the_held_locks_only(name: str, client: redis.Redis) -> No
 
 
 def test_line_lost_to_a_flush_forms_again(name: str, client: redis.Redis) -> None:
-    """A flush of the database forgets lock and line; the waiters are all served even so."""
+    """A flush of the database forgets lock and queue; the waiters are all served even so."""
     lock(name, timeout=1).acquire()
     done = []
 
@@ -466,10 +466,10 @@ def test_line_lost_to_a_flush_forms_again(name: str, client: redis.Redis) -> Non
             done.append(1)
 
     began = time.monotonic()
-    line = [Background(wait) for _ in range(6)]
+    queue = [Background(wait) for _ in range(6)]
     eventually(lambda: waiters(name) == 6)
     client.flushdb()
-    for waiting in line:
+    for waiting in queue:
         waiting.outcome()
     assert len(done) == 6
     assert time.monotonic() - began < 5

@@ -54,9 +54,9 @@ def test_all_schemes_stand_in_one_line(name: str) -> None:
     """However they wait, they are served in the order in which they came, with rising fences."""
     held = lock(name, timeout=60)
     held.acquire()
-    line = [stand(name, wait, number + 1, 60) for number, wait in enumerate(WAITING_SCHEMES * 3)]
+    queue = [stand(name, wait, number + 1, 60) for number, wait in enumerate(WAITING_SCHEMES * 3)]
     fences = [held.fence]
-    for waiter in line:
+    for waiter in queue:
         held.release()
         assert not lock(name).acquire(blocking=False)
         assert waiter.waiting.outcome() is True
@@ -138,7 +138,7 @@ def test_a_hundred_waiters_cost_as_much_as_one(name: str, wait: str, client: red
     locks["default"].hub_for("poll").interval = 0.25
     with lock(name, timeout=60):
         before = connections(client)
-        line = [stand(name, wait, number + 1, 60) for number in range(50)]
+        queue = [stand(name, wait, number + 1, 60) for number in range(50)]
         tasks = Background(lambda: asyncio.run(wait_as_tasks()))
         eventually(lambda: waiters(name) == 100)
         # One to pop from, one for the event loop, and what threads use at once that come, or look,
@@ -155,7 +155,7 @@ def test_a_hundred_waiters_cost_as_much_as_one(name: str, wait: str, client: red
         assert (looks <= seconds / 0.2 + 1, rounds) == (True, 0)
     else:
         assert (looks, rounds <= seconds / 2.0 + 1) == (0, True)
-    for waiter in line:
+    for waiter in queue:
         assert waiter.waiting.outcome() is True
         waiter.release()
     assert tasks.outcome() == 50

@@ -17,7 +17,7 @@ from django_redis_lock.protocol.calls import Call
 from django_redis_lock.support.text import without_passwords
 from django_redis_lock.transport import scripts
 from django_redis_lock.transport.connections import listening_connection
-from django_redis_lock.transport.location import _databases
+from django_redis_lock.transport.location import databases_of
 from django_redis_lock.transport.packing import Packed
 
 
@@ -230,6 +230,6 @@ def _addresses(location: Any) -> set[tuple[Any, ...]]:
     from django.conf import settings
 
     configured = location if "://" in location else settings.CACHES.get(location)
-    databases = _databases(configured) if configured else set()
+    databases = databases_of(configured) if configured else set()
     found: set[tuple[Any, ...]] = {(host, port) for host, port, _ in databases}
     return found or {(location,)}
