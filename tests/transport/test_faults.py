@@ -110,11 +110,12 @@ def test_lost_reply_to_a_release_taken_by_a_waiter(name: str, proxy: Proxy) -> N
     assert lock(name, using="direct").locked()
 
 
-def test_lost_reply_to_joining_the_line(name: str, proxy: Proxy) -> None:
+def test_lost_reply_to_joining_the_queue(name: str, proxy: Proxy) -> None:
     """A waiter whose reply is lost stands in the queue once."""
     with lock(name, using="direct"):
         locks["default"].hub.listen()
-        lock(name).acquire(blocking=False)  # learns the server's clock, so the next joins
+        # Learns the server's clock, so that the next acquisition joins the queue at once.
+        lock(name).acquire(blocking=False)
         proxy.lose_replies(1)
         waiting = Background(lock(name, timeout=10).acquire)
         assert proxy.lost.acquire(timeout=5)
