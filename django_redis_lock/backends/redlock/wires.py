@@ -29,6 +29,7 @@ from redis.exceptions import NoScriptError, RedisError, ResponseError
 from django_redis_lock.support.process import forget_after_fork
 from django_redis_lock.transport.connections import leave_to_parent
 from django_redis_lock.transport.packing import Packed
+from django_redis_lock.transport.redis_py import BROKEN
 
 
 class Letter:
@@ -229,8 +230,7 @@ class Wire:
                         letter.owed_until = 0.0
                         letter.reply(answer)
             self._used_at = monotonic()
-        except (RedisError, OSError, ValueError, TypeError, AttributeError) as error:
-            # redis-py raises the last three if another thread closes the socket meanwhile.
+        except BROKEN as error:
             self._drop()
             self._fail(unanswered, error)
         except BaseException as error:
