@@ -52,7 +52,6 @@ class ChildWatch(threading.Thread):
         self._failure = ""
 
     def run(self) -> None:
-        """Watch until the worker ends."""
         while not self._ended.is_set():
             try:
                 self.look(LOOK_EVERY)
@@ -63,7 +62,6 @@ class ChildWatch(threading.Thread):
                 self._ended.wait(LOOK_EVERY)
 
     def end(self) -> None:
-        """Stop watching, after a last look for dead children."""
         self._ended.set()
         os.write(self._waking, b".")
         self.join()
@@ -120,8 +118,6 @@ class ChildWatch(threading.Thread):
 
 @dataclass(frozen=True)
 class _Child:
-    """A process that has a page in the ledger."""
-
     pid: int
     began: int
     descriptor: int | None

@@ -147,7 +147,6 @@ def _apply(guard: Guard, target: Any) -> Any:
 
 
 def _is_django_task(target: Any) -> bool:
-    """Whether ``@django.tasks.task``, or its backport, made this."""
     return any(
         kind.__name__ == "Task" and kind.__module__.startswith(("django.tasks", "django_tasks"))
         for kind in type(target).__mro__

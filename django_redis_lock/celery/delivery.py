@@ -60,7 +60,6 @@ class Delivery:
 
     @cached_property
     def places(self) -> Places:
-        """The locks of which the task needs one to run."""
         return Places(self.options, self.key, self.task, self.task_id)
 
     def lock(self, name: str, timeout: float | None = None, state: str = "") -> TaskLock:
@@ -73,7 +72,6 @@ class Delivery:
         return {"retries": str(self.retries)} if self.retries else {}
 
     def conflict(self, holder: Holder | None) -> Conflict:
-        """Return the conflict with another holder."""
         return Conflict("run", self.task, self.task_id, self.key, holder, *self._arguments)
 
     def among(self, holders: list[Holder]) -> Holder | None:
@@ -106,12 +104,10 @@ class Delivery:
 
     @property
     def redelivered(self) -> bool:
-        """Whether the broker says that it delivered the message before."""
         delivery_info = (self.request and self.request.delivery_info) or {}
         return bool(delivery_info.get("redelivered"))
 
     def slip_to_send(self) -> Slip:
-        """Return the slip to send along when the message is sent again."""
         assert self.task_id is not None
         return self.slip or Slip(self.task_id)
 

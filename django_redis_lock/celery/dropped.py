@@ -31,7 +31,6 @@ logger = logging.getLogger("django_redis_lock.celery")
 
 
 def free_place(headers: Mapping[str, Any] | None, task_id: Any) -> None:
-    """Release the lock that was taken when a message was sent."""
     slip = Slip.of(headers, task_id)
     if slip is None or not slip.ticket:
         return

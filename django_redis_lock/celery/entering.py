@@ -70,7 +70,6 @@ def _answer_duplicate(delivery: Delivery, holder: Any) -> Any:
 
 
 def _adopt(delivery: Delivery) -> TaskLock | None:
-    """Take over the lock that was taken when the task was sent."""
     if delivery.slip is None or not delivery.adoptable:
         return None
     lock = delivery.lock(delivery.slip.lock)
@@ -229,7 +228,6 @@ def _ignore(delivery: Delivery, conflict: Conflict) -> Any:
 
 
 def _retry(delivery: Delivery, conflict: Conflict, holder: Holder) -> Any:
-    """Send the message again with a countdown; it keeps its place in the queue."""
     options = delivery.options
     if delivery.request is None or delivery.request.is_eager:
         raise conflict.error("it can't be sent again, because no worker runs it.")

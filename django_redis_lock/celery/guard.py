@@ -25,8 +25,6 @@ OTHER_GUARDS = {("celery_once", "QueueOnce"), ("celery_singleton", "Singleton")}
 
 
 class Guard:
-    """The guard that one use of ``single_instance_task`` makes."""
-
     def __init__(self, given: Mapping[str, Any]) -> None:
         self._given = given
         check_key(given.get("key"), given.get("unique_on"))
@@ -38,7 +36,6 @@ class Guard:
 
     @property
     def options(self) -> Options:
-        """The options of a call that has none of its own."""
         return self.options_for(None)
 
     def options_for(self, overrides: Overrides) -> Options:
@@ -60,7 +57,6 @@ class Guard:
         kwargs: dict[str, Any],
         overrides: Overrides = None,
     ) -> str:
-        """Return the name of the lock for a call of a task. Raises ``TypeError``."""
         return self.key_maker(type(task), overrides)(task.name, args, kwargs)
 
     def key_maker(self, cls: type[Task], overrides: Overrides = None) -> KeyMaker:
@@ -74,11 +70,9 @@ class Guard:
 
     @property
     def installed(self) -> bool:
-        """Whether it guards any task."""
         return bool(self._key_makers)
 
     def check(self, function: Callable[..., Any], signature: inspect.Signature) -> None:
-        """Raise ``TypeError`` or ``ValueError`` for a function that it can't guard."""
         _key_maker(self._given, function, signature)
 
     def install(self, cls: type[Task]) -> None:
@@ -221,7 +215,6 @@ def _unguarded(cls: type[Task], name: str) -> Callable[..., Any]:
 
 
 def _signature(cls: type[Task]) -> inspect.Signature:
-    """Return the signature of a task, without ``self``."""
     signature = inspect.signature(cls.run)
     if isinstance(inspect.getattr_static(cls, "run"), staticmethod):
         return signature

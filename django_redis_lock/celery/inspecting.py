@@ -82,7 +82,6 @@ def signs_of_life(
 
 
 def _in_hand(state: Any) -> Iterator[tuple[str, Request]]:
-    """Yield each request that the worker has, with its stage."""
     active = list(state.tset(worker_state.active_requests))
     reserved = list(state.tset(worker_state.reserved_requests))
     stages = (
@@ -101,8 +100,6 @@ def _in_hand(state: Any) -> Iterator[tuple[str, Request]]:
 
 @dataclass
 class _Line:
-    """One guarded request, and what is known of its lock."""
-
     stage: str
     request: Any
     guard: Guard
@@ -118,14 +115,12 @@ class _Line:
 
     @cached_property
     def options(self) -> Options:
-        """The options of this call, or of the task if those became invalid."""
         try:
             return self.guard.options_for(self.slip.options if self.slip else None)
         except (TypeError, ValueError, ImproperlyConfigured):
             return self.guard.options
 
     def find_key(self) -> None:
-        """Make the key of the arguments. Passes on exceptions of the project's code."""
         request, overrides = self.request, self.slip.options if self.slip else None
         args, kwargs = tuple(request.args or ()), dict(request.kwargs or {})
         key = self.guard.key(request.task, args, kwargs, overrides)
@@ -144,7 +139,6 @@ class _Line:
         return {self.key, place, *self.relevant_locks()}
 
     def told(self) -> dict[str, Any]:
-        """Return its state as plain values."""
         slip, request = self.slip, self.request
         behind = self._behind()
         attempts = slip.attempts if slip else 0
@@ -194,8 +188,6 @@ class _Line:
 
 
 class _Survey(threading.Thread):
-    """Makes the keys and asks for the holders of the tasks of one alias of LOCKS."""
-
     def __init__(self, using: str, lines: list[_Line]) -> None:
         super().__init__(name=f"django-redis-lock-inspect-{using}", daemon=True)
         self.until = monotonic() + PATIENCE

@@ -160,18 +160,14 @@ class Ledger:
         return [(using, name, token_id(token.encode())) for using, name, token in entries], not more
 
     def free(self, number: int) -> None:
-        """Make the page of a dead child available."""
         self._memory[number] = _FREE
 
     def close(self) -> None:
-        """Release the memory, if no child was forked with it."""
         self._memory.close()
         os.close(self._turns)
 
 
 class Page:
-    """The locks of one child."""
-
     def __init__(self, memory: mmap.mmap, number: int, pid: int) -> None:
         self._memory = memory
         self._number = number
@@ -191,13 +187,11 @@ class Page:
             self._write()
 
     def leave(self, token: str) -> None:
-        """Cross out a lock that is known to be released."""
         with self._mutex:
             if self._held.pop(token, None) is not None:
                 self._write()
 
     def _cross_out_unused(self) -> None:
-        """Forget locks that were not acquired, or whose handle is gone."""
         for token, (handle, _) in list(self._held.items()):
             lock = handle()
             if lock is None or not lock.in_use:
@@ -237,7 +231,6 @@ def open_ledger() -> Ledger:
 
 
 def forget_ledger() -> None:
-    """Close the ledger of a worker that forks no children."""
     global _ledger  # noqa: PLW0603 - as above
     if _ledger is not None:
         _ledger.close()

@@ -46,7 +46,6 @@ class Slip:
     """The options given for this call alone."""
 
     def header(self) -> dict[str, Any]:
-        """Return what to merge into the message's headers."""
         return {HEADER: asdict(self)}
 
     def naming(self, lock: Lock, lease: float) -> Self:
@@ -70,7 +69,6 @@ class Slip:
 
 
 def headers_of(request: Any) -> Mapping[str, Any]:
-    """Return the custom headers of a task's request."""
     return {**(request.headers or {}), **request.__dict__}
 
 

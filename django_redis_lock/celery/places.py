@@ -38,7 +38,6 @@ class TaskLock(Lock):
 
     @property
     def in_use(self) -> bool:
-        """Whether the lock is held or being acquired."""
         return self._lease is not None or not self._vacant
 
     def _request(self, backend: BaseLockBackend) -> Request:
@@ -80,7 +79,6 @@ class Places:
 
     @property
     def backend(self) -> BaseLockBackend:
-        """The backend that keeps them."""
         return locks[self.options.using]
 
     def lock(
@@ -126,6 +124,5 @@ class Places:
                 return free
 
     def holders(self) -> list[Holder]:
-        """Return the holders. Raises ``LockUnavailable``."""
         found = map(self.backend.holder, self.names)
         return [holder for holder in found if holder is not None]

@@ -65,7 +65,6 @@ class Run:
 
     @property
     def task_id(self) -> str | None:
-        """The id of the task; ``None`` for a direct call."""
         return self._delivery.task_id
 
     def has_key(self, key: str, options: Options) -> bool:

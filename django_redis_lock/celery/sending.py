@@ -127,7 +127,6 @@ class Sending:
             raise
 
     def _take(self, places: Places) -> tuple[TaskLock | None, Holder | None]:
-        """Take the place in the queue; return its lock, or else its holder."""
         if self._options.scope == QUEUE:
             places.names = [places.waiting]
         lease = self._lease()
@@ -155,7 +154,6 @@ class Sending:
         return stored_state(task, holder.task_id) in states.READY_STATES
 
     def _settle(self, places: Places, holder: Holder | None) -> Any:
-        """Apply the policy for a conflict at sending."""
         policy, awaited = self._options.on_queue_conflict, self._is_awaited()
         conflict = Conflict(QUEUE, self._task, self._task_id, places.key, holder, *self._arguments)
         if callable(policy) and not awaited:

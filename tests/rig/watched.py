@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import redis
-from django_redis_lock.backends.cluster.sharding import SHARD_SLOTS, TAGS, shard_of
+from django_redis_lock.backends.servers.sharding import SHARD_SLOTS, TAGS, shard_of
 from redis.cluster import ClusterNode, RedisCluster
 from redis.sentinel import Sentinel as SentinelClient
 
