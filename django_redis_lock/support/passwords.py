@@ -60,9 +60,9 @@ def _app_of_celery() -> Any:
     """Return Celery's app, which may have its own URLs; ``None`` if it is not configured yet."""
     if "celery.app" not in sys.modules:
         return None
-    from celery import current_app
+    from celery.app import app_or_default
 
-    app = current_app._get_current_object()
+    app = app_or_default()
     return app if app.configured else None
 
 

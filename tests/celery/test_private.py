@@ -35,6 +35,7 @@ PRIVATE_ATTRIBUTES = {
     "__header__",
     "__then__",
     "_get_active_apps",
+    "_get_current_object",
     "_get_exec_options",
     "global_keyprefix",
     "on_decode_error",

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import redis
-from django_redis_lock.backends.servers.sharding import SHARD_SLOTS, TAGS, shard_of
 from redis.cluster import ClusterNode, RedisCluster
 from redis.sentinel import Sentinel as SentinelClient
 
+from django_redis_lock.backends.servers.sharding import SHARD_SLOTS, TAGS, shard_of
 from example_project.embedded import EmbeddedServer
 from tests.layouts.servers import Cluster, Sentinel
 from tests.rig.plan import ALL_NAMES, DEFAULT_LEASE

@@ -19,7 +19,7 @@ from django_redis_lock.protocol.calls import Breaking, Call
 from django_redis_lock.support.text import keep_secrets
 from django_redis_lock.transport.clients import is_read_only
 
-_WHERE_IN_SCRIPT = re.compile(r"\.?\s*script: \w+, on @user_script:\d+\.?$")
+_WHERE_IN_SCRIPT = re.compile(r"\.?\s*script: (?:\w+, )?on @user_script:\d+\.?$")
 _NO_SCRIPTS = re.compile(r"(unknown|unsupported) command .?eval", re.IGNORECASE)
 _NO_PERMISSION_FOR_SCRIPTS = re.compile(r"no permissions to run the 'eval", re.IGNORECASE)
 _WITHOUT_SCRIPTS = (
