@@ -5,9 +5,18 @@ from __future__ import annotations
 import io
 from typing import Any
 
+import pytest
+from django.contrib.auth.models import Permission
 from django.core.handlers.wsgi import LimitedStream
-from django.db import transaction
+from django.db import connections, transaction
+from django.db.models.query import ModelIterable
 from django.test import RequestFactory
+
+from django_redis_lock.support.django_private import (
+    initialized_connections,
+    is_of_test_case,
+    replace_model_iterable,
+)
 
 FORM = {"data": b"name=lamp&count=2", "content_type": "application/x-www-form-urlencoded"}
 
@@ -43,3 +52,36 @@ def test_a_view_carries_the_databases_without_transactions() -> None:
     def view(request: Any) -> None: ...
 
     assert transaction.non_atomic_requests(using="other")(view)._non_atomic_requests == {"other"}
+
+
+def test_connections_are_stored_by_alias() -> None:
+    """``initialized_connections``."""
+    connection = connections["default"]
+    assert list(initialized_connections()) == list(connections.all(initialized_only=True))
+    assert connection in initialized_connections()
+
+
+@pytest.mark.django_db
+def test_a_test_case_marks_its_transaction() -> None:
+    """``is_of_test_case``."""
+    with transaction.atomic():
+        first, last = (
+            connections["default"].atomic_blocks[0],
+            connections["default"].atomic_blocks[-1],
+        )
+        assert (is_of_test_case(first), is_of_test_case(last)) == (True, False)
+
+
+def test_a_queryset_has_an_iterable_that_its_clones_keep() -> None:
+    """``replace_model_iterable``, and the ``_clone()`` that ``FencedQuerySet`` overrides."""
+
+    class Iterable(ModelIterable):  # type: ignore[type-arg]
+        pass
+
+    rows: Any = Permission.objects.all()
+    replace_model_iterable(rows, Iterable)
+    assert rows.filter(pk=1)._iterable_class is Iterable
+    values: Any = Permission.objects.values()
+    replace_model_iterable(values, Iterable)
+    assert values._iterable_class is not Iterable
+    assert rows._clone().__class__ is rows.__class__
