@@ -16,7 +16,7 @@ from django.utils import translation
 
 from django_redis_lock import lock, locks
 from django_redis_lock.admin.release import release as admin_release
-from django_redis_lock.operators.adminlog import PATIENCE
+from django_redis_lock.operators.adminlog import DATABASE_TIMEOUT
 from django_redis_lock.operators.breaking import Outcome, Result, release_shown
 from example_project.embedded import EmbeddedServer
 from example_project.postgres import Postgres
@@ -71,7 +71,7 @@ def test_locked_table_delays_nobody_for_long(
         other.execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
         began = time.monotonic()
         outcome = release(name)
-        assert PATIENCE <= time.monotonic() - began < PATIENCE + 10
+        assert DATABASE_TIMEOUT <= time.monotonic() - began < DATABASE_TIMEOUT + 10
         assert "did not answer" in outcome.unlogged
         assert locks["default"].holder(name) is None
     eventually(lambda: _sessions(database) == 1)  # that of this thread, when the other is through
@@ -86,7 +86,7 @@ def test_locked_table_does_not_hold_up_the_admin_page(
     server: EmbeddedServer, database: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both locks are released, and the page says what is not in the log."""
-    monkeypatch.setattr("django_redis_lock.operators.adminlog.PATIENCE", 0.2)
+    monkeypatch.setattr("django_redis_lock.operators.adminlog.DATABASE_TIMEOUT", 0.2)
     names = [f"{name}:1", f"{name}:2"]
     for one in names:
         lock(one).acquire()
