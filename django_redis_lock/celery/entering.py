@@ -25,7 +25,7 @@ from django_redis_lock.celery.places import QUEUED, TaskLock
 from django_redis_lock.exceptions import LockError
 from django_redis_lock.protocol.records import Holder
 
-PATIENCE = 10.0
+WAIT_FOR_FIRST = 10.0
 """Seconds for which a delivery waits in a worker for an earlier one of the same task to end. Then
 it goes back to the queue for as long."""
 TICKET_TURN = 0.25
@@ -118,8 +118,8 @@ def _start(delivery: Delivery, lock: TaskLock, patience: float = RESULT_MOMENT) 
 def _after(delivery: Delivery, own: Holder) -> Entry:
     """Wait for another delivery of this task to end, and start if it did not finish."""
     conflict = delivery.conflict(own)
-    until = monotonic() + PATIENCE
-    turn = TICKET_TURN if delivery.adoptable else PATIENCE
+    until = monotonic() + WAIT_FOR_FIRST
+    turn = TICKET_TURN if delivery.adoptable else WAIT_FOR_FIRST
     told = False
     while True:
         lock = delivery.lock(own.name)
@@ -141,7 +141,7 @@ def _after(delivery: Delivery, own: Holder) -> Entry:
             return _settle(delivery, holder)
         own = holder or own
         if monotonic() >= until:
-            delivery.send_back(PATIENCE, delivery.slip_to_send())
+            delivery.send_back(WAIT_FOR_FIRST, delivery.slip_to_send())
             raise Ignore(f"another delivery of {delivery.task_id} runs; this one is sent again")
     return _start_after(delivery, lock, own, dead)
 

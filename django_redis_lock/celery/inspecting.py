@@ -30,7 +30,7 @@ from django_redis_lock.exceptions import InvalidLockBackend, LockError
 from django_redis_lock.handler import locks
 from django_redis_lock.protocol.records import Holder
 
-PATIENCE = 0.5
+TIME_FOR_KEYS = 0.5
 """Seconds for which the worker's main loop waits for keys and holders; Celery's clients give up
 after one second."""
 LIMIT = 500
@@ -190,7 +190,7 @@ class _Line:
 class _Survey(threading.Thread):
     def __init__(self, using: str, lines: list[_Line]) -> None:
         super().__init__(name=f"django-redis-lock-inspect-{using}", daemon=True)
-        self.until = monotonic() + PATIENCE
+        self.until = monotonic() + TIME_FOR_KEYS
         self._using = using
         self._lines = lines
 

@@ -21,7 +21,7 @@ Key = str | Callable[..., str] | None
 UniqueOn = str | Iterable[str] | None
 
 ALL = "all"
-LONGEST = 250
+MAX_KEY_LENGTH = 250
 """Characters of a key made of arguments; a longer one is replaced by a digest."""
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
@@ -126,7 +126,7 @@ class KeyMaker:
             except UnstableValueError as error:
                 raise _unstable(task_name, name, error.value) from None
         made = f"{task_name}:{','.join(parts)}"
-        if len(made) <= LONGEST:
+        if len(made) <= MAX_KEY_LENGTH:
             return made
         return f"{task_name}:{hashlib.sha256(made.encode()).hexdigest()[:32]}"
 

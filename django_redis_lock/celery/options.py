@@ -11,7 +11,7 @@ from django.core.signals import setting_changed
 
 from django_redis_lock.support.arguments import (
     DEFAULT,
-    LONGEST,
+    LONGEST_LEASE,
     Default,
     check_metadata,
     check_timeout,
@@ -181,7 +181,7 @@ def _check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
 def _seconds(name: str, value: Any, *, least: float = 0.0) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{name}={value!r} must be a number of seconds.")
-    if not least <= value <= LONGEST:
+    if not least <= value <= LONGEST_LEASE:
         raise ValueError(f"{name}={value!r} must be a number of seconds, at least {least:g}.")
     return float(value)
 

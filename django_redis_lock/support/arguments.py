@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-LONGEST = 100 * 365 * 86400
+LONGEST_LEASE = 100 * 365 * 86400
 """Seconds; what is longer has no end, and is to be written as ``None``. The scripts take a lease of
 126 years or more for nonsense of another program."""
 
@@ -46,7 +46,7 @@ def check_timeout(value: Any, argument: str = "timeout") -> float | None:
             f"{argument}={_shown(value)} is no lease; give seconds of at least 0.001, "
             f"or None for a lock that never expires."
         )
-    if seconds > LONGEST:
+    if seconds > LONGEST_LEASE:
         raise ValueError(
             f"{argument}={_shown(value)} is longer than a hundred years; "
             f"write None for a lock that never expires."
@@ -89,7 +89,7 @@ def check_max_hold(value: Any) -> float | None:
             f"max_hold={_shown(value)} is no time to hold a lock; give seconds of at least 0.001, "
             f"or None for no limit."
         )
-    return None if seconds > LONGEST else seconds
+    return None if seconds > LONGEST_LEASE else seconds
 
 
 def check_renewal(

@@ -188,7 +188,7 @@ def test_a_key_that_hangs_holds_the_worker_up_for_a_moment(
     eventually(lambda: worker.lines(result.id))
     before = time.monotonic()
     assert told(result)[:2] == ("scheduled", "not known")
-    assert time.monotonic() - before < 3 * inspecting.PATIENCE
+    assert time.monotonic() - before < 3 * inspecting.TIME_FOR_KEYS
     assert told(result)[:2] == ("scheduled", "not known")
     assert hear.llen("key asked") == 1
     hear.rpush("key:h", *["now"] * 1000)  # one for each question
@@ -212,7 +212,7 @@ def test_a_silent_lock_server_holds_the_worker_up_for_a_moment(
         proxy.let_go()
     assert answer[result.id] == "not known"
     assert answer[other.id] is None
-    assert inspecting.PATIENCE <= took < inspecting.PATIENCE + 5
+    assert inspecting.TIME_FOR_KEYS <= took < inspecting.TIME_FOR_KEYS + 5
     for item in (result, other):
         tests_app.control.revoke(item.id)
 

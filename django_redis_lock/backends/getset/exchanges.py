@@ -31,7 +31,7 @@ from django_redis_lock.protocol.drivers import Steps
 from django_redis_lock.protocol.lease import Request
 from django_redis_lock.protocol.records import token_id
 
-CLAIM = 5.0
+CLAIM_KEPT = 5.0
 """Seconds for which one caller has the right to replace an ended value; it uses half of them."""
 TOO_LATE_MS = 50
 """A lock with less left is not deleted, since DEL could hit the lock of the next holder."""
@@ -141,10 +141,10 @@ class Exchanges(Readings):
         """
         key = f"{self._claim_prefix}{token_id(value)}:{request.name}"
         began = monotonic()
-        claim = PlainCommand("SET", key, request.token, "NX", "PX", int(CLAIM * 1000))
+        claim = PlainCommand("SET", key, request.token, "NX", "PX", int(CLAIM_KEPT * 1000))
         if (yield claim) is None and (yield PlainCommand("GET", key)) != request.token.encode():
             return False
-        return monotonic() - began < CLAIM / 2
+        return monotonic() - began < CLAIM_KEPT / 2
 
     def _settle(self, request: Request, mine: Stamp, *, replaced: bool) -> Steps[Any]:
         """Make sure of a lock that was just taken, and return the answer of ``acquire.lua``."""

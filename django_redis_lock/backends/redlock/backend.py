@@ -27,7 +27,7 @@ from django_redis_lock.protocol import calls
 from django_redis_lock.protocol.calls import Call
 from django_redis_lock.protocol.conversation import ask
 from django_redis_lock.protocol.drivers import Steps, adrive, drive
-from django_redis_lock.support.arguments import LONGEST
+from django_redis_lock.support.arguments import LONGEST_LEASE
 from django_redis_lock.transport.polling import PollingHub
 
 SERVER_TIMEOUT = 0.5
@@ -87,7 +87,7 @@ class RedlockLockBackend(BaseLockBackend):
         if (
             isinstance(value, bool)
             or not isinstance(value, int | float)
-            or not least <= value <= LONGEST
+            or not least <= value <= LONGEST_LEASE
         ):
             raise InvalidLockBackend(
                 f"LOCKS[{self.alias!r}]['OPTIONS'][{name!r}] is {value!r}; "

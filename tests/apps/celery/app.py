@@ -31,7 +31,7 @@ START_METHOD = "LOCK_TEST_START_METHOD"
 """How the worker starts its children."""
 
 if PATIENCE in os.environ:
-    entering.PATIENCE = float(os.environ[PATIENCE])
+    entering.WAIT_FOR_FIRST = float(os.environ[PATIENCE])
 if REFUSED in os.environ:
     refuse_calls(*map(int, os.environ[REFUSED].split()))
 if START_METHOD in os.environ:

@@ -8,7 +8,7 @@ from django_redis_lock.celery import inspecting, single_instance_task
 from tests.apps.celery.app import app
 from tests.tools.celery_worker import events, tell_and_wait
 
-inspecting.PATIENCE = 2.0  # a busy machine takes its time
+inspecting.TIME_FOR_KEYS = 2.0  # a busy machine takes its time
 
 
 def hanging_key(what: str) -> str:
