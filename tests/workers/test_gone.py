@@ -148,7 +148,7 @@ def test_what_is_on_no_shelf_is_not_known(app: Celery) -> None:
         done = release()
         assert done.code == 3
         assert f"What became of messages is not known: {why}" in done.err.replace(
-            "a broker of the kind ", ""
+            "a broker of kind ", ""
         )
     app.set_current()
     with redis.Redis.from_url(server_url(10)) as client:
