@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+from tests.contracts.callers import CallerContract
 from tests.contracts.capabilities import LACKS
-from tests.contracts.locks import HandleContract, LockContract
+from tests.contracts.handles import HandleContract
+from tests.contracts.locks import LockContract
 
 
 @pytest.mark.usefixtures("server")
-class TestRedisByAlias(LockContract):
-    """The Redis backend on an alias of CACHES."""
+class TestRedis(LockContract):
+    """The Redis backend, on an alias of CACHES."""
 
     using = "default"
-
-
-@pytest.mark.usefixtures("server")
-class TestRedisByUrl(LockContract):
-    """The Redis backend on a URL."""
-
-    using = "url"
 
 
 class TestLocMem(LockContract):
@@ -28,7 +23,7 @@ class TestLocMem(LockContract):
     using = "locmem"
 
 
-class TestDummy(HandleContract):
+class TestDummy(CallerContract, HandleContract):
     """The backend that always acquires."""
 
     using = "dummy"

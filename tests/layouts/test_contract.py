@@ -4,32 +4,25 @@ from __future__ import annotations
 
 import pytest
 
-from tests.contracts.locks import LockContract
+from tests.contracts.locks import LayoutContract
 
 
 @pytest.mark.usefixtures("cluster")
-class TestCluster(LockContract):
+class TestCluster(LayoutContract):
     """Three masters with a replica each."""
 
     using = "default"
 
 
-@pytest.mark.usefixtures("sentinel")
-class TestSentinel(LockContract):
-    """A master with two replicas, found by asking sentinels."""
-
-    using = "default"
-
-
 @pytest.mark.usefixtures("replicating_cluster")
-class TestReplicatingCluster(LockContract):
-    """The same with REPLICAS."""
+class TestReplicatingCluster(LayoutContract):
+    """The same, where each lock waits for a replica."""
 
     using = "default"
 
 
 @pytest.mark.usefixtures("replicating_sentinel")
-class TestReplicatingSentinel(LockContract):
-    """The same with REPLICAS."""
+class TestReplicatingSentinel(LayoutContract):
+    """A master found by asking sentinels, where each lock waits for both replicas."""
 
     using = "default"

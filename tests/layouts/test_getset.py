@@ -10,9 +10,10 @@ import pytest
 from example_project.embedded import EmbeddedServer
 from tests.backends.getset.test_getset import exclude_each_other
 from tests.contracts.capabilities import LACKS
-from tests.contracts.locks import LockContract
+from tests.contracts.locks import LayoutContract, LockContract
 
 GETSET = "django_redis_lock.backends.getset.GetSetLockBackend"
+LACKS_HERE = LACKS["GetSetLockBackend"] | {"waiters"}
 
 
 @pytest.fixture(autouse=True)
@@ -29,21 +30,24 @@ class TestRecord(LockContract):
     """With values that tell whose they are."""
 
     using = "getset"
-    lacks = LACKS["GetSetLockBackend"]
+    lacks = LACKS_HERE
     options: ClassVar[dict[str, str]] = {}
 
 
-class TestLocalClock(TestRecord):
+class TestLocalClock(LayoutContract):
     """With the clock of this machine."""
+
+    using = "getset"
+    lacks = LACKS_HERE
 
     options: ClassVar[dict[str, str]] = {"CLOCK": "local"}
 
 
-class PlainContract(LockContract):
+class PlainContract(LayoutContract):
     """With values that are nothing but a time, as foreign programs write and read them."""
 
     using = "getset"
-    lacks = frozenset({"queue", "fencing", "passing", "records"})
+    lacks = LACKS_HERE | {"fencing", "passing", "records"}
 
 
 class TestFractions(PlainContract):

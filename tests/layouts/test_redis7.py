@@ -14,7 +14,7 @@ from django.test import override_settings
 
 from django_redis_lock import locks
 from example_project.embedded import EmbeddedServer
-from tests.contracts.locks import LockContract
+from tests.contracts.locks import LayoutContract
 from tests.layouts.servers import BACKEND, Cluster
 
 
@@ -57,14 +57,14 @@ def on_redis_cluster(redis_cluster: Cluster) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("on_redis")
-class TestRedis(LockContract):
+class TestRedis(LayoutContract):
     """One Redis server."""
 
     using = "default"
 
 
 @pytest.mark.usefixtures("on_redis_cluster")
-class TestRedisCluster(LockContract):
+class TestRedisCluster(LayoutContract):
     """Three masters."""
 
     using = "default"

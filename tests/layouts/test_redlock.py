@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import signal
@@ -22,7 +21,7 @@ from example_project.embedded import EmbeddedServer
 from tests.contracts.capabilities import LACKS
 from tests.contracts.locks import LockContract
 from tests.project.test_docs import acl_rule
-from tests.tools import ROOT, Background, Child, eventually, waiters
+from tests.tools import ROOT, Background, Child, eventually
 from tests.tools.quorums import REDLOCK, Quorum, in_use, started
 
 
@@ -42,65 +41,10 @@ def quorum(session_quorum: Quorum) -> Iterator[Quorum]:
 
 @pytest.mark.usefixtures("quorum")
 class TestContract(LockContract):
-    """The quorum keeps the contract of all backends, but for the order of those who wait."""
+    """The quorum keeps the contract of all backends, except for the order of waiters."""
 
     using = "redlock"
     lacks = LACKS["RedlockLockBackend"]
-
-    def test_all_waiters_are_served(self, name: str) -> None:
-        """All are served, one at a time; in which order is not promised."""
-        served: list[int] = []
-        inside: list[int] = []
-
-        def wait(number: int) -> None:
-            with self.lock(name):
-                inside.append(number)
-                assert inside == [number]
-                served.append(number)
-                inside.remove(number)
-
-        with self.lock(name):
-            line = []
-            for number in range(8):
-                line.append(Background(lambda number=number: wait(number)))
-                eventually(lambda number=number: waiters(name, self.using) == number + 1)
-        for waiting in line:
-            waiting.outcome()
-        assert sorted(served) == list(range(8))
-
-    def test_all_async_waiters_are_served(self, name: str) -> None:
-        """All tasks are served; in which order is not promised."""
-
-        async def main() -> list[int]:
-            served: list[int] = []
-
-            async def wait(number: int) -> None:
-                async with self.lock(name):
-                    served.append(number)
-
-            async with self.lock(name):
-                tasks = []
-                for number in range(20):
-                    tasks.append(asyncio.create_task(wait(number)))
-                    while (await locks[self.using].aholder(name)).waiters <= number:
-                        await asyncio.sleep(0)
-            await asyncio.gather(*tasks)
-            return served
-
-        assert sorted(asyncio.run(main())) == list(range(20))
-
-
-# Who waits is shown, as by backends that keep an order; there is only no order.
-for shown in (
-    LockContract.test_waiter_that_gives_up_leaves_the_line,
-    LockContract.test_line_is_shown,
-    LockContract.test_since_stays_while_one_waits,
-    LockContract.test_waiter_that_was_interrupted_leaves_the_line,
-    LockContract.test_deadline_is_kept_through_many_wake_ups,
-    LockContract.test_force_release_hands_over,
-    LockContract.test_cancelled_async_acquire_leaves_the_line,
-):
-    setattr(TestContract, shown.__name__, shown)
 
 
 # Servers that fail while locks are held and waited for.

@@ -14,7 +14,7 @@ from django_redis_lock import Lock, lock, locks
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol import acquiring
 from example_project.embedded import EmbeddedServer
-from tests.contracts.locks import LockContract
+from tests.contracts.locks import LayoutContract
 from tests.layouts.servers import BACKEND, client
 from tests.tools import Background, connections, eventually, waiters
 
@@ -67,15 +67,8 @@ def pair(servers: Pair) -> Iterator[Pair]:
 
 
 @pytest.mark.usefixtures("pair")
-class TestReplicas(LockContract):
-    """The contract where each lock waits for a replica."""
-
-    using = "default"
-
-
-@pytest.mark.usefixtures("pair")
-class TestReplicasAndPolling(LockContract):
-    """The same where waiters look, and find a lock that was written for them."""
+class TestReplicasAndPolling(LayoutContract):
+    """The contract where each lock waits for a replica, and waiters poll."""
 
     using = "poll"
 

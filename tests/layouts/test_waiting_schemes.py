@@ -12,7 +12,7 @@ from django.test import override_settings
 
 from django_redis_lock import lock, locks
 from example_project.embedded import EmbeddedServer
-from tests.contracts.locks import LockContract
+from tests.contracts.locks import LayoutContract
 from tests.layouts.mixed import KINDS, Crew
 from tests.settings import REDIS, server_url
 from tests.tools import Background, Child, eventually, waiters
@@ -34,14 +34,14 @@ def schemes(server: EmbeddedServer) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("schemes")
-class TestBlpop(LockContract):
+class TestBlpop(LayoutContract):
     """Waiters that pop their grants from a list."""
 
     using = "blpop"
 
 
 @pytest.mark.usefixtures("schemes")
-class TestPoll(LockContract):
+class TestPoll(LayoutContract):
     """Waiters that look."""
 
     using = "poll"

@@ -1,0 +1,205 @@
+"""What callers meet in their own process, before any server is asked."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from django_redis_lock import locks, signals
+from django_redis_lock.exceptions import (
+    LockError,
+    LockLost,
+    LockNotOwned,
+)
+from tests.contracts.base import Contract, needs
+
+
+class CallerContract(Contract):
+    """What a handle does in the caller's process, wherever the lock is kept."""
+
+    def test_second_acquire_on_a_handle_raises_and_keeps_the_lease(self, name: str) -> None:
+        """A failed second acquire on a held handle does not overwrite the token."""
+        held = self.lock(name)
+        held.acquire()
+        fence = held.fence
+        with pytest.raises(LockError, match="already"):
+            held.acquire(blocking=False)
+        assert held.fence == fence
+        held.ensure_held()
+        held.release()
+
+    def test_release_of_a_handle_that_holds_nothing(self, name: str) -> None:
+        """Releasing what was never acquired, or twice, raises LockNotOwned with the name."""
+        held = self.lock(name)
+        with pytest.raises(LockNotOwned) as caught:
+            held.release()
+        assert caught.value.name == name
+        assert not isinstance(caught.value, LockLost)
+        held.acquire()
+        held.release()
+        with pytest.raises(LockNotOwned):
+            held.release()
+
+    @pytest.mark.parametrize("operation", ["reacquire", "ensure_held"])
+    def test_operations_on_what_is_not_held(self, name: str, operation: str) -> None:
+        """Keeping or checking a lock that is not held raises LockNotOwned."""
+        with pytest.raises(LockNotOwned):
+            getattr(self.lock(name), operation)()
+        with pytest.raises(LockNotOwned):
+            self.lock(name).extend(1)
+
+    def test_body_error_passes_through(self, name: str) -> None:
+        """An exception from the body reaches the caller, and the lock is free."""
+        with pytest.raises(KeyError), self.lock(name):
+            raise KeyError
+        assert self.lock(name, blocking=False).acquire()
+
+    def test_body_error_is_not_masked_by_the_release(self, name: str) -> None:
+        """An exception from the body is never hidden by one from the release."""
+        with pytest.raises(KeyError), self.lock(name) as held:
+            held.release()
+            raise KeyError
+
+    def test_decorated_generator_is_refused(self, name: str) -> None:
+        """A generator, whose body would run without the lock, is refused when decorated."""
+        with pytest.raises(TypeError, match="generator"):
+
+            @self.lock(name)
+            def work() -> Any:
+                yield 1
+
+    @pytest.mark.parametrize(
+        "timeout",
+        [0, -1, 0.0005, True, float("nan"), float("inf"), 1e300, 10**400, -(10**400), 10**5000],
+        ids=lambda value: "huge" if abs(value) > 10**300 else None,
+    )
+    def test_senseless_lease_is_refused(self, name: str, timeout: float) -> None:
+        """A lease has at least a millisecond and at most a century: ValueError at once."""
+        with pytest.raises(ValueError, match=r"^timeout=.{1,150}$"):
+            self.lock(name, timeout=timeout)
+        with self.lock(name, timeout=20) as held:
+            with pytest.raises(ValueError, match=r"^additional_time=.{1,150}$"):
+                held.extend(timeout)
+            assert held.owned()
+
+    @pytest.mark.parametrize("wait", [-1, True, float("nan")])
+    def test_senseless_wait_is_refused(self, name: str, wait: float) -> None:
+        """A negative, bool or NaN wait is a ValueError at once."""
+        with pytest.raises(ValueError, match="blocking_timeout"):
+            self.lock(name, blocking_timeout=wait)
+        with pytest.raises(ValueError, match="blocking_timeout"):
+            self.lock(name).acquire(blocking_timeout=wait)
+
+    def test_contradictions_are_refused(self, name: str) -> None:
+        """Arguments that contradict each other are a ValueError that names them."""
+        with pytest.raises(ValueError, match="blocking=False"):
+            self.lock(name, blocking=False, blocking_timeout=1)
+        with pytest.raises(ValueError, match="blocking=False"):
+            self.lock(name).acquire(blocking=False, blocking_timeout=1)
+        with pytest.raises(ValueError, match="auto_renew"):
+            self.lock(name, timeout=None, auto_renew=True)
+        with pytest.raises(TypeError, match="seconds"):
+            self.lock(name, timeout="10")
+
+    @pytest.mark.parametrize("bad", ["", "a\nb", "\x00", "a\x9f", "x" * 513, "\ud800"])
+    def test_bad_names_are_refused(self, bad: str) -> None:
+        """Empty names, control characters and overlong names are a ValueError."""
+        with pytest.raises(ValueError, match="name"):
+            self.lock(bad)
+
+    def test_metadata_must_be_text(self, name: str) -> None:
+        """Metadata that is not str to str is a TypeError naming the key."""
+        with pytest.raises(TypeError, match="'shop'"):
+            self.lock(name, metadata={"shop": 1})
+
+    def test_metadata_has_a_limit(self, name: str) -> None:
+        """As much as the limit is stored; a byte more is a ValueError with both numbers."""
+        with self.lock(name, metadata={"a": "x" * 1016}):
+            pass
+        for metadata in ({"a": "x" * 1017}, {"é": "x" * 1012}):
+            with pytest.raises(ValueError, match="takes 1025 bytes as JSON, and the limit is 1024"):
+                self.lock(name, metadata=metadata)
+
+    @needs("passing")
+    def test_metadata_of_a_detached_lock_has_the_same_limit(self, name: str) -> None:
+        """What is added when a lock is detached counts with what was there; it stays held."""
+        with self.lock(name, metadata={"a": "x" * 1000}) as held:
+            with pytest.raises(ValueError, match="takes 1045 bytes as JSON"):
+                held.detach(15, metadata={"b": "x" * 30})
+            assert held.owned()
+
+    def test_signals_tell_of_a_hold(self, name: str) -> None:
+        """Acquiring and releasing send their signals with alias, name and handle."""
+        told: list[tuple[str, dict[str, Any]]] = []
+
+        def acquired(**kwargs: Any) -> None:
+            told.append(("acquired", kwargs))
+
+        def released(**kwargs: Any) -> None:
+            told.append(("released", kwargs))
+
+        signals.lock_acquired.connect(acquired)
+        signals.lock_released.connect(released)
+        try:
+            with self.lock(name) as held:
+                pass
+        finally:
+            signals.lock_acquired.disconnect(acquired)
+            signals.lock_released.disconnect(released)
+        assert [kind for kind, _ in told] == ["acquired", "released"]
+        for _, kwargs in told:
+            assert kwargs["name"] == name
+            assert kwargs["using"] == self.using
+            assert kwargs["lock"] is held
+        assert told[0][1]["waited"] >= 0
+        assert told[1][1]["held_for"] >= 0
+
+    def test_failing_signal_receiver_changes_nothing(self, name: str) -> None:
+        """A receiver that raises neither loses the lock nor reaches the caller."""
+
+        def fail(**kwargs: Any) -> None:
+            raise RuntimeError
+
+        signals.lock_acquired.connect(fail)
+        try:
+            with self.lock(name) as held:
+                held.ensure_held()
+        finally:
+            signals.lock_acquired.disconnect(fail)
+
+    @pytest.mark.parametrize(
+        ("given", "error", "words"),
+        [
+            ({"reason": "x" * 501}, ValueError, "reason has at most 500"),
+            ({"by": "x" * 501}, ValueError, "by has at most 500"),
+            ({"reason": "\ud800"}, ValueError, "reason must not contain lone surrogates"),
+            ({"by": 7}, TypeError, "by must be a str, not int: 7"),
+        ],
+    )
+    def test_senseless_reasons_are_refused(
+        self, name: str, given: dict[str, Any], error: type[Exception], words: str
+    ) -> None:
+        """What can't be kept as a reason is an error that names it, and nothing is released."""
+        with self.lock(name) as held:
+            with pytest.raises(error, match=words):
+                locks[self.using].force_release(name, **given)
+            held.ensure_held()
+
+    def test_handle_has_a_telling_repr(self, name: str) -> None:
+        """The repr says the name and the state."""
+        held = self.lock(name)
+        assert name in repr(held)
+        with held:
+            assert f"fence {held.fence}" in repr(held)
+
+    def test_errors_survive_pickling_and_copying(self, name: str) -> None:
+        """An error can be a task's result: it keeps its message and name."""
+        import pickle
+
+        error = LockLost("gone", name=name)
+        for other in (pickle.loads(pickle.dumps(error)), copy.copy(error)):  # noqa: S301
+            assert type(other) is LockLost
+            assert str(other) == "gone"
+            assert other.name == name

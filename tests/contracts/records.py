@@ -1,0 +1,411 @@
+"""What backends tell of holders, and what operators and workers do with it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from dataclasses import replace
+from typing import Any
+from unittest.mock import ANY
+
+import pytest
+
+from django_redis_lock import AuditEntry, Holder, locks, signals
+from django_redis_lock.backends.index import Index
+from django_redis_lock.exceptions import (
+    LockError,
+    LockLost,
+    LockNotOwned,
+    LockUnavailable,
+)
+from django_redis_lock.protocol.calls import ForceRelease, NoteLosses
+from django_redis_lock.protocol.conversation import ask
+from tests.contracts.base import Contract, needs
+from tests.tools import Background, eventually, waiters
+
+
+class RecordContract(Contract):
+    """Records, listing, forced releases, the audit, and locks passed from handle to handle."""
+
+    @needs("records")
+    def test_holder_record(self, name: str) -> None:
+        """A holder's record says who, since when, until when, and what the caller gave."""
+        with self.lock(name, timeout=20, metadata={"shop": "7", "é": "\n"}) as held:
+            holder = locks[self.using].holder(name)
+            assert isinstance(holder, Holder)
+            assert holder.name == name
+            assert holder.using == self.using
+            assert holder.fence == held.fence
+            assert 19 < holder.ttl <= 20
+            assert holder.auto_renew is False
+            assert holder.thread == threading.current_thread().name
+            assert holder.waiters in ({0, None} if "queue" in self.lacks else {0})
+            assert holder.metadata == {"shop": "7", "é": "\n"}
+            assert 19 < (holder.expires_at - holder.acquired_at).total_seconds() < 20.1
+            assert len(holder.token_id) == 16
+            assert str(holder.pid) in str(holder)
+        assert locks[self.using].holder(name) is None
+
+    @needs("records")
+    def test_auto_renewed_record(self, name: str) -> None:
+        """Without a timeout the lease is the backend's, and is renewed."""
+        with self.lock(name):
+            holder = locks[self.using].holder(name)
+            assert holder.auto_renew is True
+            assert 0 <= locks[self.using].timeout - holder.ttl < 1
+
+    @needs("listing")
+    def test_listing(self, name: str) -> None:
+        """``holders`` yields what is held and matches, the newest lease end first."""
+        held = [self.lock(f"{name}:{number}", timeout=10 + number) for number in range(5)]
+        endless = self.lock(f"{name}:endless", timeout=None)
+        for item in [*held, endless]:
+            item.acquire()
+        found = [holder.name for holder in locks[self.using].holders(f"{name}:*")]
+        assert found == [endless.name, *[item.name for item in reversed(held)]]
+        held[2].release()
+        found = [holder.name for holder in locks[self.using].holders(f"{name}:[0-9]")]
+        assert found == [held[4].name, held[3].name, held[1].name, held[0].name]
+        assert not list(locks[self.using].holders(f"{name}"))
+
+    @needs("listing")
+    def test_listing_turns_pages(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """More locks than a page holds are all listed once, equal lease ends included."""
+        backend = locks[self.using]
+        monkeypatch.setattr(type(backend), "page_size", 7)
+        held = [self.lock(f"{name}:{number}", timeout=None) for number in range(30)]
+        held += [self.lock(f"{name}:x{number}", timeout=60) for number in range(30)]
+        for item in held:
+            item.acquire()
+        found = [holder.name for holder in backend.holders(f"{name}:*")]
+        assert sorted(found) == sorted(item.name for item in held)
+
+        async def collect() -> list[str]:
+            return [holder.name async for holder in backend.aholders(f"{name}:*")]
+
+        assert asyncio.run(collect()) == found
+
+    @needs("listing")
+    def test_lock_renewed_while_it_is_listed_is_not_missed(
+        self, name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A lease that is lengthened while the pages are turned is listed all the same."""
+        monkeypatch.setattr(type(locks[self.using]), "page_size", 1)  # ten names a page
+        held = [self.lock(f"{name}:{number}", timeout=20 + number) for number in range(25)]
+        for item in held:
+            item.acquire()
+        add = Index.add
+
+        def add_then_renew(self: Index, page: Any, size: int) -> None:
+            add(self, page, size)
+            held[12].extend(100)
+
+        monkeypatch.setattr(Index, "add", add_then_renew)
+        found = [holder.name for holder in locks[self.using].holders(f"{name}:*")]
+        assert sorted(found) == sorted(item.name for item in held)
+        assert found[0] == held[12].name
+
+    @needs("listing")
+    def test_locks_released_while_they_are_listed_hide_no_others(
+        self, name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Leases without end all end alike, and of these some leave while the pages are turned."""
+        monkeypatch.setattr(type(locks[self.using]), "page_size", 1)  # ten names a page
+        held = [self.lock(f"{name}:{number}", timeout=None) for number in range(80)]
+        for item in held:
+            item.acquire()
+        leaving = {item.name: item for item in held[::2]}
+        add = Index.add
+
+        def add_then_release(self: Index, page: Any, size: int) -> None:
+            add(self, page, size)
+            for listed in page[0]:
+                if listed in leaving:
+                    leaving.pop(listed).release()
+
+        monkeypatch.setattr(Index, "add", add_then_release)
+        found = {listed for listed, _ in locks[self.using].read_index(f"{name}:*").latest()}
+        assert {item.name for item in held[1::2]} <= found
+        assert not leaving
+
+    @needs("precision")
+    def test_expired_locks_are_not_listed(self, name: str) -> None:
+        """A lock whose lease has passed is nobody's."""
+        self.lock(name, timeout=0.02).acquire()
+        eventually(lambda: locks[self.using].holder(name) is None)
+        assert not list(locks[self.using].holders(name))
+
+    @needs("records")
+    def test_force_release(self, name: str) -> None:
+        """An operator's release frees the lock, tells who lost it, and the loser learns it."""
+        told = []
+
+        def receive(**kwargs: Any) -> None:
+            told.append(kwargs)
+
+        signals.lock_force_released.connect(receive)
+        try:
+            held = self.lock(name)
+            held.acquire()
+            loser = locks[self.using].force_release(name)
+        finally:
+            signals.lock_force_released.disconnect(receive)
+        assert loser.fence == held.fence
+        assert told[0]["holder"] == loser
+        assert locks[self.using].holder(name) is None
+        assert locks[self.using].force_release(name) is None
+        with pytest.raises(LockLost):
+            held.ensure_held()
+        assert held.lost
+        with pytest.raises(LockLost):
+            held.release()
+
+    @needs("records")
+    def test_forced_release_is_in_the_audit(self, name: str) -> None:
+        """The audit tells who lost which hold, when, to whom and why; the newest comes first."""
+        backend = locks[self.using]
+        held = self.lock(name, metadata={"shop": "7"})
+        held.acquire()
+        before = backend.holder(name)
+        backend.force_release(name, by="ada", reason=" it hangs\n")
+        (entry,) = backend.history(name)
+        assert isinstance(entry, AuditEntry)
+        assert (entry.event, entry.by, entry.reason) == ("force_released", "ada", "it hangs")
+        assert (entry.name, entry.using) == (name, self.using)
+        assert (entry.fence, entry.token_id) == (held.fence, before.token_id)
+        assert (entry.host, entry.pid, entry.thread) == (before.host, before.pid, before.thread)
+        assert (entry.task_id, entry.task_name) == (None, None)
+        assert str(entry) == str(before)
+        assert -0.001 <= (entry.at - before.acquired_at).total_seconds() < 10  # to the millisecond
+
+        assert backend.force_release(name, by="ada") is None  # nobody lost anything
+        self.lock(name).acquire()
+        backend.force_release(name)
+        newest, *_ = asyncio.run(backend.ahistory(name, limit=1))
+        assert [newest] == backend.history(limit=1) == backend.history(name, 1)
+        assert [item.event for item in backend.history(name)].count("force_released") == 2
+
+    @needs("records")
+    def test_forced_release_that_came_too_late_is_none(
+        self, name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Sent in vain, and again after the holder's own release, it is told as nobody's loss."""
+        backend = locks[self.using]
+        carry_out = backend.call
+        held = self.lock(name)
+        held.acquire()
+
+        def lose_the_first(call: Any) -> Any:
+            if isinstance(call, ForceRelease) and call.first_sent_at is None:
+                call.sending()
+                held.release()
+                raise LockUnavailable("the call was lost")
+            return carry_out(call)
+
+        monkeypatch.setattr(backend, "call", lose_the_first)
+        assert backend.force_release(name) is None
+        assert backend.history(name) == []
+
+    @needs("records")
+    @pytest.mark.parametrize("how", ["ensure_held", "release", "extend", "renewal", "async"])
+    def test_loss_is_in_the_audit_once(self, name: str, how: str) -> None:
+        """Whoever finds that a lease was lost writes it down, and nobody writes it again."""
+        backend = locks[self.using]
+        held = self.lock(name, timeout=0.6 if how == "renewal" else 20, auto_renew=how == "renewal")
+        held.acquire()
+        fence, token_id = held.fence, backend.holder(name).token_id
+        backend.force_release(name)
+        if how == "renewal":
+            eventually(lambda: len(backend.history(name)) == 2)
+            assert held.lost
+        else:
+            find = {
+                "ensure_held": held.ensure_held,
+                "release": held.release,
+                "extend": lambda: held.extend(1),
+                "async": lambda: asyncio.run(held.aensure_held()),
+            }
+            with pytest.raises(LockLost):
+                find[how]()
+        with contextlib.suppress(LockLost, LockNotOwned):
+            held.ensure_held()
+        with contextlib.suppress(LockLost, LockNotOwned):
+            held.release()
+        lost, forced = backend.history(name)
+        assert (lost.event, forced.event) == ("lost", "force_released")
+        assert (lost.fence, lost.token_id) == (fence, token_id)
+        assert (lost.host, lost.pid, lost.thread) == (forced.host, forced.pid, forced.thread)
+        assert "expired or was broken" in lost.reason
+        assert lost.by == ""
+        assert lost.at >= forced.at
+
+    @needs("records")
+    def test_freed_lock_is_no_release_by_force(self, name: str) -> None:
+        """What a worker frees for a dead holder is told by a signal and an event of its own."""
+        backend = locks[self.using]
+        told = []
+
+        def receive(**kwargs: Any) -> None:
+            told.append(kwargs)
+
+        signals.lock_freed.connect(receive)
+        signals.lock_force_released.connect(receive)
+        try:
+            self.lock(name).acquire()
+            shown = backend.holder(name)
+            assert backend.free(name, "0" * 16) is None
+            assert backend.free(name, shown.token_id, reason="killed") == replace(
+                shown, held_for=ANY, ttl=ANY, expires_at=ANY
+            )
+        finally:
+            signals.lock_freed.disconnect(receive)
+            signals.lock_force_released.disconnect(receive)
+        assert backend.holder(name) is None
+        ((_, news),) = [(item.pop("signal"), item) for item in told]
+        assert {**news, "holder": news["holder"].token_id, "held_for": 0} == {
+            "sender": type(backend),
+            "using": self.using,
+            "name": name,
+            "holder": shown.token_id,
+            "held_for": 0,
+            "reason": "killed",
+        }
+        (entry,) = backend.history(name)
+        assert (entry.event, entry.by, entry.reason) == ("freed", "", "killed")
+        assert (entry.token_id, entry.fence, entry.pid) == (
+            shown.token_id,
+            shown.fence,
+            shown.pid,
+        )
+
+    def test_audit_has_an_end(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It keeps about as many releases by force as the alias says, whatever was lost since."""
+        backend = locks[self.using]
+        cap = 50
+        monkeypatch.setattr(backend, "operators", replace(backend.operators, audit_entries=cap))
+        for number in range(cap + 220):
+            held = self.lock(name, timeout=5)
+            held.acquire(blocking=False)
+            backend.force_release(name, reason=str(number))
+        kept = [item.reason for item in backend.history(name, limit=10 * cap)]
+        assert cap <= len(kept) <= cap + 100
+        assert kept[:2] == [str(cap + 219), str(cap + 218)]
+        losses = [
+            {"event": "lost", "name": name, "token_id": str(number)} for number in range(cap + 220)
+        ]
+        for begin in range(0, len(losses), cap):
+            backend.run(ask(NoteLosses(losses[begin : begin + cap], cap)))
+        events = [item.event for item in backend.history(name, limit=20 * cap)]
+        assert events.count("force_released") == len(kept)
+        assert cap <= events.count("lost") <= cap + 100
+
+    def test_history_is_read_in_pages(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """However small they are, it is told whole, in order, and each event once."""
+        backend = locks[self.using]
+        for number in range(12):
+            held = self.lock(f"{name}:{number % 3}", timeout=5)
+            held.acquire(blocking=False)
+            if number % 4:
+                backend.force_release(held.name, reason=str(number))
+            else:
+                backend.free(held.name, backend.holder(held.name).token_id, reason=str(number))
+        for page in (1, 2, 5, 100):
+            monkeypatch.setattr("django_redis_lock.protocol.calls.PAGE", page)
+            told = [one for one in backend.history() if one.name.startswith(name)]
+            assert sorted(int(one.reason) for one in told) == list(range(12))
+            assert [one.at for one in told] == sorted((one.at for one in told), reverse=True)
+            assert [one.id for one in backend.history(limit=1)] == [told[0].id]
+            assert [one.reason for one in backend.history(f"{name}:1")] == ["10", "7", "4", "1"]
+            assert [one.reason for one in backend.history(f"{name}:0", 2)] == ["9", "6"]
+            assert backend.history(f"{name}:none") == []
+
+    @needs("passing")
+    def test_take_over_from_a_named_holder(self, name: str) -> None:
+        """A lock passes from one holder to another; nobody who waits comes in between."""
+        first, second = self.lock(name, timeout=20), self.lock(name, timeout=30)
+        first.acquire()
+        waiting = Background(self.lock(name, timeout=20).acquire)
+        eventually(lambda: waiters(name, self.using) == 1)
+        assert second.take_over("0" * 16) is False
+        first.ensure_held()
+        assert second.take_over(first.token_id) is True
+        assert second.fence > first.fence
+        second.ensure_held()
+        assert 29 < second.remaining <= 30
+        assert waiters(name, self.using) == 1
+        assert not first.owned()
+        with pytest.raises(LockLost):
+            first.release()
+        second.release()
+        assert waiting.outcome() is True
+
+    @needs("passing")
+    def test_take_over_of_a_free_lock(self, name: str) -> None:
+        """Where the holder has gone there is nothing to take over, not even a free lock."""
+        first, second = self.lock(name), self.lock(name)
+        first.acquire()
+        token_id = first.token_id
+        first.release()
+        assert second.take_over(token_id) is False
+        assert second.acquire(blocking=False)
+        assert asyncio.run(self.lock(name).atake_over(token_id)) is False
+        assert asyncio.run(self.lock(name).atake_over(second.token_id)) is True
+
+    @needs("passing")
+    def test_detached_lock_is_nobodys_until_it_is_taken_over(self, name: str) -> None:
+        """A detached lock stays held; whoever has its ticket takes it over, once."""
+        first = self.lock(name, metadata={"state": "working"})
+        first.acquire()
+        ticket = first.ticket
+        assert first.detach(15, metadata={"state": "parked"}) == ticket
+        assert first.remaining == 0.0
+        with pytest.raises(LockNotOwned):
+            first.release()
+        holder = locks[self.using].holder(name)
+        assert (holder.token_id, holder.auto_renew) == (ticket, False)
+        assert 14 < holder.ttl <= 15
+        assert holder.metadata == {"state": "parked"}
+        assert not self.lock(name, blocking=False).acquire()
+        second, third = self.lock(name), self.lock(name)
+        assert second.take_over(ticket) is True
+        assert third.take_over(ticket) is False
+        ticket = asyncio.run(second.adetach(0.05))
+        assert third.acquire(blocking_timeout=10)
+
+    @needs("passing")
+    def test_detaching_what_was_lost(self, name: str) -> None:
+        """Who has lost a lock is told so, and detaches nobody else's."""
+        held = self.lock(name, timeout=20)
+        held.acquire()
+        locks[self.using].force_release(name)
+        with self.lock(name) as successor:
+            with pytest.raises(LockLost):
+                held.detach(10)
+            successor.ensure_held()
+        with pytest.raises(LockNotOwned):
+            held.detach(10)
+
+    @needs("passing")
+    def test_mistakes_in_detaching(self, name: str) -> None:
+        """A lock can't be detached for ever, nor one that is entered twice."""
+        with self.lock(name, reentrant=True) as held, self.lock(name, reentrant=True):
+            with pytest.raises(ValueError, match="has to expire"):
+                held.detach(None)  # type: ignore[arg-type]
+            with pytest.raises(LockError, match="entered 2 times"):
+                held.detach(5)
+
+    @needs("records")
+    def test_force_release_of_a_shown_holder_only(self, name: str) -> None:
+        """With a token_id only that holder loses the lock; a successor is left alone."""
+        with self.lock(name):
+            shown = locks[self.using].holder(name)
+        with self.lock(name) as successor:
+            assert locks[self.using].force_release(name, token_id=shown.token_id) is None
+            successor.ensure_held()
+            mine = locks[self.using].holder(name).token_id
+            assert mine != shown.token_id
+            assert asyncio.run(locks[self.using].aforce_release(name, mine)).token_id == mine
+            with pytest.raises(LockLost):
+                successor.ensure_held()
+            assert successor.acquire(blocking=False)

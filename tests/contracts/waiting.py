@@ -1,0 +1,278 @@
+"""Waiting for a lock: order, deadlines, cancellation."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from django_redis_lock import Holder, Lock, locks, signals
+from django_redis_lock.exceptions import (
+    LockError,
+)
+from tests.contracts.base import Contract, needs
+from tests.tools import SOON, Background, eventually, waiters
+
+
+class WaitingContract(Contract):
+    """What waiters can rely on."""
+
+    def test_waiter_gets_the_lock_on_release(self, name: str) -> None:
+        """A release hands the lock to who waits; the next fence is greater."""
+        first = self.lock(name)
+        first.acquire()
+        fence = first.fence
+        other = self.lock(name)
+        waiting = Background(other.acquire)
+        eventually(lambda: waiters(name, self.using) == 1)
+        first.release()
+        assert waiting.outcome() is True
+        assert other.fence > fence
+        other.ensure_held()
+        other.release()
+
+    def check_order(self, served: list[int], count: int) -> None:
+        """Check that all waiters were served, in order of arrival if the backend promises it."""
+        if "queue" in self.lacks:
+            served = sorted(served)
+        assert served == list(range(count))
+
+    def test_waiters_are_served_in_order(self, name: str) -> None:
+        """Waiters are served one at a time, in order of arrival."""
+        served: list[int] = []
+        inside: list[int] = []
+
+        def wait(number: int) -> None:
+            with self.lock(name):
+                inside.append(number)
+                assert inside == [number]
+                served.append(number)
+                inside.remove(number)
+
+        with self.lock(name):
+            queue = []
+            for number in range(8):
+                queue.append(Background(lambda number=number: wait(number)))
+                eventually(lambda number=number: waiters(name, self.using) == number + 1)
+        for waiting in queue:
+            waiting.outcome()
+        self.check_order(served, 8)
+
+    @needs("waiters")
+    def test_waiter_that_gives_up_leaves_the_line(self, name: str) -> None:
+        """A waiter whose time runs out leaves nothing behind, and the next is served."""
+        with self.lock(name):
+            assert not self.lock(name).acquire(blocking_timeout=0.05)
+            assert waiters(name, self.using) == 0
+            patient = Background(self.lock(name).acquire)
+            eventually(lambda: waiters(name, self.using) == 1)
+        assert patient.outcome() is True
+
+    @needs("waiters")
+    def test_line_is_shown(self, name: str) -> None:
+        """``waiting`` tells who waits, in which order, since when, and what for."""
+        backend = locks[self.using]
+        with self.lock(name):
+            began = backend.holder(name).acquired_at
+            first = self.lock(name, timeout=7, metadata={"shop": "7\n"})
+            second = self.lock(name)
+            waiting = [Background(lambda: self.take_turn(first))]
+            eventually(lambda: waiters(name, self.using) == 1)
+            waiting.append(Background(lambda: self.take_turn(second)))
+            eventually(lambda: waiters(name, self.using) == 2)
+            line = backend.waiting(name)
+            assert asyncio.run(backend.awaiting(name))[0].token_id == line[0].token_id
+            assert [item.thread for item in line] == [item.name for item in waiting]
+            assert [(item.lease, item.auto_renew) for item in line] == [
+                (7.0, False),
+                (backend.timeout, True),
+            ]
+            assert {(item.name, item.using, item.pid) for item in line} == {
+                (name, self.using, os.getpid())
+            }
+            assert line[0].metadata == {"shop": "7\n"}
+            tolerance = timedelta(seconds=0.02)
+            assert began - tolerance <= line[0].since <= line[1].since + tolerance
+            assert 0 <= line[0].waited < 10
+            assert line[0].waited > line[1].waited - 0.02
+            assert str(line[0].pid) in str(line[0])
+        turns = [item.outcome() for item in waiting]
+        assert [turn.token_id for turn in turns] == [item.token_id for item in line]
+        assert [turn.metadata for turn in turns] == [{"shop": "7\n"}, {}]
+        assert backend.waiting(name) == []
+
+    def take_turn(self, waiter: Lock) -> Holder:
+        """Wait for a lock and release it; return who held it meanwhile."""
+        with waiter:
+            holder = locks[self.using].holder(waiter.name)
+            assert holder is not None
+            return holder
+
+    @needs("waiters")
+    def test_since_stays_while_one_waits(self, name: str) -> None:
+        """However often a waiter looks again, it has waited since it came."""
+        with self.lock(name) as held:
+            waiting = Background(self.lock(name).acquire)
+            eventually(lambda: waiters(name, self.using) == 1)
+            (before,) = locks[self.using].waiting(name)
+            for lease in (20, 10, 5):
+                held.extend(lease, replace_ttl=True)  # makes it look
+            locks[self.using].hub.nudge()
+            eventually(lambda: locks[self.using].waiting(name)[0].waited > before.waited + 0.1)
+            (after,) = locks[self.using].waiting(name)
+            assert (after.since, after.token_id) == (before.since, before.token_id)
+        assert waiting.outcome() is True
+
+    @needs("waiters")
+    def test_waiter_that_was_interrupted_leaves_the_line(self, name: str) -> None:
+        """The entry that carries the time is the one that is taken back."""
+        with self.lock(name):
+            for _ in range(2):  # the second knows the server's clock already
+                assert not self.lock(name).acquire(blocking_timeout=0.05)
+                assert locks[self.using].waiting(name) == []
+
+    @needs("precision")
+    def test_short_wait_for_a_lock_that_comes_free(self, name: str) -> None:
+        """A wait shorter than any polling interval gets a lock that comes free within it."""
+        self.lock(name, timeout=0.03).acquire()
+        assert self.lock(name).acquire(blocking_timeout=0.24)
+
+    @needs("waiters")
+    def test_deadline_is_kept_through_many_wake_ups(self, name: str) -> None:
+        """A wait of one second ends after one second however often the waiter is woken."""
+        with self.lock(name, timeout=30) as held:
+            began = time.monotonic()
+            waiting = Background(lambda: self.lock(name).acquire(blocking_timeout=1))
+            eventually(lambda: waiters(name, self.using) == 1)
+            lease = 20.0
+            while waiting.is_alive():
+                lease = max(lease * 0.99, 5.0)
+                held.extend(lease, replace_ttl=True)  # a shorter lease wakes whoever waits
+                assert time.monotonic() - began < 5
+            assert waiting.outcome() is False
+            assert 1 <= waiting.ended_at - began < 3
+
+    def test_wait_ends_when_it_should(self, name: str) -> None:
+        """The wait's deadline is kept, and does not start again at each wake-up."""
+        with self.lock(name, timeout=30):
+            began = time.monotonic()
+            assert not self.lock(name).acquire(blocking_timeout=0.3)
+            assert 0.3 <= time.monotonic() - began < 3
+
+    @needs("precision")
+    def test_dead_holder_delays_waiters_by_its_lease_only(self, name: str) -> None:
+        """A waiter gets the lock within 100 ms of the end of a lease that nobody released."""
+        dead = self.lock(name, timeout=0.4)
+        dead.acquire()
+        end = time.monotonic() + dead.remaining
+        with self.lock(name, blocking_timeout=5):
+            assert -0.01 < time.monotonic() - end < SOON
+
+    @needs("queue")
+    def test_shortened_lease_is_noticed_by_waiters(self, name: str) -> None:
+        """A lease that its holder cuts short delays the next by what is left of it only."""
+        held = self.lock(name, timeout=30)
+        held.acquire()
+        waiting = Background(self.lock(name).acquire)
+        eventually(lambda: waiters(name, self.using) == 1)
+        held.extend(0.2, replace_ttl=True)
+        end = time.monotonic() + held.remaining
+        assert waiting.outcome() is True
+        assert time.monotonic() - end < SOON
+
+    def test_two_threads_acquiring_one_handle(self, name: str) -> None:
+        """A handle that is waiting already refuses a second acquire; the first goes on."""
+        with self.lock(name):
+            shared = self.lock(name)
+            waiting = Background(shared.acquire)
+            eventually(lambda: waiters(name, self.using) == 1)
+            with pytest.raises(LockError, match="already"):
+                shared.acquire()
+        assert waiting.outcome() is True
+
+    @needs("waiters")
+    def test_force_release_hands_over(self, name: str) -> None:
+        """A broken lock goes to the longest waiting."""
+        held = self.lock(name)
+        held.acquire()
+        waiting = Background(self.lock(name).acquire)
+        eventually(lambda: waiters(name, self.using) == 1)
+        assert locks[self.using].force_release(name).waiters == 1
+        assert waiting.outcome() is True
+
+    def test_not_acquired_signal(self, name: str) -> None:
+        """A wait that runs out sends its signal."""
+        told = []
+
+        def receive(**kwargs: Any) -> None:
+            told.append(kwargs)
+
+        signals.lock_not_acquired.connect(receive)
+        try:
+            with self.lock(name):
+                self.lock(name).acquire(blocking_timeout=0.02)
+        finally:
+            signals.lock_not_acquired.disconnect(receive)
+        assert told[0]["name"] == name
+        assert told[0]["waited"] >= 0.02
+
+    @needs("waiters")
+    def test_async_waiters_are_served_in_order(self, name: str) -> None:
+        """Asyncio tasks wait in the same queue."""
+
+        async def main() -> list[int]:
+            served: list[int] = []
+
+            async def wait(number: int) -> None:
+                async with self.lock(name):
+                    served.append(number)
+
+            async with self.lock(name):
+                tasks = []
+                for number in range(20):
+                    tasks.append(asyncio.create_task(wait(number)))
+                    while (await locks[self.using].aholder(name)).waiters <= number:
+                        await asyncio.sleep(0)
+            await asyncio.gather(*tasks)
+            return served
+
+        self.check_order(asyncio.run(main()), 20)
+
+    @needs("waiters")
+    def test_cancelled_async_acquire_leaves_the_line(self, name: str) -> None:
+        """Cancelling an async acquire gives the place up and strands nothing."""
+
+        async def main() -> None:
+            async with self.lock(name):
+                task = asyncio.create_task(self.lock(name).aacquire())
+                while (await locks[self.using].aholder(name)).waiters == 0:
+                    await asyncio.sleep(0)
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+                assert (await locks[self.using].aholder(name)).waiters == 0
+            assert await self.lock(name).aacquire(blocking=False)
+
+        asyncio.run(main())
+
+    def test_threads_and_tasks_exclude_each_other(self, name: str) -> None:
+        """A thread waits for an asyncio task, and a task for a thread."""
+        ready, go = threading.Event(), threading.Event()
+
+        async def hold() -> None:
+            async with self.lock(name):
+                ready.set()
+                await asyncio.to_thread(go.wait)
+
+        holding = Background(lambda: asyncio.run(hold()))
+        assert ready.wait(5)
+        waiting = Background(self.lock(name).acquire)
+        eventually(lambda: waiters(name, self.using) == 1)
+        go.set()
+        holding.outcome()
+        assert waiting.outcome() is True
