@@ -15,7 +15,7 @@ from django_redis_lock import Lock, lock, locks, signals
 from django_redis_lock.backends.renewal import renewer
 from django_redis_lock.exceptions import LockLost, LockNotOwned
 from example_project.embedded import EmbeddedServer
-from tests.tools import Background, Child, counted, eventually, renewing
+from tests.tools import Background, Child, counted, eventually, renewing, told
 
 pytestmark = pytest.mark.usefixtures("server")
 
@@ -23,14 +23,8 @@ pytestmark = pytest.mark.usefixtures("server")
 @pytest.fixture
 def lost() -> Any:
     """The arguments of each ``lock_lost``."""
-    told: list[dict[str, Any]] = []
-
-    def receive(**kwargs: Any) -> None:
-        told.append(kwargs)
-
-    signals.lock_lost.connect(receive)
-    yield told
-    signals.lock_lost.disconnect(receive)
+    with told(signals.lock_lost) as calls:
+        yield calls
 
 
 def own_locks(settings: Any, server: EmbeddedServer, **params: Any) -> None:

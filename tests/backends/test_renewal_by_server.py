@@ -19,7 +19,7 @@ from django_redis_lock.backends.renewal import renewer
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol.lease import Lease, Request
 from example_project.embedded import EmbeddedServer
-from tests.tools import counted, eventually, owes, renewing
+from tests.tools import counted, eventually, owes, renewing, told
 
 Told = list[dict[str, Any]]
 
@@ -27,24 +27,15 @@ Told = list[dict[str, Any]]
 @pytest.fixture
 def lost() -> Iterator[Told]:
     """The arguments of each ``lock_lost``."""
-    yield from _heard(signals.lock_lost)
+    with told(signals.lock_lost) as calls:
+        yield calls
 
 
 @pytest.fixture
 def unavailable() -> Iterator[Told]:
     """The arguments of each ``lock_unavailable``."""
-    yield from _heard(signals.lock_unavailable)
-
-
-def _heard(signal: Any) -> Iterator[Told]:
-    told: Told = []
-
-    def receive(**kwargs: Any) -> None:
-        told.append(kwargs)
-
-    signal.connect(receive)
-    yield told
-    signal.disconnect(receive)
+    with told(signals.lock_unavailable) as calls:
+        yield calls
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from django_redis_lock.exceptions import (
     LockNotOwned,
 )
 from tests.contracts.base import Contract, needs
+from tests.tools import told
 
 
 class CallerContract(Contract):
@@ -132,29 +133,17 @@ class CallerContract(Contract):
 
     def test_signals_tell_of_a_hold(self, name: str) -> None:
         """Acquiring and releasing send their signals with alias, name and handle."""
-        told: list[tuple[str, dict[str, Any]]] = []
-
-        def acquired(**kwargs: Any) -> None:
-            told.append(("acquired", kwargs))
-
-        def released(**kwargs: Any) -> None:
-            told.append(("released", kwargs))
-
-        signals.lock_acquired.connect(acquired)
-        signals.lock_released.connect(released)
-        try:
-            with self.lock(name) as held:
-                pass
-        finally:
-            signals.lock_acquired.disconnect(acquired)
-            signals.lock_released.disconnect(released)
-        assert [kind for kind, _ in told] == ["acquired", "released"]
-        for _, kwargs in told:
-            assert kwargs["name"] == name
-            assert kwargs["using"] == self.using
-            assert kwargs["lock"] is held
-        assert told[0][1]["waited"] >= 0
-        assert told[1][1]["held_for"] >= 0
+        with told(signals.lock_acquired, signals.lock_released) as calls, self.lock(name) as held:
+            pass
+        acquired, released = calls
+        assert acquired["signal"] is signals.lock_acquired
+        assert released["signal"] is signals.lock_released
+        for arguments in calls:
+            assert arguments["name"] == name
+            assert arguments["using"] == self.using
+            assert arguments["lock"] is held
+        assert acquired["waited"] >= 0
+        assert released["held_for"] >= 0
 
     def test_failing_signal_receiver_changes_nothing(self, name: str) -> None:
         """A receiver that raises neither loses the lock nor reaches the caller."""

@@ -22,7 +22,7 @@ from django_redis_lock.exceptions import (
 from django_redis_lock.protocol.calls import ForceRelease, NoteLosses
 from django_redis_lock.protocol.conversation import ask
 from tests.contracts.base import Contract, needs
-from tests.tools import Background, eventually, waiters
+from tests.tools import Background, eventually, told, waiters
 
 
 class RecordContract(Contract):
@@ -139,20 +139,12 @@ class RecordContract(Contract):
     @needs("records")
     def test_force_release(self, name: str) -> None:
         """An operator's release frees the lock, tells who lost it, and the loser learns it."""
-        told = []
-
-        def receive(**kwargs: Any) -> None:
-            told.append(kwargs)
-
-        signals.lock_force_released.connect(receive)
-        try:
+        with told(signals.lock_force_released) as calls:
             held = self.lock(name)
             held.acquire()
             loser = locks[self.using].force_release(name)
-        finally:
-            signals.lock_force_released.disconnect(receive)
         assert loser.fence == held.fence
-        assert told[0]["holder"] == loser
+        assert calls[0]["holder"] == loser
         assert locks[self.using].holder(name) is None
         assert locks[self.using].force_release(name) is None
         with pytest.raises(LockLost):
@@ -244,25 +236,15 @@ class RecordContract(Contract):
     def test_freed_lock_is_no_release_by_force(self, name: str) -> None:
         """What a worker frees for a dead holder is told by a signal and an event of its own."""
         backend = locks[self.using]
-        told = []
-
-        def receive(**kwargs: Any) -> None:
-            told.append(kwargs)
-
-        signals.lock_freed.connect(receive)
-        signals.lock_force_released.connect(receive)
-        try:
+        with told(signals.lock_freed, signals.lock_force_released) as calls:
             self.lock(name).acquire()
             shown = backend.holder(name)
             assert backend.free(name, "0" * 16) is None
             assert backend.free(name, shown.token_id, reason="killed") == replace(
                 shown, held_for=ANY, ttl=ANY, expires_at=ANY
             )
-        finally:
-            signals.lock_freed.disconnect(receive)
-            signals.lock_force_released.disconnect(receive)
         assert backend.holder(name) is None
-        ((_, news),) = [(item.pop("signal"), item) for item in told]
+        ((_, news),) = [(item.pop("signal"), item) for item in calls]
         assert {**news, "holder": news["holder"].token_id, "held_for": 0} == {
             "sender": type(backend),
             "using": self.using,

@@ -7,7 +7,6 @@ import os
 import threading
 import time
 from datetime import timedelta
-from typing import Any
 
 import pytest
 
@@ -16,7 +15,7 @@ from django_redis_lock.exceptions import (
     LockError,
 )
 from tests.contracts.base import Contract, needs
-from tests.tools import SOON, Background, eventually, waiters
+from tests.tools import SOON, Background, eventually, told, waiters
 
 
 class WaitingContract(Contract):
@@ -207,19 +206,10 @@ class WaitingContract(Contract):
 
     def test_not_acquired_signal(self, name: str) -> None:
         """A wait that runs out sends its signal."""
-        told = []
-
-        def receive(**kwargs: Any) -> None:
-            told.append(kwargs)
-
-        signals.lock_not_acquired.connect(receive)
-        try:
-            with self.lock(name):
-                self.lock(name).acquire(blocking_timeout=0.02)
-        finally:
-            signals.lock_not_acquired.disconnect(receive)
-        assert told[0]["name"] == name
-        assert told[0]["waited"] >= 0.02
+        with told(signals.lock_not_acquired) as calls, self.lock(name):
+            self.lock(name).acquire(blocking_timeout=0.02)
+        assert calls[0]["name"] == name
+        assert calls[0]["waited"] >= 0.02
 
     @needs("waiters")
     def test_async_waiters_are_served_in_order(self, name: str) -> None:

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import psycopg
 import pytest
 
 from example_project.postgres import Postgres, PostgresError
-from tests.project.test_embedded import alive
-from tests.tools import ROOT, eventually
+from tests.tools import check_it_dies_with_its_parent
 
 
 def test_it_takes_clients_and_settings() -> None:
@@ -41,23 +36,5 @@ def test_bad_configuration_shows_the_log() -> None:
 
 
 def test_server_dies_with_its_parent() -> None:
-    """A killed parent leaves neither the server nor its directory behind."""
-    program = (
-        "import sys; from example_project.postgres import Postgres\n"
-        "server = Postgres(); server.start()\n"
-        "print(server.pid, server.directory, flush=True); sys.stdin.read()"
-    )
-    parent = subprocess.Popen(
-        [sys.executable, "-c", program],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-    )
-    assert parent.stdout is not None
-    pid, directory = parent.stdout.readline().split()
-    assert alive(int(pid))
-    os.kill(parent.pid, signal.SIGKILL)
-    parent.communicate()
-    eventually(lambda: not alive(int(pid)))
-    eventually(lambda: not Path(directory).exists())
+    create = "from example_project.postgres import Postgres; server = Postgres()"
+    check_it_dies_with_its_parent(create, signal.SIGKILL)

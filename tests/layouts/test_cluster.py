@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 import threading
@@ -16,19 +15,11 @@ import pytest
 from django_redis_lock import lock, locks
 from django_redis_lock.backends.servers.cluster import Cluster as ClusterServers
 from django_redis_lock.backends.servers.sharding import SHARD_SLOTS, SHARDS, TAGS, shard_of
-from django_redis_lock.exceptions import LockError, LockLost, LockUnavailable
+from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.transport.clients import BlockingClient
+from tests.layouts.failovers import answered, check_asyncio_through, patiently
 from tests.layouts.servers import Cluster, client, role
-from tests.tools import Background, Child, eventually, waiters
-
-WAIT = """
-    name = sys.argv[1]
-    say("ready"); hear()
-    with lock(name, timeout=20) as held:
-        say("acquired", held.fence)
-        hear()
-    say("released")
-"""
+from tests.tools import Background, Child, eventually, queued, waiters
 
 
 def slot_of(name: str) -> int:
@@ -151,12 +142,9 @@ def test_a_connection_for_each_node_listens(cluster: Cluster, name: str) -> None
 
 def test_dead_waiter_is_skipped(cluster: Cluster, name: str) -> None:
     """A process that was killed in the line does not delay those behind it."""
-    with Child(WAIT, name, before=_settings(cluster)) as dead:
-        dead.hear()
-        held = lock(name, timeout=60)
-        held.acquire()
-        dead.say()
-        eventually(lambda: waiters(name) == 1)
+    held = lock(name, timeout=60)
+    held.acquire()
+    with queued(name, before=_settings(cluster)) as dead:
         waiting = Background(lock(name, timeout=60).acquire)
         eventually(lambda: waiters(name) == 2)
         os.kill(dead.pid, signal.SIGKILL)
@@ -167,14 +155,11 @@ def test_dead_waiter_is_skipped(cluster: Cluster, name: str) -> None:
         assert locks["default"].holder(name).pid == os.getpid()
 
 
-def test_hand_over_between_processes(cluster: Cluster, name: str) -> None:
+def test_hand_off_between_processes(cluster: Cluster, name: str) -> None:
     """A lock passes from process to process and back."""
-    with Child(WAIT, name, before=_settings(cluster)) as other:
-        other.hear()
-        held = lock(name, timeout=60)
-        held.acquire()
-        other.say()
-        eventually(lambda: waiters(name) == 1)
+    held = lock(name, timeout=60)
+    held.acquire()
+    with queued(name, before=_settings(cluster)) as other:
         held.release()
         assert other.hear().startswith("acquired")
         waiting = Background(held.acquire)
@@ -326,11 +311,9 @@ def _of_same_shard(name: str) -> Any:
 def test_moving_slot_does_not_break_a_release(cluster: Cluster, name: str) -> None:
     """A release that empties the line of a slot in motion is carried out whole."""
     slot = slot_of(name)
-    with Child(WAIT, name, before=_settings(cluster)) as dead:
-        dead.hear()
-        held = lock(name, timeout=60)
-        held.acquire()
-        dead.say()
+    held = lock(name, timeout=60)
+    held.acquire()
+    with queued(name, before=_settings(cluster)) as dead:
         with client(cluster.master_of(slot)) as master:  # by its second look
             eventually(lambda: master.exists(f"lock-heard:{{{TAGS[shard_of(name)]}}}"))
         dead.process.kill()
@@ -452,7 +435,7 @@ def test_master_killed_while_locks_are_held_and_waited_for(own_cluster: Cluster,
     for one in names:
         with client(own_cluster.master_of(slot_of(one))) as master:
             master.execute_command("WAIT", 1, 5000)
-    line = [Background(lambda one=one: _patiently(one)) for one in names]
+    line = [Background(lambda one=one: patiently(one)) for one in names]
     eventually(lambda: all(waiters(one) == 1 for one in names))
 
     dead = own_cluster.kill_master(slot_of(names[0]))
@@ -461,30 +444,12 @@ def test_master_killed_while_locks_are_held_and_waited_for(own_cluster: Cluster,
     assert own_cluster.failover(slot_of(names[0])) is not dead
 
     for item, fence in zip(held, fences, strict=True):
-        eventually(lambda item=item: _survived_or_is_lost(item))
+        eventually(lambda item=item: answered(item.ensure_held))
         assert not item.lost, "it was replicated, so it lived on"
         assert item.fence == fence
         item.release()
     for waiting, fence in zip(line, fences, strict=True):
         assert waiting.outcome() > fence
-
-
-def _survived_or_is_lost(item: Any) -> bool:
-    try:
-        item.ensure_held()
-    except LockLost:
-        return True
-    except LockUnavailable:
-        return False
-    return True
-
-
-def _patiently(name: str) -> int:
-    """Wait for a lock however often the cluster can't be asked; return its fence."""
-    while True:
-        with contextlib.suppress(LockUnavailable):
-            with lock(name, timeout=60) as held:
-                return held.fence
 
 
 @pytest.mark.parametrize("how", ["killed", "stopped"])
@@ -512,62 +477,25 @@ def _renew_beside_a_dead_node(cluster: Cluster, name: str, how: str) -> None:
         item.release()
 
 
-def _steadily(ask: Any) -> None:
-    """Call until the nodes have agreed that they go on without the dead one."""
-
-    def answered() -> bool:
-        try:
-            ask()
-        except LockUnavailable:
-            return False
-        return True
-
-    eventually(answered)
-
-
 def test_asyncio_through_a_failover(own_cluster: Cluster, name: str) -> None:
     """Tasks that hold and wait come through the death of a master."""
 
-    async def main() -> tuple[int, int]:
-        held = lock(name)
-        await held.aacquire()
-        fence = held.fence
-
-        async def wait() -> int:
-            while True:
-                with contextlib.suppress(LockUnavailable):
-                    async with lock(name, timeout=60) as other:
-                        return other.fence
-
-        task = asyncio.create_task(wait())
-        while not await locks["default"].awaiting(name):
-            await asyncio.sleep(0.01)
+    def fail_over() -> None:
         with client(own_cluster.master_of(slot_of(name))) as master:
-            await asyncio.to_thread(master.execute_command, "WAIT", 1, 5000)
-        await asyncio.to_thread(own_cluster.kill_master, slot_of(name))
-        await asyncio.to_thread(own_cluster.failover, slot_of(name))
-        while True:
-            try:
-                await held.arelease()
-                break
-            except LockUnavailable:
-                await asyncio.sleep(0.1)
-        return fence, await asyncio.wait_for(task, 30)
+            master.execute_command("WAIT", 1, 5000)
+        own_cluster.kill_master(slot_of(name))
+        own_cluster.failover(slot_of(name))
 
-    before, after = asyncio.run(main())
-    assert after > before
+    check_asyncio_through(fail_over, name)
 
 
 def test_cluster_without_sharded_channels(settings: Any, name: str) -> None:
     """Where the server knows no sharded channels, plain ones hand over as well."""
     with Cluster(3, 0, "--rename-command", "SSUBSCRIBE", "") as old:
         settings.LOCKS = old.locks()["LOCKS"]
-        with Child(WAIT, name, before=_settings(old)) as other:
-            other.hear()
-            held = lock(name, timeout=60)
-            held.acquire()
-            other.say()
-            eventually(lambda: waiters(name) == 1)
+        held = lock(name, timeout=60)
+        held.acquire()
+        with queued(name, before=_settings(old)) as other:
             dead = Background(lambda: lock(name, timeout=60).acquire(blocking_timeout=15))
             eventually(lambda: waiters(name) == 2)
             assert "{" not in locks["default"].hub.channel_of(name)
@@ -591,7 +519,7 @@ def test_unreachable_cluster_is_unavailable(settings: Any, name: str) -> None:
             lock(name).acquire(blocking=False)
         gone.servers[0].restart()
         eventually(lambda: role(gone.servers[0]))
-        _steadily(lambda: lock(name, blocking=False, timeout=5).acquire())
+        eventually(lambda: answered(lock(name, blocking=False, timeout=5).acquire))
     with pytest.raises(LockError):
         lock(name).acquire(blocking=False)
     locks.reset()

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from django.test import override_settings
 
 from django_redis_lock import lock, locks
-from django_redis_lock.exceptions import LockLost, LockUnavailable
+from django_redis_lock.exceptions import LockLost
+from tests.layouts.failovers import answered, check_asyncio_through, patiently
 from tests.layouts.servers import Sentinel, client
 from tests.tools import Background, eventually, waiters
 
@@ -29,25 +28,6 @@ def replicated(sentinel: Sentinel) -> None:
     with client(sentinel.master) as one:
         one.set("written", 1)
         assert one.execute_command("WAIT", 2, 10_000) == 2
-
-
-def patiently(name: str) -> int:
-    """Wait for a lock however often its server can't be asked; return its fence."""
-    while True:
-        with contextlib.suppress(LockUnavailable):
-            with lock(name, timeout=60) as held:
-                return held.fence
-
-
-def answered(ask: Any) -> bool:
-    """Return whether a call was answered, whatever it said."""
-    try:
-        ask()
-    except LockUnavailable:
-        return False
-    except LockLost:
-        return True
-    return True
 
 
 @pytest.mark.parametrize("how", ["killed", "planned"])
@@ -93,33 +73,12 @@ def test_holder_whose_lock_did_not_survive_learns_it(own: Sentinel, name: str) -
 def test_asyncio_through_a_failover(own: Sentinel, name: str) -> None:
     """Tasks that hold and wait ask the sentinels for the new master."""
 
-    async def main() -> tuple[int, int]:
-        held = lock(name, timeout=60)
-        await held.aacquire()
-        fence = held.fence
+    def fail_over() -> None:
+        replicated(own)
+        own.kill_master()
+        own.failover()
 
-        async def wait() -> int:
-            while True:
-                with contextlib.suppress(LockUnavailable):
-                    async with lock(name, timeout=60) as other:
-                        return other.fence
-
-        task = asyncio.create_task(wait())
-        while not await locks["default"].awaiting(name):
-            await asyncio.sleep(0.01)
-        await asyncio.to_thread(replicated, own)
-        await asyncio.to_thread(own.kill_master)
-        await asyncio.to_thread(own.failover)
-        while True:
-            try:
-                await held.arelease()
-                break
-            except LockUnavailable:
-                await asyncio.sleep(0.1)
-        return fence, await asyncio.wait_for(task, 30)
-
-    before, after = asyncio.run(main())
-    assert after > before
+    check_asyncio_through(fail_over, name)
 
 
 def test_demoted_master_is_left(own: Sentinel, name: str) -> None:

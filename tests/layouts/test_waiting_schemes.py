@@ -15,7 +15,7 @@ from example_project.embedded import EmbeddedServer
 from tests.contracts.locks import LayoutContract
 from tests.layouts.mixed import KINDS, Crew
 from tests.settings import REDIS, server_url
-from tests.tools import Background, Child, eventually, waiters
+from tests.tools import Background, Child, eventually
 from tests.transport.test_waiting_schemes import OTHERS
 
 
@@ -71,34 +71,6 @@ def test_all_schemes_on_one_lock(server: EmbeddedServer, name: str, tmp_path: Pa
         for key in set(client.keys("*")) - {"lock-fence"}:
             assert key.startswith(("lock-grant:", "lock-queue:", "lock-heard"))
             assert 0 < client.pttl(key) <= 120_000 or not client.exists(key)
-
-
-WAIT = """
-    say("ready"); hear()
-    held = lock(sys.argv[1], timeout=float(sys.argv[3]), wait=sys.argv[2])
-    held.acquire()
-    say("acquired")
-    hear()
-    held.release()
-    say("released")
-"""
-
-
-@pytest.mark.parametrize("wait", OTHERS)
-def test_hand_over_to_another_process(server: EmbeddedServer, name: str, wait: str) -> None:
-    """A release gives the lock to the waiter of another process, and it is never free between."""
-    held = lock(name, timeout=20)
-    held.acquire()
-    with Child(WAIT, name, wait, "30") as child:
-        assert child.hear() == "ready"
-        child.say()
-        eventually(lambda: waiters(name) == 1)
-        held.release()
-        assert not lock(name).acquire(blocking=False)
-        assert child.hear().startswith("acquired")
-        assert 20 < locks["default"].holder(name).ttl <= 30
-        child.say()
-        assert child.hear() == "released"
 
 
 FORK = """

@@ -20,7 +20,7 @@ from django_redis_lock import lock, lock_many, locks, signals
 from django_redis_lock.exceptions import LockNotOwned, LockUnavailable
 from django_redis_lock.transport import scripts
 from example_project.embedded import EmbeddedServer
-from tests.tools import ROOT, eventually, owes
+from tests.tools import ROOT, eventually, handling, owes, told
 from tests.tools.proxy import Proxy
 
 
@@ -60,14 +60,8 @@ def refused(settings: Any, own_server: EmbeddedServer) -> Iterator[Refusing]:
 @pytest.fixture
 def unavailable() -> Iterator[list[dict[str, Any]]]:
     """The arguments of each ``lock_unavailable``."""
-    told: list[dict[str, Any]] = []
-
-    def receive(**kwargs: Any) -> None:
-        told.append(kwargs)
-
-    signals.lock_unavailable.connect(receive)
-    yield told
-    signals.lock_unavailable.disconnect(receive)
+    with told(signals.lock_unavailable) as calls:
+        yield calls
 
 
 def handle(kind: str, name: str) -> Any:
@@ -189,13 +183,8 @@ def test_detach_that_was_carried_out_unseen(name: str, settings: Any, server: An
 def test_interrupted_release_is_no_loss(name: str) -> None:
     """Wherever a signal handler interrupts a release, the lock is freed and no loss is reported."""
     dice = random.Random(7)
-
-    def interrupt(signum: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGALRM, interrupt)
     interrupted = 0
-    try:
+    with handling(signal.SIGALRM, KeyboardInterrupt):
         for number in range(300):
             held = lock(f"{name}:{number}", timeout=None)
             held.acquire()
@@ -207,9 +196,6 @@ def test_interrupted_release_is_no_loss(name: str) -> None:
                 interrupted += 1
             if held._lease is not None:
                 held.release()
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
     assert interrupted > 20
     eventually(lambda: not list(locks["default"].holders()))
     assert locks["default"].history() == []

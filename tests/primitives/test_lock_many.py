@@ -8,7 +8,6 @@ import random
 import signal
 import threading
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import redis
@@ -22,7 +21,7 @@ from django_redis_lock.exceptions import LockError, LockLost, LockNotAcquired, L
 from django_redis_lock.protocol.calls import AcquireMany
 from django_redis_lock.protocol.lease import Request
 from example_project.embedded import EmbeddedServer
-from tests.tools import Background, Child, counted, eventually, waiters
+from tests.tools import Background, Child, counted, eventually, told, waiters
 from tests.tools.proxy import Proxy
 
 KINDS = ["redis", "redis, one by one", "locmem"]
@@ -275,27 +274,16 @@ class TestEveryBackend:
 
     def test_decorator_and_signals(self, names: list[str], using: str) -> None:
         """It decorates functions, and each lock sends its own signals."""
-        told: list[tuple[str, str]] = []
-
-        def acquired(name: str, **rest: Any) -> None:
-            told.append(("acquired", name[-1]))
-
-        def released(name: str, **rest: Any) -> None:
-            told.append(("released", name[-1]))
 
         @lock_many(names, using=using)
         def work() -> list[str]:
             return held(names, using)
 
-        signals.lock_acquired.connect(acquired)
-        signals.lock_released.connect(released)
-        try:
+        kinds = signals.lock_acquired, signals.lock_released
+        with told(*kinds) as calls:
             assert work() == work() == ["a", "b", "c"]
-        finally:
-            signals.lock_acquired.disconnect(acquired)
-            signals.lock_released.disconnect(released)
-        once = [(what, which) for what in ("acquired", "released") for which in "abc"]
-        assert told == once * 2
+        once = [(kind, which) for kind in kinds for which in "abc"]
+        assert [(call["signal"], call["name"][-1]) for call in calls] == once * 2
 
     @pytest.mark.django_db
     def test_in_a_transaction(self, names: list[str], using: str) -> None:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import redis
 
 from example_project.embedded import EmbeddedServer, EmbeddedServerError
-from tests.tools import ROOT, alive, eventually
+from tests.tools import alive, check_it_dies_with_its_parent
 
 
 def test_start_restart_and_stop() -> None:
@@ -42,22 +39,5 @@ def test_bad_configuration_shows_the_log() -> None:
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_server_dies_with_its_parent(how: signal.Signals) -> None:
     """However the process ends that started it, the server and its directory go too."""
-    program = (
-        "import sys; from example_project.embedded import EmbeddedServer\n"
-        "server = EmbeddedServer(); server.start()\n"
-        "print(server.pid, server.directory, flush=True); sys.stdin.read()"
-    )
-    parent = subprocess.Popen(
-        [sys.executable, "-c", program],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-    )
-    assert parent.stdout is not None
-    pid, directory = parent.stdout.readline().split()
-    assert alive(int(pid))
-    os.kill(parent.pid, how)
-    parent.communicate()
-    eventually(lambda: not alive(int(pid)))
-    eventually(lambda: not Path(directory).exists())
+    create = "from example_project.embedded import EmbeddedServer; server = EmbeddedServer()"
+    check_it_dies_with_its_parent(create, how)

@@ -19,6 +19,7 @@ from typing import Any
 
 import redis
 from django.core.checks import run_checks
+from django.dispatch import Signal
 
 from django_redis_lock import locks
 from django_redis_lock.backends.renewal import ServerRenewer, renewer
@@ -204,6 +205,86 @@ class Child:
     def end(self) -> int:
         """Wait for the program to end; return its exit code."""
         return self.process.wait(PATIENCE)
+
+
+QUEUED = """
+    held = lock(sys.argv[1], timeout=float(sys.argv[2]), wait=sys.argv[3])
+    held.acquire()
+    say("acquired", held.fence, time.monotonic())
+    hear()
+    held.release()
+    say("released")
+"""
+
+
+@contextmanager
+def queued(
+    name: str, wait: str = "queue", timeout: float = 20, *, program: str = QUEUED, before: str = ""
+) -> Iterator[Child]:
+    """Yield a process that waits for a held lock; it says when it has the lock, and releases it
+    when it is told to."""
+    ahead = waiters(name)
+    with Child(program, name, str(timeout), wait, before=before) as child:
+        eventually(lambda: waiters(name) == ahead + 1)
+        yield child
+
+
+@contextmanager
+def told(*signals: Signal) -> Iterator[list[dict[str, Any]]]:
+    """Fill a list with the arguments of the signals that are sent during the block."""
+    calls: list[dict[str, Any]] = []
+
+    def receive(**kwargs: Any) -> None:
+        calls.append(kwargs)
+
+    for signal_ in signals:
+        signal_.connect(receive)
+    try:
+        yield calls
+    finally:
+        for signal_ in signals:
+            signal_.disconnect(receive)
+
+
+@contextmanager
+def handling(number: signal.Signals, handler: Any) -> Iterator[None]:
+    """Handle a signal of the system during the block; an exception as the handler is raised."""
+
+    def interrupt(signum: int, frame: object) -> None:
+        raise handler
+
+    raises = isinstance(handler, type) and issubclass(handler, BaseException)
+    before = signal.signal(number, interrupt if raises else handler)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(number, before)
+
+
+def check_it_dies_with_its_parent(create: str, how: signal.Signals) -> None:
+    """Check that a server and its directory go when the process that started it ends.
+
+    ``create`` is the program that binds ``server``.
+    """
+    program = (
+        f"import sys; {create}; server.start()\n"
+        "print(server.pid, server.directory, flush=True); sys.stdin.read()"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
+    assert parent.stdout is not None
+    pid, directory = parent.stdout.readline().split()
+    assert alive(int(pid))
+    os.kill(parent.pid, how)
+    parent.communicate()
+    eventually(lambda: not alive(int(pid)))
+    eventually(lambda: not Path(directory).exists())
 
 
 @contextmanager

@@ -15,7 +15,6 @@ import termios
 import time
 from dataclasses import dataclass
 from io import StringIO
-from types import TracebackType
 from typing import Any, Self
 
 from django.core.management import call_command
@@ -97,12 +96,7 @@ class Screen:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.process.kill()
         self.process.wait()
         os.close(self._master)

@@ -20,7 +20,7 @@ import redis
 from django_redis_lock import lock, lock_many, locks
 from django_redis_lock.exceptions import LockUnavailable
 from example_project.embedded import EmbeddedServer
-from tests.tools import Background, connections, eventually, waiters
+from tests.tools import Background, connections, eventually, handling, waiters
 
 
 @pytest.fixture
@@ -133,9 +133,6 @@ def test_an_interruption_ends_soon_on_a_server_that_hangs(
     class InterruptedError(Exception):
         """As Celery's SoftTimeLimitExceeded, it is no BaseException."""
 
-    def interrupt(signum: int, frame: object) -> None:
-        raise InterruptedError
-
     settings.LOCKS = {"default": {"LOCATION": own_server.url()}}
     several = operation == "several"
     held: Any = lock_many([name, f"{name}-2"], timeout=60) if several else lock(name, timeout=60)
@@ -144,16 +141,13 @@ def test_an_interruption_ends_soon_on_a_server_that_hangs(
     else:
         assert not lock(name).locked()
     own_server.pause()
-    before = signal.signal(signal.SIGUSR1, interrupt)
-    try:
+    with handling(signal.SIGUSR1, InterruptedError):
         threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGUSR1)).start()
         began = time.monotonic()
         with pytest.raises(InterruptedError):
             held.release() if operation == "release" else held.acquire()
         assert time.monotonic() - began < 1.5
-    finally:
-        signal.signal(signal.SIGUSR1, before)
-        own_server.resume()
+    own_server.resume()
     eventually(lambda: not lock(name).locked())
 
 

@@ -23,7 +23,7 @@ from django_redis_lock import lock, locks
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol.calls import Glance
 from example_project.embedded import EmbeddedServer
-from tests.tools import Background, Child, eventually, waiters
+from tests.tools import Background, Child, eventually, handling, waiters
 
 
 def exercise(name: str) -> None:
@@ -350,10 +350,9 @@ def test_interruptions_lose_no_connection(
             armed = False
             raise Interrupted
 
-    before = signal.signal(signal.SIGALRM, strike)
     chance = random.Random(1)
     struck = 0
-    try:
+    with handling(signal.SIGALRM, strike):
         for _ in range(300):
             try:
                 armed = True
@@ -364,9 +363,6 @@ def test_interruptions_lose_no_connection(
                 struck += 1
             finally:
                 armed = False
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
     assert struck > 250
 
     def all_are_back() -> bool:

@@ -18,7 +18,7 @@ from django_redis_lock.backends.renewal import renewer
 from django_redis_lock.exceptions import LockError, LockLost, LockNotOwned, LockUnavailable
 from django_redis_lock.transport import scripts
 from example_project.embedded import EmbeddedServer
-from tests.tools import Background, eventually, owes, waiters
+from tests.tools import Background, eventually, handling, owes, waiters
 from tests.tools.proxy import Proxy
 
 
@@ -210,12 +210,7 @@ def test_interrupted_release_is_seen_through(name: str, proxy: Proxy) -> None:
     """Ctrl-C in a release whose replies are lost reaches the caller, and the lock is freed."""
     held = lock(name, timeout=60)
     held.acquire()
-
-    def interrupt(signum: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGUSR1, interrupt)
-    try:
+    with handling(signal.SIGUSR1, KeyboardInterrupt):
         proxy.silence()  # so that the release hangs
         trigger = Background(
             lambda: (
@@ -227,8 +222,6 @@ def test_interrupted_release_is_seen_through(name: str, proxy: Proxy) -> None:
         with pytest.raises(KeyboardInterrupt):
             held.release()
         trigger.outcome()
-    finally:
-        signal.signal(signal.SIGUSR1, before)
     eventually(lambda: not lock(name, using="direct").locked())
 
 

@@ -22,7 +22,7 @@ from django_redis_lock.protocol.lease import Request
 from django_redis_lock.protocol.waiting import CLAIM, LOOK_EVERY, WAITING_SCHEMES
 from django_redis_lock.transport import scripts
 from tests.settings import server_url
-from tests.tools import Background, Child, connections, eventually, waiters
+from tests.tools import Background, Child, connections, eventually, handling, waiters
 
 pytestmark = pytest.mark.usefixtures("server")
 
@@ -349,13 +349,9 @@ def test_handler_of_a_signal_may_wait_while_its_thread_subscribes(name: str) -> 
         threading.Timer(0.1, others.release).start()
         taken.append(lock(f"{name}-2", timeout=60).acquire(blocking_timeout=10))
 
-    before = signal.signal(signal.SIGUSR1, handler)
-    try:
-        hub._connect = interrupted_connect
-        with lock(name, timeout=60):
-            assert lock(name).acquire(blocking_timeout=0.3) is False
-    finally:
-        signal.signal(signal.SIGUSR1, before)
+    hub._connect = interrupted_connect
+    with handling(signal.SIGUSR1, handler), lock(name, timeout=60):
+        assert lock(name).acquire(blocking_timeout=0.3) is False
     assert taken == [True]
 
 

@@ -5,29 +5,34 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import textwrap
 import threading
 import time
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 import redis
 
-from django_redis_lock import lock, locks
+from django_redis_lock import Lock, lock, locks
 from django_redis_lock.exceptions import LockNotAcquired
 from django_redis_lock.protocol.lease import Request
-from tests.tools import PATIENCE, SOON, Background, Child, connections, counted, eventually, waiters
+from django_redis_lock.protocol.waiting import WAITING_SCHEMES
+from tests.tools import (
+    PATIENCE,
+    QUEUED,
+    SOON,
+    Background,
+    Child,
+    connections,
+    counted,
+    eventually,
+    handling,
+    queued,
+    waiters,
+)
 
 pytestmark = pytest.mark.usefixtures("server")
-
-WAIT = """
-    say("ready"); hear()
-    held = lock(sys.argv[1], timeout=20)
-    held.acquire()
-    say("acquired", time.monotonic())
-    hear()
-    held.release()
-    say("released")
-"""
 
 
 def test_free_lock_costs_one_round_trip_each(name: str, client: redis.Redis) -> None:
@@ -39,17 +44,16 @@ def test_free_lock_costs_one_round_trip_each(name: str, client: redis.Redis) -> 
     assert counts["evalsha"] == 2
 
 
-def test_hand_off_to_another_process(name: str) -> None:
-    """A release wakes the waiter of another process, and the lock is never free in between."""
+@pytest.mark.parametrize("wait", WAITING_SCHEMES)
+def test_hand_off_to_another_process(name: str, wait: str) -> None:
+    """A release hands the lock to the waiter of another process; it is never free in between."""
     held = lock(name, timeout=20)
     held.acquire()
-    with Child(WAIT, name) as child:
-        assert child.hear() == "ready"
-        child.say()
-        eventually(lambda: waiters(name) == 1)
+    with queued(name, wait, 30) as child:
         held.release()
         assert not lock(name).acquire(blocking=False)
         assert child.hear().startswith("acquired")
+        assert 20 < locks["default"].holder(name).ttl <= 30
         child.say()
         assert child.hear() == "released"
 
@@ -97,28 +101,21 @@ def test_dead_waiter_is_skipped_at_once(name: str) -> None:
     """A waiter killed in the queue does not delay those behind it."""
     held = lock(name, timeout=20)
     held.acquire()
-    with Child(WAIT, name) as dead, Child(WAIT, name) as alive:
-        for number, child in enumerate((dead, alive), start=1):
-            child.hear()
-            child.say()
-            eventually(lambda number=number: waiters(name) == number)
+    with queued(name) as dead, queued(name) as alive:
         dead.process.kill()
         dead.process.wait()
         began = time.monotonic()
         held.release()
-        said, when = alive.hear().split()
+        said, _, when = alive.hear().split()
         assert said == "acquired"
         assert float(when) - began < 1
 
 
 def test_waiter_that_dies_with_the_grant(name: str) -> None:
-    """The woken waiter dies before it takes the lock: the next gets it when the lease ends."""
+    """If the woken waiter dies before it takes the lock, the next gets it when the lease ends."""
     held = lock(name, timeout=20)
     held.acquire()
-    with Child(WAIT.replace("timeout=20", "timeout=1"), name) as dead:
-        dead.hear()
-        dead.say()
-        eventually(lambda: waiters(name) == 1)
+    with queued(name, timeout=1) as dead:
         dead.stop()  # so that it is granted the lock and does not know
         next_one = Background(lock(name, timeout=20).acquire)
         eventually(lambda: waiters(name) == 2)
@@ -131,21 +128,22 @@ def test_waiter_that_dies_with_the_grant(name: str) -> None:
         assert time.monotonic() - end < SOON
 
 
+def check_missed_grant(name: str, held: Lock, paused: Child) -> None:
+    """Stop a waiter for longer than its grant lasts; it has to wait again."""
+    paused.stop()
+    held.release()
+    with lock(name, timeout=20, blocking_timeout=10):
+        paused.go_on()
+        eventually(lambda: waiters(name) == 1)
+    assert paused.hear().startswith("acquired")
+
+
 def test_paused_waiter_finds_its_grant_stale(name: str) -> None:
-    """A waiter that sleeps through its lease does not run with it; it asks and waits again."""
+    """A waiter that sleeps through its lease does not run with it; it waits again."""
     held = lock(name, timeout=20)
     held.acquire()
-    with Child(WAIT.replace("timeout=20", "timeout=0.3"), name) as paused:
-        paused.hear()
-        paused.say()
-        eventually(lambda: waiters(name) == 1)
-        paused.stop()
-        held.release()
-        with lock(name, timeout=20, blocking_timeout=10):
-            paused.go_on()
-            eventually(lambda: waiters(name) == 1)
-        said, _ = paused.hear().split()
-        assert said == "acquired"
+    with queued(name, timeout=0.3) as paused:
+        check_missed_grant(name, held, paused)
 
 
 def test_expired_holder_is_followed_in_order(name: str) -> None:
@@ -166,14 +164,11 @@ def test_expired_holder_is_followed_in_order(name: str) -> None:
     assert order == list(range(5))
 
 
-def test_newcomer_does_not_pass_the_line_of_an_expired_lock(name: str) -> None:
-    """A try that finds the lock expired and somebody waiting hands it to that one."""
-    with Child(WAIT, name) as child:
-        child.hear()
-        held = lock(name, timeout=20)
-        held.acquire()
-        child.say()
-        eventually(lambda: waiters(name) == 1)
+def test_newcomer_does_not_pass_the_queue_of_an_expired_lock(name: str) -> None:
+    """A try that finds the lock expired and a waiter in the queue hands the lock to the waiter."""
+    held = lock(name, timeout=20)
+    held.acquire()
+    with queued(name) as child:
         child.stop()  # so that it can't look by itself
         held.extend(0.05, replace_ttl=True)
         eventually(lambda: locks["default"].holder(name) is None)
@@ -184,15 +179,12 @@ def test_newcomer_does_not_pass_the_line_of_an_expired_lock(name: str) -> None:
 
 
 def test_endless_lock_given_to_a_dying_waiter_is_not_stuck(name: str) -> None:
-    """A never-expiring lock has an end until whoever was granted it confirms that."""
+    """A never-expiring lock has an end until the waiter that was granted it confirms that."""
     held = lock(name, timeout=20)
     held.acquire()
-    shorten = "from django_redis_lock.protocol.lease import Request; Request.PROBATION = 500; "
-    program = WAIT.replace("timeout=20", "timeout=None").replace("say(", shorten + "say(", 1)
-    with Child(program, name) as dead:
-        dead.hear()
-        dead.say()
-        eventually(lambda: waiters(name) == 1)
+    shorten = "from django_redis_lock.protocol.lease import Request; Request.PROBATION = 500\n"
+    program = shorten + textwrap.dedent(QUEUED).replace("float(sys.argv[2])", "None")
+    with queued(name, program=program) as dead:
         dead.stop()
         held.release()
         assert 0 < locks["default"].holder(name).ttl < Request.PROBATION / 1000
@@ -215,12 +207,7 @@ def test_endless_lock_is_confirmed(name: str) -> None:
 def test_interrupted_waiter_leaves_the_line(name: str, error: type[BaseException]) -> None:
     """Whatever interrupts a wait, the place is given up: no orphan in the queue."""
     with lock(name, timeout=20):
-
-        def interrupt(signum: int, frame: object) -> None:
-            raise error
-
-        before = signal.signal(signal.SIGUSR1, interrupt)
-        try:
+        with handling(signal.SIGUSR1, error):
             trigger = Background(
                 lambda: (
                     eventually(lambda: waiters(name) == 1),
@@ -230,8 +217,6 @@ def test_interrupted_waiter_leaves_the_line(name: str, error: type[BaseException
             with pytest.raises(error):
                 lock(name).acquire()
             trigger.outcome()
-        finally:
-            signal.signal(signal.SIGUSR1, before)
         assert waiters(name) == 0
     assert lock(name).acquire(blocking=False)
 
@@ -245,11 +230,7 @@ def test_interrupted_leader_leaves_the_others_waiting(name: str) -> None:
         with lock(name, timeout=20):
             return True
 
-    def interrupt(signum: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGUSR1, interrupt)
-    try:
+    with handling(signal.SIGUSR1, KeyboardInterrupt):
         queue: list[Background] = []
 
         def join_and_interrupt() -> None:
@@ -263,8 +244,6 @@ def test_interrupted_leader_leaves_the_others_waiting(name: str) -> None:
         with pytest.raises(KeyboardInterrupt):
             lock(name).acquire()
         trigger.outcome()
-    finally:
-        signal.signal(signal.SIGUSR1, before)
     held.release()
     assert [waiting.outcome() for waiting in queue] == [True, True]
 
@@ -280,37 +259,27 @@ def test_interrupted_leader_costs_the_others_no_place(
         assert released.wait(PATIENCE)
         return connect()
 
-    def interrupt(signum: int, frame: object) -> None:
-        raise KeyboardInterrupt
+    def join_and_interrupt() -> Background:
+        eventually(lambda: waiters(name) == 1)
+        second = Background(lock(name, timeout=20).acquire)
+        eventually(lambda: waiters(name) == 2)
+        stack.enter_context(queued(name))
+        monkeypatch.setattr(hub, "_connect", connect_after_the_release)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        return second
 
     held = lock(name, timeout=20)
     held.acquire()
-    before = signal.signal(signal.SIGUSR1, interrupt)
-    try:
-        with Child(WAIT, name) as other:
-
-            def join_and_interrupt() -> Background:
-                eventually(lambda: waiters(name) == 1)
-                second = Background(lock(name, timeout=20).acquire)
-                eventually(lambda: waiters(name) == 2)
-                assert other.hear() == "ready"
-                other.say()
-                eventually(lambda: waiters(name) == 3)
-                monkeypatch.setattr(hub, "_connect", connect_after_the_release)
-                os.kill(os.getpid(), signal.SIGUSR1)
-                return second
-
-            trigger = Background(join_and_interrupt)
-            with pytest.raises(KeyboardInterrupt):
-                lock(name).acquire()
-            second = trigger.outcome()
-            held.release()
-            holder = locks["default"].holder(name)
-            assert (holder.pid, holder.waiters) == (os.getpid(), 1)
-            released.set()
-            assert second.outcome() is True
-    finally:
-        signal.signal(signal.SIGUSR1, before)
+    with handling(signal.SIGUSR1, KeyboardInterrupt), ExitStack() as stack:
+        trigger = Background(join_and_interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            lock(name).acquire()
+        second = trigger.outcome()
+        held.release()
+        holder = locks["default"].holder(name)
+        assert (holder.pid, holder.waiters) == (os.getpid(), 1)
+        released.set()
+        assert second.outcome() is True
 
 
 def test_grant_that_crosses_with_giving_up_is_passed_on(name: str) -> None:

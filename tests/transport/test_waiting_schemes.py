@@ -14,24 +14,20 @@ from django_redis_lock import Lock, lock, locks
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.protocol.waiting import LOOK_EVERY, WAITING_SCHEMES
 from tests.settings import server_url
-from tests.tools import Background, Child, connections, counted, eventually, waiters
+from tests.tools import QUEUED, Background, connections, counted, eventually, queued, waiters
+from tests.transport.test_waiting import check_missed_grant
 
 pytestmark = pytest.mark.usefixtures("server")
 
 OTHERS = ("blpop", "poll")
-WAIT = """
-    hub = locks["default"].hub_for("poll")
-    hub.claim_ms = 300
+HASTY = (
+    """
+    locks["default"].hub_for("poll").claim_ms = 300
     from django_redis_lock.protocol import conversation
     conversation.LOOK_EVERY = 1000  # no help from there
-    say("ready"); hear()
-    held = lock(sys.argv[1], timeout=float(sys.argv[3]), wait=sys.argv[2])
-    held.acquire()
-    say("acquired", time.monotonic())
-    hear()
-    held.release()
-    say("released")
 """
+    + QUEUED
+)
 
 
 @pytest.fixture(autouse=True)
@@ -74,10 +70,7 @@ def test_a_waiter_that_is_killed_delays_the_next_by_little(name: str, wait: str)
     """A dead waiter's turn lasts a moment, and not its lease."""
     held = lock(name, timeout=300)
     held.acquire()
-    with Child(WAIT, name, wait, "300") as dead:
-        dead.hear()
-        dead.say()
-        eventually(lambda: waiters(name) == 1)
+    with queued(name, wait, 300, program=HASTY) as dead:
         next_one = stand(name, "queue", 2)
         dead.process.kill()
         dead.process.wait()
@@ -95,16 +88,8 @@ def test_a_poller_that_misses_its_turn_stands_in_line_again(name: str) -> None:
     """A waiter that sleeps through its turn loses that, and gets another."""
     held = lock(name, timeout=20)
     held.acquire()
-    with Child(WAIT, name, "poll", "20") as paused:
-        paused.hear()
-        paused.say()
-        eventually(lambda: waiters(name) == 1)
-        paused.stop()
-        held.release()
-        with lock(name, timeout=20, blocking_timeout=10):
-            paused.go_on()
-            eventually(lambda: waiters(name) == 1)
-        assert paused.hear().startswith("acquired")
+    with queued(name, "poll", program=HASTY) as paused:
+        check_missed_grant(name, held, paused)
 
 
 @pytest.mark.parametrize("wait", OTHERS)
@@ -179,10 +164,7 @@ def test_what_nobody_pops_goes_by_itself(name: str, client: redis.Redis) -> None
     """A grant for a process that dies before it reads it has an end."""
     held = lock(name, timeout=20)
     held.acquire()
-    with Child(WAIT, name, "blpop", "20") as dead:
-        dead.hear()
-        dead.say()
-        eventually(lambda: waiters(name) == 1)
+    with queued(name, "blpop", program=HASTY) as dead:
         channel = client.lindex(f"lock-queue:{name}", 0).split()[0]
         dead.process.kill()
         dead.process.wait()
