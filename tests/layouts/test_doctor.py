@@ -195,7 +195,7 @@ def test_members_that_do_not_vote_yet_are_counted(quorum: Quorum) -> None:
         client.delete("lock-server")
     code, findings = examine()
     assert (code, brief(findings)) == (0, [("quorum", "warn"), ("clocks", "ok")])
-    assert "2 were started anew and do not vote yet" in findings[0]["found"]
+    assert "2 restarted and do not vote yet" in findings[0]["found"]
     assert "locks['default'].admit()" in findings[0]["remedy"]
 
 
@@ -279,7 +279,7 @@ def test_servers_as_the_nodes_of_a_cluster_are_one_line(
             (failed,) = failures()
         assert failed["check"] == "cluster"
         assert f":{servers[0].port}" in failed["found"]
-        assert "is no node of a cluster" in failed["found"]
+        assert "is not a cluster node" in failed["found"]
 
 
 def test_a_node_that_is_down_is_a_warning(cluster: Cluster, settings: Any) -> None:
@@ -320,4 +320,6 @@ def test_the_master_that_sentinels_tell_is_examined(sentinel: Sentinel) -> None:
     assert code == 0
     assert ("sharing", "warn") in brief(findings)
     done = command("doctor")
-    assert f"127.0.0.1:{sentinel.master.port} (the master, as the sentinels tell)" in done.out
+    assert (
+        f"127.0.0.1:{sentinel.master.port} (the master, as reported by the sentinels)" in done.out
+    )

@@ -19,10 +19,10 @@ from redis.sentinel import MasterNotFoundError
 from django_redis_lock import lock, locks
 from django_redis_lock.celery import single_instance_task
 from django_redis_lock.management.commands.locks import Command
-from django_redis_lock.management.console.doctor import access, leases, server, targets
-from django_redis_lock.management.console.doctor.findings import Finding
+from django_redis_lock.management.console.doctor import access, server, targets
 from django_redis_lock.management.console.doctor.permissions import Trial
-from django_redis_lock.management.console.doctor.targets import Target
+from django_redis_lock.management.console.doctor.settings import sound_leases
+from django_redis_lock.management.console.doctor.targets import Finding, Target
 from example_project.embedded import EmbeddedServer
 from tests.apps.celery.app import app as tests_app
 from tests.project.test_docs import DOCS, acl_rule
@@ -161,9 +161,9 @@ def test_persistence_promises_no_more_than_the_disk_has(target: redis.Redis) -> 
     """An append-only file keeps what has reached the disk: all of it only with ``always``."""
     target.config_set("appendonly", "yes")
     for fsync, status, survives in (
-        ("always", "ok", "locks outlive a restart and a power loss"),
+        ("always", "ok", "locks survive a restart and a power loss"),
         ("everysec", "ok", "a power loss can lose the last second (appendfsync everysec)"),
-        ("no", "warn", "a power loss can lose the last half minute or so"),
+        ("no", "warn", "a power loss can lose about the last 30 seconds"),
     ):
         target.config_set("appendfsync", fsync)
         found = only(examine()[1], "persistence")
@@ -178,14 +178,14 @@ def test_persistence_without_config_names_both_possibilities(
     target.config_set("appendonly", "yes")
     user([*acl_rule(), "+info"])
     status, told, _ = only(examine()[1], "persistence")
-    assert (status, "the last second, or more if appendfsync is no" in told) == ("ok", True)
+    assert (status, "the last second or more with appendfsync no" in told) == ("ok", True)
 
 
 def test_replica_is_found(target: redis.Redis, own_server: EmbeddedServer) -> None:
     """A LOCATION that leads to a replica fails; a primary counts its replicas."""
     with EmbeddedServer("--replicaof", f"127.0.0.1 {own_server.port}") as replica:
         eventually(lambda: target.info("replication")["connected_slaves"] == 1)
-        assert "1; a failover can forget" in only(examine()[1], "replicas")[1]
+        assert "1; a failover can lose" in only(examine()[1], "replicas")[1]
         with redis.Redis.from_url(replica.url()) as client:
             eventually(lambda: client.info("replication")["master_link_status"] == "up")
         with override_settings(LOCKS={"default": {"LOCATION": replica.url()}}):
@@ -284,7 +284,7 @@ def test_other_backends_are_told(settings: Any) -> None:
     assert all("RedisLockBackend" in finding["remedy"] for finding in found["server"])
 
 
-def test_keys_that_were_thrown_out_are_found(target: redis.Redis) -> None:
+def test_keys_that_were_evicted_are_found(target: redis.Redis) -> None:
     """What has happened already is a failure, and afterwards a warning until it is forgotten."""
     target.config_set("maxmemory-policy", "volatile-ttl")
     target.set("cached", "x", px=60_000)
@@ -293,11 +293,11 @@ def test_keys_that_were_thrown_out_are_found(target: redis.Redis) -> None:
         target.set("more", "y")
     target.config_set("maxmemory", "0")
     status, told, remedy = only(examine()[1], "eviction")
-    assert (status, told.startswith("volatile-ttl: 1 keys were thrown out")) == ("fail", True)
+    assert (status, told.startswith("volatile-ttl: 1 keys were evicted")) == ("fail", True)
     assert "noeviction" in remedy
     target.config_set("maxmemory-policy", "noeviction")
     status, told, remedy = only(examine()[1], "eviction")
-    assert (status, "1 keys were thrown out" in told, "RESETSTAT" in remedy) == ("warn", True, True)
+    assert (status, "1 keys were evicted" in told, "RESETSTAT" in remedy) == ("warn", True, True)
 
 
 def test_fail_level_decides_what_the_exit_code_tells(target: redis.Redis) -> None:
@@ -352,7 +352,7 @@ def test_sentinels_that_are_down_tell_no_password(
     found = examine()[1]
     told, remedy = only(found, "server")[1:]
     assert told == "no sentinel knows the master of 'locks': No master found for 'locks'"
-    assert remedy.startswith("Start the sentinels, or mend SENTINELS")
+    assert remedy.startswith("Start the sentinels, or fix SENTINELS")
     assert "hunter2" not in str(found)
     leave_no_lease()
 
@@ -392,7 +392,7 @@ def test_full_server_is_found(target: redis.Redis, own_server: EmbeddedServer) -
     pool = redis.ConnectionPool.from_url(own_server.url())
     idle = [redis.Redis(connection_pool=pool, single_connection_client=True) for _ in range(9)]
     target.config_set("maxclients", "13")
-    assert "soon nobody else can connect" in only(examine()[1], "clients")[1]
+    assert "new connections will soon be refused" in only(examine()[1], "clients")[1]
     target.config_set("maxclients", "10")
     code, found = examine()
     assert (code, "max number of clients" in only(found, "server")[1]) == (1, True)
@@ -425,9 +425,9 @@ def test_open_server_is_found(
     target: redis.Redis, own_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever can reach a server without a password can break every lock."""
-    assert "is no public address" in only(examine()[1], "access")[1]
+    assert "is not a public address" in only(examine()[1], "access")[1]
     target.config_set("bind", "* -::*")
-    assert only(examine()[1], "access")[0] == "ok"  # in protected mode strangers are refused
+    assert only(examine()[1], "access")[0] == "ok"  # protected mode refuses other hosts
     target.config_set("protected-mode", "no")
     status, told, remedy = only(examine()[1], "access")
     assert (status, "listens on * -::*" in told, "requirepass" in remedy) == ("warn", True, True)
@@ -440,7 +440,7 @@ def test_open_server_is_found(
         with override_settings(LOCKS={"default": {"LOCATION": url}}):
             assert only(examine()[1], "access")[:2] == (
                 "ok",
-                "a stranger is not let in without a password",
+                "a password is required",
             )
     finally:
         target.execute_command("AUTH", "hunter2")
@@ -451,9 +451,14 @@ def test_open_server_is_found(
     ("marker", "reply", "status", "told"),
     [
         (b"PING", b"-NOPERM this user may not run it\r\n", "fail", "is a public address"),
-        (b"DEL", b"-NOPERM this user may not run it\r\n", "warn", "not known: what a stranger may"),
-        (b"DEL", b"-ERR max number of clients reached\r\n", "warn", "not known: whether a strang"),
-        (b"DEL", b"-NOAUTH Authentication required.\r\n", "ok", "a stranger is not let in"),
+        (b"DEL", b"-NOPERM this user may not run it\r\n", "warn", "not known: what clients may do"),
+        (
+            b"DEL",
+            b"-ERR max number of clients reached\r\n",
+            "warn",
+            "not known: whether a",
+        ),
+        (b"DEL", b"-NOAUTH Authentication required.\r\n", "ok", "a password is required"),
     ],
 )
 def test_strangers_are_known_by_what_they_are_told(
@@ -574,7 +579,7 @@ def test_service_that_refuses_undeclared_keys_is_found(
 @pytest.mark.parametrize(
     ("marker", "reply", "check", "told"),
     [
-        (b"PUBLISH", b":0\r\n", "channels", "finds nobody"),
+        (b"PUBLISH", b":0\r\n", "channels", "finds no receiver"),
         (b"PUBLISH", b":1\r\n", "channels", "did not arrive"),
         (b"XADD", b"-ERR unknown command 'XADD'\r\n", "permissions", "not know: XADD"),
     ],
@@ -911,7 +916,7 @@ def test_leases_that_are_too_short_are_found(shop: Celery, target: redis.Redis) 
     assert warned & ours == {"endless", "outlived", "unlimited"}
     (sound,) = [finding for finding in told.values() if finding["status"] == "ok"]
     assert re.match(r"\d+ guarded tasks have leases that last as long", sound["found"])
-    assert "may run for 1h00m, and its lease ends after 1m00s" in told["outlived"]["found"]
+    assert "may run for 1h00m, but its lease ends after 1m00s" in told["outlived"]["found"]
     assert "has no time limit" in told["unlimited"]["found"]
     assert "time_limit below 10m00s" in told["unlimited"]["remedy"]
     shop.conf.task_time_limit = 500
@@ -930,7 +935,7 @@ def test_leases_that_are_too_short_are_found(shop: Celery, target: redis.Redis) 
 )
 def test_tasks_are_counted(number: int, told: str) -> None:
     """One task is one."""
-    assert leases.sound_leases(number) == Finding("ok", "leases", told)
+    assert sound_leases(number) == Finding("ok", "leases", told)
 
 
 # How it looks.

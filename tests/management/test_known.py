@@ -105,7 +105,7 @@ def test_wrong_setting_hides_no_other_backend(settings: Any, words: list[str]) -
     assert (done.code, [one["using"] for one in answer.pop("not_known")]) == (1, ["bad"])
     assert "'default'" in str(answer)
     assert "1 to 65535" in done.err
-    assert "The locks of 'bad' are not known, see above." in done.err
+    assert "The locks of 'bad' are not known; see above." in done.err
     alone = command(*words, *more, "--using", "bad")
     assert (alone.code, alone.out, "1 to 65535" in alone.err) == (1, "", True)
     assert "hunter2" not in done.out + done.err + alone.err

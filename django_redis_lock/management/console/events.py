@@ -18,7 +18,7 @@ _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 def run(options: dict[str, Any], terminal: Terminal) -> None:
     """Show the audits, the latest entries first."""
     name, limit = options["name"], options["limit"]
-    backends = Backends(options["using"], terminal)
+    backends = Backends(options["using"], terminal.notice)
     found = list(backends.each(lambda backend: backend.history(name, limit)))
     if backends.many:
         found.sort(key=lambda entry: entry.at or _LONG_AGO, reverse=True)

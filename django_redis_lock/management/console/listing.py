@@ -21,7 +21,7 @@ def run(options: dict[str, Any], terminal: Terminal) -> None:
 
 
 def _list(options: dict[str, Any], terminal: Terminal) -> None:
-    backends = Backends(options["using"], terminal)
+    backends = Backends(options["using"], terminal.notice)
     some = peek(selected(options, backends.holders(options["pattern"])))
     if terminal.as_json:
         terminal.json_object("locks", map(holder_facts, some or ()), backends.not_known)

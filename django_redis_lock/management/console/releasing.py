@@ -31,7 +31,7 @@ from django_redis_lock.support.text import visible
 def run(options: dict[str, Any], terminal: Terminal) -> None:
     """Show the holders, ask for confirmation, and release exactly those holds."""
     _check(options)
-    backends = Backends(options["using"], terminal)
+    backends = Backends(options["using"], terminal.notice)
     _check_reason(options, backends)
     shown = list(_selected(options, backends))
     missing = _missing(options, shown, backends, terminal)

@@ -14,7 +14,6 @@ from django.core.management.base import CommandError
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.exceptions import InvalidLockBackend, LockError
 from django_redis_lock.handler import locks
-from django_redis_lock.management.console.terminal import Terminal
 from django_redis_lock.operators.liveness import is_place
 from django_redis_lock.operators.writability import unwritable_because
 from django_redis_lock.protocol.records import Holder
@@ -39,23 +38,20 @@ SORTS: dict[str, Callable[[Holder], Any]] = {
 class Backends:
     """The backends that a command asks, and those that did not answer."""
 
-    def __init__(self, using: str | None, terminal: Terminal) -> None:
-        self._terminal = terminal
+    def __init__(self, using: str | None, notice: Callable[[str], object]) -> None:
+        self._notice = notice
         self.all: list[BaseLockBackend] = []
         """The backends with valid settings."""
         self.silent: dict[str, str] = {}
         """Why a backend did not answer, by alias."""
         self._misconfigured: set[str] = set()
-        try:
-            self._aliases = [using] if using else list(locks)
-        except InvalidLockBackend as error:
-            raise _wrong(error, 1) from error
+        self._aliases = aliases_of(using)
         for alias in self._aliases:
             try:
                 self.all.append(locks[alias])
             except InvalidLockBackend as error:
                 if using:
-                    raise _wrong(error, 1 if using in _known() else USAGE) from error
+                    raise CommandError(without_passwords(str(error))) from error
                 self._note(alias, error)
 
     @property
@@ -99,7 +95,7 @@ class Backends:
             self._misconfigured.add(alias)
         text = visible(without_passwords(str(error)))
         if self.silent.setdefault(alias, text) is text:
-            self._terminal.notice(text)
+            self._notice(text)
 
     def not_known(self) -> dict[str, Any]:
         """Return for JSON which backends did not answer, and why."""
@@ -121,27 +117,30 @@ class Backends:
         """Warn of servers that answered but refuse writes. Sends an ``INFO`` to each."""
         for backend in self.all:
             if backend.alias not in self.silent and (why := unwritable_because(backend)):
-                self._terminal.notice(f"The server of {visible(backend.alias)!r} {why}.")
+                self._notice(f"The server of {visible(backend.alias)!r} {why}.")
 
     def finish(self) -> None:
         """Raise ``CommandError`` if a backend did not answer."""
         if self.silent:
             which = ", ".join(map(repr, self.silent))
             raise CommandError(
-                f"The locks of {which} are not known, see above.",
+                f"The locks of {which} are not known; see above.",
                 returncode=ERROR if self.silent.keys() <= self._misconfigured else NOT_KNOWN,
             )
 
 
-def _wrong(error: Exception, returncode: int) -> CommandError:
-    return CommandError(without_passwords(str(error)), returncode=returncode)
-
-
-def _known() -> Iterable[str]:
+def aliases_of(using: str | None) -> list[str]:
+    """Return the chosen alias, or all. Raises ``CommandError`` for an unknown one."""
     try:
-        return list(locks)
-    except InvalidLockBackend:
-        return ()
+        known = list(locks)
+    except InvalidLockBackend as error:
+        raise CommandError(without_passwords(str(error))) from error
+    if using and using not in known:
+        there = ", ".join(map(repr, known)) or "none"
+        raise CommandError(
+            f"There is no alias {using!r} in LOCKS; there are {there}.", returncode=USAGE
+        )
+    return [using] if using else known
 
 
 def hint_at_pattern(name: str, way: str) -> str:

@@ -59,7 +59,7 @@ def run(options: dict[str, Any], terminal: Terminal) -> None:
     name = options["name"]
     tasks = in_hand(name)
 
-    backends = Backends(options["using"], terminal)
+    backends = Backends(options["using"], terminal.notice)
     asked = [_ask(name, backend, backends, tasks) for backend in backends.all]
     found = [one for one in asked if one and one.is_any]
     if terminal.as_json:

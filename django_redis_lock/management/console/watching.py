@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterator
-from io import StringIO
 from typing import Any, NamedTuple
 
 from django_redis_lock.management.console import facts
@@ -29,7 +28,7 @@ def watch(options: dict[str, Any], terminal: Terminal) -> None:
 
 def _write(options: dict[str, Any], terminal: Terminal) -> None:
     """Write one look as JSON, with the backends that did not answer."""
-    backends = Backends(options["using"], _Aside(terminal))
+    backends = Backends(options["using"], _drop)
     found = selected(options, backends.holders(options["pattern"]))
     moment = facts.iso(facts.now())
     terminal.json_object(
@@ -60,8 +59,7 @@ class _Picture:
     def draw(self) -> str:
         """Ask every backend and return the picture."""
         options, terminal = self._options, self._terminal
-        aside = _Aside(terminal)
-        backends = Backends(options["using"], aside)
+        backends = Backends(options["using"], _drop)
         moment = time.strftime("%H:%M:%S")
         for backend in backends.all:
             found = backends.of(backend, lambda one: one.holders(options["pattern"]))
@@ -79,12 +77,19 @@ class _Picture:
         """Count all holders, and keep those that may be shown."""
         options, terminal = self._options, self._terminal
         most = terminal.height if terminal.is_interactive else options["limit"]
-        counted = _Counted(found)
-        first = list(
-            in_order(iter(counted), options["sort"], reverse=options["reverse"], limit=most)
-        )
-        deque(counted, maxlen=0)
-        return _Look(moment, counted.count, first)
+        count = 0
+
+        def counted() -> Iterator[Holder]:
+            nonlocal count
+            for one in found:
+                count += 1
+                yield one
+
+        holders = counted()
+        order = {"reverse": options["reverse"], "limit": most}
+        first = list(in_order(holders, options["sort"], **order))
+        deque(holders, maxlen=0)  # count the rest
+        return _Look(moment, count, first)
 
     def _cut(self, text: str) -> str:
         return shorten(text, self._terminal.width or 1000)
@@ -129,24 +134,5 @@ class _Picture:
         return [*drawn, *([f"... and {rest} more"] if rest > 0 else [])]
 
 
-class _Counted:
-    """Counts the items that pass."""
-
-    def __init__(self, items: Iterator[Holder]) -> None:
-        self._items = items
-        self.count = 0
-
-    def __iter__(self) -> Iterator[Holder]:
-        for item in self._items:
-            self.count += 1
-            yield item
-
-
-class _Aside(Terminal):
-    """A terminal without notices, which the picture contains itself."""
-
-    def __init__(self, terminal: Terminal) -> None:
-        super().__init__(StringIO(), StringIO(), terminal.style, force_color=False, as_json=False)
-
-    def notice(self, text: str) -> None:
-        """Drop the notice."""
+def _drop(notice: str) -> None:
+    """Drop a notice, which the picture or the JSON contains itself."""

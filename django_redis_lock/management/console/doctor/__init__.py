@@ -1,7 +1,8 @@
 """``locks doctor``: checks whether the servers are fit for locks.
 
-``examination`` lists the examinations of one server, each a function in the module of its subject;
-``quorum`` and ``sharing`` compare servers; ``entry``, ``leases`` and ``project`` look at settings.
+``aliases`` examines an entry of ``LOCKS``, and ``examination`` one server. The examinations are in
+``settings``, ``server``, ``resources``, ``access``, ``services`` and ``permissions``, by subject.
+``quorum`` and ``sharing`` compare servers.
 """
 
 from __future__ import annotations
@@ -12,13 +13,11 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from django_redis_lock.exceptions import InvalidLockBackend
-from django_redis_lock.handler import locks
 from django_redis_lock.management.console.doctor.aliases import examine_aliases
-from django_redis_lock.management.console.doctor.findings import FAIL, OK, WARN, Finding
-from django_redis_lock.management.console.selection import USAGE
+from django_redis_lock.management.console.doctor.targets import Finding
+from django_redis_lock.management.console.selection import aliases_of
 from django_redis_lock.management.console.terminal import Terminal
-from django_redis_lock.support.text import visible, without_passwords
+from django_redis_lock.support.text import visible
 
 
 def run(options: dict[str, Any], terminal: Terminal) -> None:
@@ -26,7 +25,7 @@ def run(options: dict[str, Any], terminal: Terminal) -> None:
     findings: list[tuple[str, Finding]] = []
 
     def noted() -> Iterator[tuple[str, Finding]]:
-        for using, finding in examine_aliases(_aliases(options["using"])):
+        for using, finding in examine_aliases(aliases_of(options["using"])):
             findings.append((using, finding))
             yield using, finding
 
@@ -34,25 +33,12 @@ def run(options: dict[str, Any], terminal: Terminal) -> None:
         terminal.json_object("findings", (_facts(using, finding) for using, finding in noted()))
     else:
         _say(noted(), terminal)
-    level = options.get("fail_level") or FAIL
-    bad = {FAIL, level}
+    warned = options["fail_level"] == "warn"
+    bad = ("fail", "warn") if warned else ("fail",)
     count = sum(finding.status in bad for _, finding in findings)
     if count:
-        what = "failed" if level == FAIL else "failed or warned"
+        what = "failed or warned" if warned else "failed"
         raise CommandError(f"{count} of {len(findings)} examinations {what}.")
-
-
-def _aliases(using: str | None) -> list[str]:
-    try:
-        known = list(locks)
-    except InvalidLockBackend as error:
-        raise CommandError(without_passwords(str(error))) from error
-    if using and using not in known:
-        there = ", ".join(map(repr, known)) or "none"
-        raise CommandError(
-            f"There is no alias {using!r} in LOCKS; there are {there}.", returncode=USAGE
-        )
-    return [using] if using else known
 
 
 def _facts(using: str, finding: Finding) -> dict[str, Any]:
@@ -61,7 +47,7 @@ def _facts(using: str, finding: Finding) -> dict[str, Any]:
 
 def _say(findings: Iterator[tuple[str, Finding]], terminal: Terminal) -> None:
     style = terminal.style
-    paint = {OK: style.SUCCESS, WARN: style.WARNING, FAIL: style.ERROR}
+    paint = {"ok": style.SUCCESS, "warn": style.WARNING, "fail": style.ERROR}
     heading = None
     for using, finding in findings:
         if using != heading:

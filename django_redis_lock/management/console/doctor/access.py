@@ -12,11 +12,10 @@ from typing import Any
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
 
 from django_redis_lock.backends.servers.errors import reason
-from django_redis_lock.management.console.doctor.findings import FAIL, OK, WARN, Finding
-from django_redis_lock.management.console.doctor.targets import Target
+from django_redis_lock.management.console.doctor.targets import Finding, Target, fail, ok, warn
 from django_redis_lock.transport.connections import listening_connection
 
-SET_ONE = "CONFIG SET requirepass, and write the password into LOCATION"
+SET_ONE = "CONFIG SET requirepass, and add the password to LOCATION"
 
 
 def examine_access(client: Any, target: Target) -> Iterator[Finding]:
@@ -28,21 +27,21 @@ def examine_access(client: Any, target: Target) -> Iterator[Finding]:
     try:
         _free_without_password(target)
     except AuthenticationError:
-        yield Finding(OK, "access", "a stranger is not let in without a password")
+        yield ok("access", "a password is required")
         return
     except NoPermissionError as error:
         limit = reason(error)
     except (RedisError, OSError) as error:
-        told = f"not known: whether a stranger is let in without a password: {reason(error)}"
-        yield Finding(WARN, "access", told, "Mend that; or try by hand, without a password.")
+        found = f"not known: whether a password is required: {reason(error)}"
+        yield warn("access", found, "Fix the error, or try to connect without a password.")
         return
     host = kwargs.get("host", "localhost")
     danger = _danger(client, host)
     if danger is None:
-        yield Finding(OK, "access", f"no password is asked for; {host} is no public address")
+        yield ok("access", f"no password is required, but {host} is not a public address")
     elif limit:
-        told = f"not known: what a stranger may do, who is let in without a password: {limit}"
-        yield Finding(WARN, "access", told, danger.remedy)
+        found = f"not known: what clients may do without a password: {limit}"
+        yield warn("access", found, danger.remedy)
     else:
         yield danger
 
@@ -50,11 +49,9 @@ def examine_access(client: Any, target: Target) -> Iterator[Finding]:
 def _danger(client: Any, host: str) -> Finding | None:
     """Return a finding if a server without a password can be reached from elsewhere."""
     if is_public(host):
-        return Finding(
-            FAIL,
+        return fail(
             "access",
-            f"{host} is a public address, and no password is asked for: whoever finds it can take "
-            "and free every lock",
+            f"{host} is a public address without a password: anybody can take and free every lock",
             f"{SET_ONE}; or bind to a private address.",
         )
     config: dict[str, Any] = {}
@@ -63,11 +60,10 @@ def _danger(client: Any, host: str) -> Finding | None:
             config |= client.config_get(option)
     wide = [address for address in str(config.get("bind", "")).split() if _is_wide(address)]
     if (wide or config.get("bind") == "") and config.get("protected-mode") == "no":
-        return Finding(
-            WARN,
+        return warn(
             "access",
-            f"no password is asked for, and it listens on {' '.join(wide) or 'every address'}: "
-            "whoever reaches this machine can take and free every lock",
+            f"no password is required, and it listens on {' '.join(wide) or 'every address'}: "
+            "anybody who reaches this machine can take and free every lock",
             f"{SET_ONE}; or CONFIG SET bind to a private address, or protected-mode yes.",
         )
     return None

@@ -2,123 +2,87 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from redis.exceptions import ConnectionError as NoConnection
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as TimedOut
 
 from django_redis_lock.backends.servers.errors import reason
-from django_redis_lock.management.console.doctor.access import examine_access
-from django_redis_lock.management.console.doctor.clients import examine_buffers, examine_clients
-from django_redis_lock.management.console.doctor.findings import (
-    FAIL,
-    OK,
-    WARN,
-    Examination,
-    Finding,
-)
-from django_redis_lock.management.console.doctor.layout import (
-    examine_cluster,
-    examine_replicas,
-    misplaced,
-)
+from django_redis_lock.management.console.doctor import access, resources, server, services
 from django_redis_lock.management.console.doctor.permissions import examine_permissions
-from django_redis_lock.management.console.doctor.server import (
-    examine_fence,
-    examine_round_trip,
-    examine_version,
+from django_redis_lock.management.console.doctor.targets import (
+    Finding,
+    Target,
+    fail,
+    in_parallel,
+    ok,
+    warn,
 )
-from django_redis_lock.management.console.doctor.services import (
-    examine_channels,
-    examine_scripts,
-    is_unknown,
-)
-from django_redis_lock.management.console.doctor.storage import (
-    examine_eviction,
-    examine_persistence,
-)
-from django_redis_lock.management.console.doctor.targets import Target
 from django_redis_lock.support.text import without_passwords
 
-Item = TypeVar("Item")
-Outcome = TypeVar("Outcome")
-
-_EXAMINATIONS: dict[str, Examination] = {
-    "version": examine_version,
-    "round trip": examine_round_trip,
-    "fence": examine_fence,
-    "eviction": examine_eviction,
-    "persistence": examine_persistence,
-    "replicas": examine_replicas,
-    "cluster": examine_cluster,
-    "clients": examine_clients,
-    "buffers": examine_buffers,
-    "access": examine_access,
-    "scripts": examine_scripts,
-    "channels": examine_channels,
+_EXAMINATIONS: dict[str, Callable[[Any, Target], Iterator[Finding]]] = {
+    "version": server.examine_version,
+    "round trip": server.examine_round_trip,
+    "fence": server.examine_fence,
+    "eviction": resources.examine_eviction,
+    "persistence": resources.examine_persistence,
+    "replicas": server.examine_replicas,
+    "cluster": server.examine_cluster,
+    "clients": resources.examine_clients,
+    "buffers": resources.examine_buffers,
+    "access": access.examine_access,
+    "scripts": services.examine_scripts,
+    "channels": services.examine_channels,
     "permissions": examine_permissions,
 }
-START_IT = "Start it, or mend LOCATION, its password or the network between."
-START_SENTINELS = "Start the sentinels, or mend SENTINELS, or the name of the master in the URL."
+"""Each takes a redis-py client of the server."""
+START_IT = "Start the server, or fix LOCATION, its password or the network."
+START_SENTINELS = "Start the sentinels, or fix SENTINELS or the name of the master in the URL."
 
 
-def examine_servers(targets: list[Target]) -> list[list[Finding]]:
-    """Examine servers in parallel; return the findings of each."""
-    return in_parallel(
-        lambda target: [
-            finding._replace(server=target.address) for finding in examine_server(target)
-        ],
-        targets,
-    )
+def examine_servers(targets: list[Target]) -> tuple[list[Finding], list[Target]]:
+    """Examine servers in parallel; return the findings, and the servers that the backend can use.
 
-
-def of_use(targets: list[Target], reports: list[list[Finding]]) -> list[Target]:
-    """Return the servers that answered to the end and can be used by the backend."""
-    return [
+    These answered to the end, and are of the kind that the backend expects.
+    """
+    reports = in_parallel(_examine_server, targets)
+    usable = [
         target
         for target, report in zip(targets, reports, strict=True)
         if report[-1].check not in ("server", "cluster")
     ]
+    return [finding for report in reports for finding in report], usable
 
 
-def in_parallel(ask: Callable[[Item], Outcome], items: Iterable[Item]) -> list[Outcome]:
-    """Return the result for each item, so that several timeouts take as long as one."""
-    items = list(items)
-    with ThreadPoolExecutor(max(1, len(items))) as threads:
-        return list(threads.map(ask, items))
+def _examine_server(target: Target) -> list[Finding]:
+    """Return the findings; only one if the server is unavailable."""
+    return [finding._replace(server=target.address) for finding in _findings(target)]
 
 
-def examine_server(target: Target) -> Iterator[Finding]:
-    """Yield the findings; only one if the server is unavailable."""
+def _findings(target: Target) -> Iterator[Finding]:
     where = target.address
-    down = WARN if target.member else FAIL  # the quorum has a finding of its own
+    unavailable = warn if target.member else fail  # the quorum has a finding of its own
     try:
         with target.client() as client:
-            _call(client, target)
-            yield Finding(OK, "server", f"{where} answers")
-            wrong = misplaced(client, target)
-            if wrong is not None:
-                yield wrong
+            if target.local_clock:  # TIME may be forbidden there
+                client.get(target.packing.fence_key)
+            else:
+                client.time()
+            yield ok("server", f"{where} answers")
+            if finding := server.misplaced(client, target):
+                yield finding
                 return
             yield from _examine(client, target)
     except (NoConnection, TimedOut, OSError, NoPermissionError) as error:
         if target.located:
-            yield Finding(down, "server", f"{where} does not answer: {reason(error)}", START_IT)
+            yield unavailable("server", f"{where} does not answer: {reason(error)}", START_IT)
         else:
-            told = f"no sentinel knows {where}: {reason(error)}"
-            yield Finding(down, "server", told, START_SENTINELS)
+            found = f"no sentinel knows {where}: {reason(error)}"
+            yield unavailable("server", found, START_SENTINELS)
     except RedisError as error:
-        yield Finding(FAIL, "server", f"{where}: {reason(error)}", START_IT)
-
-
-def _call(client: Any, target: Target) -> None:
-    if target.local_clock:  # TIME may be forbidden there
-        client.get(target.packing.fence_key)
-    else:
-        client.time()
+        yield fail("server", f"{where}: {reason(error)}", START_IT)
 
 
 def _examine(client: Any, target: Target) -> Iterator[Finding]:
@@ -130,14 +94,13 @@ def _examine(client: Any, target: Target) -> Iterator[Finding]:
             raise
         except ResponseError as error:
             text = without_passwords(str(error))
-            if isinstance(error, NoPermissionError) or is_unknown(error):
+            if isinstance(error, NoPermissionError) or services.is_unknown(error):
                 hidden[check] = text
             else:
-                yield Finding(FAIL, check, f"not known: {text}", "See whether the server is up.")
+                yield fail(check, f"not known: {text}", "Check the server's state and log.")
     if hidden:
-        yield Finding(
-            WARN,
+        yield warn(
             "not known",
             f"{', '.join(hidden)}: {next(iter(hidden.values()))}",
-            "Ask the server's administrator, or let a user who may run INFO and CONFIG look.",
+            "Ask the server's administrator, or use a user that may run INFO and CONFIG.",
         )

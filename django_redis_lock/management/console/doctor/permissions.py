@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
 from redis.exceptions import NoPermissionError, RedisError
 
 from django_redis_lock.backends.getset.readings import NAME
-from django_redis_lock.management.console.doctor.findings import FAIL, OK, WARN, Finding
 from django_redis_lock.management.console.doctor.services import is_unknown
-from django_redis_lock.management.console.doctor.targets import Target
+from django_redis_lock.management.console.doctor.targets import Finding, Target, fail, ok, warn
 from django_redis_lock.support.text import without_passwords
 from django_redis_lock.transport.connections import listening_connection
 
-CHECK = "permissions"
 Try = tuple[str, str, tuple[Any, ...]]
 """A command, the pattern of its key or channel, and its arguments."""
 
@@ -28,27 +26,24 @@ def examine_permissions(client: Any, target: Target) -> Iterator[Finding]:
     # Without scripts, only forced releases and the history need the audit.
     spare = set() if target.scripted else {*_AUDIT, f"~{target.packing.audit_key}"}
     if missing:
-        user, words = target.user, " ".join(missing)
-        remedy = f"ACL SETUSER {user} {words}"
+        found = f"user {target.user} lacks: {' '.join(missing)}"
+        remedy = f"ACL SETUSER {target.user} {' '.join(missing)}"
         if spare.issuperset(missing):
-            remedy += ", or live without releases by force and history."
-        yield Finding(
-            WARN if spare.issuperset(missing) else FAIL,
-            CHECK,
-            f"user {user} may not: {words}",
-            remedy,
-        )
+            remedy += ", or do without forced releases and history."
+            yield warn("permissions", found, remedy)
+        else:
+            yield fail("permissions", found, remedy)
     elif not trial.unknown:
-        yield Finding(OK, CHECK, f"all {len(trial.commands)} commands that locks need")
+        yield ok("permissions", f"all {len(trial.commands)} commands that locks need")
     for command, error in trial.failed.items():
-        yield Finding(FAIL, CHECK, f"{command}: {error}", "See what hinders the server.")
+        yield fail("permissions", f"{command}: {error}", "Check the server's state and log.")
     others = {f"+{command.lower()}" for command in trial.unknown - _TOLD_APART}
     if others:
         found = f"the server does not know: {' '.join(word[1:].upper() for word in sorted(others))}"
         if spare >= others:
-            yield Finding(WARN, CHECK, f"{found}: no releases by force and no history")
+            yield warn("permissions", f"{found}: no forced releases and no history")
         else:
-            yield Finding(FAIL, CHECK, found, "Use Redis or Valkey itself for the locks.")
+            yield fail("permissions", found, "Use plain Redis or Valkey for the locks.")
 
 
 _REMOVERS = {"+lrem", "+lpop", "+del"}
@@ -88,10 +83,19 @@ class Trial:
         for attempt in self._attempts() if scripted else self._attempts_without_scripts():
             if attempt[0] in _ADDERS and missing.keys() >= removers:
                 continue  # what it adds could not be removed
-            if lacking := self._lacks(attempt):
-                missing[lacking] = None
-        for lacking in self._lacks_apart():
-            missing[lacking] = None
+            missing |= self._lacks(attempt, self._client.execute_command)
+        connection = listening_connection(self._target.model())
+
+        def send(*words: Any) -> None:
+            connection.send_command(*words)
+            connection.read_response()
+
+        try:
+            for attempt in self._attempts_apart():
+                missing |= self._lacks(attempt, send)
+        finally:
+            with suppress(RedisError, OSError):
+                connection.disconnect()
         return list(missing)
 
     def _attempts(self) -> Iterator[Try]:
@@ -110,7 +114,7 @@ class Trial:
         yield from self._selecting()
         if packing.shard:
             yield "CLUSTER SLOTS", "", ()
-        if self._target.waits_for_replicas:
+        if self._target.replicas:
             yield "WAIT", "", (0, 1)
         yield "TIME", "", ()
         for command in ("GET", "PTTL", "PERSIST", "DEL"):
@@ -139,7 +143,7 @@ class Trial:
             yield "GET", f"~{prefix}-server", (f"{prefix}-server",)
         if self._wait == "queue":
             publish = "SPUBLISH" if packing.shard else "PUBLISH"
-            yield publish, f"&{prefix}-grant:*", (self._channel(nobody), "doctor")
+            yield publish, f"&{prefix}-grant:*", (self._target.channel(nobody), "doctor")
 
     def _selecting(self) -> Iterator[Try]:
         if database := self._target.pool.connection_kwargs.get("db"):
@@ -180,50 +184,27 @@ class Trial:
         for part in (self._packing.audit_key, self._packing.lost_key):
             yield from self._auditing(part, f"~{part}")
 
-    def _channel(self, process: str) -> str:
-        shard = f"{{{self._packing.shard}}}:" if self._packing.shard else ""
-        return f"{self._prefix}-grant:{shard}{process}"
-
     def _attempts_apart(self) -> Iterator[Try]:
         """Yield commands that change the state of their connection, or block it."""
         prefix = self._prefix
         if self._wait == "queue":
             subscribe = "SSUBSCRIBE" if self._packing.shard else "SUBSCRIBE"
-            yield subscribe, f"&{prefix}-grant:*", (self._channel("doctor"),)
+            yield subscribe, f"&{prefix}-grant:*", (self._target.channel("doctor"),)
         elif self._wait == "blpop":
             yield "BLPOP", f"~{prefix}-grant:*", (f"{prefix}-grant:doctor", 0.01)
 
-    def _lacks(self, attempt: Try) -> str:
+    def _lacks(self, attempt: Try, send: Callable[..., object]) -> dict[str, None]:
+        """Send a command; return the word of the ACL rule that it lacks, if any."""
         command, pattern, arguments = attempt
         self.commands.add(command.lower())
         try:
-            self._client.execute_command(command, *arguments)
+            send(command, *arguments)
         except (RedisError, OSError) as error:
-            return self._word(command, pattern, error)
-        return ""
-
-    def _lacks_apart(self) -> Iterator[str]:
-        connection = listening_connection(self._target.model())
-        try:
-            for command, pattern, arguments in self._attempts_apart():
-                self.commands.add(command.lower())
-                try:
-                    connection.send_command(command, *arguments)
-                    connection.read_response()
-                except (RedisError, OSError) as error:
-                    if lacking := self._word(command, pattern, error):
-                        yield lacking
-        finally:
-            with suppress(RedisError, OSError):
-                connection.disconnect()
-
-    def _word(self, command: str, pattern: str, error: Exception) -> str:
-        """Return the word of the ACL rule that an error is about, if any."""
-        text = without_passwords(str(error))
-        if is_unknown(error):
-            self.unknown.add(command)
-        elif isinstance(error, NoPermissionError) or "NOPERM" in text:  # inside EXEC
-            return f"+{command.lower()}" if "command" in text else pattern
-        elif not any(expected in text for expected in _EXPECTED):
-            self.failed[command] = text
-        return ""
+            text = without_passwords(str(error))
+            if is_unknown(error):
+                self.unknown.add(command)
+            elif isinstance(error, NoPermissionError) or "NOPERM" in text:  # inside EXEC
+                return {f"+{command.lower()}" if "command" in text else pattern: None}
+            elif not any(expected in text for expected in _EXPECTED):
+                self.failed[command] = text
+        return {}

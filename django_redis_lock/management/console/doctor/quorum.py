@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from time import monotonic
 from typing import NamedTuple
@@ -11,14 +11,16 @@ from redis.exceptions import RedisError
 
 from django_redis_lock.backends.redlock.backend import RedlockLockBackend
 from django_redis_lock.backends.redlock.votes import majority
-from django_redis_lock.management.console.doctor.examination import (
-    examine_servers,
-    in_parallel,
-    of_use,
-)
-from django_redis_lock.management.console.doctor.findings import FAIL, OK, WARN, Finding
 from django_redis_lock.management.console.doctor.server import SKEW
-from django_redis_lock.management.console.doctor.targets import Target, pool_of
+from django_redis_lock.management.console.doctor.targets import (
+    Finding,
+    Target,
+    fail,
+    in_parallel,
+    ok,
+    pool_of,
+    warn,
+)
 from django_redis_lock.management.console.durations import duration
 
 
@@ -33,32 +35,20 @@ class _Member(NamedTuple):
 
 
 def members_of(backend: RedlockLockBackend) -> list[Target]:
+    delay, patience = backend.rejoin_delay, backend.server_timeout
     return [
-        Target(
-            server,
-            pool_of(server),
-            rejoin_delay=backend.rejoin_delay,
-            patience=backend.server_timeout,
-        )
+        Target(server, pool_of(server), rejoin_delay=delay, patience=patience)
         for server in backend.servers
     ]
 
 
-def examine_quorum(
-    backend: RedlockLockBackend,
-) -> Generator[Finding, None, list[Target]]:
-    """Yield the findings of each member and of all; return those that answer."""
-    targets = members_of(backend)
-    reports = examine_servers(targets)
-    for report in reports:
-        yield from report
-    answering = of_use(targets, reports)
+def compare_members(backend: RedlockLockBackend, answering: list[Target]) -> Iterator[Finding]:
+    """Compare the members that answer."""
     known = [member for member in in_parallel(_look, answering) if member is not None]
     yield _majority(backend, len(answering), known)
     yield from _same(known)
     if len(known) > 1:
         yield _clocks(known)
-    return answering
 
 
 def _look(target: Target) -> _Member | None:
@@ -83,45 +73,36 @@ def _majority(backend: RedlockLockBackend, answering: int, known: list[_Member])
     needed = majority(size)
     found = f"{answering} of {size} servers answer"
     if answering < needed:
-        return Finding(
-            FAIL,
+        return fail(
             "quorum",
-            f"{found}, and no lock can be taken with fewer than {needed}",
-            "Start the others, or mend LOCATION or the network between.",
+            f"{found}, but a lock needs {needed}",
+            "Start the others, or fix LOCATION or the network.",
         )
-    silent = [member.address for member in known if not member.votes]
-    if answering - len(silent) < needed:
-        return Finding(
-            WARN,
+    silent = sum(not member.votes for member in known)
+    if answering - silent < needed:
+        return warn(
             "quorum",
-            f"{found}, and of these {len(silent)} were started anew and do not vote yet",
-            f"They do {duration(backend.rejoin_delay)} after the first call (REJOIN_DELAY), or at "
-            f"once with locks[{backend.alias!r}].admit() if nobody holds a lock.",
+            f"{found}, but {silent} restarted and do not vote yet",
+            f"They vote {duration(backend.rejoin_delay)} after the first call (REJOIN_DELAY). "
+            f"If no lock is held, locks[{backend.alias!r}].admit() admits them at once.",
         )
     if answering == needed:
-        return Finding(
-            WARN,
-            "quorum",
-            f"{found}: when one more fails no lock can be taken",
-            "Start the others.",
-        )
-    return Finding(OK, "quorum", f"{found}; {answering - needed} more may fail")
+        found += ": when one more fails, no lock can be acquired"
+        return warn("quorum", found, "Start the others.")
+    return ok("quorum", f"{found}; {answering - needed} more may fail")
 
 
 def _same(known: list[_Member]) -> Iterator[Finding]:
     """Find a server that LOCATION names twice, by different hosts."""
     first: dict[str, str] = {}
     for member in known:
-        if not member.run_id:
-            continue
-        other = first.setdefault(member.run_id, member.address)
+        other = first.setdefault(member.run_id or member.address, member.address)
         if other != member.address:
-            yield Finding(
-                FAIL,
+            yield fail(
                 "quorum",
                 f"{other} and {member.address} are one server (run_id {member.run_id[:12]}), "
                 "whose failure counts twice",
-                "Name servers in LOCATION that fail independently.",
+                "Set LOCATION to servers that fail independently.",
             )
 
 
@@ -130,11 +111,10 @@ def _clocks(known: list[_Member]) -> Finding:
     fast = max(known, key=lambda member: member.clock)
     apart = fast.clock - slow.clock
     if apart > SKEW:
-        return Finding(
-            WARN,
+        return warn(
             "clocks",
             f"that of {fast.address} is {apart:.3f} s ahead of that of {slow.address}",
-            "Let a time service slew the clocks of all members: fences follow the fastest, and "
-            "leases end by each server's own.",
+            "Run NTP on all members. Fences follow the fastest clock, and each lease ends by its "
+            "server's clock.",
         )
-    return Finding(OK, "clocks", f"{apart:.3f} s apart at the most")
+    return ok("clocks", f"at most {apart:.3f} s apart")

@@ -1,4 +1,4 @@
-"""The examinations of a server's version, its distance and its clock."""
+"""The examinations of a server's version, distance, clock, replicas and cluster."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from django_redis_lock.management.console.doctor.findings import FAIL, OK, WARN, Finding
-from django_redis_lock.management.console.doctor.targets import Target
+from redis.exceptions import ClusterDownError, MovedError, NoPermissionError, ResponseError
+
+from django_redis_lock.backends.servers.sharding import SLOTS
+from django_redis_lock.management.console.doctor.targets import Finding, Target, fail, ok, warn
 from django_redis_lock.management.console.durations import duration
 
 ROUND_TRIPS = 21
@@ -30,9 +32,9 @@ def examine_version(client: Any, target: Target) -> Iterator[Finding]:
     oldest = OLDEST[name]
     if numbers < oldest and target.scripted:
         needed = f"{name} {'.'.join(map(str, oldest))}"
-        yield Finding(FAIL, "version", f"{name} {version}", f"Upgrade to {needed} or newer.")
+        yield fail("version", f"{name} {version}", f"Upgrade to {needed} or newer.")
     else:
-        yield Finding(OK, "version", f"{name} {version}")
+        yield ok("version", f"{name} {version}")
 
 
 def examine_round_trip(client: Any, target: Target) -> Iterator[Finding]:
@@ -47,35 +49,28 @@ def examine_round_trip(client: Any, target: Target) -> Iterator[Finding]:
     median = statistics.median(took)
     found = f"{median * 1000:.2f} ms (median of {ROUND_TRIPS})"
     if median > SLOW:
-        yield Finding(
-            WARN,
-            "round trip",
-            found,
-            "A free lock costs one to take and one to release; bring the server nearer.",
-        )
+        remedy = "Move the server closer: acquire and release take a round trip each."
+        yield warn("round trip", found, remedy)
     else:
-        yield Finding(OK, "round trip", found)
-    yield from _clock(min(skews)[1], target)
+        yield ok("round trip", found)
+    yield _clock(min(skews)[1], target)
 
 
-def _clock(skew: float, target: Target) -> Iterator[Finding]:
+def _clock(skew: float, target: Target) -> Finding:
     found = f"the server's is {abs(skew):.3f} s {'ahead of' if skew > 0 else 'behind'} this host's"
     if abs(skew) <= SKEW:
-        yield Finding(OK, "clock", found)
-    elif target.local_clock:
-        yield Finding(
-            FAIL,
+        return ok("clock", found)
+    if target.local_clock:
+        return fail(
             "clock",
-            f"{found}, and with OPTIONS['CLOCK'] = 'local' leases end by the clocks of all hosts",
-            "Use NTP on all of them, or leave CLOCK out: then the server's clock decides.",
+            f"{found}, and with OPTIONS['CLOCK'] = 'local' leases depend on all hosts' clocks",
+            "Run NTP on all hosts, or remove CLOCK to use the server's clock.",
         )
-    else:
-        yield Finding(
-            WARN,
-            "clock",
-            found,
-            "Leases do not depend on it, but the times that are shown are the server's: use NTP.",
-        )
+    return warn(
+        "clock",
+        found,
+        "Run NTP on both. Leases do not depend on it, but displayed times are the server's.",
+    )
 
 
 def examine_fence(client: Any, target: Target) -> Iterator[Finding]:
@@ -85,9 +80,98 @@ def examine_fence(client: Any, target: Target) -> Iterator[Finding]:
     last = fence.decode() if isinstance(fence, bytes) else fence or ""
     ahead = int(last) / 1_000_000 - seconds if last.isdecimal() else 0.0
     if ahead > SKEW + 1:
-        yield Finding(
-            WARN,
+        yield warn(
             "fence",
             f"the last one is {duration(ahead)} ahead of the server's clock, which was set back",
-            "Fences go on rising; the times of acquisition that are shown are wrong meanwhile.",
+            "Fences keep rising, but displayed acquisition times are wrong until it catches up.",
         )
+
+
+def misplaced(client: Any, target: Target) -> Finding | None:
+    """Return a finding if a node of a cluster is used as a single server.
+
+    All other examinations would fail for the same reason.
+    """
+    if target.packing.shard or not _is_node(client, target):
+        return None
+    if target.scripted and not target.member:
+        return fail(
+            "cluster",
+            "this is a cluster node, but LOCATION names a single server",
+            "Set LOCATION to the URLs of some of the cluster's nodes, as a list.",
+        )
+    return fail(
+        "cluster",
+        "this is a cluster node, which this backend can't use",
+        "Use servers outside of a cluster, or the backend "
+        "'django_redis_lock.backends.redis.RedisLockBackend' with a list of nodes as LOCATION.",
+    )
+
+
+def _is_node(client: Any, target: Target) -> bool:
+    known = is_in_cluster(client)
+    if known is None:
+        try:
+            client.get(target.packing.fence_key)
+        except (MovedError, ClusterDownError):
+            return True
+        except ResponseError:
+            return False
+    return bool(known)
+
+
+def is_in_cluster(client: Any) -> bool | None:
+    """Return whether a server is a node of a cluster, ``None`` if unknown."""
+    try:
+        return bool(client.info("cluster").get("cluster_enabled"))
+    except NoPermissionError:
+        client.set_response_callback("CLUSTER SLOTS", lambda answer, **_: answer)
+        try:
+            client.execute_command("CLUSTER SLOTS")
+        except ResponseError as error:
+            return False if "cluster support disabled" in str(error) else None
+        return True
+    except ResponseError:
+        return None
+
+
+def examine_replicas(client: Any, target: Target) -> Iterator[Finding]:
+    """Is it the primary, and does it have the replicas that locks wait for?"""
+    info = client.info("replication")
+    if info.get("role") != "master":
+        yield fail(
+            "replicas",
+            f"this is a replica of {info.get('master_host')}:{info.get('master_port')}",
+            "Set LOCATION to the primary: a replica grants no locks.",
+        )
+        return
+    number = int(info.get("connected_slaves", 0))
+    wanted = target.replicas.number if target.replicas else 0
+    if number < wanted:
+        yield fail(
+            "replicas",
+            f"{number}, but OPTIONS['REPLICAS'] waits for {wanted}: no lock can be acquired",
+            "Start the missing replicas, or lower REPLICAS.",
+        )
+    elif wanted:
+        yield ok("replicas", f"{number}; a lock counts once {wanted} of them have it")
+    elif number:
+        yield ok("replicas", f"{number}; a failover can lose the newest locks: use fences")
+    else:
+        yield ok("replicas", "none: no failover")
+
+
+def examine_cluster(client: Any, target: Target) -> Iterator[Finding]:
+    """Is every slot of the cluster served?"""
+    if not target.packing.shard:
+        return
+    client.set_response_callback("CLUSTER INFO", lambda answer, **_: answer)
+    answer = client.execute_command("CLUSTER INFO")
+    text = answer.decode() if isinstance(answer, bytes) else answer
+    told = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+    state, served = told.get("cluster_state"), int(told.get("cluster_slots_ok", 0))
+    found = f"state {state}, {served} of {SLOTS} slots served"
+    if state != "ok" or served < SLOTS:
+        yield fail("cluster", found, "Run CLUSTER NODES to find failed nodes and unserved slots.")
+    else:
+        yield ok("cluster", found)

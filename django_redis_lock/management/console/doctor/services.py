@@ -10,13 +10,12 @@ from typing import Any
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as TimedOut
 
-from django_redis_lock.management.console.doctor.findings import FAIL, OK, WARN, Finding
-from django_redis_lock.management.console.doctor.targets import Target
+from django_redis_lock.management.console.doctor.targets import Finding, Target, fail, ok, warn
 from django_redis_lock.support.text import without_passwords
 from django_redis_lock.transport.connections import listening_connection
 
 GETSET = "django_redis_lock.backends.getset.GetSetLockBackend"
-POLL = 'Write "OPTIONS": {"WAIT": "poll"}: waiters then look from time to time.'
+POLL = 'Set "OPTIONS": {"WAIT": "poll"}; waiters then poll.'
 
 
 def is_unknown(error: Exception) -> bool:
@@ -30,37 +29,30 @@ def examine_scripts(client: Any, target: Target) -> Iterator[Finding]:
     if not target.scripted:
         return
     if error := _refusal(client, "return 1"):
-        yield Finding(
-            FAIL,
-            "scripts",
-            f"it runs none: {error}",
-            f"Use the backend {GETSET!r}, which needs none.",
-        )
+        remedy = f"Use the backend {GETSET!r}, which needs no scripts."
+        yield fail("scripts", f"not supported: {error}", remedy)
         return
     if target.member:
         if error := _refusal(client, "return #redis.call('INFO', 'server')"):
-            yield Finding(
-                FAIL,
+            yield fail(
                 "scripts",
-                f"they may not look at INFO, by which a restart is noticed: {error}",
-                "Use Redis or Valkey itself for the servers of a quorum.",
+                f"scripts can't call INFO, which detects a restart: {error}",
+                "Use plain Redis or Valkey for the servers of a quorum.",
             )
             return
     elif not target.packing.shard:
         # Only the list on which a waiter pops its grant is not named in KEYS.
         key = f"{target.packing.queue_prefix}doctor"
         if error := _refusal(client, "return redis.call('EXISTS', ARGV[1])", key):
-            pops = target.wait == "blpop"
-            yield Finding(
-                FAIL if pops else WARN,
-                "scripts",
-                f"they may touch no key that the call does not name: {error}",
-                'WAIT "blpop" needs such a key: write "OPTIONS": {"WAIT": "poll"}.'
-                if pops
-                else 'WAIT "queue" and "poll" need none; do not wait with wait="blpop".',
-            )
+            found = f"scripts can't access keys that are not in KEYS: {error}"
+            if target.wait == "blpop":
+                remedy = 'Set "OPTIONS": {"WAIT": "poll"}; WAIT "blpop" needs such a key.'
+                yield fail("scripts", found, remedy)
+            else:
+                remedy = 'Do not wait with wait="blpop"; "queue" and "poll" need no such key.'
+                yield warn("scripts", found, remedy)
             return
-    yield Finding(OK, "scripts", "they run")
+    yield ok("scripts", "they run")
 
 
 def _refusal(client: Any, script: str, *arguments: str) -> str:
@@ -79,9 +71,7 @@ def examine_channels(client: Any, target: Target) -> Iterator[Finding]:
     """Does a message arrive, and does PUBLISH count its receivers?"""
     if target.wait != "queue":
         return
-    packing, prefix = target.packing, target.backend.key_prefix
-    shard = f"{{{packing.shard}}}:" if packing.shard else ""
-    channel = f"{prefix}-grant:{shard}doctor"
+    shard, channel = target.packing.shard, target.channel("doctor")
     publish, subscribe = ("SPUBLISH", "SSUBSCRIBE") if shard else ("PUBLISH", "SUBSCRIBE")
     connection = listening_connection(target.model())
     try:
@@ -89,36 +79,23 @@ def examine_channels(client: Any, target: Target) -> Iterator[Finding]:
         connection.send_command(subscribe, channel)
         connection.read_response()
         began = time.monotonic()
-        receivers = client.execute_command(publish, channel, "doctor")
-        if not receivers:
-            yield Finding(
-                FAIL,
-                "channels",
-                f"{subscribe} is taken, and {publish} finds nobody: all who wait count as dead",
-                POLL,
-            )
+        if not client.execute_command(publish, channel, "doctor"):
+            found = f"{subscribe} works, but {publish} finds no receiver: waiters count as dead"
+            yield fail("channels", found, POLL)
             return
-        took = _arrives(connection, began)
-        if took is None:
-            yield Finding(FAIL, "channels", f"what {publish} took did not arrive", POLL)
+        try:
+            connection.read_response()
+        except TimedOut:
+            yield fail("channels", f"a message sent with {publish} did not arrive", POLL)
             return
+        took = time.monotonic() - began
     except NoPermissionError:
         return  # examine_permissions() reports it
     except ResponseError as error:
-        if shard and is_unknown(error):
-            return  # an old server without sharded channels
-        yield Finding(FAIL, "channels", f"no pub/sub: {without_passwords(str(error))}", POLL)
+        if not (shard and is_unknown(error)):  # else an old server without sharded channels
+            yield fail("channels", f"no pub/sub: {without_passwords(str(error))}", POLL)
         return
     finally:
         with suppress(RedisError, OSError):
             connection.disconnect()
-    yield Finding(OK, "channels", f"a message arrives after {took * 1000:.2f} ms")
-
-
-def _arrives(connection: Any, began: float) -> float | None:
-    """Return after how many seconds the message arrived, ``None`` if it did not."""
-    try:
-        connection.read_response()
-    except TimedOut:
-        return None
-    return time.monotonic() - began
+    yield ok("channels", f"a message arrives after {took * 1000:.2f} ms")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import redis
@@ -16,26 +17,26 @@ from django.utils.module_loading import import_string
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.redlock.backend import RedlockLockBackend
 from django_redis_lock.backends.servers.errors import reason
-from django_redis_lock.management.console.doctor.examination import in_parallel
-from django_redis_lock.management.console.doctor.findings import FAIL, OK, WARN, Finding
 from django_redis_lock.management.console.doctor.targets import (
     PATIENCE,
+    Finding,
     Target,
     client_of,
+    fail,
+    in_parallel,
     model_of,
+    ok,
+    warn,
 )
 from django_redis_lock.operators.workers import celery_app
 from django_redis_lock.support.text import keep_secrets
 from django_redis_lock.transport.connections import pool_from_url
 from django_redis_lock.transport.location import Location
 
-CHECK = "sharing"
 APART = "Give the locks a database of their own: another number at the end of the URL."
-APART_IN_CLUSTER = "A cluster has one database for all; give the locks servers of their own."
-ASK_IT = (
-    "Mend its settings, or start its server, or let its user run INFO; or compare them by hand."
-)
-NO_RUN_ID = "it does not tell its run_id"
+APART_IN_CLUSTER = "Give the locks servers of their own: a cluster has only one database."
+ASK_IT = "Fix its settings, start its server, let its user run INFO, or compare them by hand."
+NO_RUN_ID = "it does not report its run_id"
 LET_IT_TELL = "Let the user of the locks run INFO, or compare the servers by hand."
 
 
@@ -52,51 +53,39 @@ class Other(NamedTuple):
     name: str
     alias: str
     """Its alias in ``CACHES``, if it is a cache."""
-    place: Place | None
-    """``None`` if unknown."""
-    why: str = ""
-    """Why it is unknown."""
-
-
-class Pooled(NamedTuple):
-    """Another user of a server, with a pool to ask the server."""
-
-    name: str
-    alias: str
-    pool: redis.ConnectionPool | None
-    """``None`` if the settings are invalid."""
-    why: str = ""
-    """Why they are invalid."""
+    pool: redis.ConnectionPool | str
+    """A pool to ask its server, or why its settings can't be used."""
 
 
 class Neighbours:
     """The caches, Celery's broker and result backend, and the aliases examined before."""
 
     def __init__(self) -> None:
-        self._others: list[Other] | None = None
+        self._others: list[tuple[Other, Place | str]] | None = None
         self._aliases: list[tuple[BaseLockBackend, set[Place]]] = []
 
     def examine(self, backend: BaseLockBackend, targets: list[Target]) -> Iterator[Finding]:
         """Yield what an alias shares its database with."""
-        told = in_parallel(_place_of_target, targets)
+        told = in_parallel(lambda target: _place(target.model), targets)
         places = {place for place in told if isinstance(place, Place)}
-        for other, theirs in self._aliases:
-            if other.key_prefix == backend.key_prefix:
-                yield from _with_alias(backend, places, other, theirs)
+        for alias, theirs in self._aliases:
+            if alias.key_prefix == backend.key_prefix:
+                yield from _with_alias(backend, places, alias, theirs)
         self._aliases.append((backend, places))
         if not targets:
             return
         if self._others is None:
-            self._others = _others()
-        for neighbour in self._others:
-            if neighbour.alias and _is_told(backend, neighbour.alias):
+            others = [*_caches(), *_celery()]
+            self._others = list(zip(others, in_parallel(_place_of, others), strict=True))
+        for other, place in self._others:
+            if other.alias and _is_told(backend, other.alias):
                 continue
-            if not neighbour.place:
-                yield _not_known(neighbour.name, neighbour.why, ASK_IT)
+            if isinstance(place, str):
+                yield _not_known(other.name, place, ASK_IT)
             elif not places:
-                yield _not_known(neighbour.name, f"the locks' server: {told[0]}", LET_IT_TELL)
-            elif neighbour.place in places:
-                yield _warning(neighbour, in_cluster=any(one.packing.shard for one in targets))
+                yield _not_known(other.name, f"the locks' server: {told[0]}", LET_IT_TELL)
+            elif place in places:
+                yield _warning(other, in_cluster=any(one.packing.shard for one in targets))
 
 
 def _with_alias(
@@ -117,24 +106,21 @@ def _with_alias(
     if not (places & theirs or (not all_known and written & also_written)):
         return
     known_as = f"LOCKS[{other.alias!r}], with the same KEY_PREFIX"
-    if size == their_size and len(places | theirs) <= size:
-        if all_known or written == also_written:
-            yield _same_locks(backend, other)
-        else:
-            yield Finding(
-                WARN,
-                CHECK,
-                f"not known: whether all servers are those of {known_as}; some are, and if not "
-                "all, the two do not exclude each other",
-                ASK_IT,
-            )
-        return
-    yield Finding(
-        FAIL,
-        CHECK,
-        f"some servers, and not all, are those of {known_as}: the two do not exclude each other",
-        "Give one of them another KEY_PREFIX, or both the same BACKEND and LOCATION.",
-    )
+    if size != their_size or len(places | theirs) > size:
+        yield fail(
+            "sharing",
+            f"only some servers are those of {known_as}: the two do not exclude each other",
+            "Set another KEY_PREFIX for one of them, or the same BACKEND and LOCATION for both.",
+        )
+    elif all_known or written == also_written:
+        yield _same_locks(backend, other)
+    else:
+        yield warn(
+            "sharing",
+            f"not known: whether all servers are those of {known_as}; some are, and unless all "
+            "are, the two do not exclude each other",
+            ASK_IT,
+        )
 
 
 def _size(backend: BaseLockBackend) -> int:
@@ -142,21 +128,19 @@ def _size(backend: BaseLockBackend) -> int:
 
 
 def _same_locks(backend: BaseLockBackend, other: BaseLockBackend) -> Finding:
-    told = f"the same locks as LOCKS[{other.alias!r}]: same server, database and KEY_PREFIX"
+    found = f"the same locks as LOCKS[{other.alias!r}]: same server, database and KEY_PREFIX"
     if type(backend) is not type(other):
-        return Finding(
-            WARN,
-            CHECK,
-            f"{told}, by another backend: what one writes the other reads as a foreign lock",
-            "Use one backend for both, or give one of them another KEY_PREFIX.",
+        return warn(
+            "sharing",
+            f"{found}, by another backend: each reads the other's locks as another program's",
+            "Use one backend for both, or set another KEY_PREFIX for one of them.",
         )
     if backend.databases() & other.databases():
-        return Finding(OK, CHECK, told)
-    return Finding(
-        WARN,
-        CHECK,
-        f"{told}, though LOCATION names it differently",
-        "Give one of them another KEY_PREFIX, or, if it is meant, both the same LOCATION.",
+        return ok("sharing", found)
+    return warn(
+        "sharing",
+        f"{found}, though LOCATION names it differently",
+        "Set another KEY_PREFIX for one of them, or the same LOCATION for both if it is intended.",
     )
 
 
@@ -166,18 +150,18 @@ def _is_told(backend: BaseLockBackend, cache: str) -> bool:
 
 
 def _not_known(name: str, why: str, remedy: str) -> Finding:
-    told = f"not known: whether {name} shares the database of the locks: {why}"
-    return Finding(WARN, CHECK, told, remedy)
+    found = f"not known: whether {name} shares the database of the locks: {why}"
+    return warn("sharing", found, remedy)
 
 
 def _warning(other: Other, *, in_cluster: bool) -> Finding:
-    told = (
-        "by another name of the server: clearing that cache frees locks that are held"
+    effect = (
+        "under another name of the server: clearing that cache frees locks that are held"
         if other.alias
-        else "so what flushes one, or fills its memory, hits the other"
+        else "so flushing or filling one affects the other"
     )
     remedy = APART_IN_CLUSTER if in_cluster else APART
-    return Finding(WARN, CHECK, f"{other.name} is in the same database, {told}", remedy)
+    return warn("sharing", f"{other.name} is in the same database, {effect}", remedy)
 
 
 def _place(make_model: Callable[[], Any]) -> Place | str:
@@ -191,40 +175,32 @@ def _place(make_model: Callable[[], Any]) -> Place | str:
         return reason(error)
 
 
-def _place_of_target(target: Target) -> Place | str:
-    return _place(target.model)
-
-
-def _others() -> list[Other]:
-    return in_parallel(_located, [*_caches(), *_celery()])
-
-
-def _located(item: Pooled) -> Other:
-    pool = item.pool
-    if pool is None:
-        return Other(item.name, item.alias, None, item.why)
+def _place_of(other: Other) -> Place | str:
+    pool = other.pool
+    if isinstance(pool, str):
+        return pool
     place = _place(lambda: model_of(pool, PATIENCE))
-    if not item.alias:
+    if not other.alias:
         pool.disconnect()
-    if isinstance(place, Place):
-        return Other(item.name, item.alias, place)
-    return Other(item.name, item.alias, None, place)
+    return place
 
 
-def _unread(name: str, alias: str, error: Exception) -> Pooled:
-    return Pooled(name, alias, None, f"it can't be read: {keep_secrets(error)}")
+def _other(
+    name: str, alias: str, make_pool: Callable[[], redis.ConnectionPool | None]
+) -> Iterator[Other]:
+    """Yield another user, unless it is of a kind that uses no Redis."""
+    try:
+        pool = make_pool()
+    except Exception as error:  # any error: these settings are not checked
+        yield Other(name, alias, f"it can't be read: {keep_secrets(error)}")
+    else:
+        if pool is not None:
+            yield Other(name, alias, pool)
 
 
-def _caches() -> Iterator[Pooled]:
+def _caches() -> Iterator[Other]:
     for alias, configured in settings.CACHES.items():
-        name = f"CACHES[{alias!r}]"
-        try:
-            pool = _pool_of_cache(alias, configured)
-        except Exception as error:  # any error: these settings are not checked
-            yield _unread(name, alias, error)
-        else:
-            if pool is not None:
-                yield Pooled(name, alias, pool)
+        yield from _other(f"CACHES[{alias!r}]", alias, partial(_pool_of_cache, alias, configured))
 
 
 def _pool_of_cache(alias: str, configured: dict[str, Any]) -> redis.ConnectionPool | None:
@@ -249,7 +225,7 @@ def _pool_of_cache(alias: str, configured: dict[str, Any]) -> redis.ConnectionPo
     return redis.ConnectionPool.from_url(url, **options)
 
 
-def _celery() -> Iterator[Pooled]:
+def _celery() -> Iterator[Other]:
     app = celery_app()
     if app is None:
         return
@@ -260,15 +236,9 @@ def _celery() -> Iterator[Pooled]:
         urls = value.split(";") if isinstance(value, str) else value or ()
         for url in urls:
             if str(url).startswith("sentinel://"):
-                yield Pooled(name, "", None, "its sentinels are not asked for its master")
+                yield Other(name, "", "its sentinels are not asked for its master")
                 break  # the other URLs are sentinels too
-            try:
-                pool = _pool_of_celery(str(url))
-            except Exception as error:
-                yield _unread(name, "", error)
-            else:
-                if pool is not None:
-                    yield Pooled(name, "", pool)
+            yield from _other(name, "", partial(_pool_of_celery, str(url)))
 
 
 def _pool_of_celery(url: str) -> redis.ConnectionPool | None:

@@ -1,24 +1,55 @@
-"""The servers to examine, each as an entry of ``LOCKS`` uses it."""
+"""What the doctor examines, a server as an entry of ``LOCKS`` uses it, and what it finds."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import redis
 from redis.exceptions import RedisError
 
-from django_redis_lock.backends.getset.backend import GetSetLockBackend
 from django_redis_lock.backends.redis.backend import RedisLockBackend
+from django_redis_lock.backends.servers.base import ServersLockBackend
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.support.text import without_passwords
 from django_redis_lock.transport.connections import listening_connection, master_of
-from django_redis_lock.transport.packing import Packing
+from django_redis_lock.transport.packing import Packing, Replicas
+
+Item = TypeVar("Item")
+Outcome = TypeVar("Outcome")
 
 PATIENCE = 5.0
 """Seconds to wait for an answer at most, whatever the settings say."""
+
+
+class Finding(NamedTuple):
+    """The outcome of one examination."""
+
+    status: str
+    """``ok``, ``warn`` or ``fail``."""
+    check: str
+    """What was examined."""
+    found: str
+    """What was found."""
+    remedy: str = ""
+    """What to do about it, if anything."""
+    server: str = ""
+    """The server that was examined, if it was one."""
+
+
+def ok(check: str, found: str) -> Finding:
+    return Finding("ok", check, found)
+
+
+def warn(check: str, found: str, remedy: str = "") -> Finding:
+    return Finding("warn", check, found, remedy)
+
+
+def fail(check: str, found: str, remedy: str = "") -> Finding:
+    return Finding("fail", check, found, remedy)
 
 
 class Target:
@@ -26,7 +57,7 @@ class Target:
 
     def __init__(
         self,
-        backend: RedisLockBackend | GetSetLockBackend,
+        backend: ServersLockBackend,
         pool: redis.ConnectionPool,
         *,
         rejoin_delay: float | None = None,
@@ -39,6 +70,8 @@ class Target:
         """Seconds for which a member of a quorum does not vote after a restart."""
         own = pool.connection_kwargs.get("socket_timeout")
         self.patience = min(own or patience, patience)
+        self.scripted = isinstance(backend, RedisLockBackend)
+        """Whether its locks are kept by scripts."""
         self._model: Any = None
         self._unlocated: Exception | None = None
         try:
@@ -56,7 +89,7 @@ class Target:
             return f"unix:{kwargs['path']} {database}"
         where = f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}"
         if master_of(self.pool) is not None:
-            where += " (the master, as the sentinels tell)"
+            where += " (the master, as reported by the sentinels)"
         return without_passwords(f"{where} {database}")
 
     @property
@@ -70,21 +103,14 @@ class Target:
         return self.rejoin_delay is not None
 
     @property
-    def scripted(self) -> bool:
-        """Whether its locks are kept by scripts."""
-        return isinstance(self.backend, RedisLockBackend)
-
-    @property
     def wait(self) -> str:
         """The waiting scheme; ``""`` if it does not involve the server."""
-        if self.member or not isinstance(self.backend, RedisLockBackend):
-            return ""
-        return str(self.backend.wait)
+        return "" if self.member else getattr(self.backend, "wait", "")
 
     @property
-    def waits_for_replicas(self) -> bool:
-        """Whether a lock counts only once replicas have it."""
-        return isinstance(self.backend, RedisLockBackend) and self.backend.replicas is not None
+    def replicas(self) -> Replicas | None:
+        """The replicas that a lock waits for."""
+        return getattr(self.backend, "replicas", None)
 
     @property
     def packing(self) -> Packing:
@@ -92,6 +118,11 @@ class Target:
         if isinstance(self.backend, RedisLockBackend):
             return self.backend.servers.packing_at(self.pool)
         return Packing(self.backend.key_prefix)
+
+    def channel(self, process: str) -> str:
+        """Return the channel on which a process receives its grants."""
+        shard = self.packing.shard
+        return f"{self.backend.key_prefix}-grant:{f'{{{shard}}}:' if shard else ''}{process}"
 
     @property
     def local_clock(self) -> bool:
@@ -126,16 +157,14 @@ class Target:
             yield client
 
 
-def pool_of(backend: RedisLockBackend | GetSetLockBackend) -> redis.ConnectionPool:
+def pool_of(backend: ServersLockBackend) -> redis.ConnectionPool:
     """Return the pool of a backend. Raises ``InvalidLockBackend`` if its arguments are invalid."""
     try:
         pool = backend.pool
         pool.connection_class(**pool.connection_kwargs)  # is never opened
     except (TypeError, ValueError) as error:
         where = f"LOCKS[{backend.alias!r}]['LOCATION']"
-        raise InvalidLockBackend(
-            f"{where} makes no connection: {without_passwords(str(error))}."
-        ) from error
+        raise InvalidLockBackend(f"{where} is invalid: {without_passwords(str(error))}.") from error
     return pool
 
 
@@ -162,6 +191,13 @@ def model_of(pool: redis.ConnectionPool, patience: float) -> Any:
         kwargs[timeout] = min(kwargs.get(timeout) or patience, patience)
     kwargs.pop("retry", None)
     return SimpleNamespace(connection_class=kind, connection_kwargs=kwargs)
+
+
+def in_parallel(ask: Callable[[Item], Outcome], items: Iterable[Item]) -> list[Outcome]:
+    """Return the result for each item. Several timeouts take as long as one."""
+    items = list(items)
+    with ThreadPoolExecutor(max(1, len(items))) as threads:
+        return list(threads.map(ask, items))
 
 
 class _OwnPool(redis.ConnectionPool):
