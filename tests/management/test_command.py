@@ -263,8 +263,8 @@ def test_show_tells_everything(one: EmbeddedServer) -> None:
         f"fence       {first.fence}",
         "waiters     2",
         "metadata    shop = 7",
-        "Waiting, first come first served",
-        "What happened, the latest first",
+        "Queue, in order of arrival",
+        "History, newest first",
         "ada",
         "stuck",
     ):
@@ -290,7 +290,7 @@ def test_a_lock_is_shown_that_is_not_renewed_for_ever(one: EmbeddedServer) -> No
     limited._max_hold = 3
     with limited:
         done = command("show", "limited")
-        assert re.search(r"lease left  \S+, renewed until it was held for 3\.0s\n", done.out)
+        assert re.search(r"lease left  \S+, renewed until held for 3\.0s\n", done.out)
         (known,) = read(command("show", "limited", "--json"), "locks")
     assert known["holder"]["max_hold"] == 3
     assert known["holder"]["attention"] is None
@@ -299,7 +299,7 @@ def test_a_lock_is_shown_that_is_not_renewed_for_ever(one: EmbeddedServer) -> No
 def test_show_of_a_free_lock(one: EmbeddedServer) -> None:
     """Nobody holds it: exit code 3; what happened to it is shown all the same."""
     done = command("show", "product:1")
-    assert (done.code, done.out, done.err) == (3, "", "Nobody holds 'product:1'.")
+    assert (done.code, done.out, done.err) == (3, "", "Lock 'product:1' is not held.")
     held("product:1")
     locks["default"].force_release("product:1", by="ada")
     done = command("show", "product:1")
@@ -376,17 +376,17 @@ def test_release_leaves_alone_what_changed_hands(
     monkeypatch.setattr(Terminal, "confirm", confirm)
     done = command("release", "a", "b", "c")
     assert done.code == 3
-    assert "a: left alone, for it changed hands: " in done.out
-    assert f"{os.getpid()} (MainThread) has it" in done.out
-    assert "b: was free already" in done.out
+    assert "a: kept, because the holder changed to " in done.out
+    assert f"{os.getpid()} (MainThread)\n" in done.out
+    assert "b: already free" in done.out
     assert "c: released" in done.out
-    assert done.err == "1 of 3 locks released; the others were left alone."
+    assert done.err == "1 of 3 locks released; the others had changed."
     successors[0].ensure_held()
     monkeypatch.undo()
     token_id = locks["default"].holder("a").token_id
     done = command("release", "a", "--token-id", "0" * 16, "--noinput")
     assert done.code == 3
-    assert "Nobody holds 'a' with token id 0000000000000000." in done.err
+    assert "Lock 'a' is not held with token id 0000000000000000." in done.err
     successors[0].ensure_held()
     assert command("release", "a", "--token-id", token_id, "--noinput").code == 0
     assert not successors[0].owned()
@@ -414,7 +414,7 @@ def test_release_of_what_is_not_held(one: EmbeddedServer) -> None:
     handle = held("a")
     done = command("release", "nobody", "a", "--noinput")
     assert done.code == 3
-    assert "Nobody holds 'nobody'." in done.err
+    assert "Lock 'nobody' is not held." in done.err
     assert not handle.owned()
 
 
@@ -434,7 +434,7 @@ def test_dry_run_releases_nothing(one: EmbeddedServer) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ([], "Say what to release"),
+        ([], "Specify what to release"),
         (["a", "--all"], "one of them"),
         (["--all", "--pattern", "*"], "one of them"),
         (["a", "b", "--token-id", "0"], "exactly one name"),
@@ -472,7 +472,7 @@ def test_release_is_in_the_log_of_the_admin_under_the_users_name(one: EmbeddedSe
 def test_history_tells_of_releases_and_losses(one: EmbeddedServer) -> None:
     """The newest first; by name; as JSON; and a word where there is nothing."""
     assert command("history") == Done(
-        0, "", "No lock was released by force, freed or lost, as far as the audit goes back.\n"
+        0, "", "The audit has no forced releases, freed locks or losses.\n"
     )
     handle = held("a")
     locks["default"].force_release("a", by="ada", reason="it hangs")
@@ -495,7 +495,7 @@ def test_history_tells_of_releases_and_losses(one: EmbeddedServer) -> None:
     assert events[1]["by"] == "ada"
     assert events[1]["fence"] == events[0]["fence"]
     done = command("history", "c")
-    assert (done.code, done.err) == (3, "The audit tells nothing of 'c'.")
+    assert (done.code, done.err) == (3, "The audit has no events of 'c'.")
 
 
 def test_histories_of_several_backends_are_one(server: EmbeddedServer) -> None:
@@ -544,7 +544,7 @@ def test_server_that_is_down_is_a_line(
     assert "127.0.0.1:1" in done.out + done.err
     assert "secret" not in done.out + done.err
     assert "Traceback" not in done.out + done.err
-    assert not re.search("obody holds|No lock|othing", done.out + done.err)
+    assert not re.search("is not held|No lock|othing", done.out + done.err)
     if words[0] == "doctor":
         return
     assert "locks of 'default' are not known" in done.err
@@ -606,10 +606,10 @@ def test_common_options_stand_before_or_after_the_command(
         (["relase", "a"], "did you mean 'release'?"),
         (["list", "--sort", "size"], "invalid choice: 'size'"),
         (["list", "--older-than", "soon"], "'soon' is not a duration"),
-        (["list", "--limit", "0"], "'0' is not a number from 1 up"),
+        (["list", "--limit", "0"], "'0' is not a positive integer"),
         (["list", "--watch", "0"], "'0' is not an interval"),
         (["show"], "the following arguments are required: name"),
-        (["release"], "Say what to release"),
+        (["release"], "Specify what to release"),
         (["list", "--using", "nowhere"], "no alias 'nowhere'"),
         (["show", "a\nb", "--using", "default"], "control characters"),
     ],

@@ -72,10 +72,10 @@ def held(name: str, **options: Any) -> Any:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["release", "b", "--noinput"], "Nobody holds 'b', as far as is known."),
+        (["release", "b", "--noinput"], "Lock 'b' is not held, as far as is known."),
         (
             ["release", "b", "--noinput", "--using", "down"],
-            "Whether anybody holds 'b' is not known.",
+            "Whether lock 'b' is held is not known.",
         ),
         (["show", "b"], "The locks of 'down' are not known"),
         (["list", "b*"], "The locks of 'down' are not known"),
@@ -87,7 +87,7 @@ def test_silence_is_not_taken_for_a_free_lock(words: list[str], told: str) -> No
     done = command(*words)
     assert done.code == 2
     assert told in done.err
-    assert not re.search("Nobody holds 'b'[.]|No lock|No held|There is nothing", done.err)
+    assert not re.search("is not held[.]|No lock|No held|There is nothing", done.err)
     answer = json.loads(command(*words, "--json").out)
     assert [one["using"] for one in answer["not_known"]] == ["down"]
 
@@ -130,7 +130,7 @@ def test_wrong_setting_hides_no_release_that_is_not_known(
         locks["default"], "force_release", lambda *args, **options: _raise(LockUnavailable("No."))
     )
     done = command("release", "a", "--noinput")
-    assert (done.code, "whether 1 more were is not known" in done.err) == (2, True)
+    assert (done.code, "the outcome of 1 is not known" in done.err) == (2, True)
 
 
 def test_watch_goes_on_beside_a_wrong_setting(
@@ -140,7 +140,7 @@ def test_watch_goes_on_beside_a_wrong_setting(
     settings.LOCKS = {"bad": {"LOCATION": "redis://h:1x/1"}, **settings.LOCKS}
     held("a")
     picture = draw(monkeypatch, looks=1)
-    assert "1 held, of 'bad' not known" in picture
+    assert "1 held, 'bad' not known" in picture
     assert "1 to 65535" in picture
 
 
@@ -168,7 +168,7 @@ def test_watch_counts_only_what_it_knows(monkeypatch: pytest.MonkeyPatch) -> Non
     """With one alias silent the others are counted, and the silent one is named."""
     held("a")
     picture = draw(monkeypatch, looks=1)
-    assert "1 held, of 'down' not known  every" in picture
+    assert "1 held, 'down' not known  every" in picture
     assert "127.0.0.1:1" in picture
 
 
@@ -191,8 +191,8 @@ def test_watch_keeps_what_it_saw_last(settings: Any, monkeypatch: pytest.MonkeyP
     )
     first, second = re.split(r"^(?=.* every)", picture, flags=re.MULTILINE)[1:]
     assert "5 held  every" in first
-    assert "1 held, of 'default' not known" in second
-    assert re.search(r"Last seen of 'default' at \d\d:\d\d:\d\d: 4 held, below", second)
+    assert "1 held, 'default' not known" in second
+    assert re.search(r"Last answer of 'default' at \d\d:\d\d:\d\d: 4 held, below", second)
     for frame in (first, second):
         assert re.findall(r"^(?:a|b:\d)(?= )", frame, re.MULTILINE) == ["a", "b:0", "b:1"]
 
@@ -230,7 +230,7 @@ def test_waiters_that_are_not_known_are_not_nought(monkeypatch: pytest.MonkeyPat
     for words in (["list"], ["list", "--sort", "waiters"], ["release", "a", "--dry-run"]):
         done = command(*words)
         assert done.lines[1].split()[-3] == "?", words
-        assert "WAITERS ?: the server does not tell" in done.err
+        assert "WAITERS ?: the server does not report" in done.err
     assert json.loads(command("list", "--json").out)["locks"][0]["waiters"] is None
     done = command("show", "a")
     assert "waiters     not known" in done.out
@@ -247,7 +247,7 @@ def test_history_that_is_not_known_is_not_empty(monkeypatch: pytest.MonkeyPatch)
         locks["default"], "history", lambda name, limit: _raise(LockUnavailable("No."))
     )
     done = command("show", "a")
-    assert (done.code, done.lines[-2:]) == (2, ["What happened, the latest first", "  Not known."])
+    assert (done.code, done.lines[-2:]) == (2, ["History, newest first", "  Not known."])
     (known,) = json.loads(command("show", "a", "--json").out)["locks"]
     assert known["history"] is None
     assert known["holder"]
@@ -385,7 +385,7 @@ def test_pattern_in_the_place_of_a_name_is_hinted_at(words: list[str], hint: str
     """Nobody holds a lock of that name; how a pattern is written is told."""
     done = command(*words)
     assert done.code == 3
-    assert ("If you mean a pattern" in done.err) is bool(hint)
+    assert ("For a pattern, use" in done.err) is bool(hint)
     assert hint in done.err
 
 

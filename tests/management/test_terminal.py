@@ -157,11 +157,11 @@ def test_watch_outlives_the_server(own_server: EmbeddedServer, tmp_path: Any) ->
         screen.see("can't be asked")
         frame = screen.see("Ctrl-C ends") + screen.see("seen")
         assert "not known  every" in frame
-        assert re.search(r"Last seen at \d\d:\d\d:\d\d: 1 held, greyed below", frame)
+        assert re.search(r"Last answer at \d\d:\d\d:\d\d: 1 held, greyed below", frame)
         assert "\x1b[2mseen" in frame
         own_server.restart()
         screen.see("0 held  every")
-        assert "Last seen" not in screen.see("0 held  every")
+        assert "Last answer" not in screen.see("0 held  every")
         screen.interrupt()
         assert screen.end() == 130
 

@@ -72,7 +72,7 @@ def test_what_was_purged_is_released_and_what_waits_is_not(app: Celery, worker: 
         every = ["no place", "queued:hand:queued", "queued:waits:queued", "throughout:urgent"]
         done = release()
         assert (done.code, held()) == (3, every)
-        left = re.findall(r"(\d) locks? left alone, (?:\S+ has its message|waits in)", done.err)
+        left = re.findall(r"(\d) locks? kept, (?:\S+ has its message|waits in)", done.err)
         assert sum(map(int, left)) == 3
 
         app.control.purge()
@@ -143,17 +143,18 @@ def test_what_is_on_no_shelf_is_not_known(app: Celery) -> None:
     """A broker that is down, of another kind, or that has a message nobody can read."""
     tasks.queued.delay("unknown")
     app.control.purge()
-    for url, why in (("redis://127.0.0.1:1/0", "the broker can't"), ("memory://", "'memory'")):
+    for url, why in (
+        ("redis://127.0.0.1:1/0", "the broker can't"),
+        ("memory://", "a broker of kind"),
+    ):
         Celery("elsewhere", broker=url, backend=server_url(11))
         done = release()
         assert done.code == 3
-        assert f"What became of messages is not known: {why}" in done.err.replace(
-            "a broker of kind ", ""
-        )
+        assert f"The state of messages is not known: {why}" in done.err
     app.set_current()
     with redis.Redis.from_url(server_url(10)) as client:
         client.lpush(QUEUE, "no message")
-        assert "a message that can't be read" in release().err
+        assert "a message can't be read" in release().err
         client.delete(QUEUE)
     assert release().code == 0
 
@@ -182,7 +183,10 @@ def test_places_are_listed_and_selected(app: Celery) -> None:
         assert sorted(item["name"] for item in listed) == names
         assert command("list", "other", "--queued").code == 3
         done = command("release", "other", "--queued", "--noinput")
-        assert (done.code, "Nobody holds 'other' for a message in a queue." in done.err) == (
+        assert (
+            done.code,
+            "Lock 'other' is not held for a message in a Celery queue." in done.err,
+        ) == (
             3,
             True,
         )

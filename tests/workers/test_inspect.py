@@ -250,7 +250,7 @@ def lined_up(worker: Worker, hear: redis.Redis) -> Iterator[tuple[Any, ...]]:
 def test_the_command_shows_the_tasks_of_a_lock(lined_up: tuple[Any, ...]) -> None:
     """In order: what runs, what waits, and what comes again, when."""
     lines = command("show", "plain:shown").lines
-    rows = lines[lines.index("Celery tasks in hand for it") + 2 :][:3]
+    rows = lines[lines.index("Celery tasks of this lock") + 2 :][:3]
     holder = str(locks["default"].holder("plain:shown"))
     for row, task, state in zip(rows, lined_up, ["runs", "waits", "comes again"], strict=True):
         assert f"[{task.id}]" in row
@@ -284,7 +284,7 @@ def test_the_admin_shows_the_tasks_of_a_lock(
 def test_no_task_is_told_from_no_answer(db: None) -> None:
     """A worker that says that it has none is no silence."""
     with lock("alone", 60):
-        assert "None with the workers that answered (1)." in command("show", "alone").out
+        assert "None on the workers that answered (1)." in command("show", "alone").out
         page = root().get(page_of("alone")).content.decode()
         assert "None with the workers that answered." in page
         (found,) = json.loads(command("show", "alone", "--json").out)["locks"]

@@ -104,7 +104,7 @@ def test_stuck_task_is_found_broken_and_told(worker: Worker) -> None:
 
     done = command("release", "import:7", "--noinput", "--reason", "stuck since the morning")
     assert done.code == 0
-    assert "import:7: released, and handed to" in done.out
+    assert "import:7: released, and handed off to" in done.out
     assert waiting.outcome() is True
     heir.ensure_held()
 
@@ -197,7 +197,7 @@ def test_worker_is_asked_for_tasks_that_run_elsewhere(
     done = command("release", "--all", "--only-dead", "--noinput")
     assert done.code == 3
     why = f"runs on {holder.host}; no worker answered"
-    assert f"1 lock left alone, not known to be gone: {why}." in done.err
+    assert f"1 lock kept, not known to be gone: {why}." in done.err
     assert locks["default"].holder("import:7").token_id == holder.token_id
 
     monkeypatch.undo()  # and on its own host its process is known to be gone
@@ -258,7 +258,7 @@ def test_dead_processes_of_this_host_are_found(server: EmbeddedServer, db: None)
         done = command("release", "--all", "--only-dead", "--dry-run")
         assert sorted(line.split()[0] for line in done.lines[1:]) == ["left:1", "left:2"]
         assert all(line.endswith(f"process {child.pid} is gone") for line in done.lines[1:])
-        assert "3 locks left alone, its process lives." in done.err
+        assert "3 locks kept, its process lives." in done.err
         assert command("release", "--all", "--only-dead", "--noinput").code == 0
         left = {holder.name for holder in locks["default"].holders()}
     assert left == {"mine", "living:1", "living:2"}

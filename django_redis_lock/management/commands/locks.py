@@ -1,4 +1,4 @@
-"""``manage.py locks``: list held locks, release stuck ones, examine their servers."""
+"""``manage.py locks``: lists held locks, releases stuck ones, and checks their servers."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ CLOSED_PIPE = 128 + 13
 
 
 class Command(BaseCommand):
-    """Lists the held locks, shows one, releases them, and examines their server."""
+    """Lists, shows and releases held locks, and checks their servers."""
 
-    help = "See who holds which lock, break stuck locks, and examine the server they are kept on."
+    help = "List held locks, force the release of stuck ones, and check their servers."
     # Must work even if something else is wrong with the project.
     requires_system_checks: ClassVar[list[str]] = []  # type: ignore[misc]
 

@@ -15,16 +15,16 @@ from django_redis_lock.support.text import visible
 
 COMMANDS = ("list", "show", "release", "doctor", "history", "completion")
 EXIT_CODES = (
-    "Exit codes: 0 done; 1 an error, or declined; 2 wrong usage, or not known\n"
-    "because a server is unavailable; 3 the holder changed, or nothing matched;\n"
-    "130 Ctrl-C; 141 the reader closed the pipe."
+    "Exit codes: 0 done; 1 error, or declined; 2 wrong usage, or a server is\n"
+    "unavailable; 3 the holder changed, or nothing matched; 130 Ctrl-C;\n"
+    "141 the reader closed the pipe."
 )
 EXAMPLES = {
     "": (
         "locks",
         "locks list --older-than 10m --sort held",
         "locks show import:7",
-        "locks release import:7 --reason 'hangs since the morning'",
+        "locks release import:7 --reason 'stuck since 9 am'",
     ),
     "list": (
         "locks list 'product:*'",
@@ -34,7 +34,7 @@ EXAMPLES = {
     ),
     "show": ("locks show import:7",),
     "release": (
-        "locks release import:7 --reason 'hangs since the morning'",
+        "locks release import:7 --reason 'stuck since 9 am'",
         "locks release import:7 --token-id b8c47b2e4040e965 --noinput",
         "locks release --pattern 'import:*' --dry-run",
         "locks release --all --only-dead --reason 'web2 was killed'",
@@ -53,7 +53,7 @@ def add_commands(parser: CommandParser) -> None:
     parser.formatter_class = Formatter
     commands = parser.add_subparsers(dest="command", title="commands", metavar="COMMAND")
     _add_list(commands)
-    showing = _add(commands, "show", "one lock with its holder, waiters, tasks and history")
+    showing = _add(commands, "show", "show one lock with its holder, waiters, tasks and history")
     showing.add_argument("name", help="the lock's name")
     _add_release(commands)
     examining = _add(commands, "doctor", "check whether the servers are fit for locks")
@@ -64,10 +64,10 @@ def add_commands(parser: CommandParser) -> None:
         help="exit with 1 on a failure (fail), or on a warning too (warn)",
     )
 
-    history = _add(commands, "history", "forced releases, freed locks and losses")
-    history.add_argument("name", nargs="?", help="only of this lock")
+    history = _add(commands, "history", "show forced releases, freed locks and losses")
+    history.add_argument("name", nargs="?", help="only events of this lock")
     history.add_argument(
-        "--limit", type=_count, default=50, metavar="N", help="at most so many (50)"
+        "--limit", type=_count, default=50, metavar="N", help="show at most N events (default: 50)"
     )
 
     completion = _add(commands, "completion", "print a completion script for bash")
@@ -80,26 +80,26 @@ def _add_list(commands: Any) -> None:
         "pattern", nargs="?", default="*", help="a shell pattern such as 'product:*'"
     )
     listing.add_argument(
-        "--sort", choices=SORTS, help="sort key; by default the lease that ends last comes first"
+        "--sort", choices=SORTS, help="sort key; by default, the lease that ends last comes first"
     )
     listing.add_argument("--reverse", action="store_true", help="reverse the order")
     listing.add_argument(
         "--older-than",
         type=parse_duration,
         metavar="DURATION",
-        help="only locks held for longer, such as 90s, 10m, 1h30m or 2d",
+        help="only locks held for at least this long, such as 90s, 10m, 1h30m or 2d",
     )
     listing.add_argument(
-        "--queued", action="store_true", help="only locks held for a message in a queue"
+        "--queued", action="store_true", help="only locks held for a message in a Celery queue"
     )
-    listing.add_argument("--limit", type=_count, metavar="N", help="at most so many")
+    listing.add_argument("--limit", type=_count, metavar="N", help="show at most N locks")
     listing.add_argument(
         "--watch",
         nargs="?",
         type=_interval,
         const=2.0,
         metavar="SECONDS",
-        help="redraw every so many seconds (2), until Ctrl-C",
+        help="redraw every SECONDS (default: 2) until Ctrl-C",
     )
 
 
@@ -107,31 +107,33 @@ def _add_release(commands: Any) -> None:
     releasing = _add(commands, "release", "release locks by force")
     releasing.add_argument("names", nargs="*", metavar="name", help="names of locks")
     releasing.add_argument(
-        "--pattern", dest="match", metavar="GLOB", help="all held locks that match a shell pattern"
+        "--pattern",
+        dest="match",
+        metavar="GLOB",
+        help="release held locks that match",
     )
-    releasing.add_argument("--all", action="store_true", help="all held locks")
+    releasing.add_argument("--all", action="store_true", help="release all held locks")
     releasing.add_argument(
-        "--token-id", metavar="ID", help="only if the holder has this token id, as printed by show"
+        "--token-id", metavar="ID", help="only if the holder has this token id, as shown by show"
     )
     releasing.add_argument(
         "--only-dead",
         action="store_true",
-        help="only if the holder's process is known to be gone, by this host or by its Celery "
-        "worker",
+        help="only if this host or its Celery worker confirms that the holder's process is gone",
     )
     releasing.add_argument(
         "--queued",
         action="store_true",
-        help="only locks held for a message in a queue; all of them without a name",
+        help="only locks held for a message in a Celery queue; without names, all of them",
     )
     releasing.add_argument(
         "--only-gone",
         action="store_true",
         help="only if the message that the lock is held for is known to be gone",
     )
-    releasing.add_argument("--reason", default="", metavar="TEXT", help="why, for the audit")
+    releasing.add_argument("--reason", default="", metavar="TEXT", help="reason for the audit")
     releasing.add_argument(
-        "--by", metavar="NAME", help="who releases, for the audit; by default the system's user"
+        "--by", metavar="NAME", help="operator for the audit; by default, the system user"
     )
     releasing.add_argument("--dry-run", action="store_true", help="show what would be released")
     releasing.add_argument(
@@ -169,17 +171,14 @@ def _add(commands: Any, name: str, text: str) -> CommandParser:
         default=argparse.SUPPRESS,
         help="same as --format json",
     )
-    parser.add_argument("--using", metavar="ALIAS", help="an alias of LOCKS; by default all")
+    parser.add_argument("--using", metavar="ALIAS", help="an alias in LOCKS; by default, all")
     # Options that may stand before or after the command.
     anywhere = parser.add_argument_group("everywhere", argument_default=argparse.SUPPRESS)
-    anywhere.add_argument("--no-color", action="store_true", default=argparse.SUPPRESS)
-    anywhere.add_argument("--force-color", action="store_true", default=argparse.SUPPRESS)
-    anywhere.add_argument("--traceback", action="store_true", default=argparse.SUPPRESS)
-    anywhere.add_argument("--settings", default=argparse.SUPPRESS)
-    anywhere.add_argument("--pythonpath", default=argparse.SUPPRESS)
-    anywhere.add_argument(
-        "-v", "--verbosity", type=int, choices=range(4), default=argparse.SUPPRESS
-    )
+    for word in ("--no-color", "--force-color", "--traceback"):
+        anywhere.add_argument(word, action="store_true")
+    for word in ("--settings", "--pythonpath"):
+        anywhere.add_argument(word)
+    anywhere.add_argument("-v", "--verbosity", type=int, choices=range(4))
     return parser
 
 
@@ -199,7 +198,7 @@ def complete(words: list[str]) -> list[str]:
             word = visible(rest[0])
             raise ValueError(
                 f"There is no command {word!r}; did you mean {meant[0]!r}? "
-                f"To list the locks of that name: locks list {word}"
+                f"To list the locks with that name, use: locks list {word}"
             )
     return [*words[:before], "list", *rest]
 
@@ -223,7 +222,7 @@ def _of_the_parser(words: list[str]) -> int:
 
 def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 up.")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer.")
     return int(text)
 
 
@@ -234,6 +233,6 @@ def _interval(text: str) -> float:
         seconds = math.nan
     if not SHORTEST_WATCH <= seconds <= 86400:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not an interval; give seconds from {SHORTEST_WATCH} up."
+            f"{text!r} is not an interval; give {SHORTEST_WATCH} to 86400 seconds."
         )
     return seconds

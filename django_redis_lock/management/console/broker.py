@@ -1,7 +1,7 @@
 """Finds Celery's messages in the broker's queues and in its workers.
 
 A message may move during the search, so the queues are searched before and after the places that it
-may move to. If any place can't be searched whole, nothing is known.
+may move to. If any place can't be searched completely, nothing is known.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _look_in_redis(app: Any, connection: Any, tasks: Mapping[str, str]) -> dict[
 
     read_queues()
     for _, text in channel.client.hscan_iter(redis_unacknowledged_key(channel)):
-        found.update(dict.fromkeys(wanted & _ids(text), "delivered, and not acknowledged"))
+        found.update(dict.fromkeys(wanted & _ids(text), "delivered but not acknowledged"))
     read_queues()  # messages may have come back
     return {**found, **_with_workers(_in_hand(tasks))}
 
@@ -121,11 +121,11 @@ def _ids(text: bytes) -> set[str]:
             message = message[0]
         headers, properties = message.get("headers") or {}, message.get("properties") or {}
     except (ValueError, LookupError, AttributeError) as error:
-        raise MessagesNotKnown("there is a message that can't be read") from error
+        raise MessagesNotKnown("a message can't be read") from error
     return {str(headers.get("id")), str(properties.get("correlation_id"))}
 
 
-# RabbitMQ: it tells only the numbers of messages and consumers.
+# RabbitMQ: it reports only the numbers of messages and consumers.
 
 
 def _look_in_amqp(app: Any, connection: Any, tasks: Mapping[str, str]) -> dict[str, str]:
@@ -177,7 +177,7 @@ def _channel(connection: Any) -> Iterator[Any]:
 
 def _refuse(app: Any, connection: Any, tasks: Mapping[str, str]) -> dict[str, str]:
     kind = connection.transport.driver_type
-    raise MessagesNotKnown(f"a broker of kind {kind!r} does not tell where messages are")
+    raise MessagesNotKnown(f"a broker of kind {kind!r} can't be searched for messages")
 
 
 _LOOKS = {"redis": _look_in_redis, "amqp": _look_in_amqp}

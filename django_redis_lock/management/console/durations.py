@@ -19,16 +19,13 @@ def parse_duration(text: str) -> float:
         seconds = float(text)
     except ValueError:
         parts = _PART.findall(text)
-        if not parts or "".join(map("".join, parts)) != text:
-            raise argparse.ArgumentTypeError(_invalid(text)) from None
-        seconds = sum(float(amount) * UNITS[unit] for amount, unit in parts)
+        is_whole = bool(parts) and "".join(map("".join, parts)) == text
+        seconds = sum(float(amount) * UNITS[unit] for amount, unit in parts) if is_whole else -1
     if not 0 <= seconds < float("inf"):
-        raise argparse.ArgumentTypeError(_invalid(text))
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a duration; give seconds, or for example 90s, 10m, 1h30m or 2d."
+        )
     return seconds
-
-
-def _invalid(text: str) -> str:
-    return f"{text!r} is not a duration; give seconds, or for example 90s, 10m, 1h30m or 2d."
 
 
 def duration(seconds: float) -> str:

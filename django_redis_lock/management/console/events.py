@@ -29,11 +29,9 @@ def run(options: dict[str, Any], terminal: Terminal) -> None:
         terminal.table(columns(name=True, many=backends.many), found)
     backends.finish()
     if not found and name is not None:
-        raise nothing(f"The audit tells nothing of {visible(name)!r}.")
+        raise nothing(f"The audit has no events of {visible(name)!r}.")
     if not found:
-        terminal.notice(
-            "No lock was released by force, freed or lost, as far as the audit goes back."
-        )
+        terminal.notice("The audit has no forced releases, freed locks or losses.")
 
 
 def columns(*, name: bool, many: bool = False) -> list[Column[AuditEntry]]:

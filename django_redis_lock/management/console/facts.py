@@ -20,7 +20,7 @@ from django_redis_lock.support.text import visible
 
 UNKNOWN = NOTHING
 NOT_COUNTED = "?"
-"""The number of waiters where the server does not tell."""
+"""The number of waiters where the server does not report it."""
 
 
 def holder_facts(holder: Holder) -> dict[str, Any]:
@@ -133,22 +133,21 @@ def waiters(holder: Holder) -> str:
     return NOT_COUNTED if holder.waiters is None else str(holder.waiters)
 
 
-class Legend:
-    """Explains the sign for an unknown number of waiters, if a table has it."""
+def show_holders(
+    terminal: Terminal, holders: Iterable[Holder], columns: list[Column[Holder]]
+) -> None:
+    """Write a table of holders, and explain the sign for an unknown number of waiters."""
+    uncounted = False
 
-    def __init__(self) -> None:
-        self._needed = False
-
-    def reading(self, holders: Iterable[Holder]) -> Iterator[Holder]:
-        """Pass on the holders that are shown."""
+    def noted() -> Iterator[Holder]:
+        nonlocal uncounted
         for one in holders:
-            self._needed |= one.waiters is None
+            uncounted |= one.waiters is None
             yield one
 
-    def say(self, terminal: Terminal) -> None:
-        """Write the explanation below the table."""
-        if self._needed:
-            terminal.notice(f"WAITERS {NOT_COUNTED}: the server does not tell how many wait.")
+    terminal.table(columns, noted())
+    if uncounted:
+        terminal.notice(f"WAITERS {NOT_COUNTED}: the server does not report how many wait.")
 
 
 def attention_of(holder: Holder) -> Attention | None:

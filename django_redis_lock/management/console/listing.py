@@ -6,7 +6,7 @@ from typing import Any
 
 from django_redis_lock.management.console import watching
 from django_redis_lock.management.console.durations import duration
-from django_redis_lock.management.console.facts import Legend, holder_columns, holder_facts
+from django_redis_lock.management.console.facts import holder_columns, holder_facts, show_holders
 from django_redis_lock.management.console.selection import Backends, nothing, peek, selected
 from django_redis_lock.management.console.terminal import Terminal
 from django_redis_lock.support.text import visible
@@ -26,9 +26,7 @@ def _list(options: dict[str, Any], terminal: Terminal) -> None:
     if terminal.as_json:
         terminal.json_object("locks", map(holder_facts, some or ()), backends.not_known)
     else:
-        legend = Legend()
-        terminal.table(holder_columns(many=backends.many), legend.reading(some or ()))
-        legend.say(terminal)
+        show_holders(terminal, some or (), holder_columns(many=backends.many))
     backends.finish()
     if some is not None:
         backends.warn_of_unwritable()
@@ -43,5 +41,5 @@ def _selection(options: dict[str, Any]) -> str:
     if options["older_than"]:
         words += f" and has been held for {duration(options['older_than'])}"
     if options["queued"]:
-        words += " and is held for a message in a queue"
+        words += " and is held for a message in a Celery queue"
     return words

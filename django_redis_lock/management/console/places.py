@@ -25,14 +25,14 @@ def judge_places(holders: Iterable[Holder], notice: Notice) -> list[tuple[Holder
     verdicts: dict[str, Verdict] = {}
     app = celery_app()
     if app is None:
-        notice("There is no Celery app with a broker, so what became of messages is not known.")
+        notice("There is no Celery app with a broker, so the state of messages is not known.")
     elif places:
         app.loader.import_default_modules()
         verdicts = _of_results(app, places, notice)
         rest = [one for one in places if one.token_id not in verdicts]
         verdicts |= _of_broker(app, rest, notice)
-    nothing = Verdict(Life.UNKNOWN, why="what became of its message is not known")
-    other = Verdict(Life.UNKNOWN, why="held for no message in a queue")
+    nothing = Verdict(Life.UNKNOWN, why="the state of its message is not known")
+    other = Verdict(Life.UNKNOWN, why="not held for a message in a Celery queue")
     return [
         (one, verdicts.get(one.token_id, nothing) if is_place(one) else other) for one in holders
     ]
@@ -49,7 +49,7 @@ def _of_results(app: Any, places: list[Holder], notice: Notice) -> dict[str, Ver
             result = task.AsyncResult(one.task_id) if task else app.AsyncResult(one.task_id)
             state, ended = result.state, result.date_done
         except Exception as error:  # no result backend, or it is unavailable
-            notice(f"The results of tasks can't be asked for: {error}")
+            notice(f"The results of tasks can't be read: {error}")
             break
         # Ids can be reused: a result older than the place belongs to another message.
         if state in states.READY_STATES and _is_later(ended, one.acquired_at):
@@ -70,7 +70,7 @@ def _of_broker(app: Any, places: list[Holder], notice: Notice) -> dict[str, Verd
         find_messages,
     )
 
-    young = Verdict(Life.UNKNOWN, why="its message may be on its way")
+    young = Verdict(Life.UNKNOWN, why="its message may still be on its way to the queue")
     found = {one.token_id: young for one in places if (one.held_for or 0.0) < SETTLED}
     old = [one for one in places if one.token_id not in found]
     if not old:
@@ -78,7 +78,7 @@ def _of_broker(app: Any, places: list[Holder], notice: Notice) -> dict[str, Verd
     try:
         present = find_messages(app, {str(one.task_id): str(one.task_name) for one in old})
     except MessagesNotKnown as error:
-        notice(f"What became of messages is not known: {error}")
+        notice(f"The state of messages is not known: {error}")
         return found
     for one in old:
         if one.task_id in present:

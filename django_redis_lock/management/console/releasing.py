@@ -41,9 +41,7 @@ def run(options: dict[str, Any], terminal: Terminal) -> None:
         verdicts = {one.token_id: verdict for one, verdict in judged}
         shown = _the_dead(shown, verdicts, terminal)
     if not terminal.as_json:
-        legend = facts.Legend()
-        terminal.table(_columns(verdicts, options, many=backends.many), legend.reading(shown))
-        legend.say(terminal)
+        facts.show_holders(terminal, shown, _columns(verdicts, options, many=backends.many))
     if shown and (options["dry_run"] or options["interactive"]):
         backends.warn_of_unwritable()
     if options["dry_run"]:
@@ -58,21 +56,20 @@ def run(options: dict[str, Any], terminal: Terminal) -> None:
 
 
 def _check(options: dict[str, Any]) -> None:
-    """Raise ``CommandError`` for options that contradict each other."""
     ways = [bool(options["names"]), options["match"] is not None, options["all"]]
     if sum(ways) != 1 and not (options["queued"] and sum(ways) == 0):
         raise CommandError(
-            "Say what to release: names, or --pattern GLOB, or --all; one of them. "
-            "Or --queued, alone or with one of them.",
+            "Specify what to release: names, --pattern GLOB or --all, but only one of them. "
+            "--queued can stand alone or with one of them.",
             returncode=USAGE,
         )
     if options["only_dead"] and options["only_gone"]:
         raise CommandError(
-            "--only-dead is about processes and --only-gone about messages; one of them.",
+            "Use --only-dead, for processes, or --only-gone, for messages, but not both.",
             returncode=USAGE,
         )
     if options["token_id"] and len(options["names"]) != 1:
-        raise CommandError("--token-id goes with exactly one name.", returncode=USAGE)
+        raise CommandError("--token-id needs exactly one name.", returncode=USAGE)
     try:
         check_text(options["reason"], "--reason")
         check_text(options["by"] or "", "--by")
@@ -81,13 +78,12 @@ def _check(options: dict[str, Any]) -> None:
 
 
 def _check_reason(options: dict[str, Any], backends: Backends) -> None:
-    """Raise ``CommandError`` if a backend requires a reason and none is given."""
     if options["dry_run"] or options["reason"].strip():
         return
     for backend in backends.all:
         if backend.operators.reason_required:
             raise CommandError(
-                f"Say why with --reason: LOCKS[{visible(backend.alias)!r}]['OPERATORS'] has "
+                f"Give a --reason: LOCKS[{visible(backend.alias)!r}]['OPERATORS'] has "
                 f"'REASON_REQUIRED': True.",
                 returncode=USAGE,
             )
@@ -113,19 +109,19 @@ def _missing(
     held = {one.name for one in shown}
     missing = [name for name in dict.fromkeys(options["names"]) if name not in held]
     for name in missing:
-        nobody = f"Nobody holds {visible(name)!r}{_with_token(options)}"
+        free = f"Lock {visible(name)!r} is not held{_with_token(options)}"
         if backends.none_answered:
-            terminal.notice(f"Whether anybody holds {visible(name)!r} is not known.")
+            terminal.notice(f"Whether lock {visible(name)!r} is held is not known.")
         elif backends.silent:
-            terminal.notice(f"{nobody}, as far as is known.")
+            terminal.notice(f"{free}, as far as is known.")
         else:
-            terminal.notice(f"{nobody}.{hint_at_pattern(name, 'locks release --pattern')}")
+            terminal.notice(f"{free}.{hint_at_pattern(name, 'locks release --pattern')}")
     return missing
 
 
 def _with_token(options: dict[str, Any]) -> str:
     words = f" with token id {visible(options['token_id'])}" if options["token_id"] else ""
-    return words + (" for a message in a queue" if options["queued"] else "")
+    return words + (" for a message in a Celery queue" if options["queued"] else "")
 
 
 def _columns(
@@ -141,24 +137,23 @@ def _columns(
 def _the_dead(
     shown: list[Holder], verdicts: dict[str, Verdict], terminal: Terminal
 ) -> list[Holder]:
-    """Return the dead holders, with a notice why the others are left alone."""
+    """Return the dead holders, with a notice why the others are kept."""
     judged = (verdicts[one.token_id] for one in shown)
     others = Counter(verdict for verdict in judged if not verdict.dead)
     for (life, why), number in others.most_common():
         doubt = "not known to be gone: " if life is Life.UNKNOWN else ""
-        terminal.notice(f"{_count(number)} left alone, {doubt}{why}.")
+        terminal.notice(f"{_count(number)} kept, {doubt}{why}.")
     return [one for one in shown if verdicts[one.token_id].dead]
 
 
 def _rehearse(shown: list[Holder], backends: Backends, terminal: Terminal) -> list[Result]:
     if terminal.as_json:
         terminal.json_object("locks", map(facts.holder_facts, shown), backends.not_known)
-    terminal.notice(f"{_count(len(shown))} would be released; with --dry-run none is.")
+    terminal.notice(f"Dry run: {_count(len(shown))} would be released.")
     return [Result.RELEASED] * len(shown)
 
 
 def _ask(shown: list[Holder], terminal: Terminal) -> None:
-    """Raise ``CommandError`` unless the operator agrees."""
     if terminal.as_json:
         for one in shown:
             terminal.notice(f"{visible(one.name)}: {facts.who(one)}")
@@ -167,7 +162,7 @@ def _ask(shown: list[Holder], terminal: Terminal) -> None:
     except KeyboardInterrupt:
         raise CommandError("Interrupted: nothing was released.", returncode=INTERRUPTED) from None
     if not agreed:
-        raise CommandError("Declined: nothing was released. (--noinput does not ask.)")
+        raise CommandError("Declined: nothing was released. Use --noinput to skip the question.")
 
 
 def _release(
@@ -194,8 +189,8 @@ def _conclude(results: list[Result], missing: list[str], *, dry_run: bool) -> No
     released = results.count(Result.RELEASED)
     if Result.UNAVAILABLE in results:
         raise CommandError(
-            f"{released} of {_count(len(results))} released; whether "
-            f"{results.count(Result.UNAVAILABLE)} more were is not known.",
+            f"{released} of {_count(len(results))} released; the outcome of "
+            f"{results.count(Result.UNAVAILABLE)} is not known.",
             returncode=NOT_KNOWN,
         )
     if Result.REFUSED in results:
@@ -206,36 +201,32 @@ def _conclude(results: list[Result], missing: list[str], *, dry_run: bool) -> No
     if not results:
         raise nothing("There is nothing to release.")
     if released < len(results):
-        raise nothing(f"{released} of {_count(len(results))} released; the others were left alone.")
+        raise nothing(f"{released} of {_count(len(results))} released; the others had changed.")
     if missing:
-        done = "would be" if dry_run else "was"
-        raise nothing(f"Not every lock that was named is held; what is held {done} released.")
+        done = "would be" if dry_run else "were"
+        raise nothing(f"Some of the named locks are not held; the rest {done} released.")
 
 
 def _say(outcomes: Iterable[Outcome], terminal: Terminal) -> None:
+    style = terminal.style
+    styles = {
+        Result.RELEASED: style.SUCCESS,
+        Result.CHANGED: style.WARNING,
+        Result.GONE: style.WARNING,
+    }
     for outcome in outcomes:
-        name = visible(outcome.shown.name)
-        style = terminal.style.SUCCESS
-        if outcome.result is Result.RELEASED:
-            text = f"{name}: released" + (
-                f", and handed to {facts.who(outcome.holder)}" if outcome.holder else ""
-            )
-            if why := outcome.unlogged:
-                text += f"; not in the admin's log: {visible(why)}"
-        elif outcome.result is Result.CHANGED:
-            assert outcome.holder
-            style = terminal.style.WARNING
-            text = f"{name}: left alone, for it changed hands: {facts.who(outcome.holder)} has it"
-        elif outcome.result is Result.GONE:
-            style = terminal.style.WARNING
-            text = f"{name}: was free already"
-        elif outcome.result is Result.REFUSED:
-            style = terminal.style.ERROR
-            text = f"{name}: not released: {visible(outcome.error)}"
-        else:
-            style = terminal.style.ERROR
-            text = f"{name}: not known: {visible(outcome.error)}"
-        terminal.say(style(text))
+        holder = facts.who(outcome.holder) if outcome.holder else ""
+        text = {
+            Result.RELEASED: f"released, and handed off to {holder}" if holder else "released",
+            Result.CHANGED: f"kept, because the holder changed to {holder}",
+            Result.GONE: "already free",
+            Result.REFUSED: f"not released: {visible(outcome.error)}",
+            Result.UNAVAILABLE: f"outcome not known: {visible(outcome.error)}",
+        }[outcome.result]
+        if outcome.unlogged:
+            text += f"; not in the admin's log: {visible(outcome.unlogged)}"
+        paint = styles.get(outcome.result, style.ERROR)
+        terminal.say(paint(f"{visible(outcome.shown.name)}: {text}"))
 
 
 def _count(number: int) -> str:

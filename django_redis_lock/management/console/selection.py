@@ -147,7 +147,7 @@ def hint_at_pattern(name: str, way: str) -> str:
     """Return a hint for a name that looks like a pattern."""
     if not any(character in name for character in "*?["):
         return ""
-    return f" If you mean a pattern: {way} {visible(shlex.quote(name))}"
+    return f" For a pattern, use: {way} {visible(shlex.quote(name))}"
 
 
 def nothing(message: str) -> CommandError:

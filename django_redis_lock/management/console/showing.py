@@ -71,7 +71,7 @@ def run(options: dict[str, Any], terminal: Terminal) -> None:
             _show(name, one, terminal)
     backends.finish()
     if not any(one.holder or one.queue for one in found):
-        raise nothing(f"Nobody holds {visible(name)!r}.{hint_at_pattern(name, 'locks list')}")
+        raise nothing(f"Lock {visible(name)!r} is not held.{hint_at_pattern(name, 'locks list')}")
 
 
 def _ask(
@@ -114,17 +114,17 @@ def _show(name: str, one: _Known, terminal: Terminal) -> None:
         for label, value in _particulars(one.holder):
             terminal.say(f"  {label:<12}{value}")
     else:
-        terminal.say("  Nobody holds it.")
+        terminal.say("  Not held.")
     if one.queue:
-        terminal.say(heading("Waiting, first come first served"))
+        terminal.say(heading("Queue, in order of arrival"))
         terminal.table(QUEUE, list(enumerate(one.queue[:WAITERS], 1)))
         if one.waiters and one.waiters > WAITERS:
             terminal.say(f"... and {one.waiters - WAITERS} more, {one.waiters} in all")
     if one.tasks is not None:
-        terminal.say(heading("Celery tasks in hand for it"))
+        terminal.say(heading("Celery tasks of this lock"))
         _show_tasks(one.tasks, one.its_tasks, terminal)
     if one.history != []:
-        terminal.say(heading("What happened, the latest first"))
+        terminal.say(heading("History, newest first"))
     if one.history is None:
         terminal.say("  Not known.")
     else:
@@ -138,9 +138,9 @@ def _show_tasks(answer: InHand, tasks: list[TaskLine], terminal: Terminal) -> No
     elif not answer.is_known:
         terminal.say(f"  Not known: no worker answered within {duration(REPLY_SECONDS)}.")
     elif not tasks:
-        terminal.say(f"  None with the workers that answered ({answer.workers}).")
+        terminal.say(f"  None on the workers that answered ({answer.workers}).")
     if answer.unclear:
-        terminal.say(f"  Of {answer.unclear} more it is not known which lock they need.")
+        terminal.say(f"  {answer.unclear} more tasks need a lock that is not known.")
 
 
 def _particulars(holder: Holder) -> Iterator[tuple[str, str]]:
@@ -170,7 +170,7 @@ def _renewed(holder: Holder) -> str:
         return ""
     if holder.max_hold is None:
         return ", renewed while the holder lives"
-    return f", renewed until it was held for {duration(holder.max_hold)}"
+    return f", renewed until held for {duration(holder.max_hold)}"
 
 
 def _moment(moment: datetime | None) -> str:

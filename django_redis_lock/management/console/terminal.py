@@ -118,9 +118,6 @@ class Terminal:
             self._err.flush()
             answer = sys.stdin.readline()
         finally:
-            self._end_line(answer)
+            if not answer.endswith("\n"):
+                self._err.write("")
         return answer.strip().lower() in ("y", "yes")
-
-    def _end_line(self, answer: str) -> None:
-        if not answer.endswith("\n"):
-            self._err.write("")

@@ -101,14 +101,14 @@ class _Picture:
         if not backends.silent:
             return f"{held} held"
         which = ", ".join(repr(visible(alias)) for alias in backends.silent)
-        return f"{held} held, of {which} not known" if answering else "not known"
+        return f"{held} held, {which} not known" if answering else "not known"
 
     def _stale(self, backends: Backends) -> Iterator[str]:
         for alias in backends.silent:
             if last := self._last.get(alias):
                 which = f" of {visible(alias)!r}" if backends.many else ""
                 grey = "greyed below" if self._terminal.colourful and last.held else "below"
-                yield f"Last seen{which} at {last.moment}: {last.held} held, {grey}."
+                yield f"Last answer{which} at {last.moment}: {last.held} held, {grey}."
 
     def _rows(self, backends: Backends, above: int) -> list[str]:
         terminal, options = self._terminal, self._options

@@ -968,7 +968,7 @@ def test_command(name: str, configure: Configure, client: redis.Redis, form: str
     client.set(f"lock:{name}", int(time.time()) + 100)
     assert "another program" in run("show", name)
     client.set(f"lock:{name}", 5)
-    with pytest.raises(CommandError, match="Nobody holds"):
+    with pytest.raises(CommandError, match="is not held"):
         run("show", name)
     assert "answers" in run("doctor")
 
