@@ -42,7 +42,6 @@ class Command(BaseCommand):
     requires_system_checks: ClassVar[list[str]] = []  # type: ignore[misc]
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Add the commands and their options."""
         arguments.add_commands(parser)
 
     def get_version(self) -> str:
@@ -80,7 +79,6 @@ class Command(BaseCommand):
             sys.exit(INTERRUPTED)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Run a command."""
         terminal = Terminal(
             self.stdout,
             self.stderr,

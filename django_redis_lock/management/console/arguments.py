@@ -48,7 +48,6 @@ SHORTEST_WATCH = 0.1
 
 
 def add_commands(parser: CommandParser) -> None:
-    """Add the commands and their options to the parser."""
     parser.epilog = _epilog("")
     parser.formatter_class = Formatter
     commands = parser.add_subparsers(dest="command", title="commands", metavar="COMMAND")

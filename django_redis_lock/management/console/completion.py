@@ -51,7 +51,6 @@ complete -o bashdefault -o default -F _django_locks manage.py django-admin pytho
 
 
 def run(options: dict[str, Any], terminal: Terminal) -> None:
-    """Print the script."""
     commands = _commands(options["parser"])
     values = [*_values(commands.values())]
     words = [_case(name, _words(parser)) for name, parser in commands.items()]

@@ -35,7 +35,6 @@ def run(options: dict[str, Any], terminal: Terminal) -> None:
 
 
 def columns(*, name: bool, many: bool = False) -> list[Column[AuditEntry]]:
-    """Return the columns of a table of events, with the lock's name if ``name``."""
     of_name: list[Column[AuditEntry]] = [
         Column("NAME", lambda one: visible(one.name), elastic=True)
     ]

@@ -24,7 +24,6 @@ NOT_COUNTED = "?"
 
 
 def holder_facts(holder: Holder) -> dict[str, Any]:
-    """Return a holder for JSON."""
     return {
         "name": holder.name,
         "using": holder.using,
@@ -45,7 +44,6 @@ def holder_facts(holder: Holder) -> dict[str, Any]:
 
 
 def waiter_facts(waiter: Waiter) -> dict[str, Any]:
-    """Return a waiter for JSON."""
     return {
         "waiter": str(waiter),
         "token_id": waiter.token_id,
@@ -59,7 +57,6 @@ def waiter_facts(waiter: Waiter) -> dict[str, Any]:
 
 
 def entry_facts(entry: AuditEntry) -> dict[str, Any]:
-    """Return an audit entry for JSON."""
     return {
         "id": entry.id,
         "at": iso(entry.at),
@@ -76,7 +73,6 @@ def entry_facts(entry: AuditEntry) -> dict[str, Any]:
 
 
 def outcome_facts(outcome: Outcome) -> dict[str, Any]:
-    """Return the outcome of a release for JSON."""
     return {
         "name": outcome.shown.name,
         "using": outcome.shown.using,

@@ -13,7 +13,6 @@ from django_redis_lock.support.text import visible
 
 
 def run(options: dict[str, Any], terminal: Terminal) -> None:
-    """List the held locks, once or with ``--watch`` repeatedly."""
     if options["watch"] is None:
         _list(options, terminal)
     else:

@@ -185,7 +185,6 @@ def _release(
 
 
 def _conclude(results: list[Result], missing: list[str], *, dry_run: bool) -> None:
-    """Raise ``CommandError`` unless everything was released."""
     released = results.count(Result.RELEASED)
     if Result.UNAVAILABLE in results:
         raise CommandError(

@@ -120,7 +120,6 @@ class Backends:
                 self._notice(f"The server of {visible(backend.alias)!r} {why}.")
 
     def finish(self) -> None:
-        """Raise ``CommandError`` if a backend did not answer."""
         if self.silent:
             which = ", ".join(map(repr, self.silent))
             raise CommandError(
@@ -171,7 +170,6 @@ def in_order(
 
 
 def selected(options: dict[str, Any], found: Iterator[Holder]) -> Iterator[Holder]:
-    """Return the holders that the options select, in order."""
     found, limit = narrowed(options, found), options["limit"]
     return in_order(found, options["sort"], reverse=options["reverse"], limit=limit)
 

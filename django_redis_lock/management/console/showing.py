@@ -55,7 +55,6 @@ class _Known:
 
 
 def run(options: dict[str, Any], terminal: Terminal) -> None:
-    """Show the holder of a lock, its queue, its tasks and its recent history."""
     name = options["name"]
     tasks = in_hand(name)
 

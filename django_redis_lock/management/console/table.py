@@ -58,11 +58,11 @@ def lines(
         return
     cells = [[column.cell(row) for row in first] for column in columns]
     if width is not None:  # leave out spare columns without content
-        told = [
+        filled = [
             not (c.spare and set(texts) == {NOTHING})
             for c, texts in zip(columns, cells, strict=True)
         ]
-        columns, cells = list(compress(columns, told)), list(compress(cells, told))
+        columns, cells = list(compress(columns, filled)), list(compress(cells, filled))
     needed = [
         max(map(text_width, [column.heading, *texts]))
         for column, texts in zip(columns, cells, strict=True)

@@ -35,7 +35,6 @@ class Terminal:
 
     @property
     def is_interactive(self) -> bool:
-        """Whether the results go to a terminal."""
         return bool(self._out.isatty())
 
     @property
@@ -53,11 +52,9 @@ class Terminal:
 
     @property
     def height(self) -> int:
-        """The lines of the terminal."""
         return shutil.get_terminal_size().lines
 
     def say(self, text: str = "") -> None:
-        """Write a result."""
         self._out.write(text)
 
     def redraw(self, text: str) -> None:

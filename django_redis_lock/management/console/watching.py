@@ -27,7 +27,6 @@ def watch(options: dict[str, Any], terminal: Terminal) -> None:
 
 
 def _write(options: dict[str, Any], terminal: Terminal) -> None:
-    """Write one look as JSON, with the backends that did not answer."""
     backends = Backends(options["using"], _drop)
     found = selected(options, backends.holders(options["pattern"]))
     moment = facts.iso(facts.now())
@@ -66,15 +65,14 @@ class _Picture:
             look = self._look(moment, narrowed(options, found))
             if backend.alias not in backends.silent:
                 self._last[backend.alias] = look
-        told = [
+        notices = [
             *(terminal.style.ERROR(self._cut(text)) for text in backends.silent.values()),
             *(terminal.style.WARNING(self._cut(text)) for text in self._stale(backends)),
         ]
         head = [f"{moment}  {self._count(backends)}  every {options['watch']:g} s, Ctrl-C ends", ""]
-        return "\n".join([*head, *told, *self._rows(backends, len(head) + len(told))]) + "\n"
+        return "\n".join([*head, *notices, *self._rows(backends, len(head) + len(notices))]) + "\n"
 
     def _look(self, moment: str, found: Iterator[Holder]) -> _Look:
-        """Count all holders, and keep those that may be shown."""
         options, terminal = self._options, self._terminal
         most = terminal.height if terminal.is_interactive else options["limit"]
         count = 0

@@ -88,7 +88,6 @@ def _free_without_password(target: Target) -> None:
 
 
 def is_public(host: str) -> bool:
-    """Whether a host has a public address."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError:

@@ -37,7 +37,7 @@ def examine_permissions(client: Any, target: Target) -> Iterator[Finding]:
         yield ok("permissions", f"all {len(trial.commands)} commands that locks need")
     for command, error in trial.failed.items():
         yield fail("permissions", f"{command}: {error}", "Check the server's state and log.")
-    others = {f"+{command.lower()}" for command in trial.unknown - _TOLD_APART}
+    others = {f"+{command.lower()}" for command in trial.unknown - _REPORTED_ELSEWHERE}
     if others:
         found = f"the server does not know: {' '.join(word[1:].upper() for word in sorted(others))}"
         if spare >= others:
@@ -48,8 +48,8 @@ def examine_permissions(client: Any, target: Target) -> Iterator[Finding]:
 
 _REMOVERS = {"+lrem", "+lpop", "+del"}
 _ADDERS = {"RPUSH", "LPUSH", "SETNX", "GETSET", "INCR"}
-_TOLD_APART = {"EVAL", "EVALSHA", "PUBLISH", "SUBSCRIBE", "SPUBLISH", "SSUBSCRIBE"}
-"""Commands that other examinations report."""
+_REPORTED_ELSEWHERE = {"EVAL", "EVALSHA", "PUBLISH", "SUBSCRIBE", "SPUBLISH", "SSUBSCRIBE"}
+"""Commands of ``examine_scripts()`` and ``examine_channels()``."""
 _AUDIT = ("+xadd", "+xrevrange")
 _EXPECTED = (
     "No matching script",  # EVALSHA is allowed
@@ -60,8 +60,6 @@ _EXPECTED = (
 
 
 class Trial:
-    """Tries the commands that an alias needs."""
-
     def __init__(self, client: Any, target: Target) -> None:
         self._client = client
         self._target = target

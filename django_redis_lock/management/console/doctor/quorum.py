@@ -25,8 +25,6 @@ from django_redis_lock.management.console.durations import duration
 
 
 class _Member(NamedTuple):
-    """What is compared of a member."""
-
     address: str
     run_id: str
     clock: float
@@ -43,7 +41,6 @@ def members_of(backend: RedlockLockBackend) -> list[Target]:
 
 
 def compare_members(backend: RedlockLockBackend, answering: list[Target]) -> Iterator[Finding]:
-    """Compare the members that answer."""
     known = [member for member in in_parallel(_look, answering) if member is not None]
     yield _majority(backend, len(answering), known)
     yield from _same(known)
@@ -52,7 +49,7 @@ def compare_members(backend: RedlockLockBackend, answering: list[Target]) -> Ite
 
 
 def _look(target: Target) -> _Member | None:
-    """Ask a member; return ``None`` if it does not tell."""
+    """Ask a member; return ``None`` if it does not answer."""
     mark_key = f"{target.backend.key_prefix}-server"
     with suppress(RedisError, OSError), target.client() as client:
         run_id = str(client.info("server").get("run_id", ""))

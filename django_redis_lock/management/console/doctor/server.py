@@ -168,8 +168,8 @@ def examine_cluster(client: Any, target: Target) -> Iterator[Finding]:
     client.set_response_callback("CLUSTER INFO", lambda answer, **_: answer)
     answer = client.execute_command("CLUSTER INFO")
     text = answer.decode() if isinstance(answer, bytes) else answer
-    told = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
-    state, served = told.get("cluster_state"), int(told.get("cluster_slots_ok", 0))
+    fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+    state, served = fields.get("cluster_state"), int(fields.get("cluster_slots_ok", 0))
     found = f"state {state}, {served} of {SLOTS} slots served"
     if state != "ok" or served < SLOTS:
         yield fail("cluster", found, "Run CLUSTER NODES to find failed nodes and unserved slots.")

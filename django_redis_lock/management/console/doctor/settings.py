@@ -105,7 +105,6 @@ def examine_leases() -> Iterator[Finding]:
 
 
 def sound_leases(number: int) -> Finding:
-    """Return the finding for a number of tasks with sound leases."""
     found = f"{number} guarded tasks have leases that last as long as they run"
     if number == 0:
         found = "there are no guarded tasks"

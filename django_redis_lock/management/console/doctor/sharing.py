@@ -66,8 +66,8 @@ class Neighbours:
 
     def examine(self, backend: BaseLockBackend, targets: list[Target]) -> Iterator[Finding]:
         """Yield what an alias shares its database with."""
-        told = in_parallel(lambda target: _place(target.model), targets)
-        places = {place for place in told if isinstance(place, Place)}
+        answers = in_parallel(lambda target: _place(target.model), targets)
+        places = {place for place in answers if isinstance(place, Place)}
         for alias, theirs in self._aliases:
             if alias.key_prefix == backend.key_prefix:
                 yield from _with_alias(backend, places, alias, theirs)
@@ -78,12 +78,12 @@ class Neighbours:
             others = [*_caches(), *_celery()]
             self._others = list(zip(others, in_parallel(_place_of, others), strict=True))
         for other, place in self._others:
-            if other.alias and _is_told(backend, other.alias):
+            if other.alias and _is_known(backend, other.alias):
                 continue
             if isinstance(place, str):
                 yield _not_known(other.name, place, ASK_IT)
             elif not places:
-                yield _not_known(other.name, f"the locks' server: {told[0]}", LET_IT_TELL)
+                yield _not_known(other.name, f"the locks' server: {answers[0]}", LET_IT_TELL)
             elif place in places:
                 yield _warning(other, in_cluster=any(one.packing.shard for one in targets))
 
@@ -94,7 +94,7 @@ def _with_alias(
     """Compare two aliases with the same prefix.
 
     If one is a quorum, its majorities overlap with the other's only if all servers are the same.
-    For servers that do not tell their run id, the settings decide.
+    For servers that do not report their run id, the settings decide.
     """
     size, their_size = _size(backend), _size(other)
     if size == their_size == 1:
@@ -144,8 +144,8 @@ def _same_locks(backend: BaseLockBackend, other: BaseLockBackend) -> Finding:
     )
 
 
-def _is_told(backend: BaseLockBackend, cache: str) -> bool:
-    """Whether the settings tell: it is the cache of the locks, or W001 warns of it."""
+def _is_known(backend: BaseLockBackend, cache: str) -> bool:
+    """Whether the settings show it: it is the cache of the locks, or W001 warns of it."""
     return bool(Location(cache, backend.alias).databases() & backend.databases())
 
 

@@ -53,8 +53,6 @@ def fail(check: str, found: str, remedy: str = "") -> Finding:
 
 
 class Target:
-    """One server of an entry of ``LOCKS``."""
-
     def __init__(
         self,
         backend: ServersLockBackend,
@@ -94,7 +92,7 @@ class Target:
 
     @property
     def located(self) -> bool:
-        """Whether its address is known; sentinels may not tell it."""
+        """Whether its address is known; sentinels may not know the master."""
         return self._unlocated is None
 
     @property
@@ -114,7 +112,6 @@ class Target:
 
     @property
     def packing(self) -> Packing:
-        """The keys on this server."""
         if isinstance(self.backend, RedisLockBackend):
             return self.backend.servers.packing_at(self.pool)
         return Packing(self.backend.key_prefix)
@@ -132,7 +129,6 @@ class Target:
 
     @property
     def user(self) -> str:
-        """The user of the connections."""
         return str(self.pool.connection_kwargs.get("username") or "default")
 
     def model(self, **more: Any) -> Any:
