@@ -166,8 +166,8 @@ def test_several_backends_are_told_apart(server: EmbeddedServer) -> None:
     assert "no alias 'nowhere'" in done.err
 
 
-def test_strangers_can_not_command_the_terminal(one: EmbeddedServer, client: redis.Redis) -> None:
-    """Control characters in whatever a client wrote are shown, not obeyed."""
+def test_control_characters_are_escaped(one: EmbeddedServer, client: redis.Redis) -> None:
+    """Control characters in names, records and reasons are escaped."""
     record = json.dumps(
         {"host": "h\x1b[2J\n", "pid": 1, "thread": "\x9b1m", "metadata": {"\r": "\x07"}}
     )
@@ -245,7 +245,7 @@ def test_list_is_written_as_it_is_read(
 
 
 def test_show_tells_everything(one: EmbeddedServer) -> None:
-    """The holder with all its fields, the line in its order, and what happened before."""
+    """The holder with all its fields, the queue in order, and the history."""
     before = held("product:1")
     locks["default"].force_release("product:1", by="ada", reason="stuck")
     assert before.owned() is False
@@ -297,7 +297,7 @@ def test_a_lock_is_shown_that_is_not_renewed_for_ever(one: EmbeddedServer) -> No
 
 
 def test_show_of_a_free_lock(one: EmbeddedServer) -> None:
-    """Nobody holds it: exit code 3; what happened to it is shown all the same."""
+    """The exit code is 3; its history is shown all the same."""
     done = command("show", "product:1")
     assert (done.code, done.out, done.err) == (3, "", "Lock 'product:1' is not held.")
     held("product:1")
@@ -314,7 +314,7 @@ def test_show_of_a_free_lock(one: EmbeddedServer) -> None:
 def test_release_shows_asks_and_releases(
     one: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a yes exactly what was shown is released, and the audit knows who and why."""
+    """After a yes, exactly the shown locks are released; the audit has operator and reason."""
     first, second, other = held("product:1"), held("product:2"), held("import:1")
     asked = []
 
@@ -339,7 +339,7 @@ def test_release_shows_asks_and_releases(
 
 @pytest.mark.parametrize("answer", ["", "n\n", "no\n", "\n", "yess\n"])
 def test_release_declined_releases_nothing(server: EmbeddedServer, answer: str) -> None:
-    """Whoever does not say yes, or has nothing to say it with, declines: exit code 1."""
+    """Any other answer, or no input, declines: exit code 1."""
     handle = held("product:1")
     done = program("release", "product:1", "--using", "default", answer=answer)
     assert done.code == 1
@@ -360,10 +360,8 @@ def test_release_agreed_to(server: EmbeddedServer, answer: str) -> None:
     assert not handle.owned()
 
 
-def test_release_leaves_alone_what_changed_hands(
-    one: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A holder that was not shown keeps its lock: exit code 3, and the new holder is named."""
+def test_release_keeps_new_holders(one: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A holder that was not shown keeps its lock and is named; the exit code is 3."""
     handles = {name: held(name) for name in ("a", "b", "c")}
     successors = []
 
@@ -392,7 +390,7 @@ def test_release_leaves_alone_what_changed_hands(
     assert not successors[0].owned()
 
 
-def test_release_hands_over(one: EmbeddedServer) -> None:
+def test_release_hands_off(one: EmbeddedServer) -> None:
     """The next waiter gets the lock, and is named."""
     held("a")
     heir = lock("a", 60)
@@ -407,7 +405,7 @@ def test_release_hands_over(one: EmbeddedServer) -> None:
 
 
 def test_release_of_what_is_not_held(one: EmbeddedServer) -> None:
-    """Nothing matched: exit code 3; what is held is released all the same."""
+    """The exit code is 3; held locks are released all the same."""
     assert command("release", "--all", "--noinput").code == 3
     done = command("release", "--all", "--noinput", "--format", "json")
     assert (done.code, read(done, "outcomes")) == (3, [])
@@ -444,7 +442,7 @@ def test_dry_run_releases_nothing(one: EmbeddedServer) -> None:
     ],
 )
 def test_senseless_releases_are_refused(one: EmbeddedServer, words: list[str], told: str) -> None:
-    """Wrong use is exit code 2, says what to write, and releases nothing."""
+    """Wrong usage is exit code 2, explains the usage, and releases nothing."""
     handle = held("a")
     done = command("release", *words, "--noinput")
     assert done.code == 2
@@ -470,7 +468,7 @@ def test_release_is_in_the_log_of_the_admin_under_the_users_name(one: EmbeddedSe
 
 
 def test_history_tells_of_releases_and_losses(one: EmbeddedServer) -> None:
-    """The newest first; by name; as JSON; and a word where there is nothing."""
+    """Newest first, by name, as JSON; a notice if there are no events."""
     assert command("history") == Done(
         0, "", "The audit has no forced releases, freed locks or losses.\n"
     )
@@ -527,10 +525,9 @@ def test_histories_of_several_backends_are_one(server: EmbeddedServer) -> None:
 def test_server_that_is_down_is_a_line(
     words: list[str], settings: Any, db: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A line that says so, exit code 2, no traceback, no password; JSON stays JSON.
+    """One line, exit code 2, no traceback, no password; JSON stays valid.
 
-    It is never said that nobody holds what could not be asked for. What ``doctor`` finds is an
-    error.
+    A lock that could not be read is never called free. With ``doctor`` it is exit code 1.
     """
     monkeypatch.setattr("django_redis_lock.protocol.conversation.RETRY_PAUSES", ())
     settings.LOCKS = {
@@ -567,7 +564,7 @@ def test_server_that_is_down_is_a_line(
     ],
 )
 def test_misconfiguration_is_told(configured: Any, told: str, settings: Any) -> None:
-    """What is wrong with LOCKS is one clear line, without a password."""
+    """The error is one line, without a password."""
     settings.LOCKS = configured
     for words in (["list"], ["show", "a"], ["doctor"]):
         done = command(*words)
@@ -615,7 +612,7 @@ def test_common_options_stand_before_or_after_the_command(
     ],
 )
 def test_wrong_use_is_exit_code_two(server: EmbeddedServer, words: list[str], told: str) -> None:
-    """What can't be meant is exit code 2, and a line that says what to write."""
+    """The error is one line that explains the usage."""
     done = program(*words)
     assert (done.code, done.out) == (2, "")
     assert told in done.err
@@ -662,7 +659,7 @@ def test_stream_that_can_not_show_a_name_escapes_it(server: EmbeddedServer) -> N
 
 
 def test_without_admin_auth_and_celery(server: EmbeddedServer) -> None:
-    """A project that has none of these lists, releases, examines and remembers."""
+    """All commands work without them."""
     program_text = """
         import sys
         sys.modules["celery"] = None  # as if it were not installed
@@ -785,7 +782,7 @@ def test_senseless_durations_are_refused(text: str) -> None:
     ],
 )
 def test_durations_are_written(seconds: float, text: str) -> None:
-    """The two largest units, and never sixty of one."""
+    """The two largest units, rounded without reaching sixty of one."""
     assert duration(seconds) == text
 
 

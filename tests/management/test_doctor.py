@@ -1,4 +1,4 @@
-"""``manage.py locks doctor``: what it finds on servers that are well, and on those that are not."""
+"""``manage.py locks doctor`` on healthy servers and on faulty ones."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ CHANGED = (
 
 @pytest.fixture(scope="module")
 def own_server() -> Iterator[EmbeddedServer]:
-    """One server for the tests of this module, which they configure while it runs."""
+    """A server for the tests of this module, which reconfigure it while it runs."""
     with EmbeddedServer("--repl-diskless-sync-delay", "0") as server:
         yield server
 
@@ -84,8 +84,8 @@ def only(found: Findings, check: str) -> tuple[str, str, str]:
     return finding["status"], finding["found"], finding["remedy"]
 
 
-def test_server_that_is_well(target: redis.Redis) -> None:
-    """Every examination is there, ok or a warning with its remedy; the exit code is 0."""
+def test_healthy_server(target: redis.Redis) -> None:
+    """Every examination is reported as ok; the exit code is 0."""
     target.config_set("appendonly", "yes")
     target.config_set("appendfsync", "everysec")
     code, found = examine()
@@ -105,8 +105,8 @@ def test_server_that_is_well(target: redis.Redis) -> None:
     assert only(found, "settings")[1] == "valid; no cache shares the database of the locks"
 
 
-def test_examination_leaves_nothing_and_disturbs_nobody(target: redis.Redis) -> None:
-    """Keys, audit, fence and held locks are as they were; so on an empty server.
+def test_doctor_changes_nothing(target: redis.Redis) -> None:
+    """Keys, audit, fence and held locks stay as they were; an empty server stays empty.
 
     The connections that it opened are closed.
     """
@@ -125,7 +125,7 @@ def test_examination_leaves_nothing_and_disturbs_nobody(target: redis.Redis) -> 
 
 
 def test_eviction_is_found(target: redis.Redis) -> None:
-    """A policy that may throw locks out is a warning, and a failure once there is a limit."""
+    """A policy that may evict locks is a warning, and a failure if maxmemory is set."""
     target.config_set("maxmemory-policy", "allkeys-lru")
     code, found = examine()
     assert (code, only(found, "eviction")[0]) == (0, "warn")
@@ -140,7 +140,7 @@ def test_eviction_is_found(target: redis.Redis) -> None:
 
 
 def test_full_memory_is_found(target: redis.Redis) -> None:
-    """A server whose memory is used up is told of before it refuses, and when it does."""
+    """Nearly full memory is a warning, and full memory a failure."""
     used = int(target.info("memory")["used_memory"])
     target.config_set("maxmemory", str(int(used * 1.08)))
     status, told, remedy = only(examine()[1], "memory")
@@ -152,13 +152,13 @@ def test_full_memory_is_found(target: redis.Redis) -> None:
 
 
 def test_missing_persistence_is_found(target: redis.Redis) -> None:
-    """Without an append-only file a restart forgets the locks."""
+    """No append-only file is a warning."""
     status, _, remedy = only(examine()[1], "persistence")
     assert (status, "appendonly yes" in remedy) == ("warn", True)
 
 
 def test_persistence_promises_no_more_than_the_disk_has(target: redis.Redis) -> None:
-    """An append-only file keeps what has reached the disk: all of it only with ``always``."""
+    """What a power loss can lose depends on ``appendfsync``."""
     target.config_set("appendonly", "yes")
     for fsync, status, survives in (
         ("always", "ok", "locks survive a restart and a power loss"),
@@ -174,7 +174,7 @@ def test_persistence_promises_no_more_than_the_disk_has(target: redis.Redis) -> 
 def test_persistence_without_config_names_both_possibilities(
     target: redis.Redis, user: Callable[[list[str]], redis.Redis]
 ) -> None:
-    """A user who may run INFO and not CONFIG is told what can be lost at the least."""
+    """Without CONFIG the finding names the least and the most that can be lost."""
     target.config_set("appendonly", "yes")
     user([*acl_rule(), "+info"])
     status, told, _ = only(examine()[1], "persistence")
@@ -199,7 +199,7 @@ def test_replica_is_found(target: redis.Redis, own_server: EmbeddedServer) -> No
 
 
 def test_clock_that_was_set_back_is_found(target: redis.Redis) -> None:
-    """Fences ahead of the clock tell that it was set back; garbage there is none."""
+    """Fences ahead of the clock show that it was set back; an invalid fence is ignored."""
     seconds, _ = target.time()
     target.set("lock-fence", (seconds + 3600) * 1_000_000)
     status, told, _ = only(examine()[1], "fence")
@@ -233,7 +233,7 @@ def test_clock_and_distance_are_judged(
 def test_versions_are_judged(
     target: redis.Redis, monkeypatch: pytest.MonkeyPatch, info: dict[str, str], status: str
 ) -> None:
-    """Servers that are too old fail, with the version to upgrade to."""
+    """A server that is too old fails; the remedy names the version to upgrade to."""
     asked = redis.Redis.info
     monkeypatch.setattr(
         redis.Redis, "info", lambda self, part: info if part == "server" else asked(self, part)
@@ -246,7 +246,7 @@ def test_versions_are_judged(
 def test_missing_timeout_is_found(
     target: redis.Redis, own_server: EmbeddedServer, settings: Any
 ) -> None:
-    """Without a timeout a hanging server hangs its callers."""
+    """A missing socket timeout is a warning."""
     settings.CACHES = {
         "locks": {
             "BACKEND": "django_redis.cache.RedisCache",
@@ -262,7 +262,7 @@ def test_missing_timeout_is_found(
 def test_shared_database_is_found(
     target: redis.Redis, own_server: EmbeddedServer, settings: Any
 ) -> None:
-    """A cache in the database of the locks is what the system check tells."""
+    """The system check for a cache in the locks' database becomes a finding."""
     settings.CACHES = {
         "default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": own_server.url(1)}
     }
@@ -271,8 +271,8 @@ def test_shared_database_is_found(
     assert (status, "W001" in told, "database of their own" in remedy) == ("warn", True, True)
 
 
-def test_other_backends_are_told(settings: Any) -> None:
-    """Backends without a server are for tests, and the doctor says so."""
+def test_backends_without_a_server(settings: Any) -> None:
+    """They are a warning, with the backend for production."""
     kinds = {"locmem": "LocMemLockBackend", "dummy": "DummyLockBackend"}
     settings.LOCKS = {
         alias: {"BACKEND": f"django_redis_lock.backends.{alias}.{kind}"}
@@ -285,7 +285,7 @@ def test_other_backends_are_told(settings: Any) -> None:
 
 
 def test_keys_that_were_evicted_are_found(target: redis.Redis) -> None:
-    """What has happened already is a failure, and afterwards a warning until it is forgotten."""
+    """Evicted keys are a failure, and after a change of policy a warning until RESETSTAT."""
     target.config_set("maxmemory-policy", "volatile-ttl")
     target.set("cached", "x", px=60_000)
     target.config_set("maxmemory", "1mb")
@@ -300,8 +300,8 @@ def test_keys_that_were_evicted_are_found(target: redis.Redis) -> None:
     assert (status, "1 keys were evicted" in told, "RESETSTAT" in remedy) == ("warn", True, True)
 
 
-def test_fail_level_decides_what_the_exit_code_tells(target: redis.Redis) -> None:
-    """A warning is an error with ``--fail-level warn`` alone; an unknown level is wrong use."""
+def test_fail_level_sets_the_exit_code(target: redis.Redis) -> None:
+    """Warnings count only with ``--fail-level warn``; an unknown level is exit code 2."""
     assert command("doctor", "--fail-level", "fail").code == 0
     done = command("doctor", "--fail-level", "warn")
     assert (done.code, "examinations failed or warned" in done.err) == (1, True)
@@ -311,10 +311,10 @@ def test_fail_level_decides_what_the_exit_code_tells(target: redis.Redis) -> Non
 
 
 @pytest.mark.parametrize("backend", ["redis.RedisLockBackend", "getset.GetSetLockBackend"])
-def test_server_that_falls_silent_costs_one_timeout(
+def test_server_that_hangs_costs_one_timeout(
     backend: str, own_server: EmbeddedServer, settings: Any
 ) -> None:
-    """It is a failure, told once; no other examination and no cache there asks it again."""
+    """It is one failure; neither another examination nor one of its caches asks it again."""
     cache = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": own_server.url(3)}
     settings.CACHES = {"default": cache}
     settings.LOCKS = {
@@ -336,7 +336,7 @@ def test_server_that_falls_silent_costs_one_timeout(
     assert taken_connections(own_server.url()) - before == 1 + 1
 
 
-def test_sentinels_that_are_down_tell_no_password(
+def test_finding_about_sentinels_has_no_password(
     own_server: EmbeddedServer, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """redis-py 6 and 7 repeat all arguments of the connections to the sentinels."""
@@ -358,7 +358,7 @@ def test_sentinels_that_are_down_tell_no_password(
 
 
 def test_entry_without_end_is_found(settings: Any) -> None:
-    """``TIMEOUT: None`` leaves the locks of the dead held, whatever the backend."""
+    """``TIMEOUT: None`` is a warning for every backend."""
     settings.LOCKS = {
         "default": {
             "BACKEND": "django_redis_lock.backends.locmem.LocMemLockBackend",
@@ -370,7 +370,7 @@ def test_entry_without_end_is_found(settings: Any) -> None:
 
 
 def test_one_wrong_entry_hides_no_other(target: redis.Redis, settings: Any) -> None:
-    """An entry that makes no backend is a finding like any other, told once."""
+    """An invalid entry is one finding, and the others are examined."""
     unknown = {"LOCATION": "redis://:secret@127.0.0.1:1/0?never=heard"}
     wrong = {"wrong": {"TIMEOUT": 0}, "missing": {"LOCATION": "nowhere"}, "unknown": unknown}
     settings.LOCKS = {**wrong, **settings.LOCKS}
@@ -384,7 +384,7 @@ def test_one_wrong_entry_hides_no_other(target: redis.Redis, settings: Any) -> N
 
 
 def test_full_server_is_found(target: redis.Redis, own_server: EmbeddedServer) -> None:
-    """Few connections, nearly all of them, and those that were refused are warnings."""
+    """A low maxclients, one that is nearly reached, and refused connections are warnings."""
     target.config_set("maxclients", "40")
     status, told, remedy = only(examine()[1], "clients")
     assert (status, "of 40 connections" in told, "few" in told) == ("warn", True, True)
@@ -414,7 +414,7 @@ def test_full_server_is_found(target: redis.Redis, own_server: EmbeddedServer) -
     ],
 )
 def test_buffers_are_judged(target: redis.Redis, limit: str, status: str, told: str) -> None:
-    """What may be on its way to a process that waits has a limit, which many grants fit in."""
+    """The output buffer needs a limit, but one that many grants fit in."""
     target.config_set("client-output-buffer-limit", limit)
     got = only(examine()[1], "buffers")
     assert (got[0], told in got[1]) == (status, True), got
@@ -424,7 +424,7 @@ def test_buffers_are_judged(target: redis.Redis, limit: str, status: str, told: 
 def test_open_server_is_found(
     target: redis.Redis, own_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever can reach a server without a password can break every lock."""
+    """A server without a password must not be reachable from elsewhere."""
     assert "is not a public address" in only(examine()[1], "access")[1]
     target.config_set("bind", "* -::*")
     assert only(examine()[1], "access")[0] == "ok"  # protected mode refuses other hosts
@@ -461,7 +461,7 @@ def test_open_server_is_found(
         (b"DEL", b"-NOAUTH Authentication required.\r\n", "ok", "a password is required"),
     ],
 )
-def test_strangers_are_known_by_what_they_are_told(
+def test_access_is_judged_by_the_reply(
     own_server: EmbeddedServer,
     monkeypatch: pytest.MonkeyPatch,
     marker: bytes,
@@ -469,7 +469,7 @@ def test_strangers_are_known_by_what_they_are_told(
     status: str,
     told: str,
 ) -> None:
-    """Only who is asked for a password is kept out, and only who may delete can free locks."""
+    """Only NOAUTH means that a password is required; NOPERM for DEL leaves it open."""
     monkeypatch.setattr(access, "is_public", lambda host: True)
     with Proxy(own_server.port) as proxy:
         proxy.refuse(marker, reply)
@@ -485,7 +485,7 @@ def test_strangers_are_known_by_what_they_are_told(
     [("8.8.8.8", True), ("2001:4860:4860::8888", True), ("10.0.0.1", False), ("::1", False)],
 )
 def test_public_addresses_are_known(address: str, public: bool) -> None:
-    """Those of the internet are; those of private networks are not."""
+    """Internet addresses are public; those of private networks are not."""
     assert access.is_public(address) is public
 
 
@@ -508,7 +508,7 @@ def test_pool_is_compared_with_the_threads_that_are_known(
     concurrency: int | None,
     status: str,
 ) -> None:
-    """What the settings of Celery's workers tell counts, and nothing else."""
+    """The settings of Celery's workers decide, if they say how many threads there are."""
     shop.conf.update(worker_pool=pool, worker_concurrency=concurrency)
     url = f"{own_server.url(1)}?max_connections={most}"
     settings.LOCKS = {"default": {"LOCATION": url}}
@@ -522,15 +522,15 @@ def test_pool_is_compared_with_the_threads_that_are_known(
 
 @contextmanager
 def lacking(*config: str) -> Iterator[EmbeddedServer]:
-    """Start a server without some commands, and let it keep the locks."""
+    """Start a server without some commands."""
     renamed = [part for word in config for part in ("--rename-command", word, "")]
     with EmbeddedServer(*renamed) as server:
         yield server
         leave_no_lease()
 
 
-def test_server_without_scripts_is_told_once() -> None:
-    """No permission is the way out, but another backend; which then works there."""
+def test_server_without_scripts_is_one_finding() -> None:
+    """The remedy is another backend, which works there."""
     with lacking("EVAL", "EVALSHA", "CONFIG") as server:
         with override_settings(LOCKS={"default": {"LOCATION": server.url()}}):
             code, found = examine()
@@ -544,8 +544,8 @@ def test_server_without_scripts_is_told_once() -> None:
 
 
 @pytest.mark.parametrize("word", ["SUBSCRIBE", "PUBLISH"])
-def test_server_without_channels_is_told_once(word: str) -> None:
-    """The way out is to wait by looking, with which nothing is missing."""
+def test_server_without_channels_is_one_finding(word: str) -> None:
+    """The remedy is to poll, which works there."""
     with lacking(word) as server:
         with override_settings(LOCKS={"default": {"LOCATION": server.url()}}):
             code, found = examine()
@@ -565,7 +565,7 @@ def test_server_without_channels_is_told_once(word: str) -> None:
 def test_service_that_refuses_undeclared_keys_is_found(
     own_server: EmbeddedServer, target: redis.Redis, wait: str, status: str, way_out: str
 ) -> None:
-    """Only those who pop their grants have keys that a script does not name."""
+    """Only ``blpop`` needs keys that are not in KEYS."""
     refusal = b"-ERR script tried accessing undeclared key\r\n"
     with Proxy(own_server.port) as proxy:
         proxy.refuse(b"redis.call('EXISTS'", refusal)
@@ -592,7 +592,7 @@ def test_service_that_pretends_is_found(
     check: str,
     told: str,
 ) -> None:
-    """A command that is taken is not yet carried out; one that is missing is no permission."""
+    """A command that is accepted may have no effect; a missing one is no ACL problem."""
     with Proxy(own_server.port) as proxy:
         proxy.refuse(marker, reply)
         patience = 0.5 if told == "did not arrive" else 5
@@ -608,8 +608,8 @@ def test_service_that_pretends_is_found(
 # Whom the database is shared with.
 
 
-def test_shared_locks_are_told(target: redis.Redis, own_server: EmbeddedServer) -> None:
-    """Aliases with one prefix in one database are the same locks, by whatever host name."""
+def test_shared_locks_are_found(target: redis.Redis, own_server: EmbeddedServer) -> None:
+    """Aliases with one prefix in one database are the same locks, under any host name."""
     here, there = own_server.url(1), own_server.url(1).replace("127.0.0.1", "127.1")
     with override_settings(
         LOCKS={
@@ -633,7 +633,7 @@ def test_shared_locks_are_told(target: redis.Redis, own_server: EmbeddedServer) 
 def test_cache_by_another_name_is_found(
     target: redis.Redis, own_server: EmbeddedServer, settings: Any
 ) -> None:
-    """A cache in the database of the locks is found by the server's run id, whoever serves it."""
+    """A cache in the database of the locks is found by run id, for each cache backend."""
     renamed = own_server.url(1).replace("127.0.0.1", "127.1")
     settings.CACHES = {
         "default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"},
@@ -655,7 +655,7 @@ def test_cache_by_another_name_is_found(
 def test_broker_in_the_database_of_the_locks_is_found(
     target: redis.Redis, own_server: EmbeddedServer, shop: Celery
 ) -> None:
-    """Celery's queues and results are better kept apart; in another database they are."""
+    """Celery's queues and results in the same database are warnings; elsewhere they are not."""
     renamed = own_server.url(1).replace("127.0.0.1", "127.1")
     shop.conf.update(
         broker_url=renamed, result_backend=f"redis+socket://{own_server.unix_socket}?virtual_host=1"
@@ -685,10 +685,10 @@ DJANGO_REDIS = "django.core.cache.backends.redis.RedisCache"
         ({"BACKEND": DJANGO_REDIS, "LOCATION": "redis://:hunter2@127.0.0.1:1"}, "refused"),
     ],
 )
-def test_cache_that_can_not_be_asked_is_told(
+def test_cache_that_can_not_be_asked(
     target: redis.Redis, settings: Any, shop: Celery, entry: dict[str, Any], told: str
 ) -> None:
-    """Whether it is in the database of the locks is not known, and nothing else is hidden."""
+    """Whether it shares the database is not known; the other findings are complete."""
     settings.CACHES = {"default": entry}
     code, found = examine()
     (one,) = found["sharing"]
@@ -699,8 +699,8 @@ def test_cache_that_can_not_be_asked_is_told(
     assert only(found, "server")[0] == "ok"
 
 
-def test_broker_that_can_not_be_asked_is_told(target: redis.Redis, shop: Celery) -> None:
-    """A URL that nobody can read is no other database."""
+def test_broker_that_can_not_be_asked(target: redis.Redis, shop: Celery) -> None:
+    """An invalid URL does not count as another database."""
     shop.conf.update(broker_url="redis://:hunter2@h:14001x/2", result_backend="redis://127.0.0.1:1")
     found = examine()[1]
     broker, results = (one["found"] for one in found["sharing"])
@@ -709,8 +709,8 @@ def test_broker_that_can_not_be_asked_is_told(target: redis.Redis, shop: Celery)
     assert "hunter2" not in str(found)
 
 
-def test_broker_behind_sentinels_is_told(target: redis.Redis, shop: Celery) -> None:
-    """Where the master of Celery's queues is, nobody asks, and that is told once."""
+def test_broker_behind_sentinels(target: redis.Redis, shop: Celery) -> None:
+    """Celery's sentinels are not asked, which is one warning for all of them."""
     urls = "sentinel://:hunter2@127.0.0.1:1/0;sentinel://:hunter2@127.0.0.1:2/0"
     shop.conf.update(broker_url=urls, result_backend=urls)
     found = examine()[1]
@@ -720,10 +720,10 @@ def test_broker_behind_sentinels_is_told(target: redis.Redis, shop: Celery) -> N
     assert "hunter2" not in str(found)
 
 
-def test_server_that_does_not_tell_who_it_is(
+def test_server_without_run_id(
     target: redis.Redis, own_server: EmbeddedServer, shop: Celery, settings: Any
 ) -> None:
-    """Without INFO nobody is known to share the database, and nobody not to."""
+    """Without INFO it is not known what shares the database."""
     shop.conf.update(broker_url=own_server.url(2))
     target.execute_command(*["ACL", "SETUSER", "blind", "on", ">pw", "~*", "&*", "+@all", "-info"])
     url = own_server.url(1).replace("//", "//blind:pw@")
@@ -735,7 +735,7 @@ def test_server_that_does_not_tell_who_it_is(
     assert "not known: whether Celery's broker shares the database of the locks" in told
 
 
-def test_tasks_that_can_not_be_imported_are_told(
+def test_tasks_that_can_not_be_imported(
     target: redis.Redis, shop: Celery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Celery runs the project's checks as it imports the tasks; either can raise anything."""
@@ -768,7 +768,7 @@ def user(own_server: EmbeddedServer, settings: Any) -> Iterator[Callable[[list[s
 
 
 def test_documented_user_has_all_permissions(user: Callable[[list[str]], redis.Redis]) -> None:
-    """A user with the documented rule passes; what it may not look at is a warning, not more."""
+    """The documented rule passes; examinations that it prevents are only a warning."""
     admin = user(acl_rule())
     with counted(admin) as counts:
         code, found = examine()
@@ -783,7 +783,7 @@ def test_documented_user_has_all_permissions(user: Callable[[list[str]], redis.R
 
 
 def test_every_needed_command_is_tried(target: redis.Redis) -> None:
-    """What is tried is what the documented rule allows, no more and no less."""
+    """The commands tried are exactly those that the documented rule allows."""
     trial = Trial(target, Target(locks["default"], locks["default"].pool))
     assert trial.run() == []
     assert trial.commands == {word[1:] for word in acl_rule() if word.startswith("+")}
@@ -793,7 +793,7 @@ def test_every_needed_command_is_tried(target: redis.Redis) -> None:
 def test_each_waiting_scheme_needs_commands_of_its_own(
     wait: str, user: Callable[[list[str]], redis.Redis], settings: Any
 ) -> None:
-    """What is tried is what the documented rule of the scheme allows; what is missing is named."""
+    """The commands tried are those of the scheme's documented rule; a missing word is named."""
     settings.LOCKS = {"default": {**settings.LOCKS["default"], "OPTIONS": {"WAIT": wait}}}
     rule = acl_rule(wait)
     user(rule)
@@ -818,7 +818,7 @@ SPARE = ("+xadd", "+xrevrange", "~lock-audit")
 def test_getset_needs_what_its_page_says(
     clock: str, user: Callable[[list[str]], redis.Redis], settings: Any
 ) -> None:
-    """Each word of its rule is tried; only the audit is not needed for locks."""
+    """Each word of its rule is tried; locks work without the audit."""
     entry = {**settings.LOCKS["default"], "BACKEND": GETSET, "OPTIONS": {"CLOCK": clock}}
     settings.LOCKS = {"default": entry}
     admin = user(GETSET_RULE)
@@ -845,7 +845,7 @@ def test_getset_needs_what_its_page_says(
 def test_missing_permission_is_found_and_named(
     word: str, user: Callable[[list[str]], redis.Redis]
 ) -> None:
-    """Each word of the rule that a user lacks is named, in the command that gives it."""
+    """The finding names the missing word, and the remedy the command that adds it."""
     admin = user([item for item in acl_rule() if item != word])
     code, found = examine()
     assert code == 1
@@ -857,7 +857,7 @@ def test_missing_permission_is_found_and_named(
 
 
 def test_user_who_may_do_nothing(user: Callable[[list[str]], redis.Redis]) -> None:
-    """A server that refuses everything is a line, and no traceback."""
+    """A server that refuses everything is a finding, not a traceback."""
     user(["on", ">secret", "+select"])
     code, found = examine()
     assert (code, only(found, "server")[0]) == (1, "fail")
@@ -870,7 +870,7 @@ def test_user_who_may_do_nothing(user: Callable[[list[str]], redis.Redis]) -> No
 def test_user_who_may_add_but_not_remove_leaves_nothing(
     user: Callable[[list[str]], redis.Redis],
 ) -> None:
-    """What could not be removed again is not tried."""
+    """Commands that add keys are not tried if the keys could not be removed."""
     words = {"+del", "+lpop", "+lrem"}
     admin = user([item for item in acl_rule() if item not in words])
     remedy = only(examine()[1], "permissions")[2]
@@ -890,7 +890,7 @@ def shop() -> Iterator[Celery]:
 
 
 def test_leases_that_are_too_short_are_found(shop: Celery, target: redis.Redis) -> None:
-    """A fixed lease that the task can outlive, and one without end, are warnings."""
+    """A fixed lease that the task can outlive, and an endless one, are warnings."""
 
     def define(name: str, timeout: Any = "renewed", **options: Any) -> None:
         guard = single_instance_task if timeout == "renewed" else single_instance_task(timeout)
@@ -934,7 +934,7 @@ def test_leases_that_are_too_short_are_found(shop: Celery, target: redis.Redis) 
     ],
 )
 def test_tasks_are_counted(number: int, told: str) -> None:
-    """One task is one."""
+    """The finding uses the singular and the plural."""
     assert sound_leases(number) == Finding("ok", "leases", told)
 
 
@@ -942,7 +942,7 @@ def test_tasks_are_counted(number: int, told: str) -> None:
 
 
 def test_lines_are_wrapped_on_a_terminal(server: EmbeddedServer) -> None:
-    """At 80 columns the text goes on below itself; the statuses stand at the beginning."""
+    """At 80 columns long texts are wrapped and indented."""
     with Screen("doctor", "--using", "default", columns=80) as screen:
         assert screen.end() == 0
         lines = screen.plain.splitlines()

@@ -83,7 +83,7 @@ def held(name: str, **options: Any) -> Any:
     ],
 )
 def test_silence_is_not_taken_for_a_free_lock(words: list[str], told: str) -> None:
-    """Exit code 2; and what the other backend knows is told."""
+    """The exit code is 2; the answers of the other backend are shown."""
     done = command(*words)
     assert done.code == 2
     assert told in done.err
@@ -94,7 +94,7 @@ def test_silence_is_not_taken_for_a_free_lock(words: list[str], told: str) -> No
 
 @pytest.mark.parametrize("words", [["list"], ["show", "a"], ["history"], ["release", "a"]])
 def test_wrong_setting_hides_no_other_backend(settings: Any, words: list[str]) -> None:
-    """What the others know is told and done; the exit code is that of a wrong setting."""
+    """The other backends are listed and released; the exit code is 1."""
     settings.LOCKS = {"bad": {"LOCATION": "redis://:hunter2@h:1x/1"}, **settings.LOCKS}
     held("a")
     held("lost")
@@ -113,7 +113,7 @@ def test_wrong_setting_hides_no_other_backend(settings: Any, words: list[str]) -
 
 @pytest.mark.parametrize("words", [["list"], ["show", "a"], ["release", "a", "--noinput"]])
 def test_wrong_setting_hides_no_silent_server(settings: Any, words: list[str]) -> None:
-    """With one of each the exit code is that of what is not known."""
+    """With an invalid and an unavailable alias the exit code is 2."""
     wrong = {"LOCATION": "redis://h:1x/1"}
     settings.LOCKS = {"bad": wrong, "down": {"LOCATION": DOWN}, **settings.LOCKS}
     held("a")
@@ -123,7 +123,7 @@ def test_wrong_setting_hides_no_silent_server(settings: Any, words: list[str]) -
 def test_wrong_setting_hides_no_release_that_is_not_known(
     settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where a server went away in the midst the exit code and the message tell of that."""
+    """If a server becomes unavailable during the release, the exit code is 2."""
     settings.LOCKS = {"bad": {"LOCATION": "redis://h:1x/1"}, **settings.LOCKS}
     held("a")
     monkeypatch.setattr(
@@ -136,7 +136,7 @@ def test_wrong_setting_hides_no_release_that_is_not_known(
 def test_watch_goes_on_beside_a_wrong_setting(
     settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The picture has the locks of the others, and what is wrong."""
+    """The picture has the locks of the others, and the error."""
     settings.LOCKS = {"bad": {"LOCATION": "redis://h:1x/1"}, **settings.LOCKS}
     held("a")
     picture = draw(monkeypatch, looks=1)
@@ -241,7 +241,7 @@ def test_waiters_that_are_not_known_are_not_nought(monkeypatch: pytest.MonkeyPat
 
 
 def test_history_that_is_not_known_is_not_empty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Words in ``show``, null in JSON."""
+    """Text in ``show``, null in JSON."""
     held("a")
     monkeypatch.setattr(
         locks["default"], "history", lambda name, limit: _raise(LockUnavailable("No."))
@@ -382,7 +382,7 @@ def test_who_does_it(words: list[str], by: str) -> None:
     ],
 )
 def test_pattern_in_the_place_of_a_name_is_hinted_at(words: list[str], hint: str) -> None:
-    """Nobody holds a lock of that name; how a pattern is written is told."""
+    """The error has a hint how to use the pattern."""
     done = command(*words)
     assert done.code == 3
     assert ("For a pattern, use" in done.err) is bool(hint)
@@ -393,7 +393,7 @@ def test_pattern_in_the_place_of_a_name_is_hinted_at(words: list[str], hint: str
 
 
 def test_mark_is_the_same_word_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is wrong with a hold: in the table, in ``show``, and in JSON."""
+    """The table, ``show`` and JSON use the same text."""
     held("a")
     held("b")
     late = Attention.RENEWAL_LATE
