@@ -76,13 +76,11 @@ PLACES: dict[str, Callable[[str], Any]] = {
 
 
 def told_by_the_command(*words: str) -> str:
-    """Return what the command writes."""
     done = command(*words)
     return done.out + done.err
 
 
 def told_by_the_admin(browser: Any, address: str) -> str:
-    """Return what a page shows, or the one that it leads to."""
     page = browser.get(address, follow=True)
     assert page.status_code in (200, 404)
     return html.unescape(page.content.decode())

@@ -124,13 +124,11 @@ def test_the_first_pattern_of_a_name_sets_its_threshold(settings: Any) -> None:
 
 
 def test_locks_that_is_no_dict(settings: Any) -> None:
-    """LOCKS must be a dict."""
     settings.LOCKS = ["default"]
     assert ids() == ["django_redis_lock.E001"]
 
 
 def test_no_default_alias(settings: Any) -> None:
-    """``lock()`` needs an alias named default."""
     settings.LOCKS = {"other": {"BACKEND": LOCMEM}}
     assert ids() == ["django_redis_lock.E003"]
 

@@ -21,7 +21,6 @@ from django_redis_lock.views import GuardedRequest, LockedRequest, locked
 
 
 def synchronous() -> None:
-    """Hold a lock."""
     with lock("a", timeout=10, blocking_timeout=2, metadata={"shop": "7"}) as held:
         assert_type(held, Lock)
         assert_type(held.fence, int)
@@ -32,7 +31,6 @@ def synchronous() -> None:
 
 
 async def asynchronous() -> None:
-    """Hold a lock under asyncio."""
     async with lock("a") as held:
         assert_type(held, Lock)
         assert_type(await held.aowned(), bool)
@@ -40,7 +38,6 @@ async def asynchronous() -> None:
 
 
 def several() -> None:
-    """Take several locks."""
     with lock_many(["a", "b"], timeout=10) as group:
         assert_type(group, LockGroup)
         assert_type(group.fences, dict[str, int])
@@ -49,19 +46,16 @@ def several() -> None:
 
 @lock("nightly")
 def decorated(number: int) -> str:
-    """Keep its signature."""
     return str(number)
 
 
 @single_instance_task
 def plain(number: int) -> str:
-    """Keep its signature."""
     return str(number)
 
 
 @single_instance_task(600, key="import:{number}")
 def keyed(number: int) -> str:
-    """Keep its signature."""
     return str(number)
 
 
@@ -88,7 +82,6 @@ def results(skipped: TaskSkipped, refused: TaskAlreadyRunning) -> None:
 
 
 def operators() -> None:
-    """List and break."""
     backend = locks["default"]
     assert_type(backend, BaseLockBackend)
     assert_type(backend.holders("a*"), Iterator[Holder])
@@ -104,7 +97,6 @@ def operators() -> None:
 
 @locked("product:{product_id}", timeout=10, blocking_timeout=2)
 def buy(request: LockedRequest, product_id: int) -> HttpResponse:
-    """Find the lock in the request."""
     assert_type(request.lock, Lock)
     return JsonResponse({"fence": request.lock.fence, "buyer": request.POST["buyer"]}, status=201)
 
@@ -170,7 +162,6 @@ class ShelfQuerySet(FencedQuerySet["Shelf"]):
     """A queryset of one's own."""
 
     def in_use(self) -> Self:
-        """Return some of the rows."""
         return self.filter(emptied=False)
 
 

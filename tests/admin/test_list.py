@@ -66,8 +66,7 @@ def test_a_viewer_sees_and_cannot_release(name: str) -> None:
     assert locks["default"].holder(name) is not None
 
 
-def test_nobody_who_is_logged_out_sees_anything(name: str) -> None:
-    """Each page asks for a login."""
+def test_pages_need_a_login(name: str) -> None:
     client = root()
     client.logout()
     for path in (LIST, RELEASE, page_of(name)):
@@ -78,7 +77,7 @@ def test_nobody_who_is_logged_out_sees_anything(name: str) -> None:
 
 
 def test_the_list_tells_who_holds_what(client: redis.Redis) -> None:
-    """Each column is there: name, holder, held for, lease left, waiters, fence, backend."""
+    """The columns: name, holder, held for, lease left, waiters, fence, backend."""
     hold_as(
         client,
         "import:7",
@@ -113,7 +112,7 @@ def test_the_list_tells_who_holds_what(client: redis.Redis) -> None:
 
 
 def test_a_lock_that_is_renewed_for_the_last_time(client: redis.Redis) -> None:
-    """It is calm while its lease runs down to ``max_hold``, and nobody says that it is renewed."""
+    """No warning while its lease runs down to ``max_hold``, and no claim that it is renewed."""
     record = {"auto_renew": True, "lease": 30_000, "max_hold": 60_000}
     hold_as(client, "view", ttl=9, held_for=51, **record)
     browser = root()
@@ -126,8 +125,8 @@ def test_a_lock_that_is_renewed_for_the_last_time(client: redis.Redis) -> None:
     assert "Last renewed at" not in page.content.decode()
 
 
-def test_a_lock_of_a_foreign_program_and_one_without_end(client: redis.Redis) -> None:
-    """What can't be known is left open."""
+def test_a_lock_of_another_program_and_one_without_end(client: redis.Redis) -> None:
+    """Unknown values are left empty."""
     client.set("lock:foreign", "xyz", px=60_000)
     client.zadd("lock-index", {"foreign": 2_000_000_000_000})
     hold_as(client, "endless", ttl=None)
@@ -209,7 +208,6 @@ def test_filters_and_search(query: str, expected: set[str]) -> None:
 
 
 def test_the_filter_of_those_who_wait() -> None:
-    """A lock that somebody waits for is found by it."""
     held = lock("busy", timeout=60)
     held.acquire()
     lock("calm", timeout=60).acquire()
@@ -224,7 +222,7 @@ def test_the_filter_of_those_who_wait() -> None:
 
 @pytest.mark.usefixtures("crowd")
 def test_the_filter_offers_the_tasks_that_hold_locks() -> None:
-    """The choices are those of now, with the chosen one even if it holds nothing any more."""
+    """The choices are the current tasks, and the chosen one even if it holds nothing any more."""
     page = root().get(f"{LIST}?task=gone").content.decode()
     for name in ("t.one", "t.two", "gone"):
         assert f'?task={name}">{name}</a>' in page
@@ -248,19 +246,17 @@ def test_the_filter_offers_the_tasks_that_hold_locks() -> None:
     ],
 )
 def test_sorting(order: str, expected: list[str]) -> None:
-    """Each column sorts both ways; by default the longest held come first."""
     assert names(root().get(f"{LIST}?{order}")) == expected
 
 
 def test_sorting_by_holder(client: redis.Redis) -> None:
-    """Holders are sorted by what is shown of them."""
     hold_as(client, "one", host="b")
     hold_as(client, "two", host="a")
     assert names(root().get(f"{LIST}?o=2")) == ["two", "one"]
 
 
 def test_paging(client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pages hold what fits; a page beyond the last one is the last, for locks go away."""
+    """A page beyond the last one shows the last, since locks go away."""
     monkeypatch.setattr(admin.site.get_model_admin(HeldLock), "list_per_page", 2)
     for number in range(5):
         hold_as(client, f"n-{number}")
@@ -275,7 +271,7 @@ def test_paging(client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_query_string_that_makes_no_sense() -> None:
-    """Django's way: back to the whole list."""
+    """It leads back to the whole list, as elsewhere in Django's admin."""
     client = root()
     for query in ("foo=1", "name=x", "e=1&p=1"):
         response = client.get(f"{LIST}?{query}", follow=True)
@@ -295,7 +291,6 @@ def test_a_query_string_that_makes_no_sense() -> None:
     ],
 )
 def test_durations(seconds: float, text: str) -> None:
-    """Two units say enough."""
     assert duration(seconds) == text
 
 
@@ -303,7 +298,7 @@ def test_durations(seconds: float, text: str) -> None:
 
 
 def test_the_live_part(name: str) -> None:
-    """The script gets what is inside the list alone, at the address of the page that is shown."""
+    """The script gets the content of the list only, under the address of the page."""
     lock(name, timeout=60).acquire()
     client = root()
     for path in (f"{LIST}?o=1&q={name[:8]}", page_of(name)):
@@ -317,7 +312,7 @@ def test_the_live_part(name: str) -> None:
 
 
 def test_the_live_part_leaves_messages_to_the_page(name: str) -> None:
-    """A message is shown to a reader, not swallowed by a refresh."""
+    """A message is shown to a reader, and not lost in a refresh."""
     client = root()
     client.get(f"{LIST}nonsense/change/")
     client.get(LIST, headers={LIVE_HEADER: "live"})
@@ -328,7 +323,7 @@ def test_the_live_part_leaves_messages_to_the_page(name: str) -> None:
 
 
 def test_the_page_of_a_lock(client: redis.Redis) -> None:
-    """Everything known, with who waits and since when, and what the audit tells."""
+    """It shows all that is known: the holder, the waiters with their times, and the audit."""
     lock("import:7", timeout=60).acquire()
     locks["default"].force_release("import:7", by="grace", reason="stuck since noon")
     hold_as(client, "import:7", metadata={"request": "8b1f"}, thread="Thread-9", task_id="77")
@@ -356,7 +351,7 @@ def test_the_page_of_a_lock(client: redis.Redis) -> None:
 
 
 def test_the_page_of_a_free_lock(name: str) -> None:
-    """A link to a lock that nobody holds any more still leads somewhere."""
+    """A link to a lock that is not held any more still opens a page."""
     page = root().get(page_of(name)).content.decode()
     assert "Nobody holds this lock." in page
     assert "Release…" not in page
@@ -364,7 +359,6 @@ def test_the_page_of_a_free_lock(name: str) -> None:
 
 @pytest.mark.parametrize("key", ["nonsense", "nope:a", "default:", "default:a\x07b", ":a"])
 def test_the_page_of_what_is_no_lock(key: str) -> None:
-    """Back to the list, with a word on why."""
     client = root()
     path = f"{LIST}{admin.utils.quote(key)}"
     response = client.get(f"{path}/change/", follow=True)
@@ -376,7 +370,7 @@ def test_the_page_of_what_is_no_lock(key: str) -> None:
 
 
 def test_an_open_page_of_what_is_no_lock_any_more(settings: Any) -> None:
-    """The script, which asks again and again, queues no messages and renews no session."""
+    """The script polls; it must not queue messages or renew the session."""
     settings.SESSION_SAVE_EVERY_REQUEST = True
     client = root()
     response = client.get(page_of("a", using="gone"), headers={LIVE_HEADER: "live"})
@@ -387,7 +381,7 @@ def test_an_open_page_of_what_is_no_lock_any_more(settings: Any) -> None:
 
 
 def test_the_admins_log_leads_to_the_page(name: str) -> None:
-    """The links of ``LogEntry``, on the front page and in the history, open."""
+    """The links of ``LogEntry`` on the front page and in the history open."""
     client = root()
     awkward = f"{name}/a_b:c?d#é%2F"
     lock(awkward, timeout=60).acquire()
@@ -408,7 +402,7 @@ def test_the_admins_log_leads_to_the_page(name: str) -> None:
 
 
 def test_no_address_asks_for_the_table(name: str) -> None:
-    """None of the stock pages reaches the database for a lock, and none changes anything."""
+    """No stock page queries the database for a lock or changes anything."""
     lock(name, timeout=60).acquire()
     before = ticket(name)
     client = root()

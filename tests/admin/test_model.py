@@ -14,15 +14,15 @@ from django.db import connection
 
 from django_redis_lock.admin import HeldLockAdmin
 from django_redis_lock.models import HeldLock
-from tests.project.test_docs import DOCS, table
 from tests.tools import Child
+from tests.tools.docs import DOCS, table
 
 OURS = "django_redis_lock"
 
 
 @pytest.mark.django_db
 def test_the_permissions_are_two() -> None:
-    """To see held locks and to release them; there is nothing to add, change or delete."""
+    """View and release held locks; nothing can be added, changed or deleted."""
     permissions = Permission.objects.filter(content_type__app_label=OURS)
     assert {item.codename: item.name for item in permissions} == {
         "view_heldlock": "Can view held lock",
@@ -33,21 +33,21 @@ def test_the_permissions_are_two() -> None:
 
 
 def test_the_attributes_of_the_admin_and_their_defaults_are_those_of_the_code() -> None:
-    """The reference's table tells what can be set."""
+    """The reference lists what can be set."""
     for name, default, _ in table(DOCS / "reference/admin.md", "HeldLockAdmin"):
         assert repr(getattr(HeldLockAdmin, name)) == default
 
 
 @pytest.mark.django_db
 def test_the_migrations_are_complete_and_make_no_table() -> None:
-    """``makemigrations`` finds nothing to do, and the database has no table of ours."""
+    """``makemigrations`` finds nothing to do, and the app creates no table."""
     call_command("makemigrations", "--check", "--dry-run", verbosity=0)
     assert not [name for name in connection.introspection.table_names() if OURS in name]
 
 
 @pytest.mark.django_db
 def test_queries_find_nothing_and_ask_nobody(django_assert_num_queries: Any) -> None:
-    """What walks through all models passes over this one, where a table would be missing."""
+    """Code that walks through all models skips this one, which has no table."""
     with django_assert_num_queries(0):
         for manager in (HeldLock.objects, HeldLock._default_manager, HeldLock._base_manager):
             assert list(manager.all()) == []
@@ -70,7 +70,6 @@ def test_a_key_is_read_back(using: str, name: str) -> None:
 
 @pytest.mark.parametrize("key", ["", ":", "default", "default:", ":name"])
 def test_what_is_no_key(key: str) -> None:
-    """A key has an alias and a name."""
     assert HeldLock.from_key(key) is None
 
 

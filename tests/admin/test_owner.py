@@ -24,7 +24,6 @@ NOW_MS = 1_700_000_000_000
 
 
 def held(ttl: float | None, *, held_for: float = 100, **record: Any) -> Any:
-    """Return a holder of the alias with a lease of 30 s, by its record."""
     value = f"token {(NOW_MS - int(held_for * 1000)) * 1000} {json.dumps(record)}"
     ttl_ms = -1 if ttl is None else int(ttl * 1000)
     named = {"name": "n", "using": "default", "waiters": 0, "now_ms": NOW_MS}
@@ -46,7 +45,7 @@ def held(ttl: float | None, *, held_for: float = 100, **record: Any) -> Any:
     ],
 )
 def test_when_a_lease_was_renewed_last(holder: Any, seconds_ago: float | None) -> None:
-    """It is told by the lease's end and its length, where that is known."""
+    """It is computed from the lease's end and length, if these are known."""
     told = liveness(holder, 1)["renewed_at"]
     if seconds_ago is None:
         assert told is None
@@ -56,7 +55,7 @@ def test_when_a_lease_was_renewed_last(holder: Any, seconds_ago: float | None) -
 
 
 def test_links_from_a_task(settings: Any) -> None:
-    """The id of a task is quoted, whatever a program has written there; no task has no links."""
+    """A task id is quoted, whatever it contains; a lock without a task has no links."""
     settings.LOCKS = {
         "default": {
             **settings.LOCKS["default"],
@@ -73,7 +72,7 @@ def test_links_from_a_task(settings: Any) -> None:
 @pytest.mark.django_db
 @pytest.mark.usefixtures("server")
 def test_the_script_has_no_worker_asked(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether the holder lives is told when the page is opened, and not every few seconds."""
+    """Workers are asked when the page is opened, not at each refresh."""
     asked: list[Any] = []
     monkeypatch.setattr(
         "django_redis_lock.admin.options.liveness",
@@ -97,7 +96,7 @@ def test_the_script_has_no_worker_asked(client: Any, monkeypatch: pytest.MonkeyP
 def test_workers_that_say_nothing_are_asked_once(
     client: Any, monkeypatch: pytest.MonkeyPatch, broker: str, connected: float, why: str
 ) -> None:
-    """Who could not tell what is in hand is not waited for again; both parts say why."""
+    """A worker that did not answer is not asked again; both parts of the page say why."""
     asked: list[str] = []
 
     def counting(command: str, **options: Any) -> Any:

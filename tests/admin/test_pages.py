@@ -59,7 +59,7 @@ def test_the_command_is_safe_in_a_shell(name: str, client: redis.Redis) -> None:
 def test_the_command_has_room_for_a_reason_that_is_needed(
     settings: Any, client: redis.Redis
 ) -> None:
-    """It is to be filled in: with an empty one it is refused."""
+    """The reason has to be filled in: an empty one is refused."""
     entry = {"BACKEND": REDIS, "LOCATION": server_url(), "OPERATORS": {"REASON_REQUIRED": True}}
     settings.LOCKS = {"default": entry}
     hold_as(client, "a")
@@ -69,7 +69,6 @@ def test_the_command_has_room_for_a_reason_that_is_needed(
 
 
 def test_one_alias_needs_no_using(settings: Any, client: redis.Redis) -> None:
-    """Where there is one there is no choice."""
     settings.LOCKS = {"default": {"BACKEND": REDIS, "LOCATION": server_url()}}
     hold_as(client, "a")
     assert "--using" not in root().get(page_of("a")).content.decode()
@@ -86,14 +85,14 @@ def test_one_alias_needs_no_using(settings: Any, client: redis.Redis) -> None:
     ],
 )
 def test_where_names_may_be_broken(text: str, shown: str) -> None:
-    """Short ones nowhere, others between their words, and nothing is lost or left unescaped."""
+    """Long names break between words only; nothing is lost or left unescaped."""
     assert breakable(text) == shown
 
 
 def test_what_is_not_known_is_said_to_be(
     client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A line or an audit that can't be read says nothing of who waits or what was released."""
+    """A queue or audit that can't be read says nothing of waiters or releases."""
 
     def denied(*args: Any, **options: Any) -> None:
         raise LockUnavailable("this user may not run LRANGE", name="a")
@@ -111,7 +110,6 @@ def test_what_is_not_known_is_said_to_be(
 
 
 def test_a_lock_that_was_freed_was_not_broken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each kind of audit entry has words of its own."""
     lock("a", using="locmem", timeout=60).acquire()
     locks["locmem"].force_release("a")
     (entry,) = locks["locmem"].history("a")
@@ -123,7 +121,7 @@ def test_a_lock_that_was_freed_was_not_broken(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_times_are_for_readers_and_for_programs(client: redis.Redis, settings: Any) -> None:
-    """In the reader's zone and language, with UTC in the title and the attribute."""
+    """They are in the reader's zone and language, with UTC in the title and the attribute."""
     settings.TIME_ZONE = "Europe/Berlin"
     since = datetime(2025, 11, 30, 23, 30, tzinfo=UTC)
     hold_as(client, "a", ttl=None, held_for=time.time() - since.timestamp())

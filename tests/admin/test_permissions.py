@@ -44,7 +44,7 @@ def _held(settings: Any) -> None:
 
 
 def outsider() -> Client:
-    """Return a client of somebody who is no member of the staff."""
+    """Return a client of a user who is not staff."""
     client = Client()
     client.force_login(get_user_model().objects.create_user("outsider"))
     return client
@@ -77,7 +77,7 @@ ANY = "GET HEAD OPTIONS POST PUT PATCH DELETE"
 
 
 def ask(client: Client, what: str) -> int | str:
-    """Do one thing; return the status, or that a login is asked for."""
+    """Do one thing; return the status, or that a login is required."""
     method, _, rest = what.partition(" ")
     path, _, wanted = rest.partition(" ")
     if method == "LIVE":
@@ -138,7 +138,7 @@ RELEASES = {"releaser": {A}, "shop's releaser": {SHOP}, "superuser": {A, SHOP}}
 
 @pytest.mark.parametrize("visitor", VISITORS)
 def test_who_may_do_what(visitor: str) -> None:
-    """Both tables; and locks are released by those who may alone, and when they confirm."""
+    """Only users with the permission release locks, and only when they confirm."""
     client, number = VISITORS[visitor](), list(VISITORS).index(visitor)
     for what, expected in {**EACH, **FORMS}.items():
         holders = {using: locks[using].holder("a") for using in (A, SHOP)}
@@ -154,7 +154,7 @@ def test_who_may_do_what(visitor: str) -> None:
 
 
 def test_nothing_is_left_out() -> None:
-    """The table has each method, and the script's GET, at each address of the admin."""
+    """The table has each method at each address of the admin, and the script's GET."""
     assert set(EACH) == {f"{method} {at}" for method in (*ANY.split(), "LIVE") for at in ADDRESSES}
     routes = {resolve(address).route for address in ADDRESSES.values()}
     urls = admin.site.get_model_admin(HeldLock).get_urls()
@@ -163,7 +163,7 @@ def test_nothing_is_left_out() -> None:
 
 @pytest.mark.parametrize(("visitor", "boxes"), [("viewer", set()), *RELEASES.items()])
 def test_who_is_offered_what(visitor: str, boxes: set[str]) -> None:
-    """A box stands beside a lock that one may release, and a button on its page."""
+    """A lock that the user may release has a box in the list, and a button on its page."""
     client = VISITORS[visitor]()
     text = client.get(LIST).content.decode()
     for using in (A, SHOP):
@@ -176,7 +176,7 @@ def test_who_is_offered_what(visitor: str, boxes: set[str]) -> None:
 
 
 def test_of_several_locks_those_that_one_may_not_release_are_left() -> None:
-    """It is said of each, before and after the confirmation; the others go on."""
+    """The others are released; the messages before and after confirming name those left."""
     client = staff(VIEW, OTHERS)
     both = [ticket("a"), ticket("a", using="shop")]
     page = client.post(RELEASE, {"_selected_action": both})
@@ -234,7 +234,7 @@ def granted_each(settings: Any, *permissions: str) -> Client:
 
 
 def test_a_permission_for_one_object_counts(settings: Any) -> None:
-    """Django's own backend grants nothing for an object, so it is asked without, and then with."""
+    """Django's own backend grants nothing for an object, so it is also asked without one."""
     client = granted_each(settings, VIEW, MAY_RELEASE)
     both = [ticket("a"), ticket("a", using="shop")]
     page = client.post(RELEASE, {"_selected_action": both})
@@ -242,7 +242,7 @@ def test_a_permission_for_one_object_counts(settings: Any) -> None:
 
 
 def test_a_permission_for_one_object_is_enough(settings: Any) -> None:
-    """What the page of a lock offers can be done."""
+    """All that the page of a lock offers works."""
     client = granted_each(settings, VIEW)
     tickets = {using: ticket("a", using=using) for using in (A, SHOP)}
     for using, offered in ((A, False), (SHOP, True)):
@@ -283,7 +283,7 @@ GOOD = "0123456789abcdef"
     ],
 )
 def test_a_ticket_that_was_tampered_with(bad: str) -> None:
-    """Each form that has one is refused with a word on why, and releases nothing of the rest."""
+    """Every form that carries one is refused with a message, and releases nothing else."""
     client, good = staff(VIEW, MAY_RELEASE), ticket("a")
     if bad.endswith(":%"):
         bad = bad[:-1] + "a\x1f"
@@ -316,7 +316,7 @@ def test_a_ticket_that_was_tampered_with(bad: str) -> None:
     ],
 )
 def test_other_fields_that_were_tampered_with(field: str, value: Any, status: int) -> None:
-    """Whatever a form says besides, it is no error of the server."""
+    """No other field of a form causes a server error."""
     client, before = root(), ticket("a")
     data = {"_selected_action": before, "confirmed": "yes", field: value}
     response = client.post(RELEASE, data)
@@ -332,7 +332,7 @@ def test_other_fields_that_were_tampered_with(field: str, value: Any, status: in
 
 @pytest.mark.parametrize("reason", ["", "  \t "])
 def test_a_release_without_the_reason_that_is_required(reason: str, settings: Any) -> None:
-    """The confirmation comes again with an error; what has no such alias needs none."""
+    """The confirmation is shown again with an error; other aliases need no reason."""
     settings.LOCKS = {
         **settings.LOCKS,
         "default": {"BACKEND": MEMORY, "OPERATORS": {"REASON_REQUIRED": True}},
@@ -355,7 +355,7 @@ def test_a_release_without_the_reason_that_is_required(reason: str, settings: An
 
 
 def test_a_form_with_an_unknown_ticket_names_what_it_repeats() -> None:
-    """A short part of it, in which invisible characters can be seen."""
+    """A short part of it is quoted, with invisible characters made visible."""
     page = root().post(RELEASE, {"_selected_action": str(Ticket("nope", "a\u202eb", GOOD))})
     text = page.content.decode()
     assert "\u202e" not in text
@@ -367,7 +367,7 @@ def test_a_form_with_an_unknown_ticket_names_what_it_repeats() -> None:
 
 @pytest.mark.parametrize("path", [LIST, page_of("a")])
 def test_a_page_that_refreshes_itself_does_not_keep_the_login(path: str, settings: Any) -> None:
-    """A reader's look renews a session where the settings say so, and the script's never does."""
+    """A user's request may renew the session; the script's never does."""
     settings.SESSION_SAVE_EVERY_REQUEST = True
     client = staff(VIEW)
     kept = client.get(path)

@@ -35,7 +35,6 @@ pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("server", "no_worke
 
 
 def holding(name: str, **options: Any) -> Lock:
-    """Return a lock that is held."""
     held = lock(name, timeout=60, **options)
     assert held.acquire(blocking=False)
     return held
@@ -44,7 +43,7 @@ def holding(name: str, **options: Any) -> Lock:
 def test_server_that_can_not_be_written_is_told_of_before(
     own_server: EmbeddedServer, settings: Any
 ) -> None:
-    """On the list, the page of a lock and above the confirmation; the server is asked once."""
+    """The list, the lock's page and the confirmation warn; the server is asked once."""
     settings.LOCKS = {"default": {"LOCATION": own_server.url()}}
     holding("a")
     browser, shown = staff(VIEW, MAY_RELEASE), ticket("a")
@@ -68,7 +67,7 @@ def test_server_that_can_not_be_written_is_told_of_before(
 
 
 def test_from_the_list_to_the_release(name: str) -> None:
-    """Tick, choose the action, see who would lose what, confirm, and be told."""
+    """Tick, choose the action, read who would lose what, confirm, and see the result."""
     held, other = holding(name), holding("other")
     client = staff(VIEW, MAY_RELEASE)
     assert ticket(name) in client.get(LIST).content.decode()
@@ -96,7 +95,7 @@ def test_from_the_list_to_the_release(name: str) -> None:
 
 
 def test_from_the_page_of_the_lock(name: str) -> None:
-    """The button there leads to the same confirmation."""
+    """The button on the page leads to the same confirmation."""
     held = holding(name)
     client = root()
     text = client.get(page_of(name)).content.decode()
@@ -108,7 +107,7 @@ def test_from_the_page_of_the_lock(name: str) -> None:
 
 
 def test_it_is_written_down(name: str) -> None:
-    """Who did it and why is in the audit, on the lock's page, and in the admin's log."""
+    """The audit, the lock's page and the admin's log say who released the lock, and why."""
     holding(name)
     client = staff(VIEW, MAY_RELEASE)
     release(client, ticket(name), reason="stuck since noon")
@@ -123,7 +122,7 @@ def test_it_is_written_down(name: str) -> None:
 
 
 def test_the_lock_goes_to_who_waits(name: str) -> None:
-    """The message says who has it now."""
+    """The message names the new holder."""
     holding(name)
     waiting = Background(lambda: lock(name, timeout=60, blocking_timeout=60).acquire())
     eventually(lambda: waiters(name) == 1)
@@ -136,7 +135,7 @@ def test_the_lock_goes_to_who_waits(name: str) -> None:
 
 
 def test_the_holder_changes_between_the_list_and_the_click(name: str) -> None:
-    """Whoever took the lock meanwhile keeps it, at the confirmation and after it."""
+    """The new holder keeps the lock, at the confirmation and after it."""
     held = holding(name)
     old = ticket(name)
     client = root()
@@ -158,7 +157,7 @@ def test_the_holder_changes_between_the_list_and_the_click(name: str) -> None:
 
 
 def test_each_lock_has_its_message(client: redis.Redis) -> None:
-    """What was released, what had changed, what was free, and what could not be asked."""
+    """Released, changed hands, already free, or unavailable: each has a message."""
     for name in ("released", "changed", "gone"):
         holding(name)
     client.set("lock:foreign", "xyz", px=60_000)
@@ -180,7 +179,7 @@ def test_each_lock_has_its_message(client: redis.Redis) -> None:
 def test_a_server_that_goes_away_before_the_confirmation(
     own_server: Any, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """That is told for each lock; those of other servers are released."""
+    """The message says so for each of its locks; those of other servers are released."""
     monkeypatch.setattr("django_redis_lock.protocol.conversation.RETRY_PAUSES", ())
     settings.LOCKS = {
         "default": {"BACKEND": REDIS, "LOCATION": server_url()},
@@ -196,7 +195,6 @@ def test_a_server_that_goes_away_before_the_confirmation(
 
 
 def test_a_cross_site_post_is_refused(name: str) -> None:
-    """Without its token no form has an effect."""
     held = holding(name)
     client = root(enforce_csrf_checks=True)
     data = {"_selected_action": ticket(name), "action": "release_locks", "index": "0"}
@@ -206,7 +204,7 @@ def test_a_cross_site_post_is_refused(name: str) -> None:
 
 
 def test_an_action_without_a_ticked_box(name: str) -> None:
-    """Nothing happens, and Django says so, whatever the form pretends to have selected."""
+    """Nothing happens, and Django says so, whatever the form claims to have selected."""
     held = holding(name)
     client = root()
     for more in ({}, {"select_across": "1"}):
@@ -217,7 +215,7 @@ def test_an_action_without_a_ticked_box(name: str) -> None:
 
 
 def test_a_reason_that_is_too_long(name: str) -> None:
-    """The field can't hold it; a forged form is refused, and nothing is released."""
+    """The field limits it; a forged form is refused, and nothing is released."""
     held = holding(name)
     client = root()
     page = client.post(RELEASE, {"_selected_action": ticket(name)})
@@ -228,7 +226,7 @@ def test_a_reason_that_is_too_long(name: str) -> None:
 
 
 def test_the_way_back_keeps_the_filters_and_leads_nowhere_else(name: str) -> None:
-    """What a form sends as filters is only ever a query string."""
+    """Whatever a form sends as filters is used as a query string only."""
     holding(name)
     client = root()
     data = {"_selected_action": ticket(name), "confirmed": "yes"}
@@ -237,7 +235,6 @@ def test_the_way_back_keeps_the_filters_and_leads_nowhere_else(name: str) -> Non
 
 
 def test_many_at_once(client: redis.Redis) -> None:
-    """A whole page of locks is confirmed and released together."""
     for number in range(100):
         hold_as(client, f"n-{number:03}")
     browser = root()

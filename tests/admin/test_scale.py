@@ -44,7 +44,6 @@ LEASES = {"d": 40, "a": 50, "c": None, "b": 20, "e": 30}
 
 @pytest.fixture
 def many(client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    """More locks than the list reads, and than a page has."""
     monkeypatch.setattr("django_redis_lock.admin.names.PAGE", 2)
     monkeypatch.setattr("django_redis_lock.admin.names.PART", 2)
     monkeypatch.setattr("django_redis_lock.admin.names.SAMPLES", 1)
@@ -86,7 +85,7 @@ def many(client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_what_can_be_had_of_locks_that_are_not_read(query: str, total: int, shown: str) -> None:
-    """Names and leases sort, names are searched, and no answer is silently a wrong one."""
+    """Names and leases sort, names can be searched, and no answer is silently wrong."""
     page = root().get(f"{LIST}?{query}")
     assert [name.removeprefix("x-") for name in names(page)] == list(shown)
     change_list, text = page.context["cl"], page.content.decode()
@@ -99,7 +98,7 @@ def test_what_can_be_had_of_locks_that_are_not_read(query: str, total: int, show
 
 
 def test_very_many_names_are_sorted_in_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A part at a time; of equal names the aliases tell which comes first."""
+    """They are sorted in parts; among equal names the alias decides."""
     monkeypatch.setattr("django_redis_lock.admin.names.PART", 2000)
     size = 10_000
     found = [f"{number * 7919 % size:06d}" for number in range(size)]
@@ -117,7 +116,7 @@ def test_very_many_names_are_sorted_in_little_memory(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.usefixtures("many")
 def test_only_the_locks_of_the_page_are_read(client: redis.Redis) -> None:
-    """The index is read once for the pages that follow soon, and a lock where it is shown."""
+    """The index is read once for the following pages, and a lock when it is shown."""
     browser = root()
     with counted(client) as commands:
         browser.get(LIST)
@@ -133,7 +132,7 @@ def test_only_the_locks_of_the_page_are_read(client: redis.Redis) -> None:
 @pytest.mark.usefixtures("many")
 @pytest.mark.parametrize("query", ["", "o=1", "q=-a"])
 def test_a_page_that_was_sent_keeps_no_snapshot_in_memory(query: str) -> None:
-    """Its context is one of Django's, which stay until the garbage collector finds them."""
+    """Its context is Django's, which lives until the garbage collector runs."""
     page = root().get(f"{LIST}?{query}")
     shared = snapshots.snapshots
     snapshot = weakref.ref(shared.latest(1))
@@ -146,7 +145,7 @@ def test_a_page_that_was_sent_keeps_no_snapshot_in_memory(query: str) -> None:
 
 @pytest.mark.usefixtures("many")
 def test_more_can_be_had_where_a_search_leaves_few() -> None:
-    """Then they are read, and sorted and filtered as they are in a short list."""
+    """Then they are read, sorted and filtered as in a short list."""
     page = root().get(f"{LIST}?q=x&o=3")
     assert page.context["cl"].sortable_by == ("lock", "lease_left", "backend")
     with pytest.MonkeyPatch.context() as patched:
@@ -159,7 +158,7 @@ def test_more_can_be_had_where_a_search_leaves_few() -> None:
 
 @pytest.mark.usefixtures("many")
 def test_a_release_is_seen_at_once_by_who_made_it(client: redis.Redis) -> None:
-    """Their next page is read anew, and what is shown is never older than the page."""
+    """The user's next page is read anew, and what is shown is never older than the page."""
     browser = root()
     assert names(browser.get(LIST)) == ["x-c", "x-a"]
     client.delete("lock:x-a")  # by another process, and still in the index
@@ -172,7 +171,7 @@ def test_a_release_is_seen_at_once_by_who_made_it(client: redis.Redis) -> None:
 def test_a_list_that_is_read_whole_is_shared_too(
     client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its order is as old as the snapshot, and what is shown of each lock is not."""
+    """Its order is that of the snapshot; the values of each lock are current."""
     monkeypatch.setattr(snapshots, "FEW", 2)
     for number in range(3):
         hold_as(client, f"n-{number}", held_for=10 - number)
@@ -209,7 +208,7 @@ def test_a_server_that_falls_silent_meanwhile(
     total: str,
     total_of_others: str,
 ) -> None:
-    """What it held is not counted any more, whether or not it would be on the page."""
+    """Its locks are not counted any more, whether or not they would be on the page."""
     monkeypatch.setattr("django_redis_lock.protocol.conversation.RETRY_PAUSES", ())
     monkeypatch.setattr(snapshots, "FEW", 1)
     monkeypatch.setattr(admin.site.get_model_admin(HeldLock), "most_records", most_records)
@@ -236,7 +235,7 @@ def test_a_server_that_falls_silent_meanwhile(
 def test_who_shares_a_snapshot_shares_no_boxes(
     client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who came while it was read has the same one, and what one may do is nobody else's."""
+    """Users who come during a read share the snapshot, but not each other's permissions."""
     hold_as(client, "a")
     shared = snapshots.take(9)
     monkeypatch.setattr(snapshots.snapshots, "latest", lambda most_records: shared)
@@ -248,7 +247,7 @@ def test_who_shares_a_snapshot_shares_no_boxes(
 def test_a_silence_is_not_told_for_longer_than_it_lasts(
     client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However long it was waited for, the next page but a second later asks again."""
+    """However long the timeout was, a page one second later asks again."""
     for setting, value in {"FEW": 0, "KEPT_FOR": 1e9, "LEAST": 1.0}.items():
         monkeypatch.setattr(snapshots, setting, value)
     hold_as(client, "a")
@@ -260,7 +259,7 @@ def test_a_silence_is_not_told_for_longer_than_it_lasts(
 
 
 def test_one_thread_reads_and_the_others_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was begun before a release is not handed to who comes after it."""
+    """A read that began before a release is not given to a request that came after it."""
     begun: list[Snapshot] = []
     go_on = [threading.Event(), threading.Event()]
 
@@ -289,7 +288,7 @@ def test_one_thread_reads_and_the_others_wait_for_it(monkeypatch: pytest.MonkeyP
 
 
 def test_a_reading_that_fails_is_tried_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who waits for it is not failed by it."""
+    """A failed read does not fail the requests that wait for it."""
     failing, good = threading.Event(), Snapshot()
     tries: list[int] = []
 
@@ -312,7 +311,7 @@ def test_a_reading_that_fails_is_tried_by_the_next(monkeypatch: pytest.MonkeyPat
 
 
 def test_tabs_come_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The more of them and the dearer their answers, the later each comes again; to a limit."""
+    """The more tabs and the slower the answers, the longer the interval, up to a limit."""
     clock = [1000.0]
     monkeypatch.setattr(live, "monotonic", lambda: clock[0])
     turns = live.Turns()
@@ -327,7 +326,7 @@ def test_tabs_come_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_answer_tells_the_script_when_to_come_again(
     client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the seconds of the admin at the least; and not at all where the page does not refresh."""
+    """At least the admin's interval; never, if the page does not refresh."""
     browser = root()
     monkeypatch.setattr(live, "turns", live.Turns())
     assert "X-Held-Locks-Every" not in browser.get(LIST)
@@ -341,7 +340,7 @@ def test_the_answer_tells_the_script_when_to_come_again(
 
 
 def test_the_page_of_a_lock_with_very_many_waiters(client: redis.Redis) -> None:
-    """The first hundred are read and shown, and how many there are beside them."""
+    """The first hundred are shown, and the number of the others."""
     hold_as(client, "busy")
     record = '{"host":"far","pid":1,"since":1700000000000}'
     client.rpush("lock-queue:busy", *[f"channel {n:032x} 10000 {record}" for n in range(1000)])

@@ -27,7 +27,6 @@ FILES = 4096
 
 
 async def ready(request: HttpRequest) -> HttpResponse:
-    """Answer without a lock."""
     return HttpResponse("ready")
 
 
@@ -38,25 +37,21 @@ def told(request: HttpRequest) -> JsonResponse:
 
 @locked("asgi:{name}", blocking_timeout=100)
 async def enter(request: HttpRequest, name: str) -> HttpResponse:
-    """Tell under which fence the lock was held."""
     return told(request)
 
 
 @locked("asgi:{name}", blocking_timeout=100)
 def enter_blocking(request: HttpRequest, name: str) -> HttpResponse:
-    """Do the same in a thread."""
     return told(request)
 
 
 @locked("asgi:{name}", blocking=False)
 async def stay(request: HttpRequest, name: str) -> HttpResponse:
-    """Hold the lock for as long as the client waits."""
     await asyncio.sleep(1000)
     raise AssertionError
 
 
 def read_user() -> SimpleNamespace:
-    """Ask the database, which an event loop must not."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT 7")
         return SimpleNamespace(pk=cursor.fetchone()[0])
@@ -83,7 +78,6 @@ urlpatterns = [
 
 
 def allow_many_files() -> None:
-    """Let this process have a socket for each of many requests."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < FILES:
         wanted = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
@@ -91,7 +85,6 @@ def allow_many_files() -> None:
 
 
 def main() -> None:
-    """Serve until the process is ended."""
     logging.basicConfig()
     logging.disable(logging.WARNING)  # errors alone, which no test is to cause
     allow_many_files()

@@ -10,8 +10,6 @@ POLICY = "default-src 'self'"
 
 
 def strict_csp(get_response: Callable[[HttpRequest], HttpResponse]) -> Callable[..., HttpResponse]:
-    """Send the policy with every page."""
-
     def respond(request: HttpRequest) -> HttpResponse:
         response = get_response(request)
         response["Content-Security-Policy"] = POLICY

@@ -23,7 +23,6 @@ app.conf.update(broker_connection_retry_on_startup=True, task_default_queue="ope
 
 
 def events() -> redis.Redis:
-    """Return a client of the database in which tasks and tests signal to each other."""
     return redis.Redis.from_url(server_url(15), decode_responses=True, socket_timeout=None)
 
 

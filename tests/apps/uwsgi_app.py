@@ -48,7 +48,6 @@ time.sleep(0.5)
 
 
 def hold(seconds: str, aliases: str) -> dict[str, Any]:
-    """Hold the locks that all requests want, and tell when that was, by the machine's clock."""
     with ExitStack() as stack:
         held = [
             stack.enter_context(lock("shop", LEASE, auto_renew=True, using=using))
@@ -76,7 +75,6 @@ VIEWS: dict[str, Callable[..., dict[str, Any]]] = {"hold": hold, "inherited": in
 
 
 def application(environ: dict[str, Any], start_response: Callable[..., object]) -> Iterable[bytes]:
-    """Answer a request with JSON."""
     _, view, *arguments = environ["PATH_INFO"].split("/")
     told = {**VIEWS[view](*arguments), "pid": os.getpid(), "process": current_process().id}
     start_response("200 OK", [("Content-Type", "application/json")])

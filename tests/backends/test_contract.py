@@ -30,6 +30,5 @@ class TestDummy(CallerContract, HandleContract):
     lacks = LACKS["DummyLockBackend"]
 
     def test_everybody_acquires(self, name: str) -> None:
-        """Nobody is kept out, nothing is listed."""
         with self.lock(name), self.lock(name):
             pass

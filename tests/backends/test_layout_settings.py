@@ -22,7 +22,6 @@ NODES = ["redis://10.0.0.1:7000", "redis://10.0.0.2:7000"]
 
 
 def backend(location: Any, **entry: Any) -> RedisLockBackend:
-    """Return a new backend."""
     return RedisLockBackend("default", {"LOCATION": location, **entry})
 
 
@@ -60,7 +59,6 @@ def test_all_keys_of_a_lock_are_in_its_slot(name: str) -> None:
 
 
 def test_one_server_has_no_hash_tags() -> None:
-    """The keys on one server never change."""
     packing = Packing("lock")
     assert (packing.lock_prefix, packing.queue_prefix) == ("lock:", "lock-queue:")
     assert (packing.index_key, packing.fence_key) == ("lock-index", "lock-fence")
@@ -106,7 +104,6 @@ def test_mistakes_in_a_list(location: Any, words: str) -> None:
 
 
 def test_mistakes_do_not_show_passwords() -> None:
-    """The URL in a message has no password."""
     with pytest.raises(InvalidLockBackend) as caught:
         backend(["redis://user:hush@10.0.0.1:7000/3"])
     assert "hush" not in str(caught.value)
@@ -122,20 +119,17 @@ def test_braces_in_a_prefix_of_a_cluster() -> None:
 
 @pytest.mark.parametrize("number", [-1, True, 1.0, "1", None])
 def test_invalid_numbers_of_replicas(number: Any) -> None:
-    """REPLICAS is an int from 0 up."""
     with pytest.raises(InvalidLockBackend, match=r"\['REPLICAS'\] is .*an int from 0 up"):
         backend(NODES[0], OPTIONS={"REPLICAS": number})
 
 
 @pytest.mark.parametrize("timeout", [0, -1, True, "1", float("nan"), float("inf"), None])
 def test_invalid_timeouts_of_replicas(timeout: Any) -> None:
-    """REPLICA_TIMEOUT is a finite number of seconds above 0."""
     with pytest.raises(InvalidLockBackend, match="REPLICA_TIMEOUT"):
         backend(NODES[0], OPTIONS={"REPLICAS": 1, "REPLICA_TIMEOUT": timeout})
 
 
 def test_timeout_without_replicas() -> None:
-    """REPLICA_TIMEOUT needs REPLICAS."""
     with pytest.raises(InvalidLockBackend, match="REPLICA_TIMEOUT without REPLICAS"):
         backend(NODES[0], OPTIONS={"REPLICA_TIMEOUT": 1})
     with pytest.raises(InvalidLockBackend, match="REPLICA_TIMEOUT without REPLICAS"):

@@ -22,7 +22,6 @@ pytestmark = pytest.mark.usefixtures("server")
 
 @pytest.fixture
 def lost() -> Any:
-    """The arguments of each ``lock_lost``."""
     with told(signals.lock_lost) as calls:
         yield calls
 
@@ -40,7 +39,6 @@ def renewers(using: str = "default") -> int:
 
 
 def test_lease_is_renewed_while_the_holder_lives(name: str) -> None:
-    """A renewed lock outlives its lease."""
     with lock(name, timeout=1, auto_renew=True) as held:
         first = held._lease.deadline
         eventually(lambda: held._lease.deadline > first + 1.2)
@@ -49,7 +47,6 @@ def test_lease_is_renewed_while_the_holder_lives(name: str) -> None:
 
 
 def test_locks_are_renewed_in_one_round_trip(name: str, client: redis.Redis) -> None:
-    """All locks of a process are renewed in one call."""
     held = [lock(f"{name}:{number}", timeout=1.5, auto_renew=True) for number in range(50)]
     for item in held:
         item.acquire()

@@ -26,14 +26,12 @@ Told = list[dict[str, Any]]
 
 @pytest.fixture
 def lost() -> Iterator[Told]:
-    """The arguments of each ``lock_lost``."""
     with told(signals.lock_lost) as calls:
         yield calls
 
 
 @pytest.fixture
 def unavailable() -> Iterator[Told]:
-    """The arguments of each ``lock_unavailable``."""
     with told(signals.lock_unavailable) as calls:
         yield calls
 

@@ -92,7 +92,6 @@ def test_a_server_without_scripts_is_named_for_it(name: str, using: str, call: s
 
 @pytest.mark.usefixtures("aliases")
 def test_the_backend_that_is_named_works_there(name: str) -> None:
-    """The backend that the error names works."""
     with lock(name, timeout=20, using="getset") as held:
         held.ensure_held()
         assert not lock(name, using="getset").acquire(blocking=False)

@@ -28,7 +28,6 @@ from tests.brokers.site import Broker, RabbitBroker, RedisBroker, Site  # noqa: 
 
 @pytest.fixture(scope="session")
 def _database(django_db_blocker: Any) -> Iterator[None]:
-    """A database for results, in a file."""
     with django_db_blocker.unblock():
         call_command("migrate", verbosity=0)
         yield
@@ -38,7 +37,6 @@ def _database(django_db_blocker: Any) -> Iterator[None]:
 
 @pytest.fixture(scope="session", params=["redis", "rabbitmq"])
 def broker(request: pytest.FixtureRequest, session_server: EmbeddedServer) -> Iterator[Broker]:
-    """Each broker in turn."""
     with redis.Redis.from_url(session_server.url()) as client:
         client.flushall()
     if request.param == "redis":
@@ -52,7 +50,6 @@ def broker(request: pytest.FixtureRequest, session_server: EmbeddedServer) -> It
 def site(
     broker: Broker, _database: None, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Site]:
-    """The broker with a worker and senders."""
     environment = {
         "DJANGO_SETTINGS_MODULE": SETTINGS,
         BROKER: broker.url,

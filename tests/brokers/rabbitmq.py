@@ -36,7 +36,6 @@ class RabbitMQ:
 
     @property
     def log(self) -> Path:
-        """What it says while it runs."""
         return self._directory / "output.log"
 
     def __enter__(self) -> Self:

@@ -48,7 +48,6 @@ class RabbitBroker(Broker):
         self._proxy = proxy
 
     def deliver_again(self) -> None:
-        """Close the connections."""
         self._proxy.cut()
 
 
@@ -91,19 +90,16 @@ class Site:
         return self.worker.lines(mark)
 
     def close(self) -> None:
-        """Close what is open in this process."""
         for app in (self.app, self.old_app):
             disconnect(app)
             app.close()
 
 
 def value(result: AsyncResult, seconds: float = WAIT) -> Any:
-    """Wait for a result."""
     return result.get(timeout=seconds, interval=0.05)
 
 
 def holder(name: str) -> Holder:
-    """Return who has a lock."""
     found = locks["default"].holder(name)
     assert found is not None, f"{name} is free"
     return found

@@ -18,13 +18,13 @@ LATE = [f"late-{variant}" for variant in STORING]
 
 
 def ended_twice(site: Site, task_id: str) -> bool:
-    """Whether the worker has done with two deliveries of a task."""
+    """Whether the worker has finished two deliveries of a task."""
     ends = (f"[{task_id}] succeeded", f"[{task_id}] ignored")
     return sum(len(site.worker.lines(end)) for end in ends) >= 2
 
 
 def test_a_redelivery_after_the_end_does_not_run(site: Site) -> None:
-    """Busy children lose their messages to another delivery: each body runs once all the same."""
+    """Children that are busy lose their messages to other consumers; each body runs once."""
     about = {site.name(): name for name in LATE}
     results = {what: site.task(name).delay(what) for what, name in about.items()}
     for what in about:
@@ -43,7 +43,7 @@ def test_a_redelivery_after_the_end_does_not_run(site: Site) -> None:
 
 @pytest.mark.parametrize("scope", SCOPES)
 def test_a_killed_child_s_task_runs_again(site: Site, scope: str) -> None:
-    """It is delivered once more, takes the lock over, and succeeds."""
+    """It is delivered again, takes the lock over, and succeeds."""
     what = site.name()
     result = site.task(f"safe-{scope}").delay(what)
     started(site.client, what)

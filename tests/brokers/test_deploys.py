@@ -14,7 +14,7 @@ SOON = 5.0
 
 @pytest.mark.parametrize(("old", "new", "change"), DEPLOYS)
 def test_a_waiting_message_survives_a_deploy(site: Site, old: str, new: str, change: str) -> None:
-    """It runs soon, once, beside no other of the new application, and leaves nothing locked."""
+    """It runs soon and once, beside no other, and leaves nothing locked."""
     what, name = site.name(), deployed(old, new, change)
     sent = f"{name}-before" if change == "name" else name
     before = site.old_app.tasks[sent].delay(what)

@@ -27,7 +27,7 @@ def connection() -> Iterator[Connection]:
 
 
 def test_consumer_that_no_worker_answers_for_may_have_the_message(connection: Connection) -> None:
-    """An empty queue says nothing about what its consumers have not acknowledged."""
+    """An empty queue says nothing of messages that its consumers have not acknowledged."""
     broker._check_queues(connection, [QUEUE], {})
     connection.default_channel.basic_consume(QUEUE, callback=print)
     with pytest.raises(broker.MessagesNotKnown, match="has 1 consumers, of which 0 answered"):

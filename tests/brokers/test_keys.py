@@ -19,7 +19,7 @@ scopes = pytest.mark.parametrize("scope", SCOPES)
 @ways
 @scopes
 def test_a_run_goes_on_under_another_key(site: Site, scope: str, how: str) -> None:
-    """The next attempt holds the lock of the new key alone; at its end both are free."""
+    """The next attempt holds the lock of the new key only; in the end both are free."""
     what, to, name = site.name(), site.name(), f"moving-{scope}"
     result = site.task(name).delay(what, to, how)
     started(site.client, what)
@@ -57,7 +57,7 @@ def test_a_run_of_the_new_key_is_not_overlapped(site: Site, scope: str, how: str
 @ways
 @scopes
 def test_a_run_under_another_key_is_not_overlapped(site: Site, scope: str, how: str) -> None:
-    """What is sent for the new key while the moved run is under way does not run beside it."""
+    """A message for the new key does not run beside the run that moved to it."""
     what, to, name = site.name(), site.name(), f"moving-{scope}"
     moving = site.task(name).delay(what, to, how)
     started(site.client, what)
@@ -73,7 +73,7 @@ def test_a_run_under_another_key_is_not_overlapped(site: Site, scope: str, how: 
 
 @ways
 def test_the_new_key_is_locked_in_between(site: Site, how: str) -> None:
-    """With one lock from the sending to the end, the message that waits has that of its key."""
+    """With one lock from sending to the end, the waiting message holds that of its key."""
     what, to, name = site.name(), site.name(), f"moving-{QUEUE_AND_RUN}"
     moving = site.task(name).delay(what, to, how, countdown=2.5)
     started(site.client, what)
@@ -89,7 +89,7 @@ def test_the_new_key_is_locked_in_between(site: Site, how: str) -> None:
 
 @pytest.mark.parametrize(("old", "new"), [*itertools.product(SCOPES, SCOPES)])
 def test_a_task_is_replaced_by_another_of_its_key(site: Site, old: str, new: str) -> None:
-    """The other one runs, once, and its result is the result."""
+    """The replacement runs once, and its result is the result."""
     what = site.name()
     result = site.task(f"replacing-{old}").delay(what, f"replacement-{new}")
     assert value(result) == f"ran {what}"
@@ -99,7 +99,7 @@ def test_a_task_is_replaced_by_another_of_its_key(site: Site, old: str, new: str
 
 @pytest.mark.parametrize("scope", WAITING)
 def test_one_waits_and_the_others_get_its_id(site: Site, scope: str) -> None:
-    """The happy path of a duplicate at sending: it is not sent."""
+    """A duplicate is not sent; the caller gets the id of the first."""
     what, task = site.name(), site.task(f"quick-{scope}")
     first, second = (task.apply_async((what,), countdown=2) for _ in range(2))
     assert first.id == second.id

@@ -25,7 +25,7 @@ def runs_at_once(site: Site, name: str, what: str) -> None:
 
 @scopes
 def test_revoked_in_the_hands_of_a_worker(site: Site, scope: str) -> None:
-    """The next call takes the place of one that a worker drops when it is due."""
+    """The next call takes the place of a message that a worker drops when it is due."""
     what, name = site.name(), f"quick-{scope}"
     result = site.task(name).apply_async((what,), countdown=3600)
     site.logged("received", result.id)
@@ -39,7 +39,7 @@ def test_revoked_in_the_hands_of_a_worker(site: Site, scope: str) -> None:
 
 @scopes
 def test_revoked_before_a_worker_has_it(site: Site, scope: str) -> None:
-    """A message that was revoked in the queue gives up its place when a worker drops it."""
+    """A message revoked in the queue gives up its place when a worker drops it."""
     what, name, queue = site.name(), f"quick-{scope}", f"{LATER}-{scope}"
     result = site.task(name).apply_async((what,), queue=queue)
     result.revoke()
@@ -52,7 +52,7 @@ def test_revoked_before_a_worker_has_it(site: Site, scope: str) -> None:
 
 @scopes
 def test_unknown_to_the_worker(site: Site, scope: str) -> None:
-    """A message for a task that is registered no more gives up its place."""
+    """A message for an unregistered task gives up its place."""
     what = site.name()
     site.task(f"unregistered-{scope}").delay(what)
     all_free(what)
@@ -78,7 +78,7 @@ def test_killed_before_the_call(site: Site, scope: str) -> None:
 
 @scopes
 def test_rolled_back(site: Site, scope: str) -> None:
-    """A message that was to be sent at the commit, which did not come, leaves no place."""
+    """A message whose transaction was rolled back leaves no place."""
     what, name = site.name(), f"deferring-{scope}"
     with transaction.atomic():
         site.task(name).delay(what)
@@ -91,7 +91,7 @@ def test_rolled_back(site: Site, scope: str) -> None:
 
 @scopes
 def test_committed(site: Site, scope: str) -> None:
-    """A message that is sent at the commit runs, and beside it no other."""
+    """A message sent at the commit runs, and no other beside it."""
     what, name = site.name(), f"deferring-{scope}"
     with transaction.atomic():
         site.task(name).delay(what)

@@ -87,7 +87,7 @@ def test_a_refused_duplicate_is_the_same_exception(site: Site, variant: str) -> 
 
 @pytest.mark.parametrize("variant", STORING)
 def test_an_awaited_duplicate_is_told_of_who_waited(site: Site, variant: str) -> None:
-    """What the message says of the other one comes through the broker."""
+    """The message carries the caller that waits through the broker."""
     what, task = site.name(), site.task(f"plain-{variant}")
     first = task.apply_async((what,), countdown=2)
     second = task.apply_async((what,), task_id=uuid())

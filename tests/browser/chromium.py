@@ -9,7 +9,6 @@ NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 
 def chromium_path() -> str:
-    """Return the path of the system's Chromium, or of ``$CHROMIUM``."""
     found = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
     if not found:
         raise RuntimeError(

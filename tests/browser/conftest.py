@@ -30,7 +30,6 @@ expect.set_options(timeout=PATIENCE * 1000)
 
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[Browser]:
-    """The browser that the system has."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium_path())
         yield browser
@@ -94,7 +93,6 @@ def hold() -> Iterator[Callable[..., Lock]]:
 
 @pytest.fixture
 def worker(server: EmbeddedServer, tmp_path: Path) -> Iterator[None]:
-    """A real worker with two processes."""
     with running_worker(tmp_path, concurrency=2):
         yield
     disconnect(app)

@@ -114,14 +114,14 @@ CONTRAST = """
 
 
 def spilling(page: Page) -> int:
-    """Return by how many pixels a page is wider than its window."""
+    """Return how many pixels a page is wider than its window."""
     return int(
         page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
     )
 
 
 def faults(page: Page) -> dict[str, Any]:
-    """Return what is wrong with the layout of a page, by kind; nothing where all is well."""
+    """Return the faults in the layout of a page, by kind."""
     found = {
         "spills": max(0, spilling(page)),
         "cut": page.evaluate(CUT),

@@ -68,7 +68,6 @@ WAITERS = {"import:7": 3, "product:42": 2}
 
 
 def main() -> None:
-    """Take all pictures."""
     os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "true"  # Playwright keeps an event loop here
     with running() as services, sync_playwright() as playwright:
         from django.contrib.auth import get_user_model
@@ -165,7 +164,6 @@ def held_locks(services: Services) -> Iterator[None]:
 
 
 def logged_in(browser: Browser, services: Services, **options: Any) -> Page:
-    """Return a window that somebody is logged in to, on the list."""
     page = browser.new_context(**options).new_page()
     page.goto(f"{services.address}admin/django_redis_lock/heldlock/?o=-3")
     page.locator("#id_username").fill(ADMIN)
@@ -176,7 +174,6 @@ def logged_in(browser: Browser, services: Services, **options: Any) -> Page:
 
 
 def take(page: Page, name: str, *, whole: bool = False) -> None:
-    """Take a picture, with nothing in focus."""
     page.evaluate("document.activeElement.blur()")
     page.mouse.move(0, 0)
     page.screenshot(path=IMAGES / f"{name}.png", full_page=whole)
@@ -184,14 +181,12 @@ def take(page: Page, name: str, *, whole: bool = False) -> None:
 
 
 def take_list(page: Page, name: str) -> None:
-    """Take a picture of the list."""
     page.locator("input.action-select").nth(1).check()
     page.locator("select[name=action]").select_option("release_locks")
     take(page, name)
 
 
 def take_lock(page: Page) -> None:
-    """Take a picture of the page of a lock."""
     page.get_by_role("link", name="import:7").click()
     page.locator("#held-locks-live").wait_for()
     page.locator("#lock-owner").wait_for()
@@ -199,7 +194,6 @@ def take_lock(page: Page) -> None:
 
 
 def take_confirmation(page: Page) -> None:
-    """Take a picture of the question before a release."""
     for number in (1, 2):
         page.locator("input.action-select").nth(number).check()
     page.locator("select[name=action]").select_option("release_locks")

@@ -23,7 +23,6 @@ CONFIRMATION = {"include": [["#content-main"]]}
 
 
 def violations(page: Page, within: Any = OURS) -> list[str]:
-    """Return what axe has found wrong, and where."""
     found = Axe().run(page, within, OPTIONS).response["violations"]
     return [f"{rule['id']}: {node['html']}" for rule in found for node in rule["nodes"]]
 

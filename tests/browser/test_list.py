@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("quick")
 
 
 def test_the_list_follows_a_worker(visit: Visit, worker: None) -> None:
-    """Locks that tasks take and free come and go, without the page being loaded again."""
+    """Locks of tasks appear and vanish without a reload of the page."""
     page = visit().open()
     expect(page.locator(".lock-none")).to_have_text("No lock is held.")
     page.evaluate("window.loadedOnce = true")
@@ -50,7 +50,7 @@ def test_the_list_follows_a_worker(visit: Visit, worker: None) -> None:
 
 
 def test_who_waits_is_counted(visit: Visit, hold: Hold) -> None:
-    """A cell changes when what it shows does."""
+    """A cell changes when its value does."""
     held = hold("busy", timeout=60)
     page = visit().open()
     expect(row(page, "busy").locator(".field-waiters")).to_have_text("0")
@@ -64,7 +64,7 @@ def test_who_waits_is_counted(visit: Visit, hold: Hold) -> None:
 def test_clocks_run_between_refreshes(
     visit: Visit, hold: Hold, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Leases count down, and holds up, though the server is not asked."""
+    """Leases and hold times run on without requests to the server."""
     monkeypatch.setattr(admin.site.get_model_admin(HeldLock), "refresh_seconds", None)
     hold("fixed", timeout=3700)
     visitor = visit()
@@ -86,7 +86,7 @@ def test_clocks_run_between_refreshes(
 
 
 def test_ticks_focus_and_scroll_are_kept(visit: Visit, hold: Hold) -> None:
-    """Whatever comes and goes meanwhile, the reader's work stays as it is."""
+    """Updates leave ticks, focus and scroll position alone."""
     for number in range(40):
         hold(f"lock-{number:02}", timeout=600)
     gone = hold("zz-gone", timeout=600)
@@ -120,7 +120,7 @@ def test_ticks_focus_and_scroll_are_kept(visit: Visit, hold: Hold) -> None:
 
 
 def test_a_tick_does_not_pass_to_the_next_holder(visit: Visit, hold: Hold) -> None:
-    """Who ticked one holder's lock has not ticked another's."""
+    """A tick for one holder does not count for the next."""
     first = hold("a", timeout=600)
     waiting = Background(lambda: lock("a", timeout=300, blocking_timeout=60).acquire())
     eventually(lambda: waiters("a") == 1)
@@ -134,7 +134,7 @@ def test_a_tick_does_not_pass_to_the_next_holder(visit: Visit, hold: Hold) -> No
 
 
 def test_selecting(visit: Visit, hold: Hold) -> None:
-    """All at once, or a range with Shift, with rows that came later among them."""
+    """All at once, or a range with Shift that includes new rows."""
     for number in range(4):
         hold(f"lock-{number}", timeout=600)
     page = visit().open(f"{LIST}?o=1")
@@ -154,13 +154,13 @@ def test_selecting(visit: Visit, hold: Hold) -> None:
 
 @pytest.fixture
 def slow(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Refresh so seldom that nothing but the test's clock brings it about."""
+    """Refresh so seldom that only the test's clock triggers it."""
     monkeypatch.setattr(admin.site.get_model_admin(HeldLock), "refresh_seconds", 300)
 
 
 @pytest.mark.usefixtures("slow")
 def test_a_hidden_tab_rests(visit: Visit, hold: Hold) -> None:
-    """Nobody looks, so nobody is asked; when somebody looks again, what is shown is new."""
+    """A hidden tab sends no requests; when it is shown again, it refreshes at once."""
     held = hold("a", timeout=600)
     visitor = visit()
     visitor.page.clock.install()
@@ -178,7 +178,7 @@ def test_a_hidden_tab_rests(visit: Visit, hold: Hold) -> None:
 
 @pytest.mark.usefixtures("slow")
 def test_the_page_refreshes_itself(visit: Visit, hold: Hold) -> None:
-    """As often as it is told to, while somebody looks."""
+    """It does so at the given interval while the tab is visible."""
     hold("a", timeout=600)
     visitor = visit()
     visitor.page.clock.install()
@@ -212,8 +212,8 @@ def test_the_reader_can_pause(visit: Visit, hold: Hold) -> None:
     expect(page.get_by_text("This page keeps itself up to date.")).to_be_visible()
 
 
-def test_words_of_strangers_stay_words(visit: Visit, hold: Hold) -> None:
-    """No name and no metadata is ever run, at first or after a refresh."""
+def test_text_of_other_programs_stays_text(visit: Visit, hold: Hold) -> None:
+    """No name or metadata is executed, at first or after a refresh."""
     nasty = '"><img src=x onerror="window.pwned=1"><script>window.pwned=1</script>'
     hold(nasty, timeout=600, metadata={nasty: nasty})
     page = visit().open()
@@ -230,7 +230,7 @@ def test_words_of_strangers_stay_words(visit: Visit, hold: Hold) -> None:
 
 
 def test_the_policy_is_strict(visit: Visit) -> None:
-    """What every test here passes under: no inline script, no inline style, nothing foreign."""
+    """All tests here run under it: no inline script, no inline style, nothing from elsewhere."""
     visitor = visit()
     response = visitor.page.goto(visitor.base + LIST)
     assert response is not None
@@ -240,7 +240,7 @@ def test_the_policy_is_strict(visit: Visit) -> None:
 
 
 def test_a_viewer_has_nothing_to_click(visit: Visit, hold: Hold) -> None:
-    """Without the permission to release there are no boxes, yet the list is as live."""
+    """Without the permission to release there are no boxes; the list still updates."""
     hold("a", timeout=600)
     page = visit([VIEW]).open()
     expect(row(page, "a")).to_be_visible()
@@ -254,7 +254,7 @@ def test_a_viewer_has_nothing_to_click(visit: Visit, hold: Hold) -> None:
 
 
 def test_staff_without_permission(visit: Visit, hold: Hold) -> None:
-    """They find no link, and no page at the address."""
+    """They see no link, and the address is refused."""
     hold("a", timeout=600)
     visitor = visit([])
     page = visitor.open("/admin/")
@@ -266,7 +266,7 @@ def test_staff_without_permission(visit: Visit, hold: Hold) -> None:
 
 
 def test_the_page_of_a_lock_is_live_too(visit: Visit, hold: Hold) -> None:
-    """Waiters come and go, the next holder follows, and the button goes with the last one."""
+    """Waiters and holders change, and the button goes with the last holder."""
     held = hold("busy", timeout=600)
     page = visit().open()
     row(page, "busy").locator("a").click()

@@ -17,7 +17,7 @@ from tests.tools.admin import LIST, hold_as, page_of
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_word_can_be_read(visit: Visit, client: redis.Redis, scheme: str) -> None:
-    """In both schemes each of our texts has a contrast of 4.5 at least."""
+    """In both colour schemes all texts have a contrast of at least 4.5."""
     task = {"task_id": "8c1f", "task_name": "shop.import", "lease": 6_000_000}
     hold_as(client, "a", ttl=600, held_for=9000, auto_renew=True, **task)
     page = visit(color_scheme=scheme).open()
@@ -43,7 +43,7 @@ NAMES = ["product:1", "catalogue/lamps:desk-lamp-with-dimmer", LONG]
 
 
 def seed(client: redis.Redis) -> None:
-    """Hold locks of all kinds, one of them with everything that its page can show."""
+    """Hold locks of all kinds, one with everything that its page can show."""
     task = {"task_id": "7f0c3bb2-6b1f-4d0a-9a55-0f3f2f6f6a10", "auto_renew": True}
     late = {"lease": 6_000_000}
     lock(NAMES[0], timeout=60).acquire()
@@ -68,7 +68,7 @@ def seed(client: redis.Redis) -> None:
 @pytest.mark.parametrize("language", ["en", "he"])
 @pytest.mark.parametrize("width", [320, 375, 768, 1280, 1440])
 def test_it_fits(visit: Visit, client: redis.Redis, width: int, language: str) -> None:
-    """On each page nothing is cut, no word is broken, and nothing has to be scrolled sideways."""
+    """Nothing is cut off, no word is broken, and nothing scrolls sideways."""
     seed(client)
     line = Background(lambda: lock(NAMES[0], timeout=60, blocking_timeout=60).acquire())
     eventually(lambda: waiters(NAMES[0]) == 1)
@@ -104,7 +104,7 @@ def test_it_fits(visit: Visit, client: redis.Redis, width: int, language: str) -
 def test_on_a_telephone_the_name_has_the_room(
     visit: Visit, client: redis.Redis, width: int
 ) -> None:
-    """It stands alone on its line, and figures say what they are."""
+    """It has a line to itself, and figures have labels."""
     hold_as(client, "a", held_for=100)
     page = visit(viewport={"width": width, "height": 700}).open()
     table = page.locator("#held-locks").bounding_box()
@@ -119,7 +119,7 @@ def test_on_a_telephone_the_name_has_the_room(
 
 
 def test_from_right_to_left_names_stay_as_they_are(visit: Visit, client: redis.Redis) -> None:
-    """Hosts, ids and durations run from left to right; nothing around them turns them."""
+    """Hosts, ids and durations run from left to right."""
     seed(client)
     visitor = visit(locale="he", extra_http_headers={"Accept-Language": "he"})
     page = visitor.open(LIST)
@@ -136,7 +136,7 @@ def test_from_right_to_left_names_stay_as_they_are(visit: Visit, client: redis.R
 
 
 def test_red_is_for_what_is_wrong(visit: Visit, client: redis.Redis, settings: Any) -> None:
-    """A renewed lock is calm however long it is held; each mark says what the matter is."""
+    """A renewed lock is not marked however long it is held; each mark says what is wrong."""
     settings.LOCKS = {
         "default": {**settings.LOCKS["default"], "OPERATORS": {"WARN_AFTER": {"slow*": 60}}}
     }
@@ -158,7 +158,7 @@ def test_red_is_for_what_is_wrong(visit: Visit, client: redis.Redis, settings: A
 
 
 def test_metadata_stands_by_itself(visit: Visit, client: redis.Redis) -> None:
-    """What a caller calls "Fence" is not taken for the fence."""
+    """Metadata called "Fence" are not shown as the fence."""
     hold_as(client, "a", metadata={"Fence": "of wood"})
     page = visit().open(page_of("a"))
     metadata = page.locator("#lock-metadata")
@@ -171,7 +171,7 @@ def test_metadata_stands_by_itself(visit: Visit, client: redis.Redis) -> None:
 
 
 def test_a_fact_is_beside_its_label(visit: Visit, hold: Hold) -> None:
-    """On a wide page each line of a lock's page is one line."""
+    """On a wide page each fact takes one line."""
     hold("a", timeout=600)
     page = visit(viewport={"width": 1280, "height": 800}).open(page_of("a"))
     label, value = page.locator(".lock-label").first, page.locator(".lock-value").first

@@ -20,7 +20,7 @@ from tests.tools.admin import LIST, page_of
 
 
 def test_a_release(visit: Visit, hold: Hold) -> None:
-    """Tick, choose, confirm: the holder loses the lock, the waiter has it, the audit tells why."""
+    """The holder loses the lock, the waiter gets it, and the audit says why."""
     held = hold("stuck", timeout=600, metadata={"order": "8b1f"})
     hold("other", timeout=600)
     waiting = Background(lambda: lock("stuck", timeout=600, blocking_timeout=60).acquire())
@@ -54,7 +54,7 @@ def test_a_release(visit: Visit, hold: Hold) -> None:
 
 
 def test_several_at_once_and_a_change_of_mind(visit: Visit, hold: Hold) -> None:
-    """The way back leads to the list as it was; nothing has happened."""
+    """The way back leads to the unchanged list; nothing was released."""
     held = [hold(name, timeout=600) for name in ("a", "b", "c")]
     page = visit().open(f"{LIST}?o=-1")
     choose_release(page, "a", "c")
@@ -70,7 +70,7 @@ def test_several_at_once_and_a_change_of_mind(visit: Visit, hold: Hold) -> None:
 
 
 def test_the_holder_changes_before_the_click(visit: Visit, hold: Hold) -> None:
-    """A page that has not been refreshed releases nobody but those that it shows."""
+    """A page that was not refreshed releases only the holders that it shows."""
     first = hold("a", timeout=600)
     page = visit().open()
     page.get_by_role("button", name="Pause").click()
@@ -84,7 +84,7 @@ def test_the_holder_changes_before_the_click(visit: Visit, hold: Hold) -> None:
 
 
 def test_the_holder_changes_before_the_confirmation(visit: Visit, hold: Hold) -> None:
-    """The one who has the lock by now keeps it, and the message says who that is."""
+    """The new holder keeps the lock, and the message names it."""
     first = hold("a", timeout=600)
     page = visit().open()
     choose_release(page, "a")
@@ -97,7 +97,7 @@ def test_the_holder_changes_before_the_confirmation(visit: Visit, hold: Hold) ->
 
 
 def test_with_the_keyboard_alone(visit: Visit, hold: Hold) -> None:
-    """Every step can be reached with Tab, in the order in which it is needed."""
+    """Every step can be reached with Tab, in a sensible order."""
     held = hold("a", timeout=600)
     hold("b", timeout=600)
     page = visit().open(f"{LIST}?o=1")
@@ -129,7 +129,7 @@ def test_with_the_keyboard_alone(visit: Visit, hold: Hold) -> None:
 
 
 def test_enter_in_the_reason_confirms(visit: Visit, hold: Hold) -> None:
-    """A form that is sent with Enter is the form that is on the screen."""
+    """Enter sends the form that is on the screen."""
     held = hold("a", timeout=600)
     page = visit().open()
     choose_release(page, "a")
@@ -140,7 +140,7 @@ def test_enter_in_the_reason_confirms(visit: Visit, hold: Hold) -> None:
 
 
 def test_without_scripts(visit: Visit, hold: Hold) -> None:
-    """Everything but the updates works, and nothing speaks of those."""
+    """Everything but the updates works, and nothing mentions them."""
     held = hold("apple", timeout=650)
     other = hold("berry", timeout=600)
     page = visit(java_script_enabled=False).open(f"{LIST}?o=1")
@@ -163,7 +163,7 @@ def test_without_scripts(visit: Visit, hold: Hold) -> None:
 
 @pytest.mark.parametrize("allowed", [True, False])
 def test_the_command_is_copied(visit: Visit, hold: Hold, allowed: bool) -> None:
-    """The button puts it on the clipboard; where it may not, it selects what is to be copied."""
+    """The button copies it to the clipboard, or selects it if that is not allowed."""
     held = hold("two words", timeout=600)
     visitor = visit(permissions=None)
     if allowed:
@@ -188,7 +188,7 @@ def test_the_command_is_copied(visit: Visit, hold: Hold, allowed: bool) -> None:
 
 
 def test_a_reason_that_is_required(visit: Visit, hold: Hold, settings: Any) -> None:
-    """The browser asks for it; the site does too, beside the field."""
+    """The browser asks for it, and the site checks it."""
     entry = {**settings.LOCKS["default"], "OPERATORS": {"REASON_REQUIRED": True}}
     settings.LOCKS = {"default": entry}
     held = hold("a", timeout=600)

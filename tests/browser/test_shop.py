@@ -79,7 +79,6 @@ def running_shop() -> Iterator[Shop]:
 
 @pytest.fixture(scope="module")
 def shop() -> Iterator[Shop]:
-    """A sale in a shop that the tests share."""
     with running_shop() as shop:
         yield shop
 
@@ -117,19 +116,17 @@ def rush(page: Page, guard: str, *, buyers: int, units: int, stall: bool = False
 
 
 def shown(page: Page, field: str) -> Locator:
-    """Return a figure of the page."""
     return page.locator(f'[data-field="{field}"]')
 
 
 def result(page: Page, label: str) -> Locator:
-    """Return the row of a guard among the results."""
     head = page.get_by_role("rowheader", name=label, exact=True)
     return page.locator("#results tr").filter(has=head)
 
 
 @pytest.mark.parametrize("guard", GUARDED)
 def test_a_guarded_sale_ends_when_the_stock_does(look: Callable[..., Page], guard: str) -> None:
-    """Orders rise to the stock and never beyond; the page shows holder, waiters and a chart."""
+    """Orders rise to the stock and no further; the page shows holder, waiters and a chart."""
     page = look()
     page.evaluate(WATCH, 40)
     verdict = rush(page, guard, buyers=90, units=40)
@@ -156,7 +153,7 @@ def test_a_guarded_sale_ends_when_the_stock_does(look: Callable[..., Page], guar
 
 
 def test_without_a_guard_the_oversale_is_plain(look: Callable[..., Page]) -> None:
-    """The page says by how many, in words, in red and in the chart; a second window sees it too."""
+    """The page shows the oversale in words, in red and in the chart, in each window."""
     page = look()
     other = look()
     verdict = rush(page, "No guard", buyers=90, units=10)
@@ -174,7 +171,7 @@ def test_without_a_guard_the_oversale_is_plain(look: Callable[..., Page]) -> Non
 
 
 def test_a_lock_alone_does_not_stop_who_has_lost_it(look: Callable[..., Page]) -> None:
-    """A buyer that stalls beyond its lease writes what it had read; with fencing it is refused."""
+    """A buyer that stalls beyond its lease writes stale data; fencing refuses it."""
     page = look()
     verdict = rush(page, "Lock", buyers=50, units=45, stall=True)
     expect(verdict).to_contain_text("Lock, one stalls: ", timeout=LONG)
@@ -190,7 +187,7 @@ def test_a_lock_alone_does_not_stop_who_has_lost_it(look: Callable[..., Page]) -
 
 
 def test_one_rush_at_a_time(look: Callable[..., Page], shop: Shop) -> None:
-    """Whoever would start another is told so by the decorator of the view, and the page says it."""
+    """A second one is refused by the view's decorator, and the page says so."""
     page = look(ignore=["409"])
     with redis.Redis.from_url(shop.locks) as client:
         product = shop.sale.rstrip("/").rpartition("/")[2]
@@ -217,7 +214,7 @@ def test_one_rush_at_a_time(look: Callable[..., Page], shop: Shop) -> None:
 def test_senseless_rushes(
     look: Callable[..., Page], shop: Shop, wanted: dict[str, str], told: str
 ) -> None:
-    """What the form does not let through is refused by the shop as well, and nothing begins."""
+    """What the form refuses, the shop refuses too, and nothing begins."""
     page = look()
     token = page.locator("input[name=csrfmiddlewaretoken]").input_value()
     answer = page.request.post(
@@ -237,7 +234,7 @@ def test_senseless_rushes(
 
 
 def test_without_the_lock_server(look: Callable[..., Page]) -> None:
-    """The page goes on, says what is the matter, and says that no rush can be started."""
+    """The page still works, says what is wrong, and says that no rush can start."""
     with running_shop() as shop:
         page = look(shop, ignore=["503"])
         expect(shown(page, "holder")).to_have_text("nobody")
@@ -271,7 +268,7 @@ def test_with_the_keyboard_alone(look: Callable[..., Page]) -> None:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [320, 1280])
 def test_it_can_be_read_on_any_screen(look: Callable[..., Page], width: int, scheme: str) -> None:
-    """Every text has a contrast of 4.5, and nothing is wider than the window."""
+    """Every text has a contrast of at least 4.5, and nothing is wider than the window."""
     page = look(viewport={"width": width, "height": 800}, color_scheme=scheme)
     verdict = rush(page, "Lock", buyers=6, units=5)
     expect(verdict).to_contain_text("5 orders for 5 units. 1 buyers", timeout=LONG)

@@ -26,7 +26,6 @@ pytestmark = pytest.mark.usefixtures("quick")
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give up on a silent server at once."""
     monkeypatch.setattr("django_redis_lock.protocol.conversation.RETRY_PAUSES", ())
 
 
@@ -41,8 +40,6 @@ def two_servers(settings: Any, own_server: EmbeddedServer) -> EmbeddedServer:
 
 
 def live(page: Page, respond: Any) -> None:
-    """Answer what the script asks for."""
-
     def route(asked: Route) -> None:
         respond(asked) if "x-held-locks" in asked.request.headers else asked.continue_()
 
@@ -50,7 +47,7 @@ def live(page: Page, respond: Any) -> None:
 
 
 def test_the_site_is_down(visit: Visit, hold: Hold) -> None:
-    """Rows and ticks stay, greyed, with the time; clocks stand; then all is as before."""
+    """Rows and ticks stay, greyed, with the time; then all is as before."""
     hold("a", timeout=600)
     visitor = visit()
     visitor.page.clock.install()
@@ -75,7 +72,7 @@ def test_the_site_is_down(visit: Visit, hold: Hold) -> None:
 
 
 def test_the_site_hangs(visit: Visit, hold: Hold) -> None:
-    """The page says so after a while, yet takes the answer, and does not rest for long after it."""
+    """The page says so after a while, takes the late answer, and refreshes soon after it."""
     hold("a", timeout=600)
     visitor = visit()
     page = visitor.page
@@ -97,7 +94,7 @@ def test_the_site_hangs(visit: Visit, hold: Hold) -> None:
 
 
 def test_a_login_that_has_ended(visit: Visit, hold: Hold) -> None:
-    """The page says so with a way back to itself, and asks no more."""
+    """The page says so, links back to itself, and stops refreshing."""
     hold("a", timeout=600)
     visitor = visit()
     page = visitor.open(f"{LIST}?o=1")
@@ -120,7 +117,7 @@ def test_a_login_that_has_ended(visit: Visit, hold: Hold) -> None:
 def test_the_server_says_how_often(
     visit: Visit, hold: Hold, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What costs much is asked for less often, as the answer tells."""
+    """The answer sets the interval: expensive pages refresh less often."""
     monkeypatch.setattr(admin.site.get_model_admin(HeldLock), "refresh_seconds", 300)
     hold("a", timeout=600)
     visitor = visit()
@@ -144,7 +141,7 @@ def test_the_server_says_how_often(
 
 
 def test_a_backend_goes_silent(visit: Visit, hold: Hold, two_servers: EmbeddedServer) -> None:
-    """Its rows stay where they are, greyed and ticked; those of the others live on."""
+    """Its rows stay, greyed and ticked; those of the others update."""
     near = hold("b-near", timeout=600)
     for name in ("a-far", "c-far"):
         assert lock(name, timeout=600, using="far").acquire()
@@ -174,7 +171,7 @@ def test_a_backend_goes_silent(visit: Visit, hold: Hold, two_servers: EmbeddedSe
 
 
 def test_the_page_of_a_lock_goes_silent(visit: Visit, two_servers: EmbeddedServer) -> None:
-    """What was known of the lock stays, greyed; "Nobody holds this lock" is not said."""
+    """The last known state stays, greyed; the page does not claim that the lock is free."""
     assert lock("a", timeout=600, using="far").acquire()
     visitor = visit()
     page = visitor.open(page_of("a", "far"))
@@ -195,7 +192,7 @@ def test_the_page_of_a_lock_goes_silent(visit: Visit, two_servers: EmbeddedServe
 
 
 def test_opened_while_a_server_is_silent(visit: Visit, two_servers: EmbeddedServer) -> None:
-    """Nothing is counted that is not known; the list fills once the server answers."""
+    """No number is claimed that is not known; the list fills once the server answers."""
     two_servers.kill()
     page = visit().open()
     expect(page.locator(".lock-total")).to_have_text("How many locks are held is not known.")

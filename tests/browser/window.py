@@ -28,7 +28,6 @@ class Visitor:
             self.complaints.append(message.text)
 
     def open(self, path: str = LIST) -> Page:
-        """Show a page."""
         self.page.goto(self.base + path)
         return self.page
 
@@ -49,18 +48,15 @@ Hold = Callable[..., Lock]
 
 
 def row(page: Page, name: str) -> Locator:
-    """Return the row of a lock."""
     cell = page.locator(".field-lock").get_by_text(name, exact=True)
     return page.locator("#result_list tbody tr").filter(has=cell)
 
 
 def box(page: Page, name: str) -> Locator:
-    """Return the box of a lock's row."""
     return row(page, name).locator("input.action-select")
 
 
 def choose_release(page: Page, *names: str) -> None:
-    """Tick locks and run the action on them."""
     for name in names:
         box(page, name).check()
     page.locator("select[name=action]").select_option("release_locks")

@@ -34,5 +34,4 @@ class Contract:
                 setattr(cls, name, None)
 
     def lock(self, name: str, *args: Any, **kwargs: Any) -> Lock:
-        """Return a handle on the backend under test."""
         return lock(name, *args, using=self.using, **kwargs)

@@ -52,7 +52,6 @@ class CallerContract(Contract):
             self.lock(name).extend(1)
 
     def test_body_error_passes_through(self, name: str) -> None:
-        """An exception from the body reaches the caller, and the lock is free."""
         with pytest.raises(KeyError), self.lock(name):
             raise KeyError
         assert self.lock(name, blocking=False).acquire()
@@ -87,7 +86,6 @@ class CallerContract(Contract):
 
     @pytest.mark.parametrize("wait", [-1, True, float("nan")])
     def test_senseless_wait_is_refused(self, name: str, wait: float) -> None:
-        """A negative, bool or NaN wait is a ValueError at once."""
         with pytest.raises(ValueError, match="blocking_timeout"):
             self.lock(name, blocking_timeout=wait)
         with pytest.raises(ValueError, match="blocking_timeout"):
@@ -106,17 +104,15 @@ class CallerContract(Contract):
 
     @pytest.mark.parametrize("bad", ["", "a\nb", "\x00", "a\x9f", "x" * 513, "\ud800"])
     def test_bad_names_are_refused(self, bad: str) -> None:
-        """Empty names, control characters and overlong names are a ValueError."""
         with pytest.raises(ValueError, match="name"):
             self.lock(bad)
 
     def test_metadata_must_be_text(self, name: str) -> None:
-        """Metadata that is not str to str is a TypeError naming the key."""
         with pytest.raises(TypeError, match="'shop'"):
             self.lock(name, metadata={"shop": 1})
 
     def test_metadata_has_a_limit(self, name: str) -> None:
-        """As much as the limit is stored; a byte more is a ValueError with both numbers."""
+        """Metadata up to the limit are stored; one byte more is a ValueError with both numbers."""
         with self.lock(name, metadata={"a": "x" * 1016}):
             pass
         for metadata in ({"a": "x" * 1017}, {"é": "x" * 1012}):
@@ -125,7 +121,7 @@ class CallerContract(Contract):
 
     @needs("passing")
     def test_metadata_of_a_detached_lock_has_the_same_limit(self, name: str) -> None:
-        """What is added when a lock is detached counts with what was there; it stays held."""
+        """Metadata added by ``detach`` count with the existing ones; the lock stays held."""
         with self.lock(name, metadata={"a": "x" * 1000}) as held:
             with pytest.raises(ValueError, match="takes 1045 bytes as JSON"):
                 held.detach(15, metadata={"b": "x" * 30})
@@ -170,14 +166,13 @@ class CallerContract(Contract):
     def test_senseless_reasons_are_refused(
         self, name: str, given: dict[str, Any], error: type[Exception], words: str
     ) -> None:
-        """What can't be kept as a reason is an error that names it, and nothing is released."""
+        """A reason that can't be stored is an error that names it, and nothing is released."""
         with self.lock(name) as held:
             with pytest.raises(error, match=words):
                 locks[self.using].force_release(name, **given)
             held.ensure_held()
 
     def test_handle_has_a_telling_repr(self, name: str) -> None:
-        """The repr says the name and the state."""
         held = self.lock(name)
         assert name in repr(held)
         with held:

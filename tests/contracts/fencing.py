@@ -60,7 +60,6 @@ class FencingContract:
 
     @staticmethod
     def row() -> Product:
-        """Return the row as it is stored."""
         return Product.objects.get(pk=1)
 
     def test_update_stores_the_fence(self, name: str) -> None:
@@ -108,7 +107,6 @@ class FencingContract:
         assert Product.objects.fenced(10).filter(stock__lt=0).update(stock=1) == 0
 
     def test_some_rows_are_stale(self) -> None:
-        """Rows with a higher fence are left alone; the others are written."""
         Product.objects.create(pk=2, shop=Branch.objects.get(), stock=10, fence=30)
         assert Product.objects.fenced(20).update(stock=1) == 1
         assert dict(Product.objects.values_list("pk", "stock")) == {1: 1, 2: 10}
@@ -128,7 +126,6 @@ class FencingContract:
         assert self.row().stock == 15
 
     def test_related_manager(self) -> None:
-        """The manager of a relation can fence as well."""
         products: Any = Branch.objects.get().products
         assert products.fenced(20).update(stock=3) == 1
         with pytest.raises(StaleFence):
@@ -174,7 +171,6 @@ class FencingContract:
         product.delete()
 
     def test_created_rows(self) -> None:
-        """A row that is created with a fence stores it."""
         product = Product.objects.fenced(20).create(shop=Branch.objects.get(), stock=1)
         assert Product.objects.get(pk=product.pk).fence == 20
         product.stock = 2
@@ -218,8 +214,6 @@ class FencingContract:
         assert Product.objects.fenced(10).values_list("stock", flat=True).get() == 10
 
     def test_async(self) -> None:
-        """``aupdate`` and ``asave`` are fenced as well."""
-
         async def main() -> None:
             assert await Product.objects.fenced(20).filter(pk=1).aupdate(stock=1) == 1
             with pytest.raises(StaleFence):

@@ -29,7 +29,6 @@ class HandleContract(Contract):
         assert self.lock(name, blocking=False).acquire()
 
     def test_acquire_and_release_return_as_in_redis_py(self, name: str) -> None:
-        """``acquire`` returns True, ``release`` returns None."""
         held = self.lock(name)
         assert held.acquire() is True
         assert held.release() is None
@@ -45,7 +44,7 @@ class HandleContract(Contract):
             assert 9 < held.remaining <= 10
 
     def test_endless_lock(self, name: str) -> None:
-        """``timeout=None`` never expires, and its lease can't be set."""
+        """``timeout=None`` never expires, and its lease can't be changed."""
         with self.lock(name, timeout=None) as held:
             assert held.remaining == math.inf
             held.ensure_held()
@@ -56,7 +55,6 @@ class HandleContract(Contract):
                 held.reacquire()
 
     def test_decorator(self, name: str) -> None:
-        """A decorated function keeps its name, and each call holds the lock anew."""
         seen = []
 
         @self.lock(name)
@@ -71,8 +69,6 @@ class HandleContract(Contract):
         assert len(seen) == 2
 
     def test_decorated_coroutine_function(self, name: str) -> None:
-        """An async function is decorated as one."""
-
         @self.lock(name)
         async def work(value: int) -> int:
             return value
@@ -84,7 +80,7 @@ class HandleContract(Contract):
         assert asyncio.run(twice()) == [1, 2]
 
     def test_async_face(self, name: str) -> None:
-        """Every operation has an asynchronous twin that does the same."""
+        """Every operation has an asynchronous version that does the same."""
 
         async def main() -> None:
             async with self.lock(name, timeout=10) as held:
@@ -109,8 +105,8 @@ class HandleContract(Contract):
             holder = locks[self.using].holder(good)
             assert holder is None or holder.name == good
 
-    def test_nobody_waits_and_nothing_happened(self, name: str) -> None:
-        """A lock that is not held has no line, and one that nobody lost has no history."""
+    def test_free_lock_has_no_waiters_and_no_history(self, name: str) -> None:
+        """A lock that is not held has no queue, and one that was never lost has no history."""
         backend = locks[self.using]
         assert backend.waiting(name) == backend.history(name) == []
         with pytest.raises(ValueError, match="limit=0"):

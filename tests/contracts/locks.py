@@ -31,7 +31,7 @@ class LayoutContract(HandleContract, WaitingContract, RecordContract):
 
     @pytest.mark.parametrize("blocking_timeout", [0, 0.05])
     def test_second_holder_is_kept_out(self, name: str, blocking_timeout: float) -> None:
-        """While one holds, another is told False, and its with statement raises."""
+        """Another caller gets False, and its ``with`` statement raises."""
         with self.lock(name):
             assert self.lock(name).acquire(blocking=False) is False
             assert self.lock(name).acquire(blocking_timeout=blocking_timeout) is False
@@ -48,12 +48,11 @@ class LayoutContract(HandleContract, WaitingContract, RecordContract):
         assert not ran
 
     def test_other_names_are_free(self, name: str) -> None:
-        """A lock excludes only its own name."""
         with self.lock(name), self.lock(name + "!", blocking=False) as other:
             assert other.owned()
 
     def test_locked_and_owned(self, name: str) -> None:
-        """``locked`` says whether anybody holds, ``owned`` whether this handle does."""
+        """``locked`` says whether the lock is held, ``owned`` whether this handle holds it."""
         one, other = self.lock(name), self.lock(name)
         assert not one.locked()
         with one:
@@ -72,7 +71,7 @@ class LayoutContract(HandleContract, WaitingContract, RecordContract):
         assert fences == sorted(set(fences))
 
     def test_endless_lock_excludes(self, name: str) -> None:
-        """``timeout=None`` is no lease of zero: the lock stays, and there is no second holder."""
+        """``timeout=None`` is not a lease of zero: the lock stays held."""
         with self.lock(name, timeout=None) as held:
             holder = locks[self.using].holder(name)
             assert (holder.ttl, holder.expires_at) == (None, None)
@@ -84,7 +83,7 @@ class LayoutContract(HandleContract, WaitingContract, RecordContract):
     def test_clock_of_the_client_decides_nothing(
         self, name: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A client whose wall clock jumps about holds, waits and expires as others do."""
+        """A client whose wall clock jumps holds, waits and expires as others do."""
         jumps = iter(range(0, 10**9, 86_400))
         monkeypatch.setattr(time, "time", lambda: float(next(jumps)))
         with self.lock(name, timeout=1, auto_renew=True) as held:
@@ -143,7 +142,6 @@ class LayoutContract(HandleContract, WaitingContract, RecordContract):
         held.ensure_held()
 
     def test_release_from_another_thread(self, name: str) -> None:
-        """A handle may be released by another thread than the one that acquired it."""
         held = self.lock(name)
         held.acquire()
         Background(held.release).outcome()
@@ -178,7 +176,7 @@ class LayoutContract(HandleContract, WaitingContract, RecordContract):
             handle.release()
 
     def test_abandoned_generators_do_not_deadlock(self, name: str) -> None:
-        """The collector may close a generator that holds a lock, in the midst of anything."""
+        """The garbage collector may close a generator that holds a lock at any moment."""
 
         def hold(number: int) -> Any:
             me = []

@@ -30,7 +30,7 @@ class RecordContract(Contract):
 
     @needs("records")
     def test_holder_record(self, name: str) -> None:
-        """A holder's record says who, since when, until when, and what the caller gave."""
+        """A holder's record has the holder, its times, and the caller's metadata."""
         with self.lock(name, timeout=20, metadata={"shop": "7", "é": "\n"}) as held:
             holder = locks[self.using].holder(name)
             assert isinstance(holder, Holder)
@@ -90,7 +90,7 @@ class RecordContract(Contract):
     def test_lock_renewed_while_it_is_listed_is_not_missed(
         self, name: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A lease that is lengthened while the pages are turned is listed all the same."""
+        """A lock whose lease is extended between two pages is listed all the same."""
         monkeypatch.setattr(type(locks[self.using]), "page_size", 1)  # ten names a page
         held = [self.lock(f"{name}:{number}", timeout=20 + number) for number in range(25)]
         for item in held:
@@ -110,7 +110,7 @@ class RecordContract(Contract):
     def test_locks_released_while_they_are_listed_hide_no_others(
         self, name: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Leases without end all end alike, and of these some leave while the pages are turned."""
+        """All leases without an end sort alike, and some of these locks leave between two pages."""
         monkeypatch.setattr(type(locks[self.using]), "page_size", 1)  # ten names a page
         held = [self.lock(f"{name}:{number}", timeout=None) for number in range(80)]
         for item in held:
@@ -131,14 +131,13 @@ class RecordContract(Contract):
 
     @needs("precision")
     def test_expired_locks_are_not_listed(self, name: str) -> None:
-        """A lock whose lease has passed is nobody's."""
         self.lock(name, timeout=0.02).acquire()
         eventually(lambda: locks[self.using].holder(name) is None)
         assert not list(locks[self.using].holders(name))
 
     @needs("records")
     def test_force_release(self, name: str) -> None:
-        """An operator's release frees the lock, tells who lost it, and the loser learns it."""
+        """A forced release frees the lock, names the loser, and the loser learns of it."""
         with told(signals.lock_force_released) as calls:
             held = self.lock(name)
             held.acquire()
@@ -155,7 +154,7 @@ class RecordContract(Contract):
 
     @needs("records")
     def test_forced_release_is_in_the_audit(self, name: str) -> None:
-        """The audit tells who lost which hold, when, to whom and why; the newest comes first."""
+        """The audit has who lost which hold, when, to whom and why, the newest first."""
         backend = locks[self.using]
         held = self.lock(name, metadata={"shop": "7"})
         held.acquire()
@@ -182,7 +181,7 @@ class RecordContract(Contract):
     def test_forced_release_that_came_too_late_is_none(
         self, name: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Sent in vain, and again after the holder's own release, it is told as nobody's loss."""
+        """If the holder released the lock between two sendings, nobody lost it."""
         backend = locks[self.using]
         carry_out = backend.call
         held = self.lock(name)
@@ -202,7 +201,7 @@ class RecordContract(Contract):
     @needs("records")
     @pytest.mark.parametrize("how", ["ensure_held", "release", "extend", "renewal", "async"])
     def test_loss_is_in_the_audit_once(self, name: str, how: str) -> None:
-        """Whoever finds that a lease was lost writes it down, and nobody writes it again."""
+        """The first that finds a lease lost adds it to the audit; nobody adds it again."""
         backend = locks[self.using]
         held = self.lock(name, timeout=0.6 if how == "renewal" else 20, auto_renew=how == "renewal")
         held.acquire()
@@ -234,7 +233,7 @@ class RecordContract(Contract):
 
     @needs("records")
     def test_freed_lock_is_no_release_by_force(self, name: str) -> None:
-        """What a worker frees for a dead holder is told by a signal and an event of its own."""
+        """A lock that a worker frees for a dead holder has its own signal and event."""
         backend = locks[self.using]
         with told(signals.lock_freed, signals.lock_force_released) as calls:
             self.lock(name).acquire()
@@ -262,7 +261,7 @@ class RecordContract(Contract):
         )
 
     def test_audit_has_an_end(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        """It keeps about as many releases by force as the alias says, whatever was lost since."""
+        """It keeps about as many forced releases as the alias says, however many losses follow."""
         backend = locks[self.using]
         cap = 50
         monkeypatch.setattr(backend, "operators", replace(backend.operators, audit_entries=cap))
@@ -283,7 +282,7 @@ class RecordContract(Contract):
         assert cap <= events.count("lost") <= cap + 100
 
     def test_history_is_read_in_pages(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        """However small they are, it is told whole, in order, and each event once."""
+        """Pages of any size give the whole history, in order, each event once."""
         backend = locks[self.using]
         for number in range(12):
             held = self.lock(f"{name}:{number % 3}", timeout=5)
@@ -304,7 +303,7 @@ class RecordContract(Contract):
 
     @needs("passing")
     def test_take_over_from_a_named_holder(self, name: str) -> None:
-        """A lock passes from one holder to another; nobody who waits comes in between."""
+        """The lock passes from one holder to another; no waiter comes in between."""
         first, second = self.lock(name, timeout=20), self.lock(name, timeout=30)
         first.acquire()
         waiting = Background(self.lock(name, timeout=20).acquire)
@@ -324,7 +323,7 @@ class RecordContract(Contract):
 
     @needs("passing")
     def test_take_over_of_a_free_lock(self, name: str) -> None:
-        """Where the holder has gone there is nothing to take over, not even a free lock."""
+        """If the holder has gone there is nothing to take over, not even a free lock."""
         first, second = self.lock(name), self.lock(name)
         first.acquire()
         token_id = first.token_id
@@ -335,8 +334,8 @@ class RecordContract(Contract):
         assert asyncio.run(self.lock(name).atake_over(second.token_id)) is True
 
     @needs("passing")
-    def test_detached_lock_is_nobodys_until_it_is_taken_over(self, name: str) -> None:
-        """A detached lock stays held; whoever has its ticket takes it over, once."""
+    def test_detached_lock_stays_held_until_it_is_taken_over(self, name: str) -> None:
+        """A detached lock stays held; a caller with its ticket takes it over, once."""
         first = self.lock(name, metadata={"state": "working"})
         first.acquire()
         ticket = first.ticket
@@ -357,7 +356,7 @@ class RecordContract(Contract):
 
     @needs("passing")
     def test_detaching_what_was_lost(self, name: str) -> None:
-        """Who has lost a lock is told so, and detaches nobody else's."""
+        """A caller that lost the lock is told so, and does not detach its successor's."""
         held = self.lock(name, timeout=20)
         held.acquire()
         locks[self.using].force_release(name)
@@ -370,7 +369,7 @@ class RecordContract(Contract):
 
     @needs("passing")
     def test_mistakes_in_detaching(self, name: str) -> None:
-        """A lock can't be detached for ever, nor one that is entered twice."""
+        """A lock can't be detached without an end, nor one that is entered twice."""
         with self.lock(name, reentrant=True) as held, self.lock(name, reentrant=True):
             with pytest.raises(ValueError, match="has to expire"):
                 held.detach(None)  # type: ignore[arg-type]

@@ -53,24 +53,20 @@ def aliases(settings: dict[str, dict[str, Any]]) -> Iterator[None]:
 
 
 def forget_connection(alias: str) -> None:
-    """Close this thread's connection; the next one uses the current settings."""
     connections[alias].close()
     del connections[alias]
 
 
 def execute(alias: str, statement: str) -> None:
-    """Execute a statement."""
     with connections[alias].cursor() as cursor:
         cursor.execute(statement)
 
 
 def sell(alias: str = "first") -> None:
-    """Take a unit from the stock."""
     execute(alias, "UPDATE stock SET units = units - 1")
 
 
 def units(alias: str = "first") -> int:
-    """Return how many there are on this thread's connection."""
     with connections[alias].cursor() as cursor:
         cursor.execute("SELECT units FROM stock")
         return int(cursor.fetchone()[0])
@@ -89,7 +85,6 @@ def units_for_others(alias: str = "first") -> int:
 
 
 def is_held(name: str) -> bool:
-    """Whether the lock is held."""
     return locks["default"].holder(name) is not None
 
 

@@ -22,7 +22,7 @@ class WaitingContract(Contract):
     """What waiters can rely on."""
 
     def test_waiter_gets_the_lock_on_release(self, name: str) -> None:
-        """A release hands the lock to who waits; the next fence is greater."""
+        """A release hands the lock off to a waiter, with a greater fence."""
         first = self.lock(name)
         first.acquire()
         fence = first.fence
@@ -63,8 +63,8 @@ class WaitingContract(Contract):
         self.check_order(served, 8)
 
     @needs("waiters")
-    def test_waiter_that_gives_up_leaves_the_line(self, name: str) -> None:
-        """A waiter whose time runs out leaves nothing behind, and the next is served."""
+    def test_waiter_that_gives_up_leaves_the_queue(self, name: str) -> None:
+        """A waiter that times out leaves nothing behind, and the next is served."""
         with self.lock(name):
             assert not self.lock(name).acquire(blocking_timeout=0.05)
             assert waiters(name, self.using) == 0
@@ -73,8 +73,8 @@ class WaitingContract(Contract):
         assert patient.outcome() is True
 
     @needs("waiters")
-    def test_line_is_shown(self, name: str) -> None:
-        """``waiting`` tells who waits, in which order, since when, and what for."""
+    def test_queue_is_shown(self, name: str) -> None:
+        """``waiting`` shows who waits, in which order, since when, and for which lease."""
         backend = locks[self.using]
         with self.lock(name):
             began = backend.holder(name).acquired_at
@@ -84,24 +84,24 @@ class WaitingContract(Contract):
             eventually(lambda: waiters(name, self.using) == 1)
             waiting.append(Background(lambda: self.take_turn(second)))
             eventually(lambda: waiters(name, self.using) == 2)
-            line = backend.waiting(name)
-            assert asyncio.run(backend.awaiting(name))[0].token_id == line[0].token_id
-            assert [item.thread for item in line] == [item.name for item in waiting]
-            assert [(item.lease, item.auto_renew) for item in line] == [
+            queue = backend.waiting(name)
+            assert asyncio.run(backend.awaiting(name))[0].token_id == queue[0].token_id
+            assert [item.thread for item in queue] == [item.name for item in waiting]
+            assert [(item.lease, item.auto_renew) for item in queue] == [
                 (7.0, False),
                 (backend.timeout, True),
             ]
-            assert {(item.name, item.using, item.pid) for item in line} == {
+            assert {(item.name, item.using, item.pid) for item in queue} == {
                 (name, self.using, os.getpid())
             }
-            assert line[0].metadata == {"shop": "7\n"}
+            assert queue[0].metadata == {"shop": "7\n"}
             tolerance = timedelta(seconds=0.02)
-            assert began - tolerance <= line[0].since <= line[1].since + tolerance
-            assert 0 <= line[0].waited < 10
-            assert line[0].waited > line[1].waited - 0.02
-            assert str(line[0].pid) in str(line[0])
+            assert began - tolerance <= queue[0].since <= queue[1].since + tolerance
+            assert 0 <= queue[0].waited < 10
+            assert queue[0].waited > queue[1].waited - 0.02
+            assert str(queue[0].pid) in str(queue[0])
         turns = [item.outcome() for item in waiting]
-        assert [turn.token_id for turn in turns] == [item.token_id for item in line]
+        assert [turn.token_id for turn in turns] == [item.token_id for item in queue]
         assert [turn.metadata for turn in turns] == [{"shop": "7\n"}, {}]
         assert backend.waiting(name) == []
 
@@ -114,7 +114,7 @@ class WaitingContract(Contract):
 
     @needs("waiters")
     def test_since_stays_while_one_waits(self, name: str) -> None:
-        """However often a waiter looks again, it has waited since it came."""
+        """However often a waiter looks again, it has waited since it joined."""
         with self.lock(name) as held:
             waiting = Background(self.lock(name).acquire)
             eventually(lambda: waiters(name, self.using) == 1)
@@ -128,8 +128,8 @@ class WaitingContract(Contract):
         assert waiting.outcome() is True
 
     @needs("waiters")
-    def test_waiter_that_was_interrupted_leaves_the_line(self, name: str) -> None:
-        """The entry that carries the time is the one that is taken back."""
+    def test_waiter_that_was_interrupted_leaves_the_queue(self, name: str) -> None:
+        """The queue entry that is removed is the one that carries the time."""
         with self.lock(name):
             for _ in range(2):  # the second knows the server's clock already
                 assert not self.lock(name).acquire(blocking_timeout=0.05)
@@ -174,7 +174,7 @@ class WaitingContract(Contract):
 
     @needs("queue")
     def test_shortened_lease_is_noticed_by_waiters(self, name: str) -> None:
-        """A lease that its holder cuts short delays the next by what is left of it only."""
+        """After a lease is cut short the next waiter waits only for the rest of it."""
         held = self.lock(name, timeout=30)
         held.acquire()
         waiting = Background(self.lock(name).acquire)
@@ -185,7 +185,7 @@ class WaitingContract(Contract):
         assert time.monotonic() - end < SOON
 
     def test_two_threads_acquiring_one_handle(self, name: str) -> None:
-        """A handle that is waiting already refuses a second acquire; the first goes on."""
+        """A handle that already waits refuses a second acquire; the first goes on."""
         with self.lock(name):
             shared = self.lock(name)
             waiting = Background(shared.acquire)
@@ -195,8 +195,8 @@ class WaitingContract(Contract):
         assert waiting.outcome() is True
 
     @needs("waiters")
-    def test_force_release_hands_over(self, name: str) -> None:
-        """A broken lock goes to the longest waiting."""
+    def test_force_release_hands_off(self, name: str) -> None:
+        """A forced release hands the lock off to the first waiter."""
         held = self.lock(name)
         held.acquire()
         waiting = Background(self.lock(name).acquire)
@@ -205,7 +205,6 @@ class WaitingContract(Contract):
         assert waiting.outcome() is True
 
     def test_not_acquired_signal(self, name: str) -> None:
-        """A wait that runs out sends its signal."""
         with told(signals.lock_not_acquired) as calls, self.lock(name):
             self.lock(name).acquire(blocking_timeout=0.02)
         assert calls[0]["name"] == name
@@ -234,7 +233,7 @@ class WaitingContract(Contract):
         self.check_order(asyncio.run(main()), 20)
 
     @needs("waiters")
-    def test_cancelled_async_acquire_leaves_the_line(self, name: str) -> None:
+    def test_cancelled_async_acquire_leaves_the_queue(self, name: str) -> None:
         """Cancelling an async acquire gives the place up and strands nothing."""
 
         async def main() -> None:

@@ -28,7 +28,6 @@ class ToPostgres:
     """A router that has everything on the server."""
 
     def db_for_read(self, model: Any, **hints: Any) -> str:
-        """Read there."""
         return "first"
 
     db_for_write = db_for_read
@@ -53,7 +52,6 @@ def database(postgres: Postgres, django_db_blocker: Any, settings: Any) -> Itera
 
 
 def release(name: str) -> Outcome:
-    """Release a lock by force, as the command does."""
     lock(name).acquire()
     holder = locks["default"].holder(name)
     assert holder
@@ -63,10 +61,10 @@ def release(name: str) -> Outcome:
 
 
 @pytest.mark.parametrize("table", ["auth_user", "django_admin_log"])
-def test_locked_table_delays_nobody_for_long(
+def test_locked_table_delays_a_release_briefly(
     server: EmbeddedServer, database: str, name: str, table: str
 ) -> None:
-    """The lock is free at once, and after two seconds it is said that the log has no entry."""
+    """The lock is free at once; after two seconds the outcome says that the log has no entry."""
     with psycopg.connect(database) as other:
         other.execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
         began = time.monotonic()

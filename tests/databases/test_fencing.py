@@ -19,19 +19,16 @@ class TestOnPostgreSQL(FencingContract):
 
     @pytest.fixture
     def database(self, postgres: Postgres, django_db_blocker: Any) -> Iterator[None]:
-        """A database with the tables."""
         self.url = postgres.url
         entry = postgres.settings(NAME="first", OPTIONS={})
         with django_db_blocker.unblock(), aliases({"first": entry}), tables():
             yield
 
     def session(self, connection: Any) -> int:
-        """Return the process that serves a connection."""
         connection.ensure_connection()
         return int(connection.connection.info.backend_pid)
 
     def wait_until_blocked(self, session: int) -> None:
-        """Wait until the process waits for another's transaction."""
         with psycopg.connect(self.url, autocommit=True) as admin:
             query = "SELECT cardinality(pg_blocking_pids(%s)) > 0"
             eventually(lambda: admin.execute(query, [session]).fetchone() == (True,))

@@ -12,7 +12,7 @@ from tests.tools import check_it_dies_with_its_parent
 
 
 def test_it_takes_clients_and_settings() -> None:
-    """A started server lets clients in, is set as it was told to be, and is gone after the stop."""
+    """A started server accepts clients and has its settings; stopping it removes everything."""
     with Postgres(max_connections=17) as server:
         directory = server.directory
         with psycopg.connect(server.url) as connection:

@@ -22,13 +22,12 @@ class TestOnPostgreSQL(TransactionContract):
 
     @pytest.fixture
     def databases(self, postgres: Postgres, django_db_blocker: Any) -> Iterator[None]:
-        """Two databases with a table each."""
         entries = {alias: postgres.settings(NAME=alias, OPTIONS={}) for alias in DATABASES}
         with django_db_blocker.unblock(), aliases(entries):
             yield
 
     def test_connection_that_breaks(self, postgres: Postgres, name: str) -> None:
-        """Where the server ends the connection the lock is given up, and nothing was written."""
+        """If the server closes the connection the lock is released, and nothing was written."""
         with contextlib.suppress(Error), atomic("first"):
             with lock(name):
                 sell()
@@ -42,7 +41,7 @@ class TestOnPostgreSQL(TransactionContract):
         assert units() == 10
 
     def test_statement_that_fails(self, name: str) -> None:
-        """A transaction that the database has given up is rolled back, and then the lock goes."""
+        """A failed transaction is rolled back, and then the lock is released."""
         with contextlib.suppress(Error), atomic("first"):
             with lock(name):
                 sell()

@@ -27,7 +27,7 @@ def session_sentinel() -> Iterator[Sentinel]:
 
 
 def settled(layout: Layout, **entry: Any) -> Iterator[Layout]:
-    """Yield a layout, empty and in LOCKS as ``default``."""
+    """Yield a layout, emptied and as ``default`` in LOCKS."""
     layout.flush()
     with override_settings(**layout.locks(**entry)):
         yield layout

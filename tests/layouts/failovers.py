@@ -20,7 +20,6 @@ def patiently(name: str) -> int:
 
 
 async def apatiently(name: str) -> int:
-    """Do it under asyncio."""
     while True:
         with contextlib.suppress(LockUnavailable):
             async with lock(name, timeout=60) as held:

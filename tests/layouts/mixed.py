@@ -47,12 +47,11 @@ class Worker:
 
     @property
     def holds(self) -> list[dict[str, float]]:
-        """When it held the lock, and with which fences."""
+        """Its holds, with their fences."""
         whole = self.path.read_text().rpartition("\n")[0]
         return [json.loads(line) for line in whole.splitlines()]
 
     def kill(self) -> None:
-        """End it at once, whatever it is doing."""
         self.child.__exit__()
 
 
@@ -75,7 +74,6 @@ class Crew:
             worker.kill()
 
     def hire(self, *kinds: str) -> None:
-        """Start more workers, and wait until they work."""
         hired = [self._make(kind) for kind in kinds]
         self.everybody += hired
         self.alive += hired
@@ -83,13 +81,13 @@ class Crew:
             assert worker.child.hear() == "ready"
 
     def replace(self, worker: Worker) -> None:
-        """Kill a worker, and start another one of its kind."""
+        """Kill a worker, and start another of its kind."""
         worker.kill()
         self.alive.remove(worker)
         self.hire(worker.kind)
 
     def all_go_on(self) -> None:
-        """Wait until each of those alive has held the lock again."""
+        """Wait until each living worker has held the lock again."""
         before = {worker: len(worker.holds) for worker in self.alive}
         for worker, count in before.items():
             eventually(
@@ -98,7 +96,7 @@ class Crew:
             )
 
     def shares(self, turns: int) -> dict[str, int]:
-        """Return how often each held the lock while the one with most did so many times."""
+        """Return how often each held the lock while the busiest did so ``turns`` times."""
         before = {worker: len(worker.holds) for worker in self.alive}
 
         def gained() -> dict[str, int]:
@@ -124,7 +122,7 @@ class Crew:
         return found
 
     def check(self) -> int:
-        """Check that no two held at one time, and that fences rose; return the number of holds."""
+        """Check that holds do not overlap and that fences rise; return the number of holds."""
         holds = sorted(
             (hold for worker in self.everybody for hold in worker.holds),
             key=lambda hold: hold["began"],

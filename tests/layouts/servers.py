@@ -41,7 +41,7 @@ class Layout:
         self.stop()
 
     def start(self) -> None:
-        """Start the servers and wait until they agree on who is who."""
+        """Start the servers and wait until they agree on their roles."""
         try:
             self._start()
         except BaseException:
@@ -52,7 +52,7 @@ class Layout:
         raise NotImplementedError
 
     def stop(self) -> None:
-        """End all servers, those that a test has paused or killed included."""
+        """Stop all servers, paused and killed ones included."""
         with contextlib.ExitStack() as stack:
             for server in self._all():
                 stack.callback(server.stop)
@@ -62,11 +62,10 @@ class Layout:
 
     @property
     def urls(self) -> list[str]:
-        """The URL of each server that keeps data."""
         return [server.url() for server in self.servers]
 
     def masters(self) -> list[EmbeddedServer]:
-        """Return the servers that say of themselves that they are masters, and answer."""
+        """Return the servers that answer and report that they are masters."""
         return [server for server in self.servers if role(server) == "master"]
 
     def flush(self) -> None:
@@ -152,7 +151,6 @@ class Cluster(Layout):
         raise AssertionError(f"nobody serves slot {slot}")
 
     def replicas_of(self, master: EmbeddedServer) -> list[EmbeddedServer]:
-        """Return the running replicas of a master."""
         identity = node_id(master)
         return [
             self._by_port(int(fields[1].partition("@")[0].rpartition(":")[2]))
@@ -164,7 +162,7 @@ class Cluster(Layout):
         return next(server for server in self.servers if server.port == port)
 
     def kill_master(self, slot: int = 0) -> EmbeddedServer:
-        """Let the master of a slot die at once; its replica is promoted by and by."""
+        """Kill the master of a slot; its replica is promoted after a while."""
         server = self.master_of(slot)
         server.kill()
         self._killed.add(server.port)
@@ -239,7 +237,6 @@ class Sentinel(Layout):
         return [*self.sentinels, *self.servers]
 
     def caches(self, alias: str = "locks", db: int = 0) -> dict[str, Any]:
-        """Return CACHES with one alias that django-redis serves by asking the sentinels."""
         options = {
             "CLIENT_CLASS": "django_redis.client.SentinelClient",
             "SENTINELS": [("127.0.0.1", server.port) for server in self.sentinels],
@@ -318,7 +315,7 @@ class Sentinel(Layout):
         return [server for server in self.servers if role(server) == "slave"]
 
     def kill_master(self) -> EmbeddedServer:
-        """Let the master die at once; the sentinels promote a replica by and by."""
+        """Kill the master; the sentinels promote a replica after a while."""
         server = self.master
         server.kill()
         return server
@@ -360,14 +357,13 @@ class _SentinelServer(EmbeddedServer):
 
 
 def client(server: EmbeddedServer) -> redis.Redis:
-    """Return a client of one server, to be closed."""
     return redis.Redis(
         port=server.port, decode_responses=True, socket_timeout=5, single_connection_client=True
     )
 
 
 def role(server: EmbeddedServer) -> str:
-    """Return what a server says it is: ``master`` or ``slave``; nothing when it does not answer."""
+    """Return a server's role: ``master`` or ``slave``; empty if it does not answer."""
     try:
         with client(server) as one:
             return str(one.execute_command("ROLE")[0])
@@ -376,7 +372,7 @@ def role(server: EmbeddedServer) -> str:
 
 
 def nodes(server: EmbeddedServer) -> list[list[str]]:
-    """Return what a node of a cluster knows of all: the fields of CLUSTER NODES."""
+    """Return a node's view of the cluster: the fields of CLUSTER NODES."""
     with redis.Redis(port=server.port, socket_timeout=5) as one:
         one.set_response_callback("CLUSTER NODES", lambda answer, **_: answer)
         answer = one.execute_command("CLUSTER NODES").decode()
@@ -384,13 +380,12 @@ def nodes(server: EmbeddedServer) -> list[list[str]]:
 
 
 def node_id(server: EmbeddedServer) -> str:
-    """Return a node's name in its cluster."""
     with client(server) as one:
         return str(one.execute_command("CLUSTER MYID"))
 
 
 def agree(condition: Callable[[], Any]) -> None:
-    """Wait until servers have come to agree; they take their time to gossip."""
+    """Wait until servers agree, which takes some gossip."""
     deadline = time.monotonic() + PATIENCE
     while True:
         with contextlib.suppress(RedisError, OSError):

@@ -23,7 +23,6 @@ def rule() -> list[str]:
 
 
 def become(cluster: Cluster, words: list[str], settings: Any, **entry: Any) -> None:
-    """Give the locks a user with a rule."""
     for server in cluster.servers:
         with client(server) as one:
             one.execute_command("ACL", "SETUSER", "cluster-locker", "reset", *words)
@@ -57,7 +56,6 @@ def do_everything(name: str) -> None:
 
 
 def pass_on(name: str) -> None:
-    """Hand a lock over to a waiter."""
     held = lock(name, timeout=2)
     held.acquire()
     waiting = Background(lambda: lock(name, timeout=5).acquire(blocking_timeout=4))
@@ -80,7 +78,7 @@ def test_rule_is_enough(cluster: Cluster, settings: Any, name: str) -> None:
 
 @pytest.mark.parametrize("word", ["+spublish", "+ssubscribe", "&lock-grant:*", "~lock-index:*"])
 def test_rule_has_nothing_to_spare(cluster: Cluster, settings: Any, name: str, word: str) -> None:
-    """What is particular to a cluster is needed, and the doctor says what is missing."""
+    """Every cluster-specific part is needed, and the doctor names the missing one."""
     become(cluster, [one for one in rule() if one != word], settings)
     if word != "+spublish":  # without which waiters find their turn by looking
         with pytest.raises(LockUnavailable):
@@ -112,7 +110,7 @@ def test_doctor_examines_each_master(cluster: Cluster) -> None:
 
 
 def test_doctor_tells_a_node_from_a_server(cluster: Cluster, settings: Any) -> None:
-    """A node of a cluster as LOCATION of one server is a mistake, told with its remedy."""
+    """A cluster node as the LOCATION of one server is an error with a remedy."""
     settings.LOCKS = {"default": {"BACKEND": BACKEND, "LOCATION": cluster.urls[0]}}
     done = command("doctor")
     assert "LOCATION names one server" in " ".join(done.out.split())
@@ -120,7 +118,7 @@ def test_doctor_tells_a_node_from_a_server(cluster: Cluster, settings: Any) -> N
 
 
 def test_doctor_counts_replicas(cluster: Cluster, settings: Any) -> None:
-    """More replicas than there are is told before anybody waits for them in vain."""
+    """More replicas than there are is reported before a caller waits for them."""
     options = {"OPTIONS": {"REPLICAS": 2}}
     settings.LOCKS = cluster.locks(**options)["LOCKS"]
     done = command("doctor")

@@ -23,7 +23,6 @@ from tests.tools import Background, Child, eventually, queued, waiters
 
 
 def slot_of(name: str) -> int:
-    """Return the slot of a lock's keys."""
     return SHARD_SLOTS[shard_of(name)]
 
 
@@ -39,13 +38,11 @@ def names_on_each(cluster: Cluster, name: str) -> list[str]:
 
 
 def other_master(cluster: Cluster, slot: int) -> Any:
-    """Return a master that does not serve a slot."""
     owner = cluster.master_of(slot)
     return next(server for server in cluster.masters() if server is not owner)
 
 
 def evals(cluster: Cluster) -> dict[int, int]:
-    """Return how many scripts each master has run since they were reset."""
     found = {}
     for server in cluster.masters():
         with client(server) as one:
@@ -55,7 +52,6 @@ def evals(cluster: Cluster) -> dict[int, int]:
 
 
 def reset_stats(cluster: Cluster) -> None:
-    """Count from zero."""
     for server in cluster.masters():
         with client(server) as one:
             one.config_resetstat()
@@ -71,12 +67,12 @@ def own_cluster(settings: Any) -> Any:
 
 
 def test_a_list_of_urls_is_a_cluster(cluster: Cluster) -> None:
-    """LOCATION chooses; the entry names the same backend as for one server."""
+    """LOCATION decides; the backend is the same as for one server."""
     assert isinstance(locks["default"].servers, ClusterServers)
 
 
 def test_keys_of_a_lock_share_a_slot(cluster: Cluster, name: str) -> None:
-    """Lock, line, index, fence and audit of a name are on one node, under its shard's tag."""
+    """Lock, queue, index, fence and audit of a name are on one node, under its shard's tag."""
     lock(name, timeout=60).acquire()
     locks["default"].force_release(name)
     lock(name, timeout=60).acquire()
@@ -119,7 +115,7 @@ def test_one_round_trip_to_take_and_one_to_release(cluster: Cluster, name: str) 
 
 
 def test_a_connection_for_each_node_listens(cluster: Cluster, name: str) -> None:
-    """However many locks are waited for, each node has one listening connection of a process."""
+    """However many locks are waited for, a process has one listening connection per node."""
     held = [lock(f"{name}:{number}", timeout=60) for number in range(40)]
     for item in held:
         item.acquire()
@@ -128,7 +124,7 @@ def test_a_connection_for_each_node_listens(cluster: Cluster, name: str) -> None
         with lock(one, timeout=60):
             return True
 
-    line = [Background(lambda one=item.name: pass_through(one)) for item in held for _ in range(2)]
+    queue = [Background(lambda one=item.name: pass_through(one)) for item in held for _ in range(2)]
     eventually(lambda: all(waiters(item.name) == 2 for item in held))
     listening = 0
     for server in cluster.masters():
@@ -137,11 +133,11 @@ def test_a_connection_for_each_node_listens(cluster: Cluster, name: str) -> None
     assert listening == len(cluster.masters()) == locks["default"].hub.connections
     for item in held:
         item.release()
-    assert all(waiting.outcome() for waiting in line)
+    assert all(waiting.outcome() for waiting in queue)
 
 
 def test_dead_waiter_is_skipped(cluster: Cluster, name: str) -> None:
-    """A process that was killed in the line does not delay those behind it."""
+    """A process that was killed in the queue does not delay those behind it."""
     held = lock(name, timeout=60)
     held.acquire()
     with queued(name, before=_settings(cluster)) as dead:
@@ -188,7 +184,7 @@ def test_listing_costs_two_round_trips_a_node(
 
 
 def test_history_of_all_shards_is_in_order(cluster: Cluster, name: str) -> None:
-    """The audit of all locks is told as one, the newest first, as many as were asked for."""
+    """The audit of all shards is merged, the newest first, up to the limit."""
     for number in range(12):
         lock(f"{name}:{number}", timeout=60).acquire()
         locks["default"].force_release(f"{name}:{number}", reason=str(number))
@@ -199,7 +195,7 @@ def test_history_of_all_shards_is_in_order(cluster: Cluster, name: str) -> None:
 
 
 def test_slot_that_has_moved_is_followed(cluster: Cluster, name: str) -> None:
-    """A lock that moved to another node is renewed, handed over and released there."""
+    """A lock that moved to another node is renewed, handed off and released there."""
     slot = slot_of(name)
     held = lock(name, timeout=60)
     held.acquire()
@@ -227,7 +223,7 @@ async def _owned(held: Any) -> bool:
 
 @pytest.mark.parametrize("how", ["threads", "tasks"])
 def test_one_caller_reads_for_all_who_are_sent_on(cluster: Cluster, name: str, how: str) -> None:
-    """Many who find at once that a slot has moved ask the nodes once for all of them."""
+    """Callers that find at once that a slot has moved share one query for the topology."""
     slot = slot_of(name)
     source, to = cluster.master_of(slot), other_master(cluster, slot)
     held = lock(name, timeout=60)
@@ -256,13 +252,11 @@ CALLERS = 20
 
 
 def sent_on(server: Any) -> int:
-    """Return how many callers a node has sent to another one."""
     with client(server) as one:
         return int(one.info("errorstats").get("errorstat_MOVED", {}).get("count", 0))
 
 
 def threads_that_ask(held: Any) -> list[Background]:
-    """Ask in many threads whether a lock is held."""
     return [Background(held.owned) for _ in range(CALLERS)]
 
 
@@ -284,7 +278,7 @@ def tasks_that_ask(held: Any) -> list[Background]:
 
 
 def test_moving_slot_delays_and_loses_nothing(cluster: Cluster, name: str) -> None:
-    """While a slot is between two nodes its locks can't be taken; then they can, with no loss."""
+    """While a slot moves its locks are unavailable; afterwards they can be acquired."""
     slot = slot_of(name)
     held = lock(name, timeout=60)
     held.acquire()
@@ -309,7 +303,7 @@ def _of_same_shard(name: str) -> Any:
 
 
 def test_moving_slot_does_not_break_a_release(cluster: Cluster, name: str) -> None:
-    """A release that empties the line of a slot in motion is carried out whole."""
+    """A release that empties the queue of a moving slot is carried out whole."""
     slot = slot_of(name)
     held = lock(name, timeout=60)
     held.acquire()
@@ -329,7 +323,7 @@ def test_moving_slot_does_not_break_a_release(cluster: Cluster, name: str) -> No
 
 
 def test_message_alone_is_no_grant(cluster: Cluster, name: str) -> None:
-    """What a node says that may have lost its slot is no more than a reason to look."""
+    """A message from a node that may have lost its slot is only a reason to look."""
     with lock(name, timeout=60) as held:
         waiting = Background(lock(name, timeout=60).acquire)
         eventually(lambda: waiters(name) == 1)
@@ -373,7 +367,7 @@ def test_greenlets_wait_together(cluster: Cluster, name: str, green: str) -> Non
 
 
 def test_resharding_under_load(cluster: Cluster, name: str) -> None:
-    """Locks are taken, waited for and released by many while their slots go to and fro."""
+    """Locks are taken, waited for and released while their slots move to and fro."""
     names = [f"{name}:{number}" for number in range(4)]
     inside: dict[str, int] = dict.fromkeys(names, 0)
     fences: dict[str, list[int]] = {one: [] for one in names}
@@ -411,7 +405,7 @@ def test_resharding_under_load(cluster: Cluster, name: str) -> None:
 
 
 def test_planned_failover(own_cluster: Cluster, name: str) -> None:
-    """A replica takes over in good order: holders go on, waiters are served."""
+    """A replica takes over without loss: holders go on, waiters are served."""
     slot = slot_of(name)
     held = lock(name, timeout=60)
     held.acquire()
@@ -426,7 +420,7 @@ def test_planned_failover(own_cluster: Cluster, name: str) -> None:
 
 
 def test_master_killed_while_locks_are_held_and_waited_for(own_cluster: Cluster, name: str) -> None:
-    """One node dies: its locks go on with its replica, those of the others never stop."""
+    """When one node dies its locks go on with its replica, and those of the others never stop."""
     names = names_on_each(own_cluster, name)
     held = [lock(one) for one in names]  # renewed, with a lease of 30 s
     for item in held:
@@ -435,7 +429,7 @@ def test_master_killed_while_locks_are_held_and_waited_for(own_cluster: Cluster,
     for one in names:
         with client(own_cluster.master_of(slot_of(one))) as master:
             master.execute_command("WAIT", 1, 5000)
-    line = [Background(lambda one=one: patiently(one)) for one in names]
+    queue = [Background(lambda one=one: patiently(one)) for one in names]
     eventually(lambda: all(waiters(one) == 1 for one in names))
 
     dead = own_cluster.kill_master(slot_of(names[0]))
@@ -448,13 +442,13 @@ def test_master_killed_while_locks_are_held_and_waited_for(own_cluster: Cluster,
         assert not item.lost, "it was replicated, so it lived on"
         assert item.fence == fence
         item.release()
-    for waiting, fence in zip(line, fences, strict=True):
+    for waiting, fence in zip(queue, fences, strict=True):
         assert waiting.outcome() > fence
 
 
 @pytest.mark.parametrize("how", ["killed", "stopped"])
 def test_renewal_goes_on_where_nodes_live(settings: Any, name: str, how: str) -> None:
-    """A node that is down loses its own locks at the most, never those of the other nodes."""
+    """A node that is down loses at most its own locks."""
     with Cluster(3, 0, "--cluster-require-full-coverage", "no") as cluster:
         settings.LOCKS = cluster.locks()["LOCKS"]
         _renew_beside_a_dead_node(cluster, name, how)
@@ -478,7 +472,7 @@ def _renew_beside_a_dead_node(cluster: Cluster, name: str, how: str) -> None:
 
 
 def test_asyncio_through_a_failover(own_cluster: Cluster, name: str) -> None:
-    """Tasks that hold and wait come through the death of a master."""
+    """Tasks that hold and wait survive the death of a master."""
 
     def fail_over() -> None:
         with client(own_cluster.master_of(slot_of(name))) as master:
@@ -490,7 +484,7 @@ def test_asyncio_through_a_failover(own_cluster: Cluster, name: str) -> None:
 
 
 def test_cluster_without_sharded_channels(settings: Any, name: str) -> None:
-    """Where the server knows no sharded channels, plain ones hand over as well."""
+    """Without sharded channels, plain ones hand locks off as well."""
     with Cluster(3, 0, "--rename-command", "SSUBSCRIBE", "") as old:
         settings.LOCKS = old.locks()["LOCKS"]
         held = lock(name, timeout=60)
@@ -509,7 +503,7 @@ def test_cluster_without_sharded_channels(settings: Any, name: str) -> None:
 
 
 def test_unreachable_cluster_is_unavailable(settings: Any, name: str) -> None:
-    """No node answers: LockUnavailable, which is never taken for a lock that is held."""
+    """If no node answers it is LockUnavailable, which never looks like a held lock."""
     with Cluster(1, 0) as gone:
         settings.LOCKS = gone.locks()["LOCKS"]
         with lock(name):
@@ -533,5 +527,4 @@ def _receivers(cluster: Cluster, name: str) -> int:
 
 
 def _settings(cluster: Cluster) -> str:
-    """Return what makes a child process use a cluster."""
     return f"import tests.settings as s; s.LOCKS = {cluster.locks()['LOCKS']!r}"

@@ -80,7 +80,6 @@ WELL = [("quorum", "ok"), ("clocks", "ok")]
 
 
 def test_quorum_that_is_well(quorum: Quorum) -> None:
-    """All members are examined, and nothing is found."""
     code, findings = examine()
     assert (code, brief(findings)) == (0, WELL)
     assert findings[0]["found"] == "3 of 3 servers answer; 1 more may fail"
@@ -200,7 +199,6 @@ def test_members_that_do_not_vote_yet_are_counted(quorum: Quorum) -> None:
 
 
 def test_clocks_of_members_are_compared(quorum: Quorum) -> None:
-    """One that is ahead of the others is named."""
     last = quorum.servers[2]
     assert isinstance(last, SteppedServer)
     last.step(5.0)

@@ -1,4 +1,4 @@
-"""The SETNX and GETSET backend against the contract, in the form of its own and in foreign ones."""
+"""The SETNX and GETSET backend against the contract, with each form of values."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import pytest
 
 from example_project.embedded import EmbeddedServer
-from tests.backends.getset.test_getset import exclude_each_other
+from tests.backends.getset.test_other_programs import exclude_each_other
 from tests.contracts.capabilities import LACKS
 from tests.contracts.locks import LayoutContract, LockContract
 
@@ -18,7 +18,6 @@ LACKS_HERE = LACKS["GetSetLockBackend"] | {"waiters"}
 
 @pytest.fixture(autouse=True)
 def _alias(server: EmbeddedServer, settings: Any, request: pytest.FixtureRequest) -> None:
-    """An alias for the backend, with the options that the class names."""
     options = getattr(request.cls, "options", {})
     settings.LOCKS = {
         "default": {"LOCATION": server.url()},
@@ -44,7 +43,7 @@ class TestLocalClock(LayoutContract):
 
 
 class PlainContract(LayoutContract):
-    """With values that are nothing but a time, as foreign programs write and read them."""
+    """With values that are nothing but a time, as other programs write and read them."""
 
     using = "getset"
     lacks = LACKS_HERE | {"fencing", "passing", "records"}

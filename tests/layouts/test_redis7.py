@@ -19,7 +19,6 @@ from tests.layouts.servers import BACKEND, Cluster
 
 
 def binary() -> str:
-    """Return the path of the server's program; fail where there is none."""
     path = os.environ.get("LOCKS_TEST_SERVER") or shutil.which("redis-server")
     assert path, "these tests need Redis: apt-get install -y redis-server"
     return path
@@ -27,14 +26,12 @@ def binary() -> str:
 
 @pytest.fixture(scope="module")
 def redis_server() -> Iterator[EmbeddedServer]:
-    """A server by another program."""
     with EmbeddedServer(binary=binary()) as server:
         yield server
 
 
 @pytest.fixture
 def on_redis(redis_server: EmbeddedServer) -> Iterator[None]:
-    """Locks on it."""
     with override_settings(LOCKS={"default": {"BACKEND": BACKEND, "LOCATION": redis_server.url()}}):
         yield
     locks.reset()
@@ -42,14 +39,12 @@ def on_redis(redis_server: EmbeddedServer) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def redis_cluster() -> Iterator[Cluster]:
-    """A cluster by another program."""
     with Cluster(3, 0, node_timeout=15, binary=binary()) as cluster:
         yield cluster
 
 
 @pytest.fixture
 def on_redis_cluster(redis_cluster: Cluster) -> Iterator[None]:
-    """Locks on it."""
     redis_cluster.flush()
     with override_settings(**redis_cluster.locks()):
         yield

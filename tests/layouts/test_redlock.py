@@ -20,21 +20,19 @@ from django_redis_lock.exceptions import LockLost
 from example_project.embedded import EmbeddedServer
 from tests.contracts.capabilities import LACKS
 from tests.contracts.locks import LockContract
-from tests.project.test_docs import acl_rule
 from tests.tools import ROOT, Background, Child, eventually
+from tests.tools.docs import acl_rule
 from tests.tools.quorums import REDLOCK, Quorum, in_use, started
 
 
 @pytest.fixture(scope="module", params=[3, 5])
 def session_quorum(request: pytest.FixtureRequest) -> Iterator[Quorum]:
-    """Servers for all tests of this module."""
     with started(request.param) as quorum:
         yield quorum
 
 
 @pytest.fixture
 def quorum(session_quorum: Quorum) -> Iterator[Quorum]:
-    """The servers, empty, as an entry of LOCKS."""
     with in_use(session_quorum):
         yield session_quorum
 
@@ -59,13 +57,11 @@ name = sys.argv[2]
 
 
 def in_child(program: str, entry: dict[str, Any], *args: str, before: str = "") -> Child:
-    """Return a process that locks on the servers of an entry."""
     return Child(USE + textwrap.dedent(program), json.dumps(entry), *args, before=before)
 
 
 @pytest.fixture
 def own_quorum(session_quorum: Quorum) -> Iterator[Quorum]:
-    """Servers of the test's own, which it may break; as many as the module's."""
     with started(len(session_quorum.servers)) as quorum, in_use(quorum, REJOIN_DELAY=600):
         yield quorum
 
@@ -76,19 +72,16 @@ def minority(quorum: Quorum) -> range:
 
 
 def kill(quorum: Quorum) -> None:
-    """Kill a minority."""
     for index in minority(quorum):
         quorum.servers[index].kill()
 
 
 def pause(quorum: Quorum) -> None:
-    """Stop a minority in its tracks."""
     for index in minority(quorum):
         quorum.servers[index].pause()
 
 
 def restart(quorum: Quorum) -> None:
-    """Restart a minority, without its data."""
     for index in minority(quorum):
         quorum.servers[index].kill()
         quorum.servers[index].restart()
@@ -133,7 +126,7 @@ def test_a_minority_fails_in_the_middle_of_a_hold_and_a_wait(
 
 
 def test_renewal_goes_on_without_a_minority(own_quorum: Quorum, name: str) -> None:
-    """The leases of a process are renewed by those that are left."""
+    """The servers that are left renew the leases of a process."""
     with lock(name, timeout=6, auto_renew=True, using="redlock") as held:
         pause(own_quorum)
         first = held._lease.deadline
@@ -145,7 +138,7 @@ def test_renewal_goes_on_without_a_minority(own_quorum: Quorum, name: str) -> No
 def test_a_hold_of_which_too_few_know_does_not_hinder_the_renewal_of_others(
     own_quorum: Quorum, name: str
 ) -> None:
-    """Where one server is away that would have to speak for a hold, that hold alone is lost."""
+    """If a server that would have to confirm a hold is away, only that hold is lost."""
     with lock(name, timeout=6, auto_renew=True, using="redlock") as good:
         bad = lock(name + "bad", timeout=6, auto_renew=True, using="redlock")
         bad.acquire()
@@ -162,7 +155,7 @@ def test_a_hold_of_which_too_few_know_does_not_hinder_the_renewal_of_others(
 
 
 def test_an_interrupted_wait_leaves_nothing(own_quorum: Quorum, name: str) -> None:
-    """Ctrl-C in the midst of a wait, or of a vote that hangs, takes back whatever was asked."""
+    """Ctrl-C during a wait, or during a vote that hangs, withdraws all requests."""
     program = """
         held = lock(name, timeout=60)
         say("ready")
@@ -196,7 +189,7 @@ def test_an_interrupted_wait_leaves_nothing(own_quorum: Quorum, name: str) -> No
 
 
 def test_a_dead_holder_delays_by_its_lease_only(own_quorum: Quorum, name: str) -> None:
-    """A killed process holds nobody up for longer than its lease, with a minority down as well."""
+    """A killed process delays others by at most its lease, with a minority down as well."""
     program = """
         held = lock(name, timeout=3)
         held.acquire()
@@ -326,7 +319,6 @@ def test_gevent(own_quorum: Quorum, name: str) -> None:
 
 
 def test_passwords_and_unix_sockets_are_ways_to_a_server(name: str) -> None:
-    """Each server is reached as its own URL says."""
     with ExitStack() as stack:
         servers = [stack.enter_context(EmbeddedServer()) for _ in range(2)]
         closed = stack.enter_context(EmbeddedServer("--requirepass", "secret"))

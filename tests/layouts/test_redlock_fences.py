@@ -33,7 +33,6 @@ def skewed() -> Iterator[Quorum]:
 
 
 def hold(name: str) -> int:
-    """Hold a lock for a moment, in a process that knows no clocks; return the fence."""
     locks.reset()
     try:
         with lock(name, timeout=1, using="redlock") as held:
@@ -54,13 +53,11 @@ def hold_without_the_third(quorum: Quorum, name: str) -> int:
 
 
 def forget(quorum: Quorum, index: int) -> None:
-    """Restart a server without its data."""
     quorum.servers[index].kill()
     quorum.servers[index].restart()
 
 
 def why_unavailable(name: str) -> str:
-    """Return why there is no lock."""
     try:
         hold(name)
     except LockUnavailable as error:
@@ -77,7 +74,7 @@ def votes(quorum: Quorum, index: int) -> bool:
 def test_a_server_that_forgot_does_not_vote_below_a_fence_that_only_one_knows(
     skewed: Quorum, name: str
 ) -> None:
-    """While the only one who knows the last fence is away there is no lock, rather than a lower."""
+    """While the only server with the last fence is away no lock is granted."""
     fence = hold_without_the_third(skewed, name)
     forget(skewed, 1)
     skewed.servers[0].pause()
@@ -91,7 +88,7 @@ def test_a_server_that_forgot_does_not_vote_below_a_fence_that_only_one_knows(
 def test_a_server_that_has_learned_the_last_fence_gives_a_greater_one(
     skewed: Quorum, name: str
 ) -> None:
-    """Once a server that forgot was told, those who knew may go, and no clock is as late."""
+    """Once a restarted server has learned the fence, the servers that knew it may go."""
     fence = hold_without_the_third(skewed, name)
     forget(skewed, 1)
     eventually(lambda: hold(name + "other") and votes(skewed, 1))
@@ -100,7 +97,7 @@ def test_a_server_that_has_learned_the_last_fence_gives_a_greater_one(
 
 
 def test_servers_that_all_forgot_vote_when_all_answer(skewed: Quorum, name: str) -> None:
-    """Where nobody is left to tell, as in a new installation, they begin by themselves."""
+    """If no server knows a fence, as in a new installation, they start by themselves."""
     for index in range(3):
         forget(skewed, index)
     assert "REJOIN_DELAY" in why_unavailable(name)
@@ -109,7 +106,7 @@ def test_servers_that_all_forgot_vote_when_all_answer(skewed: Quorum, name: str)
 
 
 def test_admitted_servers_go_on_from_the_greatest_fence(skewed: Quorum, name: str) -> None:
-    """Who lets servers vote at once does not let the fences fall below what one of them knows."""
+    """Admitting servers at once does not let fences fall below what one of them knows."""
     fence = hold_without_the_third(skewed, name)
     forget(skewed, 1)
     locks["redlock"].admit()

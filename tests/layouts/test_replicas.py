@@ -27,7 +27,6 @@ class Pair:
         self.replica = replica
 
     def in_step(self) -> bool:
-        """Whether the replica has everything."""
         with client(self.master) as one:
             one.set("written", 1)
             return bool(one.execute_command("WAIT", 1, 100) == 1)
@@ -74,13 +73,11 @@ class TestReplicasAndPolling(LayoutContract):
 
 
 def replica_knows(pair: Pair, name: str) -> bytes:
-    """Return what the replica has under a lock's key."""
     with client(pair.replica) as one:
         return str(one.get(f"lock:{name}") or "").encode()
 
 
 def take(way: str, held: Lock, **kwargs: Any) -> bool:
-    """Acquire in one of the two ways."""
     if way == "async":
         return asyncio.run(held.aacquire(**kwargs))
     return held.acquire(**kwargs)
@@ -88,7 +85,7 @@ def take(way: str, held: Lock, **kwargs: Any) -> bool:
 
 @pytest.mark.parametrize("way", ["sync", "async"])
 def test_replica_knows_of_a_lock_once_it_is_acquired(pair: Pair, name: str, way: str) -> None:
-    """Whenever acquire returns, a failover would keep the lock."""
+    """Whenever ``acquire`` returns, a failover would keep the lock."""
     for number in range(30):
         held = lock(f"{name}:{number}", timeout=60)
         assert take(way, held)
@@ -100,7 +97,7 @@ def test_replica_knows_of_a_lock_once_it_is_acquired(pair: Pair, name: str, way:
 def test_unmet_is_undone_and_unavailable(
     pair: Pair, name: str, way: str, lease: float | None
 ) -> None:
-    """Without the replica nothing is acquired: it is told so, and the lock is not stuck."""
+    """Without the replica nothing is acquired: the caller is told, and the lock is free."""
     pair.replica.pause()
     held = lock(name, timeout=lease, using="hasty")
     with pytest.raises(LockUnavailable, match="only 0 of 1 replicas") as caught:
@@ -114,7 +111,7 @@ def test_unmet_is_undone_and_unavailable(
 
 
 def test_held_lock_is_told_without_waiting_for_replicas(pair: Pair, name: str) -> None:
-    """Who finds the lock held is told so, whether or not the replicas answer."""
+    """A caller that finds the lock held is told so without waiting for replicas."""
     with lock(name, timeout=60, using="plain"):
         pair.replica.pause()
         assert lock(name, using="hasty").acquire(blocking=False) is False
@@ -122,10 +119,10 @@ def test_held_lock_is_told_without_waiting_for_replicas(pair: Pair, name: str) -
 
 
 @pytest.mark.parametrize("way", ["sync", "async"])
-def test_handed_over_lock_counts_once_it_is_replicated(
+def test_handed_off_lock_counts_once_it_is_replicated(
     pair: Pair, name: str, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A grant is not believed before the replica has it; where it never comes, it is passed on."""
+    """A grant does not count before the replica has it; if it never does, it is passed on."""
     monkeypatch.setattr(acquiring, "OUTAGE_LIMIT", 1.0)
     held = lock(name, timeout=60, using="plain")
     held.acquire()
@@ -141,8 +138,8 @@ def test_handed_over_lock_counts_once_it_is_replicated(
 
 
 @pytest.mark.parametrize("way", ["sync", "async"])
-def test_waiter_bears_a_slow_replica(pair: Pair, name: str, way: str) -> None:
-    """A replica that comes back within the patience costs a handed-over lock nothing but time."""
+def test_waiter_tolerates_a_slow_replica(pair: Pair, name: str, way: str) -> None:
+    """A replica that is slow within the timeout only delays the hand-off."""
     held = lock(name, timeout=60, using="plain")
     held.acquire()
     other = lock(name, timeout=60, using="hasty")
@@ -160,7 +157,7 @@ def test_waiter_bears_a_slow_replica(pair: Pair, name: str, way: str) -> None:
 
 
 def test_take_over_waits_for_replicas(pair: Pair, name: str) -> None:
-    """A lock that was taken over counts by the same rule."""
+    """A takeover waits for replicas, too."""
     first = lock(name, timeout=60, using="plain")
     first.acquire()
     pair.replica.pause()
@@ -172,7 +169,7 @@ def test_take_over_waits_for_replicas(pair: Pair, name: str) -> None:
 
 
 def test_release_needs_no_replica(pair: Pair, name: str) -> None:
-    """What was acquired can be released though the replica is away."""
+    """A lock can be released while the replica is away."""
     held = lock(name, timeout=60, using="hasty")
     held.acquire()
     pair.replica.pause()
@@ -181,7 +178,7 @@ def test_release_needs_no_replica(pair: Pair, name: str) -> None:
 
 
 def test_timeout_beyond_the_connections(pair: Pair, name: str) -> None:
-    """Waiting for replicas must end before the connection is given up."""
+    """The wait for replicas must end before the connection times out."""
     entry = {"BACKEND": BACKEND, "LOCATION": pair.master.url() + "?socket_timeout=2"}
     options = {"REPLICAS": 1, "REPLICA_TIMEOUT": 2}
     with override_settings(LOCKS={"default": {**entry, "OPTIONS": options}}):
@@ -191,7 +188,7 @@ def test_timeout_beyond_the_connections(pair: Pair, name: str) -> None:
 
 @pytest.mark.parametrize("way", ["sync", "async"])
 def test_server_that_became_read_only_is_left(name: str, way: str) -> None:
-    """A demoted master is told apart from a refusal: the connection to it is not kept."""
+    """A demoted master is not mistaken for a refusal: its connection is closed."""
     with EmbeddedServer() as master, EmbeddedServer() as other:
         entry = {"BACKEND": BACKEND, "LOCATION": master.url()}
         with override_settings(LOCKS={"default": entry}), client(master) as one:

@@ -17,14 +17,12 @@ from tests.tools import Background, eventually, waiters
 
 @pytest.fixture
 def own() -> Iterator[Sentinel]:
-    """Sentinels and servers of the test's own, which it may break."""
     with Sentinel() as sentinel, override_settings(**sentinel.locks()):
         yield sentinel
         locks.reset()
 
 
 def replicated(sentinel: Sentinel) -> None:
-    """Wait until the replicas have everything."""
     with client(sentinel.master) as one:
         one.set("written", 1)
         assert one.execute_command("WAIT", 2, 10_000) == 2
@@ -32,7 +30,7 @@ def replicated(sentinel: Sentinel) -> None:
 
 @pytest.mark.parametrize("how", ["killed", "planned"])
 def test_failover_while_a_lock_is_held_and_waited_for(own: Sentinel, name: str, how: str) -> None:
-    """The holder goes on, the waiter comes back to the line and is served, and fences rise."""
+    """The holder goes on, the waiter rejoins the queue and is served, and fences rise."""
     held = lock(name, timeout=60)
     held.acquire()
     fence = held.fence
@@ -50,7 +48,7 @@ def test_failover_while_a_lock_is_held_and_waited_for(own: Sentinel, name: str, 
 
 
 def test_holder_whose_lock_did_not_survive_learns_it(own: Sentinel, name: str) -> None:
-    """A lock that the new master has not heard of is lost: its holder is told, the next is not."""
+    """A lock that the new master does not have is lost: its holder is told."""
     before = lock(name, timeout=60)
     before.acquire()
     fence = before.fence
@@ -82,7 +80,7 @@ def test_asyncio_through_a_failover(own: Sentinel, name: str) -> None:
 
 
 def test_demoted_master_is_left(own: Sentinel, name: str) -> None:
-    """A server that became read-only under an open connection is given up for the new master."""
+    """An open connection to a server that became read-only is replaced."""
     with lock(name):
         pass
     asyncio.run(_taken(name))

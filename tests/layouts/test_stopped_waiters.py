@@ -1,4 +1,4 @@
-"""Waiters whose process is stopped, on backends where nothing is handed over: who looks, has it."""
+"""Waiters whose process is stopped, on backends where nothing is handed off: who looks, has it."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def getset() -> Iterator[dict[str, Any]]:
 
 @pytest.mark.parametrize("layout", [redlock, getset])
 def test_stopped_waiters_do_not_delay_a_healthy_one(name: str, layout: Any) -> None:
-    """However many wait in a process that is stopped, another one has the lock at once."""
+    """However many waiters a stopped process has, a healthy one gets the lock at once."""
     with layout() as entry:
         held = lock(name, timeout=60, using="waited")
         held.acquire()

@@ -20,13 +20,11 @@ from tests.transport.test_waiting_schemes import OTHERS
 
 
 def entry(wait: str, **options: Any) -> dict[str, Any]:
-    """Return an entry of LOCKS on the session's server."""
     return {"BACKEND": REDIS, "LOCATION": server_url(2), "OPTIONS": {"WAIT": wait, **options}}
 
 
 @pytest.fixture
 def schemes(server: EmbeddedServer) -> Iterator[None]:
-    """An alias for each scheme."""
     with override_settings(
         LOCKS={"blpop": entry("blpop"), "poll": entry("poll", POLL_INTERVAL=0.05)}
     ):
@@ -49,7 +47,7 @@ class TestPoll(LayoutContract):
 
 @pytest.mark.timeout(300)
 def test_all_schemes_on_one_lock(server: EmbeddedServer, name: str, tmp_path: Path) -> None:
-    """Processes of each scheme take turns fairly, through the deaths of waiters and of holders."""
+    """Processes of each scheme take turns fairly, though waiters and holders die."""
     settings = {"default": entry("queue", POLL_INTERVAL=0.05)}
     with override_settings(LOCKS=settings), Crew(name, settings, tmp_path) as crew:
         crew.hire(*KINDS, *KINDS)
@@ -96,7 +94,7 @@ FORK = """
 
 @pytest.mark.parametrize("wait", OTHERS)
 def test_a_forked_child_waits_by_itself(server: EmbeddedServer, name: str, wait: str) -> None:
-    """Parent and child hear of their turns each for itself."""
+    """Parent and child each hear of their own grants."""
     with Child(
         FORK, name, wait, before="import warnings; warnings.simplefilter('ignore')"
     ) as child:
@@ -114,19 +112,19 @@ GREENLETS = """
             done.append(number)
     held = lock(sys.argv[1], timeout=20)
     held.acquire()
-    line = []
+    queue = []
     for number in range(10):
-        line.append(gevent.spawn(wait, number))
+        queue.append(gevent.spawn(wait, number))
         while len(locks["default"].waiting(sys.argv[1])) <= number: gevent.sleep(0.005)
     held.release()
-    gevent.joinall(line)
+    gevent.joinall(queue)
     say(*done)
 """
 
 
 @pytest.mark.parametrize("wait", OTHERS)
 def test_greenlets_wait_beside_each_other(server: EmbeddedServer, name: str, wait: str) -> None:
-    """One that waits does not block the others, and they are served in their order."""
+    """A waiting greenlet does not block the others, and they are served in order."""
     with Child(
         GREENLETS, name, wait, before="from gevent import monkey; monkey.patch_all()"
     ) as child:
@@ -159,5 +157,4 @@ def test_a_grant_that_went_to_a_dead_connection_is_found(
 
 
 def popping(client: redis.Redis) -> set[str]:
-    """Return the ids of the connections that pop."""
     return {item["id"] for item in client.client_list() if item["cmd"] == "blpop"}

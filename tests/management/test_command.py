@@ -32,10 +32,10 @@ from django_redis_lock.management.console.selection import NOTHING, USAGE
 from django_redis_lock.management.console.terminal import SCHEMA, Terminal
 from django_redis_lock.protocol.calls import Inspect
 from example_project.embedded import EmbeddedServer
-from tests.project.test_docs import DOCS, table
 from tests.tools import Background, eventually, waiters
 from tests.tools.console import Done, command, environment, program
 from tests.tools.console import arguments as program_arguments
+from tests.tools.docs import DOCS, table
 
 pytestmark = pytest.mark.usefixtures("no_workers")
 

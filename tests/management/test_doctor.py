@@ -25,9 +25,9 @@ from django_redis_lock.management.console.doctor.settings import sound_leases
 from django_redis_lock.management.console.doctor.targets import Finding, Target
 from example_project.embedded import EmbeddedServer
 from tests.apps.celery.app import app as tests_app
-from tests.project.test_docs import DOCS, acl_rule
 from tests.tools import counted, eventually, leave_no_lease, taken_connections
 from tests.tools.console import Screen, command
+from tests.tools.docs import DOCS, acl_rule
 from tests.tools.proxy import Proxy
 
 GETSET = "django_redis_lock.backends.getset.GetSetLockBackend"

@@ -38,7 +38,6 @@ class Ticket:
 
 
 def shown(name: str, using: str = "default") -> Holder:
-    """Return who is seen to hold a lock."""
     holder = locks[using].holder(name)
     assert holder
     return holder
@@ -162,7 +161,6 @@ def test_release_by_a_user_is_in_the_log_of_the_admin(name: str, server: Embedde
 def test_release_by_no_user_is_not_in_the_log_of_the_admin(
     name: str, server: EmbeddedServer
 ) -> None:
-    """An entry there belongs to a user, so without one the audit and the log have to do."""
     lock(name).acquire()
     list(release_shown([shown(name)], by="cron"))
     assert not LogEntry.objects.exists()

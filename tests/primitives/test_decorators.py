@@ -33,14 +33,12 @@ def _forget() -> None:
 
 @pytest.fixture(params=["lock", "lock_many"])
 def handle(request: pytest.FixtureRequest) -> Handle:
-    """A handle of one lock, or of several."""
     if request.param == "lock":
         return lock("one", timeout=20, blocking=False)
     return lock_many(["one", "two"], timeout=20, blocking=False)
 
 
 def body(*args: Any) -> str:
-    """Note whether the lock is held."""
     seen.append(locks["default"].holder("one") is not None)
     return "done"
 

@@ -50,7 +50,6 @@ class Refusing:
 
 @pytest.fixture
 def refused(settings: Any, own_server: EmbeddedServer) -> Iterator[Refusing]:
-    """The server of the default alias."""
     settings.LOCKS = {"default": {"LOCATION": own_server.url()}}
     refusing = Refusing(own_server)
     yield refusing
@@ -59,13 +58,11 @@ def refused(settings: Any, own_server: EmbeddedServer) -> Iterator[Refusing]:
 
 @pytest.fixture
 def unavailable() -> Iterator[list[dict[str, Any]]]:
-    """The arguments of each ``lock_unavailable``."""
     with told(signals.lock_unavailable) as calls:
         yield calls
 
 
 def handle(kind: str, name: str) -> Any:
-    """Return a handle of a lock that never expires, or of several."""
     return lock(name, timeout=None) if kind == "lock" else lock_many([name, name + "!"], None)
 
 
@@ -112,8 +109,6 @@ def test_release_can_be_called_again(name: str, refused: Refusing, kind: str) ->
 
 @pytest.mark.parametrize("kind", ["lock", "group"])
 def test_asynchronous_release(name: str, refused: Refusing, kind: str) -> None:
-    """The same under asyncio."""
-
     async def main() -> None:
         held = handle(kind, name)
         await held.aacquire()

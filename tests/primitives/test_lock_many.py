@@ -46,7 +46,6 @@ def names(name: str) -> list[str]:
 
 
 def held(names: list[str], using: str = "default") -> list[str]:
-    """Return the last letters of the locks that are held."""
     return sorted(name[-1] for name in names if locks[using].holder(name) is not None)
 
 
@@ -388,7 +387,6 @@ class TestOnAServer:
 
     @pytest.fixture
     def proxy(self, server: EmbeddedServer) -> Iterator[Proxy]:
-        """Let the default backend talk to the server through a proxy."""
         with Proxy(server.port) as proxy:
             entry = {**locks.settings["default"], "LOCATION": f"redis://127.0.0.1:{proxy.port}/1"}
             with override_settings(LOCKS={"default": entry}):

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from django_redis_lock import lock, locks
-from tests.project.test_docs import DOCS, blocks
 from tests.tools import SOON, Background, Child, eventually, waiters
+from tests.tools.docs import DOCS, blocks
 
 pytestmark = pytest.mark.usefixtures("server")
 

@@ -30,7 +30,6 @@ def test_start_restart_and_stop() -> None:
 
 
 def test_bad_configuration_shows_the_log() -> None:
-    """A server that does not start says why."""
     with pytest.raises(EmbeddedServerError, match="no-such-option"):
         EmbeddedServer("--no-such-option", "1").start()
 

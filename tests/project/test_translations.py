@@ -56,13 +56,11 @@ def marked() -> set[tuple[str, ...]]:
 
 
 def po(language: str) -> Catalog:
-    """Return what translators wrote."""
     with (PACKAGE / "locale" / language / "LC_MESSAGES" / "django.po").open("rb") as file:
         return read_po(file, locale=language, abort_invalid=True)
 
 
 def mo(language: str) -> Catalog:
-    """Return what programs read."""
     with (PACKAGE / "locale" / language / "LC_MESSAGES" / "django.mo").open("rb") as file:
         return read_mo(file)
 
@@ -73,7 +71,6 @@ def texts_of(message: Message) -> tuple[str, ...]:
 
 
 def translations(message: Message) -> tuple[str, ...]:
-    """Return the translations of a message, one for each plural form."""
     return (message.string,) if isinstance(message.string, str) else tuple(message.string)
 
 
@@ -119,7 +116,6 @@ def test_each_text_is_translated(language: str) -> None:
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_what_is_compiled_is_what_is_written(language: str) -> None:
-    """Nobody forgot to compile."""
     written = {
         texts_of(message): translations(message)
         for message in po(language)

@@ -67,7 +67,7 @@ def test_what_is_wrong(
     assert attention(holder, locks["default"].operators.threshold(holder.name)) is expected
 
 
-def test_of_a_foreign_program_nothing_is_known() -> None:
+def test_nothing_is_known_of_another_program() -> None:
     """A lock without a record is never marked."""
     holder = read_holder(b"xyz", name="n", using="locmem", ttl_ms=-1, waiters=0, now_ms=NOW_MS)
     assert attention(holder, locks["locmem"].operators.threshold(holder.name)) is None

@@ -13,7 +13,6 @@ from django_redis_lock.protocol.records import Holder, read_holder, token_id, wr
 
 
 def read(value: bytes, ttl_ms: int = 1500, now_ms: int = 1_700_000_000_000) -> Holder:
-    """Read a stored value."""
     return read_holder(value, name="n", using="u", ttl_ms=ttl_ms, waiters=2, now_ms=now_ms)
 
 
@@ -35,14 +34,12 @@ def test_what_is_written_is_read_back() -> None:
 
 
 def test_token_is_never_shown() -> None:
-    """A holder carries a digest of the token, not the token."""
     holder = read(b"secret-token 1700000000123456 {}")
     assert holder.token_id == token_id(b"secret-token")
     assert "secret-token" not in repr(dataclasses.asdict(holder))
 
 
 def test_holder_is_frozen() -> None:
-    """A holder can't be changed."""
     with pytest.raises(dataclasses.FrozenInstanceError):
         read(b"t 1 {}").name = "other"  # type: ignore[misc]
 

@@ -27,7 +27,6 @@ WAITER = f'{CHANNEL} waiter 30000 {{"host":"far","pid":1}}'
 
 @pytest.fixture(scope="module")
 def strict() -> Iterator[EmbeddedServer]:
-    """A server that the tests of this module may reconfigure."""
     with EmbeddedServer() as server:
         yield server
 
@@ -57,7 +56,6 @@ def configure(settings: Any, strict: EmbeddedServer, backend: str = REDIS) -> No
 
 
 def become(raw: redis.Redis, words: list[str]) -> None:
-    """Give the operator an ACL rule."""
     raw.execute_command("ACL", "SETUSER", "operator", "reset", "on", ">secret", *words)
 
 
@@ -77,7 +75,6 @@ def take(name: str) -> Any:
 
 
 def release(shown: Any, using: str = "default") -> Outcome:
-    """Release a lock by force, as one alias or the other."""
     (outcome,) = release_shown([replace(shown, using=using)], by="ada", reason="stuck")
     return outcome
 

@@ -46,7 +46,7 @@ def syntax_tree(path: Path) -> ast.Module:
 
 
 def eventually(condition: Callable[[], Any], what: str = "") -> Any:
-    """Return the first true value of ``condition``; fail when there is none in time."""
+    """Return the first true value of ``condition``; fail if there is none in time."""
     deadline = time.monotonic() + PATIENCE
     while True:
         value = condition()
@@ -57,7 +57,7 @@ def eventually(condition: Callable[[], Any], what: str = "") -> Any:
 
 
 def waiters(name: str, using: str = "default") -> int:
-    """Return how many wait for a lock; of those that stand in no line, the ones of this process."""
+    """Return the number of waiters of a lock; without a queue, of those in this process."""
     backend = locks[using]
     if "queue" in lacks(backend):
         watch = backend.hub._watches.get(name)
@@ -106,7 +106,7 @@ def alive(pid: int) -> bool:
 
 
 def leave_no_lease() -> None:
-    """Renew no lease any more that a test has left, send nothing that it owed, and close all."""
+    """Stop renewing leases that a test has left, drop what is still to be sent, and close all."""
     for server in list(renewer._servers.values()):
         with renewer.mutex:
             for kept in list(server.leases.values()):
@@ -172,7 +172,6 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """The process id."""
         return self.process.pid
 
     def __enter__(self) -> Child:
@@ -199,7 +198,6 @@ class Child:
         os.waitid(os.P_PID, self.pid, os.WSTOPPED)
 
     def go_on(self) -> None:
-        """Let the program go on that was stopped."""
         os.kill(self.pid, signal.SIGCONT)
 
     def end(self) -> int:
@@ -299,7 +297,7 @@ def counted(client: redis.Redis) -> Iterator[dict[str, int]]:
 
 @contextmanager
 def scripts_naming(words: str, client: redis.Redis) -> Iterator[list[str]]:
-    """Fill a list with the calls of scripts during the block that name the words, whoever calls."""
+    """Fill a list with the script calls of any client during the block that contain ``words``."""
     calls: list[str] = []
     with client.monitor() as monitor:
         yield calls

@@ -53,12 +53,10 @@ def ticket(name: str, using: str = "default") -> str:
 
 
 def names(response: Any) -> list[str]:
-    """Return the names of the locks on a page of the list, in order."""
     return [row.name for row in response.context["cl"].result_list]
 
 
 def told(response: Any) -> list[tuple[str, str]]:
-    """Return the messages on a page."""
     return [(message.level_tag, str(message)) for message in response.context["messages"]]
 
 

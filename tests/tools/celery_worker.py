@@ -38,7 +38,6 @@ class Worker:
         self.log = log
 
     def lines(self, text: str) -> list[str]:
-        """Return the lines of the log that contain a text."""
         return [line for line in self.log.read_text().splitlines() if text in line]
 
 
@@ -164,7 +163,6 @@ def counted(what: str) -> Iterator[None]:
 
 
 def ran(client: redis.Redis, what: str) -> list[str]:
-    """Return the notes that tasks left."""
     return client.lrange(f"ran:{what}", 0, -1)
 
 
@@ -189,7 +187,6 @@ def place_of(task: Any, what: str) -> str:
 
 
 def held(what: str) -> list[str]:
-    """Return the names of the held locks that contain a text."""
     return sorted(holder.name for holder in locks["default"].holders(pattern=f"*{what}*"))
 
 
@@ -199,7 +196,6 @@ def all_free(what: str) -> None:
 
 
 def free(name: str) -> None:
-    """Wait until a lock is free."""
     eventually(lambda: locks["default"].holder(name) is None, f"{name} free")
 
 
@@ -220,6 +216,5 @@ def takes_no_lock(act: Callable[[], None]) -> None:
 
 
 def messages(queue: str) -> int:
-    """Return how many messages wait in a queue."""
     with redis.Redis.from_url(server_url(10)) as broker:
         return broker.llen(queue)

@@ -35,12 +35,10 @@ class Done:
 
     @property
     def lines(self) -> list[str]:
-        """The lines of its standard output."""
         return self.out.splitlines()
 
 
 def command(*words: str, **options: Any) -> Done:
-    """Run ``locks`` in this process."""
     out, err = StringIO(), StringIO()
     try:
         call_command("locks", *words, stdout=out, stderr=err, **options)
@@ -50,12 +48,10 @@ def command(*words: str, **options: Any) -> Done:
 
 
 def arguments(*words: str) -> list[str]:
-    """Return the command line of ``locks`` as a program."""
     return [sys.executable, "-m", "django", "locks", *words]
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Return the environment of the program."""
     ours = {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings", "PYTHONPATH": str(ROOT)}
     for variable in ("COLUMNS", "LINES", "NO_COLOR", "DJANGO_COLORS", "PYTHONDEVMODE"):
         ours.pop(variable, None)
@@ -125,11 +121,9 @@ class Screen:
         return bool(new)
 
     def type(self, text: str) -> None:
-        """Write on the keyboard."""
         os.write(self._master, text.encode())
 
     def interrupt(self) -> None:
-        """Press Ctrl-C."""
         self.process.send_signal(signal.SIGINT)
 
     def end(self) -> int:

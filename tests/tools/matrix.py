@@ -18,7 +18,6 @@ PACKAGES = ("celery", "kombu", "redis", "django-redis", "django")
 
 
 def main() -> int:
-    """Run the tests; return 0 if all of them passed with each version, else 1."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("versions", help='of Celery, such as "5.4 5.5"; what follows is for pytest')
     known, for_pytest = parser.parse_known_args()

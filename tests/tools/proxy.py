@@ -145,7 +145,6 @@ class _Pair:
         self.listening = False
 
     def close(self) -> None:
-        """Close both connections."""
         self.open = False
         _close(self._client)
         _close(self._server)

@@ -27,19 +27,15 @@ class Quorum:
 
     @property
     def urls(self) -> list[str]:
-        """Where they are."""
         return [server.url() for server in self.servers]
 
     def entry(self, **options: Any) -> dict[str, Any]:
-        """Return an entry of LOCKS."""
         return {"BACKEND": REDLOCK, "LOCATION": self.urls, "OPTIONS": options}
 
     def values(self, name: str) -> list[str | None]:
-        """Return what is under a lock's key on each server."""
         return [client.get(f"lock:{name}") for client in self.clients]
 
     def tokens(self, name: str) -> list[str | None]:
-        """Return which token holds a lock on each server."""
         return [value and value.split(" ", 1)[0] for value in self.values(name)]
 
     def resume(self) -> None:
@@ -51,7 +47,6 @@ class Quorum:
 
 @contextmanager
 def started(size: int, *, persist: bool = False) -> Iterator[Quorum]:
-    """Start servers."""
     with ExitStack() as stack:
         quorum = Quorum([stack.enter_context(EmbeddedServer(persist=persist)) for _ in range(size)])
         try:

@@ -223,8 +223,6 @@ def test_loops_that_are_closed_as_they_are_leave_no_connection(
 
 
 def test_tasks_in_many_loops_share_a_client(name: str, server: EmbeddedServer) -> None:
-    """Loops in threads of their own, each with tasks that are cancelled at random."""
-
     async def one(number: int) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(0.001 * (number % 7)):

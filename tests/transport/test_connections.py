@@ -58,7 +58,6 @@ def exercise(name: str) -> None:
 def test_protocols_and_decoding(
     name: str, settings: Any, server: EmbeddedServer, protocol: int, decode: bool
 ) -> None:
-    """RESP2 and RESP3, with and without decoded responses."""
     query = f"?protocol={protocol}&decode_responses={decode}"
     settings.LOCKS = {"default": {"LOCATION": server.url() + query}}
     assert locks["default"].pool.connection_kwargs["protocol"] == protocol
@@ -66,7 +65,6 @@ def test_protocols_and_decoding(
 
 
 def test_urls_speak_resp2(settings: Any, server: EmbeddedServer) -> None:
-    """redis-py would speak RESP3, which takes more round trips to connect."""
     settings.LOCKS = {"default": {"LOCATION": server.url()}}
     assert locks["default"].pool.connection_kwargs["protocol"] == 2
 
@@ -95,7 +93,6 @@ def test_through_django_redis(
 def test_default_cache_of_django_redis_without_locks_setting(
     name: str, settings: Any, server: EmbeddedServer
 ) -> None:
-    """Without LOCKS there is one default backend on CACHES["default"]."""
     settings.CACHES = {
         "default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": server.url(4)}
     }
@@ -133,13 +130,11 @@ def _pass_through(name: str) -> None:
 
 
 def test_unix_socket(name: str, settings: Any, own_server: EmbeddedServer) -> None:
-    """A unix socket as URL."""
     settings.LOCKS = {"default": {"LOCATION": f"unix://{own_server.unix_socket}?db=2"}}
     exercise(name)
 
 
 def test_password(name: str, settings: Any) -> None:
-    """A password in the URL; without it the error says what the server said."""
     with EmbeddedServer("--requirepass", "se cret") as server:
         settings.LOCKS = {"default": {"LOCATION": f"redis://:se%20cret@127.0.0.1:{server.port}/0"}}
         exercise(name)
@@ -166,7 +161,6 @@ def test_acl_user(name: str, settings: Any, own_server: EmbeddedServer) -> None:
 
 
 def test_hiredis_or_not(name: str, settings: Any, server: EmbeddedServer) -> None:
-    """The pure Python parser, whichever redis-py prefers here."""
     from redis._parsers import _RESP2Parser
 
     settings.CACHES = {
@@ -257,7 +251,6 @@ def _certificate(directory: Path) -> tuple[Path, Path]:
 
 
 def test_tls(name: str, settings: Any, tls: tuple[int, Path]) -> None:
-    """A ``rediss://`` URL verifies the server's certificate; sync, async and listening."""
     port, certificate = tls
     settings.LOCKS = {
         "default": {"LOCATION": f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={certificate}"}

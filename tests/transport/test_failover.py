@@ -99,7 +99,7 @@ def test_a_demoted_master_that_is_promoted_again_is_asked_again(
 
 
 def test_several_locks_and_a_waiter_come_through_it(name: str, own: redis.Redis) -> None:
-    """Locks that are taken together are asked for again, and waiters go on waiting."""
+    """Acquiring several locks is retried, and a waiter in the queue goes on waiting."""
     with failover(own):
         both = lock_many([f"{name}-1", f"{name}-2"], 20)
         assert both.acquire()
@@ -154,7 +154,6 @@ def test_a_permanent_replica_is_told_in_bounded_time(
 
 
 def answer(line: str) -> Exception:
-    """Return an answer of a server as redis-py gives it to us."""
     return DefaultParser(65536).parse_error(line)
 
 

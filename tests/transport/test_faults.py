@@ -35,7 +35,6 @@ def proxy(server: EmbeddedServer, settings: Any) -> Any:
 
 
 def test_lost_reply_to_an_acquisition(name: str, proxy: Proxy) -> None:
-    """An acquisition whose reply is lost is found to be ours when it is sent again."""
     lock("warm-up").acquire()
     proxy.lose_replies(1)
     with lock(name, timeout=10) as held:
@@ -46,7 +45,6 @@ def test_lost_reply_to_an_acquisition(name: str, proxy: Proxy) -> None:
 
 
 def test_lost_reply_to_a_release(name: str, proxy: Proxy) -> None:
-    """A release whose reply is lost raises no false LockNotOwned."""
     held = lock(name, timeout=10)
     held.acquire()
     proxy.lose_replies(1)
@@ -153,8 +151,6 @@ def test_lost_reply_to_an_extension_adds_once(name: str, proxy: Proxy) -> None:
 
 
 def test_lost_replies_under_asyncio(name: str, proxy: Proxy) -> None:
-    """The asynchronous driver is as safe."""
-
     async def main() -> None:
         for _ in range(3):
             proxy.lose_replies(1)
@@ -275,7 +271,6 @@ def test_release_that_was_carried_out_unseen(name: str, proxy: Proxy) -> None:
 
 
 def test_body_error_is_not_masked_by_an_outage(name: str, proxy: Proxy) -> None:
-    """The body's exception reaches the caller, not the release's."""
     with pytest.raises(KeyError), lock(name, timeout=10):
         proxy.lose_replies(100)
         raise KeyError
@@ -430,7 +425,7 @@ def test_server_that_does_not_answer(name: str, settings: Any, own_server: Embed
     assert lock(name).acquire(blocking_timeout=10)
 
 
-def test_waiter_bears_a_socket_timeout_shorter_than_its_wait(
+def test_waiter_tolerates_a_socket_timeout_shorter_than_its_wait(
     name: str, settings: Any, server: EmbeddedServer
 ) -> None:
     """A wait is not cut short by the client's socket timeout, nor does it reconnect."""
@@ -488,7 +483,6 @@ def test_read_only_replica(
 
 @pytest.mark.usefixtures("server")
 def test_another_type_under_our_key(name: str, client: redis.Redis) -> None:
-    """A hash under the lock's key is a LockError that names the lock; listings pass over it."""
     client.hset(f"lock:{name}", "a", "b")
     with pytest.raises(LockError, match="KEY_PREFIX") as caught:
         lock(name).acquire(blocking=False)

@@ -26,7 +26,6 @@ POLL = {"BACKEND": REDIS, "LOCATION": "locks", "OPTIONS": {"WAIT": "poll", "POLL
 
 @pytest.fixture(autouse=True)
 def _settings() -> Iterator[None]:
-    """The default alias polls, over the connections of a cache."""
     with override_settings(LOCKS={"default": POLL}, DJANGO_REDIS_CLOSE_CONNECTION=True):
         yield
 
@@ -70,7 +69,6 @@ def test_a_crowd_is_served(name: str) -> None:
 
 
 def disconnect() -> None:
-    """Close the connections of the pool, those in use as well."""
     locks["default"].pool.disconnect()
 
 

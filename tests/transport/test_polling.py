@@ -27,12 +27,10 @@ class Deaf(LocMemLockBackend):
         self.looks = 0
 
     def call(self, call: calls.Call) -> Any:
-        """Carry out a call, and count those for the lock."""
         self.looks += isinstance(call, calls.Acquire)
         return super().call(call)
 
     def lock(self, name: str, **options: Any) -> Lock:
-        """Return a handle."""
         return Lock(lambda: self, name, 20, **options)
 
 

@@ -43,13 +43,11 @@ def backend(
 
 @pytest.fixture
 def control(own_server: EmbeddedServer) -> Iterator[redis.Redis]:
-    """A plain client of the server."""
     with redis.Redis.from_url(own_server.url()) as client:
         yield client
 
 
 def held(control: redis.Redis, name: str) -> Release:
-    """Have a lock held, and return the call that releases it."""
     control.set(f"lock:{name}", "token 1 {}")
     return Release(name, "token")
 
@@ -171,7 +169,6 @@ def test_posting_under_asyncio(name: str, backend: RedisLockBackend, control: re
 
 
 def test_posting_takes_no_round_trip(name: str, own_server: EmbeddedServer, settings: Any) -> None:
-    """It does not wait for the server."""
     settings.LOCKS = {"default": {"LOCATION": own_server.url()}}
     with lock(name, timeout=20):
         pass

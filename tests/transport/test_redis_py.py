@@ -28,7 +28,6 @@ PRIVATE_ATTRIBUTES = {
 
 @pytest.fixture
 def connection(server: EmbeddedServer) -> Any:
-    """An open connection of redis-py's."""
     opened = redis.Connection(port=server.port, protocol=2)
     opened.connect()
     yield opened

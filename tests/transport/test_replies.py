@@ -67,7 +67,6 @@ def test_a_reply_that_comes_in_pieces(
 
 
 def test_errors_are_those_of_redis_py(ends: tuple[Replies, socket.socket]) -> None:
-    """They are returned; but one that ends the connection is raised."""
     replies, server = ends
     server.sendall(b"-NOSCRIPT No matching script.\r\n-READONLY You can't\r\n-ODD \xff\r\n")
     assert type(replies.read()) is redis.exceptions.NoScriptError

@@ -48,7 +48,7 @@ CROWD = """
 
 @contextmanager
 def crowd(name: str, wait: str, number: int, timeout: float = 30) -> Iterator[Child]:
-    """Some waiters in a process of their own, which stand in the queue already."""
+    """Some waiters in a process of their own, which are in the queue already."""
     before = waiters(name)
     with Child(CROWD, name, wait, str(number), str(timeout)) as child:
         assert child.hear() == "ready"
@@ -60,7 +60,7 @@ def crowd(name: str, wait: str, number: int, timeout: float = 30) -> Iterator[Ch
 
 
 def take(name: str, wait: str = "queue") -> Background:
-    """Wait for a lock behind all who wait already; the outcome is the handle."""
+    """Wait for a lock behind all present waiters; the outcome is the handle."""
     before = waiters(name)
     handle = lock(name, timeout=20, wait=wait)
 
@@ -78,7 +78,7 @@ def take(name: str, wait: str = "queue") -> Background:
 def test_a_hundred_stopped_waiters_delay_a_caller_once(
     name: str, wait: str, timeout: float
 ) -> None:
-    """Their process does not claim the lock that it was handed, so all of them are passed over."""
+    """Their process does not claim the lock that it was handed, so all of them are skipped."""
     held = lock(name, timeout=60)
     held.acquire()
     with crowd(name, wait, 100, timeout) as child:
@@ -104,7 +104,7 @@ def test_a_hundred_stopped_waiters_delay_a_caller_once(
 
 
 def test_processes_of_a_host_that_vanished_delay_a_caller_once(name: str) -> None:
-    """Those that were not heard of lately are not tried one after another."""
+    """Processes that were not heard of lately are not tried one after another."""
     held = lock(name, timeout=60)
     held.acquire()
     with ExitStack() as stack:
@@ -119,7 +119,7 @@ def test_processes_of_a_host_that_vanished_delay_a_caller_once(name: str) -> Non
 
 
 def test_a_waiter_that_wakes_late_waits_on_in_its_place(name: str) -> None:
-    """Its grant is gone, which it learns by asking; and it comes before those who joined later."""
+    """It asks, learns that its grant is gone, and keeps its place before those who joined later."""
     held = lock(name, timeout=60)
     held.acquire()
     with crowd(name, "queue", 1) as child:
@@ -142,14 +142,13 @@ def test_a_waiter_that_wakes_late_waits_on_in_its_place(name: str) -> None:
 
 
 def _silent(name: str) -> int:
-    """Return how many processes are silent."""
     client = redis.Redis.from_url(server_url(0))
     with client:
         return int(client.zcount("lock-heard", "-inf", "(0"))
 
 
 def test_a_claimed_lock_is_not_taken_back(name: str) -> None:
-    """A holder that was handed the lock, and stops after that, has it for its lease."""
+    """A holder that claimed the lock and then stops keeps it for its lease."""
     held = lock(name, timeout=60)
     held.acquire()
     program = CROWD.replace('say("holds", held.fence)', 'say("holds"); hear()')
@@ -173,7 +172,7 @@ def _value(name: str) -> bytes | None:
 def test_a_body_that_lets_no_other_thread_run_keeps_its_lock(
     name: str, client: redis.Redis
 ) -> None:
-    """The claim is on its way before the holder runs, whatever it does then."""
+    """The claim is sent before the holder runs, whatever the holder does then."""
     held = lock(name, timeout=60)
     held.acquire()
     # A function of C that is called through PyDLL keeps the interpreter's lock.
@@ -194,7 +193,7 @@ def test_a_body_that_lets_no_other_thread_run_keeps_its_lock(
 
 
 def test_a_blocked_event_loop_delays_a_caller_once(name: str, tmp_path: Path) -> None:
-    """Tasks whose loop does not run are passed over, too."""
+    """Tasks whose loop does not run are skipped as well."""
     held = lock(name, timeout=60)
     held.acquire()
     program = """
@@ -244,7 +243,7 @@ def test_lock_many_takes_what_a_stopped_process_does_not_claim(name: str) -> Non
         group.release()
 
 
-def test_a_grant_for_nobody_is_given_back_at_once(name: str, client: redis.Redis) -> None:
+def test_a_grant_without_a_waiter_is_given_back_at_once(name: str, client: redis.Redis) -> None:
     """An acquisition that reached the server after its caller had left strands no lock."""
     held = lock(name, timeout=60)
     held.acquire()

@@ -74,7 +74,7 @@ def test_lost_wake_up(name: str) -> None:
 
 
 def test_each_release_wakes_one(name: str, client: redis.Redis) -> None:
-    """There is no herd: handing over to the first of many costs two calls, not one for each."""
+    """Handing off to the first of many costs two calls, not one for each waiter."""
     held = lock(name, timeout=20)
     held.acquire()
     released = threading.Event()
@@ -147,7 +147,7 @@ def test_paused_waiter_finds_its_grant_stale(name: str) -> None:
 
 
 def test_expired_holder_is_followed_in_order(name: str) -> None:
-    """When a lease runs out the first of the queue goes first, whoever looks first."""
+    """When a lease runs out the first in the queue is served first, whoever looks first."""
     order = []
     lock(name, timeout=0.6).acquire()
 
@@ -204,7 +204,7 @@ def test_endless_lock_is_confirmed(name: str) -> None:
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, RuntimeError])
-def test_interrupted_waiter_leaves_the_line(name: str, error: type[BaseException]) -> None:
+def test_interrupted_waiter_leaves_the_queue(name: str, error: type[BaseException]) -> None:
     """Whatever interrupts a wait, the place is given up: no orphan in the queue."""
     with lock(name, timeout=20):
         with handling(signal.SIGUSR1, error):
@@ -283,7 +283,7 @@ def test_interrupted_leader_costs_the_others_no_place(
 
 
 def test_grant_that_crosses_with_giving_up_is_passed_on(name: str) -> None:
-    """Waits that end just as the lock is handed off never strand it."""
+    """A wait that ends just as the lock is handed off never strands it."""
     for _ in range(60):
         held = lock(name, timeout=20)
         assert held.acquire(blocking_timeout=5)
@@ -361,8 +361,8 @@ def test_waiters_look_in_turns(name: str, client: redis.Redis) -> None:
     assert counts["evalsha"] <= 20 + 5
 
 
-def test_foreign_lock_excludes_and_is_followed(name: str, client: redis.Redis) -> None:
-    """A lock set by ``SET key value NX PX`` excludes us, and its end is seen in time."""
+def test_other_programs_lock_excludes_and_is_followed(name: str, client: redis.Redis) -> None:
+    """A lock set by ``SET key value NX PX`` excludes us, and its end is noticed in time."""
     assert client.set(f"lock:{name}", "somebody else", nx=True, px=60_000)
     assert not lock(name).acquire(blocking=False)
     holder = locks["default"].holder(name)
@@ -377,8 +377,8 @@ def test_foreign_lock_excludes_and_is_followed(name: str, client: redis.Redis) -
     assert not client.set(f"lock:{name}", "somebody else", nx=True, px=60_000)
 
 
-def test_foreign_lock_can_be_broken(name: str, client: redis.Redis) -> None:
-    """An operator can break a foreign lock, by the digest that is shown."""
+def test_other_programs_lock_can_be_broken(name: str, client: redis.Redis) -> None:
+    """It can be released by force, by the digest that is shown."""
     client.set(f"lock:{name}", b"\xff\xfe binary", px=60_000)
     shown = locks["default"].holder(name)
     assert locks["default"].force_release(name, token_id="0" * 16) is None
@@ -425,8 +425,8 @@ def test_listing_costs_the_held_locks_only(name: str, client: redis.Redis) -> No
     assert counts["evalsha"] == 4  # the index, and three pages of locks
 
 
-def test_line_lost_to_a_flush_forms_again(name: str, client: redis.Redis) -> None:
-    """A flush of the database forgets lock and queue; the waiters are all served even so."""
+def test_queue_lost_to_a_flush_forms_again(name: str, client: redis.Redis) -> None:
+    """A flush removes lock and queue; the waiters are all served even so."""
     lock(name, timeout=1).acquire()
     done = []
 
@@ -445,7 +445,6 @@ def test_line_lost_to_a_flush_forms_again(name: str, client: redis.Redis) -> Non
 
 
 def test_with_statement_says_for_how_long_it_tried(name: str) -> None:
-    """The error of a failed wait names the lock and the time."""
     with lock(name), pytest.raises(LockNotAcquired, match=r"0\.02 s"):
         with lock(name, blocking_timeout=0.02):
             pass

@@ -46,8 +46,8 @@ def stand(name: str, wait: str, number: int, timeout: float = 20) -> Lock:
     return handle
 
 
-def test_all_schemes_stand_in_one_line(name: str) -> None:
-    """However they wait, they are served in the order in which they came, with rising fences."""
+def test_all_schemes_share_one_queue(name: str) -> None:
+    """They are served in order of arrival, however they wait, with rising fences."""
     held = lock(name, timeout=60)
     held.acquire()
     queue = [stand(name, wait, number + 1, 60) for number, wait in enumerate(WAITING_SCHEMES * 3)]
@@ -84,7 +84,7 @@ def test_a_waiter_that_is_killed_delays_the_next_by_little(name: str, wait: str)
         next_one.release()
 
 
-def test_a_poller_that_misses_its_turn_stands_in_line_again(name: str) -> None:
+def test_a_poller_that_misses_its_turn_rejoins_the_queue(name: str) -> None:
     """A waiter that sleeps through its turn loses that, and gets another."""
     held = lock(name, timeout=20)
     held.acquire()
@@ -160,7 +160,7 @@ def test_nothing_is_left_behind(name: str, wait: str, client: redis.Redis) -> No
     assert {key for key in client.keys("*") if client.pttl(key) < 0} == {"lock-fence"}
 
 
-def test_what_nobody_pops_goes_by_itself(name: str, client: redis.Redis) -> None:
+def test_a_grant_that_is_not_popped_expires(name: str, client: redis.Redis) -> None:
     """A grant for a process that dies before it reads it has an end."""
     held = lock(name, timeout=20)
     held.acquire()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Self
 
 from example_project.keeper import Keeper
-from tests.project.test_docs import Block
+from tests.tools.docs import Block
 
 COMMAND_SECONDS = 120
 """How long a command may take, or a server until it is up; the longest installs packages."""

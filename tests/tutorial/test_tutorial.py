@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from example_project.embedded import free_port
-from tests.project.test_docs import TUTORIAL, blocks
 from tests.tools import ROOT
+from tests.tools.docs import TUTORIAL, blocks
 from tests.tutorial.reader import Reader
 
 TEN_MINUTES = 600

@@ -45,7 +45,6 @@ class Site:
         return Client(reader, writer)
 
     async def open_many(self, path: str, count: int) -> list[Client]:
-        """Send requests at once, and leave them open."""
         return list(await asyncio.gather(*[self.open(path) for _ in range(count)]))
 
 
@@ -57,13 +56,11 @@ class Client:
         self._writer = writer
 
     async def answer(self) -> tuple[int, Any]:
-        """Return the status and what was answered."""
         head, _, body = (await self._reader.read()).partition(b"\r\n\r\n")
         self._writer.close()
         return int(head.split()[1]), json.loads(body)
 
     async def send(self, body: bytes) -> None:
-        """Send a part of the body."""
         self._writer.write(body)
         await self._writer.drain()
 
@@ -74,7 +71,7 @@ class Client:
 
 
 async def happens(condition: Callable[[], Any]) -> None:
-    """Wait until something is so."""
+    """Wait until a condition is true."""
     deadline = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < deadline, "it never happened"
@@ -82,7 +79,6 @@ async def happens(condition: Callable[[], Any]) -> None:
 
 
 async def answers(clients: list[Client]) -> list[tuple[int, Any]]:
-    """Return what all are answered."""
     async with asyncio.timeout(PATIENCE):
         return list(await asyncio.gather(*[client.answer() for client in clients]))
 
@@ -121,7 +117,6 @@ def common_site(
 
 @pytest.fixture
 def site(common_site: Site, server: EmbeddedServer) -> Site:
-    """The server, where nobody holds a lock."""
     return common_site
 
 
@@ -135,7 +130,7 @@ def fresh_site(server: EmbeddedServer, tmp_path: Path) -> Iterator[Site]:
 def test_a_thousand_requests_wait_with_one_connection(
     fresh_site: Site, client: redis.Redis, name: str
 ) -> None:
-    """They share one connection, and one for the listener, and are served in the order of line."""
+    """They share one connection and one for the listener, and are served in queue order."""
     site = fresh_site
 
     async def main() -> None:
@@ -146,14 +141,14 @@ def test_a_thousand_requests_wait_with_one_connection(
         before = {kind: connections(client, kind) for kind in ("normal", "pubsub")}
         clients = await site.open_many(f"/enter/{name}/", CLIENTS)
         await happens(lambda: waiters(held.name) == CLIENTS)
-        line = [waiter.token_id for waiter in locks["default"].waiting(held.name)]
+        queue = [waiter.token_id for waiter in locks["default"].waiting(held.name)]
         assert len(connections(client, "normal") - before["normal"]) == 1
         assert len(connections(client, "pubsub") - before["pubsub"]) == 1
         held.release()
         answered = await answers(clients)
         assert {status for status, _ in answered} == {200}
         served = sorted((told["fence"], told["token_id"]) for _, told in answered)
-        assert [token_id for _, token_id in served] == line
+        assert [token_id for _, token_id in served] == queue
         assert len(connections(client, "normal") - before["normal"]) == 1
         assert len(connections(client, "pubsub") - before["pubsub"]) == 1
         await happens(lambda: locks["default"].holder(held.name) is None)
@@ -162,7 +157,7 @@ def test_a_thousand_requests_wait_with_one_connection(
 
 
 def test_a_client_that_goes_away_gives_up_its_place(site: Site, name: str) -> None:
-    """Django cancels its view; the others go on waiting, and none of them is passed over."""
+    """Django cancels its view; the others keep waiting in order."""
 
     async def main() -> None:
         held = lock(f"asgi:{name}", timeout=600)
@@ -182,7 +177,7 @@ def test_a_client_that_goes_away_gives_up_its_place(site: Site, name: str) -> No
 
 
 def test_a_client_that_goes_away_gives_up_its_lock(site: Site, name: str) -> None:
-    """The view of a client that is gone is cancelled, and whoever waits gets the lock at once."""
+    """Its view is cancelled, and the next waiter gets the lock at once."""
 
     async def main() -> None:
         staying = await site.open(f"/stay/{name}/")
@@ -198,7 +193,7 @@ def test_a_client_that_goes_away_gives_up_its_lock(site: Site, name: str) -> Non
 
 
 def test_a_client_that_sends_slowly_holds_no_lock(site: Site, name: str) -> None:
-    """Django calls a view when the whole body has come, be it asynchronous or not."""
+    """Django calls a view, asynchronous or not, once the whole body has arrived."""
 
     async def main() -> None:
         addresses = [f"/enter/{name}/", f"/enter-blocking/{name}/"]
@@ -236,7 +231,7 @@ def test_blocking_views_in_threads(site: Site, name: str) -> None:
 
 
 def test_a_name_of_the_user(site: Site, name: str) -> None:
-    """The user is read in a thread, as Django has it, and requests wait for their own user's."""
+    """The user is read in a thread, and requests wait for the lock of their own user."""
 
     async def main() -> None:
         held = lock(f"asgi:{name}:7", timeout=600)

@@ -26,14 +26,12 @@ from tests.tools.celery_worker import WAIT, Worker, events, free, go, started, w
 def worker(
     session_server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Worker]:
-    """A worker of these tests' app on an empty server."""
     with worker_of_module(session_server, tmp_path_factory.mktemp("worker")) as worker:
         yield worker
 
 
 @pytest.fixture
 def client(worker: Worker) -> Iterator[redis.Redis]:
-    """The database in which tasks and tests signal to each other, empty."""
     with events() as client:
         client.flushdb()
         yield client
@@ -51,7 +49,6 @@ def place_of(scope: str, what: str) -> str:
 
 
 def holder_of(name: str) -> Holder:
-    """Return who holds a lock."""
     holder = locks["default"].holder(name)
     assert holder is not None
     return holder
@@ -105,12 +102,10 @@ def make_invalid(message: dict[str, Any]) -> None:
 
 
 def make_refused(message: dict[str, Any]) -> None:
-    """Use a content type that the worker does not accept."""
     message["content-type"] = "application/x-yaml"
 
 
 def make_undecodable(message: dict[str, Any]) -> None:
-    """Break the body."""
     message["body"] = "bm8ganNvbg=="
 
 
@@ -121,7 +116,7 @@ CHANGES = (rename, make_invalid, make_refused, make_undecodable)
 def test_place_of_a_message_that_the_worker_refuses_is_freed(
     client: redis.Redis, scope: str, name: str, change: Change
 ) -> None:
-    """Unknown, invalid, refused or undecodable: the next call gets a task of its own."""
+    """The next call after an unknown, invalid, refused or undecodable message gets its own task."""
     task = tasks.early[scope]
     result = send_changed(task, name, change)
     free(place_of(scope, name))
@@ -182,7 +177,7 @@ def test_place_of_a_message_that_is_revoked_by_its_stamp_is_freed(
 
 
 @pytest.mark.parametrize("ending", ["revoked", "limited"])
-def test_place_of_a_run_that_is_ended_while_it_waits_in_line_is_freed(
+def test_place_of_a_run_that_is_ended_while_it_waits_is_freed(
     client: redis.Redis, name: str, ending: str
 ) -> None:
     """Terminated, or stopped by its hard time limit, before it got the lock of the run."""

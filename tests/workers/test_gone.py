@@ -53,12 +53,10 @@ def worker(app: Celery, tmp_path: Path) -> Iterator[Worker]:
 
 
 def release(*words: str) -> Done:
-    """Release the places of messages that are gone."""
     return command("release", "--queued", "--only-gone", "--noinput", *words)
 
 
 def held() -> list[str]:
-    """Return the names of the held locks."""
     return sorted(holder.name for holder in locks["default"].holders())
 
 
@@ -159,8 +157,8 @@ def test_what_is_on_no_shelf_is_not_known(app: Celery) -> None:
     assert release().code == 0
 
 
-def test_a_task_in_line_for_its_lock_is_there(app: Celery) -> None:
-    """Also where its worker does not answer."""
+def test_a_task_that_waits_for_its_lock_is_there(app: Celery) -> None:
+    """This holds even if its worker does not answer."""
     result = tasks.queued.delay("line")
     app.control.purge()
     (place,) = locks["default"].holders()

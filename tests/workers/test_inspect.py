@@ -48,14 +48,12 @@ def worker(
 
 @pytest.fixture
 def hear(worker: Worker) -> Iterator[redis.Redis]:
-    """A client of the database in which tasks and tests signal to each other, empty."""
     with events() as client:
         client.flushdb()  # a test before may not have heard of all its tasks
         yield client
 
 
 def asked(**arguments: Any) -> dict[str, Any]:
-    """Return what the worker answers."""
     (answer,) = tests_app.control.broadcast(
         "guarded_tasks", arguments=arguments, reply=True, limit=1, timeout=10
     )
@@ -74,7 +72,6 @@ def told(result: Any) -> tuple[Any, ...]:
 
 
 def all_end(hear: redis.Redis, what: str, *results: Any) -> None:
-    """Let tasks end."""
     go(hear, what, len(results))
     for result in results:
         result.get(timeout=20)
@@ -108,7 +105,7 @@ def test_a_task_runs_and_others_wait_behind_it(worker: Worker, hear: redis.Redis
 
 
 def test_a_lock_that_no_task_holds_is_waited_for(worker: Worker, hear: redis.Redis) -> None:
-    """A view has it."""
+    """The holder is a view."""
     with lock("plain:view", 60):
         result = tasks.waiting.delay("view")
         eventually(lambda: waiters("plain:view") == 1)
@@ -134,7 +131,7 @@ def test_a_message_has_its_place_until_it_is_taken(
 
 
 def test_one_of_several_places_is_enough(worker: Worker, hear: redis.Redis) -> None:
-    """A third task waits behind the first of two; the second behind none."""
+    """A third task waits behind the first of two; the second waits behind none."""
     first, second = (tasks.several.delay("s") for _ in range(2))
     started(hear, "s")
     started(hear, "s")
@@ -222,7 +219,6 @@ def test_a_silent_lock_server_holds_the_worker_up_for_a_moment(
 
 @pytest.fixture
 def current() -> Iterator[Celery]:
-    """The app as that of the project."""
     tests_app.set_current()
     yield tests_app
     tests_app.set_current()

@@ -48,7 +48,6 @@ class Worker:
         return result, int(said[1])
 
     def go(self, shop: str) -> None:
-        """Let a task end."""
         with operators_app.events() as client:
             client.rpush(f"go:{shop}", "go")
 
@@ -84,7 +83,7 @@ def worker(
 
 
 def test_stuck_task_is_found_broken_and_told(worker: Worker) -> None:
-    """A task hangs: it is seen and broken, its lock handed off, its loss found, and all told."""
+    """A hung task is found, its lock handed off, its loss noticed, and all is reported."""
     result, child = worker.start("7")
     os.kill(child, signal.SIGSTOP)
     heir = lock("import:7", 60)
@@ -144,7 +143,7 @@ EAGER = """
 def test_worker_is_asked_for_tasks_that_run_elsewhere(
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker speaks of its own processes; when it is silent nobody knows who is dead."""
+    """A worker reports its own processes only; while it is silent no process counts as dead."""
     _, child = worker.start("7", ignore_result=True)
     monkeypatch.setattr(liveness.socket, "gethostname", lambda: "the operator's")
     holder = locks["default"].holder("import:7")
@@ -211,7 +210,7 @@ def test_worker_is_asked_for_tasks_that_run_elsewhere(
 def test_solo_worker_that_is_busy_is_not_known_to_be_dead(
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It answers nobody while a task runs, which is no sign of death."""
+    """While a task runs it answers nothing, which is no sign of death."""
     result, _ = worker.start("7")
     monkeypatch.setattr(liveness.socket, "gethostname", lambda: "the operator's")
     holder = locks["default"].holder("import:7")
@@ -222,7 +221,7 @@ def test_solo_worker_that_is_busy_is_not_known_to_be_dead(
 
 
 def test_workers_that_can_not_be_asked_kill_nobody(name: str) -> None:
-    """When the broker can't be reached the tasks of other hosts are taken to live."""
+    """If the broker is unreachable, tasks of other hosts count as alive."""
     holder = _holder(name, host="elsewhere", task_id="a")
     told: list[str] = []
     app = Celery("nowhere", broker="redis://127.0.0.1:1/0", set_as_current=False)

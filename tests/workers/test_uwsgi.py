@@ -35,7 +35,6 @@ class Site:
         self._port = port
 
     def get(self, path: str) -> dict[str, Any]:
-        """Return what a request is answered."""
         with closing(HTTPConnection("127.0.0.1", self._port, timeout=60)) as connection:
             connection.request("GET", f"/{path}")
             told: dict[str, Any] = json.load(connection.getresponse())

@@ -1,16 +1,11 @@
-"""The SETNX and GETSET backend: values, other programs, crossing commands, restricted servers."""
+"""What the SETNX and GETSET backend stores, and servers that permit little."""
 
 from __future__ import annotations
 
 import asyncio
 import math
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
 from io import StringIO
-from itertools import permutations
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -21,9 +16,7 @@ from django.core.management import CommandError, call_command
 from django_redis_lock import lock, locks
 from django_redis_lock.backends.getset import GetSetLockBackend
 from django_redis_lock.backends.getset.clocks import ServerClock
-from django_redis_lock.backends.getset.exchanges import CLAIM_KEPT
 from django_redis_lock.backends.getset.timestamps import ENDLESS, FORMATS, Form, read_stamp
-from django_redis_lock.backends.settings import LONGEST_INTERVAL
 from django_redis_lock.exceptions import (
     InvalidLockBackend,
     LockError,
@@ -31,43 +24,18 @@ from django_redis_lock.exceptions import (
     LockUnavailable,
 )
 from django_redis_lock.protocol import calls
-from django_redis_lock.protocol.audit import taken
-from django_redis_lock.protocol.lease import Request
 from example_project.embedded import EmbeddedServer
-from tests.project.test_docs import DOCS
-from tests.tools import ROOT, Background, counted, eventually, waiters
-from tests.tools.proxy import Proxy
+from tests.backends.getset.conftest import GETSET, PLAIN, Configure
+from tests.backends.getset.test_crossing import request
+from tests.tools import counted
+from tests.tools.docs import DOCS
 
 pytestmark = pytest.mark.usefixtures("no_workers")
-
-GETSET = "django_redis_lock.backends.getset.GetSetLockBackend"
-PLAIN = tuple(name for name in FORMATS if name != "record")
-
-
-@pytest.fixture
-def configure(server: EmbeddedServer, settings: Any) -> Callable[..., GetSetLockBackend]:
-    """Return a function that makes the default alias a GETSET backend with given options."""
-
-    def configure(url: str = "", **options: Any) -> GetSetLockBackend:
-        entry = {"BACKEND": GETSET, "LOCATION": url or server.url(), "OPTIONS": options}
-        settings.LOCKS = {"default": entry}
-        backend = locks["default"]
-        assert isinstance(backend, GetSetLockBackend)
-        return backend
-
-    return configure
-
-
-Configure = Callable[..., GetSetLockBackend]
-
-
-# What is stored.
 
 
 def test_whole_seconds_are_those_of_the_documentation_of_setnx(
     name: str, configure: Configure, client: redis.Redis
 ) -> None:
-    """The value is the current time, the timeout and one."""
     configure(FORMAT="seconds")
     before = int(client.time()[0])
     with lock(name, timeout=30):
@@ -135,7 +103,6 @@ def test_what_is_no_time_is_held_until_it_is_deleted(
 
 
 def test_key_of_another_program(name: str, configure: Configure, client: redis.Redis) -> None:
-    """The key can be that of another program."""
     configure(FORMAT="seconds", KEY="lock.{name}")
     with lock(name):
         assert client.get(f"lock.{name}").isdecimal()
@@ -154,314 +121,8 @@ def test_key_of_another_program(name: str, configure: Configure, client: redis.R
     ],
 )
 def test_senseless_options(configure: Configure, options: dict[str, Any], words: str) -> None:
-    """An invalid option is an error that says what is valid."""
     with pytest.raises(InvalidLockBackend, match=words):
         configure(**options)
-
-
-# Commands that cross. A call is carried out up to a command, and goes on later.
-
-
-class Halted:
-    """A call of one process, halted before it sends a command."""
-
-    def __init__(self, backend: GetSetLockBackend, call: calls.Call, before: str) -> None:
-        self._backend = backend
-        self._client = redis.Redis.from_url(backend.location.url)
-        self._steps: Any = backend._exchanges.carry_out(call)
-        self.sent: list[Any] = []
-        self.command = self._steps.send(None).words
-        while self.command[0] != before:
-            self.step()
-
-    def step(self) -> None:
-        """Carry out one command."""
-        try:
-            reply = self._carry_out()
-        except redis.ResponseError as error:
-            self.command = self._steps.throw(error).words
-        else:
-            self.command = self._steps.send(reply).words
-
-    def _carry_out(self) -> Any:
-        self.sent.append(self.command[0])
-        with self._client.client() as connection:
-            connection.response_callbacks = {}
-            return connection.execute_command(*self.command)
-
-    def go_on(self) -> Any:
-        """Carry out the rest; return the answer."""
-        try:
-            while True:
-                self.step()
-        except StopIteration as stop:
-            self._client.close()
-            return stop.value
-
-
-def request(name: str, seconds: float = 20) -> Request:
-    """Return a request."""
-    return Request(name, f"{time.monotonic_ns():032x}", seconds, "{}")
-
-
-@pytest.mark.parametrize("form", FORMATS)
-def test_who_comes_too_late_puts_the_time_of_the_winner_back(
-    name: str, configure: Configure, client: redis.Redis, form: str
-) -> None:
-    """Another program that takes an ended lock before our GETSET keeps it."""
-    backend = configure(FORMAT=form)
-    client.set(f"lock:{name}", "1000000000")
-    late = Halted(backend, calls.Acquire(request(name), ""), before="GETSET")
-    winner = str(int(time.time()) + 61)
-    assert client.getset(f"lock:{name}", winner) == "1000000000"
-    fence, ttl_ms, _, kind = late.go_on()
-    assert (fence, kind) == (0, 3)
-    assert 50_000 < ttl_ms <= 80_000
-    assert client.get(f"lock:{name}") == winner
-
-
-def test_released_while_somebody_comes_too_late(
-    name: str, configure: Configure, client: redis.Redis
-) -> None:
-    """A value that is put back late does not revive a lock that was released meanwhile."""
-    backend = configure()
-    client.set(f"lock:{name}", "1000000000")
-    late = Halted(backend, calls.Acquire(request(name), ""), before="GETSET")
-    client.set(f"lock:{name}", str(int(time.time()) + 61))
-    late.step()
-    client.delete(f"lock:{name}")
-    assert late.go_on()[0] == 0
-    assert not client.exists(f"lock:{name}")
-
-
-def test_only_one_of_ours_replaces_an_ended_value(
-    name: str, configure: Configure, client: redis.Redis
-) -> None:
-    """A value that another process is about to replace is left alone until that process is dead."""
-    backend = configure()
-    client.set(f"lock:{name}", "1000000000")
-    first = Halted(backend, calls.Acquire(request(name), ""), before="GETSET")
-    assert not lock(name).acquire(blocking=False)
-    assert client.get(f"lock:{name}") == "1000000000"
-    (claim,) = client.keys(f"lock-claim:*:{name}")
-    assert 0 < client.pttl(claim) <= CLAIM_KEPT * 1000
-    assert first.go_on()[0] > 0
-    assert not lock(name).acquire(blocking=False)
-
-
-@pytest.mark.parametrize("form", FORMATS)
-def test_taking_an_ended_lock_keeps_the_connection(
-    name: str, configure: Configure, client: redis.Redis, form: str
-) -> None:
-    """The OK of a SET is an answer, and no sign that the connection is out of step."""
-    configure(FORMAT=form)
-    with lock(name, timeout=20):
-        pass
-    before = client.info("stats")["total_connections_received"]
-    for number in range(5):
-        client.set(f"lock:{name}{number}", "1000000000")
-        with lock(f"{name}{number}", timeout=20) as held:
-            held.ensure_held()
-    assert client.info("stats")["total_connections_received"] == before
-
-
-def test_dead_claimant_is_waited_out(name: str, configure: Configure, client: redis.Redis) -> None:
-    """The right to replace a value expires."""
-    backend = configure()
-    client.set(f"lock:{name}", "1000000000")
-    Halted(backend, calls.Acquire(request(name), ""), before="GETSET")
-    (claim,) = client.keys(f"lock-claim:*:{name}")
-    client.pexpire(claim, 100)
-    assert lock(name).acquire(blocking_timeout=10)
-
-
-@pytest.mark.parametrize("form", PLAIN)
-def test_winner_writes_its_time_again_where_a_loser_went_over_it(
-    name: str, configure: Configure, client: redis.Redis, form: str
-) -> None:
-    """The GETSET of another program that lost the race does not shorten our lease."""
-    backend = configure(FORMAT=form)
-    client.set(f"lock:{name}", "1000000000")
-    mine = request(name)
-    winner = Halted(backend, calls.Acquire(mine, ""), before="GETSET")
-    winner.step()
-    client.getset(f"lock:{name}", str(int(time.time()) + 2))
-    assert winner.go_on()[0] > 0
-    assert float(client.get(f"lock:{name}")) > time.time() + 15
-    assert backend.call(calls.Release(name, mine.token)) == 1
-
-
-@pytest.mark.parametrize("form", FORMATS)
-def test_late_renewal_leaves_the_successor_alone(
-    name: str, configure: Configure, client: redis.Redis, form: str
-) -> None:
-    """A renewal that arrives after the end of the lease does not take the lock back."""
-    backend = configure(FORMAT=form)
-    mine = request(name)
-    assert backend.call(calls.Acquire(mine, ""))[0] > 0
-    late = Halted(backend, calls.Renew([(name, mine.token, 20_000)]), before="GETSET")
-    client.delete(f"lock:{name}")  # as if the lease had passed
-    with lock(name, timeout=77) as successor:
-        value = client.get(f"lock:{name}")
-        assert late.go_on() == [-2]
-        assert client.get(f"lock:{name}") == value
-        successor.ensure_held()
-    late = Halted(backend, calls.Acquire(mine, ""), before="SETNX")
-    late.go_on()
-    late = Halted(backend, calls.Renew([(name, mine.token, 20_000)]), before="GETSET")
-    client.delete(f"lock:{name}")
-    assert late.go_on() == [-2]
-    assert not client.exists(f"lock:{name}"), "a renewal must not bring a lost lock back"
-
-
-def test_fence_is_drawn_within_the_hold(
-    name: str, configure: Configure, client: redis.Redis
-) -> None:
-    """A holder that lost the lock while it drew its fence gets neither; the next keeps both."""
-    backend = configure()
-    late = Halted(backend, calls.Acquire(request(name), ""), before="GETSET")
-    client.delete(f"lock:{name}")
-    with lock(name) as successor:
-        value = client.get(f"lock:{name}")
-        assert late.go_on()[0] == 0
-        assert client.get(f"lock:{name}") == value
-        assert backend.holder(name).fence == successor.fence
-
-
-def test_fences_rise_after_the_data_were_lost(
-    name: str, configure: Configure, client: redis.Redis
-) -> None:
-    """Fences begin at the server's clock, so they continue to rise."""
-    configure()
-    with lock(name) as held:
-        first = held.fence
-        assert abs(first / 1e6 - time.time()) < 60
-    client.flushall()
-    with lock(name) as held:
-        assert held.fence > first
-
-
-@pytest.mark.parametrize("order", sorted(set(permutations("AAABBB"))), ids="".join)
-def test_two_who_find_no_fence_begin_at_the_clock_once(
-    name: str, configure: Configure, client: redis.Redis, order: tuple[str, ...]
-) -> None:
-    """However their commands cross after a loss of data, no fence gets ahead of the clock."""
-    backend = configure()
-    client.delete("lock-fence")
-    late = {
-        one: Halted(backend, calls.Acquire(request(f"{name}:{one}"), ""), before="SETNX")
-        for one in "AB"
-    }
-    for one in late.values():
-        one.step()  # the lock's own SETNX
-        assert one.command[1] == "lock-fence"
-    for one in order:
-        late[one].step()
-    fences = [one.go_on()[0] for one in late.values()]
-    assert fences[0] != fences[1]
-    # It was the sum of two clocks, which no loss of data in the next 50 years would come up to.
-    assert all(abs(fence / 1e6 - time.time()) < 60 for fence in fences)
-    last = max(fences)
-    client.flushall()
-    with lock(name) as held:
-        assert held.fence > last
-
-
-@pytest.mark.parametrize("lost_before", ["INCR", "GETSET"])
-def test_data_lost_while_a_fence_is_drawn(
-    name: str, configure: Configure, client: redis.Redis, lost_before: str
-) -> None:
-    """Its caller gets no lock. Later fences rise, and are close to the clock."""
-    backend = configure()
-    with lock(name) as held:
-        first = held.fence
-    late = Halted(backend, calls.Acquire(request(name), ""), before=lost_before)
-    client.flushall()
-    other = Halted(backend, calls.Acquire(request(f"{name}:other"), ""), before="INCR")
-    assert late.go_on()[0] == 0
-    between = other.go_on()[0]
-    with lock(name) as held:
-        assert first < between < held.fence
-        assert abs(held.fence / 1e6 - time.time()) < 60
-
-
-@pytest.mark.parametrize("low", ["1", "5000", "-7"])
-def test_low_number_under_the_fence_key(
-    name: str, configure: Configure, client: redis.Redis, low: str
-) -> None:
-    """All callers that find it delete it, and fences begin at the clock."""
-    backend = configure()
-    client.set("lock-fence", low)
-    crossing = [
-        Halted(backend, calls.Acquire(request(f"{name}:{number}"), ""), before="DEL")
-        for number in range(2)
-    ]
-    fences = [one.go_on()[0] for one in crossing]
-    assert all(abs(fence / 1e6 - time.time()) < 60 for fence in fences)
-    with lock(name) as held:
-        assert held.fence > fences[0]
-
-
-def test_lost_replies_do_not_move_the_fence(
-    name: str, proxied: Callable[..., Proxy], client: redis.Redis
-) -> None:
-    """Whichever reply is lost while the first fence is drawn, the fence is near the clock."""
-    proxy = proxied("record")
-    for number in range(3):
-        client.delete("lock-fence")
-        proxy.lose_replies(1 + number, marker=b"\r\nlock-fence\r\n")
-        with lock(name) as held:
-            assert abs(held.fence / 1e6 - time.time()) < 60
-        for _ in range(1 + number):
-            assert proxy.lost.acquire(timeout=5)
-
-
-@pytest.mark.parametrize("number", ["10000000000000000", "9223372036854775807", "x", "1.5"])
-def test_foreign_fence_key(
-    name: str, configure: Configure, client: redis.Redis, number: str
-) -> None:
-    """A value that is no fence of ours is an error that names the key, and leaves no lock."""
-    configure()
-    client.set("lock-fence", number)
-    with pytest.raises(LockError, match=r"'lock-fence'.* another program"):
-        lock(name).acquire()
-    assert not client.exists(f"lock:{name}")
-
-
-def test_release_at_the_last_moment_deletes_nothing(
-    name: str, configure: Configure, client: redis.Redis
-) -> None:
-    """So close to its end the lock is left to expire: DEL could hit the next holder."""
-    backend = configure()
-    mine = request(name)
-    backend.call(calls.Acquire(mine, ""))
-    backend.call(calls.Renew([(name, mine.token, 40)]))
-    with counted(client) as counts:
-        assert backend.call(calls.Release(name, mine.token)) in (0, 1)
-    assert "del" not in counts
-
-
-@pytest.mark.parametrize("left", [True, False])
-def test_page_is_whole_when_its_place_shifts_while_it_is_looked_for(
-    configure: Configure, client: redis.Redis, left: bool
-) -> None:
-    """Before the page is read, many entries before it leave or enter."""
-    backend = configure()
-    names = [f"n{number:03}" for number in range(500)]
-    client.zadd("lock-index", dict.fromkeys(names, math.inf))
-    page = Halted(backend, calls.ReadIndex("inf", b"n299", 50), before="ZRANGE")
-    while page.command[2] == page.command[3]:
-        page.step()
-    if left:
-        client.zrem("lock-index", *names[:250])
-    else:
-        client.zadd("lock-index", {f"m{number:03}": math.inf for number in range(250)})
-    read, _, last = page.go_on()
-    assert read.decode().split("\n") == names[300:350]
-    assert last == b"n349"
-
-
-# The clock. A script of what the monotonic clock reads stands for a server that answers slowly.
 
 
 def ask_time(clock: ServerClock, asked_at: float, answered_at: float, server_ms: int) -> bool:
@@ -537,324 +198,11 @@ def test_a_lease_that_may_have_ended_is_released_and_renewed(
     assert backend.call(calls.Release(name, mine.token)) == 0
 
 
-# Replies that are lost.
-
-
-@pytest.fixture
-def proxied(server: EmbeddedServer, configure: Configure) -> Iterator[Callable[..., Proxy]]:
-    """Return a function that puts a proxy before the server, for a format."""
-    with Proxy(server.port) as proxy:
-
-        def through(form: str) -> Proxy:
-            configure(f"redis://127.0.0.1:{proxy.port}/0", FORMAT=form)
-            return proxy
-
-        yield through
-
-
-@pytest.mark.parametrize("form", ["record", "fractions"])
-@pytest.mark.parametrize("command", ["SETNX", "ZADD", "INCR", "GETSET"])
-def test_lost_reply_does_not_strand_a_lock(
-    name: str, proxied: Callable[..., Proxy], client: redis.Redis, form: str, command: str
-) -> None:
-    """A value that was stored is recognized as ours when the call is sent again."""
-    proxy = proxied(form)
-    if form == "fractions" and command == "GETSET":
-        client.set(f"lock:{name}", "1000000000")  # where it sends one
-    loses = form == "record" or command != "INCR"
-    proxy.lose_replies(1, marker=f"\r\n{command}\r\n".encode())
-    held = lock(name, timeout=20)
-    assert held.acquire(blocking=False)
-    assert proxy.lost.acquire(blocking=False) is loses
-    held.ensure_held()
-    held.release()
-    assert not client.exists(f"lock:{name}")
-
-
-@pytest.mark.parametrize("form", FORMATS)
-def test_lost_reply_to_a_claim(
-    name: str, proxied: Callable[..., Proxy], client: redis.Redis, form: str
-) -> None:
-    """A caller that already has the right to replace an ended value uses it."""
-    proxy = proxied(form)
-    client.set(f"lock:{name}", "1000000000")
-    proxy.lose_replies(1, marker=b"\r\nSET\r\n")
-    with lock(name, blocking_timeout=0) as held:
-        held.ensure_held()
-    assert proxy.lost.acquire(timeout=1)
-
-
-@pytest.mark.parametrize("form", FORMATS)
-@pytest.mark.parametrize("command", ["GETSET", "DEL"])
-def test_lost_reply_to_a_renewal_or_a_release_is_no_loss(
-    name: str, proxied: Callable[..., Proxy], client: redis.Redis, form: str, command: str
-) -> None:
-    """A command that was carried out counts, though its reply was lost."""
-    proxy = proxied(form)
-    with lock(name, timeout=20) as held:
-        proxy.lose_replies(1, marker=f"\r\n{command}\r\n".encode())
-        held.extend(50)
-        held.ensure_held()
-    assert proxy.lost.acquire(timeout=1)
-    assert not client.exists(f"lock:{name}")
-
-
-@pytest.mark.parametrize("form", ["seconds", "milliseconds"])
-def test_lost_reply_where_values_are_alike(
-    name: str, proxied: Callable[..., Proxy], client: redis.Redis, form: str
-) -> None:
-    """Nobody knows who wrote the value, so nobody has the lock until it ends."""
-    proxy = proxied(form)
-    proxy.lose_replies(1, marker=b"\r\nSETNX\r\n")
-    assert not lock(name, timeout=20).acquire(blocking=False)
-    assert proxy.lost.acquire(timeout=1)
-    assert client.exists(f"lock:{name}")
-    assert not lock(name, timeout=20).acquire(blocking=False)
-
-
-@pytest.mark.parametrize("form", PLAIN)
-def test_equal_values_are_not_taken_for_ours(
-    name: str, configure: Configure, client: redis.Redis, form: str
-) -> None:
-    """A caller that finds exactly the value that it tried to write did not write it."""
-    backend = configure(FORMAT=form)
-    mine = request(name)
-    halted = Halted(backend, calls.Acquire(mine, ""), before="SETNX")
-    client.set(f"lock:{name}", halted.command[2])
-    assert halted.go_on()[0] == 0
-    assert backend.call(calls.Release(name, mine.token)) == 0
-    assert client.exists(f"lock:{name}")
-
-
-def test_lost_reply_to_a_forced_release(
-    name: str, proxied: Callable[..., Proxy], client: redis.Redis
-) -> None:
-    """The second call finds the lock gone, and it counts as released."""
-    proxy = proxied("record")
-    held = lock(name)
-    held.acquire()
-    proxy.lose_replies(1, marker=b"\r\nDEL\r\n")
-    assert locks["default"].force_release(name, by="ada").token_id == held.token_id
-    assert [entry.by for entry in locks["default"].history(name)] == ["ada"]
-    with pytest.raises(LockLost):
-        held.ensure_held()
-
-
-def test_forced_release_of_what_is_released_meanwhile(
-    name: str, configure: Configure, client: redis.Redis
-) -> None:
-    """If nothing is left to delete, nobody lost the lock, and the audit has no entry."""
-    backend = configure()
-    mine = request(name)
-    backend.call(calls.Acquire(mine, ""))
-    shown = backend.holder(name)
-    entry = taken("force_released", shown, "ada", "")
-    halted = Halted(backend, calls.ForceRelease(name, shown.token_id, entry, 10), before="DEL")
-    backend.call(calls.Release(name, mine.token))
-    assert halted.go_on() is None
-    assert backend.history(name) == []
-
-
-# Foreign programs.
-
-INSIDE = """
-import fcntl, sys, time
-
-def inside(path, expires):
-    # Alone here, except for a holder that stays beyond the end of its lease.
-    with open(path, "r+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            assert float(file.read() or "inf") < time.time(), "two inside"
-            return
-        file.truncate()
-        file.write(f"{expires:020.6f}")
-        file.flush()
-        time.sleep(0.001)
-        file.seek(0)
-        file.truncate()
-"""
-
-FOREIGN = """
-import redis
-port, key, path, sections = int(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])
-TIMEOUT = 1
-client = redis.Redis(port=port)
-
-def take():
-    while True:
-        expires = int(time.time()) + TIMEOUT + 1
-        if client.setnx(key, expires):
-            return expires
-        found = client.get(key)
-        if found is not None and float(found) < time.time():
-            expires = int(time.time()) + TIMEOUT + 1
-            found = client.getset(key, expires)
-            if found is None or float(found) < time.time():
-                return expires
-        time.sleep(0.002)
-
-print("ready", flush=True)
-sys.stdin.readline()
-for _ in range(sections):
-    expires = take()
-    inside(path, expires)
-    if time.time() < expires:
-        client.delete(key)
-print("done", flush=True)
-"""
-
-OURS = """
-import os
-os.environ["DJANGO_SETTINGS_MODULE"] = "tests.settings"
-port, key, path, sections, form = sys.argv[1:]
-import django
-from django.conf import settings
-settings.LOCKS = {"default": {
-    "BACKEND": "django_redis_lock.backends.getset.GetSetLockBackend",
-    "LOCATION": f"redis://127.0.0.1:{port}/0",
-    "OPTIONS": {"FORMAT": form, "KEY": "{name}"},
-}}
-django.setup()
-from django_redis_lock import lock
-from django_redis_lock.exceptions import LockLost
-print("ready", flush=True)
-sys.stdin.readline()
-for _ in range(int(sections)):
-    held = lock(key, timeout=1)
-    held.acquire()
-    inside(path, time.time() + held.remaining)
-    try:
-        held.release()
-    except LockLost:
-        pass  # another program that came too late has overwritten our time
-print("done", flush=True)
-"""
-
-
-def exclude_each_other(
-    server: EmbeddedServer, key: str, path: Path, form: str, *, pairs: int, sections: int, dead: int
-) -> None:
-    """Let other programs and ours take a lock in turns, while some of the holders die.
-
-    The dead are planted: a time that has passed, stored while nobody holds the lock. One is there
-    from the beginning.
-    """
-    path.touch()
-    common = [str(server.port), key, str(path), str(sections)]
-    programs = [[INSIDE + FOREIGN, *common], [INSIDE + OURS, *common, form]] * pairs
-    running = [
-        subprocess.Popen(
-            [sys.executable, "-c", *program],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-        )
-        for program in programs
-    ]
-    client = redis.Redis(port=server.port)
-    try:
-        for process in running:
-            assert process.stdout.readline() == "ready\n"
-        client.set(key, int(time.time()) - 10**6)
-        for process in running:
-            process.stdin.write("\n")
-            process.stdin.flush()
-        while any(process.poll() is None for process in running):
-            dead -= bool(dead and client.setnx(key, int(time.time()) - 1000 * dead))
-            time.sleep(0.005)
-        for process in running:
-            out, told = process.communicate()
-            assert (out, process.returncode) == ("done\n", 0), told
-    finally:
-        client.close()
-        for process in running:
-            process.kill()
-            process.communicate()
-
-
-def test_foreign_programs_and_ours_exclude_each_other(
-    name: str, server: EmbeddedServer, tmp_path: Path
-) -> None:
-    """There are never two holders at once, though holders die and are replaced."""
-    exclude_each_other(server, name, tmp_path / "inside", "seconds", pairs=2, sections=20, dead=3)
-
-
-def test_foreign_holder_is_waited_out(name: str, configure: Configure, client: redis.Redis) -> None:
-    """A holder of another program that died delays us until its lease ends, and no longer."""
-    configure(FORMAT="fractions")
-    client.set(f"lock:{name}", f"{time.time() + 100:.6f}")
-    assert not lock(name).acquire(blocking_timeout=0.05)
-    held = lock(name)
-    waiting = Background(held.acquire)
-    client.set(f"lock:{name}", f"{time.time() + 0.1:.6f}")
-    assert waiting.outcome() is True
-    assert float(client.get(f"lock:{name}")) > time.time() + 15
-    held.release()
-    assert not client.exists(f"lock:{name}")
-
-
-def test_plain_times_can_not_be_passed_on(name: str, configure: Configure) -> None:
-    """Without tokens no holder can be named to take over from; the error says what to write."""
-    configure(FORMAT="seconds")
-    with lock(name) as held:
-        with pytest.raises(LockError, match=r"OPTIONS\['FORMAT'\] = 'record'"):
-            lock(name).take_over(held.token_id)
-        with pytest.raises(LockError, match=r"OPTIONS\['FORMAT'\] = 'record'"):
-            held.detach(5)
-
-
-def test_waiters_of_a_process_need_not_poll_for_each_other(name: str, configure: Configure) -> None:
-    """A release wakes a waiter of the same process, however long its interval is."""
-    backend = configure(POLL_INTERVAL=LONGEST_INTERVAL)
-    backend.hub.interval = 600.0  # longer than may be asked for, and than this test waits
-    held, other = lock(name, timeout=900), lock(name)
-    held.acquire()
-    waiting = Background(other.acquire)
-    eventually(lambda: waiters(name) == 1)
-    held.release()
-    assert waiting.outcome() is True
-    other.release()
-
-
-def test_poll_interval_is_heeded(name: str, configure: Configure, client: redis.Redis) -> None:
-    """A waiter polls at the given interval while another program holds the lock."""
-    configure(POLL_INTERVAL=0.01)
-    client.set(f"lock:{name}", int(time.time()) + 900)
-    waiting = Background(lock(name).acquire)
-    eventually(lambda: waiters(name) == 1)
-
-    def looks() -> int:
-        return client.info("commandstats")["cmdstat_setnx"]["calls"]
-
-    began, before = time.monotonic(), looks()
-    eventually(lambda: looks() >= before + 25)
-    assert time.monotonic() - began > 25 * 0.01 * 0.5, "it looked more often than it was told to"
-    client.delete(f"lock:{name}")
-    assert waiting.outcome() is True
-
-
-def test_poll_interval_is_not_the_default(
-    name: str, configure: Configure, client: redis.Redis
-) -> None:
-    """A long interval is kept as well: no waiter looks before it is over."""
-    backend = configure(POLL_INTERVAL=5)
-    assert backend.hub.interval == 5.0
-    assert all(4.0 <= backend.hub.next_look(-1) <= 6.0 for _ in range(100))
-    assert configure().hub.interval == 0.25
-
-
-# Servers that permit little.
-
 ACL = (DOCS / "how-to" / "share-locks-by-getset.md").read_text().split("ACL SETUSER locker ")[1]
 ACL = ACL.split("\n")[0]
 
 
 def exercise(name: str) -> None:
-    """Use every operation."""
     backend = locks["default"]
     with lock(name, timeout=20) as held:
         held.extend(5)
@@ -937,14 +285,10 @@ def test_time_is_forbidden(
 
 
 def test_down(name: str, settings: Any) -> None:
-    """A server that can't be reached is LockUnavailable."""
     settings.LOCKS = {"default": {"BACKEND": GETSET, "LOCATION": "redis://127.0.0.1:1/0"}}
     with pytest.raises(LockUnavailable) as caught:
         lock(name).acquire()
     assert caught.value.name == name
-
-
-# For operators.
 
 
 @pytest.mark.django_db
@@ -974,7 +318,6 @@ def test_command(name: str, configure: Configure, client: redis.Redis, form: str
 
 
 def test_doctor_of_a_server_that_is_down(settings: Any) -> None:
-    """A server that does not answer fails the check."""
     settings.LOCKS = {"default": {"BACKEND": GETSET, "LOCATION": "redis://127.0.0.1:1/0"}}
     with pytest.raises(CommandError, match="1 of"):
         call_command("locks", "doctor", stdout=StringIO())

@@ -25,7 +25,6 @@ def deaf() -> Iterator[socket.socket]:
 
 
 def questions(deaf: socket.socket) -> int:
-    """Return the number of connections to the node."""
     with contextlib.ExitStack() as stack:
         for count in range(100):
             try:
@@ -36,7 +35,6 @@ def questions(deaf: socket.socket) -> int:
 
 
 def topology_at(deaf: socket.socket) -> Topology:
-    """Return a topology with this node alone."""
     return Topology([f"redis://127.0.0.1:{deaf.getsockname()[1]}?socket_timeout=0.5"])
 
 

@@ -35,7 +35,7 @@ NASTY = "<script>alert(1)</script>"
 
 
 def test_names_and_metadata_are_escaped(client: redis.Redis) -> None:
-    """Whatever a program writes into a lock, it stays text on every page."""
+    """Whatever a program writes into a lock is text on every page."""
     hold_as(
         client,
         NASTY,
@@ -68,7 +68,6 @@ def test_names_and_metadata_are_escaped(client: redis.Redis) -> None:
 
 
 def test_invisible_characters_are_shown(client: redis.Redis) -> None:
-    """Nothing can hide behind control characters, or turn the direction of the line."""
     hold_as(client, "a\u202eb", host="h\x1b[31m", thread="t\x00", metadata={"k\u2066": "v\x9b"})
     browser = root()
     for page in (browser.get(LIST), browser.get(page_of("a\u202eb"))):
@@ -83,7 +82,7 @@ def test_invisible_characters_are_shown(client: redis.Redis) -> None:
 
 @pytest.fixture
 def broken(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One alias that works, one whose server is away, and one that is written wrongly."""
+    """An alias that works, one whose server is down, and one with invalid settings."""
     monkeypatch.setattr("django_redis_lock.protocol.conversation.RETRY_PAUSES", ())
     settings.LOCKS = {
         "default": {"BACKEND": REDIS, "LOCATION": server_url()},
@@ -94,7 +93,7 @@ def broken(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("broken")
 def test_a_server_that_is_away_is_named_and_the_others_are_listed(name: str) -> None:
-    """The page opens, says which alias is away, and shows what the others hold."""
+    """The page says which alias is unavailable, and lists what the others hold."""
     lock(name, timeout=60).acquire()
     client = root()
     page = client.get(LIST)
@@ -130,7 +129,7 @@ def test_a_release_on_a_server_that_is_away(name: str) -> None:
 def test_what_is_not_known_is_not_said(
     own_server: EmbeddedServer, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No server, no number of locks, and not that nothing happened to one lately."""
+    """Without an answer the page claims neither a number of locks nor an empty history."""
     monkeypatch.setattr("django_redis_lock.protocol.conversation.RETRY_PAUSES", ())
     settings.LOCKS = {"default": {"BACKEND": REDIS, "LOCATION": own_server.url()}}
     own_server.kill()
@@ -145,7 +144,7 @@ def test_what_is_not_known_is_not_said(
 
 
 def test_a_history_that_may_not_be_read(client: redis.Redis, settings: Any) -> None:
-    """The holder is shown all the same, and of the audit that it is not known."""
+    """The holder is shown; the audit is said to be unknown."""
     hold_as(client, "a")
     client.acl_setuser(
         "shy", enabled=True, nopass=True, keys=["*"], categories=["+@all"], commands=["-xrevrange"]
@@ -163,7 +162,7 @@ def test_a_history_that_may_not_be_read(client: redis.Redis, settings: Any) -> N
 
 
 def test_silent_servers_are_waited_for_side_by_side(settings: Any) -> None:
-    """Each is asked before another one has timed out."""
+    """They are asked concurrently."""
     silent = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
     settings.LOCKS = {
         f"silent-{number}": {
@@ -182,7 +181,6 @@ def test_silent_servers_are_waited_for_side_by_side(settings: Any) -> None:
 
 
 def test_a_server_that_goes_away_comes_back(own_server: EmbeddedServer, settings: Any) -> None:
-    """The page needs no restart."""
     settings.LOCKS = {"default": {"BACKEND": REDIS, "LOCATION": own_server.url()}}
     lock("a", timeout=60).acquire()
     client = root()
@@ -197,7 +195,6 @@ def test_a_server_that_goes_away_comes_back(own_server: EmbeddedServer, settings
 
 
 def test_settings_that_are_wrong_altogether(settings: Any) -> None:
-    """Even then the page says what is wrong."""
     client = root()
     settings.LOCKS = ["default"]
     page = client.get(LIST)
@@ -207,7 +204,7 @@ def test_settings_that_are_wrong_altogether(settings: Any) -> None:
 
 @pytest.fixture
 def foreign() -> Iterator[None]:
-    """Whatever language a page was in, the next test is in English."""
+    """Whatever the language of a page, the next test is in English."""
     yield
     translation.deactivate()
 
@@ -221,7 +218,6 @@ def foreign() -> Iterator[None]:
     ],
 )
 def test_other_languages(language: str, words: tuple[str, ...], name: str) -> None:
-    """The pages speak the reader's language."""
     lock(name, timeout=60).acquire()
     page = root().get(LIST, headers={"Accept-Language": language}).content.decode()
     for word in words:
@@ -230,7 +226,7 @@ def test_other_languages(language: str, words: tuple[str, ...], name: str) -> No
 
 @pytest.mark.usefixtures("foreign")
 def test_right_to_left(name: str) -> None:
-    """A language that is written from right to left turns the page, and not the names."""
+    """Right-to-left languages mirror the page, but not the names."""
     lock(name, timeout=60).acquire()
     page = root().get(LIST, headers={"Accept-Language": "he"}).content.decode()
     assert 'dir="rtl"' in page

@@ -36,7 +36,7 @@ from django_redis_lock.views import locked
 from tests.tools import PATIENCE
 
 pytestmark = [
-    pytest.mark.urls("tests.views.test_strangers"),
+    pytest.mark.urls("tests.views.test_slow_clients"),
     pytest.mark.usefixtures("server"),
 ]
 
@@ -258,7 +258,6 @@ class Stranger:
         self._socket.close()
 
     def answer(self) -> tuple[int, bytes]:
-        """Return the status and the body."""
         with self._socket.makefile("rb") as answer:
             head, _, body = answer.read().partition(b"\r\n\r\n")
         return int(head.split()[1]), body
@@ -296,7 +295,7 @@ def nobody_holds_it() -> bool:
 def test_who_sends_slowly_holds_no_lock(
     site: Site, method: str, view: str, what: tuple[str, bytes]
 ) -> None:
-    """Others are served meanwhile; and when all has come the view finds the body as it was sent."""
+    """Others are served meanwhile; later the view finds the whole body."""
     slow = site.begin(method, view, what, 5)
     assert nobody_holds_it()
     others = site.send(method, view, what)
@@ -314,7 +313,7 @@ def test_who_sends_slowly_holds_no_lock(
 def test_who_goes_away_takes_no_lock(
     site: Site, method: str, view: str, what: tuple[str, bytes]
 ) -> None:
-    """A part of a body is no body: the view does not run, and the answer is 400."""
+    """With a partial body the view does not run, and the answer is 400."""
     for sent in (5, len(what[1]) - 1):
         cut_off = site.begin(method, view, what, sent)
         cut_off.stop()
@@ -369,7 +368,7 @@ def test_too_much_is_refused_before_it_is_sent(
 
 
 def test_chunks_are_not_waited_for(site: Site) -> None:
-    """Under WSGI Django takes no body whose length is not told, so that nobody waits for one."""
+    """Under WSGI Django takes no body without a length, so no request waits for one."""
     headers = {"Content-Type": JSON[0], "Transfer-Encoding": "chunked"}
     stranger = site.open("POST", "raw", headers, b"3\r\nabc\r\n")
     assert stranger.answer() == (200, b"")
@@ -378,7 +377,7 @@ def test_chunks_are_not_waited_for(site: Site) -> None:
 
 @pytest.mark.parametrize("rest", [b"", b"Content-Length: 4\r\n"])
 def test_who_sends_headers_slowly_holds_no_lock(site: Site, rest: bytes) -> None:
-    """The server waits for them, and calls nobody."""
+    """The server waits for them before it calls the application."""
     stranger = Stranger(site.port, b"POST /raw/ HTTP/1.1\r\nHost: testserver\r\n" + rest)
     site.strangers.append(stranger)
     assert site.send("POST", "raw", JSON) == (200, JSON[1])
@@ -396,7 +395,7 @@ def test_a_large_upload(settings: Any, tmp_path: Any) -> None:
 
 
 def test_a_disk_that_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That is no mistake of the client's."""
+    """It is not reported as the client's mistake."""
     monkeypatch.setattr("tempfile.TemporaryFile", FullDisk)
     monkeypatch.setattr("django.conf.settings.FILE_UPLOAD_MAX_MEMORY_SIZE", 0)
     with pytest.raises(OSError, match="No space left"):

@@ -1,0 +1,163 @@
+"""Fences across majorities."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+from typing import Any
+
+import pytest
+
+from django_redis_lock import lock
+from django_redis_lock.backends.redlock import votes
+from django_redis_lock.backends.redlock.ballots import Ballots
+from django_redis_lock.backends.redlock.rounds import PENDING
+from django_redis_lock.backends.redlock.servers import Clocks
+from django_redis_lock.backends.redlock.wires import Letter
+from django_redis_lock.exceptions import (
+    LockUnavailable,
+)
+from django_redis_lock.transport import scripts
+from tests.backends.redlock.conftest import away, backend
+from tests.tools.quorums import Quorum, in_use
+
+
+@pytest.mark.parametrize("quick", [True, False], ids=["one round", "two rounds"])
+def test_fences_rise_across_majorities(
+    servers: Quorum, name: str, quick: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever two of three servers answer, and however their clocks differ, fences rise."""
+    if not quick:
+        monkeypatch.setattr(
+            "django_redis_lock.backends.redlock.servers.Clocks.next_fence", lambda self: 0
+        )
+    now = time.time_ns() // 1000
+    hour = 3_600_000_000
+    servers.clients[0].set("lock-fence", now + 5 * hour)  # as with a clock five hours ahead
+    servers.clients[1].set("lock-fence", now + 2 * hour)
+    fences = []
+    pairs = itertools.chain.from_iterable([itertools.permutations(range(3))] * 3)
+    for index, *_ in pairs:
+        with away(servers, index, name), lock(name, timeout=60, using="redlock") as held:
+            fences.append(held.fence)
+            assert backend().holder(name).fence == held.fence
+    assert fences == sorted(set(fences))
+    assert fences[0] > now + 2 * hour
+
+
+def test_a_fence_is_known_to_a_majority_before_it_is_given_out(servers: Quorum, name: str) -> None:
+    """A fence that only one server knows is written to others first."""
+    ahead = time.time_ns() // 1000 + 3_600_000_000
+    servers.clients[1].set("lock-fence", ahead)
+    with away(servers, 2, name), lock(name, timeout=60, using="redlock") as held:
+        assert held.fence > ahead
+        assert [int(client.get("lock-fence")) for client in servers.clients[:2]] == [held.fence] * 2
+        assert all(str(held.fence) in value for value in servers.values(name)[:2])
+
+
+def test_a_fence_is_known_to_a_majority_of_those_who_voted(servers: Quorum, name: str) -> None:
+    """A server that voted for another caller may have given a smaller fence with that vote."""
+    servers.clients[0].set("lock-fence", time.time_ns() // 1000 + 3_600_000_000)
+    servers.clients[2].set(f"lock:{name}", "other", px=60_000)
+    wire = backend().servers[1].wire
+    post = wire.post
+
+    def lose(letter: Letter) -> None:
+        if letter.packed.script is scripts.QUORUM_SETTLE:
+            letter.reply(ConnectionError("lost"))
+        else:
+            post(letter)
+
+    vars(wire)["post"] = lose
+    try:
+        with pytest.raises(LockUnavailable):
+            lock(name, timeout=60, using="redlock").acquire(blocking=False)
+    finally:
+        del vars(wire)["post"]
+
+
+def test_the_last_fence_is_what_a_majority_of_voters_or_everybody_knows() -> None:
+    """A server that lost the fence does not count, unless all servers have answered."""
+    assert votes.last_fence([[7, 1], [9, 1], PENDING]) == 9
+    assert votes.last_fence([[7, 1], [0, 0], PENDING]) is PENDING
+    assert votes.last_fence([[7, 1], [0, 0], [5, 0]]) == 7
+    assert votes.last_fence([[0, 0], [9, 0], PENDING]) is PENDING
+    for answers in ([[7, 1], [0, 0], OSError()], [[0, 0], OSError(), PENDING]):
+        with pytest.raises(votes.NoQuorum):
+            votes.last_fence(answers)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_fences_rise_whatever_a_minority_forgets(
+    session_quorum: Quorum, name: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Servers are away, ahead by hours, or lose their data, in any order: no fence ever falls.
+
+    Never two of three have lost their data at the same time without having learned it since.
+    """
+    monkeypatch.setattr("django_redis_lock.protocol.conversation.RETRY_PAUSES", ())
+    monkeypatch.setattr("django_redis_lock.backends.redlock.ballots.TEACH_AGAIN", 0.0)
+    chance = random.Random(seed)
+    fences: list[int] = []
+    unavailable = 0
+    with in_use(session_quorum, REJOIN_DELAY=0.05) as servers:
+        for _ in range(120):
+            index = chance.randrange(3)
+            event = chance.choice(["forget", "ahead", "nothing"])
+            if event == "forget" and all(map(_votes, servers.clients)):
+                servers.clients[index].flushall()
+            elif event == "ahead" and _votes(servers.clients[index]):
+                ahead = time.time_ns() // 1000 + chance.randrange(3_600_000_000)
+                last = int(servers.clients[index].get("lock-fence") or 0)
+                servers.clients[index].set("lock-fence", max(last, ahead))
+            backend()._ballots._clocks = Clocks()  # as in another process
+            with away(servers, chance.randrange(3), name):
+                try:
+                    with lock(name, timeout=20, using="redlock") as held:
+                        fences.append(held.fence)
+                except LockUnavailable:
+                    unavailable += 1
+    assert fences == sorted(set(fences))
+    assert len(fences) > 30
+    assert unavailable
+
+
+def _votes(client: Any) -> bool:
+    """Whether a server has learned the last fence again."""
+    return (client.get("lock-server") or "").count(" ") == 1
+
+
+def test_a_free_lock_is_one_round_trip_where_the_clocks_are_known(
+    servers: Quorum, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a fence ahead of all clocks, all servers give the same, and none has to be settled."""
+    monkeypatch.setattr(Clocks, "MOST_AHEAD", 60_000_000)
+    rounds = []
+    send = Ballots.send
+
+    def count(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if getattr(getattr(args[0], "request", args[0]), "name", "") == name:
+            rounds.append(args[0])
+        return send(self, *args, **kwargs)
+
+    monkeypatch.setattr(Ballots, "send", count)
+    fences = []
+    for _ in range(5):
+        with lock(name, timeout=60, using="redlock") as held:
+            fences.append(held.fence)
+        backend()._ballots._clocks._took = (
+            10.0  # so much does it add for calls that are on their way
+        )
+    assert len(rounds) in (10, 11)  # to acquire and to release; the first did not know the clocks
+    assert fences == sorted(set(fences))
+
+
+def test_the_least_fence_is_ahead_of_every_clock() -> None:
+    """It is a little ahead of the clocks as last read; 0 if no clock is known."""
+    clocks = Clocks()
+    assert clocks.next_fence() == 0
+    clocks.heard([[1, 1, 5_000_000, 0, 0], OSError(), [1, 1, 9_000_000, 0, 0]], took=0.001)
+    assert 9_000_200 <= clocks.next_fence() < 9_000_000 + 60_000_000
+    clocks.heard([[1, 1, 20_000_000, 0, 0], PENDING, [1, 1, 19_000_000, 0, 0]], took=5.0)
+    assert 20_000_200 <= clocks.next_fence() < 20_000_000 + 60_000_000

@@ -1,0 +1,168 @@
+"""Threads of the quorum: signal handlers that interrupt callers, ends, forks."""
+
+from __future__ import annotations
+
+import contextlib
+import dis
+import itertools
+import os
+import sys
+import threading
+import traceback
+from collections import Counter
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from django_redis_lock import lock
+from django_redis_lock.backends.redlock import rounds, wires
+from django_redis_lock.backends.redlock.wires import Letter, Wire
+from django_redis_lock.protocol import calls, waiting
+from tests.backends.redlock.conftest import backend
+from tests.tools import Background, eventually, waiters
+from tests.tools.quorums import Quorum
+
+# A process with threads forks here on purpose, as web servers do.
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+
+
+class Interrupted(BaseException):
+    """What a signal handler raises."""
+
+
+class Interruption:
+    """Raises ``Interrupted`` at the n-th place in the code that callers share with the threads.
+
+    Places are those where Python runs signal handlers: as a function begins, after a call within
+    it (but not while it enters a ``with``), and where a loop begins anew.
+    """
+
+    FILES = tuple(module.__file__ for module in (wires, rounds, waiting, threading))
+
+    def __init__(self, at: int) -> None:
+        self._left = at
+        self._last: dict[FrameType, str] = {}
+        self.raised = False
+
+    def __enter__(self) -> None:
+        self._before = sys.gettrace()
+        sys.settrace(self._trace)
+
+    def __exit__(self, *error: object) -> None:
+        sys.settrace(self._before)
+
+    def _trace(self, frame: FrameType, event: str, argument: Any) -> Any:
+        if frame.f_code.co_filename not in self.FILES:
+            return None
+        if event == "call":
+            frame.f_trace_opcodes, frame.f_trace_lines = True, False
+            self._may_raise()
+        elif event == "opcode":
+            last = self._last.get(frame, "")
+            name = dis.opname[frame.f_code.co_code[frame.f_lasti]]
+            self._last[frame] = "ENTER" if last == "LOAD_SPECIAL" else name
+            if last.startswith(("CALL", "JUMP_BACKWARD")):
+                self._may_raise()
+        return self._trace
+
+    def _may_raise(self) -> None:
+        self._left -= 1
+        if self._left == -1:
+            self.raised = True
+            raise Interrupted
+
+
+@pytest.mark.parametrize("running", [True, False])
+def test_an_exception_from_a_signal_handler_anywhere(
+    servers: Quorum, name: str, running: bool
+) -> None:
+    """Wherever it occurs in a caller, later calls work, and only one thread reads the answers."""
+    for at in itertools.count():
+        if not running:
+            backend().close()
+        interruption = Interruption(at)
+        key = f"{name}:{at}"
+        with contextlib.suppress(Interrupted), interruption:
+            for server in backend().servers:
+                server.wire.post(Letter(server.pack(calls.Inspect([key])), lambda answer: None))
+            assert backend().call(calls.Inspect([key]))[1] is None
+        for _ in range(2):
+            said = Background(lambda key=key: backend().call(calls.Inspect([key])))
+            assert said.outcome()[1:] == [None, -2, 0]
+        eventually(lambda: all(count <= 1 for count in serving().values()))
+        if not interruption.raised:
+            break
+    assert at > 20
+
+
+def serving() -> Counter[Wire]:
+    """Return the number of threads that serve each wire."""
+    stacks = map(traceback.walk_stack, list(sys._current_frames().values()))
+    return Counter(
+        frame.f_locals["self"]
+        for stack in stacks
+        for frame, _ in stack
+        if frame.f_code is Wire._run.__code__
+    )
+
+
+def quorum_threads() -> list[threading.Thread]:
+    wires = [server.wire for server in backend().servers]
+    return [
+        thread
+        for thread in threading.enumerate()
+        if getattr(getattr(thread, "_target", None), "__self__", None) in wires
+    ]
+
+
+def test_threads_are_few_and_end_with_the_backend(
+    servers: Quorum, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is one thread per server, however many callers; ``close()`` ends them."""
+    monkeypatch.setattr("django_redis_lock.backends.redlock.wires.Wire.IDLE", 600.0)
+    with lock(name, timeout=60, using="redlock"):
+        waiting = [
+            Background(lambda: lock(name, timeout=60, using="redlock").acquire(blocking_timeout=1))
+            for _ in range(20)
+        ]
+        eventually(lambda: waiters(name, "redlock") == 20)
+        assert len(quorum_threads()) == 3
+        for item in waiting:
+            assert item.outcome() is False
+    backend().close()
+    assert not quorum_threads()
+    with lock(name, timeout=60, using="redlock"):  # and it can be used again
+        pass
+
+
+def test_threads_end_when_nobody_locks(
+    servers: Quorum, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The threads end some seconds after the last call; the next call starts them again."""
+    monkeypatch.setattr("django_redis_lock.backends.redlock.wires.Wire.IDLE", 0.05)
+    for _ in range(2):
+        with lock(name, timeout=60, using="redlock"):
+            pass
+        eventually(lambda: not quorum_threads())
+
+
+def test_a_forked_child_has_its_own_connections(servers: Quorum, name: str) -> None:
+    """A forked child uses connections of its own, and leaves those of its parent alone."""
+    with lock(name, timeout=60, using="redlock") as held:
+        reading, writing = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                other = lock(name + "child", timeout=60, using="redlock")
+                mine = lock(name, blocking=False, using="redlock").acquire()
+                os.write(writing, b"good" if other.acquire() and not mine else b"bad")
+                other.release()
+            finally:
+                os._exit(0)
+        os.close(writing)
+        with os.fdopen(reading, "rb") as said:
+            assert said.read() == b"good"
+        os.waitpid(pid, 0)
+        held.ensure_held()
+    assert lock(name + "child", blocking=False, using="redlock").acquire()

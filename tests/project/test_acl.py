@@ -1,0 +1,143 @@
+"""The documented rule for the user of the server."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Iterator
+from unittest.mock import patch
+
+import pytest
+import redis
+from django.test import override_settings
+
+from django_redis_lock import lock, locks
+from django_redis_lock.backends.redis.backend import RedisLockBackend
+from django_redis_lock.exceptions import LockUnavailable
+from example_project.embedded import EmbeddedServer
+from tests.tools import Background, counted, eventually, waiters
+from tests.tools.docs import USERS, acl_rule
+
+
+@pytest.fixture
+def wait() -> str:
+    return "queue"
+
+
+@pytest.fixture
+def locker(own_server: EmbeddedServer, wait: str) -> Iterator[Callable[[list[str]], redis.Redis]]:
+    """Give the locks a user with a rule; return a client of the administrator."""
+    entry = {
+        "LOCATION": f"redis://locker:secret@127.0.0.1:{own_server.port}/1",
+        "TIMEOUT": 20,
+        "OPTIONS": {"WAIT": wait, "POLL_INTERVAL": 0.02},
+    }
+    with (
+        redis.Redis.from_url(own_server.url(1), decode_responses=True) as admin,
+        override_settings(LOCKS={"default": entry}),
+    ):
+
+        def become(rule: list[str]) -> redis.Redis:
+            admin.execute_command("ACL", "SETUSER", "locker", "reset", *rule)
+            return admin
+
+        yield become
+
+
+@pytest.mark.parametrize("wait", USERS)
+def test_the_acl_rule_is_enough_and_has_nothing_to_spare(
+    wait: str, locker: Callable[[list[str]], redis.Redis]
+) -> None:
+    """A user with the documented rule can do everything, and uses each command that it names."""
+    admin = locker(acl_rule(wait))
+    with counted(admin) as counts:
+        _do_everything(admin)
+    allowed = {word[1:] for word in acl_rule(wait) if word.startswith("+")}
+    of_the_connection = {"auth", "hello", "client|setinfo"}
+    of_this_test = {"config|resetstat", "info", "zscore", "subscribe", "unsubscribe"} - allowed
+    used = {command for command, calls in counts.items() if calls}
+    assert used - of_the_connection - of_this_test == allowed
+
+
+def _do_everything(admin: redis.Redis) -> None:
+    first = lock("a", timeout=20)
+    assert first.acquire()
+    assert first.extend(10)
+    assert first.locked()
+    first.ensure_held()
+    heir = lock("a", timeout=20)
+    waiting = Background(heir.acquire)
+    eventually(lambda: waiters("a"))
+    first.extend(5, replace_ttl=True)  # the waiters are told
+    assert lock("a", blocking_timeout=0.05).acquire() is False  # and one of them gives up
+    first.release()
+    assert waiting.outcome()
+    assert [holder.name for holder in locks["default"].holders()] == ["a"]
+    admin.zadd("lock-index", {f"endless:{number}": math.inf for number in range(20)})
+    with patch.object(RedisLockBackend, "page_size", 1):  # ten names a page
+        assert len(list(locks["default"].read_index("endless:*").latest())) == 20
+    assert locks["default"].force_release("a")
+    assert len(locks["default"].history("a")) == 1
+
+    with admin.pubsub() as deaf:  # a process that is told of its turn and does not run
+        deaf.subscribe("lock-grant:deaf")
+        deaf.get_message(timeout=5)
+        with lock("deaf", timeout=20):
+            admin.rpush("lock-queue:deaf", 'lock-grant:deaf token 20000 {"host":"deaf"}')
+        assert lock("deaf", blocking_timeout=10).acquire()
+        assert admin.lpos("lock-queue:deaf", 'lock-grant:deaf token 20000 {"host":"deaf"}') == 0
+        locks["default"].force_release("deaf")
+
+    with lock("renewed", timeout=2, auto_renew=True):
+        end = admin.zscore("lock-index", "renewed")
+        eventually(lambda: admin.zscore("lock-index", "renewed") > end)
+    with lock("endless", timeout=None):
+        pass
+    assert lock("lapsed", timeout=0.001).acquire()
+    eventually(lambda: not locks["default"].holder("lapsed"))
+    eventually(_the_index_is_swept(admin))
+    asyncio.run(_do_it_under_asyncio())
+
+
+def _the_index_is_swept(admin: redis.Redis) -> Callable[[], bool]:
+    def swept() -> bool:
+        with lock("sweeper", timeout=5):
+            return admin.zscore("lock-index", "lapsed") is None
+
+    return swept
+
+
+async def _do_it_under_asyncio() -> None:
+    first, second = lock("b", timeout=20), lock("b", timeout=20)
+    await first.aacquire()
+    waiting = asyncio.ensure_future(second.aacquire())
+    await asyncio.to_thread(eventually, lambda: waiters("b"))
+    await first.arelease()
+    assert await waiting
+    await second.arelease()
+
+
+@pytest.mark.parametrize("pattern", [word for word in acl_rule() if word.startswith("~")])
+def test_each_key_pattern_of_the_acl_rule_is_needed(
+    pattern: str, locker: Callable[[list[str]], redis.Redis], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without one, a lock can't be taken, force-released or audited; the error says why."""
+    monkeypatch.setattr("django_redis_lock.protocol.conversation.RETRY_PAUSES", ())
+    locker([word for word in acl_rule() if word != pattern])
+    with pytest.raises(LockUnavailable, match=r"(?i)permissions to access .*key"):
+        lock("a", timeout=20).acquire(blocking=False)
+        locks["default"].force_release("a")
+        locks["default"].history("a")
+
+
+def test_without_its_channels_a_user_can_lock_but_not_wait(
+    locker: Callable[[list[str]], redis.Redis],
+) -> None:
+    """A wait without its channel fails at once, and says that channels are refused."""
+    locker([word for word in acl_rule() if not word.startswith("&")])
+    with (
+        lock("a", timeout=20),
+        pytest.raises(LockUnavailable, match=r"listen for grants: .*channel"),
+    ):
+        lock("a", blocking_timeout=20).acquire()
+    assert lock("a", timeout=20).acquire()

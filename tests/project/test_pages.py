@@ -1,0 +1,115 @@
+"""README, CONTRIBUTING, the map of the pages, the architecture, and the changelog."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import django_redis_lock
+from tests.tools import ROOT
+from tests.tools.docs import DOCS, table
+
+PACKAGE = Path(django_redis_lock.__file__).parent
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/index.md"])
+def test_the_links_of_a_page_outside_the_build_lead_somewhere(page: str) -> None:
+    """Each relative link is a file of the project; Sphinx checks those of the other pages."""
+    path = ROOT / page
+    links = re.findall(r"\]\(([^)#]+)[^)]*\)", path.read_text())
+    assert links
+    assert [link for link in links if "://" not in link and not (path.parent / link).exists()] == []
+
+
+def test_the_readme_is_short() -> None:
+    """The rest is on the pages that it links to."""
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 200
+
+
+def test_the_index_lists_every_page() -> None:
+    """The map of the documentation has each page once."""
+    index = (DOCS / "index.md").read_text()
+    pages = [path.relative_to(DOCS) for path in DOCS.rglob("*.md") if path.stem != "index"]
+    assert [
+        str(page) for page in pages if index.count(f"({page})") != 1 and "_build" not in page.parts
+    ] == []
+
+
+def test_the_commands_of_the_readme_exist() -> None:
+    """README says what to type first, and names only targets that the Makefile has."""
+    assert {"demo", "test"} <= _targets_of("README.md") <= _targets()
+
+
+def test_contributing_lists_the_targets() -> None:
+    """Each target of the Makefile but those for maintainers has its row, and no other has one."""
+    rows = {row[0].removeprefix("make ") for row in table(ROOT / "CONTRIBUTING.md", "Set up")}
+    maintenance = {"help", "screenshots", "messages", "constraints", "format", "build", "clean"}
+    assert rows == _targets() - maintenance
+    assert _targets_of("CONTRIBUTING.md") <= _targets()
+
+
+def _targets() -> set[str]:
+    return set(re.findall(r"^([a-z]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+def _targets_of(page: str) -> set[str]:
+    """Return the ``make`` targets that a page names."""
+    found = re.findall(r"`make (\w+)|\$ make (\w+)", (ROOT / page).read_text())
+    return {first or second for first, second in found}
+
+
+def test_the_files_that_contributing_names_exist() -> None:
+    """Each path in code marks leads to a file of the project or the package."""
+    names = re.findall(r"`([\w/]+\.(?:py|md|txt))`", (ROOT / "CONTRIBUTING.md").read_text())
+    assert names
+    assert [
+        name for name in names if not ((PACKAGE / name).exists() or (ROOT / name).exists())
+    ] == []
+
+
+def test_the_picture_of_the_layers_is_that_of_the_contract() -> None:
+    """The text diagram has the layers that import-linter enforces."""
+    text = (DOCS / "explanation/architecture.md").read_text()
+    picture = text.split("<!-- layers -->", 1)[1].split("```")[1]
+    drawn = [line.split("│")[1].split() for line in picture.splitlines() if line.startswith("│")]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    (contract,) = (
+        each for each in project["tool"]["importlinter"]["contracts"] if each["type"] == "layers"
+    )
+    assert drawn == [re.split(r"\s*[:|]\s*", layer) for layer in contract["layers"]]
+
+
+def test_the_files_that_the_architecture_names_exist() -> None:
+    """The table of what to open for which change leads to files of the package and its tests."""
+    rows = table(DOCS / "explanation/architecture.md", "To change this, open that")
+    named = [
+        name
+        for row in rows
+        for cell in row[1:]
+        for name in re.findall(r"(?<!\S)[\w/]*(?:/|\.\w+)(?=[,\s]|$)", cell)
+    ]
+    assert len(named) > len(rows)
+    assert [
+        name for name in named if not ((PACKAGE / name).exists() or (ROOT / name).exists())
+    ] == []
+
+
+def test_the_needed_versions_are_those_of_the_project() -> None:
+    """README names the oldest versions that the package accepts."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    readme = (ROOT / "README.md").read_text()
+    sentence = re.search(r"^It needs .*?newer", readme, re.MULTILINE | re.DOTALL)
+    assert sentence
+    needed = [project["requires-python"].replace(">=", "Python>=")]
+    needed += project["dependencies"] + project["optional-dependencies"]["celery"]
+    titles = {"redis": "redis-py", "django": "Django", "celery": "Celery"}
+    for item in needed:
+        package, version = item.replace("[redis]", "").split(">=")
+        assert f"{titles.get(package, package)} {version}" in sentence[0], item
+
+
+def test_the_changelog_tells_of_this_version() -> None:
+    assert f"## [{django_redis_lock.__version__}]" in (ROOT / "CHANGELOG.md").read_text()

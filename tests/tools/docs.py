@@ -1,0 +1,65 @@
+"""The pages of the documentation: their code blocks, their tables, the rules of ACL."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.tools import ROOT
+
+DOCS = ROOT / "docs"
+
+TUTORIAL = DOCS / "tutorial" / "first-lock.md"
+
+_BLOCK = re.compile(
+    r"<!-- test\n(?P<hidden>.*?)-->"
+    r"|(?:<!-- test: (?P<how>\w+) ?(?P<what>[^\n]*?) -->\n+)?"
+    r"^```(?P<language>\w*)[^\n]*\n(?P<text>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a page, or a hidden one in a comment."""
+
+    language: str
+    text: str
+    line: int
+    how: str
+    what: str
+
+
+def blocks(path: Path) -> Iterator[Block]:
+    page = path.read_text()
+    for match in _BLOCK.finditer(page):
+        hidden = match["hidden"]
+        group = "text" if hidden is None else "hidden"
+        yield Block(
+            language=match["language"] if hidden is None else "python",
+            text=match[group],
+            line=page.count("\n", 0, match.start(group)) + 1,
+            how=match["how"] or "",
+            what=match["what"] or "",
+        )
+
+
+def table(path: Path, heading: str) -> list[list[str]]:
+    """Return the rows of the first table below a heading, without backticks."""
+    section = path.read_text().split(f"# {heading}\n", 1)[1]
+    rows = re.search(r"^\|.*?\n(?!\|)", section, re.MULTILINE | re.DOTALL)
+    assert rows, f"no table below {heading!r} in {path.name}"
+    lines = rows[0].strip().splitlines()[2:]
+    return [[cell.strip().replace("`", "") for cell in line.split("|")[1:-1]] for line in lines]
+
+
+USERS = {"queue": "locker", "blpop": "popper", "poll": "poller"}
+"""The user on the page for each waiting scheme."""
+
+
+def acl_rule(wait: str = "queue") -> list[str]:
+    text = (DOCS / "how-to/restrict-by-acl.md").read_text()
+    (rule,) = re.findall(rf"^ACL SETUSER {USERS[wait]} (.*)$", text, re.MULTILINE)
+    return str(rule).split()

@@ -1,0 +1,162 @@
+"""Methods that take the lock, and answers without it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from django.http import HttpResponse
+from django.test import Client, RequestFactory
+from django.utils import translation
+
+from django_redis_lock import lock, locks
+from django_redis_lock.views.decorator import locked
+from django_redis_lock.views.refusals import RETRY_AFTER, STATUSES
+from example_project.embedded import free_port
+from tests.views.conftest import BROWSER, refused
+
+pytestmark = [pytest.mark.urls("tests.apps.views_app"), pytest.mark.usefixtures("server")]
+
+
+METHODS = ("GET", "HEAD", "OPTIONS", "TRACE", "POST", "PUT", "PATCH", "DELETE", "PURGE")
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, {"POST", "PUT", "PATCH", "DELETE", "PURGE"}),
+        ({"methods": ["POST"]}, {"POST"}),
+        ({"methods": {"GET", "HEAD"}}, {"GET", "HEAD"}),
+    ],
+)
+def test_the_methods_that_take_the_lock(options: dict[str, Any], expected: set[str]) -> None:
+    """The others run without it, whoever holds it and whatever its name would be."""
+
+    def answer(request: Any) -> HttpResponse:
+        return HttpResponse(repr(request.lock))
+
+    async def aanswer(request: Any) -> HttpResponse:
+        return answer(request)
+
+    view = locked("{request.GET[name]}", blocking=False, **options)(answer)
+    aview = locked("{request.GET[name]}", blocking=False, **options)(aanswer)
+    with lock("view", timeout=60):
+        for method in METHODS:
+            wanted = 409 if method in expected else 200
+            request = RequestFactory().generic(method, "/?name=view")
+            for got in (view(request), asyncio.run(aview(request))):
+                assert got.status_code == wanted, method
+                assert wanted == 409 or got.content == b"None"
+            assert method in expected or view(RequestFactory().generic(method, "/")).content
+
+
+def test_a_method_that_only_the_outer_lock_is_for(web: Client) -> None:
+    """The view finds that."""
+
+    @locked("outer", methods=["GET"])
+    @locked("inner")
+    def answer(request: Any) -> HttpResponse:
+        return HttpResponse(request.lock.name)
+
+    assert answer(RequestFactory().get("/")).content == b"outer"
+    assert answer(RequestFactory().post("/")).content == b"inner"
+
+
+@pytest.mark.parametrize("status", STATUSES)
+def test_the_status_that_was_chosen(status: int) -> None:
+    """A 503 also says when to try again."""
+    answer = refused(status=status)
+    assert answer.status_code == status
+    assert answer.headers.get("Retry-After") == (str(RETRY_AFTER) if status == 503 else None)
+
+
+def test_when_to_come_again() -> None:
+    """Retry-After is sent with any status if configured."""
+    assert refused(retry_after=3)["Retry-After"] == "3"
+    assert refused(retry_after=3, status=503)["Retry-After"] == "3"
+
+
+@pytest.mark.parametrize(
+    ("accept", "kind"),
+    [
+        (None, "application/json"),
+        ("*/*", "application/json"),
+        ("application/json", "application/json"),
+        (BROWSER["accept"], "text/html"),
+        ("text/html", "text/html"),
+        ("text/html;q=0.5, application/json", "application/json"),
+        ("image/png", "application/json"),
+    ],
+)
+def test_json_or_html(accept: str | None, kind: str) -> None:
+    """As the client prefers."""
+    answer = refused({"accept": accept} if accept else {})
+    assert answer["Content-Type"].startswith(kind)
+    assert "Accept" in answer["Vary"]
+    if kind == "text/html":
+        assert "Somebody else is doing this right now." in answer.content.decode()
+    else:
+        assert json.loads(answer.content) == {
+            "error": "locked",
+            "detail": "Somebody else is doing this right now. Please try again in a moment.",
+        }
+
+
+def test_the_language_of_the_client(web: Client) -> None:
+    """Both forms are translated, and the page declares its language."""
+    with lock("product:7", timeout=60), translation.override("en"):  # in force again afterwards
+        page = web.post("/buy/7/", headers={**BROWSER, "accept-language": "de"})
+        data = web.post("/buy/7/", headers={"accept-language": "de"})
+    assert '<html lang="de">' in page.content.decode()
+    assert "Das tut gerade jemand anderes." in page.content.decode()
+    assert "Das tut gerade jemand anderes." in data.json()["detail"]
+    assert "Accept-Language" in page["Vary"]
+
+
+def test_a_template_of_the_project(settings: Any, tmp_path: Any) -> None:
+    """It takes precedence over ours, and gets the request."""
+    (tmp_path / "django_redis_lock").mkdir()
+    page = tmp_path / "django_redis_lock" / "locked.html"
+    page.write_text("{{ status }} {{ error }} {{ request.path }}")
+    settings.TEMPLATES = [{**settings.TEMPLATES[0], "DIRS": [tmp_path]}]
+    assert refused(BROWSER).content == b"409 locked /"
+
+
+def test_a_project_without_templates(settings: Any, caplog: Any) -> None:
+    """It answers in JSON, and says so in the log."""
+    settings.TEMPLATES = [{**settings.TEMPLATES[0], "APP_DIRS": False}]
+    answer = refused(BROWSER)
+    assert answer.status_code == 409
+    assert answer["Content-Type"] == "application/json"
+    assert "APP_DIRS" in caplog.text
+
+
+@contextmanager
+def unreachable(settings: Any) -> Iterator[None]:
+    """Point LOCKS at a port where nothing listens."""
+    location = f"redis://127.0.0.1:{free_port()}/0"
+    settings.LOCKS = {"default": {**settings.LOCKS["default"], "LOCATION": location}}
+    yield
+    locks.reset()
+
+
+@pytest.mark.parametrize("kind", ["async", "on-api-method"])
+def test_an_unreachable_server(web: Client, settings: Any, kind: str) -> None:
+    """The view does not run, and the answer is 503 with the time to come again."""
+    with unreachable(settings):
+        answer = web.post(f"/{kind}/7/")
+    assert answer.status_code == 503
+    assert answer.json()["error"] == "unavailable"
+    assert answer["Retry-After"] == str(RETRY_AFTER)
+
+
+def test_the_page_about_an_unreachable_server(web: Client, settings: Any) -> None:
+    """The page explains it in words."""
+    with unreachable(settings):
+        page = web.post("/on-class/7/", headers=BROWSER)
+    assert page.status_code == 503
+    assert "This can&#x27;t be done at the moment." in page.content.decode()

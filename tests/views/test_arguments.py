@@ -1,0 +1,194 @@
+"""Names of locks, and mistakes that are found where a view is defined."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.http import HttpResponse
+from django.test import AsyncClient, Client, RequestFactory
+from django.views import View
+
+from django_redis_lock import lock
+from django_redis_lock.views.decorator import locked
+from tests.views.conftest import BROWSER
+
+pytestmark = [pytest.mark.urls("tests.apps.views_app"), pytest.mark.usefixtures("server")]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("/with-default/", "page:001:POST"),
+        ("/with-default/12/", "page:012:POST"),
+        ("/unnamed/a/b/", "a-b"),
+        ("/by-callable/7/", "POST:7"),
+        ("/the-report/", "{the} report"),
+        ("/by-text/Größe 42/", "text:Größe 42"),
+        ("/with-any/lamp/", "product:lamp"),
+    ],
+)
+def test_names(web: Client, address: str, expected: str) -> None:
+    """Templates take URL arguments, unnamed and default ones too; callables take all."""
+    assert web.post(address).json() == {"name": expected, "held": True}
+
+
+@pytest.mark.django_db
+def test_names_of_the_request(web: Client) -> None:
+    user = get_user_model().objects.create(username="ada")
+    web.force_login(user)
+    assert web.post("/cart/").json()["name"] == f"cart:{user.pk}"
+    assert web.post("/by-form/", {"sku": "a1"}).json()["name"] == "sku:a1"
+    web.logout()
+    assert web.post("/by-sku/", {"sku": "b2"}, "application/json").json()["name"] == "sku:b2"
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("address", ["/acart/", "/acart-by-callable/"])
+def test_names_and_pages_of_the_user_in_an_event_loop(
+    settings: Any, tmp_path: Any, address: str
+) -> None:
+    """The user is read from the database, for the name and for the page of a refusal."""
+    (tmp_path / "django_redis_lock").mkdir()
+    (tmp_path / "django_redis_lock" / "locked.html").write_text("{{ request.user.username }}")
+    settings.TEMPLATES = [{**settings.TEMPLATES[0], "DIRS": [tmp_path]}]
+    user = get_user_model().objects.create(username="ada")
+
+    async def main() -> None:
+        web = AsyncClient()
+        await web.aforce_login(user)
+        assert (await web.post(address)).json() == {"name": f"cart:{user.pk}", "held": True}
+        async with lock(f"cart:{user.pk}", timeout=60):
+            page = await web.post(address, headers=BROWSER)
+        assert (page.status_code, page.content) == (409, b"ada")
+
+    asyncio.run(main())
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("prefix", ["/by-text/", "/aby-text/"])
+@pytest.mark.parametrize("part", ["a%09b", "%00", "x" * 513, "%C2%85"])
+def test_a_url_that_makes_no_name(web: Client, prefix: str, part: str) -> None:
+    """An invalid name from the URL is the client's mistake: 400, and the view does not run."""
+    assert web.post(f"{prefix}{part}/").status_code == 400
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("body", ["{}", "[]", '"a"', '{"sku": "\\n"}', '{"sku": "\\ud800"}'])
+def test_a_body_that_makes_no_name(web: Client, body: str) -> None:
+    """The same goes for a missing or invalid value in the body."""
+    assert web.post("/by-sku/", body, "application/json").status_code == 400
+    assert web.post("/by-form/", {"other": "a"}).status_code == 400
+
+
+def test_a_callable_that_returns_no_name(web: Client) -> None:
+    """That is the developer's mistake."""
+    with pytest.raises(TypeError, match="must return a str, not 7"):
+        web.post("/by-bad-callable/7/")
+
+
+def test_a_placeholder_that_the_url_does_not_have(web: Client) -> None:
+    """If the view takes any argument, it is found at the first call."""
+    with pytest.raises(ValueError, match="'slug', but this URL has other, request"):
+        web.post("/with-other/lamp/")
+
+
+def two(request: Any, product_id: int) -> HttpResponse:
+    raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("product:{pk}", r"'pk', but the view takes request, product_id\."),
+        ("product:{pk.x[0]}", "'pk', but"),
+        ("{product_id:{width}}", "'width', but"),
+        ("product:{}", "without a name"),
+        ("product:{0}", "without a name"),
+        ("product:{product_id", "not a valid template"),
+        ("product:}", "not a valid template"),
+        ("", "must not be empty"),
+        ("a\n{product_id}", "control characters"),
+        ("x" * 513, "512 characters"),
+    ],
+)
+def test_templates_that_fit_no_request(name: str, expected: str) -> None:
+    """The error names the placeholder and those that exist."""
+    with pytest.raises(ValueError, match=expected):
+        locked(name)(two)
+
+
+def test_a_template_for_a_view_without_arguments() -> None:
+    """The template uses the name that the view gives the request."""
+    with pytest.raises(ValueError, match=r"'req', but the view takes request\."):
+        locked("{req.path}")(lambda req: HttpResponse("done"))
+    assert locked("{request.path}")(lambda req: HttpResponse("done"))
+
+
+class Two(View):
+    """A view with two methods."""
+
+    def get(self, request: Any, product_id: int) -> HttpResponse:
+        raise AssertionError
+
+    def post(self, request: Any, product_id: int, size: str) -> HttpResponse:
+        raise AssertionError
+
+
+@pytest.mark.parametrize("view", [type("Copy", (Two,), {}), Two.as_view()])
+def test_templates_that_fit_no_method(view: Any) -> None:
+    """For a class, the methods are checked."""
+    with pytest.raises(ValueError, match="'pk', but the view takes request, product_id, size"):
+        locked("product:{pk}")(view)
+    assert locked("product:{product_id}:{size}")(view)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "expected"),
+    [
+        ({"status": 500}, ValueError, "status=500.*409, 423, 503"),
+        ({"status": "409"}, ValueError, "status='409'"),
+        ({"retry_after": 0}, ValueError, "retry_after=0"),
+        ({"retry_after": 1.5}, ValueError, "retry_after=1.5"),
+        ({"retry_after": True}, ValueError, "retry_after=True"),
+        ({"timeout": 0}, ValueError, "timeout=0"),
+        ({"blocking": False, "blocking_timeout": 1}, ValueError, "blocking=False"),
+        ({"metadata": {"a": 1}}, TypeError, "metadata"),
+        ({"max_hold": 0}, ValueError, "max_hold=0 is no time to hold a lock.*None for no limit"),
+        ({"max_hold": True}, ValueError, "max_hold=True"),
+        ({"max_hold": "60"}, TypeError, "max_hold must be seconds.*'60'"),
+        ({"max_hold": 5, "timeout": 10}, ValueError, "max_hold=5.*timeout=10.*auto_renew=True"),
+        ({"max_hold": 5, "timeout": None}, ValueError, "max_hold=5.*timeout=None"),
+        ({"methods": "POST"}, TypeError, r"methods='POST' must be a list.*\['POST'\]"),
+        (
+            {"methods": ["post"]},
+            ValueError,
+            "'post', which is not an HTTP method; choose from",
+        ),
+        ({"methods": [["POST"]]}, ValueError, "which is not an HTTP method"),
+        ({"methods": []}, ValueError, "never be taken"),
+    ],
+)
+def test_options_that_make_no_sense(
+    options: dict[str, Any], error: type[Exception], expected: str
+) -> None:
+    """They are refused before there is a view."""
+    with pytest.raises(error, match=expected):
+        locked("view", **options)
+
+
+def test_what_is_no_view() -> None:
+    """A forgotten name, a class without dispatch() and a generator are refused."""
+    with pytest.raises(TypeError, match="template such as"):
+        locked(7)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="Pass the name of the lock first"):
+        locked(two)(RequestFactory().post("/"))  # type: ignore[type-var]
+    with pytest.raises(TypeError, match="dispatch"):
+        locked("view")(dict)
+    with pytest.raises(TypeError, match="generator"):
+        locked("view")(lambda request: (yield))
+    with pytest.raises(TypeError, match="without a request"):
+        locked("view")(lambda: None)()

@@ -1,0 +1,165 @@
+"""Views in transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.db import connection
+from django.http import HttpResponse
+from django.test import Client, RequestFactory
+from django.views import View
+
+from django_redis_lock import lock, locks, signals
+from django_redis_lock.exceptions import LockLost, LockUnavailable
+from django_redis_lock.views.decorator import locked
+from example_project.embedded import EmbeddedServer, free_port
+from tests.apps import views_app
+from tests.tools import eventually
+
+pytestmark = [pytest.mark.urls("tests.apps.views_app"), pytest.mark.usefixtures("server")]
+
+
+@pytest.fixture
+def atomic_requests(monkeypatch: pytest.MonkeyPatch, transactional_db: None) -> None:
+    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", True)
+
+
+@pytest.fixture
+def moments() -> Iterator[list[tuple[str, bool]]]:
+    """Return a list of what happened to locks, and whether in a transaction."""
+    seen: list[tuple[str, bool]] = []
+
+    def acquired(**arguments: Any) -> None:
+        seen.append(("acquired", connection.in_atomic_block))
+
+    def released(**arguments: Any) -> None:
+        seen.append(("released", connection.in_atomic_block))
+
+    signals.lock_acquired.connect(acquired)
+    signals.lock_released.connect(released)
+    yield seen
+    signals.lock_acquired.disconnect(acquired)
+    signals.lock_released.disconnect(released)
+
+
+@pytest.mark.usefixtures("atomic_requests")
+@pytest.mark.parametrize("kind", views_app.ATOMIC)
+def test_the_transaction_is_inside_of_the_lock(
+    web: Client, moments: list[tuple[str, bool]], kind: str
+) -> None:
+    """It begins when the lock is held, and ends before the lock is released."""
+    answer = web.post(f"/{kind}/")
+    assert answer.json() == {"name": "atomic", "held": True, "atomic": True}
+    assert moments == [("acquired", False), ("released", False)]
+
+
+@pytest.mark.usefixtures("atomic_requests")
+def test_the_transaction_is_inside_of_both_locks(
+    web: Client, moments: list[tuple[str, bool]]
+) -> None:
+    """With two locks it begins after the second."""
+    assert web.post("/both/").json()["atomic"]
+    assert moments == [(moment, False) for moment in ["acquired"] * 2 + ["released"] * 2]
+
+
+@pytest.mark.usefixtures("atomic_requests")
+def test_a_method_is_inside_of_the_transaction(
+    web: Client, moments: list[tuple[str, bool]]
+) -> None:
+    """The transaction has begun by then, but the lock is released after its end."""
+    assert web.post("/atomic-method/").json()["atomic"]
+    assert moments == [("acquired", True), ("released", False)]
+
+
+@pytest.mark.usefixtures("atomic_requests")
+@pytest.mark.parametrize("address", ["/declined-below/", "/declined-above/"])
+def test_a_declined_transaction(web: Client, address: str) -> None:
+    """``non_atomic_requests`` works above our decorator and below it."""
+    assert web.post(address).json()["atomic"] is False
+
+
+@pytest.mark.usefixtures("atomic_requests")
+def test_an_error_rolls_back(web: Client) -> None:
+    with pytest.raises(LookupError, match="own"):
+        web.post("/writing/")
+    assert not get_user_model().objects.exists()
+
+
+@pytest.mark.usefixtures("atomic_requests")
+def test_a_lost_lock_rolls_back(web: Client) -> None:
+    """Nothing is committed that was done without the lock."""
+    with pytest.raises(LockLost):
+        web.post("/losing/")
+    assert not get_user_model().objects.exists()
+
+
+@pytest.mark.usefixtures("atomic_requests")
+def test_a_view_that_takes_longer_than_max_hold_rolls_back() -> None:
+    """All that it did is rolled back, before the limit and after."""
+
+    @locked("view", max_hold=0.1)
+    def answer(request: Any) -> HttpResponse:
+        get_user_model().objects.create(username="ghost")
+        eventually(lambda: request.lock.lost)
+        return HttpResponse("done")
+
+    with pytest.raises(LockLost):
+        answer(RequestFactory().post("/"))
+    assert not get_user_model().objects.exists()
+
+
+@pytest.mark.usefixtures("atomic_requests")
+def test_without_the_lock_there_is_a_transaction_all_the_same() -> None:
+    """Django leaves it to the decorator then, too."""
+    answer = locked("view")(lambda request: HttpResponse(str(connection.in_atomic_block)))
+    assert answer(RequestFactory().get("/")).content == b"True"
+
+
+@pytest.mark.usefixtures("atomic_requests")
+def test_a_server_that_goes_away_rolls_back(own_server: EmbeddedServer, settings: Any) -> None:
+    """It is unknown whether the lock is held, so the transaction is rolled back."""
+    settings.LOCKS = {"default": {**settings.LOCKS["default"], "LOCATION": own_server.url()}}
+
+    @locked("view")
+    def answer(request: Any) -> HttpResponse:
+        get_user_model().objects.create(username="ghost")
+        own_server.kill()
+        return HttpResponse("done")
+
+    assert answer(RequestFactory().post("/")).status_code == 503
+    assert not get_user_model().objects.exists()
+
+
+@pytest.mark.usefixtures("atomic_requests")
+def test_the_unavailability_of_another_lock_is_the_views_own(settings: Any) -> None:
+    """Only errors about the view's own lock are answered for it."""
+    location = f"redis://127.0.0.1:{free_port()}/0"
+    settings.LOCKS = {**settings.LOCKS, "gone": {**settings.LOCKS["url"], "LOCATION": location}}
+
+    @locked("view")
+    def answer(request: Any) -> HttpResponse:
+        with lock("other", using="gone"):
+            raise AssertionError
+
+    with pytest.raises(LockUnavailable):
+        answer(RequestFactory().post("/"))
+    assert locks["default"].holder("view") is None
+
+
+@pytest.mark.usefixtures("atomic_requests")
+@pytest.mark.parametrize(
+    "kind", ["async", "on-async-class", "on-async-dispatch", "on-async-as-view"]
+)
+def test_asynchronous_views_have_no_transaction(web: Client, kind: str) -> None:
+    """They are refused, as Django does."""
+    with pytest.raises(RuntimeError, match="ATOMIC_REQUESTS"):
+        web.post(f"/{kind}/7/")
+
+
+def test_a_class_of_views_stays_a_class() -> None:
+    """It can be inherited from, and its base is unchanged."""
+    assert issubclass(views_app.OnClass, View)
+    assert not hasattr(View.dispatch, "_non_atomic_requests")

@@ -1,0 +1,248 @@
+"""Time limits, shutdowns, and pools whose tasks share a process."""
+
+from __future__ import annotations
+
+import math
+import signal
+import time
+from pathlib import Path
+
+import celery
+import pytest
+import redis
+from celery.exceptions import SoftTimeLimitExceeded, TimeLimitExceeded
+
+from django_redis_lock import lock, locks
+from tests.apps.celery import deaths as tasks
+from tests.tools import alive, eventually, waiters
+from tests.tools.celery_worker import (
+    WAIT,
+    Worker,
+    free,
+    go,
+    started,
+)
+from tests.tools.proxy import Proxy
+from tests.workers.conftest import (
+    AT_ONCE,
+    check_one_at_a_time,
+    deliver_again,
+    free_beyond_the_proxy,
+    holder_of,
+    waiting,
+    worker_of_deaths,
+)
+
+
+def test_hard_time_limit_lets_nobody_begin_before_the_child_is_dead(
+    client: redis.Redis, worker: Worker, name: str
+) -> None:
+    """The next run begins after the body was ended, or its process; then at once."""
+    limited = {
+        f"{name}-waiting": tasks.work.apply_async((f"{name}-waiting",), time_limit=1),
+        f"{name}-busy": tasks.work.apply_async((f"{name}-busy", math.inf), time_limit=1),
+    }
+    pids = {each: started(client, each) for each in limited}
+    successors = {each: tasks.successor.delay(each) for each in limited}
+    for each in limited:
+        began = started(client, each)
+        assert began != pids[each]
+    assert not alive(pids[f"{name}-busy"])
+    for each, result in limited.items():
+        with pytest.raises(TimeLimitExceeded):
+            result.get(timeout=WAIT)
+        go(client, each)
+        assert successors[each].get(timeout=WAIT) == "go"
+        check_one_at_a_time(client, each, runs=2)
+
+
+def test_soft_time_limit_in_the_body_frees_the_lock(
+    client: redis.Redis, worker: Worker, name: str
+) -> None:
+    """The exception is the task's, and the lock is free."""
+    result = tasks.work.apply_async((name,), soft_time_limit=1)
+    started(client, name)
+    with pytest.raises(SoftTimeLimitExceeded):
+        result.get(timeout=WAIT)
+    free(name)
+
+
+def test_soft_time_limit_while_acquiring_leaves_no_waiter(
+    client: redis.Redis, worker: Worker, name: str
+) -> None:
+    """A task that is stopped while it waits for the lock leaves the queue and fails."""
+    with lock(name) as ours:
+        result = tasks.successor.apply_async((name,), soft_time_limit=3)
+        waiting(name)
+        with pytest.raises(SoftTimeLimitExceeded):
+            result.get(timeout=WAIT)
+        eventually(lambda: waiters(name) == 0, "no waiter")
+        ours.ensure_held()
+    assert locks["default"].holder(name) is None
+    check_one_at_a_time(client, name, runs=0)
+
+
+def test_soft_time_limit_while_releasing_keeps_the_result(
+    client: redis.Redis, worker: Worker, proxy: Proxy, name: str
+) -> None:
+    """Work that is done stays done, and its lock is released as soon as the server answers."""
+    result = tasks.proxied.apply_async((name,), soft_time_limit=2)
+    started(client, name)
+    proxy.silence()
+    try:
+        go(client, name)
+        assert result.get(timeout=WAIT) == "go"
+        ended = time.monotonic()
+        free_beyond_the_proxy(name)
+        assert time.monotonic() - ended < AT_ONCE
+    finally:
+        proxy.cut()
+    assert worker.lines(f"[{result.id}] had ended when its soft time limit struck")
+
+
+def test_warm_shutdown_lets_tasks_end_and_leaves_no_lock(
+    client: redis.Redis, name: str, tmp_path: Path
+) -> None:
+    """A worker that gets TERM waits for its tasks, which free their locks."""
+    queue = f"queue-{name}"
+    with worker_of_deaths(tmp_path, queue=queue) as worker:
+        results = {}
+        for each, task in ((f"{name}-early", tasks.work), (f"{name}-late", tasks.late)):
+            results[each] = task.apply_async((each,), queue=queue)
+            started(client, each)
+        worker.process.send_signal(signal.SIGTERM)
+        eventually(lambda: worker.lines("Warm shutdown"), "the shutdown")
+        for each, result in results.items():
+            assert holder_of(each).task_id == result.id
+            go(client, each)
+        worker.process.wait(WAIT)
+        assert [locks["default"].holder(each) for each in results] == [None, None]
+        assert [result.get(timeout=WAIT) for result in results.values()] == ["go", "go"]
+
+
+@pytest.mark.parametrize(
+    ("sent", "environment"),
+    [(signal.SIGQUIT, {}), (signal.SIGTERM, {"REMAP_SIGTERM": "SIGQUIT"})],
+    ids=["QUIT", "TERM as QUIT"],
+)
+def test_cold_shutdown_leaves_no_lock_beyond_its_lease(
+    client: redis.Redis,
+    name: str,
+    tmp_path: Path,
+    sent: signal.Signals,
+    environment: dict[str, str],
+) -> None:
+    """A task that is cut off frees its lock at once, or else with its lease."""
+    early, late, busy = f"{name}-early", f"{name}-late", f"{name}-busy"
+    queue = f"queue-{name}"
+    with worker_of_deaths(tmp_path, queue=queue, concurrency=3, environment=environment) as worker:
+        for each, task, *args in ((early, tasks.work), (late, tasks.late), (busy, tasks.brief, 4)):
+            task.apply_async((each, *args), queue=queue)
+            started(client, each)
+        lease_end = time.monotonic() + holder_of(busy).ttl
+        worker.process.send_signal(sent)
+        sent_at = time.monotonic()
+        free(early)
+        free(late)
+        assert time.monotonic() - sent_at < AT_ONCE
+        free(busy)
+        assert time.monotonic() - lease_end < AT_ONCE
+        worker.process.wait(WAIT)
+        assert [locks["default"].holder(each) for each in (early, late, busy)] == [None] * 3
+    for each in (early, late, busy):
+        check_one_at_a_time(client, each, runs=1)
+
+
+@pytest.mark.parametrize("timeout", [1] if celery.VERSION >= (5, 5) else [])
+def test_soft_shutdown_leaves_no_lock(
+    client: redis.Redis, name: str, tmp_path: Path, timeout: int
+) -> None:
+    """Tasks that end in time succeed, the rest is cut off, and all locks are free."""
+    ending, cut_off = f"{name}-ending", f"{name}-cut-off"
+    options = ("--", f"worker_soft_shutdown_timeout={timeout}")
+    queue = f"queue-{name}"
+    with worker_of_deaths(tmp_path, *options, queue=queue) as worker:
+        results = {}
+        for each in (ending, cut_off):
+            results[each] = tasks.late.apply_async((each,), queue=queue)
+            started(client, each)
+        worker.process.send_signal(signal.SIGQUIT)
+        eventually(lambda: worker.lines("Initiating Soft Shutdown"), "the shutdown")
+        go(client, ending)
+        assert results[ending].get(timeout=WAIT) == "go"
+        assert holder_of(cut_off).task_id == results[cut_off].id
+        free(ending)
+        free(cut_off)
+        worker.process.wait(WAIT)
+    for each in (ending, cut_off):
+        check_one_at_a_time(client, each, runs=1)
+
+
+@pytest.mark.parametrize("pool", ["threads", "gevent", "eventlet"])
+def test_tasks_of_one_process_have_locks_of_their_own(
+    client: redis.Redis, name: str, tmp_path: Path, pool: str
+) -> None:
+    """Keys run side by side, duplicates are skipped or wait, and nobody ends another's hold."""
+    queue = f"queue-{name}"
+    one, two, three = f"{name}-one", f"{name}-two", f"{name}-three"
+    with worker_of_deaths(tmp_path, pool=pool, queue=queue, concurrency=8) as worker:
+        first = tasks.work.apply_async((one,), queue=queue)
+        second = tasks.work.apply_async((two,), queue=queue)
+        third = tasks.late.apply_async((three,), queue=queue)
+        assert {started(client, each) for each in (one, two, three)} == {worker.process.pid}
+        before = {each: holder_of(each) for each in (one, two, three)}
+        assert [holder.task_id for holder in before.values()] == [first.id, second.id, third.id]
+        assert len({holder.token_id for holder in before.values()}) == 3
+        duplicates = [tasks.work.apply_async((one,), queue=queue) for _ in range(3)]
+        for duplicate in duplicates:
+            assert duplicate.get(timeout=WAIT)["holder"]["task_id"] == first.id
+        fourth = tasks.successor.apply_async((one,), queue=queue)
+        waiting(one)
+        deliver_again(worker, third)
+        go(client, one, say="look")
+        assert first.get(timeout=WAIT) == {
+            "fence": before[one].fence,
+            "lost": False,
+            "error": None,
+        }
+        started(client, one)
+        assert holder_of(one).task_id == fourth.id
+        assert holder_of(two).token_id == before[two].token_id
+        for each, result in ((one, fourth), (three, third)):
+            go(client, each)
+            assert result.get(timeout=WAIT) == "go"
+        go(client, two, say="threads")
+        assert "django-redis-lock-children" not in second.get(timeout=WAIT)
+        eventually(lambda: worker.lines(f"[{third.id}] ignored"), "the second delivery dropped")
+        for each, runs in ((one, 2), (two, 1), (three, 1)):
+            free(each)
+            check_one_at_a_time(client, each, runs)
+
+
+def test_solo_pool_shares_keys_with_other_workers(
+    client: redis.Redis, worker: Worker, name: str, tmp_path: Path
+) -> None:
+    """A worker without children has one owner of each execution as well."""
+    queue = f"queue-{name}"
+    one, two = f"{name}-one", f"{name}-two"
+    with worker_of_deaths(tmp_path, pool="solo", queue=queue) as solo:
+        first = tasks.work.apply_async((one,), queue=queue)
+        next_one = tasks.work.apply_async((one,), queue=queue)
+        assert started(client, one) == solo.process.pid
+        assert tasks.work.delay(one).get(timeout=WAIT)["holder"]["pid"] == solo.process.pid
+        second = tasks.work.delay(two)
+        started(client, two)
+        before = holder_of(one)
+        go(client, one)
+        assert first.get(timeout=WAIT) == "go"
+        started(client, one)
+        assert holder_of(one).task_id == next_one.id
+        assert (holder_of(one).fence or 0) > (before.fence or 0)
+        skipped = tasks.work.apply_async((two,), queue=queue)
+        go(client, one)
+        assert next_one.get(timeout=WAIT) == "go"
+        assert skipped.get(timeout=WAIT)["holder"]["task_id"] == second.id
+        go(client, two)
+        assert second.get(timeout=WAIT) == "go"
+    check_one_at_a_time(client, one, runs=2)
+    check_one_at_a_time(client, two, runs=1)
