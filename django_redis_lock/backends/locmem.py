@@ -239,7 +239,7 @@ class _Store:
             pages.append(page)
         return pages
 
-    def _read_line(self, call: calls.ReadQueue, prefix: str) -> list[Any]:
+    def _read_queue(self, call: calls.ReadQueue, prefix: str) -> list[Any]:
         queue = self._queues.get((prefix, call.name), ())
         return [_wall_ms(), *[entry.encode() for entry in islice(queue, call.limit)]]
 
@@ -264,7 +264,7 @@ class _Store:
         calls.ForceRelease: _force_release,
         calls.NoteLosses: _note_losses,
         calls.ReadHistory: _read_history,
-        calls.ReadQueue: _read_line,
+        calls.ReadQueue: _read_queue,
         calls.ReadIndex: _read_index,
     }
 

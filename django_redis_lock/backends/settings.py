@@ -80,7 +80,7 @@ def read_choice(
             f"LOCKS[{using!r}]['OPTIONS'][{option!r}] is {chosen!r}; "
             f"it can be {' or '.join(map(repr, choices))}."
         )
-    return str(chosen)
+    return next(choice for choice in choices if choice == chosen)  # not a subclass of str
 
 
 def read_poll_interval(

@@ -104,7 +104,10 @@ class TakeOver(_TakeOne):
 
 @dataclass(slots=True, eq=False)
 class Release(Call):
-    """Release the lock or, given a queue ``entry``, also leave its queue. Answers 1 or 0."""
+    """Release the lock or, given a queue ``entry``, also leave its queue.
+
+    The answer is true if the token held the lock.
+    """
 
     name: str
     token: str

@@ -35,6 +35,9 @@ def drive(port: Any, steps: Steps[Result]) -> Result:
         except StopIteration as stop:
             result: Result = stop.value
             return result
+        except BaseException:
+            value = None  # else the error keeps this frame, and the frame the error
+            raise
         try:
             resume, value = steps.send, step.do(port)
         except BaseException as error:
@@ -81,7 +84,8 @@ def run(port: Port, steps: Steps[Result]) -> Result:
             return result
         except BaseException as error:
             if inspect.getgeneratorstate(steps) == inspect.GEN_CLOSED:
-                raise  # the steps have ended with it
+                value = None  # else the error keeps this frame, and the frame the error
+                raise
             resume, value = steps.throw, error  # from the step, or from a signal in between
             if until is None and not isinstance(error, LockError):
                 until = monotonic() + TIDY_FOR

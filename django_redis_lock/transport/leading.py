@@ -44,7 +44,7 @@ class LeadingHub(ServerHub, ABC):
 
     @abstractmethod
     def _adopt(self, connection: Any) -> None:
-        """Begin to read from a new connection."""
+        """Begin to read from a new connection, and set ``_connected`` as soon as it counts."""
 
     @abstractmethod
     def _hear(self, seconds: float) -> bool:
@@ -70,7 +70,6 @@ class LeadingHub(ServerHub, ABC):
                 raise LockUnavailable(self._failed[1]) from error
             self._closed = False
             self._adopt(connection)
-            self._connected.set()
 
     async def alisten(self, name: str = "") -> None:
         """Do as ``listen`` without blocking the event loop, and have a thread read.

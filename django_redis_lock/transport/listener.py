@@ -110,6 +110,7 @@ class Listener(LeadingHub):
             return
         self._liveness = Liveness()
         self._connection = connection
+        self._connected.set()  # before anything else, which a signal's exception may interrupt
         self._disconnect_interrupted()
 
     def _leave_to_parent(self) -> None:

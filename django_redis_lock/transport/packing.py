@@ -177,7 +177,7 @@ class Packing:
     def _encode_read_history(self, call: calls.ReadHistory) -> _Encoded:
         return [self.audit_key, self.lost_key], [call.name, call.before, str(call.count)]
 
-    def _encode_read_line(self, call: calls.ReadQueue) -> _Encoded:
+    def _encode_read_queue(self, call: calls.ReadQueue) -> _Encoded:
         last = -1 if call.limit is None else call.limit - 1
         return [self.queue_prefix + call.name], [str(last)]
 
@@ -225,6 +225,6 @@ _ENCODERS: dict[type[Call], _Encoder] = {
     calls.ForceRelease: (scripts.FORCE_RELEASE, Packing._encode_force_release),
     calls.NoteLosses: (scripts.NOTE_LOSSES, Packing._encode_note_losses),
     calls.ReadHistory: (scripts.HISTORY, Packing._encode_read_history),
-    calls.ReadQueue: (scripts.WAITING, Packing._encode_read_line),
+    calls.ReadQueue: (scripts.WAITING, Packing._encode_read_queue),
     calls.ReadIndex: (scripts.INDEX, Packing._encode_read_index),
 }

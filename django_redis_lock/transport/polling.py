@@ -1,4 +1,4 @@
-"""Lets waiters poll a lock, for servers that can't tell them of its release."""
+"""Lets waiters poll a lock, where they can't be told of its release."""
 
 from __future__ import annotations
 
@@ -8,21 +8,19 @@ from time import monotonic
 from django_redis_lock.protocol.waiting import ServerHub
 
 CLAIM_MS = 1200
-"""Milliseconds for which a lock is kept for a poller whose turn it is; longer where that is less
-than four intervals."""
+"""Milliseconds for which a lock is kept for the poller whose turn it is, or four intervals if those
+are longer."""
 JITTER = 0.2
 """The part of the interval by which each sleep is longer or shorter, so that processes that began
-together do not go on asking together."""
+together spread out."""
 
 
 class PollingHub(ServerHub):
-    """A hub whose waiters are never woken from outside of the process.
+    """A hub whose waiters are only woken from inside the process.
 
     The waiters of one lock share their looks and take turns, so a hundred of them ask no more
-    often than one.
-
-    ``channel`` is what the waiters stand in line under, where there is a line; ``""`` says that
-    there is none. Then each look is an ``Acquire`` by one of them, which it may win.
+    often than one. ``channel`` identifies the process in the queue. With ``""`` there is no queue,
+    and each look is an attempt to acquire the lock.
     """
 
     def __init__(

@@ -23,7 +23,7 @@ def start_in_thread(function: Callable[[], Result]) -> Future[Result]:
         except BaseException as error:
             outcome.set_exception(error)
 
-    threading.Thread(target=run, name="django-redis-lock-aside", daemon=True).start()
+    threading.Thread(target=run, name="django-redis-lock-helper", daemon=True).start()
     return outcome
 
 

@@ -240,3 +240,32 @@ def test_tasks_in_many_loops_share_a_client(name: str, server: EmbeddedServer) -
         thread.outcome()
     for number in range(5):
         eventually(lambda number=number: not lock(f"{name}-{number}").locked())
+
+
+def test_a_connection_counts_for_tasks_even_if_the_one_that_opened_it_is_interrupted(
+    name: str, own_server: EmbeddedServer, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal strikes right after the hub has connected; a task is still granted its lock."""
+    settings.LOCKS = {"default": {"LOCATION": own_server.url()}}
+    monkeypatch.setattr("django_redis_lock.protocol.waiting.LOOK_EVERY", 60.0)  # no help from there
+    hub: Any = locks["default"].hub
+
+    def interrupt() -> None:
+        monkeypatch.setattr(hub, "_disconnect_interrupted", lambda: None)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(hub, "_disconnect_interrupted", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        hub.listen()
+    held = lock(name, timeout=60)
+    held.acquire()
+
+    async def main() -> bool:
+        waiting = asyncio.ensure_future(lock(name, timeout=60, blocking_timeout=30).aacquire())
+        while not await asyncio.to_thread(locks["default"].waiting, name):
+            assert not waiting.done()
+        await held.arelease()
+        began = time.monotonic()
+        return await waiting and time.monotonic() - began < 10
+
+    assert asyncio.run(main())

@@ -151,9 +151,7 @@ class Wire:
             if thread is not None:
                 self._ring()
         if thread is not None and thread is not threading.current_thread():
-            with contextlib.suppress(
-                RuntimeError
-            ):  # it has not started yet, and will end by itself
+            with contextlib.suppress(RuntimeError):  # not started yet; it ends by itself
                 thread.join(self._timeout)
                 connection = self._connection
                 if self._thread is thread and connection is not None:

@@ -47,7 +47,7 @@ class ClusterListener(Listener):
         super()._reset()
         self._ears: dict[int, _Ear] = {}  # by shard
         self._sharded = True  # until a server does not know such channels
-        self._bell = _Waker()
+        self._waker = _Waker()
 
     def channel_of(self, name: str) -> str:
         return self._channel(shard_of(name))
@@ -73,12 +73,12 @@ class ClusterListener(Listener):
     def _dial(self, name: str) -> _Ear:
         return self._open(shard_of(name))
 
-    def _adopt(self, connection: _Ear) -> None:
-        ear = connection
+    def _adopt(self, ear: _Ear) -> None:
         with self._mutex:
             before = {self._ears[one] for one in ear.shards if one in self._ears}
             self._ears.update(dict.fromkeys(ear.shards, ear))
-        self._bell.ring()  # the leader has to read from the new connection too
+            self._connected.set()
+        self._waker.ring()  # the leader has to read from the new connection too
         for old in before:
             self._forget(old, ())
         if before:  # what they had not read yet is lost
@@ -115,7 +115,7 @@ class ClusterListener(Listener):
     def _leave_to_parent(self) -> None:
         for ear in self._all():
             leave_to_parent(ear.connection)
-        self._bell.ring()  # wakes a selecting thread of this child; it does no harm to the parent
+        self._waker.ring()  # wakes a selecting thread of this child; it does no harm to the parent
 
     def _hang_up(self) -> None:
         for ear in self._all():
@@ -123,7 +123,7 @@ class ClusterListener(Listener):
 
     def _nudge(self, concerns: Callable[[LocalWaiter], bool]) -> None:
         super()._nudge(concerns)
-        self._bell.ring()  # it may be the leader's turn to look
+        self._waker.ring()  # it may be the leader's turn to look
 
     def _hear(self, seconds: float) -> bool:
         """Read what comes within some seconds; return False if there is no connection."""
@@ -132,7 +132,7 @@ class ClusterListener(Listener):
             return False
         if sum(self._read_ready(ear) for ear in ears):
             return True
-        bell = self._bell
+        bell = self._waker
         with selectors.DefaultSelector() as selector:
             selector.register(bell, selectors.EVENT_READ)
             for ear in ears:

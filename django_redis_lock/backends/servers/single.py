@@ -80,8 +80,8 @@ class ScriptedServer(SingleServer):
     def _make_hub(self, scheme: str) -> Hub:
         if scheme == "poll":
             return ClaimingHub(self._poll_interval)
-        kind = Listener if scheme == "queue" else Popper
-        return kind(
+        kinds = {"queue": Listener, "blpop": Popper}
+        return kinds[scheme](
             lambda: listening_connection(self.pool),
             f"{self._key_prefix}-grant",
             self._give_back,
