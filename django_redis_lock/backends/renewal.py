@@ -69,7 +69,9 @@ class Renewer:
                 server = self._leases.get(token)
                 if server is not None:
                     server.leases.pop(token, None)
-                    del self._leases[token]  # last, so that an interrupted call can be repeated
+                    # Last, so that an interrupted call can be repeated. A signal handler may have
+                    # released the lock meanwhile.
+                    self._leases.pop(token, None)
 
     def was_set(self, leases: Iterable[Lease], lease_ms: Iterable[int]) -> None:
         """Renew leases in time that their holder has set, or may have set, to so many ms."""
@@ -223,8 +225,10 @@ class ServerRenewer:
 
     def _sort(self, due: list[Kept], *, may_call: bool) -> tuple[Batch, Batch, list[Kept]]:
         """Return the leases to renew, those that are overdue, and those whose handle is gone."""
-        found: tuple[Batch, Batch, list[Kept]] = [], [], []
-        (good, overdue, dropped), now = found, monotonic()
+        good: Batch = []
+        overdue: Batch = []
+        dropped: list[Kept] = []
+        now = monotonic()
         for kept in due:
             lease = kept.lease()
             if lease is None:
@@ -241,7 +245,7 @@ class ServerRenewer:
                 elif self._renewer.keeps(kept):  # its lock has moved to another server
                     kept.due = now
                     self._renewer.assign(kept, self._backend)
-        return found
+        return good, overdue, dropped
 
     def _warn_of_dropped(self, dropped: list[Kept]) -> None:
         for kept in dropped:

@@ -56,7 +56,7 @@ class LockGroup(Handle):
 
     @property
     def fences(self) -> dict[str, int]:
-        """The fencing token of each lock, by name. Raises ``LockNotOwned``."""
+        """The fence of each lock, by name. Raises ``LockNotOwned``."""
         return {name: lock.fence for name, lock in self._by_name.items()}
 
     @property

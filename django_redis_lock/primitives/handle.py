@@ -262,8 +262,9 @@ class Handle(ABC):
     def _not_acquired(self) -> LockNotAcquired:
         wait = self.blocking_timeout
         tried = f"within {wait:g} s" if self.blocking and wait else "at once"
+        which = "it" if self._busy == self.name else repr(self._busy)
         return LockNotAcquired(
-            f"Could not acquire {self._label} {tried}: another holder has {self._busy!r}.",
+            f"Could not acquire {self._label} {tried}: another holder has {which}.",
             name=self._busy,
         )
 

@@ -14,7 +14,7 @@ from django_redis_lock.support.process import current_process
 
 
 class Held:
-    """The lease of a lock while its handle holds it, and ``None`` otherwise."""
+    """The part of a handle that holds the lease of one lock."""
 
     name: str
     reentrant: bool
@@ -35,7 +35,7 @@ class Held:
 
     @property
     def fence(self) -> int:
-        """The fencing token of this hold, greater than that of every earlier holder.
+        """The fence of this hold, greater than that of every earlier holder.
 
         Raises ``LockNotOwned`` if the lock is not held.
         """

@@ -38,8 +38,8 @@ _WRAPPED = (
 def defer(held: Sequence[Held]) -> bool:
     """Release locks when the open transactions of this thread end.
 
-    Returns False if they have to be released now: there is no transaction, one of the locks is
-    known to be lost, or the app is not in ``INSTALLED_APPS``.
+    Returns False if they have to be released now: there is no transaction, a loss was noticed, the
+    app is not in ``INSTALLED_APPS``, or, with a warning, the handle has ``after_commit=False``.
     """
     open_connections = [
         connection for connection in initialized_connections() if _in_transaction(connection)

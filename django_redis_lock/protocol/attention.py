@@ -27,6 +27,7 @@ class Attention(StrEnum):
 def attention(holder: Holder, threshold: float | None) -> Attention | None:
     """Return what is wrong with a hold, or ``None`` if nothing is known to be.
 
+    ``threshold`` is the seconds that ``WARN_AFTER`` allows for the name, ``None`` for no limit.
     A renewal is late when less than half of the lease in the holder's record is left.
     """
     if is_renewed(holder) and holder.ttl is not None and holder.ttl < LATE * (holder.lease or 0):

@@ -43,7 +43,7 @@ class AuditEntry:
     using: str
     """The alias of the backend in ``LOCKS``."""
     fence: int | None
-    """The fencing number of the hold that ended."""
+    """The fence of the hold that ended."""
     token_id: str
     """The ``Holder.token_id`` of the hold that ended."""
     host: str | None

@@ -33,6 +33,9 @@ class Step:
 
     __slots__ = ()
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.lock_name!r}>"  # without tokens, for tracebacks
+
     def do(self, port: Any) -> Any:
         """Carry it out, blocking this thread or greenlet."""
         raise NotImplementedError
@@ -49,7 +52,7 @@ class Step:
         return name
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Call(Step):
     """One round trip: an atomic operation that is safe to send twice."""
 
@@ -77,7 +80,7 @@ class Call(Step):
             self.first_sent_at = self.sent_at
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class _TakeOne(Call):
     """A call that takes one lock."""
 
@@ -88,21 +91,21 @@ class _TakeOne(Call):
         Call.sending(self)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Acquire(_TakeOne):
     """Take the lock or, given a channel, join its queue; ``acquire.lua`` describes the answer."""
 
     channel: str
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class TakeOver(_TakeOne):
     """Take the lock from the holder with a token id, ahead of the queue; see ``take_over.lua``."""
 
     token_id: str
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Release(Call):
     """Release the lock or, given a queue ``entry``, also leave its queue.
 
@@ -116,7 +119,7 @@ class Release(Call):
     """Release it only if it was handed off and not yet claimed."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Claim(Call):
     """Claim a lock that was handed off. Answers 1, or 0 if the grant was taken back."""
 
@@ -127,7 +130,7 @@ class Claim(Call):
     patient: bool = field(default=False, kw_only=True)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class AcquireMany(Call):
     """Take all locks or none, without waiting; ``acquire_many.lua`` describes the answer."""
 
@@ -139,14 +142,14 @@ class AcquireMany(Call):
         Call.sending(self)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class ReleaseMany(Call):
     """Release several locks, given as (name, token). Answers 1 or 0 for each."""
 
     holds: Sequence[tuple[str, str]]
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Renew(Call):
     """Set leases, given as (name, token, ms). Answers what is left of each; see ``renew.lua``."""
 
@@ -155,21 +158,21 @@ class Renew(Call):
     """Leave a longer lease alone."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Inspect(Call):
     """Read the holders of locks; ``inspect.lua`` describes the answer."""
 
     names: Sequence[str]
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Glance(Call):
     """Read the value of a lock. Answers ``None`` if it is free."""
 
     name: str
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class ForceRelease(Call):
     """Take a lock from the holder with a token id, and write an entry into the audit.
 
@@ -191,7 +194,7 @@ Breaking = Inspect, ForceRelease
 nothing. Other calls may have been carried out in part, or on too few replicas."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class NoteLosses(Call):
     """Write lost leases into the audit. Answers how many were new to it."""
 
@@ -204,7 +207,7 @@ class NoteLosses(Call):
         self.entries = self.entries[-self.cap :]
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class ReadHistory(Call):
     """Read a page of the audit, of one lock, or of all for ``""``; see ``history.lua``."""
 
@@ -219,7 +222,7 @@ class ReadHistory(Call):
         return PAGE if self.name else min(PAGE, self.limit)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class ReadQueue(Call):
     """Read the first ``limit`` waiters of a lock, or all; ``waiting.lua`` describes the answer."""
 
@@ -227,7 +230,7 @@ class ReadQueue(Call):
     limit: int | None = None
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class ReadIndex(Call):
     """Read a page of the held locks; ``index.lua`` describes the answer."""
 
@@ -236,7 +239,7 @@ class ReadIndex(Call):
     count: int
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Listen(Call):
     """Make a hub receive the grants of a lock for this process."""
 
@@ -250,7 +253,7 @@ class Listen(Call):
         await self.hub.alisten(self.name)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Wait(Step):
     """Sleep until the waiter is granted its lock or nudged, or until a time (monotonic)."""
 
@@ -265,7 +268,7 @@ class Wait(Step):
         await self.hub.await_(self.waiter, self.until)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Post(Step):
     """Send a call without waiting for its answer."""
 
@@ -278,7 +281,7 @@ class Post(Step):
         await port.apost(self.call)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Pause(Step):
     """Let some seconds pass."""
 
@@ -291,7 +294,7 @@ class Pause(Step):
         await asyncio.sleep(self.seconds)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Emit(Step):
     """Send a Django signal. A failing receiver is logged and changes nothing."""
 

@@ -32,7 +32,7 @@ class Holder:
     token_id: str
     """A digest of the holder's token; the token itself is never shown."""
     fence: int | None
-    """The fencing number of the lock, which rises from holder to holder."""
+    """The fence, which rises from holder to holder."""
     acquired_at: datetime | None
     """When the lock was acquired, by the server's clock."""
     expires_at: datetime | None

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 LONGEST_LEASE = 100 * 365 * 86400
-"""Seconds; what is longer has no end, and is to be written as ``None``. The scripts take a lease of
-126 years or more for nonsense of another program."""
+"""Seconds. Longer leases have to be given as ``None``: the scripts ignore a lease of 126 years or
+more as another program's data."""
 
 MAX_NAME_LENGTH = 512
 MAX_METADATA_BYTES = 1024
@@ -57,9 +57,9 @@ def check_timeout(value: Any, argument: str = "timeout") -> float | None:
 def check_wait(
     value: Any, argument: str = "blocking_timeout", *, blocking: bool = True
 ) -> float | None:
-    """Return how long to wait in seconds, ``None`` for without limit.
+    """Return how long to wait in seconds, ``None`` for no limit.
 
-    Raises ``ValueError`` or ``TypeError`` naming the value; any value is wrong without blocking.
+    Raises ``ValueError`` or ``TypeError`` naming the value. Without blocking there must be none.
     """
     if value is None:
         return None
@@ -77,7 +77,7 @@ def check_wait(
 
 
 def check_max_hold(value: Any) -> float | None:
-    """Return for how many seconds a lock is renewed at the most, ``None`` for without limit.
+    """Return for how many seconds at most a lock is renewed, ``None`` for no limit.
 
     Raises ``ValueError`` or ``TypeError`` naming the value.
     """

@@ -1,4 +1,4 @@
-"""Who this process is: what a holder record says of it, and what a fork makes anew."""
+"""The identity of this process, and what a forked child creates anew."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Process:
         self._local = threading.local()
 
     def record(self) -> str:
-        """Return the opening of a holder's JSON record: host, pid and thread, no closing brace."""
+        """Return the start of a holder's JSON record, without the closing brace."""
         try:
             opening: str = self._local.record
         except AttributeError:
@@ -41,9 +41,9 @@ class Process:
 
 
 def pid_space() -> str:
-    """Return what stands for the processes that this one's number is counted among.
+    """Return an id of the PID namespace of this process.
 
-    Containers that share a host name differ in it. It is empty where that can't be known.
+    It tells containers with the same host name apart, and is empty if it is not known.
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -62,29 +62,29 @@ _inherited: list[Any] = []
 def current_process() -> Process:
     """Return the identity of the running process.
 
-    In a child that was forked behind Python's back, as uWSGI forks its workers, it makes anew what
-    no fork hook has. So every operation asks for it first, with no mutex held.
+    uWSGI forks its workers without Python's fork hooks. In such a child this call runs them, so
+    every operation calls it first, with no mutex held.
     """
     process = _process
     return process if process.pid == getpid() else _begin()
 
 
 def known_process() -> Process:
-    """Return what ``current_process`` said last, for use within an operation. No system call."""
+    """Return the last result of ``current_process``, without a system call."""
     return _process
 
 
 def forget_after_fork(resource: Any) -> None:
     """Call ``resource.after_fork()`` in every child forked from here on, while it lives."""
-    current_process()  # another thread may be going through them
+    current_process()  # not while a child goes through them
     _after_fork.add(resource)
 
 
 def keep_inherited(things: Any) -> None:
-    """Keep what tasks of the parent's event loops wait on from being collected in this child.
+    """Keep what the parent's asyncio tasks wait on from being garbage collected in this child.
 
-    Collected, a task would tidy up here what it began in the parent, and a connection would leave
-    the epoll set, which parent and child share: the parent would hear of it no more.
+    A collected task would clean up what it began in the parent. A collected connection would leave
+    the epoll set, which the child shares with its parent, so the parent would not read it again.
     """
     _inherited.append(things)
 
@@ -97,7 +97,7 @@ class _Thread(threading.local):
 
 
 class _Identity:
-    """Unlike a thread's number it is not given to a later thread while somebody refers to it."""
+    """Unlike a thread's number, it is not reused while it is referred to."""
 
     __slots__ = ("__weakref__",)
 
@@ -106,7 +106,7 @@ _thread = _Thread()
 
 
 def current_execution() -> object:
-    """Return what only the running asyncio task has, or else the thread or greenlet."""
+    """Return the running asyncio task, or an object of the thread or greenlet."""
     try:
         task = asyncio.current_task()
     except RuntimeError:
@@ -115,15 +115,15 @@ def current_execution() -> object:
 
 
 def _begin() -> Process:
-    """Make anew what a forked child must not share with its parent; return its identity."""
+    """Renew what a forked child must not share with its parent; return its identity."""
     global _process  # noqa: PLW0603 - the one identity of the process
     pid = getpid()
-    # A mutex for each process, since a thread of the parent may hold the parent's for ever.
+    # A mutex per process, because a thread of the parent may hold the parent's for ever.
     with _begun.setdefault(pid, threading.RLock()):
         if _process.pid != pid:
             for resource in list(_after_fork):
                 resource.after_fork()
-            _process = Process()  # last, so that whatever interrupts this has it done again
+            _process = Process()  # last, so that it is repeated if interrupted
             _begun.clear()
     return _process
 
@@ -133,10 +133,10 @@ if hasattr(os, "register_at_fork"):
 
 
 class made_once(Generic[Value]):  # noqa: N801 - is used as a decorator, like property
-    """A method's result as an attribute: made once, whatever number of threads read it at first.
+    """A cached property that is computed once, even if several threads read it at the same time.
 
-    ``functools.cached_property`` has a mutex in Python 3.11 that may be locked in a forked child
-    for ever, and none in later versions, where each of the threads makes a result of its own.
+    ``functools.cached_property`` of Python 3.11 has a mutex that may stay locked in a forked child;
+    in later versions it has none, so each thread computes a value of its own.
     """
 
     def __init__(self, make: Callable[[Any], Value]) -> None:
@@ -147,7 +147,7 @@ class made_once(Generic[Value]):  # noqa: N801 - is used as a decorator, like pr
         forget_after_fork(self)
 
     def after_fork(self) -> None:
-        """Take a new mutex; what a thread of the parent was making is made here anew."""
+        """Take a new mutex, because a thread of the parent may have held the old one."""
         self._mutex = threading.RLock()
 
     @overload

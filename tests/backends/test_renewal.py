@@ -290,3 +290,22 @@ def test_who_enters_again_keeps_to_the_first_limit(name: str, lost: Any) -> None
     eventually(lambda: lost)
     assert outer.lost
     assert inner.lost
+
+
+def test_a_signal_handler_may_release_the_lock_that_is_being_released(name: str) -> None:
+    """It strikes in the middle of taking the lease off the list."""
+    held = Lock(lambda: locks["locmem"], name, timeout=30, auto_renew=True)
+    held.acquire()
+    lease = held._lease
+    assert lease is not None
+    server = renewer._leases[lease.token]
+
+    class Interrupted(dict[str, Any]):
+        def pop(self, token: str, *default: Any) -> Any:
+            server.leases = dict(self)
+            renewer.discard(lease)
+            return None
+
+    server.leases = Interrupted(server.leases)
+    held.release()
+    assert lease.token not in renewer._leases
