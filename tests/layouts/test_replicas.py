@@ -118,20 +118,26 @@ def test_held_lock_is_told_without_waiting_for_replicas(pair: Pair, name: str) -
         assert lock(name, using="hasty").acquire(blocking_timeout=0.05) is False
 
 
+def hand_off_without_the_replica(pair: Pair, name: str, way: str) -> tuple[Lock, Background]:
+    """Hand a lock off while the replica is paused; return the next holder, which still waits."""
+    held = lock(name, timeout=60, using="plain")
+    held.acquire()
+    other = lock(name, timeout=60, using="hasty")
+    waiting = Background(lambda: take(way, other))
+    eventually(lambda: waiters(name) == 1)
+    eventually(pair.in_step)  # so that the replica's state is that of the hand-off
+    pair.replica.pause()
+    held.release()
+    return other, waiting
+
+
 @pytest.mark.parametrize("way", ["sync", "async"])
 def test_handed_off_lock_counts_once_it_is_replicated(
     pair: Pair, name: str, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A grant does not count before the replica has it; if it never does, it is passed on."""
     monkeypatch.setattr(acquiring, "OUTAGE_LIMIT", 1.0)
-    held = lock(name, timeout=60, using="plain")
-    held.acquire()
-    other = lock(name, timeout=60, using="hasty")
-    waiting = Background(lambda: take(way, other))
-    eventually(lambda: waiters(name) == 1)
-    eventually(pair.in_step)  # so that what the waiter wrote by joining says nothing
-    pair.replica.pause()
-    held.release()
+    _, waiting = hand_off_without_the_replica(pair, name, way)
     with pytest.raises(LockUnavailable, match="only 0 of 1 replicas"):
         waiting.outcome()
     assert locks["plain"].holder(name) is None
@@ -140,19 +146,12 @@ def test_handed_off_lock_counts_once_it_is_replicated(
 @pytest.mark.parametrize("way", ["sync", "async"])
 def test_waiter_tolerates_a_slow_replica(pair: Pair, name: str, way: str) -> None:
     """A replica that is slow within the timeout only delays the hand-off."""
-    held = lock(name, timeout=60, using="plain")
-    held.acquire()
-    other = lock(name, timeout=60, using="hasty")
-    waiting = Background(lambda: take(way, other))
-    eventually(lambda: waiters(name) == 1)
-    eventually(pair.in_step)  # so that what the waiter wrote by joining says nothing
-    pair.replica.pause()
-    held.release()
-    token = eventually(lambda: (locks["plain"].holder(name) or held).fence)
+    other, waiting = hand_off_without_the_replica(pair, name, way)
+    fence = eventually(lambda: locks["plain"].holder(name)).fence
     assert waiting.is_alive()
     pair.replica.resume()
     assert waiting.outcome() is True
-    assert other.fence == token
+    assert other.fence == fence
     assert replica_knows(pair, name)
 
 

@@ -150,7 +150,7 @@ VALUES = {
 }
 
 
-def test_other_programs_values_of_locks(raw: redis.Redis, bystander: Callable[[], None]) -> None:
+def test_values_of_other_programs(raw: redis.Redis, bystander: Callable[[], None]) -> None:
     """Whatever is stored there excludes; it can be shown, and an operator can take it away."""
     backend, browser = locks["default"], root()
     for name, value in VALUES.items():
@@ -271,7 +271,7 @@ def test_renewal_goes_on_beside_a_key_of_another_kind(raw: redis.Redis) -> None:
         "9" * 400,
     ],
 )
-def test_other_programs_fence(number: str, raw: redis.Redis) -> None:
+def test_fence_of_another_program(number: str, raw: redis.Redis) -> None:
     """What can't be a fence is passed over or refused; fences go on rising."""
     raw.set("lock-fence", number)
     held = lock(VICTIM, timeout=20)
@@ -320,9 +320,7 @@ ENTRIES = [
 ]
 
 
-def test_other_programs_entries_in_the_queue(
-    raw: redis.Redis, bystander: Callable[[], None]
-) -> None:
+def test_queue_entries_of_other_programs(raw: redis.Redis, bystander: Callable[[], None]) -> None:
     """They are shown as far as they can be read, and passed over at the hand-off."""
     browser, other = root(), lock(VICTIM, timeout=20)
     with lock(VICTIM, timeout=20):
@@ -343,9 +341,7 @@ def test_other_programs_entries_in_the_queue(
 # The index and the audit.
 
 
-def test_other_programs_members_of_the_index(
-    raw: redis.Redis, bystander: Callable[[], None]
-) -> None:
+def test_index_members_of_other_programs(raw: redis.Redis, bystander: Callable[[], None]) -> None:
     """What is no name is passed over in lists."""
     browser = root()
     strange = [b"", b"\xff\xfe", b"a\nb", b"\x00", b"x" * (MAX_NAME_LENGTH + 1), "\u202e".encode()]
@@ -365,9 +361,7 @@ def test_other_programs_members_of_the_index(
     bystander()
 
 
-def test_other_programs_entries_of_the_audit(
-    raw: redis.Redis, bystander: Callable[[], None]
-) -> None:
+def test_audit_entries_of_other_programs(raw: redis.Redis, bystander: Callable[[], None]) -> None:
     """They are shown as far as they can be read."""
     browser = root()
     for fields in (

@@ -361,7 +361,7 @@ def test_waiters_look_in_turns(name: str, client: redis.Redis) -> None:
     assert counts["evalsha"] <= 20 + 5
 
 
-def test_other_programs_lock_excludes_and_is_followed(name: str, client: redis.Redis) -> None:
+def test_lock_of_another_program_excludes_and_is_followed(name: str, client: redis.Redis) -> None:
     """A lock set by ``SET key value NX PX`` excludes us, and its end is noticed in time."""
     assert client.set(f"lock:{name}", "somebody else", nx=True, px=60_000)
     assert not lock(name).acquire(blocking=False)
@@ -377,7 +377,7 @@ def test_other_programs_lock_excludes_and_is_followed(name: str, client: redis.R
     assert not client.set(f"lock:{name}", "somebody else", nx=True, px=60_000)
 
 
-def test_other_programs_lock_can_be_broken(name: str, client: redis.Redis) -> None:
+def test_lock_of_another_program_can_be_broken(name: str, client: redis.Redis) -> None:
     """It can be released by force, by the digest that is shown."""
     client.set(f"lock:{name}", b"\xff\xfe binary", px=60_000)
     shown = locks["default"].holder(name)

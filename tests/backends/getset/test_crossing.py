@@ -279,7 +279,7 @@ def test_lost_replies_do_not_move_the_fence(
 
 
 @pytest.mark.parametrize("number", ["10000000000000000", "9223372036854775807", "x", "1.5"])
-def test_other_programs_fence_key(
+def test_fence_of_another_program(
     name: str, configure: Configure, client: redis.Redis, number: str
 ) -> None:
     """A value that is no fence of ours is an error that names the key, and leaves no lock."""

@@ -141,7 +141,7 @@ def exclude_each_other(
             process.communicate()
 
 
-def test_other_programs_programs_and_ours_exclude_each_other(
+def test_other_programs_and_ours_exclude_each_other(
     name: str, server: EmbeddedServer, tmp_path: Path
 ) -> None:
     """There are never two holders at once, though holders die and are replaced."""
