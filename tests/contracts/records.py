@@ -102,6 +102,7 @@ class RecordContract(Contract):
             held[12].extend(100)
 
         monkeypatch.setattr(Index, "add", add_then_renew)
+        held[12].extend(100)
         found = [holder.name for holder in locks[self.using].holders(f"{name}:*")]
         assert sorted(found) == sorted(item.name for item in held)
         assert found[0] == held[12].name
