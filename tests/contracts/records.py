@@ -297,7 +297,9 @@ class RecordContract(Contract):
             told = [one for one in backend.history() if one.name.startswith(name)]
             assert sorted(int(one.reason) for one in told) == list(range(12))
             assert [one.at for one in told] == sorted((one.at for one in told), reverse=True)
-            assert [one.id for one in backend.history(limit=1)] == [told[0].id]
+            # A loss of another test's lock may be noted at any time.
+            assert len(backend.history(limit=1)) == 1
+            assert [one.id for one in backend.history(told[0].name, 1)] == [told[0].id]
             assert [one.reason for one in backend.history(f"{name}:1")] == ["10", "7", "4", "1"]
             assert [one.reason for one in backend.history(f"{name}:0", 2)] == ["9", "6"]
             assert backend.history(f"{name}:none") == []
