@@ -41,8 +41,7 @@ class Renewer:
     the lock is lost. A lock that was handed off is verified once, soon after it was acquired, as
     the server takes it back if it does not hear from its new holder.
 
-    A release or withdrawn request that did not reach the server is sent again, so that the server
-    does not keep a lock without a holder.
+    A release or withdrawn request that did not reach the server is sent again.
     """
 
     def __init__(self) -> None:
@@ -69,8 +68,7 @@ class Renewer:
                 server = self._leases.get(token)
                 if server is not None:
                     server.leases.pop(token, None)
-                    # Last, so that an interrupted call can be repeated. A signal handler may have
-                    # released the lock meanwhile.
+                    # Last, to be repeatable. A signal handler may have released the lock, too.
                     self._leases.pop(token, None)
 
     def was_set(self, leases: Iterable[Lease], lease_ms: Iterable[int]) -> None:
@@ -152,10 +150,9 @@ class Renewer:
 
 
 class ServerRenewer:
-    """Renews the leases on one server, and sends it what it has not received.
+    """Renews the leases on one server, and sends again what did not reach it.
 
-    While a call hangs another thread watches. It retries over another connection, and reports
-    losses in time.
+    While a call hangs, another thread retries over another connection and reports losses in time.
     """
 
     CALLS = 3
@@ -225,9 +222,7 @@ class ServerRenewer:
 
     def _sort(self, due: list[Kept], *, may_call: bool) -> tuple[Batch, Batch, list[Kept]]:
         """Return the leases to renew, those that are overdue, and those whose handle is gone."""
-        good: Batch = []
-        overdue: Batch = []
-        dropped: list[Kept] = []
+        good, overdue, dropped = Batch(), Batch(), list[Kept]()
         now = monotonic()
         for kept in due:
             lease = kept.lease()

@@ -12,7 +12,8 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from django_redis_lock.exceptions import LockUnavailable
-from django_redis_lock.protocol.waiting import LONGEST_SLEEP, Bell, LocalWaiter, ServerHub
+from django_redis_lock.protocol.waiting import LocalWaiter, ServerHub
+from django_redis_lock.support.bells import LONGEST_SLEEP, Bell
 from django_redis_lock.transport.threads import start_in_thread
 
 

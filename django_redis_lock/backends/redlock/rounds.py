@@ -11,7 +11,7 @@ import redis
 
 from django_redis_lock.backends.redlock.wires import Letter
 from django_redis_lock.protocol.calls import Step
-from django_redis_lock.protocol.waiting import AsyncBell, Bell
+from django_redis_lock.support.bells import AsyncBell, Bell
 
 
 class Pending:
