@@ -198,7 +198,8 @@ class RedlockLockBackend(BaseLockBackend):
             f"{'; '.join(reasons) or 'they know too little'}.",
             name=call.lock_name,
         )
-        unavailable.refused = bool(reasons) and all(error.refused for error in told)
+        decisive = len(reasons) > len(self.servers) - votes.majority(len(self.servers))
+        unavailable.refused = decisive and all(error.refused for error in told)
         unavailable.passing = not unavailable.refused or any(error.passing for error in told)
         # If one server released it, its majority may be gone.
         released = isinstance(call, calls.ForceRelease) and any(

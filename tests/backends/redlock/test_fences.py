@@ -77,6 +77,28 @@ def test_a_fence_is_known_to_a_majority_of_those_who_voted(servers: Quorum, name
         del vars(wire)["post"]
 
 
+def test_a_refusal_by_a_minority_is_asked_again(servers: Quorum, name: str) -> None:
+    """One server that is out of memory can't end an attempt that the others may still decide."""
+    servers.clients[0].set("lock-fence", time.time_ns() // 1000 + 3_600_000_000)
+    servers.clients[2].set(f"lock:{name}", "other", px=60_000)
+    wire = backend().servers[1].wire
+    post = wire.post
+    limits = iter([1, 0])  # out of memory when the fence is settled for the first time
+
+    def limit(letter: Letter) -> None:
+        if letter.packed.script is scripts.QUORUM_SETTLE:
+            servers.clients[1].config_set("maxmemory", next(limits))
+        post(letter)
+
+    vars(wire)["post"] = limit
+    try:
+        assert lock(name, timeout=60, using="redlock").acquire(blocking=False)
+    finally:
+        del vars(wire)["post"]
+        servers.clients[1].config_set("maxmemory", 0)
+    assert next(limits, None) is None
+
+
 def test_the_last_fence_is_what_a_majority_of_voters_or_everybody_knows() -> None:
     """A server that lost the fence does not count, unless all servers have answered."""
     assert votes.last_fence([[7, 1], [9, 1], PENDING]) == 9
