@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import traceback
+import weakref
 from contextvars import ContextVar
 from time import monotonic
 from typing import Any
 
-from django_redis_lock import Lock, lock
+from django_redis_lock import Lock, lock, signals
 from django_redis_lock.exceptions import LockNotAcquired, LockNotOwned, LockUnavailable
 from django_redis_lock.protocol.waiting import Hub, LocalWaiter
 from tests.rig.history import Recorder
@@ -21,6 +22,8 @@ RELEASES = 4
 _FAILED = object()
 _numbers = itertools.count(1)
 _asking: ContextVar[Attempt] = ContextVar("asking")
+_by_lock: weakref.WeakValueDictionary[int, Attempt] = weakref.WeakValueDictionary()
+"""By the ``id()`` of the handle."""
 
 
 def watch_queue(hub: Hub) -> None:
@@ -38,11 +41,23 @@ def watch_queue(hub: Hub) -> None:
     hub.wait, hub.await_ = blocking, awaiting  # type: ignore[method-assign]
 
 
+def watch_losses() -> None:
+    """Have it recorded when ``lock_lost`` tells of a handle, even one that is not used any more."""
+
+    def receive(lock: Lock | None, **kwargs: Any) -> None:
+        attempt = _by_lock.get(id(lock))
+        if attempt is not None:
+            attempt.note("told")
+
+    signals.lock_lost.connect(receive, weak=False)
+
+
 class Attempt:
     """An acquisition and what follows. Methods that return a bool tell whether the lock is held."""
 
     def __init__(self, means: Means, recorder: Recorder, name: str, **options: Any) -> None:
         self.lock: Lock = lock(name, **options)
+        _by_lock[id(self.lock)] = self
         self.name = name
         self.handle = f"{recorder.process}.{next(_numbers)}"
         self.lost = False

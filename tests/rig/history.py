@@ -13,6 +13,7 @@ Of one handle (``handle``, unique in a run):
     confirmed  since, until: the server said that the lock is still held
     extending  about to ask for a lease of upto seconds; releasing; released: since
     lost, unavailable  since, doing: LockLost or LockNotOwned, LockUnavailable
+    told       the signal lock_lost said that the lock is lost
     failed     doing, trace: any other error
 Of any process: stalled (since): it did not run.
 Of the driver:

@@ -63,8 +63,8 @@ def _overlaps_and_order(holds: list[Hold]) -> Iterator[Violation]:
 def _broken_promises(story: Story, holds: list[Hold]) -> Iterator[Violation]:
     """Find locks given to another handle while ``held.remaining`` promised that they are held.
 
-    A promise ends when the holder requests a release or another lease, until the server has
-    answered.
+    A promise ends when the holder is told of a loss, or requests a release or another lease, until
+    the server has answered.
     """
     for earlier, later in _pairs(holds, lambda hold: max(end for _, end in hold.promises)):
         short = earlier.promised(later.acquired) - later.acquired

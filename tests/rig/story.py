@@ -216,6 +216,11 @@ class Story:
             if hold.releasing is None:
                 hold.releasing = event["at"]
 
+    def _on_told(self, event: Event) -> None:
+        hold = self._by_handle[event["handle"]].hold
+        if hold is not None:
+            hold.promises.append((event["at"], -math.inf))
+
     def _on_released(self, event: Event) -> None:
         hold = self._hold(event)
         if hold.request.handle == event["handle"]:

@@ -118,19 +118,26 @@ class TestHolding:
         past.acquires("2.1", 11.4, fence=10_000_000, until=13.4)
         assert "fence given twice" in broken_rules(past)
 
-    @pytest.mark.parametrize("cause", ["", "forced", "data lost", "releasing", "extending"])
+    @pytest.mark.parametrize("cause", ["", "forced", "data lost", "releasing", "extending", "told"])
     def test_promise(self, past: History, cause: str) -> None:
         """A lock must not be given away before the end that ``held.remaining`` promised.
 
-        A forced release, a loss of data and the holder's own requests end a promise.
+        A forced release, a loss of data, the holder's own requests and its being told of a loss end
+        a promise.
         """
         past.takes("1.1", 10.1)
-        if cause in ("releasing", "extending"):
+        if cause in ("releasing", "extending", "told"):
             past.of("1.1", cause, 11.6, upto=0.1)
         elif cause:
             past.is_ended(cause, 11.5, 11.6)
         past.holds("2.1", 11.9, 12.5)
         assert broken_rules(past) == ([] if cause else ["promise broken"])
+
+    def test_holder_that_is_told_too_late(self, past: History) -> None:
+        past.takes("1.1", 10.1)
+        past.holds("2.1", 11.5, 12.5)
+        past.of("1.1", "told", 11.7)
+        assert broken_rules(past) == ["promise broken"]
 
     def test_promise_that_is_too_long(self, past: History) -> None:
         past.requests("1.1", 10.0)

@@ -15,7 +15,7 @@ import django
 from django.conf import settings
 
 from django_redis_lock.transport import listener
-from tests.rig.attempt import watch_queue
+from tests.rig.attempt import watch_losses, watch_queue
 from tests.rig.caller import Caller
 from tests.rig.heartbeat import BEAT, Heartbeat
 from tests.rig.history import Recorder
@@ -46,6 +46,7 @@ def main(plan: Plan, number: int, role: Role) -> None:
     from django_redis_lock import locks
 
     watch_queue(locks["default"].hub)  # imports it now, so that no request has to wait for that
+    watch_losses()
     recorder = Recorder(plan.directory, number)
 
     def caller(index: int, means: Means) -> Caller:
