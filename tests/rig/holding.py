@@ -114,7 +114,7 @@ def ended_by_others(story: Story, hold: Hold, moment: float) -> bool:
 
 def during(hold: Hold, moment: float, spans: list[tuple[float, float]]) -> bool:
     """Return whether one of the spans touches the time from the grant of a hold to a moment."""
-    return any(since <= moment and at >= hold.granted for since, at in spans)
+    return any(since <= moment and at >= hold.granted_after for since, at in spans)
 
 
 def _pairs(holds: list[Hold], reach: Callable[[Hold], float]) -> Iterator[tuple[Hold, Hold]]:

@@ -49,6 +49,8 @@ class Hold:
     """When ``acquire()`` returned."""
     granted: float
     """When the server granted it, which the fence tells; never after ``acquired``."""
+    granted_after: float
+    """When the server granted it at the earliest: the request if the fence tells no time."""
     fence_moment: float
     """The fence, read as a moment of the server's clock."""
     until: float
@@ -183,11 +185,13 @@ class Story:
             request.hold = outer  # reentered: one hold, two handles
             return
         by_fence = self._moment_of(event["fence"])
+        granted = min(event["at"], max(request.began, by_fence))
         request.hold = Hold(
             request=request,
             fence=event["fence"],
             acquired=event["at"],
-            granted=min(event["at"], max(request.began, by_fence)),
+            granted=granted,
+            granted_after=granted if self._clock else request.began,
             fence_moment=by_fence,
             until=event["until"],
             latest_end=event["at"] + request.lease,

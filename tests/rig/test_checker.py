@@ -260,6 +260,22 @@ class TestWaiting:
         past.releases("3.1", 12.2, 12.3)
         assert broken_rules(past) == ["overtaken"]
 
+    @pytest.mark.parametrize("noticed", [True, False])
+    def test_overtaking_of_the_first_to_wait_after_a_cut(
+        self, past: History, noticed: bool
+    ) -> None:
+        """Its process notices the cut when it waits. By then the lock may be another's."""
+        past.driver("cut", 8.0, what="pubsub")
+        past.holds("1.1", 10.0, 11.0)
+        if noticed:
+            past.requests("2.1", 9.0, wait=0.5)
+            past.of("2.1", "refused", 9.5)
+        past.requests("2.2", 10.3)
+        past.requests("3.1", 10.6)
+        past.keeps("3.1", 11.0, 11.2)
+        past.keeps("2.2", 11.2, 11.4)
+        assert ("overtaken" in broken_rules(past)) is noticed
+
     def test_overtaking_after_a_cut(self, past: History) -> None:
         """A request forgotten in its sleep when a connection was cut is found."""
         past.requests("2.1", 9.0)
@@ -349,6 +365,16 @@ class TestClock:
         past.holds("1.2", 11.2, 12.0)
         past.holds("2.1", 11.5, 12.5)
         assert "overlap" in broken_rules(past)
+
+    @pytest.mark.parametrize("fences_tell", [True, False])
+    def test_grant_of_before_the_step(self, past: History, fences_tell: bool) -> None:
+        """A caller may learn of the lock after the step. Only the fence can tell otherwise."""
+        if not fences_tell:
+            past.events.clear()
+        past.takes("1.1", 10.2)
+        past.driver("unsettled", 10.19, since=10.1)
+        past.fails("lost", "1.1", 10.3, 10.4)
+        assert broken_rules(past) == (["no cause"] if fences_tell else [])
 
     def test_back(self, past: History) -> None:
         """The lease of a holder that forgot to release lasts longer."""

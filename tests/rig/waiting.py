@@ -7,6 +7,7 @@ cut, or the caller's process stood still does not count.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator
 
 from tests.rig.occupation import Occupation
@@ -29,6 +30,7 @@ outage, up to a limit."""
 OUTAGE_COSTS = 4.0
 """Seconds by which an outage may delay an answer beyond its own length: further tries."""
 AFTER_CUT = 0.5
+"""Seconds after which a connection that was cut is replaced, once a waiter reads from it."""
 
 
 def judge(story: Story, verdict: Verdict) -> None:
@@ -102,13 +104,15 @@ def _overtaken(requests: list[Request], story: Story, server: Spans, verdict: Ve
     request that begins after that is behind it. Returns how many pairs could be compared.
     """
     pairs = 0
+    cut_off = _cut_off(story)
     ahead: list[Request] = []
     for request in sorted(requests, key=lambda item: item.began):
         ahead = [item for item in ahead if item.ended > request.began]
         hold = request.hold
         if hold is not None and hold.request is request:
             for first in ahead:
-                if not _in_queue(first, request.began, hold.granted, story, server):
+                disturbed = [server, story.stood_still(first.process), cut_off[first.process]]
+                if not _in_queue(first, request.began, hold.granted, disturbed):
                     continue
                 pairs += 1
                 if _comes_after(first, hold.granted):
@@ -121,14 +125,28 @@ def _overtaken(requests: list[Request], story: Story, server: Spans, verdict: Ve
     return pairs
 
 
-def _in_queue(first: Request, began: float, granted: float, story: Story, server: Spans) -> bool:
+def _cut_off(story: Story) -> dict[int, Spans]:
+    """Return for each process when it may not have heard of its grants after a cut.
+
+    Waiters read the connection. So a process without any notices the cut when one next queues.
+    """
+    waits: defaultdict[int, list[Span]] = defaultdict(list)
+    for request in story.requests:
+        waits[request.process].append((request.queued, request.ended))
+    return {
+        process: Spans(
+            (cut, AFTER_CUT + min((max(cut, start) for start, end in spans if end > cut)))
+            for cut in story.cuts
+            if any(end > cut for _, end in spans)
+        )
+        for process, spans in waits.items()
+    }
+
+
+def _in_queue(first: Request, began: float, granted: float, disturbed: list[Spans]) -> bool:
     """Return whether a request was queued from when another began until that got the lock."""
     start, end = began - QUEUED, min(granted, first.ended)
-    return (
-        first.queued <= began
-        and not server.touch(start, end)
-        and not story.stood_still(first.process).touch(start, end)
-    )
+    return first.queued <= began and not any(spans.touch(start, end) for spans in disturbed)
 
 
 def _comes_after(first: Request, granted: float) -> bool:
