@@ -17,6 +17,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
+from django_redis_lock.protocol.waiting import CLAIM
 from tests.rig.story import Hold, Story, by_name
 from tests.rig.verdict import Verdict, Violation
 
@@ -103,13 +104,30 @@ def _revivals(story: Story) -> Iterator[Violation]:
 def ended_by_others(story: Story, hold: Hold, moment: float) -> bool:
     """Return whether a hold may have been ended by a moment, and not by its holder or its lease.
 
-    That is by a forced release, a loss of data, a step of the server's clock or a failover.
+    That is by a forced release, a loss of data, a step of the server's clock or a failover, or
+    because the claim of a lock that was handed off came too late.
     """
     for item in story.forced:
         of_this = item["name"] == hold.name and item["fence"] in (hold.fence, None)
         if of_this and during(hold, moment, [(item["since"], item["at"])]):
             return True
-    return during(hold, moment, story.wipes + story.unsettled)
+    if during(hold, moment, story.wipes + story.unsettled):
+        return True
+    return _unclaimed(story, hold, moment)
+
+
+def _unclaimed(story: Story, hold: Hold, moment: float) -> bool:
+    """Return whether the server may have taken a hand-off back by a moment.
+
+    It does if no claim and no other call of the holder reached it in time, so only if the server or
+    the holder's process stood still.
+    """
+    handed_off = hold.request.queued < hold.acquired
+    confirmed = hold.confirmed >= hold.acquired
+    if not handed_off or confirmed or moment < hold.granted_after + CLAIM - EARLY:
+        return False
+    span = hold.granted_after, hold.granted + CLAIM
+    return story.server.touch(*span) or story.stood_still(hold.request.process).touch(*span)
 
 
 def during(hold: Hold, moment: float, spans: list[tuple[float, float]]) -> bool:

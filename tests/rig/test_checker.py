@@ -337,6 +337,30 @@ class TestErrors:
         disturb(past, "stalled", 11.2, 12.4)
         assert broken_rules(past) == []
 
+    @pytest.mark.parametrize("kind", ["away", "stalled"])
+    def test_loss_of_a_hand_off(self, past: History, kind: str) -> None:
+        """A hand-off is taken back after 1.2 s only if its claim may have come too late."""
+        past.requests("1.1", 10.0)
+        past.acquires("1.1", 10.1)
+        past.fails("lost", "1.1", 11.2, 11.31)
+        past.holds("2.1", 11.305, 11.5)
+        disturb(past, kind, 11.4, 11.5)
+        assert sorted(broken_rules(past)) == ["no cause", "promise broken"]
+        disturb(past, kind, 10.2, 10.3)
+        assert broken_rules(past) == []
+
+    @pytest.mark.parametrize("why", ["too early", "never queued", "confirmed"])
+    def test_loss_of_a_lock_that_needs_no_claim(self, past: History, why: str) -> None:
+        past.requests("1.1", 10.0)
+        if why == "never queued":
+            past.events.pop()
+        past.acquires("1.1", 10.1)
+        disturb(past, "away", 10.2, 10.3)
+        if why == "confirmed":
+            past.confirms("1.1", 10.4, 10.5, 12.3)
+        past.fails("lost", "1.1", 10.9, 11.0 if why == "too early" else 11.5)
+        assert broken_rules(past) == ["no cause"]
+
     def test_unavailable_when_the_time_is_up(self, past: History) -> None:
         """A wait that runs out during a short outage ends in LockUnavailable."""
         past.requests("1.1", 10.0, wait=0.5)
