@@ -11,7 +11,11 @@ lock_acquired = Signal()
 """A lock was acquired. Also given: ``lock``, and ``waited`` in seconds."""
 
 lock_not_acquired = Signal()
-"""A lock was not acquired in time. Also given: ``lock``, and ``waited`` in seconds."""
+"""A lock was not acquired in time.
+
+Also given: ``lock``; ``waited`` in seconds; and ``reason``, ``"timeout"`` if the wait ran out, or
+``"busy"`` if there was none.
+"""
 
 lock_released = Signal()
 """A holder released its lock. Also given: ``lock``, and ``held_for`` in seconds."""

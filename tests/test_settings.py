@@ -86,6 +86,8 @@ def test_unknown_alias() -> None:
         ({"BACKEND": LOCMEM, "OPERATORS": {"WARN": 5}}, "E002", "WARN_AFTER"),
         ({"BACKEND": LOCMEM, "OPERATORS": {"WARN_AFTER": {"a*": "1h"}}}, "E002", "'1h'"),
         ({"BACKEND": LOCMEM, "OPERATORS": {"WARN_AFTER": True}}, "E002", "True"),
+        ({"BACKEND": LOCMEM, "OPERATORS": {"GROUPS": ["product"]}}, "E002", "['product']"),
+        ({"BACKEND": LOCMEM, "OPERATORS": {"GROUPS": {"a*": ""}}}, "E002", "'a*': ''"),
         ({"BACKEND": LOCMEM, "OPERATORS": {"AUDIT_ENTRIES": 0}}, "E002", "from 1 to"),
         ({"BACKEND": LOCMEM, "OPERATORS": {"REASON_REQUIRED": 1}}, "E002", "True or False"),
         ({"BACKEND": LOCMEM, "OPERATORS": {"RELEASE_PERMISSION": "x"}}, "E002", "permission"),
@@ -121,6 +123,19 @@ def test_the_first_pattern_of_a_name_sets_its_threshold(settings: Any) -> None:
     assert [operators.threshold(name) for name in ("product:1", "report")] == [10, 3600]
     assert locks["other"].operators.threshold("report") == 5
     assert locks["none"].operators.threshold("report") is None
+
+
+def test_the_first_pattern_of_a_name_sets_its_group(settings: Any) -> None:
+    """``GROUPS`` has a group for each pattern, the first match counts, and the rest is "other"."""
+    groups = {"product:*:[ab]": "shelf", "product:*": "product", "import.*": "import"}
+    settings.LOCKS = {
+        "default": {"BACKEND": LOCMEM, "OPERATORS": {"GROUPS": groups}},
+        "none": {"BACKEND": LOCMEM},
+    }
+    names = ["product:1", "product:1:a", "import.7", "import-7", "a product:1", "product:\n"]
+    found = [locks["default"].operators.group(name) for name in names]
+    assert found == ["product", "shelf", "import", "other", "other", "product"]
+    assert locks["none"].operators.group("product:1") == "other"
 
 
 def test_locks_that_is_no_dict(settings: Any) -> None:

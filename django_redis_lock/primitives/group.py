@@ -115,7 +115,8 @@ class LockGroup(Handle):
                 return True
             if until is None:
                 self._busy = busy.name
-                yield from emit(signals.lock_not_acquired, busy, self.backend, waited=0.0)
+                news = {"waited": 0.0, "reason": "busy"}
+                yield from emit(signals.lock_not_acquired, busy, self.backend, **news)
                 return False
         while True:
             if not (yield from self._take_in_turn(others, until)):

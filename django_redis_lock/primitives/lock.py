@@ -156,7 +156,10 @@ class Lock(Held, Handle):
         if not signal.receivers:
             return acquired
         try:
-            yield from emit(signal, self, self.backend, waited=self._acquired_at - began)
+            news: dict[str, Any] = {"waited": self._acquired_at - began}
+            if not acquired:
+                news["reason"] = "busy" if until is None else "timeout"
+            yield from emit(signal, self, self.backend, **news)
         except GeneratorExit:
             raise
         except BaseException:  # cancelled or interrupted in a receiver: the caller gets no lock

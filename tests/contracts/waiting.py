@@ -205,9 +205,12 @@ class WaitingContract(Contract):
         assert waiting.outcome() is True
 
     def test_not_acquired_signal(self, name: str) -> None:
+        """It tells a wait that ran out from a caller that did not want to wait."""
         with told(signals.lock_not_acquired) as calls, self.lock(name):
             self.lock(name).acquire(blocking_timeout=0.02)
-        assert calls[0]["name"] == name
+            self.lock(name).acquire(blocking=False)
+        assert [call["name"] for call in calls] == [name, name]
+        assert [call["reason"] for call in calls] == ["timeout", "busy"]
         assert calls[0]["waited"] >= 0.02
 
     @needs("waiters")
