@@ -78,7 +78,7 @@ def test_unknown_alias() -> None:
         ({"BACKEND": LOCMEM, "KEY_PREFIX": "my\\locks"}, "E002", "backslashes"),
         ({"OPTIONS": "x"}, "E002", "dict"),
         ({"LOCATION": "nope"}, "E004", "'nope'"),
-        ({"LOCATION": "default"}, "E005", "not django-redis"),
+        ({"LOCATION": "default"}, "E005", "neither django-redis nor"),
         ({"LOCATION": "http://localhost"}, "E002", "http://"),
         ({"LOCATION": 7}, "E002", "7"),
         ("locmem", "E002", "dict"),

@@ -66,6 +66,11 @@ def is_of_test_case(block: Any) -> bool:
     return bool(block._from_testcase)
 
 
+def client_of_cache(cache: Any) -> Any:
+    """Return the client of a ``django.core.cache.backends.redis.RedisCache``."""
+    return cache._cache
+
+
 def replace_model_iterable(queryset: Any, replacement: type[ModelIterable]) -> None:  # type: ignore[type-arg]
     """Have a queryset make instances with another iterable, unless it returns values."""
     if queryset._iterable_class is ModelIterable:

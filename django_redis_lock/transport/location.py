@@ -1,4 +1,4 @@
-"""Checks LOCATION: an alias of CACHES that uses django-redis, a URL, or a list of URLs."""
+"""Checks LOCATION: an alias of CACHES that is on Redis, a URL, or a list of URLs."""
 
 from __future__ import annotations
 
@@ -11,13 +11,22 @@ from django.conf import settings
 from django.core import checks
 
 from django_redis_lock.exceptions import InvalidLockBackend
-from django_redis_lock.support.text import keep_secrets, without_passwords
+from django_redis_lock.support.text import without_passwords
+from django_redis_lock.transport.caches import (
+    databases_of,
+    is_of_django,
+    is_of_django_redis,
+    pool_of_cache,
+    problem_of_cache,
+    spread_by,
+    wrong_type,
+)
 from django_redis_lock.transport.connections import pool_from_url
 from django_redis_lock.transport.redis_py import parse_url
-from django_redis_lock.transport.urls import SCHEMES, check_pool, problem_of
+from django_redis_lock.transport.urls import SCHEMES, problem_of
 
 HOW_TO = (
-    "Install django-redis and write an alias that uses it, such as "
+    "Write an alias that django-redis or Django's RedisCache serves, such as "
     'CACHES = {"locks": {"BACKEND": "django_redis.cache.RedisCache", '
     '"LOCATION": "redis://127.0.0.1:6379/1"}} with LOCKS = {"default": {"BACKEND": '
     '"django_redis_lock.backends.redis.RedisLockBackend", "LOCATION": "locks"}}, '
@@ -30,8 +39,8 @@ ONE_SERVER = (
 )
 CORRECT_THE_ALIAS = (
     "Correct that entry of CACHES. A password with other characters than letters and digits goes "
-    "into its OPTIONS['PASSWORD'], or into the URL as urllib.parse.quote(password, safe='') writes "
-    "it."
+    "into the URL as urllib.parse.quote(password, safe='') writes it, or with django-redis into "
+    "its OPTIONS['PASSWORD']."
 )
 A_DATABASE_OF_THEIR_OWN = (
     "Give the locks a database of their own, such as /1 at the end of the URL, by "
@@ -76,14 +85,14 @@ class Location:
             return pool_from_url(self.url)
         for problem in self._problems():
             raise InvalidLockBackend(f"{problem.msg} {problem.hint}")
-        from django_redis import get_redis_connection
-
         assert self.alias
-        pool: redis.ConnectionPool = get_redis_connection(self.alias).connection_pool
+        pool = pool_of_cache(self.alias, settings.CACHES[self.alias])
+        assert pool is not None
         return pool
 
     def _problems(self) -> Iterator[checks.Error]:
         """Yield an error if locks can't use the alias."""
+        assert self.alias
         where = f"LOCKS[{self.using!r}]['LOCATION'] is {shown(self.alias)}"
         configured = settings.CACHES.get(self.alias)
         if self.alias not in settings.CACHES:
@@ -92,22 +101,24 @@ class Location:
                 f"(the aliases are {', '.join(map(repr, settings.CACHES)) or 'none'})."
             )
             yield checks.Error(text, hint=HOW_TO, id="django_redis_lock.E004")
-        elif problem := _wrong_type(configured):
+        elif problem := wrong_type(configured):
             text = f"{where}, an alias of CACHES {problem}."
             yield checks.Error(text, hint=CORRECT_THE_ALIAS, id="django_redis_lock.E009")
-        elif not _is_served_by_django_redis(configured.get("BACKEND", "")):
+        elif not any(
+            kind(configured.get("BACKEND")) for kind in (is_of_django_redis, is_of_django)
+        ):
             text = (
                 f"{where}, an alias of CACHES whose BACKEND is {configured.get('BACKEND')!r}, "
-                f"not django-redis."
+                f"neither django-redis nor Django's RedisCache."
             )
             yield checks.Error(text, hint=HOW_TO, id="django_redis_lock.E005")
-        elif not _reaches_one_server(client := _client_class(configured)):
+        elif client := spread_by(configured):
             text = (
                 f"{where}, an alias of CACHES whose CLIENT_CLASS {client!r} does not keep all keys "
                 f"on one server."
             )
             yield checks.Error(text, hint=ONE_SERVER, id="django_redis_lock.E007")
-        elif problem := _problem_of_alias(self.alias, configured):
+        elif problem := problem_of_cache(self.alias, configured):
             text = without_passwords(f"{where}, an alias of CACHES {problem}.")
             yield checks.Error(text, hint=CORRECT_THE_ALIAS, id="django_redis_lock.E009")
 
@@ -187,88 +198,3 @@ def check_urls(value: Any, using: str) -> list[str]:
 def shown(url: Any) -> str:
     """Return the representation of a URL, or of what is in its place, without passwords."""
     return without_passwords(repr(url))
-
-
-def _is_served_by_django_redis(backend: Any) -> bool:
-    from django.utils.module_loading import import_string
-
-    try:
-        from django_redis.cache import RedisCache
-    except ImportError:
-        return False
-    try:
-        found = import_string(str(backend))
-    except ImportError:
-        return False
-    return isinstance(found, type) and issubclass(found, RedisCache)
-
-
-def _wrong_type(configured: Any) -> str | None:
-    """Return what is not a dict although it must be, in an entry of CACHES."""
-    if not isinstance(configured, dict):
-        return f"whose entry is a {type(configured).__name__}, not a dict"
-    options = configured.get("OPTIONS") or {}
-    if not isinstance(options, dict):
-        return f"whose OPTIONS are a {type(options).__name__}, not a dict"
-    return None
-
-
-def _problem_of_alias(alias: Any, configured: dict[str, Any]) -> str | None:
-    """Return why django-redis can't make connections from an entry of CACHES."""
-    from django_redis import get_redis_connection
-
-    for url in _urls_of(configured):
-        problem = problem_of(url, by_django_redis=True) if isinstance(url, str) else "is not a str"
-        if problem:
-            return f"whose LOCATION {shown(url)} {problem}"
-    try:
-        check_pool(get_redis_connection(alias).connection_pool)
-    except Exception as error:  # of any class, even ImportError
-        return f"from which django-redis can't make a connection: {keep_secrets(error)}"
-    return None
-
-
-def _urls_of(configured: dict[str, Any]) -> list[Any]:
-    urls = configured.get("LOCATION", "")
-    if isinstance(urls, str):
-        return urls.split(",")
-    return [*urls] if isinstance(urls, list | tuple) else [urls]
-
-
-def _client_class(configured: dict[str, Any]) -> str:
-    default = "django_redis.client.DefaultClient"
-    return str((configured.get("OPTIONS") or {}).get("CLIENT_CLASS", default))
-
-
-def _reaches_one_server(client: str) -> bool:
-    """Whether a client class of django-redis gives access to the connections of one server."""
-    from django.utils.module_loading import import_string
-    from django_redis.client import ShardClient
-
-    try:
-        found = import_string(client)
-    except ImportError:
-        return True  # django-redis raises a better error
-    return getattr(found, "get_client", None) not in (None, ShardClient.get_client)
-
-
-def databases_of(configured: Any) -> set[tuple[Any, ...]]:
-    """Return the databases of a URL or an entry of CACHES, as (host or path, port, db)."""
-    urls = configured.get("LOCATION", "") if isinstance(configured, dict) else configured
-    if isinstance(urls, str):
-        urls = [url for part in urls.split(";") for url in part.split(",")]
-    if not isinstance(urls, list | tuple):
-        return set()  # other cache backends have other kinds of LOCATION
-    found: set[tuple[Any, ...]] = set()
-    for url in urls:
-        try:
-            parsed = parse_url(url)
-        except (ValueError, AttributeError, TypeError):
-            continue  # not the URL of a Redis server
-        if "path" in parsed:
-            found.add((parsed["path"], None, parsed.get("db", 0)))
-        else:
-            host = parsed.get("host", "localhost").lower()
-            host = "127.0.0.1" if host in ("localhost", "::1") else host
-            found.add((host, parsed.get("port", 6379), parsed.get("db", 0)))
-    return found

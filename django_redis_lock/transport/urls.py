@@ -23,11 +23,11 @@ _OF_TEXT = re.compile(
 """The options that redis-py takes as text; it has a parser for each of the others."""
 
 
-def problem_of(url: str, *, by_django_redis: bool = False) -> str | None:
+def problem_of(url: str, *, of_cache: bool = False) -> str | None:
     """Return what is wrong with the URL of a server, and what to write; ``None`` if it is valid.
 
     It continues a sentence that begins with the URL, and repeats no part that can be secret. The
-    options are not checked if connections are made ``by_django_redis``.
+    options are not checked in the LOCATION ``of_cache``, which adds options of its own.
     """
     if not url.startswith(SCHEMES):
         return f"does not begin with {', '.join(SCHEMES)}"
@@ -42,7 +42,7 @@ def problem_of(url: str, *, by_django_redis: bool = False) -> str | None:
     if "#" in url or cut or ("@" in parts.path and not is_socket):
         return f"has '/', '?' or '#' in its user or password; write it {_ENCODED}"
     wrong = _problem_of_socket(parts) if is_socket else _problem_of_server(parts)
-    return wrong or _problem_of_options(url, parts, by_django_redis)
+    return wrong or _problem_of_options(url, parts, of_cache)
 
 
 def _problem_of_socket(parts: SplitResult) -> str | None:
@@ -70,17 +70,17 @@ def _problem_of_server(parts: SplitResult) -> str | None:
     return None
 
 
-def _problem_of_options(url: str, parts: SplitResult, by_django_redis: bool) -> str | None:
+def _problem_of_options(url: str, parts: SplitResult, of_cache: bool) -> str | None:
     takes = parameters_of(_KINDS[parts.scheme])
     known = {name for name in takes if _OF_TEXT.fullmatch(name)}
     known |= {"max_connections", *(OPTION_PARSERS.keys() & takes)}
     for name, value in parse_qsl(parts.query, keep_blank_values=True):
-        if name not in known and not by_django_redis:
+        if name not in known and not of_cache:
             return f"has the unknown option {name!r}; the options are {', '.join(sorted(known))}"
         if not value or not _is_valid(name, value):
             return f"has the option {name!r} with an invalid value"
     try:
-        if not by_django_redis:
+        if not of_cache:
             check_pool(pool_from_url(url))
     except Exception as error:  # redis-py raises several classes
         return f"can't be used by redis-py: {error}"

@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import Permission
+from django.core.cache.backends.redis import RedisCache
 from django.core.handlers.wsgi import LimitedStream
 from django.db import connections, transaction
 from django.db.models.query import ModelIterable
 from django.test import RequestFactory
 
 from django_redis_lock.support.django_private import (
+    client_of_cache,
     initialized_connections,
     is_of_test_case,
     replace_model_iterable,
@@ -85,3 +87,11 @@ def test_a_queryset_has_an_iterable_that_its_clones_keep() -> None:
     replace_model_iterable(values, Iterable)
     assert values._iterable_class is not Iterable
     assert rows._clone().__class__ is rows.__class__
+
+
+def test_a_redis_cache_keeps_its_client() -> None:
+    """``client_of_cache``: with a pool for writing, which is that of the first server."""
+    servers = "redis://10.0.0.1:6379/2;redis://10.0.0.2:6379/2"
+    client = client_of_cache(RedisCache(servers, {}))
+    pool = client.get_client(write=True).connection_pool
+    assert (pool.connection_kwargs["host"], pool.connection_kwargs["db"]) == ("10.0.0.1", 2)

@@ -19,6 +19,7 @@ from tests.tools.console import command
 REDLOCK = "django_redis_lock.backends.redlock.RedlockLockBackend"
 GETSET = "django_redis_lock.backends.getset.GetSetLockBackend"
 DJANGO_REDIS = "django_redis.cache.RedisCache"
+DJANGO = "django.core.cache.backends.redis.RedisCache"
 OTHERS = ["redis://10.0.0.1:6379", "redis://10.0.0.2:6379"]
 LOCMEM = "django_redis_lock.backends.locmem.LocMemLockBackend"
 SECRET = "hunter-Zwei"
@@ -84,23 +85,26 @@ def configure(settings: Any, kind: str, url: Any) -> None:
             entry = {"BACKEND": REDLOCK, "LOCATION": [*OTHERS, url]}
         case "getset":
             entry["BACKEND"] = GETSET
-        case "alias":
-            cache = {"BACKEND": DJANGO_REDIS, "LOCATION": url}
+        case "django-redis" | "Django":
+            cache = {"BACKEND": DJANGO if kind == "Django" else DJANGO_REDIS, "LOCATION": url}
             settings.CACHES = {**settings.CACHES, "wrong": cache}
             entry = {"LOCATION": "wrong"}
     settings.LOCKS = {"default": entry, "locmem": {"BACKEND": LOCMEM}}
 
 
-@pytest.mark.parametrize("kind", ["redis", "getset", "cluster", "redlock", "alias"])
+@pytest.mark.parametrize(
+    "kind", ["redis", "getset", "cluster", "redlock", "django-redis", "Django"]
+)
 def test_it_is_an_error_of_the_checks_and_of_the_first_use(settings: Any, kind: str) -> None:
     """The checks say what is wrong and what to write; nothing tells the password."""
     not_even_urls = NOT_EVEN_URLS if kind in ("redis", "getset") else []
     for url, words in [*WRONG_URLS, *not_even_urls]:
-        if kind == "alias" and words.startswith("unknown option 'retry"):
+        if kind in ("django-redis", "Django") and words.startswith("unknown option 'retry"):
             continue  # redis-py itself notices when it connects
         configure(settings, kind, url)
         (found,) = check_locks()
-        assert found.id == f"django_redis_lock.{'E009' if kind == 'alias' else 'E002'}", url
+        of_cache = kind in ("django-redis", "Django")
+        assert found.id == f"django_redis_lock.{'E009' if of_cache else 'E002'}", url
         with pytest.raises(InvalidLockBackend) as caught:
             lock("a").acquire(blocking=False)
         for text in (found.msg, str(caught.value)):
@@ -108,8 +112,8 @@ def test_it_is_an_error_of_the_checks_and_of_the_first_use(settings: Any, kind: 
             assert SECRET not in text
             if kind == "cluster" and (url.startswith("unix:") or "db" in words):
                 continue  # there are other reasons to refuse it
-            by_django_redis = kind == "alias" and "django-redis can't make a connection" in text
-            assert words in text or by_django_redis, url
+            no_connection = f"{kind} can't make a connection" in text
+            assert words in text or no_connection, url
 
 
 def test_password_is_thought_of_where_the_port_may_be_one(settings: Any) -> None:
@@ -138,7 +142,7 @@ def test_a_server_of_a_quorum_is_a_str(settings: Any, url: Any) -> None:
 @pytest.mark.parametrize("url", GOOD_URLS)
 def test_what_redis_py_understands_is_not_refused(settings: Any, url: str) -> None:
     """A URL that connections can be made from is no mistake, with our own pools or an alias."""
-    for kind in ("redis", "getset", "redlock", "alias"):
+    for kind in ("redis", "getset", "redlock", "django-redis", "Django"):
         configure(settings, kind, url)
         assert check_locks() == []
         locks["default"].open()
@@ -207,7 +211,7 @@ def test_pages_and_commands_say_it_in_a_line(
     """No traceback, no error of the page, and no password."""
     browser = root()
     commands = cycle((["list"], ["show", "a"], ["release", "a", "--noinput"], ["doctor"]))
-    kinds = cycle(("redis", "redis", "redis", "redis", "alias", "alias", "alias"))
+    kinds = cycle(("redis", "redis", "redis", "redis", "django-redis", "Django", "Django"))
     for (url, _), words in zip([*WRONG_URLS, *NOT_EVEN_URLS], commands, strict=False):
         kind = next(kinds) if isinstance(url, str) and "retry" not in url else "redis"
         configure(settings, kind, url)

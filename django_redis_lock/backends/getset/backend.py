@@ -40,7 +40,7 @@ class GetSetLockBackend(ServersLockBackend):
     it works where these are forbidden, and beside programs that use the same scheme. It promises
     less than the other backends.
 
-    LOCATION is an alias of CACHES that django-redis serves, or a URL.
+    LOCATION is an alias of CACHES that django-redis or Django's RedisCache serves, or a URL.
 
     OPTIONS["FORMAT"] is what is written: ``record`` (the time, the token and the holder's record)
     or, for other programs to read, only the time in ``seconds``, ``fractions`` (of a second) or

@@ -24,8 +24,8 @@ from django_redis_lock.transport.location import Location
 class RedisLockBackend(ServersLockBackend):
     """Locks on one server or a cluster, with a Lua script for each operation.
 
-    LOCATION is an alias of CACHES that django-redis serves (its Sentinel client included), a URL,
-    or, for a cluster, a list of URLs of some of its nodes.
+    LOCATION is an alias of CACHES that django-redis (its Sentinel client included) or Django's
+    RedisCache serves, a URL, or, for a cluster, a list of URLs of some of its nodes.
 
     OPTIONS["WAIT"] says how waiters learn of their turn: ``queue`` by pub/sub, ``blpop`` from a
     list, ``poll`` by looking every OPTIONS["POLL_INTERVAL"] seconds. All of them wait in one queue

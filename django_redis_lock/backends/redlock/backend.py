@@ -53,8 +53,9 @@ class RedlockLockBackend(BaseLockBackend):
     """Locks that a majority of independent servers agrees on, after the Redlock algorithm.
 
     LOCATION is a list of an odd number of servers, at least three. Each is an alias of CACHES that
-    django-redis serves, or a URL. They must not replicate each other. All are asked at once, and
-    the answer of a majority counts, so a minority may be slow, paused or gone.
+    django-redis or Django's RedisCache serves, or a URL. They must not replicate each other. All
+    are asked at once, and the answer of a majority counts, so a minority may be slow, paused or
+    gone.
 
     OPTIONS["SERVER_TIMEOUT"] is how many seconds to wait for an answer; no server delays a caller
     for longer. For OPTIONS["REJOIN_DELAY"] seconds a server that was restarted, or lost its data,

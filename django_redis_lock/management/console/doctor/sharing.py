@@ -5,14 +5,12 @@ The system checks compare settings. This compares run ids, which are the same fo
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
 import redis
 from django.conf import settings
-from django.utils.module_loading import import_string
 
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.redlock.backend import RedlockLockBackend
@@ -30,6 +28,7 @@ from django_redis_lock.management.console.doctor.targets import (
 )
 from django_redis_lock.operators.workers import celery_app
 from django_redis_lock.support.text import keep_secrets
+from django_redis_lock.transport.caches import pool_of_cache
 from django_redis_lock.transport.connections import pool_from_url
 from django_redis_lock.transport.location import Location
 
@@ -200,29 +199,7 @@ def _other(
 
 def _caches() -> Iterator[Other]:
     for alias, configured in settings.CACHES.items():
-        yield from _other(f"CACHES[{alias!r}]", alias, partial(_pool_of_cache, alias, configured))
-
-
-def _pool_of_cache(alias: str, configured: dict[str, Any]) -> redis.ConnectionPool | None:
-    kind = import_string(configured.get("BACKEND", ""))
-    modules = {base.__module__ for base in kind.__mro__}
-    if "django_redis.cache" in modules:
-        from django_redis import get_redis_connection
-
-        pool: redis.ConnectionPool = get_redis_connection(alias).connection_pool
-        return pool
-    if "django.core.cache.backends.redis" not in modules:
-        return None
-    where = configured.get("LOCATION", "")
-    if not where:
-        raise ValueError("its LOCATION names no server")
-    url = (re.split("[;,]", where) if isinstance(where, str) else where)[0]  # the primary
-    options = {
-        key: value
-        for key, value in (configured.get("OPTIONS") or {}).items()
-        if key not in ("serializer", "pool_class", "parser_class")
-    }
-    return redis.ConnectionPool.from_url(url, **options)
+        yield from _other(f"CACHES[{alias!r}]", alias, partial(pool_of_cache, alias, configured))
 
 
 def _celery() -> Iterator[Other]:

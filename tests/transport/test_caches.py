@@ -1,0 +1,128 @@
+"""Locks on the server of a cache of Django's own."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+import redis
+from django.core.cache import cache, caches
+
+from django_redis_lock import lock, locks
+from django_redis_lock.checks import check_locks
+from django_redis_lock.exceptions import InvalidLockBackend, LockUnavailable
+from example_project.embedded import EmbeddedServer
+from tests.tools import Background, eventually
+
+DJANGO = "django.core.cache.backends.redis.RedisCache"
+
+
+@pytest.fixture
+def entry(server: EmbeddedServer, settings: Any) -> dict[str, Any]:
+    """The entry of CACHES that the locks use; change it before the first use."""
+    entry = {"BACKEND": DJANGO, "LOCATION": server.url(3)}
+    settings.CACHES = {"default": {"BACKEND": DJANGO, "LOCATION": server.url(4)}, "locks": entry}
+    settings.LOCKS = {"default": {"LOCATION": "locks"}}
+    return entry
+
+
+@pytest.mark.usefixtures("entry")
+def test_it_locks_waits_and_lists(name: str, server: EmbeddedServer) -> None:
+    """Blocking and asyncio callers lock in the database of the alias, and wait in its queue."""
+    assert check_locks() == []
+    with lock(name, timeout=5) as held, redis.Redis.from_url(server.url(3)) as client:
+        assert client.exists(f"lock:{name}")
+        waiting = Background(lock(name, blocking_timeout=5).acquire)
+        eventually(lambda: locks["default"].holder(name).waiters == 1)
+        assert asyncio.run(lock(name, blocking=False).aacquire()) is False
+        held.release()
+        assert waiting.outcome() is True
+        held.acquire(blocking=False)
+        locks["default"].force_release(name)
+        assert held.acquire()
+
+
+@pytest.mark.usefixtures("entry")
+def test_the_cache_of_each_thread_keeps_its_connections(name: str) -> None:
+    """All threads share one pool, and it is no cache's: what a cache disconnects is not ours."""
+    pool = locks["default"].pool
+    assert Background(lambda: locks["default"].pool).outcome() is pool
+    assert caches["locks"]._cache.get_client(write=True).connection_pool is not pool
+    with lock(name, timeout=5):
+        caches["locks"].close()
+        assert lock(name, blocking=False).acquire() is False
+
+
+def test_options_of_the_alias_count(
+    entry: dict[str, Any], server: EmbeddedServer, settings: Any
+) -> None:
+    """``db``, ``pool_class``, time limits and the primary of several servers are the alias's."""
+    entry["LOCATION"] = [server.url().rpartition("/")[0], "redis://127.0.0.1:1/6"]
+    entry["OPTIONS"] = {
+        "db": "5",
+        "pool_class": "redis.BlockingConnectionPool",
+        "socket_timeout": 2,
+        "decode_responses": True,
+    }
+    settings.CACHES = {**settings.CACHES}
+    pool = locks["default"].pool
+    assert isinstance(pool, redis.BlockingConnectionPool)
+    assert pool.connection_kwargs["socket_timeout"] == 2
+    with lock("a", timeout=5), redis.Redis.from_url(server.url(5)) as client:
+        assert client.exists("lock:a")
+        assert asyncio.run(lock("a").aowned()) is False
+
+
+@pytest.mark.parametrize(
+    ("default", "shared"), [({"LOCATION": "/5"}, True), ({"OPTIONS": {"db": 5}}, True), ({}, False)]
+)
+def test_a_shared_database_is_warned_of(
+    entry: dict[str, Any],
+    server: EmbeddedServer,
+    settings: Any,
+    default: dict[str, Any],
+    shared: bool,
+) -> None:
+    """Wherever its number stands, in the URL or in OPTIONS."""
+    entry["OPTIONS"] = {"db": "5"}
+    url = server.url().rpartition("/")[0]
+    entry["LOCATION"] = url
+    other = {"BACKEND": DJANGO, **default, "LOCATION": url + default.get("LOCATION", "")}
+    settings.CACHES = {"default": other, "locks": entry}
+    assert [each.id for each in check_locks()] == ["django_redis_lock.W001"] * shared
+
+
+@pytest.mark.usefixtures("entry")
+def test_a_project_without_the_setting(settings: Any, name: str) -> None:
+    """Without LOCKS the locks are with Django's default cache, whose clearing frees them."""
+    del settings.LOCKS
+    assert [each.id for each in check_locks()] == ["django_redis_lock.W001"]
+    assert lock(name, timeout=5).acquire()
+    assert lock(name, blocking=False).acquire() is False
+    cache.clear()
+    assert lock(name, blocking=False).acquire() is True
+
+
+@pytest.mark.parametrize("options", [{"nonsense": "hunter-Zwei"}, {"pool_class": "nowhere.Pool"}])
+def test_options_from_which_no_connection_can_be_made(
+    entry: dict[str, Any], settings: Any, options: dict[str, Any]
+) -> None:
+    """They are an error of the checks and of the first use."""
+    entry["OPTIONS"] = options
+    settings.CACHES = {**settings.CACHES}
+    (found,) = check_locks()
+    assert found.id == "django_redis_lock.E009"
+    assert "'locks'" in found.msg
+    assert "from which Django can't make a connection" in found.msg
+    assert "hunter-Zwei" not in found.msg
+    with pytest.raises(InvalidLockBackend, match="'locks'"):
+        lock("a").acquire()
+
+
+def test_a_server_that_is_down(entry: dict[str, Any], settings: Any) -> None:
+    """It is unavailable, as with any LOCATION."""
+    entry["LOCATION"] = "redis://127.0.0.1:1/0"
+    settings.CACHES = {**settings.CACHES}
+    with pytest.raises(LockUnavailable):
+        lock("a").acquire()
