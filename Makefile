@@ -84,8 +84,8 @@ lint: $(VENV)/.lint  ## ruff, mypy, pyright and import-linter
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy
-	$(BIN)/mypy --config-file tests/typed_usage.ini tests/typed_usage.py
-	$(BIN)/basedpyright --pythonpath $(PY) tests/typed_usage.py
+	$(BIN)/mypy --config-file tests/typed_usage.ini tests/typed_usage.py tests/typed_tasks.py
+	$(BIN)/basedpyright --pythonpath $(PY)
 
 format: $(VENV)/.lint  ## let ruff fix what it can
 	$(BIN)/ruff check --fix .

@@ -1,10 +1,9 @@
 """How a project uses the public API, for the type checkers alone."""
 
-# pyright: standard, reportUnnecessaryTypeIgnoreComment=true
-
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
+from datetime import datetime
 from typing import Self, assert_type
 
 from django.db import models
@@ -13,10 +12,29 @@ from django.http import HttpResponse, JsonResponse
 from django.urls import path
 from django.views import View
 
-from django_redis_lock import AuditEntry, Holder, Lock, LockGroup, Waiter, lock, lock_many, locks
+from django_redis_lock import (
+    AuditEntry,
+    Holder,
+    Lock,
+    LockGroup,
+    Waiter,
+    lock,
+    lock_many,
+    locks,
+    signals,
+)
 from django_redis_lock.backends.base import BaseLockBackend
-from django_redis_lock.celery import TaskAlreadyRunning, TaskSkipped, single_instance_task
+from django_redis_lock.exceptions import (
+    InvalidLockBackend,
+    LockError,
+    LockLost,
+    LockNotAcquired,
+    LockNotOwned,
+    LockUnavailable,
+    StaleFence,
+)
 from django_redis_lock.fencing import Fenced, FencedManager, FencedQuerySet
+from django_redis_lock.operators.breaking import Result, release_shown
 from django_redis_lock.views import GuardedRequest, LockedRequest, locked
 
 
@@ -27,14 +45,43 @@ def synchronous() -> None:
         assert_type(held.remaining, float)
         assert_type(held.lost, bool)
         assert_type(held.extend(5), bool)
+        assert_type(held.reacquire(), bool)
+        assert_type(held.owned(), bool)
+        assert_type(held.locked(), bool)
+        assert_type(held.ticket, str)
+        held.ensure_held()
     assert_type(lock("a", None).acquire(blocking=False), bool)
+    assert_type(lock("a").acquire(blocking_timeout=2.5), bool)
+    held.release()
+    assert_type(held.timeout, float | None)
+
+
+def passing() -> None:
+    """Pass a lock from one process to another."""
+    held = lock("a", reentrant=True)
+    ticket = held.detach(30, {"order": "7"})
+    assert_type(ticket, str)
+    assert_type(lock("a", auto_renew=True).take_over(ticket), bool)
 
 
 async def asynchronous() -> None:
     async with lock("a") as held:
         assert_type(held, Lock)
         assert_type(await held.aowned(), bool)
-    assert_type(locks["default"].aholders(), AsyncIterator[Holder])
+        assert_type(await held.alocked(), bool)
+        assert_type(await held.aextend(5, replace_ttl=True), bool)
+        assert_type(await held.areacquire(), bool)
+        await held.aensure_held()
+        ticket = await held.adetach(30)
+    assert_type(await lock("a").atake_over(ticket), bool)
+    assert_type(await lock("a").aacquire(blocking_timeout=2), bool)
+    await held.arelease()
+    backend = locks["default"]
+    assert_type(backend.aholders(), AsyncIterator[Holder])
+    assert_type(await backend.aholder("a"), Holder | None)
+    assert_type(await backend.awaiting("a", limit=3), list[Waiter])
+    assert_type(await backend.ahistory("a"), list[AuditEntry])
+    assert_type(await backend.aforce_release("a"), Holder | None)
 
 
 def several() -> None:
@@ -42,43 +89,14 @@ def several() -> None:
         assert_type(group, LockGroup)
         assert_type(group.fences, dict[str, int])
         assert_type(group["a"], Lock)
+        assert_type(group.names, tuple[str, ...])
+        assert_type(group.remaining, float)
+        assert_type(group.lost, bool)
 
 
 @lock("nightly")
 def decorated(number: int) -> str:
     return str(number)
-
-
-@single_instance_task
-def plain(number: int) -> str:
-    return str(number)
-
-
-@single_instance_task(600, key="import:{number}")
-def keyed(number: int) -> str:
-    return str(number)
-
-
-@single_instance_task(scope="queue", on_conflict={"queue": "supersede", "run": "wait"})
-def superseding(number: int) -> str:
-    """Keep its signature."""
-    return str(number)
-
-
-def misspelt() -> None:
-    """Be told of what makes no sense: each line is an error, and none is one of itself."""
-    single_instance_task(scope="que")  # type: ignore[call-overload] # pyright: ignore[reportArgumentType]
-    single_instance_task(on_conflict="rais")  # type: ignore[call-overload] # pyright: ignore[reportArgumentType]
-    single_instance_task(on_conflict={"run": "supersede"})  # type: ignore[call-overload] # pyright: ignore[reportArgumentType]
-    single_instance_task(on_unavailable="go")  # type: ignore[call-overload] # pyright: ignore[reportArgumentType]
-
-
-def results(skipped: TaskSkipped, refused: TaskAlreadyRunning) -> None:
-    """Read what a duplicate comes to."""
-    assert_type(skipped["reason"], str)
-    if skipped["holder"] is not None:
-        assert_type(skipped["holder"]["ttl"], float | None)
-    assert_type(refused.ttl, float | None)
 
 
 def operators() -> None:
@@ -90,9 +108,56 @@ def operators() -> None:
     assert_type(backend.waiting("a"), list[Waiter])
     assert_type(backend.history("a", limit=10), list[AuditEntry])
     assert_type(decorated(1), str)
-    assert_type(plain(1), str)
-    assert_type(keyed(1), str)
-    assert_type(superseding(1), str)
+    assert_type([*backend.holders_of(["a", "b"])], list[Holder])
+    for outcome in release_shown(backend.holders("a*"), by="ada", reason="stuck"):
+        assert_type(outcome.result, Result)
+        assert_type(outcome.holder, Holder | None)
+
+
+def described(holder: Holder, waiter: Waiter, entry: AuditEntry) -> None:
+    """Read what is known of a holder, a waiter and an event."""
+    assert_type((holder.name, holder.using, holder.token_id), tuple[str, str, str])
+    assert_type((holder.acquired_at, holder.expires_at), tuple[datetime | None, datetime | None])
+    assert_type((holder.ttl, holder.held_for), tuple[float | None, float | None])
+    assert_type((holder.lease, holder.max_hold), tuple[float | None, float | None])
+    assert_type((holder.host, holder.pid_space), tuple[str | None, str | None])
+    assert_type((holder.pid, holder.thread), tuple[int | None, str | None])
+    assert_type((holder.fence, holder.waiters), tuple[int | None, int | None])
+    assert_type((holder.task_id, holder.task_name), tuple[str | None, str | None])
+    assert_type((holder.auto_renew, holder.metadata), tuple[bool, Mapping[str, str]])
+    assert_type((waiter.since, waiter.waited), tuple[datetime | None, float | None])
+    assert_type((entry.id, entry.event, entry.by), tuple[str, str, str])
+    assert_type((entry.at, entry.reason), tuple[datetime | None, str])
+
+
+def errors() -> str:
+    """Tell errors apart by their classes; each knows the name of the lock."""
+    try:
+        with lock("a"):
+            return ""
+    except (LockNotAcquired, LockUnavailable, LockLost, LockNotOwned, StaleFence) as error:
+        return error.name
+    except LockError as error:
+        assert_type(error.name, str)
+        return error.name
+    except InvalidLockBackend as error:
+        return str(error)
+
+
+def heard(sender: type[BaseLockBackend], using: str, name: str, **more: object) -> None:
+    """Receive a signal about a lock."""
+
+
+for signal in (
+    signals.lock_acquired,
+    signals.lock_not_acquired,
+    signals.lock_released,
+    signals.lock_lost,
+    signals.lock_force_released,
+    signals.lock_freed,
+    signals.lock_unavailable,
+):
+    signal.connect(heard)
 
 
 @locked("product:{product_id}", timeout=10, blocking_timeout=2)
@@ -135,7 +200,7 @@ urlpatterns = [
 class Stock(Fenced):
     """A model whose writes can be fenced."""
 
-    units = models.IntegerField()
+    units: models.IntegerField[int, int] = models.IntegerField()
 
 
 def fence() -> None:
@@ -165,15 +230,16 @@ class ShelfQuerySet(FencedQuerySet["Shelf"]):
         return self.filter(emptied=False)
 
 
-ShelfManager = FencedManager.from_queryset(ShelfQuerySet)
+# Of what from_queryset() returns, django-stubs knows the model only with mypy's plugin.
+ShelfManager = FencedManager.from_queryset(ShelfQuerySet)  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
 
 
 class Shelf(Fenced):
     """A model with a manager of its own."""
 
-    emptied = models.BooleanField(default=False)
+    emptied: models.BooleanField[bool, bool] = models.BooleanField(default=False)
 
-    objects = ShelfManager()
+    objects = ShelfManager()  # pyright: ignore[reportUnknownVariableType]
 
 
 def fence_with_a_queryset_of_ones_own() -> None:

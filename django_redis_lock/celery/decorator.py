@@ -11,11 +11,11 @@ import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from functools import wraps
-from typing import Any, TypeVar, cast, get_overloads, overload
+from typing import Any, TypeVar, get_overloads, overload
 
 from celery import Task
 
-from django_redis_lock.celery.guard import GUARD, Guard
+from django_redis_lock.celery.guard import GUARD, AnyTask, Guard
 from django_redis_lock.celery.keys import Key, UniqueOn
 from django_redis_lock.celery.options import RUN, SKIP, OnConflict, OnUnavailable, Scope
 from django_redis_lock.celery.private import (
@@ -136,7 +136,7 @@ def _apply(guard: Guard, target: Any) -> Any:
     elif isinstance(target, Task):
         guard.install(type(target))
     elif isinstance(target, type) and issubclass(target, Task):
-        guard.install(cast("type[Task]", target))
+        guard.install(target)
     elif callable(target) and not isinstance(target, type):
         return _mark(guard, target)
     else:
@@ -233,11 +233,11 @@ def _is_static(task: Any) -> bool:
     return isinstance(inspect.getattr_static(type(task), "run"), staticmethod)
 
 
-def _guard_for(cls: type[Task]) -> Guard | None:
+def _guard_for(cls: type[AnyTask]) -> Guard | None:
     return getattr(cls.run, GUARD, None) or _shared.get(function_of(cls))
 
 
-def _guard_class(cls: type[Task]) -> None:
+def _guard_class(cls: type[AnyTask]) -> None:
     guard = _guard_for(cls)
     if guard is not None:
         guard.install(cls)
@@ -260,7 +260,7 @@ class Annotations:
         yield self
         yield from annotations_of(self._app) if self._before is None else self._before
 
-    def annotate(self, task: type[Task]) -> None:
+    def annotate(self, task: type[AnyTask]) -> None:
         """Guard a task class that is made of a decorated function."""
         _guard_class(task)
 

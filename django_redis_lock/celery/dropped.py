@@ -41,7 +41,7 @@ def free_place(headers: Mapping[str, Any] | None, task_id: Any) -> None:
         logger.info(text, task_id, slip.lock, slip.using)
 
 
-class DropsSeen(bootsteps.Step):  # type: ignore[misc] # it has no types
+class DropsSeen(bootsteps.Step):
     """Watches a worker's consumer for messages that it drops.
 
     Celery has no signal for a message that can't be decoded, nor for one whose child died before
@@ -56,7 +56,7 @@ class DropsSeen(bootsteps.Step):  # type: ignore[misc] # it has no types
                 task.Request = _request_class(symbol_by_name(task.Request))
 
 
-class Droppable(_Request):  # type: ignore[misc] # it has no types
+class Droppable(_Request):
     """A request for a guarded task, in the worker's parent."""
 
     _comes_again = False

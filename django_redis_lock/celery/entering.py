@@ -245,4 +245,5 @@ def _retry(delivery: Delivery, conflict: Conflict, holder: Holder) -> Any:
     text = "comes again: lock %r is held by %s, next try in %g s"
     conflict.tell(conflicts.task_waiting, text, options.countdown)
     delivery.send_back(options.countdown, replace(slip, attempts=attempts))
-    raise Retry(message=f"lock {conflict.key!r} is held by {holder}", when=options.countdown)
+    when: Any = options.countdown  # the types of Celery know no float here
+    raise Retry(message=f"lock {conflict.key!r} is held by {holder}", when=when)

@@ -6,7 +6,7 @@ import contextlib
 import inspect
 from collections.abc import Callable, Mapping
 from functools import partial, wraps
-from typing import Any
+from typing import Any, TypeAlias
 
 from celery import Task
 from django.core.exceptions import ImproperlyConfigured
@@ -21,6 +21,7 @@ from django_redis_lock.support.functions import finished, is_async, is_generator
 
 GUARD = "single_instance_guard"
 """The attribute of a decorated function and of a guarded task that holds its guard."""
+AnyTask: TypeAlias = "Task[Any, Any]"
 OTHER_GUARDS = {("celery_once", "QueueOnce"), ("celery_singleton", "Singleton")}
 
 
@@ -59,7 +60,7 @@ class Guard:
     ) -> str:
         return self.key_maker(type(task), overrides)(task.name, args, kwargs)
 
-    def key_maker(self, cls: type[Task], overrides: Overrides = None) -> KeyMaker:
+    def key_maker(self, cls: type[AnyTask], overrides: Overrides = None) -> KeyMaker:
         """Return what makes the keys of calls. Raises ``TypeError`` or ``ValueError``."""
         if overrides and any(name in overrides for name in KEY_OPTIONS):
             check_key(overrides.get("key"), overrides.get("unique_on"))
@@ -75,7 +76,7 @@ class Guard:
     def check(self, function: Callable[..., Any], signature: inspect.Signature) -> None:
         _key_maker(self._given, function, signature)
 
-    def install(self, cls: type[Task]) -> None:
+    def install(self, cls: type[AnyTask]) -> None:
         """Guard the tasks of a class: their calls, by workers or directly, and their sending.
 
         The guard of a call is outermost, so ``autoretry_for`` does not take a conflict for a
@@ -101,7 +102,7 @@ class Guard:
         for name, member in members.items():
             setattr(cls, name, member)
         sender = _beneath_overrides(cls)
-        sender.apply_async = _guarded_apply_async(self, sender)
+        sender.apply_async = _guarded_apply_async(self, sender)  # type: ignore[method-assign]
 
 
 def _key_maker(
@@ -115,7 +116,7 @@ def _key_maker(
     return KeyMaker(given.get("key"), given.get("unique_on"), signature)
 
 
-def _refuse_other_guards(cls: type[Task]) -> None:
+def _refuse_other_guards(cls: type[AnyTask]) -> None:
     for base in cls.__mro__:
         package = base.__module__.partition(".")[0]
         if (package, base.__name__) in OTHER_GUARDS:
@@ -125,7 +126,7 @@ def _refuse_other_guards(cls: type[Task]) -> None:
             )
 
 
-def _beneath_overrides(cls: type[Task]) -> type[Task]:
+def _beneath_overrides(cls: type[AnyTask]) -> type[AnyTask]:
     """Return the class whose ``apply_async`` to replace: beneath all overrides of Celery's.
 
     That is the class itself if there are none, and otherwise one inserted for it alone.
@@ -140,7 +141,7 @@ def _beneath_overrides(cls: type[Task]) -> type[Task]:
     return beneath
 
 
-def _guarded_call(guard: Guard, cls: type[Task]) -> Callable[..., Any]:
+def _guarded_call(guard: Guard, cls: type[AnyTask]) -> Callable[..., Any]:
     call = _unguarded(cls, "__call__")
     inherited = cls.__call__ is Task.__call__
 
@@ -158,7 +159,7 @@ def _guarded_call(guard: Guard, cls: type[Task]) -> Callable[..., Any]:
     return guarded_call
 
 
-def _guarded_apply_async(guard: Guard, cls: type[Task]) -> Callable[..., Any]:
+def _guarded_apply_async(guard: Guard, cls: type[AnyTask]) -> Callable[..., Any]:
     apply_async = _unguarded(cls, "apply_async")
 
     @wraps(cls.apply_async)
@@ -189,7 +190,7 @@ def _guarded_apply_async(guard: Guard, cls: type[Task]) -> Callable[..., Any]:
     return guarded_apply_async
 
 
-def _guarded_apply(guard: Guard, cls: type[Task]) -> Callable[..., Any]:
+def _guarded_apply(guard: Guard, cls: type[AnyTask]) -> Callable[..., Any]:
     apply = _unguarded(cls, "apply")
 
     @wraps(cls.apply)
@@ -203,7 +204,7 @@ def _guarded_apply(guard: Guard, cls: type[Task]) -> Callable[..., Any]:
     return guarded_apply
 
 
-def _unguarded(cls: type[Task], name: str) -> Callable[..., Any]:
+def _unguarded(cls: type[AnyTask], name: str) -> Callable[..., Any]:
     """Return the current method of a class; an inherited one is looked up when it is called.
 
     A worker replaces ``Task.__call__`` after the tasks are made.
@@ -214,7 +215,7 @@ def _unguarded(cls: type[Task], name: str) -> Callable[..., Any]:
     return lambda task, *args, **kwargs: getattr(super(cls, task), name)(*args, **kwargs)
 
 
-def _signature(cls: type[Task]) -> inspect.Signature:
+def _signature(cls: type[AnyTask]) -> inspect.Signature:
     signature = inspect.signature(cls.run)
     if isinstance(inspect.getattr_static(cls, "run"), staticmethod):
         return signature

@@ -40,9 +40,7 @@ NOT_KNOWN = "not known"
 ACTIVE, RESERVED, SCHEDULED = "active", "reserved", "scheduled"
 
 
-@inspect_command(  # type: ignore[untyped-decorator]
-    signature="[LOCK]", args=[("lock", str)]
-)
+@inspect_command(signature="[LOCK]", args=[("lock", str)])
 def guarded_tasks(state: Any, lock: str | None = None, **kwargs: Any) -> dict[str, Any]:
     """List guarded tasks in hand: their locks, and the holders of these."""
     every = [
@@ -59,7 +57,7 @@ def guarded_tasks(state: Any, lock: str | None = None, **kwargs: Any) -> dict[st
     return {"tasks": told, "keys_not_known": not_known, "left_out": len(every) - len(lines)}
 
 
-@inspect_command(visible=False)  # type: ignore[untyped-decorator]
+@inspect_command(visible=False)
 def messages_in_hand(state: Any, ids: list[str], **kwargs: Any) -> dict[str, Any]:
     """Report which of some messages the worker has, and the queues that it consumes."""
     known = {request.id for _, request in _in_hand(state)}
@@ -68,7 +66,7 @@ def messages_in_hand(state: Any, ids: list[str], **kwargs: Any) -> dict[str, Any
     return {"ids": sorted(known.intersection(ids)), "queues": queues}
 
 
-@inspect_command(visible=False)  # type: ignore[untyped-decorator]
+@inspect_command(visible=False)
 def signs_of_life(
     state: Any, tasks: list[str], processes: dict[str, list[int]], **kwargs: Any
 ) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
-from billiard.einfo import ExceptionWithTraceback
+from billiard.einfo import ExceptionWithTraceback  # type: ignore[attr-defined]
 from celery import _state, local
 from celery.app.annotations import prepare as prepare_annotations
 
@@ -18,7 +18,7 @@ from celery.app.annotations import prepare as prepare_annotations
 
 Proxy = local.Proxy
 PromiseProxy = local.PromiseProxy
-active_apps = _state._get_active_apps
+active_apps = _state._get_active_apps  # type: ignore[attr-defined]
 connect_on_app_finalize = _state.connect_on_app_finalize
 running_task = _state.get_current_task
 

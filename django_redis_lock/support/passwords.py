@@ -62,7 +62,7 @@ def _app_of_celery() -> Any:
         return None
     from celery.app import app_or_default
 
-    app = app_or_default()
+    app: Any = app_or_default()
     return app if app.configured else None
 
 
