@@ -19,7 +19,8 @@ skipped: Counter[str] = Counter()
 
 task_skipped = Signal()
 """A duplicate was skipped or refused. Every signal of this module is sent with ``sender`` (the
-task), ``task_id``, ``key`` and ``holder`` (who holds the lock, or ``None``)."""
+task), ``task_id``, ``key`` and ``holder`` (who holds the lock, or ``None``); this one with
+``policy`` as well, see ``Conflict.policy``."""
 
 task_waiting = Signal()
 """A task waits for its lock, or goes back to the queue to be run later."""
@@ -104,6 +105,8 @@ class Conflict:
     """The duplicate's keyword arguments."""
     when_sent: Described | None = None
     """Who held the lock when the duplicate was sent, if that decides the conflict."""
+    policy: str = "skip"
+    """The policy that applies, such as ``skip``; ``callable`` if it is a function."""
 
     @property
     def described(self) -> Described | None:
@@ -122,7 +125,7 @@ class Conflict:
     def skip(self, reason: str = "another instance is running") -> TaskSkipped:
         """Log, count and signal the duplicate, and return its result."""
         skipped[self.task.name] += 1
-        self.tell(task_skipped, "skipped: lock %r is held by %s")
+        self.tell(task_skipped, "skipped: lock %r is held by %s", policy=self.policy)
         return TaskSkipped(
             skipped=True,
             reason=reason,
@@ -134,13 +137,13 @@ class Conflict:
     def error(self, why: str = "") -> TaskAlreadyRunning:
         """Log, count and signal the duplicate, and return the exception that refuses it."""
         skipped[self.task.name] += 1
-        self.tell(task_skipped, "refused: lock %r is held by %s")
+        self.tell(task_skipped, "refused: lock %r is held by %s", policy=self.policy)
         message = f"Task {self.task.name} is not {'run' if self.moment == 'run' else 'sent'}: " + (
             why or f"lock {self.key!r} is held by {self.who}."
         )
         return TaskAlreadyRunning(message, self.key, self.described)
 
-    def tell(self, signal: Signal, text: str, *more: object) -> None:
+    def tell(self, signal: Signal, text: str, *more: object, **news: str) -> None:
         """Log a text, formatted with the key, the holder and ``more``, and send a signal."""
         logger.info(
             f"Task %s[%s] {text}",  # noqa: G004 - a format of its own
@@ -150,7 +153,8 @@ class Conflict:
             self.who,
             *more,
         )
-        signal.send_robust(sender=self.task, task_id=self.task_id, key=self.key, holder=self.holder)
+        told = {"task_id": self.task_id, "key": self.key, "holder": self.holder, **news}
+        signal.send_robust(sender=self.task, **told)
 
 
 def describe(holder: Holder | None) -> Described | None:

@@ -71,8 +71,17 @@ class Delivery:
         """Return this attempt's part of the holder's metadata."""
         return {"retries": str(self.retries)} if self.retries else {}
 
-    def conflict(self, holder: Holder | None) -> Conflict:
-        return Conflict("run", self.task, self.task_id, self.key, holder, *self._arguments)
+    def conflict(self, holder: Holder | None, policy: str = "") -> Conflict:
+        """Return a conflict, by default about a run."""
+        return Conflict(
+            "run",
+            self.task,
+            self.task_id,
+            self.key,
+            holder,
+            *self._arguments,
+            policy=policy or self.options.run_policy,
+        )
 
     def among(self, holders: list[Holder]) -> Holder | None:
         """Return the holder that is another delivery of the same task."""
@@ -165,4 +174,4 @@ class Delivery:
             if self.retries or self.redelivered or now >= slip.good_until:
                 return None
             newer = None
-        return self.conflict(newer).skip("superseded by newer arguments")
+        return self.conflict(newer, SUPERSEDE).skip("superseded by newer arguments")

@@ -60,7 +60,7 @@ def enter(delivery: Delivery) -> Entry:
 
 def _answer_duplicate(delivery: Delivery, holder: Any) -> Any:
     """Return the result of a task that was sent only to give its id a result."""
-    conflict = replace(delivery.conflict(None), when_sent=holder)
+    conflict = replace(delivery.conflict(None, delivery.options.queue_policy), when_sent=holder)
     policy = delivery.options.on_queue_conflict
     if callable(policy):
         return policy(conflict)

@@ -92,6 +92,8 @@ class Options:
         if not isinstance(using, str):
             raise TypeError(f"using={using!r} must be an alias of LOCKS.")
         self.on_queue_conflict, self.on_run_conflict = _policies(scope, on_conflict)
+        self.queue_policy = _name_of(self.on_queue_conflict)
+        self.run_policy = _name_of(self.on_run_conflict)
         if blocking_timeout is not None and self.on_run_conflict != WAIT:
             raise ValueError(
                 f"blocking_timeout={blocking_timeout!r} requires on_conflict='wait'; leave it out."
@@ -162,6 +164,10 @@ def _policies(scope: str, given: Any) -> tuple[str | Handler, str | Handler]:
     if on_queue == SUPERSEDE and scope != QUEUE:
         raise ValueError("on_conflict='supersede' needs scope='queue', where one message waits.")
     return on_queue, on_run
+
+
+def _name_of(policy: str | Handler) -> str:
+    return "callable" if callable(policy) else policy
 
 
 def _check_policy(moment: str, policy: str | Handler) -> None:

@@ -155,7 +155,15 @@ class Sending:
 
     def _settle(self, places: Places, holder: Holder | None) -> Any:
         policy, awaited = self._options.on_queue_conflict, self._is_awaited()
-        conflict = Conflict(QUEUE, self._task, self._task_id, places.key, holder, *self._arguments)
+        conflict = Conflict(
+            QUEUE,
+            self._task,
+            self._task_id,
+            places.key,
+            holder,
+            *self._arguments,
+            policy=self._options.queue_policy,
+        )
         if callable(policy) and not awaited:
             return policy(conflict)
         if awaited or holder is None or holder.task_id is None:

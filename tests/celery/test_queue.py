@@ -935,6 +935,7 @@ def test_duplicate_at_sending_is_told_once(
         task_skipped.disconnect(receive)
     (sent,) = seen
     assert (sent["sender"].name, sent["key"]) == (task.name, key_of(task, what))
+    assert sent["policy"] == "skip"
     assert sent["holder"].task_id == waiting.id
     (line,) = [record.message for record in caplog.records if "skipped" in record.message]
     assert sent["task_id"] in line

@@ -221,7 +221,7 @@ def test_skips_are_counted_logged_and_signalled(
     assert result["skipped"] is True
     assert skipped == {name: 1}
     assert len([record for record in caplog.records if "skipped" in record.message]) == 1
-    assert told[0]["key"] == name
+    assert (told[0]["key"], told[0]["policy"]) == (name, "skip")
     assert isinstance(told[0]["holder"], Holder)
     assert work.apply().get() == "ran"
     assert work() == "ran"
