@@ -13,6 +13,7 @@ from typing import Self
 
 from django_redis_lock import signals
 from django_redis_lock.backends.renewal import renewer
+from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.primitives.handle import Handle
 from django_redis_lock.primitives.leases import emit, finish, renew_in_time
 from django_redis_lock.primitives.lock import Lock
@@ -136,6 +137,10 @@ class LockGroup(Handle):
                 return locks[leases]
             for lock, lease in zip(locks, leases, strict=True):
                 lock._keep(lease, backend)
+        except LockUnavailable:
+            news = {"waited": monotonic() - began, "reason": "unavailable"}
+            yield from emit(signals.lock_not_acquired, locks[0], backend, **news)
+            raise
         finally:
             pairs = zip(locks, requests, strict=True)
             adrift = [request for lock, request in pairs if request.adrift and not lock._lease]

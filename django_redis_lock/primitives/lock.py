@@ -12,7 +12,7 @@ from typing import Any, Self
 from django_redis_lock import signals
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.renewal import renewer
-from django_redis_lock.exceptions import LockError
+from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.primitives.handle import Handle
 from django_redis_lock.primitives.held import Held
 from django_redis_lock.primitives.leases import emit, finish, report_losses
@@ -144,9 +144,14 @@ class Lock(Held, Handle):
 
     def _acquire(self, until: float | None, from_token_id: str = "") -> Steps[bool]:
         began = monotonic()
+        news: dict[str, Any]
         self._occupy()
         try:
             acquired = yield from self._take(until, from_token_id)
+        except LockUnavailable:
+            news = {"waited": monotonic() - began, "reason": "unavailable"}
+            yield from emit(signals.lock_not_acquired, self, self.backend, **news)
+            raise
         finally:
             self._vacant.append(None)
         if acquired is None:
@@ -156,7 +161,7 @@ class Lock(Held, Handle):
         if not signal.receivers:
             return acquired
         try:
-            news: dict[str, Any] = {"waited": self._acquired_at - began}
+            news = {"waited": self._acquired_at - began}
             if not acquired:
                 news["reason"] = "busy" if until is None else "timeout"
             yield from emit(signal, self, self.backend, **news)

@@ -252,9 +252,11 @@ def test_each_failed_operation_is_reported_once(
         "async": lambda: asyncio.run(held.aacquire()),
         "holders": lambda: list(locks["default"].holders()),
     }
-    with pytest.raises(LockUnavailable) as caught:
+    with told(signals.lock_not_acquired) as missed, pytest.raises(LockUnavailable) as caught:
         operations[how]()
-    (told,) = unavailable
-    assert told["error"] is caught.value
-    assert told["using"] == "default"
-    assert told["name"] == ("" if how == "holders" else name)
+    (outage,) = unavailable
+    assert outage["error"] is caught.value
+    assert outage["using"] == "default"
+    assert outage["name"] == ("" if how == "holders" else name)
+    reasons = [miss["reason"] for miss in missed if miss["waited"] > 0]
+    assert reasons == (["unavailable"] if how in ("acquire", "async") else [])
