@@ -5,42 +5,70 @@ Receivers are called with ``send_robust``: Django logs a receiver that fails, an
 affected. Asyncio code awaits them with ``asend_robust``.
 """
 
+from collections.abc import Callable
+from typing import Any, TypeVar
+
 from django.dispatch import Signal
 
-lock_acquired = Signal()
+Receiver = TypeVar("Receiver", bound=Callable[..., Any])
+
+
+def never_blocks(receiver: Receiver) -> Receiver:
+    """Mark a receiver that only counts: asyncio code may call it in the event loop's thread.
+
+    Django runs other synchronous receivers in a second thread then, which takes longer than
+    acquiring the lock.
+    """
+    receiver.never_blocks = True  # type: ignore[attr-defined]
+    return receiver
+
+
+class LockSignal(Signal):
+    """A signal that knows whether one of its receivers may block."""
+
+    may_block = False
+    """Whether a receiver without the mark of ``never_blocks`` was ever connected."""
+
+    def connect(self, receiver: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        """Connect a receiver, as ``Signal.connect`` does."""
+        super().connect(receiver, *args, **kwargs)
+        self.may_block = self.may_block or not getattr(receiver, "never_blocks", False)
+
+
+lock_acquired = LockSignal(use_caching=True)
 """A lock was acquired. Also given: ``lock``, and ``waited`` in seconds."""
 
-lock_not_acquired = Signal()
-"""A lock was not acquired in time.
+lock_not_acquired = LockSignal(use_caching=True)
+"""A lock was not acquired.
 
-Also given: ``lock``; ``waited`` in seconds; and ``reason``, ``"timeout"`` if the wait ran out, or
-``"busy"`` if there was none.
+Also given: ``lock``; ``waited`` in seconds; and ``reason``: ``"timeout"`` if the wait ran out,
+``"busy"`` if there was none, or ``"unavailable"`` if the server was.
 """
 
-lock_released = Signal()
+lock_released = LockSignal(use_caching=True)
 """A holder released its lock. Also given: ``lock``, and ``held_for`` in seconds."""
 
-lock_lost = Signal()
+lock_lost = LockSignal(use_caching=True)
 """A holder lost its lock. Also given: ``lock``, or ``None`` if the handle no longer exists.
 
 Sent once for each loss, from the thread that noticed it: often the renewal thread.
 """
 
-lock_force_released = Signal()
+lock_force_released = LockSignal(use_caching=True)
 """A lock was taken from its holder with ``force_release()``.
 
 Also given: ``holder``, a ``Holder``; ``held_for`` in seconds by the server's clock, ``None`` for a
 lock of another program; and ``by`` and ``reason`` as passed to ``force_release()``.
 """
 
-lock_freed = Signal()
+lock_freed = LockSignal(use_caching=True)
 """A Celery worker freed the lock of a killed task or of a dropped message.
 
 Also given: ``holder``, ``held_for`` and ``reason``, as with ``lock_force_released``. The holder of
 a message's lock is its sender.
 """
 
-lock_unavailable = Signal()
+lock_unavailable = LockSignal(use_caching=True)
 """An operation failed because the server was unavailable. Also given: ``error``.
 
 Sent once for each operation that raises ``LockUnavailable``, however often it was tried; for each

@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any
 
-from django.dispatch import Signal
-
 from django_redis_lock import signals
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.keeping import mark_lost
@@ -133,7 +131,9 @@ def report_losses(holds: Sequence[Hold], backend: BaseLockBackend, reason: str) 
     return LockLost(f"Lock {name!r} is no longer held: {reason}.", name=name)
 
 
-def emit(signal: Signal, held: Held, backend: BaseLockBackend, **news: Any) -> Steps[None]:
+def emit(
+    signal: signals.LockSignal, held: Held, backend: BaseLockBackend, **news: Any
+) -> Steps[None]:
     """Send a signal about a lock, if it has receivers."""
     if signal.receivers:
         arguments = {"sender": type(backend), "using": backend.alias, "name": held.name}

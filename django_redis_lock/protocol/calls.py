@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, Protocol
 
-from django.dispatch import Signal
-
 from django_redis_lock.protocol.audit import PAGE, Fields
 from django_redis_lock.protocol.lease import Request
 from django_redis_lock.protocol.waiting import Hub, LocalWaiter
+from django_redis_lock.signals import LockSignal
 
 
 class Port(Protocol):
@@ -298,11 +297,14 @@ class Pause(Step):
 class Emit(Step):
     """Send a Django signal. A failing receiver is logged and changes nothing."""
 
-    signal: Signal
+    signal: LockSignal
     arguments: dict[str, Any]
 
     def do(self, port: Port) -> None:
         self.signal.send_robust(**self.arguments)
 
     async def ado(self, port: Port) -> None:
-        await self.signal.asend_robust(**self.arguments)
+        if self.signal.may_block:
+            await self.signal.asend_robust(**self.arguments)
+        else:
+            self.signal.send_robust(**self.arguments)
