@@ -1,0 +1,1 @@
+"""Integrations with other packages, each an app of its own."""

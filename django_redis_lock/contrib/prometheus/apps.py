@@ -1,0 +1,33 @@
+"""The Django application."""
+
+import os
+from pathlib import Path
+
+from django.apps import AppConfig
+from django.core.exceptions import ImproperlyConfigured
+
+
+class PrometheusConfig(AppConfig):
+    """Counts what locks do from here on, and reads the held ones when it is scraped."""
+
+    name = "django_redis_lock.contrib.prometheus"
+    label = "django_redis_lock_prometheus"
+
+    def ready(self) -> None:
+        """Connect the receivers. Raises ``ImproperlyConfigured``."""
+        try:
+            from django_redis_lock.contrib.prometheus import collector, counting
+        except ModuleNotFoundError as error:
+            if error.name != "prometheus_client":
+                raise
+            raise ImproperlyConfigured(
+                f"{self.name} in INSTALLED_APPS needs prometheus-client; install "
+                f"django-redis-lock[prometheus]."
+            ) from error
+        directory = os.environ.get(collector.MULTIPROCESS)
+        if directory is not None and not Path(directory).is_dir():
+            raise ImproperlyConfigured(
+                f"{collector.MULTIPROCESS} is {directory!r}, which is no directory; make an empty "
+                f"one before the processes start."
+            )
+        counting.connect()

@@ -1,0 +1,171 @@
+"""Counters and histograms, and the receivers of signals that feed them.
+
+They run within ``acquire()`` and ``release()``, so each signal has one receiver, which looks up its
+metrics once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any
+
+from django.dispatch import Signal
+from prometheus_client import Counter, Histogram
+
+from django_redis_lock import signals
+from django_redis_lock.handler import locks
+
+SERVER = ("using", "backend")
+LOCK = (*SERVER, "group")
+BUCKETS = (
+    *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
+    *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0),
+)
+"""Seconds: a lock is held for a millisecond around a row, or for an hour around a report."""
+REASONS = ("timeout", "busy", "unavailable")
+
+ACQUIRED = Counter("django_redis_lock_acquired", "Locks that were acquired.", LOCK)
+NOT_ACQUIRED = Counter(
+    "django_redis_lock_not_acquired",
+    "Locks that were not acquired: the wait ran out (timeout), there was none (busy), or the "
+    "server was unavailable.",
+    (*LOCK, "reason"),
+)
+LOST = Counter("django_redis_lock_lost", "Locks that were lost while they were held.", LOCK)
+FORCE_RELEASED = Counter(
+    "django_redis_lock_force_released", "Locks that an operator or a program took away.", LOCK
+)
+FREED = Counter(
+    "django_redis_lock_freed", "Locks of dead tasks that a Celery worker released.", LOCK
+)
+UNAVAILABLE = Counter(
+    "django_redis_lock_unavailable",
+    "Operations that failed because the server was unavailable, renewals included.",
+    SERVER,
+)
+TASKS_SKIPPED = Counter(
+    "django_redis_lock_tasks_skipped",
+    "Duplicates of tasks that were skipped or refused, by the policy that applied.",
+    ("task", "policy"),
+)
+WAIT = Histogram(
+    "django_redis_lock_wait_seconds",
+    "How long callers waited for a lock, whether they acquired it or not.",
+    LOCK,
+    buckets=BUCKETS,
+)
+HOLD = Histogram(
+    "django_redis_lock_hold_seconds",
+    "How long locks were held, until their holder released them.",
+    LOCK,
+    buckets=BUCKETS,
+)
+SCRAPE_ERRORS = Counter(
+    "django_redis_lock_scrape_errors",
+    "Scrapes that could not read the held locks in time.",
+    SERVER,
+)
+
+
+class _Group:
+    """The metrics of a group of locks. All exist from the first one on, most of them as 0."""
+
+    __slots__ = ("acquired", "force_released", "freed", "hold", "lost", "not_acquired", "wait")
+
+    def __init__(self, *labels: str) -> None:
+        self.acquired = ACQUIRED.labels(*labels)
+        self.not_acquired = {each: NOT_ACQUIRED.labels(*labels, each) for each in REASONS}
+        self.lost = LOST.labels(*labels)
+        self.force_released = FORCE_RELEASED.labels(*labels)
+        self.freed = FREED.labels(*labels)
+        self.wait = WAIT.labels(*labels)
+        self.hold = HOLD.labels(*labels)
+
+
+_groups: dict[tuple[str, type, str], _Group] = {}
+
+
+def _group_of(sender: type, using: str, name: str) -> _Group:
+    group = locks[using].operators.group(name)
+    try:
+        return _groups[using, sender, group]
+    except KeyError:  # two threads may make it, of the same metrics
+        made = _groups[using, sender, group] = _Group(using, sender.__name__, group)
+        return made
+
+
+@signals.never_blocks
+def acquired(sender: type, using: str, name: str, waited: float, **kwargs: Any) -> None:
+    group = _group_of(sender, using, name)
+    group.acquired.inc()
+    group.wait.observe(waited)
+
+
+@signals.never_blocks
+def not_acquired(
+    sender: type, using: str, name: str, waited: float, reason: str, **kwargs: Any
+) -> None:
+    group = _group_of(sender, using, name)
+    group.not_acquired[reason].inc()
+    group.wait.observe(waited)
+
+
+@signals.never_blocks
+def released(sender: type, using: str, name: str, held_for: float, **kwargs: Any) -> None:
+    _group_of(sender, using, name).hold.observe(held_for)
+
+
+@signals.never_blocks
+def lost(sender: type, using: str, name: str, **kwargs: Any) -> None:
+    _group_of(sender, using, name).lost.inc()
+
+
+@signals.never_blocks
+def force_released(sender: type, using: str, name: str, **kwargs: Any) -> None:
+    _group_of(sender, using, name).force_released.inc()
+
+
+@signals.never_blocks
+def freed(sender: type, using: str, name: str, **kwargs: Any) -> None:
+    _group_of(sender, using, name).freed.inc()
+
+
+class _Thread(threading.local):
+    scrapes = False
+
+
+this_thread = _Thread()
+"""Says whether this thread reads for a scrape, whose failures are counted as such."""
+
+
+@signals.never_blocks
+def unavailable(sender: type, using: str, **kwargs: Any) -> None:
+    if not this_thread.scrapes:
+        UNAVAILABLE.labels(using, sender.__name__).inc()
+
+
+def task_skipped(sender: Any, policy: str, **kwargs: Any) -> None:
+    TASKS_SKIPPED.labels(sender.name, policy).inc()
+
+
+RECEIVERS: list[tuple[Signal, Callable[..., None]]] = [
+    (signals.lock_acquired, acquired),
+    (signals.lock_not_acquired, not_acquired),
+    (signals.lock_released, released),
+    (signals.lock_lost, lost),
+    (signals.lock_force_released, force_released),
+    (signals.lock_freed, freed),
+    (signals.lock_unavailable, unavailable),
+]
+if find_spec("celery"):
+    from django_redis_lock import celery
+
+    RECEIVERS.append((celery.task_skipped, task_skipped))
+
+
+def connect() -> None:
+    """Connect all receivers, each once."""
+    for signal, receiver in RECEIVERS:
+        signal.connect(receiver)

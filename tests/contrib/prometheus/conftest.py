@@ -1,0 +1,45 @@
+"""The metrics, turned on for one test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from prometheus_client import REGISTRY
+
+from django_redis_lock.contrib.prometheus import collector, counting
+
+Value = Callable[..., float | None]
+
+
+@pytest.fixture
+def value(settings: Any) -> Iterator[Value]:
+    """Read a metric of the default backend by its name (without the prefix) and labels.
+
+    Counters count from the begin of the test.
+    """
+    before = {
+        (sample.name, *sorted(sample.labels.items())): sample.value
+        for family in REGISTRY.collect()
+        if family.type in ("counter", "histogram")
+        for sample in family.samples
+    }
+    collector.HELD_LOCKS.after_fork()
+
+    def value(name: str, **labels: str) -> float | None:
+        labels = {"using": "default", "backend": "RedisLockBackend", **labels}
+        labels = {key: label for key, label in labels.items() if label}
+        full = f"django_redis_lock_{name}"
+        found = REGISTRY.get_sample_value(full, labels)
+        return None if found is None else found - before.get((full, *sorted(labels.items())), 0.0)
+
+    blocking = {signal: getattr(signal, "may_block", None) for signal, _ in counting.RECEIVERS}
+    for signal in blocking:
+        signal.may_block = False  # type: ignore[attr-defined]
+    counting.connect()
+    yield value
+    for signal, receiver in counting.RECEIVERS:
+        signal.disconnect(receiver)
+    for signal, may_block in blocking.items():
+        signal.may_block = may_block  # type: ignore[attr-defined]

@@ -1,0 +1,207 @@
+"""A scrape reads the held locks, within bounds of work and of time."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from django.test import RequestFactory
+from prometheus_client import REGISTRY, Metric
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+from django_redis_lock import lock, locks
+from django_redis_lock.contrib.prometheus import collector, held
+from django_redis_lock.contrib.prometheus.held import lease_used
+from django_redis_lock.contrib.prometheus.views import metrics
+from example_project.embedded import EmbeddedServer
+from tests.contrib.prometheus.conftest import Value
+from tests.tools import Background, counted, eventually, queued
+
+GROUPS = {"GROUPS": {"product:*": "product", "import:*": "import"}}
+
+
+@pytest.fixture(autouse=True)
+def _grouped(settings: Any, server: EmbeddedServer) -> None:
+    settings.LOCKS = {"default": {"LOCATION": server.url(), "OPERATORS": GROUPS}}
+
+
+@pytest.fixture
+def holding() -> Any:
+    """Hold locks until the test ends."""
+    handles = []
+
+    def hold(name: str, **options: Any) -> Any:
+        handle = lock(name, **options)
+        handle.acquire()
+        handles.append(handle)
+        return handle
+
+    yield hold
+    for handle in handles:
+        handle.release()
+
+
+def test_held_locks_are_counted_by_group(holding: Any, value: Value) -> None:
+    """A group of the settings without a held lock is 0, so that alerts end."""
+    for number in range(3):
+        holding(f"product:{number}", timeout=60)
+    holding("report")
+    assert value("server_up") == 1
+    assert [value("held", group=group) for group in ("product", "import", "other")] == [3, 0, 1]
+    assert value("waiting", group="product") == 0
+    assert 0 < value("oldest_hold_seconds", group="product") < 20
+    assert value("oldest_wait_seconds", group="product") == 0
+    assert value("lease_used_ratio", group="product") == 0, "without renewal"
+    assert 0 < value("lease_used_ratio", group="other") < 0.9
+    assert value("unread", what="holders") == value("unread", what="queues") == 0
+
+
+def test_waiters_are_counted_and_the_first_one_is_timed(holding: Any, value: Value) -> None:
+    """Waiters of several processes count together."""
+    holding("product:1", timeout=60)
+    with queued("product:1"), queued("product:1"):
+        first = locks["default"].waiting("product:1")[0]
+        assert value("waiting", group="product") == 2
+        assert value("oldest_wait_seconds", group="product") >= first.waited
+
+
+@pytest.mark.parametrize(
+    ("fields", "used"),
+    [
+        ({"auto_renew": True, "lease": 30.0, "ttl": 20.0}, pytest.approx(1 / 3)),
+        ({"auto_renew": True, "lease": 30.0, "ttl": 0.0}, 1.0),
+        ({"auto_renew": True, "lease": 30.0, "ttl": 31.0}, 0.0),
+        ({"auto_renew": True, "lease": 30.0, "ttl": None}, 0.0),
+        ({"auto_renew": True, "lease": None, "ttl": 20.0}, 0.0),
+        ({"auto_renew": False, "lease": None, "ttl": 1.0}, 0.0),
+        (
+            {"auto_renew": True, "lease": 30.0, "ttl": 3.0, "max_hold": 60.0, "held_for": 57.0},
+            0.0,
+        ),
+        (
+            {"auto_renew": True, "lease": 30.0, "ttl": 15.0, "max_hold": 60.0, "held_for": 15.0},
+            0.5,
+        ),
+    ],
+)
+def test_used_share_of_a_lease_tells_late_renewals(
+    fields: dict[str, Any], used: float, holding: Any
+) -> None:
+    """A lease that is not to be renewed, or not in full, runs down as its holder wants it."""
+    holding("report")
+    holder = locks["default"].holder("report")
+    assert lease_used(replace(holder, **{"held_for": 0.0, "max_hold": None, **fields})) == used
+
+
+def test_too_many_locks_are_counted_and_some_read(
+    holding: Any, value: Value, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The holders that are left out are counted as unread. Those that are read end first."""
+    monkeypatch.setattr(held, "MOST_HOLDERS", 2)
+    for number in range(4):
+        holding(f"product:{number}", timeout=60)
+    holding("import:1", timeout=20)
+    assert value("held", group="product") == 4
+    assert value("unread", what="holders") == 3
+    assert value("oldest_hold_seconds", group="import") > 0
+
+
+def test_too_many_queues_are_counted_and_the_longest_read(
+    holding: Any, value: Value, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the first waiter of each queue takes a call."""
+    monkeypatch.setattr(held, "MOST_QUEUES", 1)
+    for name in ("product:1", "import:1"):
+        holding(name, timeout=60)
+    with queued("product:1"), queued("product:1"), queued("import:1"):
+        assert value("unread", what="queues") == 1
+        assert value("oldest_wait_seconds", group="product") > 0
+        assert value("oldest_wait_seconds", group="import") == 0
+        assert value("waiting", group="import") == 1
+
+
+def test_scrapes_within_a_second_share_one_reading(holding: Any, value: Value, client: Any) -> None:
+    """Several Prometheus servers, or a user with a browser, cost no more than one."""
+    holding("product:1", timeout=60)
+    value("held", group="product")
+    with counted(client) as commands:
+        assert value("held", group="product") == 1
+    assert "evalsha" not in commands
+
+
+def test_no_command_reads_the_whole_database(holding: Any, value: Value, client: Any) -> None:
+    """The index names the locks."""
+    holding("product:1", timeout=60)
+    with counted(client) as commands:
+        assert value("held", group="product") == 1
+    assert not {"scan", "keys", "sscan"} & set(commands)
+    assert sum(commands.get(each, 0) for each in ("eval", "evalsha")) <= 4
+
+
+def test_stopped_server_delays_a_scrape_little(
+    own_server: EmbeddedServer, settings: Any, monkeypatch: pytest.MonkeyPatch, value: Value
+) -> None:
+    """Other metrics are answered, other backends are read, and the failure is counted apart."""
+    monkeypatch.setattr(collector, "PATIENCE", 0.2)
+    location = f"{own_server.url()}?socket_timeout=1"
+    settings.LOCKS = {
+        "default": {"LOCATION": location},
+        "locmem": {"BACKEND": "django_redis_lock.backends.locmem.LocMemLockBackend"},
+    }
+    locks["default"].holder("report")
+    own_server.pause()
+    try:
+        began = time.monotonic()
+        families = {each.name: each for each in REGISTRY.collect()}
+        took = time.monotonic() - began
+        threads = [each.name for each in threading.enumerate()]
+        list(REGISTRY.collect())
+        assert [each.name for each in threading.enumerate()] == threads, "one reading at a time"
+    finally:
+        own_server.resume()
+    assert took < 0.9
+    assert _values(families["django_redis_lock_server_up"]) == {"default": 0, "locmem": 1}
+    assert _values(families["django_redis_lock_held"]) == {"locmem": 0}
+    assert value("scrape_errors_total") == 2
+    eventually(lambda: not any("scrape" in each.name for each in threading.enumerate()))
+    assert not value("unavailable_total"), "no operation of the program failed"
+    collector.HELD_LOCKS.after_fork()
+    assert value("server_up") == 1
+
+
+def _values(family: Metric) -> dict[str, float]:
+    return {sample.labels["using"]: sample.value for sample in family.samples}
+
+
+def test_wrong_settings_leave_the_other_metrics(settings: Any) -> None:
+    """The system checks tell what is wrong."""
+    settings.LOCKS = {"default": {"BACKEND": "nowhere.Backend"}}
+    assert not _values({each.name: each for each in REGISTRY.collect()}["django_redis_lock_held"])
+    settings.LOCKS = ["default"]
+    assert not _values({each.name: each for each in REGISTRY.collect()}["django_redis_lock_held"])
+
+
+def test_view_answers_in_the_format_that_is_asked_for(holding: Any) -> None:
+    """Prometheus asks for OpenMetrics, and a browser gets text."""
+    holding("product:1", timeout=60)
+    collector.HELD_LOCKS.after_fork()
+    accept = "application/openmetrics-text;version=1.0.0"
+    answer = metrics(RequestFactory().get("/metrics", headers={"accept": accept}))
+    assert answer.headers["Content-Type"].startswith("application/openmetrics-text")
+    families = {each.name: each for each in text_string_to_metric_families(answer.content.decode())}
+    assert families["django_redis_lock_held"].type == "gauge"
+    answer = metrics(RequestFactory().get("/metrics"))
+    assert answer.headers["Content-Type"].startswith("text/plain")
+    assert metrics(RequestFactory().post("/metrics")).status_code == 405
+
+
+def test_several_scrapes_at_once_take_one_reading(holding: Any, client: Any, value: Value) -> None:
+    """The second waits for the answer of the first."""
+    holding("product:1", timeout=60)
+    with counted(client) as commands:
+        scrapes = [Background(lambda: value("held", group="product")) for _ in range(5)]
+        assert [scrape.outcome() for scrape in scrapes] == [1] * 5
+    assert sum(commands.get(each, 0) for each in ("eval", "evalsha")) <= 4

@@ -1,0 +1,151 @@
+"""What locks do is counted, by group."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+from celery import shared_task
+
+from django_redis_lock import lock, lock_many, locks, signals
+from django_redis_lock.celery import single_instance_task
+from django_redis_lock.contrib.prometheus import counting
+from django_redis_lock.exceptions import LockLost, LockUnavailable
+from example_project.embedded import EmbeddedServer
+from tests.contrib.prometheus.conftest import Value
+
+GROUPS = {"GROUPS": {"product:*": "product"}}
+
+
+@pytest.fixture(autouse=True)
+def _grouped(settings: Any, server: EmbeddedServer) -> None:
+    settings.LOCKS = {"default": {"LOCATION": server.url(), "OPERATORS": GROUPS}}
+
+
+def test_holds_are_counted_by_group(value: Value) -> None:
+    """The name of a lock is in no label, only the group that the settings give it."""
+    for name in ("product:1", "product:2", "report"):
+        with lock(name, timeout=5):
+            pass
+    for group, count in (("product", 2), ("other", 1)):
+        assert value("acquired_total", group=group) == count
+        assert value("wait_seconds_count", group=group) == count
+        assert value("hold_seconds_count", group=group) == count
+        assert 0 < value("hold_seconds_sum", group=group) < 5
+
+
+def test_failures_are_counted_by_reason_and_their_waits_observed(value: Value) -> None:
+    """A wait that ran out shows in the histogram of waits, as one that succeeded does."""
+    with lock("product:1", timeout=5):
+        lock("product:1", blocking=False).acquire()
+        lock("product:1", blocking_timeout=0.03).acquire()
+        lock_many(["product:1", "product:2"], blocking=False).acquire()
+    found = {
+        each: value("not_acquired_total", group="product", reason=each) for each in counting.REASONS
+    }
+    assert found == {"timeout": 1, "busy": 2, "unavailable": 0}
+    assert value("wait_seconds_count", group="product") == 4
+    assert value("wait_seconds_sum", group="product") > 0.03
+    assert value("hold_seconds_count", group="product") == 1
+
+
+@pytest.mark.parametrize("names", [["product:1"], ["product:1", "product:2"]])
+def test_unavailable_server_is_a_reason(names: list[str], settings: Any, value: Value) -> None:
+    """It counts as an operation that failed, too."""
+    url = "redis://127.0.0.1:1"
+    settings.LOCKS = {"default": {"LOCATION": url, "OPERATORS": GROUPS}}
+    with pytest.raises(LockUnavailable):
+        lock_many(names, 5).acquire()
+    with pytest.raises(LockUnavailable):
+        locks["default"].holder("report")
+    assert value("not_acquired_total", group="product", reason="unavailable") == 1
+    assert value("wait_seconds_count", group="product") == 1
+    assert value("unavailable_total") == 2
+
+
+def test_forced_releases_and_losses_are_counted(value: Value) -> None:
+    """A lock that is taken away is lost as well, once its holder has noticed."""
+    held = lock("product:1", timeout=5)
+    held.acquire()
+    locks["default"].force_release("product:1")
+    with pytest.raises(LockLost):
+        held.release()
+    dead = lock("report", timeout=5)
+    dead.acquire()
+    locks["default"].free("report", dead.token_id, reason="its process has died")
+    assert value("force_released_total", group="product") == 1
+    assert value("lost_total", group="product") == 1
+    assert value("freed_total", group="other") == 1
+    assert value("force_released_total", group="other") == 0
+    assert value("hold_seconds_count", group="product") == 0
+
+
+def test_skipped_duplicates_are_counted_by_task_and_policy(value: Value) -> None:
+    """Each policy that refuses a duplicate is told apart."""
+
+    @shared_task(name="prometheus.skips")
+    @single_instance_task
+    def skips() -> None: ...
+
+    @shared_task(name="prometheus.decides")
+    @single_instance_task(on_conflict=lambda conflict: conflict.skip())
+    def decides() -> None: ...
+
+    @shared_task(name="prometheus.refuses")
+    @single_instance_task(on_conflict="raise")
+    def refuses() -> None: ...
+
+    for task in (skips, decides, refuses):
+        with lock(task.name, timeout=5):
+            task.apply()
+    found = {
+        task.name: value("tasks_skipped_total", using="", backend="", task=task.name, policy=policy)
+        for task, policy in ((skips, "skip"), (decides, "callable"), (refuses, "raise"))
+    }
+    assert found == {"prometheus.skips": 1, "prometheus.decides": 1, "prometheus.refuses": 1}
+
+
+def test_asyncio_code_counts_without_another_thread(value: Value) -> None:
+    """Django's way would cost a trip to a second thread for each signal."""
+    threads = set()
+
+    @signals.never_blocks
+    def note(**kwargs: Any) -> None:
+        threads.add(threading.get_ident())
+
+    async def hold() -> None:
+        async with lock("product:1", timeout=5):
+            pass
+
+    signals.lock_acquired.connect(note)
+    signals.lock_released.connect(note)
+    try:
+        asyncio.run(hold())
+    finally:
+        signals.lock_acquired.disconnect(note)
+        signals.lock_released.disconnect(note)
+    assert threads == {threading.get_ident()}
+    assert value("acquired_total", group="product") == 1
+    assert value("hold_seconds_count", group="product") == 1
+
+
+def test_receiver_that_may_block_still_gets_a_thread_of_its_own() -> None:
+    """The event loop goes on meanwhile."""
+    threads = set()
+
+    def note(**kwargs: Any) -> None:
+        threads.add(threading.get_ident())
+
+    async def hold() -> None:
+        async with lock("product:1", timeout=5):
+            pass
+
+    signals.lock_acquired.connect(note)
+    try:
+        asyncio.run(hold())
+    finally:
+        signals.lock_acquired.disconnect(note)
+    assert threading.get_ident() not in threads
+    assert len(threads) == 1
