@@ -41,6 +41,8 @@ class Operators:
     """Links from a Celery task, by title; ``{task_id}`` stands for the task's id."""
     groups: Mapping[str, str] = field(default_factory=dict)
     """Groups of locks for metrics, by shell patterns of names."""
+    contention: bool = False
+    """Whether waits, holds, refusals and losses of the last hour are counted for each group."""
 
     def threshold(self, name: str) -> float | None:
         """Return after how many seconds a lock is marked, ``None`` for never.
@@ -106,7 +108,7 @@ def _audit_entries(value: Any, where: str) -> int:
     return value
 
 
-def _reason_required(value: Any, where: str) -> bool:
+def _yes_or_no(value: Any, where: str) -> bool:
     if not isinstance(value, bool):
         raise InvalidLockBackend(f"{where} must be True or False, not {value!r}.")
     return value
@@ -167,8 +169,9 @@ def _groups(value: Any, where: str) -> dict[str, str]:
 _READERS = {
     "WARN_AFTER": _warn_after,
     "AUDIT_ENTRIES": _audit_entries,
-    "REASON_REQUIRED": _reason_required,
+    "REASON_REQUIRED": _yes_or_no,
     "RELEASE_PERMISSION": _release_permission,
     "TASK_LINKS": _task_links,
     "GROUPS": _groups,
+    "CONTENTION": _yes_or_no,
 }

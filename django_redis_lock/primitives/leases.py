@@ -14,6 +14,7 @@ from django_redis_lock.backends.renewal import renewer
 from django_redis_lock.exceptions import LockError, LockLost, LockUnavailable
 from django_redis_lock.primitives.held import Held
 from django_redis_lock.protocol import audit, calls, conversation
+from django_redis_lock.protocol.contention import HELD, LOST
 from django_redis_lock.protocol.drivers import Steps
 from django_redis_lock.protocol.lease import Lease
 from django_redis_lock.support.process import known_process
@@ -78,8 +79,9 @@ def release(held: Sequence[Held]) -> Steps[None]:
     for each, lease in holds:
         if lease.token in ours:
             backend.freed(lease.name)
+            held_for = monotonic() - each._acquired_at
+            backend.count(lease.name, HELD, held_for)
             if signals.lock_released.receivers:
-                held_for = monotonic() - each._acquired_at
                 yield from emit(signals.lock_released, each, backend, held_for=held_for)
         else:
             lost.append((each, lease))
@@ -123,6 +125,7 @@ def report_losses(holds: Sequence[Hold], backend: BaseLockBackend, reason: str) 
     entries = []
     for each, lease in holds:
         if mark_lost(lease, reason):
+            backend.count(lease.name, LOST)
             yield from emit(signals.lock_lost, each, backend)
             entries.append(audit.lost(lease, reason))
     if entries:

@@ -19,6 +19,7 @@ from django_redis_lock.primitives.leases import emit, finish, report_losses
 from django_redis_lock.primitives.reentrance import enter_again, find_held, leave
 from django_redis_lock.primitives.transactions import released_here
 from django_redis_lock.protocol import acquiring, calls, conversation
+from django_redis_lock.protocol.contention import BUSY, TIMED_OUT, WAITED
 from django_redis_lock.protocol.drivers import Steps
 from django_redis_lock.protocol.lease import Request, milliseconds
 from django_redis_lock.protocol.records import token_id, write_record
@@ -144,27 +145,28 @@ class Lock(Held, Handle):
 
     def _acquire(self, until: float | None, from_token_id: str = "") -> Steps[bool]:
         began = monotonic()
-        news: dict[str, Any]
         self._occupy()
         try:
             acquired = yield from self._take(until, from_token_id)
         except LockUnavailable:
-            news = {"waited": monotonic() - began, "reason": "unavailable"}
-            yield from emit(signals.lock_not_acquired, self, self.backend, **news)
+            unavailable = {"waited": monotonic() - began, "reason": "unavailable"}
+            yield from emit(signals.lock_not_acquired, self, self.backend, **unavailable)
             raise
         finally:
             self._vacant.append(None)
         if acquired is None:
             return True
         self._acquired_at = monotonic()
-        signal = signals.lock_acquired if acquired else signals.lock_not_acquired
-        if not signal.receivers:
-            return acquired
+        waited, backend = self._acquired_at - began, self.backend
         try:
-            news = {"waited": self._acquired_at - began}
-            if not acquired:
-                news["reason"] = "busy" if until is None else "timeout"
-            yield from emit(signal, self, self.backend, **news)
+            if acquired:
+                backend.count(self.name, WAITED, waited)
+                yield from emit(signals.lock_acquired, self, backend, waited=waited)
+            else:
+                what, reason = (BUSY, "busy") if until is None else (TIMED_OUT, "timeout")
+                backend.count(self.name, what)
+                news = {"waited": waited, "reason": reason}
+                yield from emit(signals.lock_not_acquired, self, backend, **news)
         except GeneratorExit:
             raise
         except BaseException:  # cancelled or interrupted in a receiver: the caller gets no lock

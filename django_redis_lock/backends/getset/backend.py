@@ -50,6 +50,7 @@ class GetSetLockBackend(ServersLockBackend):
     """
 
     options: ClassVar[tuple[str, ...]] = ("FORMAT", "KEY", "CLOCK", "POLL_INTERVAL")
+    supports_contention = False
     servers: SingleServer
 
     def configure(self, location: Any, options: dict[str, Any]) -> None:

@@ -76,6 +76,7 @@ class ServersLockBackend(BaseLockBackend):
         self.servers.open()
 
     def close(self) -> None:
+        self.send_counts()
         self.servers.close()
 
 

@@ -23,13 +23,13 @@ def examine_permissions(client: Any, target: Target) -> Iterator[Finding]:
     """May the user run all commands? They are tried on unused keys, or change nothing."""
     trial = Trial(client, target)
     missing = trial.run()
-    # Without scripts, only forced releases and the history need the audit.
-    spare = set() if target.scripted else {*_AUDIT, f"~{target.packing.audit_key}"}
+    spare = _spare(target)
     if missing:
         found = f"user {target.user} lacks: {' '.join(missing)}"
         remedy = f"ACL SETUSER {target.user} {' '.join(missing)}"
-        if spare.issuperset(missing):
-            remedy += ", or do without forced releases and history."
+        if spare.keys() >= {*missing}:
+            without = " and ".join(sorted({spare[word] for word in missing}))
+            remedy += f", or do without {without}."
             yield warn("permissions", found, remedy)
         else:
             yield fail("permissions", found, remedy)
@@ -40,10 +40,22 @@ def examine_permissions(client: Any, target: Target) -> Iterator[Finding]:
     others = {f"+{command.lower()}" for command in trial.unknown - _REPORTED_ELSEWHERE}
     if others:
         found = f"the server does not know: {' '.join(word[1:].upper() for word in sorted(others))}"
-        if spare >= others:
+        if spare.keys() >= others:
             yield warn("permissions", f"{found}: no forced releases and no history")
         else:
             yield fail("permissions", found, "Use plain Redis or Valkey for the locks.")
+
+
+def _spare(target: Target) -> dict[str, str]:
+    """Return what locks can do without, by the words of the ACL rule that it needs."""
+    spare: dict[str, str] = {}
+    if not target.scripted:
+        audit = {*_AUDIT, f"~{target.packing.audit_key}"}
+        spare |= dict.fromkeys(audit, "forced releases and history")
+    if target.counts:
+        counting = {*_COUNTING, f"~{target.backend.key_prefix}-contention:*"}
+        spare |= dict.fromkeys(counting, "the counts of CONTENTION")
+    return spare
 
 
 _REMOVERS = {"+lrem", "+lpop", "+del"}
@@ -51,9 +63,11 @@ _ADDERS = {"RPUSH", "LPUSH", "SETNX", "GETSET", "INCR"}
 _REPORTED_ELSEWHERE = {"EVAL", "EVALSHA", "PUBLISH", "SUBSCRIBE", "SPUBLISH", "SSUBSCRIBE"}
 """Commands of ``examine_scripts()`` and ``examine_channels()``."""
 _AUDIT = ("+xadd", "+xrevrange")
+_COUNTING = ("+hgetall", "+hset", "+hdel")
 _EXPECTED = (
     "No matching script",  # EVALSHA is allowed
     "greater than 0-0",  # XADD is allowed
+    "wrong number of arguments",  # HSET is allowed
     "READONLY",  # examine_replicas() reports it
     "read only",
 )
@@ -136,6 +150,8 @@ class Trial:
         yield "SET", of_fence, (fence, 0, "NX", "PX", 1)  # no change, or gone in a millisecond
         yield from self._auditing(packing.audit_key, of_audit)
         yield from self._auditing(packing.lost_key, of_lost)
+        if self._target.counts:
+            yield from self._counting(f"{packing.contention_prefix}{nobody}")
         if self._target.member:
             yield "INFO", "", ("server",)
             yield "GET", f"~{prefix}-server", (f"{prefix}-server",)
@@ -155,6 +171,12 @@ class Trial:
     def _auditing(self, part: str, of_part: str) -> Iterator[Try]:
         yield "XADD", of_part, (part, "0-0", "event", "doctor")  # an invalid id
         yield "XREVRANGE", of_part, (part, "+", "-", "COUNT", 1)
+
+    def _counting(self, key: str) -> Iterator[Try]:
+        of_key = f"~{self._prefix}-contention:*"
+        yield "HGETALL", of_key, (key,)
+        yield "HDEL", of_key, (key, "doctor")
+        yield "HSET", of_key, (key, "doctor", 1, "without a value")
 
     def _attempts_without_scripts(self) -> Iterator[Try]:
         prefix = self._prefix
