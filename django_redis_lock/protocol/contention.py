@@ -128,6 +128,12 @@ class Contention:
     slots: tuple[Slot, ...]
     """Its twelve parts of five minutes, the oldest first; the last one is not over."""
 
+    @property
+    def is_any(self) -> bool:
+        """Whether anything happened."""
+        total = self.total
+        return bool(total.acquired or total.held.number or total.refused or total.lost)
+
 
 def read_contention(group: str, using: str, answer: Sequence[Any]) -> Contention:
     """Read the answer of ``contention.lua``."""

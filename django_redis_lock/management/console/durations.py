@@ -40,3 +40,10 @@ def duration(seconds: float) -> str:
         return f"{minutes}m{rest:02}s"
     days, hours = divmod(hours, 24)
     return f"{days}d{hours:02}h" if days else f"{hours}h{minutes:02}m"
+
+
+def about(seconds: float) -> str:
+    """Return a duration that is not exact: ``under 1ms``, ``about 20ms``, ``about 3m12s``."""
+    if seconds < 0.001:
+        return "under 1ms"
+    return f"about {seconds * 1000:.0f}ms" if seconds < 0.9995 else f"about {duration(seconds)}"
