@@ -46,6 +46,8 @@ class Sizes:
     task_singles: int = size(40, 30)
     layout_rounds: int = size(12, 2)
     layout_each: int = size(5, 3)
+    counting_rounds: int = size(40, 2)
+    counting_seconds: float = size(1.0, 0.5)
     operator_locks: int = size(100_000, 5_000)
     operator_tabs: int = size(20, 20)
     operator_rounds: int = size(20, 1)

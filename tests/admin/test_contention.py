@@ -33,9 +33,7 @@ def on(settings: Any, no_workers: None) -> None:
 def shown(name: str, **headers: str) -> str:
     """Return the part of the page with the hour, without tags and repeated blanks."""
     html = root().get(page_of(name), headers=headers or None).text
-    found = re.search(
-        r'<fieldset class="module aligned" id="lock-hour">.*?</fieldset>', html, re.DOTALL
-    )
+    found = re.search(r'<fieldset [^>]*id="lock-hour">.*?</fieldset>', html, re.DOTALL)
     return found[0] if found else ""
 
 
