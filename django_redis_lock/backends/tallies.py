@@ -86,11 +86,10 @@ class Tally:
             if len(self._notes) > MANY:
                 self._add_up()
             if self._due is None:
-                self._due = monotonic() + EVERY
-                try:
-                    self._watcher.wake(self._due)
-                except RuntimeError:  # there can be no thread now; the next note tries again
-                    self._due = None
+                due = monotonic() + EVERY
+                with suppress(RuntimeError):  # there can be no thread now
+                    self._watcher.wake(due)
+                    self._due = due  # last: if this is interrupted, the next note tries again
 
     def _next_due(self, woken: bool) -> float | None:
         if self._due is None:
@@ -115,9 +114,10 @@ class Tally:
     def _send(self) -> None:
         with self._mutex:
             self._sending, self._due = True, None
-            self._add_up()
-            counts, self._counts = self._counts, {}
         try:
+            with self._mutex:
+                self._add_up()
+                counts, self._counts = self._counts, {}
             if counts:
                 run(self._backend, ask(Count(counts)))
             self._failed = False
