@@ -75,3 +75,15 @@ Sent once for each operation that raises ``LockUnavailable``, however often it w
 renewal of leases that fails; and for a release after a transaction that has to be retried.
 ``name`` is empty if the operation is not about one lock.
 """
+
+lock_waiting = Signal()
+"""A lock was found held, and the caller has joined its waiters. Also given: ``lock``.
+
+Sent once for each wait. The lock may be handed off meanwhile, so a receiver has to be quick.
+"""
+
+lock_detached = Signal()
+"""A holder left its lock locked, for another handle to take over.
+
+Also given: ``lock``, and ``held_for`` in seconds.
+"""

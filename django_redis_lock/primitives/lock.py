@@ -205,6 +205,7 @@ class Lock(Held, Handle):
         former: Held | None = None,
     ) -> Steps[bool]:
         request = self._request(backend)
+        request.notice = next(emit(signals.lock_waiting, self, backend), None)
         hub = backend.hub_for(self._wait)
         lease = None
         try:
@@ -273,6 +274,8 @@ class Lock(Held, Handle):
         if not detached:
             reason = "it expired or was broken before it was detached"
             raise (yield from report_losses([(self, lease)], backend, reason))
+        held_for = monotonic() - self._acquired_at
+        yield from emit(signals.lock_detached, self, backend, held_for=held_for)
         return token_id(request.token.encode())
 
     def _record_of_detached(self, metadata: Mapping[str, str] | None) -> str:

@@ -358,6 +358,19 @@ class RecordContract(Contract):
         assert third.acquire(blocking_timeout=10)
 
     @needs("passing")
+    def test_detached_signal(self, name: str) -> None:
+        """It tells how long the handle held the lock, which is not released."""
+        with told(signals.lock_detached, signals.lock_released) as calls:
+            held = self.lock(name)
+            held.acquire()
+            held.detach(15)
+        (detached,) = calls
+        assert detached["signal"] is signals.lock_detached
+        assert (detached["name"], detached["using"]) == (name, self.using)
+        assert detached["lock"] is held
+        assert detached["held_for"] >= 0
+
+    @needs("passing")
     def test_detaching_what_was_lost(self, name: str) -> None:
         """A caller that lost the lock is told so, and does not detach its successor's."""
         held = self.lock(name, timeout=20)

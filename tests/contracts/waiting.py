@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -61,6 +62,42 @@ class WaitingContract(Contract):
         for waiting in queue:
             waiting.outcome()
         self.check_order(served, 8)
+
+    def test_waiting_signal(self, name: str) -> None:
+        """It is sent once for a wait, when it begins, and not without one."""
+        with told(signals.lock_waiting, signals.lock_acquired) as calls:
+            held, waiting = self.lock(name), self.lock(name)
+            held.acquire()
+            self.lock(name).acquire(blocking=False)
+            background = Background(waiting.acquire)
+            eventually(lambda: len(calls) == 2, "the wait's signal")
+            held.release()
+            assert background.outcome()
+        assert [call["signal"] for call in calls] == [
+            signals.lock_acquired,
+            signals.lock_waiting,
+            signals.lock_acquired,
+        ]
+        assert (calls[1]["name"], calls[1]["using"]) == (name, self.using)
+        assert calls[1]["lock"] is waiting
+
+    def test_waiting_signal_under_asyncio(self, name: str) -> None:
+        """A receiver may wait for what the holder does, even for its release."""
+        held, waiting = self.lock(name), self.lock(name)
+
+        async def release(lock: Lock, **kwargs: Any) -> None:
+            await held.arelease()
+
+        async def body() -> None:
+            await held.aacquire()
+            signals.lock_waiting.connect(release)
+            try:
+                assert await waiting.aacquire(blocking_timeout=10)
+            finally:
+                signals.lock_waiting.disconnect(release)
+            await waiting.arelease()
+
+        asyncio.run(body())
 
     @needs("waiters")
     def test_waiter_that_gives_up_leaves_the_queue(self, name: str) -> None:

@@ -246,6 +246,11 @@ def test_the_arguments_of_the_signals_are_those_that_are_sent(
     try:
         with lock(name):
             lock(name, blocking=False).acquire()
+            lock(name, blocking_timeout=0.01).acquire()
+        passed_on = lock(name)
+        passed_on.acquire()
+        passed_on.detach(10)
+        locks["default"].force_release(name)
         lost = lock(name)
         lost.acquire()
         locks["default"].force_release(name)
