@@ -48,6 +48,8 @@ class Sizes:
     layout_each: int = size(5, 3)
     counting_rounds: int = size(40, 2)
     counting_seconds: float = size(1.0, 0.5)
+    tracing_rounds: int = size(30, 2)
+    tracing_seconds: float = size(0.25, 0.1)
     operator_locks: int = size(100_000, 5_000)
     operator_tabs: int = size(20, 20)
     operator_rounds: int = size(20, 1)

@@ -44,6 +44,10 @@ TARGETS = (
     _target("contention:on", "cpu_more.median", le, 10, "the same, µs of CPU more for a pair"),
     _target("contention:on", "crowd_ratio.median", ge, 0.98, "`CONTENTION` on, contended pairs/s"),
     _target("layouts:queue", "completed", ge, len(LAYOUTS), "layouts that completed everything"),
+    _target("tracing:noop", "ratio.median", ge, 0.95, "traces on without an SDK, pairs/s, ratio"),
+    _target("tracing:noop", "contended_ratio.median", ge, 0.98, "the same, contended"),
+    _target("tracing:unsampled", "ratio.median", ge, 0.95, "traces outside the sample, ratio"),
+    _target("tracing:unsampled", "contended_ratio.median", ge, 0.98, "the same, contended"),
 )
 
 

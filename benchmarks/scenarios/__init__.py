@@ -6,7 +6,7 @@ from benchmarks.bench import Scenario
 
 NAMES = (
     *("uncontended", "traffic", "processor", "handoff", "contended", "waiting"),
-    *("listing", "memory", "operators", "guarded", "layouts", "contention"),
+    *("listing", "memory", "operators", "guarded", "layouts", "contention", "tracing"),
 )
 SCENARIOS: tuple[Scenario, ...] = tuple(
     import_module(f"benchmarks.scenarios.{name}").SCENARIO for name in NAMES

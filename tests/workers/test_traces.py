@@ -1,0 +1,139 @@
+"""A request and the task that it sends, in one trace: gunicorn and Celery fork their children."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from django_redis_lock import lock
+from django_redis_lock.contrib.opentelemetry import names
+from example_project.embedded import EmbeddedServer, free_port
+from tests.apps.traced.tracing import SPANS
+from tests.contrib.opentelemetry.telemetry import Telemetry
+from tests.tools import ROOT, Background, eventually
+from tests.tools.celery_worker import events, go, running_worker, started
+
+SETTINGS = "tests.apps.traced.settings"
+Span = dict[str, Any]
+
+
+@contextlib.contextmanager
+def running_site(directory: Path, environment: dict[str, str]) -> Iterator[str]:
+    """Run gunicorn until the block is left; yield its address."""
+    address = f"127.0.0.1:{free_port()}"
+    log = directory / "gunicorn.log"
+    command = ["-m", "gunicorn", "--bind", address, "--no-control-socket"]
+    where = ["--config", "python:tests.apps.traced.gunicorn", "tests.apps.traced.wsgi"]
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, *command, *where],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONDEVMODE": "", **environment},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            eventually(lambda: log.read_text().count("Booting worker") == 2, "gunicorn")
+            yield address
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(20)
+
+
+def spans_of(file: Path, trace_id: int) -> list[Span]:
+    if not file.exists():
+        return []
+    spans = [json.loads(line) for line in file.read_text().splitlines()]
+    return [span for span in spans if int(span["context"]["trace_id"], 16) == trace_id]
+
+
+def has_run(file: Path, trace_id: int) -> bool:
+    """Whether the task of a trace has run, so that all spans of the trace are written."""
+    return any(span["name"] == "run/traced.report" for span in spans_of(file, trace_id))
+
+
+def only(spans: list[Span], name: str, parent: Span | None = None) -> Span:
+    """Return the only span of a name, or the only one below a parent."""
+    (span,) = [
+        span
+        for span in spans
+        if span["name"] == name
+        and (parent is None or span["parent_id"] == parent["context"]["span_id"])
+    ]
+    return span
+
+
+def order(site: str, what: str, telemetry: Telemetry) -> int:
+    """Order as a traced client; return the id of the trace."""
+    with telemetry.tracer.start_as_current_span("client") as span:
+        headers: dict[str, str] = {}
+        TraceContextTextMapPropagator().inject(headers)
+    with contextlib.closing(http.client.HTTPConnection(site, timeout=20)) as connection:
+        connection.request("GET", f"/order/{what}", headers=headers)
+        assert connection.getresponse().status == 200
+    return span.context.trace_id
+
+
+@pytest.fixture
+def site(server: EmbeddedServer, tmp_path: Path) -> Iterator[str]:
+    environment = {"DJANGO_SETTINGS_MODULE": SETTINGS, SPANS: str(tmp_path / "spans")}
+    worker = running_worker(
+        tmp_path,
+        app="tests.apps.traced.app",
+        queue="traced",
+        concurrency=2,
+        environment=environment,
+    )
+    with running_site(tmp_path, environment) as address, worker:
+        yield address
+
+
+def test_a_trace_shows_waits_and_holds_from_the_request_to_the_task(
+    site: str, name: str, tmp_path: Path
+) -> None:
+    """Each wait and hold is below the request or the run it belongs to."""
+    telemetry = Telemetry()
+    spans = tmp_path / "spans"
+    with events() as client:
+        with lock(f"stock:{name}", timeout=20):
+            ordering = Background(lambda: order(site, name, telemetry))
+            started(client, f"waiting stock:{name}")
+        first = ordering.outcome()
+        child = started(client, name)
+        second = order(site, name, telemetry)
+        eventually(lambda: has_run(spans, second))
+        go(client, name)
+    eventually(lambda: has_run(spans, first))
+
+    found = spans_of(spans, first)
+    view = only(found, "GET order/<str:what>")
+    wait, hold = only(found, names.WAIT), only(found, names.HOLD, view)
+    assert wait["parent_id"] == view["context"]["span_id"]
+    assert wait["attributes"][names.HOLDER_PID] == os.getpid()
+    assert hold["attributes"][names.NAME] == f"stock:{name}"
+    sent = only(found, "apply_async/traced.report", view)
+    run = only(found, "run/traced.report", sent)
+    of_task = only(found, names.HOLD, run)
+    assert of_task["attributes"][names.NAME] == f"report:{name}"
+    assert of_task["attributes"][names.OUTCOME] == "released"
+
+    found = spans_of(spans, second)
+    skipped = only(found, "run/traced.report")
+    assert skipped["attributes"][names.OUTCOME] == "skipped"
+    assert skipped["attributes"][names.HOLDER_PID] == child
+    assert skipped["attributes"][names.HOLDER_TASK_NAME] == "traced.report"
+    below = [span for span in found if span["parent_id"] == skipped["context"]["span_id"]]
+    assert [(span["name"], span["attributes"][names.OUTCOME]) for span in below] == [
+        (names.WAIT, "busy")
+    ]
