@@ -13,10 +13,15 @@ Attributes = dict[str, AttributeValue]
 
 def of_metric(backend: BaseLockBackend, name: str) -> Attributes:
     """Return attributes with few values: the lock's group, not its name."""
+    return of_group(backend, backend.operators.group(name))
+
+
+def of_group(backend: BaseLockBackend, group: str) -> Attributes:
+    """Return attributes of all locks of a group."""
     return {
         names.ALIAS: backend.alias,
         names.BACKEND: type(backend).__name__,
-        names.GROUP: backend.operators.group(name),
+        names.GROUP: group,
     }
 
 

@@ -9,13 +9,16 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.sdk.trace.sampling import DEFAULT_ON, Sampler
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON, Sampler
 
 
 class Telemetry:
-    """Providers of traces and metrics that keep what they are told."""
+    """Providers of traces and metrics that keep what they are told.
 
-    def __init__(self, sampler: Sampler = DEFAULT_ON) -> None:
+    By default every span is sampled, whatever its parent: who starts one gets it.
+    """
+
+    def __init__(self, sampler: Sampler = ALWAYS_ON) -> None:
         self._exporter = InMemorySpanExporter()
         self._reader = InMemoryMetricReader()
         self.tracers = TracerProvider(sampler=sampler, shutdown_on_exit=False)

@@ -7,6 +7,7 @@ from typing import Any
 
 from opentelemetry.sdk.metrics import Counter, Histogram, MeterProvider, ObservableGauge
 
+from django_redis_lock.contrib import held
 from django_redis_lock.contrib.opentelemetry import gauges, names
 from django_redis_lock.contrib.opentelemetry.gauges import LockGauges
 from django_redis_lock.contrib.opentelemetry.metrics import LockMetrics
@@ -57,6 +58,6 @@ def test_the_spans_and_their_attributes_are_those_of_the_code() -> None:
 
 def test_the_limits_of_a_collection_are_those_of_the_code() -> None:
     text = " ".join(PAGE.read_text().split())
-    assert f"at most {gauges.MOST_LOCKS} locks" in text
-    assert f"{gauges.MOST_QUEUES} longest queues" in text
+    assert f"at most {held.MOST_HOLDERS} locks" in text
+    assert f"{held.MOST_QUEUES} longest queues" in text
     assert f"waits {gauges.PATIENCE:g} seconds" in text
