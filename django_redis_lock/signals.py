@@ -76,13 +76,13 @@ renewal of leases that fails; and for a release after a transaction that has to 
 ``name`` is empty if the operation is not about one lock.
 """
 
-lock_waiting = Signal()
+lock_waiting = LockSignal(use_caching=True)
 """A lock was found held, and the caller has joined its waiters. Also given: ``lock``.
 
 Sent once for each wait. The lock may be handed off meanwhile, so a receiver has to be quick.
 """
 
-lock_detached = Signal()
+lock_detached = LockSignal(use_caching=True)
 """A holder left its lock locked, for another handle to take over.
 
 Also given: ``lock``, and ``held_for`` in seconds.
