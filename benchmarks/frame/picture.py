@@ -24,6 +24,8 @@ class Bar:
     value: float | None
     text: str
     colour: str
+    reach: tuple[float, float] | None = None
+    """The lowest and the highest value of some rounds, drawn as a thin line."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,8 @@ def draw(charts: Sequence[BarChart], title: str, note: str, path: Path) -> None:
 
 
 def _draw(axis: Axes, chart: BarChart) -> None:
-    values = [bar.value for row in chart.rows for bar in row.bars if bar.value]
+    bars = [bar for row in chart.rows for bar in row.bars if bar.value]
+    values = [value for bar in bars for value in (bar.value, *(bar.reach or ())) if value]
     top = max(values, default=1.0)
     floor = float(10 ** math.floor(math.log10(min(values, default=1.0) / 2))) if chart.log else 0.0
     for place, row in enumerate(chart.rows):
@@ -74,8 +77,12 @@ def _draw(axis: Axes, chart: BarChart) -> None:
             y = place + (at - (len(row.bars) - 1) / 2) * thick
             length = max(bar.value or 0, floor)
             axis.barh(y, length, thick * 0.92, color=bar.colour)
+            end = length
+            if bar.reach:
+                axis.plot(bar.reach, (y, y), color=INK, linewidth=1, marker="|", markersize=5)
+                end = max(length, bar.reach[1])
             axis.annotate(
-                bar.text, (length, y), (5, 0), textcoords="offset points",
+                bar.text, (end, y), (5, 0), textcoords="offset points",
                 va="center", fontsize=9, color=INK if row.ours else SOFT,
             )  # fmt: skip
     axis.set_yticks(range(len(chart.rows)), [row.title for row in chart.rows], fontsize=9)
