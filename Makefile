@@ -97,7 +97,7 @@ bench: $(VENV)/.bench  ## measure against the peers; table, JSON and picture int
 compare: $(VENV)/.bench  ## guards for Celery tasks side by side (ARGS=--docs: into the documentation)
 	$(PY) -m benchmarks.celery_guards $(ARGS)
 
-load: $(VENV)/.bench  ## a shop under load, with each guard; 15 minutes (ARGS=--quick: one)
+load: $(VENV)/.bench  ## a shop under load, with each guard; 24 minutes (ARGS=--quick: one and a half)
 	@ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || command -v postgres >/dev/null || (apt-get update -qq && apt-get install -y -qq postgresql)
 	$(PY) -m benchmarks.load $(ARGS)
 

@@ -30,6 +30,18 @@ def cpu_seconds(pids: Iterable[int]) -> float:
     return ticks / CLOCK
 
 
+def family_cpu_seconds() -> float:
+    """Return the CPU time of this process, its descendants, and those that have ended."""
+    stats = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            stats[int(path.name)] = _stat(int(path.name))
+    family = {os.getpid()}
+    while more := {pid for pid, stat in stats.items() if int(stat[1]) in family} - family:
+        family |= more
+    return sum(sum(map(int, stats[pid][11:15])) for pid in family if pid in stats) / CLOCK
+
+
 def peak_memory(pids: Iterable[int]) -> float:
     """Return the largest peak of resident memory of some processes, in MB."""
     return max(

@@ -8,12 +8,16 @@ from collections.abc import Callable, Iterable
 from benchmarks.frame.figures import percentile
 from benchmarks.frame.table import Row
 from benchmarks.load.buyers import NO_ANSWER, Answer, Crowd
-from benchmarks.load.plan import LEAD, Cell
-from benchmarks.load.shop.names import SOLD, SOLD_OUT, UNPAID
+from benchmarks.load.plan import LEAD, UNITS, Cell
+from benchmarks.load.shop.names import DECLINED, SOLD, SOLD_OUT, UNPAID
 from benchmarks.load.stage import Stage
 
 ENDLESS = 10_000_000
 """So much stock that a product never sells out."""
+ROWS = 60_000
+"""So many units in rows that a sale does not sell out: no shop here sells 8,000 a second."""
+DECLINES = 10
+"""How many buyers come before a rush, whose payments are declined."""
 SETTLED = 5
 """The number of connections has settled once so many readings in a row agree."""
 PATIENCE = 60.0
@@ -23,7 +27,7 @@ WATCH = 2
 
 def sale(stage: Stage, guard: str, cell: Cell, seconds: float) -> Row:
     """Let the buyers send one order after the other for some seconds."""
-    products = stage.shelf.put(cell.products, ENDLESS)
+    products, stock = _endless(stage, guard, cell.products)
     commands, requests = stage.commands(), stage.requests()
     cpu = stage.site.cpu_seconds()
     began = time.monotonic()
@@ -34,7 +38,7 @@ def sale(stage: Stage, guard: str, cell: Cell, seconds: float) -> Row:
     orders = stage.shelf.orders(products)
     return {
         **summary(answers, began + LEAD, end, cell.buyers),
-        "oversold": oversold(orders, cell.products * ENDLESS, stage.shelf.left(products)),
+        "oversold": oversold(orders, stock, stage.shelf.left(products)),
         "requests_per_order": (stage.requests() - requests) / max(orders, 1),
         "commands_per_order": (stage.commands() - commands) / max(orders, 1),
         "processor_ms_per_order": 1000 * (stage.site.cpu_seconds() - cpu) / max(orders, 1),
@@ -46,7 +50,8 @@ def summary(answers: Iterable[Answer], start: float, end: float, buyers: int) ->
     """Return the figures of a sale between two moments.
 
     A rate counts the answers in between. A wait counts if its answer came after the start, so
-    those of buyers who still waited at the end count as well.
+    those of buyers who still waited at the end count as well. There is stock for all, so every
+    other answer is an error.
     """
     answers = list(answers)
     sold = [answer for answer in answers if answer.status == SOLD]
@@ -59,7 +64,7 @@ def summary(answers: Iterable[Answer], start: float, end: float, buyers: int) ->
         "longest": max(waits),
         "least_served": min(served[buyer] for buyer in range(buyers)),
         "most_served": max(served.values(), default=0),
-        "errors": sum(answer.status not in (SOLD, SOLD_OUT, UNPAID) for answer in answers),
+        "errors": sum(answer.status != SOLD for answer in answers),
     }
 
 
@@ -69,18 +74,30 @@ def oversold(orders: int, stock: int, left: int) -> int:
 
 
 def rush(stage: Stage, guard: str, buyers: int) -> Row:
-    """Let buyers come at one moment for half as many units, with a payment to make."""
-    (product,) = stage.shelf.put(1, buyers // 2)
-    answers = asyncio.run(_sell_once(stage, buyers, _path(guard, product, "slow")))
+    """Let buyers come at one moment for half as many units, with a payment to make.
+
+    Some whose payments are declined come before them, and must leave every unit to the others.
+    """
+    units = buyers // 2
+    products = stage.shelf.put(1, units, in_rows=guard == UNITS)
+    refused = asyncio.run(_sell_once(stage, DECLINES, _path(guard, products[0], "declined")))
+    answers = asyncio.run(_sell_once(stage, buyers, _path(guard, products[0], "slow")))
     statuses = Counter(answer.status for answer in answers)
-    orders, left = stage.shelf.orders([product]), stage.shelf.left([product])
+    proper = sum(statuses[status] for status in (SOLD, SOLD_OUT, UNPAID))
+    orders = stage.shelf.orders(products)
+    began = min(answer.began for answer in answers)
+    sold = [answer.ended - began for answer in answers if answer.status == SOLD]
+    sold_out = [answer.ended - began for answer in answers if answer.status == SOLD_OUT]
     return {
-        "units": buyers // 2,
+        "units": units,
         "buyers": buyers,
         "orders": orders,
-        "oversold": oversold(orders, buyers // 2, left),
+        "oversold": oversold(orders, units, stage.shelf.left(products)),
+        "unsold": max(0, units - orders),
         "paid_for_nothing": statuses[UNPAID],
-        "errors": buyers - statuses[SOLD] - statuses[SOLD_OUT] - statuses[UNPAID],
+        "sold_within": max(sold, default=float("nan")),
+        "told_sold_out": percentile(sold_out or [float("nan")], 50),
+        "errors": buyers - proper + sum(answer.status != DECLINED for answer in refused),
     }
 
 
@@ -98,8 +115,8 @@ async def _sell_once(stage: Stage, buyers: int, path: str) -> list[Answer]:
 
 async def waiting(stage: Stage, guard: str, buyers: int) -> Row:
     """Let buyers wait for one whose payment hangs; count connections and commands meanwhile."""
-    (product,) = stage.shelf.put(1, ENDLESS)
-    path, port = _path(guard, product, "held"), stage.site.port
+    products, stock = _endless(stage, guard, 1)
+    path, port = _path(guard, products[0], "held"), stage.site.port
     stage.hold.touch()
     async with Crowd(port, 1) as holder, Crowd(port, buyers) as crowd:
         held = asyncio.ensure_future(holder.buy_once(path))
@@ -133,18 +150,19 @@ async def waiting(stage: Stage, guard: str, buyers: int) -> Row:
         "drained_per_second": len(answers) / took,
         "barged": barged,
         "errors": sum(answer.status != SOLD for answer in answers),
-        "oversold": oversold(stage.shelf.orders([product]), ENDLESS, stage.shelf.left([product])),
+        "oversold": oversold(stage.shelf.orders(products), stock, stage.shelf.left(products)),
     }
 
 
 async def bystanders(stage: Stage, guard: str, cell: Cell, lookers: int, seconds: float) -> Row:
     """Let some look at a product that nobody buys, while many buy another one."""
-    hot, cold = stage.shelf.put(2, ENDLESS)
+    (cold,) = stage.shelf.put(1, ENDLESS)
+    hot, stock = _endless(stage, guard, 1)
     port, began = stage.site.port, time.monotonic()
     end = began + LEAD + seconds
     async with Crowd(port, cell.buyers) as crowd, Crowd(port, lookers) as others:
         await asyncio.gather(
-            crowd.buy_until(end, [_path(guard, hot, cell.payment)]),
+            crowd.buy_until(end, [_path(guard, hot[0], cell.payment)]),
             others.look_until(end, f"/product/{cold}/", pause=0.02),
         )
     waits = [answer.seconds for answer in others.answers if answer.ended > began + LEAD]
@@ -154,8 +172,15 @@ async def bystanders(stage: Stage, guard: str, cell: Cell, lookers: int, seconds
         "bystander_p99": percentile(waits, 99),
         "bystander_longest": max(waits),
         "bystander_errors": sum(answer.status == NO_ANSWER for answer in others.answers),
-        "oversold": oversold(stage.shelf.orders([hot]), ENDLESS, stage.shelf.left([hot])),
+        "oversold": oversold(stage.shelf.orders(hot), stock, stage.shelf.left(hot)),
     }
+
+
+def _endless(stage: Stage, guard: str, products: int) -> tuple[list[int], int]:
+    """Put products on the shelf that don't sell out; return their ids and all their stock."""
+    in_rows = guard == UNITS
+    each = ROWS // products if in_rows else ENDLESS
+    return stage.shelf.put(products, each, in_rows=in_rows), products * each
 
 
 async def _settled(stage: Stage) -> tuple[int, int, int]:

@@ -28,16 +28,33 @@ class Shelf:
     def close(self) -> None:
         self._connection.close()
 
-    def put(self, products: int, stock: int) -> list[int]:
-        """Add `products` products with this stock; return their ids."""
+    def put(self, products: int, stock: int, *, in_rows: bool = False) -> list[int]:
+        """Add `products` products with this stock, as a number or as rows; return their ids."""
         sql = "INSERT INTO shop_product (stock, fence) VALUES (?, 0) RETURNING id"
-        return [self._ask(sql, stock)[0][0] for _ in range(products)]
+        added = [self._ask(sql, 0 if in_rows else stock)[0][0] for _ in range(products)]
+        if in_rows:
+            # Every sale begins with a small table and the statistics that autovacuum would gather.
+            self._connection.execute("TRUNCATE shop_unit")
+            for product in added:
+                self._connection.execute(
+                    "INSERT INTO shop_unit (product_id, sold) "
+                    "SELECT %s, false FROM generate_series(1, %s)",
+                    (product, stock),
+                )
+            self._connection.execute("ANALYZE shop_unit")
+        return added
 
     def orders(self, products: list[int]) -> int:
-        return self._sum("SELECT count(*) FROM shop_order WHERE product_id = ?", products)
+        sql = "SELECT count(*) FROM shop_order WHERE product_id = ? AND NOT void"
+        return self._sum(sql, products)
 
     def left(self, products: list[int]) -> int:
-        return self._sum("SELECT stock FROM shop_product WHERE id = ?", products)
+        """Return how many units are unsold, by number and by row."""
+        sql = (
+            "SELECT stock + (SELECT count(*) FROM shop_unit WHERE NOT sold "
+            "AND product_id = shop_product.id) FROM shop_product WHERE id = ?"
+        )
+        return self._sum(sql, products)
 
     def connections(self) -> int:
         sql = (

@@ -18,7 +18,7 @@ import pytest
 
 import benchmarks.__main__ as bench_main
 import benchmarks.celery_guards.__main__ as guards_main
-import benchmarks.load.__main__ as load_main
+import benchmarks.load.run as load_run
 from benchmarks.bench import Bench, Scenario
 from benchmarks.celery_guards.scenarios import SCENARIOS
 from benchmarks.celery_guards.table import cell
@@ -26,6 +26,7 @@ from benchmarks.frame.figures import count_spread, spread
 from benchmarks.frame.run import INTERRUPTED, Run
 from benchmarks.frame.table import Column
 from benchmarks.load.plan import QUICK
+from benchmarks.load.quiet import Watch
 from benchmarks.load.shop.names import POSTGRESQL
 from tests.tools import eventually
 
@@ -124,13 +125,15 @@ def test_the_load_run_keeps_its_sales(monkeypatch: pytest.MonkeyPatch) -> None:
         keys = ("orders_per_second", "p99", "longest", "least_served", "most_served")
         return {**dict.fromkeys(keys, 1.0), "oversold": 0, "errors": 0}
 
-    monkeypatch.setattr(load_main, "staged", staged)
-    monkeypatch.setattr(load_main, "_described", lambda _stage: {})
-    monkeypatch.setattr(load_main.measure, "sale", sale)
-    load = load_main.Load(replace(QUICK, rounds=3))
+    monkeypatch.setattr(load_run, "staged", staged)
+    monkeypatch.setattr(load_run, "_described", lambda _stage: {})
+    monkeypatch.setattr(load_run.measure, "sale", sale)
+    monkeypatch.setattr(load_run.measure, "rush", lambda *_: {"orders": 50, "oversold": 0})
+    load = load_run.Load(replace(QUICK, rounds=3), Watch())
     load.measure()
     assert len(load.results["sales"][POSTGRESQL]["one"]["ours"]["rounds"]) == 1
-    assert load.run.missing[0] == "PostgreSQL: sales: 2 of 3 rounds"
+    assert len(load.results["rush"][POSTGRESQL]["counter"]["rounds"]) == 1
+    assert load.run.missing[0] == "PostgreSQL: sales and rushes: 2 of 3 rounds"
     assert len(load.run.missing) == len(list(QUICK.parts()))
 
 

@@ -2,5 +2,6 @@
 
 POSTGRESQL, SQLITE = "PostgreSQL", "SQLite"
 
-SOLD, SOLD_OUT, UNPAID, REFUSED = 201, 410, 409, 503
-"""The answers: sold; sold out; sold out after the payment, which is returned; the wait ran out."""
+SOLD, SOLD_OUT, UNPAID, DECLINED, REFUSED = 201, 410, 409, 402, 503
+"""The answers: sold; sold out; sold out after the payment, which is returned; the payment was
+declined; the wait ran out."""

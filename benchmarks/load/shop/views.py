@@ -10,17 +10,11 @@ from django.http import HttpRequest, JsonResponse
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_POST
 
-from benchmarks.load.shop.guards import GUARDS, REFUSALS, NoGuard
+from benchmarks.load.shop.errors import DeclinedError, PaidForNothingError, SoldOutError
+from benchmarks.load.shop.guards import GUARDS, REFUSALS
+from benchmarks.load.shop.guards.base import NoGuard
 from benchmarks.load.shop.models import Order, Product
-from benchmarks.load.shop.names import REFUSED, SOLD, SOLD_OUT, UNPAID
-
-
-class SoldOutError(Exception):
-    """There was no unit left when the stock was read."""
-
-
-class PaidForNothingError(Exception):
-    """There was no unit left when the stock was written; the payment must be returned."""
+from benchmarks.load.shop.names import DECLINED, REFUSED, SOLD, SOLD_OUT, UNPAID
 
 
 @csrf_exempt
@@ -32,6 +26,8 @@ def buy(request: HttpRequest, guard: str, product_id: int, payment: str) -> Json
         order = sell(GUARDS[guard], product_id, request.headers["X-Buyer"], payment)
     except SoldOutError:
         return JsonResponse({"error": "sold out"}, status=SOLD_OUT)
+    except DeclinedError:
+        return JsonResponse({"error": "your payment was declined"}, status=DECLINED)
     except PaidForNothingError:
         return JsonResponse({"error": "sold out, your payment is returned"}, status=UNPAID)
     except REFUSALS:
@@ -44,22 +40,29 @@ def show(_request: HttpRequest, product_id: int) -> JsonResponse:
 
 
 def sell(guard: NoGuard, product_id: int, buyer: str, payment: str) -> Order:
-    """Read the stock, take the payment, write the stock and the order."""
+    """Find a unit, take the payment, write the order and the stock."""
     with guard.around(product_id) as held:
-        product = guard.read(product_id)
-        if product.stock < 1:
+        found = guard.find(product_id, held)
+        if found is None:
             raise SoldOutError
         take_payment(payment)
         with transaction.atomic(savepoint=False):
-            if not guard.write(product, held):
+            # The order comes first, so that the product's row is locked only until the commit.
+            order = guard.order(product_id, buyer, held)
+            if not guard.take(found, held):
                 raise PaidForNothingError
-            return Order.objects.create(product=product, buyer=buyer)
+        return order
 
 
 def take_payment(payment: str) -> None:
-    """Stand in for a payment service: none, one that takes 5 ms, or one that hangs for a while."""
-    if payment == "slow":
+    """Stand in for a payment service.
+
+    It has nothing to do, takes 5 ms, declines after as long, or hangs for a while.
+    """
+    if payment in {"slow", "declined"}:
         time.sleep(settings.PAYMENT_SECONDS)
+        if payment == "declined":
+            raise DeclinedError
     elif payment == "held":
         hold = Path(settings.HOLD)
         while hold.exists():
