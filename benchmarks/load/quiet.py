@@ -57,9 +57,9 @@ class Watch:
         self._before: list[Span] = []
         self._during: list[Span] = []
 
-    def before(self, seconds: float = PROBE) -> None:
+    def before(self) -> None:
         start = Reading.now()
-        time.sleep(seconds)
+        time.sleep(PROBE)
         self._before.append(Span.between(start, Reading.now()))
 
     @contextmanager
@@ -114,9 +114,9 @@ def sentence(found: dict[str, Any]) -> str:
     verdict = f"**not quiet: {'; '.join(reasons)}**" if reasons else "quiet"
     before, during = found["before"], found["during"]
     return (
-        f"The machine was {verdict}. Its load was {found['load_before']} before the run. Of its "
-        f"processor time, other processes used {before['others']:.1%} before the run and "
-        f"{during['others']:.1%} during it (at most {during['most_others']:.1%} in one part); "
-        f"{before['stolen']:.1%} and {during['stolen']:.1%} (at most {during['most_stolen']:.1%}) "
-        f"were stolen."
+        f"The machine was {verdict}. Its load was {found['load_before']} before the run, and "
+        f"{found['load_after']} at the end, with the run's own. Of its processor time, other "
+        f"processes used {before['others']:.1%} before the run and {during['others']:.1%} during "
+        f"it (at most {during['most_others']:.1%} in one part); {before['stolen']:.1%} and "
+        f"{during['stolen']:.1%} (at most {during['most_stolen']:.1%}) were stolen."
     )

@@ -9,10 +9,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+import benchmarks.load.__main__ as load_main
 from benchmarks.frame.processes import family_cpu_seconds
 from benchmarks.frame.table import marks, put_into
 from benchmarks.frame.targets import judged
@@ -269,6 +271,19 @@ def test_a_missed_target_is_reported(path: tuple[str, ...], value: Any) -> None:
     assert [verdict["met"] for verdict in judged(results, TARGETS)].count(False) == 1
 
 
+ENVIRONMENT = {
+    "date": "2026-01-02T03:04:05",
+    "python": "CPython",
+    "server": "valkey",
+    "protocol": "RESP3",
+    "system": "Linux",
+    "postgresql": "PostgreSQL",
+    "sqlite": "SQLite 3",
+    "cpus": 2,
+    "processor": "",
+    "load_at_start": 0.1,
+    "packages": {},
+}
 IDLE = {"others": 0.01, "stolen": 0.0, "most_others": 0.03, "most_stolen": 0.004}
 QUIET = {"load_before": 0.1, "load_after": 9.0, "cpus": 2, "before": IDLE, "during": IDLE}
 
@@ -277,19 +292,7 @@ def test_the_page_shows_every_guard_and_each_fault() -> None:
     """What was oversold is in bold."""
     results = good()
     results["targets"] = list(judged(results, TARGETS))
-    results["environment"] = {
-        "date": "2026-01-02T03:04:05",
-        "python": "CPython",
-        "server": "valkey",
-        "protocol": "RESP3",
-        "system": "Linux",
-        "postgresql": "PostgreSQL",
-        "sqlite": "SQLite 3",
-        "cpus": 2,
-        "processor": "",
-        "load_at_start": 0.1,
-        "packages": {},
-    }
+    results["environment"] = ENVIRONMENT
     results["machine"] = QUIET
     page = markdown(results)
     assert all(f"| {title} " in page for title in TITLES.values())
@@ -330,9 +333,37 @@ def test_the_documentation_takes_no_rough_figures(
     """One round, or a machine that is busy with something else, is no figure for the page."""
     monkeypatch.setattr("sys.argv", ["benchmarks.load", *arguments])
     monkeypatch.setattr("os.getloadavg", lambda: (load, 0.0, 0.0))
+    monkeypatch.setattr("benchmarks.load.quiet.PROBE", 0.05)
     with pytest.raises(SystemExit):
         _options(Watch())
     assert why in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("used", "status"), [(0.01, 0), (0.5, 1)])
+def test_only_a_machine_that_stayed_quiet_gets_into_the_documentation(
+    used: float,
+    status: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Figures of a busy one are kept beside it, and the run says why."""
+    page = tmp_path / "page.md"
+    page.write_text(f"{BEGIN}\n{END}\n")
+    machine = {**QUIET, "during": {**IDLE, "others": used}}
+    measured = {**good(), "environment": ENVIRONMENT, "machine": machine, "seconds": 9}
+    run = SimpleNamespace(missing=[], note=lambda: "")
+    load = SimpleNamespace(measure=lambda: None, results=measured, run=run)
+    monkeypatch.setattr("benchmarks.load.quiet.PROBE", 0.05)
+    monkeypatch.setattr(load_main, "Load", lambda *_: load)
+    monkeypatch.setattr(load_main, "draw", lambda *_: None)
+    monkeypatch.setattr(load_main, "PAGE", page)
+    monkeypatch.setattr(load_main, "noise", lambda found: noise(found) if found is machine else [])
+    monkeypatch.setattr("sys.argv", ["benchmarks.load", "--docs", "--output", str(tmp_path)])
+    assert load_main.main() == status
+    assert ("The machine was" in page.read_text()) is (status == 0)
+    assert ("other processes used 50.0% during" in capsys.readouterr().err) is (status == 1)
+    assert (tmp_path / "load.json").exists()
 
 
 @pytest.mark.parametrize(
@@ -346,7 +377,7 @@ def test_the_documentation_takes_no_rough_figures(
 def test_a_busy_machine_is_called_busy(part: str, share: dict[str, float], why: str) -> None:
     """Before the run as during it; and a quiet one is called quiet."""
     assert noise(QUIET) == []
-    assert sentence(QUIET).startswith("The machine was quiet. Its load was 0.1 before the run.")
+    assert sentence(QUIET).startswith("The machine was quiet. Its load was 0.1 before the run,")
     found = {**QUIET, part: {**IDLE, **share}}
     assert noise(found) == [why]
     assert sentence(found).startswith(f"The machine was **not quiet: {why}**.")
