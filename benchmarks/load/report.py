@@ -48,6 +48,8 @@ TARGETS = (
     ),
     Target("1,000 waiting: database connections", THOUSAND, "database_connections.max", le, 0),
 )
+BUYERS = ", 100 buyers"
+"""What all loads in the picture have in common."""
 FLAWLESS = (UPDATE, UNITS, COUNTER, ADVISORY, OURS, FENCED)
 """Guards with which no request may fail. Those who wait for the others may be refused."""
 
@@ -138,7 +140,9 @@ def draw(results: dict[str, Any], path: Path) -> None:
     from benchmarks.frame import picture
 
     title = f"A flash sale on PostgreSQL: {_of_rounds(results).lower()}"
-    note = "QUICK FORM, ROUGH FIGURES" if results["quick"] else "orange: oversold"
+    note = "100 buyers; orange: oversold"
+    if results["quick"]:
+        note = f"QUICK FORM, ROUGH FIGURES; {note}"
     picture.draw(list(_charts(results)), title, note, path)
 
 
@@ -146,10 +150,11 @@ def _charts(results: dict[str, Any]) -> Iterator[Any]:
     sales = results["sales"].get(POSTGRESQL, {})
     for cell, rows in sales.items():
         if cell != FEW.slug:
-            yield _chart(f"Orders a second: {CELLS[cell].title.lower()}", rows, "orders_per_second")
+            title = CELLS[cell].title.lower().replace(BUYERS, "")
+            yield _chart(f"Orders/s: {title}", rows, "orders_per_second")
     if sales:
         first = next(iter(sales.values()))
-        yield _chart("p99 of a buyer's wait: one hot product, 100 buyers", first, "p99")
+        yield _chart("p99 of a buyer's wait: one hot product", first, "p99")
     if rows := results["rush"].get(POSTGRESQL):
         yield _chart("A rush for 50 units: time until the last is sold", rows, "sold_within")
     if rows := results["bystanders"]:

@@ -4,13 +4,13 @@ import asyncio
 import signal
 import sqlite3
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 from benchmarks.frame.environment import environment
-from benchmarks.frame.run import Run
+from benchmarks.frame.run import Run, say
 from benchmarks.frame.table import Row
 from benchmarks.load import measure
 from benchmarks.load.plan import CELLS, MOST_BUYERS, PAYING, RUSH, Plan
@@ -53,7 +53,7 @@ class Load:
                 return measure.sale(stage, slug, CELLS[cell], sales[cell].seconds)
 
             items = [f"{cell} {slug}" for cell, slugs in cells.items() for slug in slugs]
-            found = self.run.rounds(self.plan.rounds, items, once)
+            found = self._rounds(items, once)
         by_cell = {
             cell: {slug: found[f"{cell} {slug}"] for slug in slugs} for cell, slugs in cells.items()
         }
@@ -74,7 +74,7 @@ class Load:
 
         waiting = self.plan.waiting
         items = [f"{buyers} {slug}" for buyers, slugs in waiting.items() for slug in slugs]
-        for item, rows in self.run.rounds(self.plan.rounds, items, once).items():
+        for item, rows in self._rounds(items, once).items():
             buyers, slug = item.split()
             self.results["waiting"].setdefault(buyers, {})[slug] = together(rows)
 
@@ -87,8 +87,22 @@ class Load:
                 row = measure.bystanders(stage, slug, PAYING, plan.lookers, plan.looking)
                 return asyncio.run(row)
 
-            found = self.run.rounds(plan.rounds, plan.bystanders, once)
+            found = self._rounds(plan.bystanders, once)
         self.results["bystanders"] = {slug: together(rows) for slug, rows in found.items()}
+
+    def _rounds(
+        self, items: Sequence[str], once: Callable[[str, int], Row]
+    ) -> dict[str, list[Row]]:
+        """Measure every item in each round, and say which round begins."""
+        begun: set[int] = set()
+
+        def announced(item: str, turn: int) -> Row:
+            if turn not in begun:
+                begun.add(turn)
+                say(f"  round {turn + 1} of {self.plan.rounds}")
+            return once(item, turn)
+
+        return self.run.rounds(self.plan.rounds, items, announced)
 
     @contextmanager
     def _staged(self, database: str, processes: int = 0, **sizes: int) -> Iterator[Stage]:
