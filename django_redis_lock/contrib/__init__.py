@@ -1,1 +1,1 @@
-"""Integrations with other packages, each an app of its own."""
+"""Integrations with other libraries, each switched on by a line in the settings."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
-from typing import Any, TypeVar
+from typing import Any
 
 from django.dispatch import Signal
 from opentelemetry import metrics, trace
@@ -20,7 +20,6 @@ from django_redis_lock.handler import locks
 from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.protocol.records import Holder
 
-Callback = TypeVar("Callback", bound=Callable[..., None])
 logger = logging.getLogger("django_redis_lock")
 
 
@@ -68,12 +67,6 @@ class LockInstrumentor:
             signal.disconnect(receiver)
 
 
-def _never_blocks(receiver: Callback) -> Callback:
-    """Mark a receiver that asks no server, so that asyncio code need not run it in a thread."""
-    receiver.never_blocks = True  # type: ignore[attr-defined]
-    return receiver
-
-
 class _Receivers:
     """The receivers of the signals."""
 
@@ -101,7 +94,7 @@ class _Receivers:
     def on_waiting(self, lock: Lock, **kwargs: Any) -> None:
         self.spans.wait(lock)
 
-    @_never_blocks
+    @signals.never_blocks
     def on_acquired(self, lock: Lock, waited: float, **kwargs: Any) -> None:
         self.spans.acquired(lock)
         self.metrics.waited(lock.backend, lock.name, waited, "acquired")
@@ -110,41 +103,45 @@ class _Receivers:
         self.spans.not_acquired(lock, reason, waited)
         self.metrics.waited(lock.backend, lock.name, waited, reason)
 
-    @_never_blocks
+    @signals.never_blocks
     def on_released(self, lock: Lock, held_for: float, **kwargs: Any) -> None:
         self.spans.ended(lock, "released")
         self.metrics.held(lock.backend, lock.name, held_for, "released")
 
-    @_never_blocks
+    @signals.never_blocks
     def on_detached(self, lock: Lock, held_for: float, **kwargs: Any) -> None:
         self.spans.ended(lock, "detached")
         self.metrics.held(lock.backend, lock.name, held_for, "detached")
 
-    @_never_blocks
+    @signals.never_blocks
     def on_lost(self, using: str, name: str, lock: Lock | None, **kwargs: Any) -> None:
         self.spans.ended(lock, "lost")
         self.metrics.count(names.LOST, locks[using], name)
 
-    @_never_blocks
+    @signals.never_blocks
     def on_force_released(self, using: str, name: str, **kwargs: Any) -> None:
         self.metrics.count(names.FORCE_RELEASED, locks[using], name)
 
-    @_never_blocks
+    @signals.never_blocks
     def on_freed(self, using: str, name: str, **kwargs: Any) -> None:
         self.metrics.count(names.FREED, locks[using], name)
 
-    @_never_blocks
+    @signals.never_blocks
     def on_unavailable(self, using: str, name: str, **kwargs: Any) -> None:
         self.metrics.count(names.UNAVAILABLE, locks[using], name)
 
     def on_task_skipped(
-        self, sender: Any, task_id: str | None, key: str, holder: Holder | None, **kwargs: Any
+        self,
+        sender: Any,
+        task_id: str | None,
+        key: str,
+        holder: Holder | None,
+        policy: str,
+        **kwargs: Any,
     ) -> None:
         from django_redis_lock.celery.guard import GUARD
 
         backend = locks[getattr(sender, GUARD).options.using]
-        told = {**of_metric(backend, key), names.TASK: sender.name}
-        if "policy" in kwargs:
-            told[names.POLICY] = kwargs["policy"]
+        told = {**of_metric(backend, key), names.TASK: sender.name, names.POLICY: policy}
         self.metrics.skipped(told)
         tell_skipped(sender, task_id, key, told if holder is None else told | of_holder(holder))

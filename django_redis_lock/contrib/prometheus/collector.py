@@ -18,8 +18,8 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
+from django_redis_lock.contrib.held import Held, read_held
 from django_redis_lock.contrib.prometheus.counting import LOCK, SCRAPE_ERRORS, SERVER, this_thread
-from django_redis_lock.contrib.prometheus.held import Held, read_held
 from django_redis_lock.exceptions import InvalidLockBackend, LockUnavailable
 from django_redis_lock.handler import locks
 from django_redis_lock.support.process import forget_after_fork

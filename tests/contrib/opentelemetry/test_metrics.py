@@ -92,6 +92,7 @@ def test_skipped_duplicates_are_counted_by_task(telemetry: Telemetry, name: str)
     (point,) = telemetry.metrics()[names.TASKS_SKIPPED]
     assert point.value == 1
     assert point.attributes[names.TASK] == report.name
+    assert point.attributes[names.POLICY] == "skip"
     attributes = telemetry.span("run").attributes
     assert attributes[names.OUTCOME] == "skipped"
     assert attributes[names.NAME] == attributes[names.TASK] == report.name

@@ -18,7 +18,7 @@ from opentelemetry.trace import StatusCode, get_current_span
 from django_redis_lock import lock, lock_many, locks, signals
 from django_redis_lock.contrib.opentelemetry import LockInstrumentor, names
 from django_redis_lock.contrib.opentelemetry.apps import OpenTelemetryConfig
-from django_redis_lock.exceptions import LockLost, LockNotAcquired
+from django_redis_lock.exceptions import LockLost, LockNotAcquired, LockUnavailable
 from tests.contrib.opentelemetry.telemetry import Telemetry
 from tests.settings import PORT
 from tests.tools import Background, counted, eventually, told, waiters
@@ -114,6 +114,17 @@ def test_a_lock_that_was_not_acquired(
     assert wait.attributes[names.HOLDER_PID] == os.getpid()
     assert wait.status.status_code is status
     assert wait.attributes.get(names.ERROR_TYPE) == ("timeout" if reason == "timeout" else None)
+
+
+def test_an_unavailable_server_is_an_error(telemetry: Telemetry, name: str, settings: Any) -> None:
+    """The span says so, and no one is asked for the holder."""
+    settings.LOCKS = {"default": {"LOCATION": "redis://127.0.0.1:1"}}
+    with told(signals.lock_unavailable) as calls, pytest.raises(LockUnavailable):
+        lock(name).acquire()
+    wait = telemetry.span(names.WAIT)
+    assert wait.attributes[names.OUTCOME] == wait.attributes[names.ERROR_TYPE] == "unavailable"
+    assert wait.status.status_code is StatusCode.ERROR
+    assert len(calls) == 1
 
 
 def test_only_a_recorded_wait_asks_for_the_holder(client: redis.Redis, name: str) -> None:
