@@ -33,7 +33,7 @@ LOST: Final = "z"
 
 Counts = dict[str, int]
 """What is counted, by letter."""
-_COUNT = re.compile(r"([a-zA-Z])(\d+)")
+_COUNT = re.compile(r"([a-zA-Z])([0-9]{1,15})")
 
 
 def letter_of(what: str, seconds: float) -> str:
@@ -154,7 +154,7 @@ def read_contention(group: str, using: str, answer: Sequence[Any]) -> Contention
 def written_slots(answer: Sequence[Any]) -> Iterable[tuple[int, Counts]]:
     """Yield the number of each slot in an answer of ``contention.lua``, and its counts."""
     for number, text in zip(answer[1::2], answer[2::2], strict=True):
-        if number.isdigit():
+        if number.isdigit() and len(number) < 16:
             yield int(number), read_counts(text.decode(errors="replace"))
 
 

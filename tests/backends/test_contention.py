@@ -197,6 +197,18 @@ def test_old_slots_vanish(client: redis.Redis) -> None:
     assert {int(slot) for slot in client.hkeys(KEY)} <= {now - SLOTS + 2, now, now + 1}
 
 
+@pytest.mark.parametrize("written", ["9" * 5000, "a", "", "a1\0b", "x" + "9" * 5000, "é3"])
+@pytest.mark.usefixtures("counting")
+def test_what_another_program_writes_breaks_nothing(client: redis.Redis, written: str) -> None:
+    """It is passed over, or counts as far as it can be read, and the next counts replace it."""
+    client.hset(KEY, mapping={written: "a1", str(client.time()[0] // SLOT): written})
+    assert total().acquired in {0, 1}
+    take(2)
+    locks["default"].send_counts()
+    assert total().acquired in {2, 3}
+    assert not client.hexists(KEY, written)
+
+
 def test_the_clock_of_the_server_decides(
     server: EmbeddedServer, settings: Any, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:

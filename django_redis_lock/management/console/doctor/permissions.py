@@ -40,7 +40,7 @@ def examine_permissions(client: Any, target: Target) -> Iterator[Finding]:
     others = {f"+{command.lower()}" for command in trial.unknown - _REPORTED_ELSEWHERE}
     if others:
         found = f"the server does not know: {' '.join(word[1:].upper() for word in sorted(others))}"
-        if spare.keys() >= others:
+        if not target.scripted and others <= {*_AUDIT}:
             yield warn("permissions", f"{found}: no forced releases and no history")
         else:
             yield fail("permissions", found, "Use plain Redis or Valkey for the locks.")
