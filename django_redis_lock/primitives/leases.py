@@ -136,11 +136,24 @@ def report_losses(holds: Sequence[Hold], backend: BaseLockBackend, reason: str) 
 
 def emit(
     signal: signals.LockSignal, held: Held, backend: BaseLockBackend, **news: Any
-) -> Steps[None]:
-    """Send a signal about a lock, if it has receivers."""
-    if signal.receivers:
-        arguments = {"sender": type(backend), "using": backend.alias, "name": held.name}
-        yield calls.Emit(signal, {**arguments, "lock": held, **news})
+) -> tuple[calls.Emit, ...]:
+    """Send a signal about a lock, at once or by the step to take."""
+    if not signal.receivers:
+        return ()
+    step = emission(signal, held, backend, **news)
+    if signal.may_block:
+        return (step,)
+    # Not as a step, which would take longer than the receivers.
+    signal.send_in_place(**step.arguments)
+    return ()
+
+
+def emission(
+    signal: signals.LockSignal, held: Held, backend: BaseLockBackend, **news: Any
+) -> calls.Emit:
+    """Return the step that sends a signal about a lock."""
+    arguments = {"sender": type(backend), "using": backend.alias, "name": held.name}
+    return calls.Emit(signal, {**arguments, "lock": held, **news})
 
 
 def _release_in_background(holds: Sequence[Hold], backend: BaseLockBackend) -> None:

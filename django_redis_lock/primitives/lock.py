@@ -15,7 +15,7 @@ from django_redis_lock.backends.renewal import renewer
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.primitives.handle import Handle
 from django_redis_lock.primitives.held import Held
-from django_redis_lock.primitives.leases import emit, finish, report_losses
+from django_redis_lock.primitives.leases import emission, emit, finish, report_losses
 from django_redis_lock.primitives.reentrance import enter_again, find_held, leave
 from django_redis_lock.primitives.transactions import released_here
 from django_redis_lock.protocol import acquiring, calls, conversation
@@ -205,7 +205,8 @@ class Lock(Held, Handle):
         former: Held | None = None,
     ) -> Steps[bool]:
         request = self._request(backend)
-        request.notice = next(emit(signals.lock_waiting, self, backend), None)
+        if signals.lock_waiting.receivers:
+            request.when_waiting = emission(signals.lock_waiting, self, backend)
         hub = backend.hub_for(self._wait)
         lease = None
         try:

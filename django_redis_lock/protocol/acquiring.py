@@ -176,9 +176,9 @@ def _wait_in_queue(
         # A waiter that glances found the lock free, and may have got it for another one.
         pause = 0.0 if for_all and hub.glances else hub.next_look(ttl_ms, foreign=kind >= 3)
         watch.plan(call.sent_at + pause, news)
-        if request.notice is not None:
-            notice, request.notice = request.notice, None
-            yield notice
+        if request.when_waiting is not None:
+            step, request.when_waiting = request.when_waiting, None
+            yield step
         reason = yield from _sleep(hub, waiter, until)
         if reason is _Awake.GRANTED:
             assert waiter.grant is not None

@@ -27,7 +27,7 @@ class Request:
         self.record = record
         self.since: int | None = None
         self.lease_ms = self.PROBATION if timeout is None else milliseconds(timeout)
-        self.notice: Any = None  # a step to carry out once, when it begins to wait
+        self.when_waiting: Any = None  # the step to take once, when it begins to wait
         self.sent = False  # and not withdrawn: the server may have carried it out, or still may
         self.process = known_process()
 
