@@ -18,6 +18,7 @@ INSTALLED_APPS = [
     "django.contrib.messages",
     "django.contrib.staticfiles",
     "django_redis_lock",
+    "django_redis_lock.contrib.prometheus",
     "example_project.shop",
 ]
 MIDDLEWARE = [
@@ -80,6 +81,8 @@ LOCKS = {
         "BACKEND": "django_redis_lock.backends.redis.RedisLockBackend",
         "LOCATION": "locks",
         "TIMEOUT": 10,
+        # Metrics tell products from imports, not one product from another.
+        "OPERATORS": {"GROUPS": {"product:*": "product", "import:*": "import"}},
     },
 }
 

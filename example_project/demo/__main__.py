@@ -63,6 +63,7 @@ def _run_steps(console: Console, services: Services) -> bool:
         ("4. A chord with a duplicate in it", steps.chord_with_duplicate),
         ("5. A worker process hangs, and an operator force-releases its lock", steps.stuck_task),
         ("6. What is left", steps.nothing_left),
+        ("7. What Prometheus would scrape", steps.metrics),
     ):
         console.print(title, style="bold", highlight=False)
         with steps.progress_bars(console) as bars:
@@ -92,6 +93,15 @@ def _serve(console: Console, services: Services) -> None:
     console.print(f"Sale    {services.address}sale/{on_sale.pk}/", highlight=False)
     console.print(
         f"Admin   {services.address}admin/ (user {ADMIN}, password {ADMIN})", highlight=False
+    )
+    acquired, waited = (
+        services.metric(f"django_redis_lock_{name}")
+        for name in ("acquired_total", "wait_seconds_sum")
+    )
+    console.print(
+        f"Metrics {services.address}metrics ({acquired:,.0f} locks acquired, "
+        f"{waited:,.0f} s waited in all)",
+        highlight=False,
     )
     console.print(f"Valkey  {services.server.url()}", highlight=False)
     for label, command in closing_commands(services.server):

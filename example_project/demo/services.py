@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.request import urlopen
 
 from example_project.embedded import EmbeddedServer
 from example_project.keeper import Keeper
@@ -26,6 +27,16 @@ class Services:
     def address(self) -> str:
         return f"http://{HOST}:{self.port}/"
 
+    def metric(self, name: str) -> float:
+        """Return the sum of a metric over all its labels, as the web server answers a scrape."""
+        # Only now: what is imported before the directory is set counts for this process alone.
+        from prometheus_client.parser import text_string_to_metric_families
+
+        with urlopen(f"{self.address}metrics") as answer:  # noqa: S310 - our own address
+            families = list(text_string_to_metric_families(answer.read().decode()))
+        samples = [sample for family in families for sample in family.samples]
+        return sum(sample.value for sample in samples if sample.name == name)
+
 
 @contextmanager
 def running() -> Iterator[Services]:
@@ -38,6 +49,7 @@ def running() -> Iterator[Services]:
         keeper = Keeper(directory)
         stack.callback(keeper.close)
         server = stack.enter_context(EmbeddedServer())
+        _share_metrics(directory)
         _set_up_django(server, directory / "shop.sqlite3")
         stack.callback(_close_connections)
 
@@ -51,6 +63,13 @@ def running() -> Iterator[Services]:
         web.wait_for(lambda: _web_answers(port))
         worker.wait_for(_worker_answers)
         yield Services(server, web, worker, port)
+
+
+def _share_metrics(directory: Path) -> None:
+    """Let the web server answer with the metrics of all processes, those of the worker included."""
+    metrics = directory / "metrics"
+    metrics.mkdir()
+    os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(metrics)
 
 
 def _set_up_django(server: EmbeddedServer, database: Path) -> None:

@@ -246,6 +246,23 @@ def nothing_left(services: Services, bars: Progress) -> Outcome:
     return [Figure.equal("at the end: locks still held", 0, len(look("now")))], []
 
 
+def metrics(services: Services, bars: Progress) -> Outcome:
+    """Read what a Prometheus would scrape."""
+    figures = [
+        Figure.equal(
+            f"metrics: {what}", expected, int(services.metric(f"django_redis_lock_{name}"))
+        )
+        for what, expected, name in (
+            ("duplicates skipped, that of the chord included", DUPLICATES, "tasks_skipped_total"),
+            ("locks freed of a killed process", 1, "freed_total"),
+            ("locks released by force", 1, "force_released_total"),
+            ("locks lost", 1, "lost_total"),
+            ("locks held", 0, "held"),
+        )
+    ]
+    return figures, []
+
+
 def _holder_of(name: str, victim: AsyncResult, services: Services) -> Holder:
     """Return the holder; raise unless it is the task `victim` in one of our worker's processes."""
     holder = locks["default"].holder(name)
