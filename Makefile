@@ -15,7 +15,7 @@ CELERY ?= 5.4 5.5 5.6 5.7
 OLDEST_5.4 := 'django==5.2' 'redis==5.2.0' 'django-redis==5.4.0' 'celery==5.4.0'
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test matrix browser databases brokers workers tutorial layouts screenshots messages constraints lint format types bench compare load soak chaos docs build clean
+.PHONY: help demo test matrix browser databases brokers workers observability tutorial layouts screenshots messages constraints lint format types bench compare load soak chaos docs build clean
 
 help:  ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,6 +56,9 @@ brokers: $(VENV)/.brokers  ## Celery tasks on each broker and result backend (ne
 
 workers: $(VENV)/.test  ## worker processes of Celery and uWSGI that die, hang or are inspected
 	PYTHONDEVMODE=1 $(PY) -m pytest -n 2 --dist loadfile tests/workers $(ARGS)
+
+observability: $(VENV)/.observability  ## metrics in a real Prometheus (needs apt-get install prometheus; ARGS=--record)
+	PYTHONDEVMODE=1 $(PY) -m pytest tests/observability $(ARGS)
 
 tutorial: $(VENV)/.test  ## the tutorial word for word, in an empty folder
 	$(PY) -m pytest tests/tutorial $(ARGS)

@@ -31,6 +31,7 @@ import redis
 from django.core.checks import Tags, run_checks
 from django.dispatch import Signal
 from django.test import override_settings
+from prometheus_client import Counter, Histogram
 
 import django_redis_lock
 from django_redis_lock import exceptions, lock, lock_many, locks, signals
@@ -44,6 +45,8 @@ from django_redis_lock.celery import conflicts, single_instance_task
 from django_redis_lock.celery.conflicts import Conflict
 from django_redis_lock.celery.message import Slip
 from django_redis_lock.celery.options import ON_CONFLICT
+from django_redis_lock.contrib.prometheus import counting
+from django_redis_lock.contrib.prometheus.collector import HELD_LOCKS
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.handler import DEFAULT_BACKEND
 from django_redis_lock.support.arguments import Default
@@ -361,6 +364,28 @@ def test_the_fields_of_a_conflict_and_of_the_header_are_those_of_the_code() -> N
     assert [row[0] for row in table(page, "Message header")] == [
         field.name for field in fields(Slip)
     ]
+
+
+def test_the_metrics_are_those_of_the_code() -> None:
+    """The table lists each with its type and its labels."""
+    told = {row[0]: row[1:3] for row in table(DOCS / "how-to/metrics.md", "Metrics")}
+    counted = [each for each in vars(counting).values() if isinstance(each, Counter | Histogram)]
+    known = {}
+    for metric in [*counted, *HELD_LOCKS.describe()]:
+        (family,) = metric.describe() if metric in counted else [metric]
+        name = family.name.removeprefix("django_redis_lock_")
+        suffix = "_total" if family.type == "counter" else ""
+        known[name + suffix] = [family.type, ", ".join(metric._labelnames)]
+    assert told == known
+
+
+def test_the_alerts_are_those_of_the_rules() -> None:
+    """The table lists each with its severity, and each leads to its part of the runbook."""
+    text = (DOCS / "observability/alerts.yml").read_text()
+    rule = r"- alert: (\w+).*?severity: (\w+).*?runbook_url: \S+#(\w+)"
+    in_rules = re.findall(rule, text, re.DOTALL)
+    rows = table(DOCS / "how-to/metrics.md", "Alerts")
+    assert [(row[0], row[1], row[0].lower()) for row in rows] == in_rules
 
 
 def test_the_policies_are_those_of_the_code() -> None:
