@@ -43,6 +43,8 @@ TARGETS = (
     _target("contention:on", "ratio.median", ge, 0.95, "`CONTENTION` on, uncontended pairs/s"),
     _target("contention:on", "cpu_more.median", le, 10, "the same, µs of CPU more for a pair"),
     _target("contention:on", "crowd_ratio.median", ge, 0.98, "`CONTENTION` on, contended pairs/s"),
+    _target("metrics:pair", "ratio.median", ge, 0.95, "metrics on, uncontended, ratio to off"),
+    _target("metrics:crowd", "ratio.median", ge, 0.98, "metrics on, contended, ratio to off"),
     _target("layouts:queue", "completed", ge, len(LAYOUTS), "layouts that completed everything"),
     _target("tracing:noop", "ratio.median", ge, 0.95, "traces on without an SDK, pairs/s, ratio"),
     _target("tracing:noop", "contended_ratio.median", ge, 0.98, "the same, contended"),

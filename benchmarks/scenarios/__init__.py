@@ -6,7 +6,8 @@ from benchmarks.bench import Scenario
 
 NAMES = (
     *("uncontended", "traffic", "processor", "handoff", "contended", "waiting"),
-    *("listing", "memory", "operators", "guarded", "layouts", "contention", "tracing"),
+    *("listing", "memory", "operators", "guarded", "layouts"),
+    *("metrics", "contention", "tracing"),
 )
 SCENARIOS: tuple[Scenario, ...] = tuple(
     import_module(f"benchmarks.scenarios.{name}").SCENARIO for name in NAMES
