@@ -137,11 +137,12 @@ class HeldLocks(Collector):
         except InvalidLockBackend:
             return  # as the system checks say
         labels = (look.using, type(backend).__name__)
+        errors = SCRAPE_ERRORS.labels(*labels)
         try:
             held = look.held.result(patience)
         except Exception:  # too late, or logged where it was raised
             families["up"].add_metric(labels, 0.0)
-            SCRAPE_ERRORS.labels(*labels).inc()
+            errors.inc()
             return
         families["up"].add_metric(labels, 1.0)
         families["unread"].add_metric((*labels, "holders"), held.holders_unread)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
+from django.core.signals import setting_changed
 from django.dispatch import Signal
 from prometheus_client import Counter, Histogram
 
@@ -82,18 +83,36 @@ class _Group:
         self.freed = FREED.labels(*labels)
         self.wait = WAIT.labels(*labels)
         self.hold = HOLD.labels(*labels)
+        UNAVAILABLE.labels(*labels[: len(SERVER)])
 
 
-_groups: dict[tuple[str, type, str], _Group] = {}
+class _Alias:
+    """The groups of an entry of ``LOCKS``, found by what its patterns match."""
+
+    __slots__ = ("groups", "match")
+
+    def __init__(self, using: str, sender: type) -> None:
+        pattern, names = locks[using].operators.grouping
+        made = {name: _Group(using, sender.__name__, name) for name in names}
+        self.match = pattern.match
+        self.groups = [made[name] for name in names]
+
+
+_aliases: dict[str, _Alias] = {}
 
 
 def _group_of(sender: type, using: str, name: str) -> _Group:
-    group = locks[using].operators.group(name)
     try:
-        return _groups[using, sender, group]
+        alias = _aliases[using]
     except KeyError:  # two threads may make it, of the same metrics
-        made = _groups[using, sender, group] = _Group(using, sender.__name__, group)
-        return made
+        alias = _aliases[using] = _Alias(using, sender)
+    found = alias.match(name)
+    return alias.groups[found.lastindex or 0 if found else 0]
+
+
+def _settings_changed(*, setting: str, **kwargs: Any) -> None:
+    if setting == "LOCKS":
+        _aliases.clear()
 
 
 @signals.never_blocks
@@ -169,3 +188,4 @@ def connect() -> None:
     """Connect all receivers, each once."""
     for signal, receiver in RECEIVERS:
         signal.connect(receiver)
+    setting_changed.connect(_settings_changed)

@@ -34,12 +34,7 @@ def value(settings: Any) -> Iterator[Value]:
         found = REGISTRY.get_sample_value(full, labels)
         return None if found is None else found - before.get((full, *sorted(labels.items())), 0.0)
 
-    blocking = {signal: getattr(signal, "may_block", None) for signal, _ in counting.RECEIVERS}
-    for signal in blocking:
-        signal.may_block = False  # type: ignore[attr-defined]
     counting.connect()
     yield value
     for signal, receiver in counting.RECEIVERS:
         signal.disconnect(receiver)
-    for signal, may_block in blocking.items():
-        signal.may_block = may_block  # type: ignore[attr-defined]

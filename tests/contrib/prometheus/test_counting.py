@@ -149,3 +149,27 @@ def test_receiver_that_may_block_still_gets_a_thread_of_its_own() -> None:
         signals.lock_acquired.disconnect(note)
     assert threading.get_ident() not in threads
     assert len(threads) == 1
+
+
+def test_failing_receiver_in_place_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """The lock is acquired, and the next receiver called."""
+    called = []
+
+    @signals.never_blocks
+    def fail(**kwargs: Any) -> None:
+        raise RuntimeError("the receiver's own fault")
+
+    @signals.never_blocks
+    def note(**kwargs: Any) -> None:
+        called.append(kwargs["name"])
+
+    signals.lock_acquired.connect(fail)
+    signals.lock_acquired.connect(note)
+    try:
+        with lock("product:1", timeout=5) as held:
+            assert held.owned()
+    finally:
+        signals.lock_acquired.disconnect(fail)
+        signals.lock_acquired.disconnect(note)
+    assert called == ["product:1"]
+    assert "the receiver's own fault" in caplog.text
