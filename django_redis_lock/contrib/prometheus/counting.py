@@ -2,12 +2,17 @@
 
 They run within ``acquire()`` and ``release()``, so each signal has one receiver, which looks up its
 metrics once.
+
+prometheus_client takes locks to count. A child that is forked while another thread holds one would
+wait for it forever, so a fork waits until no receiver runs.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any
 
@@ -99,6 +104,17 @@ class _Alias:
 
 
 _aliases: dict[str, _Alias] = {}
+_counting = threading.RLock()
+
+
+def _go_on() -> None:
+    with suppress(RuntimeError):  # uWSGI forks without having called what comes before
+        _counting.release()
+
+
+os.register_at_fork(
+    before=_counting.acquire, after_in_parent=_counting.release, after_in_child=_go_on
+)
 
 
 def _group_of(sender: type, using: str, name: str) -> _Group:
@@ -117,38 +133,44 @@ def _settings_changed(*, setting: str, **kwargs: Any) -> None:
 
 @signals.never_blocks
 def acquired(sender: type, using: str, name: str, waited: float, **kwargs: Any) -> None:
-    group = _group_of(sender, using, name)
-    group.acquired.inc()
-    group.wait.observe(waited)
+    with _counting:
+        group = _group_of(sender, using, name)
+        group.acquired.inc()
+        group.wait.observe(waited)
 
 
 @signals.never_blocks
 def not_acquired(
     sender: type, using: str, name: str, waited: float, reason: str, **kwargs: Any
 ) -> None:
-    group = _group_of(sender, using, name)
-    group.not_acquired[reason].inc()
-    group.wait.observe(waited)
+    with _counting:
+        group = _group_of(sender, using, name)
+        group.not_acquired[reason].inc()
+        group.wait.observe(waited)
 
 
 @signals.never_blocks
 def released(sender: type, using: str, name: str, held_for: float, **kwargs: Any) -> None:
-    _group_of(sender, using, name).hold.observe(held_for)
+    with _counting:
+        _group_of(sender, using, name).hold.observe(held_for)
 
 
 @signals.never_blocks
 def lost(sender: type, using: str, name: str, **kwargs: Any) -> None:
-    _group_of(sender, using, name).lost.inc()
+    with _counting:
+        _group_of(sender, using, name).lost.inc()
 
 
 @signals.never_blocks
 def force_released(sender: type, using: str, name: str, **kwargs: Any) -> None:
-    _group_of(sender, using, name).force_released.inc()
+    with _counting:
+        _group_of(sender, using, name).force_released.inc()
 
 
 @signals.never_blocks
 def freed(sender: type, using: str, name: str, **kwargs: Any) -> None:
-    _group_of(sender, using, name).freed.inc()
+    with _counting:
+        _group_of(sender, using, name).freed.inc()
 
 
 class _Thread(threading.local):
@@ -161,12 +183,14 @@ this_thread = _Thread()
 
 @signals.never_blocks
 def unavailable(sender: type, using: str, **kwargs: Any) -> None:
-    if not this_thread.scrapes:
-        UNAVAILABLE.labels(using, sender.__name__).inc()
+    with _counting:
+        if not this_thread.scrapes:
+            UNAVAILABLE.labels(using, sender.__name__).inc()
 
 
 def task_skipped(sender: Any, policy: str, **kwargs: Any) -> None:
-    TASKS_SKIPPED.labels(sender.name, policy).inc()
+    with _counting:
+        TASKS_SKIPPED.labels(sender.name, policy).inc()
 
 
 RECEIVERS: list[tuple[Signal, Callable[..., None]]] = [

@@ -15,8 +15,32 @@ from django_redis_lock.contrib.prometheus import counting
 from django_redis_lock.exceptions import LockLost, LockUnavailable
 from example_project.embedded import EmbeddedServer
 from tests.contrib.prometheus.conftest import Value
+from tests.tools import Child
 
 GROUPS = {"GROUPS": {"product:*": "product"}}
+COUNTING = """
+    from django_redis_lock.contrib.prometheus import counting
+    kind = type(locks["locmem"])
+    def count():
+        counting.lost(sender=kind, using="locmem", name="report")
+    def count_on():
+        while True:
+            count()
+    for _ in range(3):
+        threading.Thread(target=count_on, daemon=True).start()
+    counted = 0
+    for _ in range(40):
+        pid = os.fork()
+        if not pid:
+            import signal
+            signal.alarm(5)
+            count()
+            os._exit(0)
+        if os.waitpid(pid, 0)[1]:
+            break
+        counted += 1
+    say(counted, "children have counted")
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -173,3 +197,9 @@ def test_failing_receiver_in_place_is_logged(caplog: pytest.LogCaptureFixture) -
         signals.lock_acquired.disconnect(note)
     assert called == ["product:1"]
     assert "the receiver's own fault" in caplog.text
+
+
+def test_child_forked_while_a_thread_counts_can_count() -> None:
+    """A Celery worker's parent frees locks in a thread, and forks the next child meanwhile."""
+    with Child(COUNTING) as child:
+        assert child.hear() == "40 children have counted"
