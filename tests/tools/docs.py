@@ -20,6 +20,8 @@ _BLOCK = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 
+_COMMAND = re.compile(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
+
 
 @dataclass(frozen=True)
 class Block:
@@ -44,6 +46,11 @@ def blocks(path: Path) -> Iterator[Block]:
             how=match["how"] or "",
             what=match["what"] or "",
         )
+
+
+def commands(text: str) -> list[tuple[str, str]]:
+    """Return the commands of a console block, each with the output below it."""
+    return [(found[1], found[2]) for found in _COMMAND.finditer(text)]
 
 
 def table(path: Path, heading: str) -> list[list[str]]:

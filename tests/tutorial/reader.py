@@ -11,15 +11,14 @@ from pathlib import Path
 from typing import Self
 
 from example_project.keeper import Keeper
-from tests.tools.docs import Block
+from tests.tools.docs import Block, commands
 
 COMMAND_SECONDS = 120
 """How long a command may take, or a server until it is up; the longest installs packages."""
 _NOT_A_READERS = ("DJANGO_", "PYTHON", "VIRTUAL_ENV", "LOAD_", "SHOP_", "PYTEST_")
 """What the tests may have in their environment, and a reader has not."""
-_COMMAND = re.compile(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
 _VARYING = re.compile(
-    r"(?:\b\d+(?:\.\d+)?(?:ms|min|[smhd])\b ?)+"  # a duration, such as 7.3s or 1m 3s
+    r"(?:\b(?:\d+(?:\.\d+)?(?:ms|min|[smhd]))+\b ?)+"  # a duration, such as 7.3s, 1m03s, 1m 3s
     r"|[0-9a-f]{8}(?:-[0-9a-f]{4,12})+"  # the id of a task
     r"|\d+(?:\.\d+)?"
 )
@@ -143,7 +142,7 @@ class Reader:
             file.write(f"\n\n{text}")
 
     def _start(self, text: str, ready: str) -> None:
-        *before, (command, _) = _COMMAND.findall(text)
+        *before, (command, _) = commands(text)
         environment = _plain_environment()
         terminal = Terminal(self.directory, environment)
         for each, _ in before:
@@ -155,7 +154,7 @@ class Reader:
     def _type(self, text: str, *, varies: bool, line: int) -> None:
         if self._reload:
             self._load_changes()
-        for command, expected in _COMMAND.findall(text):
+        for command, expected in commands(text):
             try:
                 got, _ = self._first.run(command)
             except ReaderError as error:

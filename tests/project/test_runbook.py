@@ -1,0 +1,53 @@
+"""What the runbook promises an alert that links to it, and what it forbids; `make workers` types
+its commands."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import redis
+
+from django_redis_lock import lock, locks
+from django_redis_lock.exceptions import LockLost
+from tests.tools.docs import DOCS, blocks
+
+PAGE = DOCS / "how-to" / "runbook.md"
+ALERTS = (
+    "LockHeldTooLong",
+    "LockWaitTooLong",
+    "LockQueueGrowing",
+    "LocksLost",
+    "LockServerUnavailable",
+    "LockRenewalLate",
+)
+
+
+def test_each_alert_has_its_section() -> None:
+    """Its heading makes the anchor to which the alert's ``runbook_url`` leads."""
+    alerts = PAGE.read_text().split("\n## The alerts\n")[1]
+    assert tuple(re.findall(r"^### (\w+)$", alerts, re.MULTILINE)) == ALERTS
+
+
+def test_every_command_can_be_typed_by_a_test() -> None:
+    """None stands in a block that is indented, which no test would find."""
+    page = PAGE.read_text()
+    found = [block for block in blocks(PAGE) if block.language == "console"]
+    assert len(found) == page.count("```console")
+    assert [block.line for block in found if block.how == "skip" and len(block.what) < 10] == []
+
+
+@pytest.mark.parametrize("how", ["delete", "flush"])
+def test_what_never_to_do(client: redis.Redis, name: str, how: str) -> None:
+    """Another gets the lock while its holder works, and the audit does not know who did it."""
+    held = lock(name, 60)
+    held.acquire()
+    if how == "delete":
+        client.delete(f"lock:{name}")
+    else:
+        client.flushdb()
+    assert lock(name, 60).acquire(blocking=False)
+    assert held.remaining > 50
+    assert locks["default"].history(name) == []
+    with pytest.raises(LockLost):
+        held.ensure_held()
