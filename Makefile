@@ -15,7 +15,7 @@ CELERY ?= 5.4 5.5 5.6 5.7
 OLDEST_5.4 := 'django==5.2' 'redis==5.2.0' 'django-redis==5.4.0' 'celery==5.4.0'
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test matrix browser databases brokers workers observability tutorial layouts screenshots messages constraints lint format types bench compare load soak chaos docs build clean
+.PHONY: help demo test matrix browser databases brokers workers observability tutorial layouts screenshots messages constraints lint format types bench compare load sizing soak chaos docs build clean
 
 help:  ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -103,6 +103,9 @@ compare: $(VENV)/.bench  ## guards for Celery tasks side by side (ARGS=--docs: i
 load: $(VENV)/.bench  ## a shop under load, with each guard; 24 minutes (ARGS=--quick: one and a half)
 	@ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || command -v postgres >/dev/null || (apt-get update -qq && apt-get install -y -qq postgresql)
 	$(PY) -m benchmarks.load $(ARGS)
+
+sizing: $(VENV)/.bench  ## what a server and a process carry; 5 minutes (ARGS=--quick: half a minute)
+	$(PY) -m benchmarks.sizing $(ARGS)
 
 soak: $(VENV)/.test  ## break it for a while and check the recorded history (ARGS="--seconds 600")
 	$(PY) -m tests.soak $(ARGS)

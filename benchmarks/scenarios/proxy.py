@@ -1,7 +1,7 @@
 """A TCP proxy that counts round trips and bytes between clients and the server."""
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Thread
 from typing import Self
 
@@ -20,6 +20,8 @@ class Traffic:
     sent: int = 0
     received: int = 0
     connections: int = 0
+    requests: list[bytearray] = field(default_factory=list)
+    """What the clients sent in each round trip."""
 
 
 class CountingProxy:
@@ -62,6 +64,9 @@ class CountingProxy:
                 if source is client:
                     self.traffic.sent += len(data)
                     self.traffic.round_trips += not client_sent_last
+                    if not (client_sent_last and self.traffic.requests):
+                        self.traffic.requests.append(bytearray())
+                    self.traffic.requests[-1] += data
                 else:
                     self.traffic.received += len(data)
                 client_sent_last = source is client

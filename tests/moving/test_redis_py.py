@@ -315,3 +315,13 @@ def test_our_waiter_takes_over_from_the_old_lock(server: object, settings: Any, 
     before.release()
     assert waiting.outcome() is True
     assert _cache().lock(name).acquire(blocking=False) is False
+
+
+def test_a_prefix_stands_for_the_start_of_the_old_names(
+    client: redis.Redis, settings: Any, name: str
+) -> None:
+    settings.LOCKS = {"default": {"LOCATION": "locks", "KEY_PREFIX": "shop"}}
+    with client.lock(f"shop:{name}", timeout=10):
+        assert lock(name, blocking=False).acquire() is False
+    with lock(name, timeout=10):
+        assert client.lock(f"shop:{name}").acquire(blocking=False) is False
