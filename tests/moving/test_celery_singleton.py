@@ -8,12 +8,13 @@ import pytest
 import redis
 from celery import Celery
 from celery_singleton import DuplicateTaskError, Singleton, clear_locks
+from celery_singleton.backends import RedisBackend
 from celery_singleton.config import Config
 from django.test import override_settings
 
 from django_redis_lock import lock, locks
-from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.celery import TaskAlreadyRunning, single_instance_task
+from tests.apps.celery.backend import ToldLockBackend
 from tests.moving.rows import Rows
 from tests.settings import server_url
 from tests.tools.console import command
@@ -44,12 +45,12 @@ def held() -> list[str]:
 
 def test_each_row_has_a_test() -> None:
     """And no option of the old guard is without a row."""
-    rows.check()
+    assert rows.shown == rows.documented
     settings = [name for name, value in vars(Config).items() if isinstance(value, property)]
     options = [name for name in vars(Singleton) if name in ("unique_on", "lock_expiry")]
     overridden = ["on_duplicate", "generate_lock", "release_lock", "raise_on_duplicate"]
     assert all(hasattr(Singleton, name) for name in overridden)
-    rows.check_they_name(*(f"singleton_{name}" for name in settings), *options, *overridden)
+    assert rows.lack(*(f"singleton_{name}" for name in settings), *options, *overridden) == []
 
 
 @rows.show("base=Singleton", '@single_instance_task(scope="queue_and_run", unique_on="all")')
@@ -116,8 +117,7 @@ def test_the_server_is_that_of_the_settings(app: Celery, old_locks: redis.Redis)
     old(app).delay(7)
     ours(app, using="url").delay(7)
     assert old_locks.keys("SINGLETONLOCK_*")
-    with redis.Redis.from_url(server_url(1)) as client:
-        assert client.exists("by-url:shop.ours:full=false,shop_id=7") or client.keys("by-url:*")
+    assert [holder.name for holder in locks["url"].holders()] == ["shop.ours:shop_id=7,full=false"]
 
 
 @rows.show("singleton_key_prefix", "KEY_PREFIX in LOCKS")
@@ -131,9 +131,13 @@ def test_the_prefix_of_the_keys(app: Celery, old_locks: redis.Redis) -> None:
 
 
 @rows.show("singleton_backend_class", "BACKEND in LOCKS")
-def test_a_backend_of_ones_own(app: Celery) -> None:
-    assert Config(app).backend_class.__name__ == "RedisBackend"
-    assert isinstance(locks["default"], BaseLockBackend)
+def test_a_backend_of_ones_own(app: Celery, settings: Any) -> None:
+    assert Config(app).backend_class is RedisBackend
+    path = "tests.apps.celery.backend.ToldLockBackend"
+    settings.LOCKS = {"default": {"BACKEND": path, "LOCATION": "locks"}}
+    ours(app).delay(7)
+    assert isinstance(locks["default"], ToldLockBackend)
+    assert len(held()) == 1
 
 
 @rows.show("DuplicateTaskError, its task_id", 'TaskAlreadyRunning, its holder["task_id"]')

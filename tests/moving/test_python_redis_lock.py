@@ -36,11 +36,11 @@ def old_client(server: Any) -> Any:
 
 def test_each_row_has_a_test() -> None:
     """And no option or method of the old lock is without a row."""
-    rows.check()
+    assert rows.shown == rows.documented
     options = {*inspect.signature(OldLock).parameters} - {"redis_client", "name"}
     methods = [each for each in vars(OldLock) if not each.startswith("_")]
     known = {"register_scripts"} | {each for each in methods if each.endswith("_script")}
-    rows.check_they_name(*options, *{*methods} - known, "reset_all", "locked_get_or_set")
+    assert rows.lack(*options, *{*methods} - known, "reset_all", "locked_get_or_set") == []
 
 
 @rows.show('Lock(client, "x"): never expires', 'lock("x"): TIMEOUT, renewed while the holder lives')

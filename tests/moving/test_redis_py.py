@@ -38,12 +38,12 @@ def old(client: redis.Redis, name: str, **options: Any) -> OldLock:
 
 def test_each_row_has_a_test() -> None:
     """And no option or method of the old locks is without a row."""
-    rows.check()
+    assert rows.shown == rows.documented
     options = {*inspect.signature(OldLock).parameters}
     options |= {*inspect.signature(DefaultClient.lock).parameters} - {"self"}
     options |= {*inspect.signature(OldLock.acquire).parameters} - {"self"}
     methods = [each for each in vars(OldLock) if not each.startswith(("_", "do_", "lua_", "LUA_"))]
-    rows.check_they_name(*options - {"redis"}, *{*methods} - {"register_scripts"})
+    assert rows.lack(*options - {"redis"}, *{*methods} - {"register_scripts"}) == []
 
 
 @rows.show("Lock(client, name), client.lock(name), cache.lock(key)", "lock(name)")
