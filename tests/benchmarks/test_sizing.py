@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from threading import Thread
 from typing import Any
@@ -53,6 +54,30 @@ def results(**parts: Any) -> dict[str, Any]:
 def test_the_page_has_a_place_for_the_figures() -> None:
     begin, end = marks("sizing")
     assert PAGE.read_text().count(begin) == PAGE.read_text().count(end) == 1
+
+
+def test_the_examples_on_the_page_use_what_was_measured() -> None:
+    """They are rounded up, and by less than to the threefold."""
+    text = PAGE.read_text()
+    pair, renewal = (1e6 * float(x) for x in re.findall(r"= ([\d.e-]+), ([\d.e-]+)  #", text)[0])
+    held = [cells for cells in map(_cells, text.splitlines()) if "0,000" in cells[0]]
+    (measured,) = (
+        float(cells[3]) for cells in map(_cells, text.splitlines()) if "pairs," in cells[0]
+    )
+    assert measured <= pair <= 3 * measured
+    slowest = max(float(cells[4]) for cells in held)
+    assert slowest <= renewal <= 3 * slowest
+    (stored,) = re.findall(r"A held lock takes ([\d,]+) bytes", text)
+    (assumed,) = re.findall(r"BYTES = (\d+)", text)
+    assert int(stored) == pytest.approx(int(assumed), rel=0.15)
+    (sent,) = re.findall(r"SENT = (\d+)", text)
+    for cells in held:
+        renewals, kilobytes = (float(cells[at].replace(",", "")) for at in (2, 5))
+        assert 1000 * kilobytes / renewals == pytest.approx(int(sent), rel=0.15)
+
+
+def _cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.split("|")[1:]] or [""]
 
 
 def test_a_lost_lock_fails_the_run() -> None:

@@ -176,7 +176,7 @@ def test_whether_it_is_held(old_client: Any, server: Any, name: str) -> None:
 
 @rows.show("id, get_owner_id()", 'token_id, locks["default"].holder(name)')
 def test_who_holds_it(old_client: Any, server: Any, name: str) -> None:
-    """Theirs shows the secret with which anybody can release it."""
+    """Theirs shows the secret with which any program can release it."""
     before, held = OldLock(old_client, name, expire=60), lock(name)
     before.acquire()
     held.acquire()

@@ -304,7 +304,7 @@ def test_both_exclude_each_other_at_one_key(settings: Any, name: str) -> None:
 
 
 def test_our_waiter_takes_over_from_the_old_lock(server: object, settings: Any, name: str) -> None:
-    """It looks every quarter of a second, as the old lock tells nobody of its end."""
+    """It looks every quarter of a second, as the old lock sends no message of its end."""
     settings.LOCKS = {"default": {"LOCATION": "locks", "KEY_PREFIX": ":1"}}
     before, ours = _cache().lock(name, timeout=60), lock(name, timeout=10)
     before.acquire()

@@ -4,14 +4,17 @@ its commands."""
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 import redis
 
+import django_redis_lock
 from django_redis_lock import lock, locks
 from django_redis_lock.exceptions import LockLost
 from tests.tools.docs import DOCS, blocks
 
+PACKAGE = Path(django_redis_lock.__file__).parent
 PAGE = DOCS / "how-to" / "runbook.md"
 ALERTS = (
     "LockHeldTooLong",
@@ -35,6 +38,21 @@ def test_every_command_can_be_typed_by_a_test() -> None:
     found = [block for block in blocks(PAGE) if block.language == "console"]
     assert len(found) == page.count("```console")
     assert [block.line for block in found if block.how == "skip" and len(block.what) < 10] == []
+
+
+def test_what_the_decisions_are_taken_by_is_what_is_shown() -> None:
+    """Each word that the operator looks for is one that the package writes."""
+    page = PAGE.read_text()
+    tables = [
+        page.split(f"# {heading}\n")[1] for heading in ("Decide by what you see", "LocksLost")
+    ]
+    sections = [text.split("\n#")[0] for text in tables]
+    rows = [row for text in sections for row in text.splitlines() if row.startswith("| ")]
+    seen = [row.split("|")[1] for row in rows]
+    words = {word for cell in seen for word in re.findall(r"`(?:state = )?([^`]+)`", cell)}
+    source = "".join(path.read_text() for path in PACKAGE.rglob("*.py"))
+    assert len(words) > 5
+    assert [word for word in words if not re.search(re.escape(word), source, re.IGNORECASE)] == []
 
 
 @pytest.mark.parametrize("how", ["delete", "flush"])
