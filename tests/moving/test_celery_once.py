@@ -13,6 +13,7 @@ from celery_once.backends.redis import Redis as OldBackend
 
 from django_redis_lock import lock, locks
 from django_redis_lock.celery import TaskAlreadyRunning, single_instance_task
+from tests.apps.moving.new import bridges
 from tests.moving.rows import Rows
 
 rows = Rows("move-from-celery-once.md")
@@ -190,3 +191,21 @@ def test_a_lock_is_cleared(app: Celery, old_locks: redis.Redis) -> None:
     (holder,) = locks["default"].holders()
     assert locks["default"].force_release(holder.name) is not None
     assert after.delay(7).id != first.id
+
+
+def test_the_bridge_frees_what_was_locked(app: Celery, old_locks: redis.Redis) -> None:
+    """By some arguments or by all; and not before the last attempt has ended."""
+    bridge, _ = bridges()
+    for keys, once in ((["shop_id"], {"keys": ["shop_id"]}), (None, {})):
+        bridge["OLD_KEYS"] = {f"shop.{len(once)}": keys}
+        before = app.task(name=f"shop.{len(once)}", shared=False, base=QueueOnce, once=once)(work)
+        before.delay(7, full=True)
+        call = {"sender": before, "args": [7], "kwargs": {"full": True}}
+        bridge["free_what_the_sender_locked"](state="RETRY", **call)
+        assert len(old_locks.keys("qo_*")) == 1
+        bridge["free_what_the_sender_locked"](state="FAILURE", **call)
+        assert old_locks.keys("qo_*") == []
+
+
+def work(shop_id: int, full: bool = False) -> None:
+    """Have nothing to do for a shop."""

@@ -15,6 +15,7 @@ from django.test import override_settings
 from django_redis_lock import lock, locks
 from django_redis_lock.celery import TaskAlreadyRunning, single_instance_task
 from tests.apps.celery.backend import ToldLockBackend
+from tests.apps.moving.new import bridges
 from tests.moving.rows import Rows
 from tests.settings import server_url
 from tests.tools.console import command
@@ -210,3 +211,17 @@ def test_what_a_purge_left(app: Celery, old_locks: redis.Redis, settings: Any) -
         command("release", "--queued", "--only-gone", "--noinput")
         assert old_locks.keys() == []
         assert len(held()) == 2
+
+
+def test_the_bridge_frees_what_was_locked(app: Celery, old_locks: redis.Redis) -> None:
+    """By some arguments or by all; and not before the last attempt has ended."""
+    _, bridge = bridges()
+    for number, names in enumerate((["shop_id"], None)):
+        before = old(app, name=f"shop.{number}", unique_on=names)
+        bridge["UNIQUE_ON"] = {before.name: names}
+        before.delay(7, full=True)
+        call = {"sender": before, "args": [7], "kwargs": {"full": True}}
+        bridge["free_what_the_sender_locked"](state="RETRY", **call)
+        assert len(old_locks.keys()) == 1
+        bridge["free_what_the_sender_locked"](state="FAILURE", **call)
+        assert old_locks.keys() == []
