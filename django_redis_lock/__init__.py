@@ -1,11 +1,31 @@
 """Distributed locks for Django and Celery on Redis or Valkey."""
 
-from django_redis_lock.handler import lock, lock_many, locks
-from django_redis_lock.primitives.group import LockGroup
-from django_redis_lock.primitives.lock import Lock
-from django_redis_lock.protocol.audit import AuditEntry
-from django_redis_lock.protocol.contention import Contention
-from django_redis_lock.protocol.records import Holder, Waiter
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from django_redis_lock.handler import lock, lock_many, locks
+    from django_redis_lock.primitives.group import LockGroup
+    from django_redis_lock.primitives.lock import Lock
+    from django_redis_lock.protocol.audit import AuditEntry
+    from django_redis_lock.protocol.contention import Contention
+    from django_redis_lock.protocol.records import Holder, Waiter
+else:
+    from django_redis_lock.support.lazy import imported_when_used
+
+    __getattr__ = imported_when_used(
+        __name__,
+        {
+            "AuditEntry": "django_redis_lock.protocol.audit",
+            "Contention": "django_redis_lock.protocol.contention",
+            "Holder": "django_redis_lock.protocol.records",
+            "Lock": "django_redis_lock.primitives.lock",
+            "LockGroup": "django_redis_lock.primitives.group",
+            "Waiter": "django_redis_lock.protocol.records",
+            "lock": "django_redis_lock.handler",
+            "lock_many": "django_redis_lock.handler",
+            "locks": "django_redis_lock.handler",
+        },
+    )
 
 __all__ = [
     "AuditEntry",
