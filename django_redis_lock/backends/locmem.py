@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
-from time import monotonic
 from typing import Any, ClassVar
 
 from django_redis_lock.backends.base import BaseLockBackend
@@ -21,6 +20,7 @@ from django_redis_lock.protocol.calls import Call
 from django_redis_lock.protocol.contention import SLOT, SLOTS, Counts, add_counts, write_counts
 from django_redis_lock.protocol.records import token_id
 from django_redis_lock.protocol.waiting import Grant, Hub
+from django_redis_lock.support.clock import monotonic
 from django_redis_lock.support.process import forget_after_fork
 
 

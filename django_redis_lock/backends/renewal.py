@@ -12,7 +12,6 @@ import math
 import threading
 import time
 from collections.abc import Hashable, Iterable
-from time import monotonic
 from typing import Any
 
 from django_redis_lock import signals
@@ -25,6 +24,7 @@ from django_redis_lock.protocol.calls import NoteLosses, Release, Renew
 from django_redis_lock.protocol.conversation import ask
 from django_redis_lock.protocol.drivers import Steps, run
 from django_redis_lock.protocol.lease import Lease
+from django_redis_lock.support.clock import monotonic
 from django_redis_lock.support.process import forget_after_fork
 
 logger = logging.getLogger("django_redis_lock")

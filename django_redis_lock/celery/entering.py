@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import time
 from dataclasses import replace
-from time import monotonic
 from typing import Any
 
 from celery import states
@@ -24,6 +23,7 @@ from django_redis_lock.celery.options import IGNORE, QUEUE, RAISE, RETRY, SKIP
 from django_redis_lock.celery.places import QUEUED, TaskLock
 from django_redis_lock.exceptions import LockError
 from django_redis_lock.protocol.records import Holder
+from django_redis_lock.support.clock import monotonic
 
 WAIT_FOR_FIRST = 10.0
 """Seconds for which a delivery waits in a worker for an earlier one of the same task to end. Then

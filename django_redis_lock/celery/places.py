@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from time import monotonic
 from typing import Any
 
 from django_redis_lock.backends.base import BaseLockBackend
@@ -16,6 +15,7 @@ from django_redis_lock.protocol.drivers import Steps
 from django_redis_lock.protocol.lease import Lease, Request
 from django_redis_lock.protocol.records import Holder
 from django_redis_lock.support.arguments import Default
+from django_redis_lock.support.clock import monotonic
 
 QUEUED = "queued"
 """The ``state`` in the metadata of a lock that is held for a message in a queue."""

@@ -8,7 +8,6 @@ come before the one it waits for, so callers never deadlock, and no waiter is ov
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from time import monotonic
 from typing import Self
 
 from django_redis_lock import signals
@@ -22,6 +21,7 @@ from django_redis_lock.protocol import acquiring, calls
 from django_redis_lock.protocol.contention import BUSY, WAITED
 from django_redis_lock.protocol.drivers import Steps
 from django_redis_lock.protocol.lease import milliseconds
+from django_redis_lock.support.clock import monotonic
 
 
 class LockGroup(Handle):

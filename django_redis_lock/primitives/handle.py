@@ -7,7 +7,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import wraps
-from time import monotonic
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
@@ -18,6 +17,7 @@ from django_redis_lock.primitives.held import Held
 from django_redis_lock.protocol.drivers import Steps
 from django_redis_lock.protocol.lease import Lease, milliseconds
 from django_redis_lock.support.arguments import DEFAULT, Default, check_timeout, check_wait
+from django_redis_lock.support.clock import monotonic
 from django_redis_lock.support.functions import finished, is_async, is_generator
 
 logger = logging.getLogger("django_redis_lock")

@@ -6,7 +6,6 @@ import hashlib
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from time import monotonic
 from typing import Any, Self
 
 from django_redis_lock import signals
@@ -33,6 +32,7 @@ from django_redis_lock.support.arguments import (
     check_timeout,
     check_token_id,
 )
+from django_redis_lock.support.clock import monotonic
 
 DETACHED = "detached"
 """The ``state`` in the metadata of a detached lock, unless the caller gives another."""

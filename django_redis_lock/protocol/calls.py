@@ -9,7 +9,6 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from time import monotonic
 from typing import Any, Protocol
 
 from django_redis_lock.protocol.audit import PAGE, Fields
@@ -17,6 +16,7 @@ from django_redis_lock.protocol.contention import Counts
 from django_redis_lock.protocol.lease import Request
 from django_redis_lock.protocol.waiting import Hub, LocalWaiter
 from django_redis_lock.signals import LockSignal
+from django_redis_lock.support.clock import monotonic
 
 
 class Port(Protocol):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import weakref
-from time import monotonic
 from typing import Any
 
+from django_redis_lock.support.clock import monotonic
 from django_redis_lock.support.process import Process, known_process
 
 
@@ -83,6 +83,8 @@ class Lease:
         self.renew_until = math.inf  # monotonic; no renewal sets a later end
         self.execution: weakref.ref[Any] | None = None  # the owner of a reentrant lease
         self.entries = 1
+        if made is not None:
+            made.add(self)
 
     @property
     def remaining(self) -> float:
@@ -109,6 +111,10 @@ class Lease:
             if not self.given_up:
                 self.release_sent_at = None  # the detach was not carried out
         return not self.lost
+
+
+made: weakref.WeakSet[Lease] | None = None
+"""The leases that this process holds or held, where ``testing`` wants to know them."""
 
 
 def milliseconds(seconds: float) -> int:

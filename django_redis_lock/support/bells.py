@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from time import monotonic
+
+from django_redis_lock.support.clock import monotonic
 
 LONGEST_SLEEP = 3600.0
 """Seconds of one sleep at most. A wait without limit sleeps again after that."""

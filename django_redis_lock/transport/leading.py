@@ -6,7 +6,6 @@ import asyncio
 import threading
 from abc import ABC, abstractmethod
 from concurrent.futures import Future
-from time import monotonic
 from typing import Any
 
 from redis.exceptions import RedisError
@@ -14,6 +13,7 @@ from redis.exceptions import RedisError
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol.waiting import LocalWaiter, ServerHub
 from django_redis_lock.support.bells import LONGEST_SLEEP, Bell
+from django_redis_lock.support.clock import monotonic
 from django_redis_lock.transport.threads import start_in_thread
 
 

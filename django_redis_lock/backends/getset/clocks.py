@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import time
-from time import monotonic
 
 from redis.exceptions import ResponseError
 
 from django_redis_lock.backends.getset.commands import PlainCommand
 from django_redis_lock.protocol.drivers import Steps
+from django_redis_lock.support.clock import monotonic
 
 
 class ServerClock:

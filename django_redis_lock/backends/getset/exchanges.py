@@ -16,7 +16,6 @@ import math
 import random
 from collections.abc import Callable
 from dataclasses import replace
-from time import monotonic
 from typing import Any, ClassVar
 
 from redis.exceptions import ResponseError
@@ -30,6 +29,7 @@ from django_redis_lock.protocol import calls
 from django_redis_lock.protocol.drivers import Steps
 from django_redis_lock.protocol.lease import Request
 from django_redis_lock.protocol.records import token_id
+from django_redis_lock.support.clock import monotonic
 
 CLAIM_KEPT = 5.0
 """Seconds for which one caller has the right to replace an ended value; it uses half of them."""
