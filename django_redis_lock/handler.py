@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 from django.conf import settings
 from django.core.signals import setting_changed
@@ -27,11 +27,28 @@ MOST_NAMES = 1000
 DEFAULT_BACKEND = "django_redis_lock.backends.redis.RedisLockBackend"
 
 
+class Space(Protocol):
+    """Where a test has its locks, in place of where ``LOCKS`` says."""
+
+    isolated: bool
+
+    def move(
+        self, kind: type[BaseLockBackend], params: dict[str, Any]
+    ) -> tuple[type[BaseLockBackend], dict[str, Any]]:
+        """Return the class and the settings to make a backend with."""
+
+    def note(self, backend: BaseLockBackend) -> None:
+        """Learn of a backend that was made."""
+
+
 class LockHandler:
     """The backends in ``LOCKS``, by alias.
 
     Unlike Django's caches, the threads of a process share them: all waiters share a connection.
     """
+
+    space: Space | None = None
+    """Moves every backend; ``testing`` sets it."""
 
     def __init__(self) -> None:
         self._backends: dict[str, BaseLockBackend] = {}
@@ -66,7 +83,7 @@ class LockHandler:
     def _make(self, alias: str) -> BaseLockBackend:
         backends = self._backends  # before the settings are read: reset() replaces it
         # Without the mutex: a thread that imports the backend's module may use locks meanwhile.
-        kind, params = self._configured(alias)
+        kind, params = self._moved(alias)
         others = [*self._others(alias)]
         current_process()  # a forked child may have to replace the mutex
         with self._making:
@@ -76,6 +93,8 @@ class LockHandler:
                 for problem in collisions(backend, others):
                     raise InvalidLockBackend(f"{problem} {HINT}")
                 backends[alias] = backend
+                if self.space is not None:
+                    self.space.note(backend)
         return backend
 
     def __iter__(self) -> Iterator[str]:
@@ -85,17 +104,29 @@ class LockHandler:
         """Return the backends of all aliases."""
         return [self[alias] for alias in self]
 
+    def made(self) -> list[BaseLockBackend]:
+        """Return the backends that are in use: those of the aliases that were asked for."""
+        return [*self._backends.values()]
+
     def _others(self, alias: str) -> Iterator[BaseLockBackend]:
         """Yield the backends of the other aliases that are valid."""
         for other in self:
             if other != alias:
                 with suppress(InvalidLockBackend):
-                    yield self._backends.get(other) or self.create(other)
+                    yield self._backends.get(other) or self._new(other)
 
     def create(self, alias: str) -> BaseLockBackend:
-        """Make a new backend for an alias. Raises ``InvalidLockBackend``."""
+        """Make a new backend for an alias, as LOCKS says. Raises ``InvalidLockBackend``."""
         kind, params = self._configured(alias)
         return kind(alias, params)
+
+    def _new(self, alias: str) -> BaseLockBackend:
+        kind, params = self._moved(alias)
+        return kind(alias, params)
+
+    def _moved(self, alias: str) -> tuple[type[BaseLockBackend], dict[str, Any]]:
+        kind, params = self._configured(alias)
+        return (kind, params) if self.space is None else self.space.move(kind, params)
 
     def _configured(self, alias: str) -> tuple[type[BaseLockBackend], dict[str, Any]]:
         configured = self.settings

@@ -9,6 +9,7 @@ from typing import Self, assert_type
 from django.db import models
 from django.db.models import F
 from django.http import HttpResponse, JsonResponse
+from django.test import TestCase
 from django.urls import path
 from django.views import View
 
@@ -36,6 +37,17 @@ from django_redis_lock.exceptions import (
 from django_redis_lock.fencing import Fenced, FencedManager, FencedQuerySet
 from django_redis_lock.operators.breaking import Result, release_shown
 from django_redis_lock.protocol.contention import Contention
+from django_redis_lock.testing import (
+    LockRecorder,
+    LockSpace,
+    LockTestMixin,
+    advance_clock,
+    assert_no_locks_held,
+    expire_now,
+    held_by_another,
+    lose,
+    unavailable,
+)
 from django_redis_lock.views import GuardedRequest, LockedRequest, locked
 
 
@@ -255,3 +267,23 @@ def fence_with_a_queryset_of_ones_own() -> None:
     with lock("shelf:1", timeout=10) as held:
         assert_type(Shelf.objects.fenced(held).filter(pk=1).update(emptied=True), int)
         ShelfQuerySet(Shelf).in_use().fenced(held).update(emptied=True)
+
+
+class Tests(LockTestMixin, TestCase):
+    lock_space = "server"
+
+    def test_purchase(self) -> None:
+        recorded = self.enterContext(LockRecorder())
+        with held_by_another("a", timeout=5, using="shop"), unavailable():
+            advance_clock(5)
+        lose("a")
+        expire_now("b", using="shop")
+        assert_type(recorded.acquired, list[str])
+        assert_type(recorded.events, list[tuple[str, str]])
+        assert_no_locks_held()
+
+
+def test_purchase(recorded_locks: LockRecorder) -> None:
+    with LockSpace("memory") as space:
+        assert_type(space, LockSpace)
+    recorded_locks.clear()

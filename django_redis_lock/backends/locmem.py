@@ -41,6 +41,10 @@ class LocMemLockBackend(BaseLockBackend):
         """Forget all locks of this LOCATION; for tests, between one and the next."""
         self.store.after_fork()
 
+    def clear_history(self) -> None:
+        """Forget the audit of this LOCATION."""
+        self.store.clear_history()
+
     def call(self, call: Call) -> Any:
         call.sending()
         return self.store.carry_out(call, self.key_prefix)
@@ -84,6 +88,10 @@ class _Store:
         self._counted: dict[_Key, dict[int, Counts]] = {}  # by prefix and group, and by slot
         self._noted = 0
         self._last_fence = 0
+
+    def clear_history(self) -> None:
+        """Forget what happened to locks."""
+        self._audits.clear()
 
     def carry_out(self, call: Call, prefix: str) -> Any:
         """Carry out a call atomically."""

@@ -1,0 +1,117 @@
+"""The pytest plugin. Loading it imports nothing else of the package but what is needed for that.
+
+``django_redis_lock.testing.spaces`` says what the lock spaces are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, nullcontext
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from django_redis_lock.testing import LockRecorder, LockSpace
+
+SPACES = ("memory", "server", "settings")
+_session: pytest.StashKey[LockSpace] = pytest.StashKey()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options of the command line and of the configuration file."""
+    group = parser.getgroup("django-redis-lock")
+    group.addoption(
+        "--lock-space",
+        choices=SPACES,
+        help="where tests keep their locks: in memory, or on the server of LOCKS under a prefix of "
+        "this run, or as LOCKS says; overrides lock_space of the configuration file",
+    )
+    group.addoption(
+        "--fail-on-held-locks",
+        action="store_true",
+        default=None,
+        help="let a test fail that leaves a lock held, as fail_on_held_locks = true does",
+    )
+    parser.addini("lock_space", "where tests keep their locks (memory, server or settings)")
+    parser.addini("fail_on_held_locks", "whether a test fails that leaves a lock held", type="bool")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Describe the marker, and check the configuration file."""
+    config.addinivalue_line(
+        "markers",
+        "locks(space=..., fail_on_held=...): keep the locks of a test in another space (memory, "
+        "server or settings), or let it leave locks held (or not).",
+    )
+    space = config.getini("lock_space")
+    if space and space not in SPACES:
+        raise pytest.UsageError(f"lock_space = {space} is none of {', '.join(SPACES)}.")
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Begin the lock space of this process, if the options ask for one."""
+    space = _option(session.config, "lock_space")
+    if space or _option(session.config, "fail_on_held_locks"):
+        from django_redis_lock.testing import LockSpace
+
+        session.config.stash[_session] = LockSpace(space or "settings").__enter__()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """End the lock space."""
+    space = session.config.stash.get(_session, None)
+    if space is not None:
+        space.__exit__()
+
+
+@pytest.fixture(autouse=True)
+def _locks_of_test(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Leave nothing behind. Fixtures of a wider scope come before it, so their locks stay."""
+    space = request.config.stash.get(_session, None)
+    wanted, fail = _marked(request.node)
+    if fail is None:
+        fail = bool(_option(request.config, "fail_on_held_locks"))
+    with ExitStack() as stack:
+        if wanted is not None and (space is None or wanted != space.kind):
+            from django_redis_lock.testing import LockSpace
+
+            space = stack.enter_context(LockSpace(wanted))
+        left = ""
+        try:
+            with nullcontext() if space is None else space.one_test(fail_on_held=fail):
+                yield
+        except AssertionError as error:
+            left = str(error)
+        if left:
+            pytest.fail(left, pytrace=False)
+
+
+def _option(config: pytest.Config, name: str) -> Any:
+    """Return what the command line says, or else the configuration file."""
+    given = config.getoption(name)
+    return config.getini(name) if given is None else given
+
+
+def _marked(node: Any) -> tuple[Any, bool | None]:
+    """Return what the markers of a test say of its space and of locks that it leaves."""
+    said: dict[str, Any] = {}
+    for marker in node.iter_markers("locks"):  # the closest one first
+        unknown = sorted(set(marker.kwargs) - {"space", "fail_on_held"})
+        if marker.args or unknown or marker.kwargs.get("space", "memory") not in SPACES:
+            raise pytest.UsageError(
+                f"{node.nodeid}: {marker} is not known. It takes space="
+                f"{' or '.join(map(repr, SPACES))}, and fail_on_held=True or False."
+            )
+        said = {**marker.kwargs, **said}
+    return said.get("space"), said.get("fail_on_held")
+
+
+@pytest.fixture
+def recorded_locks() -> Iterator[LockRecorder]:
+    """What happens to locks during the test, as a ``LockRecorder``."""
+    from django_redis_lock.testing import LockRecorder
+
+    with LockRecorder() as recorder:
+        yield recorder

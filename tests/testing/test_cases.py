@@ -1,0 +1,124 @@
+"""The mixin for test cases."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import unittest
+from typing import Any, ClassVar
+
+import pytest
+from django.db import transaction
+from django.test import SimpleTestCase, TestCase, override_settings
+
+from django_redis_lock import Lock, lock, locks
+from django_redis_lock.backends.locmem import LocMemLockBackend
+from django_redis_lock.testing import LockTestMixin, advance_clock, held_by_another
+
+
+def outcome(*cases: type[unittest.TestCase]) -> unittest.TestResult:
+    """Run test cases in the order of their names."""
+    loader = unittest.TestLoader()
+    suite = unittest.TestSuite(loader.loadTestsFromTestCase(case) for case in cases)
+    result = unittest.TestResult()
+    suite.run(result)
+    return result
+
+
+class Cases:
+    """Test cases that pytest does not collect."""
+
+    class InATransaction(LockTestMixin, TestCase):
+        of_class: ClassVar[Lock]
+
+        @classmethod
+        def setUpTestData(cls) -> None:
+            cls.of_class = lock("class")
+            cls.of_class.acquire()
+
+        def test_1_locks_of_the_class_stay(self) -> None:
+            assert not lock("class").acquire(blocking=False)
+            assert isinstance(locks["default"], LocMemLockBackend)
+
+        def test_2_a_lock_is_left(self) -> None:
+            lock("left").acquire()
+
+        def test_3_it_is_free_for_the_next(self) -> None:
+            with lock("left", blocking=False):
+                pass
+            assert not lock("class").acquire(blocking=False)
+
+        def test_4_a_release_waits_for_a_transaction_of_the_test(self) -> None:
+            with transaction.atomic():
+                with lock("a"):
+                    pass
+                assert locks["default"].holder("a")
+            assert locks["default"].holder("a") is None
+            with lock("a"):
+                pass
+            assert locks["default"].holder("a") is None
+
+        @override_settings(LOCKS={"default": {"TIMEOUT": 7}})
+        def test_5_changed_settings(self) -> None:
+            with held_by_another("a"):
+                advance_clock(60)
+            assert locks["default"].timeout == 7
+            assert isinstance(locks["default"], LocMemLockBackend)
+
+        async def test_6_asynchronously(self) -> None:
+            async with lock("a"):
+                pass
+
+    class Lenient(LockTestMixin, SimpleTestCase):
+        fail_on_held_locks = False
+
+        def test_1_a_lock_may_be_left(self) -> None:
+            lock("left").acquire()
+
+        def test_2_but_does_not_stay(self) -> None:
+            with lock("left", blocking=False):
+                pass
+
+    class Asynchronous(LockTestMixin, unittest.IsolatedAsyncioTestCase):
+        async def test_a_lock_may_not_be_left(self) -> None:
+            await lock("left").aacquire()
+            await asyncio.sleep(0)
+
+    class OnAServer(LockTestMixin, SimpleTestCase):
+        lock_space = "server"
+
+        def test_a_prefix_of_its_own(self) -> None:
+            with lock("a"):
+                assert re.search("^lock-test-", locks["default"].key_prefix)
+
+
+def test_a_transaction_of_a_test_case_holds_no_lock_back(db: Any) -> None:
+    result = outcome(Cases.InATransaction)
+    ((case, told),) = result.failures
+    assert case.id().endswith("test_2_a_lock_is_left")
+    assert "'left' (LOCKS['default'])" in told
+    assert (result.testsRun, result.errors) == (6, [])
+
+
+def test_locks_may_be_left_where_the_class_says_so() -> None:
+    assert outcome(Cases.Lenient).wasSuccessful()
+
+
+def test_asynchronous_test_cases_have_the_mixin_too() -> None:
+    result = outcome(Cases.Asynchronous)
+    assert [case.id().rpartition(".")[2] for case, _ in result.failures] == [
+        "test_a_lock_may_not_be_left"
+    ]
+
+
+def test_a_class_can_have_its_locks_on_the_server(server: Any) -> None:
+    result = outcome(Cases.OnAServer)
+    assert result.wasSuccessful(), result.failures + result.errors
+    assert locks.space is None
+
+
+@pytest.mark.parametrize("case", [Cases.Lenient, Cases.OnAServer])
+def test_the_space_of_a_class_ends_with_it(case: Any, server: Any) -> None:
+    before = locks["default"].key_prefix
+    outcome(case)
+    assert locks["default"].key_prefix == before

@@ -1,0 +1,196 @@
+"""The pytest plugin, in the tests of a small project that run in a process of their own."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+import redis
+
+from example_project.embedded import EmbeddedServer
+from tests.testing.project import PLUGIN, Project
+from tests.tools import ROOT
+
+TESTS = """
+    @pytest.fixture(scope="session", autouse=True)
+    def held_by_the_session():
+        with lock("session"):
+            yield
+
+    at_import = lock("module")
+    at_import.acquire()
+
+    def test_locks_of_wider_scopes_stay():
+        assert not lock("session").acquire(blocking=False)
+        assert not lock("module").acquire(blocking=False)
+
+    @pytest.mark.parametrize("number", range(3))
+    def test_each_test_begins_without_the_locks_of_others(number):
+        assert list(locks["second"].holders()) == []
+        assert locks["second"].history() == []
+        lock("same", using="second").acquire()
+        lose("same", using="second")
+        assert locks["second"].history()
+
+    @pytest.mark.locks(fail_on_held=False)
+    def test_one_may_leave_a_lock():
+        lock("left").acquire()
+
+    def test_one_that_leaves_a_lock_fails():
+        lock("forgotten").acquire()
+
+    @override_settings(LOCKS={"default": {"TIMEOUT": 7, "LOCATION": "{url}"}})
+    def test_changed_settings_apply_in_the_space():
+        assert locks["default"].timeout == 7
+        assert "test-" in locks["default"].key_prefix + str(locks["default"].params["LOCATION"])
+        with lock("left"):
+            pass
+
+    @override_settings(LOCKS={"default": {"TIMEOUT": 7, "LOCATION": "{url}"}})
+    def test_one_that_leaves_a_lock_of_changed_settings_fails():
+        lock("forgotten-too").acquire()
+
+    @pytest.mark.locks(space="memory")
+    def test_one_moves_the_clock(recorded_locks):
+        held = lock("a", timeout=60)
+        held.acquire()
+        advance_clock(60)
+        assert held.lost
+        assert recorded_locks.acquired == ["a"]
+
+    def test_it_works_under_asyncio(recorded_locks):
+        async def work():
+            async with lock("a"):
+                pass
+        asyncio.run(work())
+        assert recorded_locks.events == [("acquired", "a"), ("released", "a")]
+
+    class InATestCase(TestCase):
+        def test_locks_are_kept_in_the_space(self):
+            assert not lock("session").acquire(blocking=False)
+"""
+OUTCOME = {"passed": 11, "errors": 2}
+OPTIONS = ("lock_space = memory", "fail_on_held_locks = true")
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return Project(tmp_path)
+
+
+@pytest.mark.parametrize(("space", "more"), [("memory", []), ("server", ["-n", "2"])])
+def test_each_test_has_locks_of_its_own(
+    tmp_path: Path, session_server: EmbeddedServer, space: str, more: list[str]
+) -> None:
+    """Those who leave locks are reported, with names. Nothing is left on the server."""
+    url = session_server.url(5) if space == "server" else "redis://127.0.0.1:1"
+    project = Project(tmp_path, url)
+    project.configure(f"lock_space = {space}", "fail_on_held_locks = true")
+    project.tests(TESTS.replace("{url}", url))
+    assert project.run(*more) == OUTCOME, project.output
+    assert "'forgotten' (LOCKS['default']), for 0." in project.output
+    assert "'forgotten-too'" in project.output
+    if space == "server":
+        with redis.Redis.from_url(url) as client:
+            assert client.keys("*") == []
+
+
+def test_without_options_nothing_changes(project: Project) -> None:
+    """But for a test whose marker says so; and a mistake in a marker is told."""
+    project.configure()
+    project.tests("""
+        def test_locks_are_where_the_settings_say():
+            assert locks.space is None
+            assert locks["default"].key_prefix == "lock"
+            with pytest.raises(LockUnavailable):
+                lock("a").acquire()
+
+        @pytest.mark.locks(space="memory")
+        def test_a_marker_is_enough():
+            lock("a").acquire()
+
+        @pytest.mark.locks(space="redis")
+        def test_unknown_space(): pass
+
+        @pytest.mark.locks(hold=True)
+        def test_unknown_argument(): pass
+
+        @pytest.mark.locks("memory")
+        def test_without_its_name(): pass
+    """)
+    assert project.run() == {"passed": 2, "errors": 3}, project.output
+    told = "is not known. It takes space='memory' or 'server' or 'settings', and fail_on_held="
+    assert project.output.count(told) == 3, project.output
+
+
+def test_a_mistake_in_the_configuration_is_told(project: Project) -> None:
+    project.configure("lock_space = redis")
+    project.program("-m", "pytest", "-p", PLUGIN)
+    assert "lock_space = redis is none of memory, server, settings" in project.output
+
+
+def test_it_runs_without_pytest_django(project: Project) -> None:
+    """The project sets Django up by itself."""
+    project.write("pytest.ini", "[pytest]\n" + "\n".join(OPTIONS))
+    project.write("conftest.py", "import django; django.setup()")
+    project.tests("""
+        def test_a_lock():
+            lock("a").acquire()
+
+        @pytest.mark.locks(space="settings")
+        def test_a_server():
+            with pytest.raises(LockUnavailable):
+                lock("a").acquire()
+    """)
+    found = project.run("-p", "no:django", DJANGO_SETTINGS_MODULE="small_settings")
+    assert found == {"passed": 2, "error": 1}, project.output
+
+
+def test_it_costs_nothing_where_there_is_no_django(project: Project) -> None:
+    """Loading it imports neither Django nor the rest of the package."""
+    project.write(
+        "test_plain.py",
+        """
+        import sys
+
+        def test_what_is_imported():
+            ours = {name for name in sys.modules if name.startswith("django_redis_lock")}
+            assert ours == {
+                "django_redis_lock",
+                "django_redis_lock.support",
+                "django_redis_lock.support.lazy",
+                "django_redis_lock.testing",
+                "django_redis_lock.testing.plugin",
+            }
+            assert not {"django", "redis", "celery"} & set(sys.modules)
+        """,
+    )
+    assert project.run("-p", "no:django", "-p", "no:randomly") == {"passed": 1}, project.output
+
+
+def test_the_tools_need_no_pytest(project: Project) -> None:
+    project.write(
+        "tests.py",
+        """
+        import sys
+        sys.modules["pytest"] = None
+        from django.test import TestCase
+        from django_redis_lock import lock
+        from django_redis_lock.testing import LockTestMixin, held_by_another
+
+        class Tests(LockTestMixin, TestCase):
+            def test_a_lock(self):
+                with held_by_another("a"):
+                    assert not lock("a").acquire(blocking=False)
+        """,
+    )
+    args = ("-m", "django", "test", "--settings=small_settings")
+    assert project.program(*args) == 0, project.output
+    assert "Ran 1 test" in project.output
+
+
+def test_the_entry_point_names_the_plugin() -> None:
+    """It has the name of the module, so that ``-p`` with that does not load it twice."""
+    config = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert config["project"]["entry-points"]["pytest11"] == {PLUGIN: PLUGIN}

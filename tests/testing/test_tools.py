@@ -1,0 +1,322 @@
+"""What tests of a project do to locks: the same in memory and on a server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.db import transaction
+from django.test import override_settings
+
+from django_redis_lock import Lock, lock, locks
+from django_redis_lock.exceptions import (
+    LockError,
+    LockLost,
+    LockNotAcquired,
+    LockUnavailable,
+)
+from django_redis_lock.testing import (
+    LockRecorder,
+    LockSpace,
+    assert_no_locks_held,
+    expire_now,
+    held_by_another,
+    lose,
+    unavailable,
+)
+from tests.tools import Background, eventually, waiters
+
+
+@pytest.fixture(params=["memory", "server"], autouse=True)
+def space(request: pytest.FixtureRequest, server: Any) -> Iterator[LockSpace]:
+    with LockSpace(request.param) as space:
+        yield space
+
+
+def free(name: str) -> bool:
+    """Whether a lock can be acquired; it is released again."""
+    handle = lock(name)
+    if not handle.acquire(blocking=False):
+        return False
+    handle.release()
+    return True
+
+
+# held_by_another()
+
+
+def test_another_holder_excludes_the_thread_of_the_test(name: str) -> None:
+    with lock(name, reentrant=True):
+        pass
+    with held_by_another(name):
+        assert not lock(name, reentrant=True).acquire(blocking=False)
+        assert locks["default"].holder(name)
+    assert free(name)
+
+
+def test_another_holder_does_not_take_a_lock_that_is_held(name: str) -> None:
+    with lock(name), pytest.raises(LockNotAcquired, match="held already"), held_by_another(name):
+        pass
+    assert free(name)
+
+
+def test_a_waiter_gets_the_lock_of_another_holder_at_its_end(name: str) -> None:
+    with held_by_another(name):
+        waiter = Background(lock(name).acquire)
+        eventually(lambda: waiters(name))
+    assert waiter.outcome()
+
+
+def test_another_holder_may_have_lost_the_lock_by_the_end(name: str) -> None:
+    with LockRecorder() as recorded:
+        with held_by_another(name):
+            lose(name)
+            with lock(name, blocking=False):
+                pass
+        with held_by_another(name, timeout=60):
+            expire_now(name)
+            with lock(name, blocking=False):
+                pass
+    assert recorded.events == [("acquired", name), ("released", name)] * 2
+
+
+def test_another_holder_can_be_used_in_a_transaction(name: str, db: Any) -> None:
+    """It releases at once; the test's own locks are released when the transaction ends."""
+    with transaction.atomic():
+        with held_by_another(name):
+            pass
+        assert locks["default"].holder(name) is None
+        with lock(name):
+            pass
+        assert locks["default"].holder(name)
+    assert locks["default"].holder(name) is None
+
+
+def test_nobody_is_excluded_by_dummy(name: str) -> None:
+    for tool in (expire_now, lose):
+        with pytest.raises(LockError, match="excludes nobody"):
+            tool(name, using="dummy")
+    with pytest.raises(LockError, match="excludes nobody"), held_by_another(name, using="dummy"):
+        pass
+
+
+# expire_now() and lose()
+
+
+@pytest.mark.parametrize("arguments", [{}, {"timeout": 60}, {"timeout": None}])
+def test_a_lease_that_is_over_is_lost(name: str, arguments: dict[str, Any]) -> None:
+    """The holder knows it at once, and the lock is free."""
+    held = lock(name, **arguments)
+    held.acquire()
+    expire_now(name)
+    assert (held.lost, held.remaining) == (True, 0.0)
+    assert free(name)
+    with pytest.raises(LockLost):
+        held.release()
+
+
+def test_the_end_of_a_renewed_lease_has_been_signalled(name: str) -> None:
+    held = lock(name)
+    with LockRecorder() as recorded:
+        held.acquire()
+        expire_now(name)
+    assert recorded.lost == [name]
+
+
+def test_a_waiter_gets_a_lock_whose_lease_is_over(name: str) -> None:
+    held = lock(name)
+    held.acquire()
+    waiter = Background(lock(name).acquire)
+    eventually(lambda: waiters(name))
+    expire_now(name)
+    assert waiter.outcome()
+    assert held.lost
+
+
+def test_a_renewed_lock_that_is_lost_is_known_to_be_lost(name: str) -> None:
+    held = lock(name)
+    with LockRecorder() as recorded:
+        held.acquire()
+        lose(name)
+        assert (held.lost, recorded.lost, recorded.force_released) == (True, [name], [])
+        with pytest.raises(LockLost):
+            held.ensure_held()
+    assert recorded.lost == [name]  # once
+    assert free(name)
+
+
+def test_a_fixed_lease_that_is_lost_is_noticed_at_the_next_question(name: str) -> None:
+    held = lock(name, timeout=60)
+    held.acquire()
+    lose(name)
+    assert not held.lost
+    with pytest.raises(LockLost):
+        held.ensure_held()
+    assert held.lost
+
+
+@pytest.mark.parametrize("tool", [expire_now, lose])
+def test_a_lock_that_is_not_held_can_not_be_lost(name: str, tool: Any) -> None:
+    with pytest.raises(LockError, match="is not held"):
+        tool(name)
+
+
+def test_locks_are_lost_under_asyncio(name: str) -> None:
+    async def work() -> None:
+        async with lock(name) as held:
+            lose(name)
+            assert held.lost
+
+    with pytest.raises(LockLost):
+        asyncio.run(work())
+
+
+# unavailable()
+
+
+def test_every_operation_fails_at_once_while_unavailable(name: str) -> None:
+    held, other = lock(name), lock(f"{name}-other")
+    held.acquire()
+    operations = [
+        other.acquire,
+        other.locked,
+        held.ensure_held,
+        held.reacquire,
+        lambda: held.detach(5),
+        lambda: locks["default"].force_release(name),
+        lambda: list(locks["default"].holders()),
+        locks["default"].history,
+        held.release,
+    ]
+    with LockRecorder() as recorded, unavailable():
+        for operation in operations:
+            with pytest.raises(LockUnavailable, match="the test said"):
+                Background(operation).outcome()
+    assert len(recorded.unavailable) == len(operations)
+    assert free(name)  # the release was sent at the end
+
+
+def test_a_forced_release_while_unavailable_has_released_nothing(name: str) -> None:
+    with lock(name), unavailable(), pytest.raises(LockUnavailable) as caught:
+        locks["default"].force_release(name)
+    assert caught.value.undone
+
+
+def test_asynchronous_operations_fail_while_unavailable(name: str) -> None:
+    async def work() -> None:
+        with unavailable(), pytest.raises(LockUnavailable):
+            async with lock(name):
+                raise AssertionError
+        async with lock(name):
+            pass
+
+    asyncio.run(work())
+
+
+def test_one_alias_can_be_unavailable(name: str) -> None:
+    with unavailable("url"):
+        with lock(name):
+            pass
+        with pytest.raises(LockUnavailable):
+            lock(name, using="url").acquire()
+
+
+def test_a_waiter_survives_a_short_outage(name: str) -> None:
+    """It tolerates it as it does that of a server."""
+    with held_by_another(name):
+        waiter = Background(lock(name).acquire)
+        eventually(lambda: waiters(name))
+        with unavailable():
+            locks["default"].hub.nudge()
+    assert waiter.outcome()
+
+
+# LockRecorder
+
+
+def test_the_recorder_notes_names_in_order(name: str) -> None:
+    with LockRecorder() as recorded:
+        with lock("a"), lock("b"):
+            lock("a", blocking=False).acquire()
+        lock("c").acquire()
+        locks["default"].force_release("c")
+    with lock("unheard"):
+        pass
+    assert (recorded.acquired, recorded.released) == (["a", "b", "c"], ["b", "a"])
+    assert (recorded.not_acquired, recorded.force_released) == (["a"], ["c"])
+    assert recorded.events[:3] == [("acquired", "a"), ("acquired", "b"), ("not_acquired", "a")]
+    recorded.clear()
+    assert (recorded.acquired, recorded.events) == ([], [])
+
+
+def test_the_recorder_notes_asynchronous_locks() -> None:
+    async def work() -> None:
+        async with lock("a"):
+            pass
+
+    with LockRecorder() as recorded:
+        asyncio.run(work())
+    assert recorded.events == [("acquired", "a"), ("released", "a")]
+
+
+# assert_no_locks_held() and the spaces
+
+
+def test_locks_that_are_held_are_named_with_their_thread(name: str) -> None:
+    assert_no_locks_held()
+    with lock(name, using="url"), lock("b"):
+        assert_no_locks_held("locmem")
+        with pytest.raises(AssertionError) as caught:
+            assert_no_locks_held()
+    told = str(caught.value)
+    assert told.startswith("2 locks are still held:\n")
+    assert f"{name!r} (LOCKS['url']), for 0." in told
+    assert "by thread 'MainThread' of process" in told
+    assert_no_locks_held()
+
+
+def test_a_space_is_apart_from_others(name: str, space: LockSpace) -> None:
+    with lock(name):
+        with LockSpace(space.kind):
+            assert free(name)
+            with override_settings(LOCKS={**_with_timeouts()}):
+                assert free(name)
+                assert locks["default"].timeout == 7
+        assert not free(name)
+
+
+def _with_timeouts() -> dict[str, Any]:
+    return {alias: {**locks[alias].params, "TIMEOUT": 7} for alias in ("default", "url")}
+
+
+def test_what_one_test_leaves_is_released_and_what_was_held_before_stays(
+    space: LockSpace, name: str
+) -> None:
+    before = lock("before")
+    before.acquire()
+    left = lock(name, reentrant=True)
+    with LockRecorder() as recorded:
+        with pytest.raises(AssertionError, match=name), space.one_test(fail_on_held=True):
+            left.acquire()
+            fence = left.fence
+            waiter = Background(lock(name).acquire)
+            eventually(lambda: waiters(name))
+    assert waiter.outcome()
+    with lock(name, reentrant=True, blocking=False) as held:
+        assert held.fence > fence  # it is not the lease that was left
+    assert left.lost
+    assert before.owned()
+    assert recorded.lost == []  # the former holder is not told in the next test
+    before.release()
+
+
+def test_an_unknown_space_is_refused() -> None:
+    with pytest.raises(ValueError, match="there are 'memory', 'server', 'settings'"):
+        LockSpace("redis")  # type: ignore[arg-type]
+
+
+def test_a_handle_keeps_its_type(name: str) -> None:
+    with lock(name) as held:
+        assert type(held) is Lock
