@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal, Self, get_args
 
@@ -90,11 +90,7 @@ class LockSpace:
         if self.kind == "memory":
             params = {key: value for key, value in params.items() if key != "OPTIONS"}
             return LocMemLockBackend, {**params, "LOCATION": location}
-        moved = {**params, "KEY_PREFIX": f"{params.get('KEY_PREFIX', 'lock')}-{self._id}"}
-        if "REJOIN_DELAY" in kind.options:
-            # No server has lost a lock of a prefix that is new.
-            moved["OPTIONS"] = {**(params.get("OPTIONS") or {}), "REJOIN_DELAY": 0}
-        return kind, moved
+        return kind, self._on_server(kind, params)
 
     def note(self, backend: BaseLockBackend) -> None:
         """Learn of a backend that was made in this space."""
@@ -104,6 +100,17 @@ class LockSpace:
     def _backends(self) -> list[BaseLockBackend]:
         """Those of settings that a test has had for a while are still among them."""
         return [*self._made.values()]
+
+    def _on_server(self, kind: type[BaseLockBackend], params: dict[str, Any]) -> dict[str, Any]:
+        prefix, options = params.get("KEY_PREFIX", "lock"), params.get("OPTIONS") or {}
+        if not isinstance(prefix, str) or not isinstance(options, Mapping):
+            return params  # a mistake, which the backend reports
+        more: dict[str, Any] = {}
+        if "REJOIN_DELAY" in kind.options:
+            more["REJOIN_DELAY"] = 0  # no server has lost a lock of a prefix that is new
+        if isinstance(options.get("KEY"), str):  # in place of the prefix
+            more["KEY"] = options["KEY"].replace("{name}", f"{self._id}:{{name}}")
+        return {**params, "KEY_PREFIX": f"{prefix}-{self._id}", "OPTIONS": {**options, **more}}
 
     def _held(self) -> leftovers.Holds:
         found: leftovers.Holds = {}

@@ -72,6 +72,37 @@ def test_other_backends_have_spaces_on_their_servers(
             assert server.keys("*") == []
 
 
+def test_a_key_that_the_options_give_is_moved_too(server: EmbeddedServer, name: str) -> None:
+    """Otherwise a test would take the locks that other programs use."""
+    entry = {
+        "BACKEND": "django_redis_lock.backends.getset.GetSetLockBackend",
+        "LOCATION": server.url(),
+        "OPTIONS": {"KEY": "theirs.{name}"},
+    }
+    with override_settings(LOCKS={"default": entry}), lock(name):
+        with LockSpace("server"), lock(name, blocking=False):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("kind", "entry"),
+    [
+        ("memory", {"KEY_PREFIX": 5}),
+        ("memory", {"TIMOUT": 5}),
+        ("server", {"KEY_PREFIX": 5}),
+        ("server", {"OPTIONS": "queue"}),
+        ("server", {"TIMOUT": 5}),
+    ],
+)
+def test_a_wrong_entry_is_refused_as_outside(kind: Any, entry: dict[str, Any]) -> None:
+    with (
+        LockSpace(kind),
+        override_settings(LOCKS={"default": {**LOCKS["url"], **entry}}),
+        pytest.raises(InvalidLockBackend),
+    ):
+        lock("a").acquire()
+
+
 def test_no_server_is_needed_in_memory() -> None:
     with LockSpace(), override_settings(LOCKS=NOWHERE), lock("a"):
         assert isinstance(locks["default"], LocMemLockBackend)
