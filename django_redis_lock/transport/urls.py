@@ -18,6 +18,7 @@ _ENCODED = "percent-encoded, as urllib.parse.quote(password, safe='') gives it"
 _DATABASE = re.compile(r"/?|/\d+/?", re.ASCII)
 _OF_TEXT = re.compile(
     "client_name|decode_responses|encoding|encoding_errors|lib_name|lib_version|username|password"
+    "|protocol"  # which it reads itself before redis-py 8
     "|ssl_(ca_certs|ca_data|ca_path|cert_reqs|certfile|ciphers|keyfile|password)"
 )
 """The options that redis-py takes as text; it has a parser for each of the others."""

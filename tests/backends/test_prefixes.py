@@ -172,6 +172,14 @@ def test_the_keys_on_the_server_are_those_that_are_compared(
 CLIENTS = "django_redis.client"
 
 
+class ForeignClient:
+    """A client of django-redis by somebody else, of which nothing is known."""
+
+    def __init__(self, server: Any, params: Any, backend: Any) -> None: ...
+
+    def close(self, **kwargs: Any) -> None: ...
+
+
 @pytest.mark.parametrize(
     ("client_class", "fine"),
     [
@@ -179,7 +187,7 @@ CLIENTS = "django_redis.client"
         (f"{CLIENTS}.HerdClient", True),
         (f"{CLIENTS}.SentinelClient", True),
         (f"{CLIENTS}.ShardClient", False),
-        ("builtins.object", False),
+        (f"{__name__}.ForeignClient", False),
     ],
 )
 def test_a_client_that_spreads_its_keys_is_refused(
