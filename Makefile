@@ -6,6 +6,12 @@ VENV ?= $(if $(CONSTRAINTS),.venv,.venv-newest)
 BIN := $(VENV)/bin
 PY := $(BIN)/python
 ARGS ?=
+# Where to write what the tests cover, by an absolute path; nothing is measured without it.
+COVERAGE ?=
+ifneq ($(COVERAGE),)
+export COVERAGE_FILE := $(COVERAGE)
+endif
+PYTEST := $(PY) -m $(if $(COVERAGE),coverage run -m )pytest
 INSTALL := -m pip install --quiet --disable-pip-version-check
 CONSTRAINED := $(INSTALL) $(CONSTRAINTS:%=--constraint %)
 
@@ -15,10 +21,10 @@ CELERY ?= 5.4 5.5 5.6 5.7
 OLDEST_5.4 := 'django==5.2' 'redis==5.2.0' 'django-redis==5.4.0' 'celery==5.4.0'
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test matrix browser databases brokers workers observability tutorial layouts screenshots messages constraints lint format types bench compare load sizing soak chaos docs build clean
+.PHONY: help demo test coverage covered mutants mutants-python matrix browser databases brokers workers observability tutorial layouts screenshots messages constraints lint format types bench compare load sizing soak chaos docs build clean
 
 help:  ## show this list
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # One stamp per dependency group, renewed when pyproject.toml or the constraints change.
 $(VENV)/.venv:
@@ -34,7 +40,16 @@ demo: $(VENV)/.demo  ## the flash sale and the duplicate tasks, live (ARGS=--onc
 	$(PY) -m example_project.demo $(ARGS)
 
 test: $(VENV)/.test  ## the tests, on an embedded Valkey server
-	PYTHONDEVMODE=1 $(PY) -m pytest -n 2 --dist loadfile $(ARGS)
+	PYTHONDEVMODE=1 $(PYTEST) -n 2 --dist loadfile $(ARGS)
+
+coverage: $(VENV)/.test  ## branches that the tests cover: test, workers and layouts; at least 95 %
+	rm -rf build/coverage && mkdir -p build/coverage
+	$(MAKE) test workers layouts COVERAGE=$(CURDIR)/build/coverage/data ARGS=
+	$(MAKE) covered COVERAGE=$(CURDIR)/build/coverage/data
+
+covered: $(VENV)/.test  ## report what COVERAGE has collected
+	$(PY) -m coverage combine --quiet
+	$(PY) -m coverage report
 
 .venv-celery-%/.ready: pyproject.toml Makefile
 	$(PYTHON) -m venv $(@D)
@@ -55,7 +70,7 @@ brokers: $(VENV)/.brokers  ## Celery tasks on each broker and result backend (ne
 	PYTHONDEVMODE=1 $(PY) -m pytest tests/brokers --ds=tests.brokers.settings $(ARGS)
 
 workers: $(VENV)/.test  ## worker processes of Celery and uWSGI that die, hang or are inspected
-	PYTHONDEVMODE=1 $(PY) -m pytest -n 2 --dist loadfile tests/workers $(ARGS)
+	PYTHONDEVMODE=1 $(PYTEST) -n 2 --dist loadfile tests/workers $(ARGS)
 
 observability: $(VENV)/.observability  ## metrics in a real Prometheus (needs apt-get install prometheus; ARGS=--record)
 	PYTHONDEVMODE=1 $(PY) -m pytest tests/observability $(ARGS)
@@ -64,7 +79,7 @@ tutorial: $(VENV)/.test  ## the tutorial word for word, in an empty folder
 	$(PY) -m pytest tests/tutorial $(ARGS)
 
 layouts: $(VENV)/.test  ## the contract on every server layout (needs apt-get install redis-server faketime)
-	PYTHONDEVMODE=1 $(PY) -m pytest tests/layouts $(ARGS)
+	PYTHONDEVMODE=1 $(PYTEST) tests/layouts $(ARGS)
 
 screenshots: $(VENV)/.browser  ## take the documentation's pictures of the admin page (needs Chromium)
 	$(PY) -m tests.browser.screenshots
@@ -107,6 +122,13 @@ load: $(VENV)/.bench  ## a shop under load, with each guard; 24 minutes (ARGS=--
 sizing: $(VENV)/.bench  ## what a server and a process carry; 5 minutes (ARGS=--quick: half a minute)
 	$(PY) -m benchmarks.sizing $(ARGS)
 
+mutants: $(VENV)/.test  ## break the Lua scripts one place at a time: a test has to fail (ARGS="--sample 20")
+	$(PY) -m tests.mutants $(ARGS)
+
+mutants-python: $(VENV)/.mutants  ## the same for protocol/ and the guard of Celery tasks, with mutmut; hours
+	$(BIN)/mutmut run --max-children 1 $(ARGS)
+	$(BIN)/mutmut results
+
 soak: $(VENV)/.test  ## break it for a while and check the recorded history (ARGS="--seconds 600")
 	$(PY) -m tests.soak $(ARGS)
 
@@ -120,4 +142,4 @@ build: $(VENV)/.build  ## sdist and wheel into dist/
 	$(PY) -m build
 
 clean:  ## remove .venv and all build products
-	rm -rf .venv .venv-* dist build docs/_build .pytest_cache .mypy_cache .ruff_cache benchmarks/results
+	rm -rf .venv .venv-* dist build mutants docs/_build .pytest_cache .mypy_cache .ruff_cache benchmarks/results

@@ -252,12 +252,18 @@ def handling(number: signal.Signals, handler: Any) -> Iterator[None]:
         raise handler
 
     raises = isinstance(handler, type) and issubclass(handler, BaseException)
+    trace = sys.gettrace()
+    if callable(handler):
+        # A tool that measures coverage may take a lock of its own at any line. If the handler
+        # raises at that moment, it never gives the lock back.
+        sys.settrace(None)
     before = signal.signal(number, interrupt if raises else handler)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(number, before)
+        sys.settrace(trace)
 
 
 def check_it_dies_with_its_parent(create: str, how: signal.Signals) -> None:
