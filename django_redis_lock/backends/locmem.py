@@ -42,7 +42,7 @@ class LocMemLockBackend(BaseLockBackend):
         self.store.after_fork()
 
     def clear_history(self) -> None:
-        """Forget the audit of this LOCATION."""
+        """Forget the audit and the counts of this LOCATION."""
         self.store.clear_history()
 
     def call(self, call: Call) -> Any:
@@ -92,6 +92,7 @@ class _Store:
     def clear_history(self) -> None:
         """Forget what happened to locks."""
         self._audits.clear()
+        self._counted.clear()
 
     def carry_out(self, call: Call, prefix: str) -> Any:
         """Carry out a call atomically."""

@@ -16,7 +16,6 @@ import weakref
 from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
-from time import monotonic
 from typing import Any
 
 from django_redis_lock.backends.watching import Watcher
@@ -25,6 +24,7 @@ from django_redis_lock.protocol.calls import Count
 from django_redis_lock.protocol.contention import Counts, letter_of
 from django_redis_lock.protocol.conversation import ask
 from django_redis_lock.protocol.drivers import run
+from django_redis_lock.support.clock import monotonic
 from django_redis_lock.support.process import forget_after_fork
 
 logger = logging.getLogger("django_redis_lock")

@@ -18,9 +18,11 @@ class LockRecorder:
     """
 
     def __init__(self) -> None:
+        self.waiting: list[str] = []
         self.acquired: list[str] = []
         self.not_acquired: list[str] = []
         self.released: list[str] = []
+        self.detached: list[str] = []
         self.lost: list[str] = []
         self.force_released: list[str] = []
         self.freed: list[str] = []
@@ -32,9 +34,11 @@ class LockRecorder:
 
     def __enter__(self) -> Self:
         for event in (
+            "waiting",
             "acquired",
             "not_acquired",
             "released",
+            "detached",
             "lost",
             "force_released",
             "freed",
@@ -55,6 +59,7 @@ class LockRecorder:
     def _note(self, event: str, signal: Signal) -> None:
         names: list[str] = getattr(self, event)
 
+        @signals.never_blocks
         def note(name: str, **kwargs: Any) -> None:
             names.append(name)
             self.events.append((event, name))

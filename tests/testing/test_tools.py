@@ -10,7 +10,7 @@ import pytest
 from django.db import transaction
 from django.test import override_settings
 
-from django_redis_lock import Lock, lock, locks
+from django_redis_lock import Lock, lock, locks, signals
 from django_redis_lock.exceptions import (
     LockError,
     LockLost,
@@ -320,3 +320,9 @@ def test_an_unknown_space_is_refused() -> None:
 def test_a_handle_keeps_its_type(name: str) -> None:
     with lock(name) as held:
         assert type(held) is Lock
+
+
+def test_the_recorder_notes_each_signal() -> None:
+    recorded = {key for key, value in vars(LockRecorder()).items() if isinstance(value, list)}
+    known = {key.removeprefix("lock_") for key in vars(signals) if key.startswith("lock_")}
+    assert recorded - {"events"} == known
