@@ -140,11 +140,10 @@ def emit(
     """Send a signal about a lock, at once or by the step to take."""
     if not signal.receivers:
         return ()
-    step = emission(signal, held, backend, **news)
     if signal.may_block:
-        return (step,)
+        return (emission(signal, held, backend, **news),)
     # Not as a step, which would take longer than the receivers.
-    signal.send_in_place(**step.arguments)
+    signal.send_in_place(type(backend), using=backend.alias, name=held.name, lock=held, **news)
     return ()
 
 

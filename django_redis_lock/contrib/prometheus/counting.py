@@ -13,6 +13,7 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import lru_cache
 from importlib.util import find_spec
 from typing import Any
 
@@ -21,6 +22,7 @@ from django.dispatch import Signal
 from prometheus_client import Counter, Histogram
 
 from django_redis_lock import signals
+from django_redis_lock.backends.operator_settings import OTHER
 from django_redis_lock.handler import locks
 
 SERVER = ("using", "backend")
@@ -30,6 +32,8 @@ BUCKETS = (
     *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0),
 )
 """Seconds: a lock is held for a millisecond around a row, or for an hour around a report."""
+KNOWN_NAMES = 1024
+"""Names of each alias whose group is remembered."""
 REASONS = ("timeout", "busy", "unavailable")
 
 ACQUIRED = Counter("django_redis_lock_acquired", "Locks that were acquired.", LOCK)
@@ -91,19 +95,8 @@ class _Group:
         UNAVAILABLE.labels(*labels[: len(SERVER)])
 
 
-class _Alias:
-    """The groups of an entry of ``LOCKS``, found by what its patterns match."""
-
-    __slots__ = ("groups", "match")
-
-    def __init__(self, using: str, sender: type) -> None:
-        pattern, names = locks[using].operators.grouping
-        made = {name: _Group(using, sender.__name__, name) for name in names}
-        self.match = pattern.match
-        self.groups = [made[name] for name in names]
-
-
-_aliases: dict[str, _Alias] = {}
+_finders: dict[str, Callable[[str], _Group]] = {}
+"""For each alias, what finds the group of a name."""
 _counting = threading.RLock()
 
 
@@ -119,16 +112,24 @@ os.register_at_fork(
 
 def _group_of(sender: type, using: str, name: str) -> _Group:
     try:
-        alias = _aliases[using]
-    except KeyError:  # two threads may make it, of the same metrics
-        alias = _aliases[using] = _Alias(using, sender)
-    found = alias.match(name)
-    return alias.groups[found.lastindex or 0 if found else 0]
+        find = _finders[using]
+    except KeyError:
+        find = _finders[using] = _finder(using, sender)
+    return find(name)
+
+
+def _finder(using: str, sender: type) -> Callable[[str], _Group]:
+    operators = locks[using].operators
+    groups = {
+        name: _Group(using, sender.__name__, name) for name in (OTHER, *operators.groups.values())
+    }
+    # Matching the patterns takes as long as counting, and a name comes back when it is released.
+    return lru_cache(KNOWN_NAMES)(lambda name: groups[operators.group(name)])
 
 
 def _settings_changed(*, setting: str, **kwargs: Any) -> None:
     if setting == "LOCKS":
-        _aliases.clear()
+        _finders.clear()
 
 
 @signals.never_blocks

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,14 +15,13 @@ from django.test import RequestFactory
 from prometheus_client import REGISTRY, Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from django_redis_lock import lock, locks
-from django_redis_lock.contrib import held
-from django_redis_lock.contrib.held import lease_used
-from django_redis_lock.contrib.prometheus import collector
+from django_redis_lock import lock, lock_many, locks
+from django_redis_lock.contrib.prometheus import collector, held
+from django_redis_lock.contrib.prometheus.held import lease_used
 from django_redis_lock.contrib.prometheus.views import metrics
 from example_project.embedded import EmbeddedServer
 from tests.contrib.prometheus.conftest import Value
-from tests.tools import Background, counted, eventually, queued
+from tests.tools import Background, counted, eventually, waiters
 
 GROUPS = {"GROUPS": {"product:*": "product", "import:*": "import"}}
 
@@ -60,10 +62,27 @@ def test_held_locks_are_counted_by_group(holding: Any, value: Value) -> None:
     assert value("unread", what="holders") == value("unread", what="queues") == 0
 
 
-def test_waiters_are_counted_and_the_first_one_is_timed(holding: Any, value: Value) -> None:
-    """Waiters of several processes count together."""
-    holding("product:1", timeout=60)
-    with queued("product:1"), queued("product:1"):
+@contextmanager
+def awaited(*names: str) -> Iterator[None]:
+    """Hold locks, with a thread that waits for each name."""
+
+    def pass_through(name: str) -> None:
+        with lock(name, timeout=5):
+            pass
+
+    threads = []
+    with lock_many(names, timeout=60):
+        for number, name in enumerate(names, start=1):
+            threads.append(Background(partial(pass_through, name)))
+            eventually(lambda: sum(map(waiters, set(names))) == number)  # noqa: B023 - called at once
+        yield
+    for thread in threads:
+        thread.outcome()
+
+
+def test_waiters_are_counted_and_the_first_one_is_timed(value: Value) -> None:
+    """The others have waited for less."""
+    with awaited("product:1", "product:1"):
         first = locks["default"].waiting("product:1")[0]
         assert value("waiting", group="product") == 2
         assert value("oldest_wait_seconds", group="product") >= first.waited
@@ -111,13 +130,11 @@ def test_too_many_locks_are_counted_and_some_read(
 
 
 def test_too_many_queues_are_counted_and_the_longest_read(
-    holding: Any, value: Value, monkeypatch: pytest.MonkeyPatch
+    value: Value, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only the first waiter of each queue takes a call."""
     monkeypatch.setattr(held, "MOST_QUEUES", 1)
-    for name in ("product:1", "import:1"):
-        holding(name, timeout=60)
-    with queued("product:1"), queued("product:1"), queued("import:1"):
+    with awaited("product:1", "product:1", "import:1"):
         assert value("unread", what="queues") == 1
         assert value("oldest_wait_seconds", group="product") > 0
         assert value("oldest_wait_seconds", group="import") == 0
@@ -168,9 +185,16 @@ def test_stopped_server_delays_a_scrape_little(
     assert _values(families["django_redis_lock_held"]) == {"locmem": 0}
     assert value("scrape_errors_total") == 2
     eventually(lambda: not any("scrape" in each.name for each in threading.enumerate()))
-    assert not value("unavailable_total"), "no operation of the program failed"
     collector.HELD_LOCKS.after_fork()
     assert value("server_up") == 1
+
+
+def test_failed_scrape_is_no_failed_operation(settings: Any, value: Value) -> None:
+    """Else a Prometheus alone would make a dead server look busy."""
+    settings.LOCKS = {"default": {"LOCATION": "redis://127.0.0.1:1"}}
+    assert value("server_up") == 0
+    assert value("scrape_errors_total") >= 1
+    assert not value("unavailable_total")
 
 
 def _values(family: Metric) -> dict[str, float]:

@@ -29,7 +29,7 @@ COUNTING = """
     for _ in range(3):
         threading.Thread(target=count_on, daemon=True).start()
     counted = 0
-    for _ in range(40):
+    for _ in range(12):
         pid = os.fork()
         if not pid:
             import signal
@@ -58,6 +58,17 @@ def test_holds_are_counted_by_group(value: Value) -> None:
         assert value("wait_seconds_count", group=group) == count
         assert value("hold_seconds_count", group=group) == count
         assert 0 < value("hold_seconds_sum", group=group) < 5
+
+
+def test_groups_follow_the_settings(settings: Any, value: Value) -> None:
+    """A test with settings of its own counts by them."""
+    with lock("product:1", timeout=5):
+        pass
+    settings.LOCKS = {"default": {**settings.LOCKS["default"], "OPERATORS": {}}}
+    with lock("product:1", timeout=5):
+        pass
+    assert value("acquired_total", group="product") == 1
+    assert value("acquired_total", group="other") == 1
 
 
 def test_failures_are_counted_by_reason_and_their_waits_observed(value: Value) -> None:
@@ -202,4 +213,4 @@ def test_failing_receiver_in_place_is_logged(caplog: pytest.LogCaptureFixture) -
 def test_child_forked_while_a_thread_counts_can_count() -> None:
     """A Celery worker's parent frees locks in a thread, and forks the next child meanwhile."""
     with Child(COUNTING) as child:
-        assert child.hear() == "40 children have counted"
+        assert child.hear() == "12 children have counted"
