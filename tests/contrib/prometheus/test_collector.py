@@ -16,8 +16,9 @@ from prometheus_client import REGISTRY, Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from django_redis_lock import lock, lock_many, locks
-from django_redis_lock.contrib.prometheus import collector, held
-from django_redis_lock.contrib.prometheus.held import lease_used
+from django_redis_lock.contrib import held
+from django_redis_lock.contrib.held import lease_used
+from django_redis_lock.contrib.prometheus import collector
 from django_redis_lock.contrib.prometheus.views import metrics
 from example_project.embedded import EmbeddedServer
 from tests.contrib.prometheus.conftest import Value
