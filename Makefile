@@ -15,13 +15,8 @@ PYTEST := $(PY) -m $(if $(COVERAGE),coverage run -m )pytest
 INSTALL := -m pip install --quiet --disable-pip-version-check
 CONSTRAINED := $(INSTALL) $(CONSTRAINTS:%=--constraint %)
 
-# The matrix pairs each Celery with the kombu of its time. With the oldest Celery, all other packages
-# are the oldest supported ones as well.
-CELERY ?= 5.4 5.5 5.6 5.7
-OLDEST_5.4 := 'django==5.2' 'redis==5.2.0' 'django-redis==5.4.0' 'celery==5.4.0'
-
 .DEFAULT_GOAL := help
-.PHONY: help demo test coverage covered mutants mutants-python matrix browser databases brokers workers observability tutorial layouts screenshots messages constraints lint format types bench compare load sizing soak chaos docs build clean
+.PHONY: help demo test coverage covered mutants mutants-python matrix browser databases brokers workers observability tutorial layouts screenshots messages constraints lint format types bench compare load sizing soak chaos docs build release-check clean
 
 help:  ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,14 +46,8 @@ covered: $(VENV)/.test  ## report what COVERAGE has collected
 	$(PY) -m coverage combine --quiet
 	$(PY) -m coverage report
 
-.venv-celery-%/.ready: pyproject.toml Makefile
-	$(PYTHON) -m venv $(@D)
-	$(@D)/bin/python $(INSTALL) --upgrade 'pip>=25.3'
-	$(@D)/bin/python $(INSTALL) --editable '.[celery]' --group test 'celery[redis]~=$*.0' 'kombu~=$*.0' $(OLDEST_$*)
-	@touch $@
-
-matrix: $(CELERY:%=.venv-celery-%/.ready)  ## the Celery tests on each Celery, 5.4 to 5.7 (CELERY=5.4: on one)
-	$(PYTHON) tests/tools/matrix.py '$(CELERY)' $(ARGS)
+matrix: $(VENV)/.test  ## the tests on old and new versions of everything (ARGS="oldest": one row; ARGS=--help)
+	$(PY) -m tests.matrix $(ARGS)
 
 browser: $(VENV)/.browser  ## the admin page in a real browser (needs Chromium: apt-get install chromium)
 	PYTHONDEVMODE=1 $(PY) -m pytest tests/browser $(ARGS)
@@ -97,13 +86,15 @@ constraints:  ## write the newest versions into constraints.txt (needs Python 3.
 	mv .venv-constraints/constraints.txt .
 	rm -rf .venv-constraints
 
-lint: $(VENV)/.lint  ## ruff, mypy, pyright and import-linter
+lint: $(VENV)/.lint  ## ruff, mypy, pyright, import-linter, and the schemas of YAML files
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 	$(BIN)/mypy --config-file tests/typed_usage.ini tests/typed_usage.py tests/typed_tasks.py
 	$(BIN)/basedpyright --pythonpath $(PY)
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.readthedocs .readthedocs.yaml
 
 format: $(VENV)/.lint  ## let ruff fix what it can
 	$(BIN)/ruff check --fix .
@@ -137,6 +128,9 @@ chaos: $(VENV)/.test  ## one fault at a time on each layout of servers; needs li
 
 docs: $(VENV)/.docs  ## build the documentation; warnings are errors
 	$(BIN)/sphinx-build --nitpicky --fail-on-warning --fresh-env docs docs/_build/html
+
+release-check: $(VENV)/.release  ## what has to be right about a release (ARGS="--tag v1.0.0 --audit")
+	$(PY) -m tests.release $(ARGS)
 
 build: $(VENV)/.build  ## sdist and wheel into dist/
 	$(PY) -m build

@@ -52,12 +52,12 @@ def test_contributing_lists_the_targets() -> None:
 
 
 def _targets() -> set[str]:
-    return set(re.findall(r"^([a-z]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    return set(re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
 def _targets_of(page: str) -> set[str]:
     """Return the ``make`` targets that a page names."""
-    found = re.findall(r"`make (\w+)|\$ make (\w+)", (ROOT / page).read_text())
+    found = re.findall(r"`make ([\w-]+)|\$ make ([\w-]+)", (ROOT / page).read_text())
     return {first or second for first, second in found}
 
 

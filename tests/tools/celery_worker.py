@@ -101,7 +101,8 @@ def disconnect(*apps: Celery) -> None:
     """Close the connections of apps, so that the next module that uses them begins anew."""
     gc.collect()  # results unsubscribe when they are collected
     for app in apps:
-        app.pool.force_close_all(close_pool=False)
+        app.pool.force_close_all()
+        app.pool._closed = False  # it is used again; before kombu 5.4 it can't be told so
         for group in (pools.producers, pools.connections):
             with contextlib.suppress(KeyError):
                 del group[app.connection_for_write()]

@@ -1,0 +1,1 @@
+"""Checks what is about to be released: ``make release-check``."""
