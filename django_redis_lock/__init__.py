@@ -38,4 +38,4 @@ __all__ = [
     "lock_many",
     "locks",
 ]
-__version__ = "0.1.0"
+__version__ = "1.0.0rc1"
