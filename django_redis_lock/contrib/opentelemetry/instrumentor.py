@@ -16,6 +16,7 @@ from django_redis_lock.contrib.opentelemetry.attributes import of_holder, of_met
 from django_redis_lock.contrib.opentelemetry.gauges import LockGauges
 from django_redis_lock.contrib.opentelemetry.metrics import LockMetrics
 from django_redis_lock.contrib.opentelemetry.spans import LockSpans, tell_skipped
+from django_redis_lock.contrib.reading import this_thread
 from django_redis_lock.handler import locks
 from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.protocol.records import Holder
@@ -128,7 +129,8 @@ class _Receivers:
 
     @signals.never_blocks
     def on_unavailable(self, using: str, name: str, **kwargs: Any) -> None:
-        self.metrics.count(names.UNAVAILABLE, locks[using], name)
+        if not this_thread.reads:
+            self.metrics.count(names.UNAVAILABLE, locks[using], name)
 
     def on_task_skipped(
         self,

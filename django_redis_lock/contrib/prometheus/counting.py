@@ -23,6 +23,7 @@ from prometheus_client import Counter, Histogram
 
 from django_redis_lock import signals
 from django_redis_lock.backends.operator_settings import OTHER
+from django_redis_lock.contrib.reading import this_thread
 from django_redis_lock.handler import locks
 
 SERVER = ("using", "backend")
@@ -174,18 +175,10 @@ def freed(sender: type, using: str, name: str, **kwargs: Any) -> None:
         _group_of(sender, using, name).freed.inc()
 
 
-class _Thread(threading.local):
-    scrapes = False
-
-
-this_thread = _Thread()
-"""Says whether this thread reads for a scrape, whose failures are counted as such."""
-
-
 @signals.never_blocks
 def unavailable(sender: type, using: str, **kwargs: Any) -> None:
     with _counting:
-        if not this_thread.scrapes:
+        if not this_thread.reads:
             UNAVAILABLE.labels(using, sender.__name__).inc()
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from opentelemetry.sdk.metrics import Counter, Histogram, MeterProvider, ObservableGauge
 
-from django_redis_lock.contrib import held
-from django_redis_lock.contrib.opentelemetry import gauges, names
+from django_redis_lock.contrib import held, reading
+from django_redis_lock.contrib.opentelemetry import names
 from django_redis_lock.contrib.opentelemetry.gauges import LockGauges
 from django_redis_lock.contrib.opentelemetry.metrics import LockMetrics
 from tests.tools.docs import DOCS, table
@@ -60,4 +60,4 @@ def test_the_limits_of_a_collection_are_those_of_the_code() -> None:
     text = " ".join(PAGE.read_text().split())
     assert f"at most {held.MOST_HOLDERS} locks" in text
     assert f"{held.MOST_QUEUES} longest queues" in text
-    assert f"waits {gauges.PATIENCE:g} seconds" in text
+    assert f"waits {reading.PATIENCE:g} seconds" in text

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from prometheus_client import REGISTRY
 
-from django_redis_lock.contrib.prometheus import collector, counting
+from django_redis_lock.contrib.prometheus import collector, counting  # noqa: F401 - registers
+from django_redis_lock.contrib.reading import reader
 
 Value = Callable[..., float | None]
 
@@ -25,7 +26,7 @@ def value(settings: Any) -> Iterator[Value]:
         if family.type in ("counter", "histogram")
         for sample in family.samples
     }
-    collector.HELD_LOCKS.after_fork()
+    reader.after_fork()
 
     def value(name: str, **labels: str) -> float | None:
         labels = {"using": "default", "backend": "RedisLockBackend", **labels}

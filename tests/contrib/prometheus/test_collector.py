@@ -16,9 +16,8 @@ from prometheus_client import REGISTRY, Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from django_redis_lock import lock, lock_many, locks
-from django_redis_lock.contrib import held
+from django_redis_lock.contrib import held, reading
 from django_redis_lock.contrib.held import lease_used
-from django_redis_lock.contrib.prometheus import collector
 from django_redis_lock.contrib.prometheus.views import metrics
 from example_project.embedded import EmbeddedServer
 from tests.contrib.prometheus.conftest import Value
@@ -164,7 +163,7 @@ def test_stopped_server_delays_a_scrape_little(
     own_server: EmbeddedServer, settings: Any, monkeypatch: pytest.MonkeyPatch, value: Value
 ) -> None:
     """Other metrics are answered, other backends are read, and the failure is counted apart."""
-    monkeypatch.setattr(collector, "PATIENCE", 0.2)
+    monkeypatch.setattr(reading, "PATIENCE", 0.2)
     location = f"{own_server.url()}?socket_timeout=20"
     settings.LOCKS = {
         "default": {"LOCATION": location},
@@ -185,8 +184,8 @@ def test_stopped_server_delays_a_scrape_little(
     assert _values(families["django_redis_lock_server_up"]) == {"default": 0, "locmem": 1}
     assert _values(families["django_redis_lock_held"]) == {"locmem": 0}
     assert value("scrape_errors_total") == 2
-    eventually(lambda: not any("scrape" in each.name for each in threading.enumerate()))
-    collector.HELD_LOCKS.after_fork()
+    eventually(lambda: not any("-gauges-" in each.name for each in threading.enumerate()))
+    reading.reader.after_fork()
     assert value("server_up") == 1
 
 
@@ -213,7 +212,7 @@ def test_wrong_settings_leave_the_other_metrics(settings: Any) -> None:
 def test_view_answers_in_the_format_that_is_asked_for(holding: Any) -> None:
     """Prometheus asks for OpenMetrics, and a browser gets text."""
     holding("product:1", timeout=60)
-    collector.HELD_LOCKS.after_fork()
+    reading.reader.after_fork()
     accept = "application/openmetrics-text;version=1.0.0"
     answer = metrics(RequestFactory().get("/metrics", headers={"accept": accept}))
     assert answer.headers["Content-Type"].startswith("application/openmetrics-text")
