@@ -16,10 +16,10 @@ INSTALL := -m pip install --quiet --disable-pip-version-check
 CONSTRAINED := $(INSTALL) $(CONSTRAINTS:%=--constraint %)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test coverage covered mutants mutants-python matrix browser databases brokers workers observability tutorial layouts screenshots messages constraints lint format types bench compare load sizing soak chaos docs build release-check clean
+.PHONY: help demo test coverage covered mutants mutmut matrix browser databases brokers workers observability tutorial layouts screenshots messages constraints lint format types bench compare load sizing soak chaos docs build release-check clean
 
 help:  ## show this list
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # One stamp per dependency group, renewed when pyproject.toml or the constraints change.
 $(VENV)/.venv:
@@ -42,7 +42,8 @@ coverage: $(VENV)/.test  ## branches that the tests cover: test, workers and lay
 	$(MAKE) test workers layouts COVERAGE=$(CURDIR)/build/coverage/data ARGS=
 	$(MAKE) covered COVERAGE=$(CURDIR)/build/coverage/data
 
-covered: $(VENV)/.test  ## report what COVERAGE has collected
+# Reports what COVERAGE has collected.
+covered: $(VENV)/.test
 	$(PY) -m coverage combine --quiet
 	$(PY) -m coverage report
 
@@ -116,7 +117,7 @@ sizing: $(VENV)/.bench  ## what a server and a process carry; 5 minutes (ARGS=--
 mutants: $(VENV)/.test  ## break the Lua scripts one place at a time: a test has to fail (ARGS="--sample 20")
 	$(PY) -m tests.mutants $(ARGS)
 
-mutants-python: $(VENV)/.mutants  ## the same for protocol/ and the guard of Celery tasks, with mutmut; hours
+mutmut: $(VENV)/.mutants  ## the same for protocol/ and the guard of Celery tasks, with mutmut; hours
 	$(BIN)/mutmut run --max-children 1 $(ARGS)
 	$(BIN)/mutmut results
 
