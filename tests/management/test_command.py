@@ -560,7 +560,7 @@ def test_server_that_is_down_is_a_line(
         ({"default": {"TIMEOUT": 0}}, "TIMEOUT=0"),
         ([], "must be a dict"),
         ({"default": {"LOCATION": "http://ada:secret@x"}}, "unknown scheme: http://"),
-        (None, "not django-redis"),
+        (None, "neither django-redis nor"),
     ],
 )
 def test_misconfiguration_is_told(configured: Any, told: str, settings: Any) -> None:
