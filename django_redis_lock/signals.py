@@ -33,7 +33,8 @@ class LockSignal(Signal):
 
     def __init__(self) -> None:
         super().__init__(use_caching=True)
-        self._quick: tuple[Callable[..., Any], ...] = ()
+        self.quick: tuple[Callable[..., Any], ...] = ()
+        """The receivers with the mark of ``never_blocks``."""
         self.may_block = False
         """Whether a receiver without the mark of ``never_blocks`` is connected."""
 
@@ -41,25 +42,29 @@ class LockSignal(Signal):
         """Connect a receiver, as ``Signal.connect`` does."""
         super().connect(receiver, *args, **kwargs)
         marked = getattr(receiver, "never_blocks", False) and not args and not kwargs
-        if marked and receiver not in self._quick:
-            self._quick += (receiver,)
-        self.may_block = len(self.receivers) > len(self._quick)
+        if marked and receiver not in self.quick:
+            self.quick += (receiver,)
+        self.may_block = len(self.receivers) > len(self.quick)
 
     def disconnect(self, receiver: Any = None, *args: Any, **kwargs: Any) -> bool:
         """Disconnect a receiver, as ``Signal.disconnect`` does."""
         found = super().disconnect(receiver, *args, **kwargs)
         if found and not args and not kwargs:
-            self._quick = tuple(each for each in self._quick if each != receiver)
-        self.may_block = len(self.receivers) > len(self._quick)
+            self.quick = tuple(each for each in self.quick if each != receiver)
+        self.may_block = len(self.receivers) > len(self.quick)
         return found
 
     def send_in_place(self, sender: type, **arguments: Any) -> None:
         """Call the receivers, none of which may block. One that fails is logged."""
-        for receiver in self._quick:
+        for receiver in self.quick:
             try:
                 receiver(signal=self, sender=sender, **arguments)
             except Exception:
-                logger.exception("The receiver %r of a signal failed", receiver)
+                self.log_failure(receiver)
+
+    def log_failure(self, receiver: object) -> None:
+        """Log the exception that a receiver has just raised."""
+        logger.exception("The receiver %r of a signal failed", receiver)
 
 
 lock_acquired = LockSignal()

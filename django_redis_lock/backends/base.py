@@ -16,7 +16,7 @@ from django_redis_lock.backends.settings import (
     read_options,
     read_timeout,
 )
-from django_redis_lock.backends.tallies import Tally, send_now
+from django_redis_lock.backends.tallies import ServerTally, send_now
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.protocol.waiting import Hub
 
@@ -52,7 +52,7 @@ class BaseLockBackend(LockOperations):
         options = read_options(params.get("OPTIONS"), self.options, alias, type(self).__name__)
         self.configure(params.get("LOCATION"), options)
 
-    def _tally(self) -> Tally | None:
+    def _tally(self) -> ServerTally | None:
         if not self.operators.contention:
             return None
         if not self.supports_contention:
@@ -60,7 +60,7 @@ class BaseLockBackend(LockOperations):
                 f"LOCKS[{self.alias!r}]['OPERATORS']['CONTENTION'] is True, but "
                 f"{type(self).__name__} can't count without scripts; leave it out."
             )
-        return Tally(self)
+        return ServerTally(self)
 
     def configure(self, location: Any, options: dict[str, Any]) -> None:
         """Read LOCATION and OPTIONS, without connecting. Raises ``InvalidLockBackend``."""

@@ -1,7 +1,7 @@
-"""Counts what happens to the locks of a backend, and sends the counts to the server.
+"""Counts what happens to locks, away from the callers.
 
 A caller only notes what happened, which takes a fraction of a microsecond. A thread adds up the
-notes and sends them every two seconds, so a process that is killed loses those of two seconds.
+notes every two seconds, so a process that is killed loses those of two seconds.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 import weakref
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
@@ -29,46 +30,39 @@ from django_redis_lock.support.process import forget_after_fork
 
 logger = logging.getLogger("django_redis_lock")
 EVERY = 2.0
-"""Seconds after the first note until all are sent."""
+"""Seconds after the first note until all are worked off."""
 MANY = 1000
 """Notes that are added up before the thread does it, to bound the memory they take."""
 EXIT = 1.0
 """Seconds for which the end of the process waits for the last counts."""
 
 
-class Tally:
-    """What one backend has counted in this process and not yet sent.
+class Tally(ABC):
+    """Notes of this process, and the thread that works them off."""
 
-    Counts that can't be sent are dropped: the server may have added them, and a second time they
-    would be wrong.
-    """
-
-    def __init__(self, backend: Any) -> None:
-        self._backend = backend
+    def __init__(self, thread_name: str) -> None:
+        self._thread_name = thread_name
         self.after_fork()
         forget_after_fork(self)
         _tallies.add(self)
         _send_before_celery_ends()
 
     def after_fork(self) -> None:
-        """Leave the counts to the parent process; a thread is started when needed."""
+        """Leave the notes to the parent process; a thread is started when needed."""
         self._mutex = threading.RLock()
-        self._notes: deque[tuple[str, str, float]] = deque()
-        self._counts: dict[str, Counts] = {}
+        self._notes: deque[Any] = deque()
         self._due: float | None = None  # monotonic
         self._sending = False
-        self._failed = False
-        name = f"django-redis-lock-contention-{self._backend.alias}"
-        self._watcher = Watcher(name, self._mutex, self._next_due, self._send)
+        self._watcher = Watcher(self._thread_name, self._mutex, self._next_due, self._work)
 
-    def note(self, name: str, what: str, seconds: float = 0.0) -> None:
-        """Count an event of a lock, one of those in ``protocol.contention``."""
-        self._notes.append((name, what, seconds))
+    def note(self, *note: Any) -> None:
+        """Note an event, in the form that the subclass adds up."""
+        self._notes.append(note)
         if self._due is None or len(self._notes) > MANY:
             self._rouse()
 
     def hurry(self) -> None:
-        """Send everything now."""
+        """Have the thread work off everything now."""
         with self._mutex:
             if self._due is not None:
                 self._due = 0.0
@@ -77,14 +71,26 @@ class Tally:
 
     @property
     def is_sending(self) -> bool:
-        """Whether there is something that was not sent since ``hurry``."""
+        """Whether there is something that was not worked off since ``hurry``."""
         with self._mutex:
             return self._sending or self._due == 0.0
+
+    @abstractmethod
+    def add_up(self) -> None:
+        """Turn the notes into counts. The caller holds the mutex."""
+
+    def send(self) -> None:  # noqa: B027 - adding up may be all there is to do
+        """Take the counts to where they belong; called by the thread."""
+
+    def taken(self) -> list[Any]:
+        """Return the notes and forget them. The caller holds the mutex."""
+        take = self._notes.popleft
+        return [take() for _ in range(len(self._notes))]
 
     def _rouse(self) -> None:
         with self._mutex:
             if len(self._notes) > MANY:
-                self._add_up()
+                self.add_up()
             if self._due is None:
                 due = monotonic() + EVERY
                 with suppress(RuntimeError):  # there can be no thread now
@@ -96,14 +102,38 @@ class Tally:
             return math.inf if woken else None
         return self._due
 
-    def _add_up(self) -> None:
-        """Turn the notes into counts. The caller holds the mutex."""
+    def _work(self) -> None:
+        with self._mutex:
+            self._sending, self._due = True, None
+        try:
+            with self._mutex:
+                self.add_up()
+            self.send()
+        finally:
+            self._sending = False
+
+
+class ServerTally(Tally):
+    """The contention of the locks of a backend, for its server.
+
+    A note is the name of a lock, the event, one of those in ``protocol.contention``, and its
+    seconds. Counts that can't be sent are dropped: the server may have added them, and a second
+    time they would be wrong.
+    """
+
+    def __init__(self, backend: Any) -> None:
+        self._backend = backend
+        super().__init__(f"django-redis-lock-contention-{backend.alias}")
+
+    def after_fork(self) -> None:
+        """Leave the counts to the parent process, too."""
+        super().after_fork()
+        self._counts: dict[str, Counts] = {}
+        self._failed = False
+
+    def add_up(self) -> None:
         group_of: dict[str, str] = {}
-        while True:
-            try:
-                name, what, seconds = self._notes.popleft()
-            except IndexError:
-                return
+        for name, what, seconds in self.taken():
             group = group_of.get(name)
             if group is None:
                 group = group_of[name] = self._backend.operators.group(name)
@@ -111,20 +141,15 @@ class Tally:
             letter = letter_of(what, seconds)
             counts[letter] = counts.get(letter, 0) + 1
 
-    def _send(self) -> None:
-        with self._mutex:
-            self._sending, self._due = True, None
+    def send(self) -> None:
         try:
             with self._mutex:
-                self._add_up()
                 counts, self._counts = self._counts, {}
             if counts:
                 run(self._backend, ask(Count(counts)))
             self._failed = False
         except Exception as error:
             self._warn(error)
-        finally:
-            self._sending = False
 
     def _warn(self, error: Exception) -> None:
         """Log a failure, unless the last sending has failed as well."""

@@ -137,13 +137,21 @@ def report_losses(holds: Sequence[Hold], backend: BaseLockBackend, reason: str) 
 def emit(
     signal: signals.LockSignal, held: Held, backend: BaseLockBackend, **news: Any
 ) -> tuple[calls.Emit, ...]:
-    """Send a signal about a lock, at once or by the step to take."""
-    if not signal.receivers:
-        return ()
+    """Send a signal about a lock: at once, or by the step to take if a receiver may block."""
     if signal.may_block:
         return (emission(signal, held, backend, **news),)
-    # Not as a step, which would take longer than the receivers.
-    signal.send_in_place(type(backend), using=backend.alias, name=held.name, lock=held, **news)
+    for receiver in signal.quick:  # here, as each further call would take as long as the receiver
+        try:
+            receiver(
+                signal=signal,
+                sender=type(backend),
+                using=backend.alias,
+                name=held.name,
+                lock=held,
+                **news,
+            )
+        except Exception:
+            signal.log_failure(receiver)
     return ()
 
 

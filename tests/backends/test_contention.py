@@ -159,7 +159,7 @@ def test_a_server_that_is_gone_costs_a_second_at_the_end_and_one_warning(
             own_server.kill()
             eventually(lambda: caplog.messages)
             for _ in range(3):
-                tally.note("product:1", contention.BUSY)
+                tally.note("product:1", contention.BUSY, 0.0)
                 locks["default"].send_counts()
     finally:
         own_server.restart()
@@ -259,7 +259,7 @@ def test_threads_lose_no_count() -> None:
 
     def note() -> None:
         for _ in range(5000):
-            tally.note("product:1", contention.BUSY)
+            tally.note("product:1", contention.BUSY, 0.0)
 
     threads = [threading.Thread(target=note) for _ in range(4)]
     for thread in threads:

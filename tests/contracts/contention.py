@@ -10,7 +10,7 @@ import pytest
 
 from django_redis_lock import locks
 from django_redis_lock.backends.base import BaseLockBackend
-from django_redis_lock.backends.tallies import Tally
+from django_redis_lock.backends.tallies import ServerTally
 from django_redis_lock.exceptions import LockLost
 from tests.contracts.base import Contract, needs
 
@@ -24,7 +24,7 @@ class ContentionContract(Contract):
         groups = {f"{name}:1*": f"one-{name}", f"{name}:2*": f"two-{name}"}
         operators = replace(backend.operators, contention=True, groups=groups)
         monkeypatch.setattr(backend, "operators", operators)
-        monkeypatch.setattr(backend, "tally", Tally(backend))
+        monkeypatch.setattr(backend, "tally", ServerTally(backend))
         return backend
 
     @needs("contention")

@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.contrib.held import Held
-from django_redis_lock.contrib.prometheus.counting import LOCK, SCRAPE_ERRORS, SERVER
+from django_redis_lock.contrib.prometheus.counting import LOCK, SCRAPE_ERRORS, SERVER, count_notes
 from django_redis_lock.contrib.reading import reader
 
 MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
@@ -96,6 +96,7 @@ def registry() -> CollectorRegistry:
     """
     if MULTIPROCESS not in os.environ:
         return REGISTRY
+    count_notes()
     of_all = CollectorRegistry()
     MultiProcessCollector(of_all)  # type: ignore[no-untyped-call]
     of_all.register(HELD_LOCKS)
