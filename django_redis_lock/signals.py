@@ -38,21 +38,25 @@ class LockSignal(Signal):
         self.may_block = False
         """Whether a receiver without the mark of ``never_blocks`` is connected."""
 
-    def connect(self, receiver: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+    def connect(
+        self, receiver: Callable[..., Any], sender: Any = None, *args: Any, **kwargs: Any
+    ) -> None:
         """Connect a receiver, as ``Signal.connect`` does."""
-        super().connect(receiver, *args, **kwargs)
-        marked = getattr(receiver, "never_blocks", False) and not args and not kwargs
-        if marked and receiver not in self.quick:
-            self.quick += (receiver,)
-        self.may_block = len(self.receivers) > len(self.quick)
+        super().connect(receiver, sender, *args, **kwargs)
+        if getattr(receiver, "never_blocks", False) and sender is None:
+            self.quick = (*(each for each in self.quick if each != receiver), receiver)
+        self._look_for_blocking()
 
     def disconnect(self, receiver: Any = None, *args: Any, **kwargs: Any) -> bool:
         """Disconnect a receiver, as ``Signal.disconnect`` does."""
         found = super().disconnect(receiver, *args, **kwargs)
-        if found and not args and not kwargs:
+        if found:
             self.quick = tuple(each for each in self.quick if each != receiver)
-        self.may_block = len(self.receivers) > len(self.quick)
+        self._look_for_blocking()
         return found
+
+    def _look_for_blocking(self) -> None:
+        self.may_block = len(self.receivers) > len(self.quick)
 
     def send_in_place(self, sender: type, **arguments: Any) -> None:
         """Call the receivers, none of which may block. One that fails is logged."""

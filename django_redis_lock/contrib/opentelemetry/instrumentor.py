@@ -15,6 +15,7 @@ from django_redis_lock.contrib.opentelemetry import names
 from django_redis_lock.contrib.opentelemetry.attributes import of_holder, of_metric
 from django_redis_lock.contrib.opentelemetry.gauges import LockGauges
 from django_redis_lock.contrib.opentelemetry.metrics import LockMetrics
+from django_redis_lock.contrib.opentelemetry.providers import Provider
 from django_redis_lock.contrib.opentelemetry.spans import LockSpans, tell_skipped
 from django_redis_lock.contrib.reading import this_thread
 from django_redis_lock.handler import locks
@@ -54,7 +55,11 @@ class LockInstrumentor:
             return
         tracer = trace.get_tracer(names.SCOPE, __version__, tracer_provider)
         meter = metrics.get_meter(names.SCOPE, __version__, meter_provider)
-        receivers = LockInstrumentor._connected = _Receivers(tracer, meter)
+        receivers = LockInstrumentor._connected = _Receivers(
+            LockSpans(tracer, Provider(lambda: tracer_provider or trace.get_tracer_provider())),
+            LockMetrics(meter, Provider(lambda: meter_provider or metrics.get_meter_provider())),
+            LockGauges(meter),
+        )
         for signal, receiver in receivers.pairs():
             signal.connect(receiver, weak=False)
 
@@ -71,10 +76,8 @@ class LockInstrumentor:
 class _Receivers:
     """The receivers of the signals."""
 
-    def __init__(self, tracer: trace.Tracer, meter: metrics.Meter) -> None:
-        self.spans = LockSpans(tracer)
-        self.metrics = LockMetrics(meter)
-        self.gauges = LockGauges(meter)
+    def __init__(self, spans: LockSpans, metrics: LockMetrics, gauges: LockGauges) -> None:
+        self.spans, self.metrics, self.gauges = spans, metrics, gauges
 
     def pairs(self) -> Iterator[tuple[Signal, Callable[..., None]]]:
         """Yield each signal with its receiver."""
@@ -98,21 +101,21 @@ class _Receivers:
     @signals.never_blocks
     def on_acquired(self, lock: Lock, waited: float, **kwargs: Any) -> None:
         self.spans.acquired(lock)
-        self.metrics.waited(lock.backend, lock.name, waited, "acquired")
+        self.metrics.waited(lock, waited, "acquired")
 
     def on_not_acquired(self, lock: Lock, waited: float, reason: str, **kwargs: Any) -> None:
         self.spans.not_acquired(lock, reason, waited)
-        self.metrics.waited(lock.backend, lock.name, waited, reason)
+        self.metrics.waited(lock, waited, reason)
 
     @signals.never_blocks
     def on_released(self, lock: Lock, held_for: float, **kwargs: Any) -> None:
         self.spans.ended(lock, "released")
-        self.metrics.held(lock.backend, lock.name, held_for, "released")
+        self.metrics.held(lock, held_for, "released")
 
     @signals.never_blocks
     def on_detached(self, lock: Lock, held_for: float, **kwargs: Any) -> None:
         self.spans.ended(lock, "detached")
-        self.metrics.held(lock.backend, lock.name, held_for, "detached")
+        self.metrics.held(lock, held_for, "detached")
 
     @signals.never_blocks
     def on_lost(self, using: str, name: str, lock: Lock | None, **kwargs: Any) -> None:

@@ -7,6 +7,8 @@ from opentelemetry.metrics import Meter
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.contrib.opentelemetry import names
 from django_redis_lock.contrib.opentelemetry.attributes import Attributes, of_metric
+from django_redis_lock.contrib.opentelemetry.providers import Provider
+from django_redis_lock.primitives.lock import Lock
 
 BOUNDARIES = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
 """Seconds: an uncontended lock takes less than the first, a report may hold one up to the last."""
@@ -15,7 +17,8 @@ BOUNDARIES = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 30
 class LockMetrics:
     """The instruments of a process, apart from the gauges."""
 
-    def __init__(self, meter: Meter) -> None:
+    def __init__(self, meter: Meter, provider: Provider) -> None:
+        self._provider = provider
         self._wait = meter.create_histogram(
             names.WAIT_DURATION,
             unit="s",
@@ -39,13 +42,24 @@ class LockMetrics:
             )
         }
 
-    def waited(self, backend: BaseLockBackend, name: str, seconds: float, outcome: str) -> None:
-        """Record an attempt to acquire a lock."""
-        self._wait.record(seconds, {**of_metric(backend, name), names.OUTCOME: outcome})
+        self._known: dict[tuple[type, str, str, str], Attributes] = {}
 
-    def held(self, backend: BaseLockBackend, name: str, seconds: float, outcome: str) -> None:
+    def waited(self, lock: Lock, seconds: float, outcome: str) -> None:
+        """Record an attempt to acquire a lock."""
+        if self._provider.records():
+            self._wait.record(seconds, self._attributes(lock.backend, lock.name, outcome))
+
+    def held(self, lock: Lock, seconds: float, outcome: str) -> None:
         """Record the end of a hold."""
-        self._hold.record(seconds, {**of_metric(backend, name), names.OUTCOME: outcome})
+        if self._provider.records():
+            self._hold.record(seconds, self._attributes(lock.backend, lock.name, outcome))
+
+    def _attributes(self, backend: BaseLockBackend, name: str, outcome: str) -> Attributes:
+        key = type(backend), backend.alias, backend.operators.group(name), outcome
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = {**of_metric(backend, name), names.OUTCOME: outcome}
+        return found
 
     def count(self, what: str, backend: BaseLockBackend, name: str) -> None:
         """Add one to the counter of a name."""

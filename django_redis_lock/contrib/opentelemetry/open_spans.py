@@ -57,6 +57,8 @@ class OpenSpans(Generic[Kept]):
 
     def take(self, lock: Kept | None) -> OpenSpan | None:
         """Return the span of a handle, to be ended by the caller; ``None`` if it has none."""
+        if not self._open and not self._given_up:
+            return None
         self.end_given_up()
         return self._open.pop(id(lock), None)
 

@@ -21,6 +21,7 @@ from django_redis_lock.contrib.opentelemetry.attributes import (
     of_span,
 )
 from django_redis_lock.contrib.opentelemetry.open_spans import OpenSpans
+from django_redis_lock.contrib.opentelemetry.providers import Provider
 from django_redis_lock.exceptions import LockError
 from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.protocol.records import Holder
@@ -32,14 +33,15 @@ ERRORS = ("timeout", "unavailable", "lost")
 class LockSpans:
     """Starts and ends the spans of all locks of a process."""
 
-    def __init__(self, tracer: Tracer) -> None:
+    def __init__(self, tracer: Tracer, provider: Provider) -> None:
         self._tracer = tracer
+        self._provider = provider
         self._waits = OpenSpans[Lock]()
         self._holds = OpenSpans[Lock]()
 
     def wait(self, lock: Lock) -> None:
         """A wait begins: start its span, and ask who has the lock."""
-        if _is_sampled_out():
+        if self._records_nothing():
             return
         span = self._tracer.start_span(names.WAIT)
         if span.is_recording():
@@ -48,13 +50,15 @@ class LockSpans:
 
     def acquired(self, lock: Lock) -> None:
         """End the wait, if there was one, and start the hold."""
+        if not self._provider.records():
+            return
         waiting = self._waits.take(lock)
         if waiting is not None:
             holder = waiting.holder
             if holder is not None and holder.token_id != lock.token_id:
                 waiting.span.set_attributes(of_holder(holder))
             _end(waiting.span, "acquired")
-        if _is_sampled_out():
+        if self._records_nothing():
             return
         span = self._tracer.start_span(names.HOLD)
         if span.is_recording():
@@ -66,7 +70,7 @@ class LockSpans:
         waiting = self._waits.take(lock)
         if waiting is not None:
             span, holder = waiting.span, waiting.holder
-        elif _is_sampled_out():
+        elif self._records_nothing():
             return
         else:
             span = self._tracer.start_span(names.WAIT, start_time=time_ns() - int(waited * 1e9))
@@ -80,9 +84,18 @@ class LockSpans:
 
     def ended(self, lock: Lock | None, outcome: str) -> None:
         """End the hold."""
+        if not self._provider.records():
+            return
         held = self._holds.take(lock)
         if held is not None:
             _end(held.span, outcome)
+
+    def _records_nothing(self) -> bool:
+        """Whether no span has to be begun: without an SDK, or in a trace that is not sampled."""
+        if not self._provider.records():
+            return True
+        context = get_current_span().get_span_context()
+        return context.is_valid and not context.trace_flags.sampled
 
 
 def tell_skipped(task: Any, task_id: str | None, key: str, attributes: Attributes) -> None:
@@ -96,12 +109,6 @@ def tell_skipped(task: Any, task_id: str | None, key: str, attributes: Attribute
         span.set_attributes({**attributes, names.NAME: key, names.OUTCOME: "skipped"})
     else:
         span.add_event(names.SKIPPED, {**attributes, names.NAME: key})
-
-
-def _is_sampled_out() -> bool:
-    """Whether the caller's trace is not recorded, so that no span has to be begun."""
-    context = get_current_span().get_span_context()
-    return context.is_valid and not context.trace_flags.sampled
 
 
 def _describe_wait(span: Span, lock: Lock) -> None:

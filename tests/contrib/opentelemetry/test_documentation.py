@@ -11,6 +11,7 @@ from django_redis_lock.contrib import held, reading
 from django_redis_lock.contrib.opentelemetry import names
 from django_redis_lock.contrib.opentelemetry.gauges import LockGauges
 from django_redis_lock.contrib.opentelemetry.metrics import LockMetrics
+from django_redis_lock.contrib.opentelemetry.providers import Provider
 from tests.tools.docs import DOCS, table
 
 PAGE = DOCS / "how-to/traces.md"
@@ -40,7 +41,7 @@ def test_the_metrics_are_those_of_the_code() -> None:
 
     provider = Told(shutdown_on_exit=False)
     meter = provider.get_meter("tests")
-    LockMetrics(meter)
+    LockMetrics(meter, Provider(lambda: provider))
     LockGauges(meter)
     provider.shutdown()
     assert [row[:3] for row in table(PAGE, "Metrics")] == made
