@@ -11,7 +11,7 @@ COVERAGE ?=
 ifneq ($(COVERAGE),)
 export COVERAGE_FILE := $(COVERAGE)
 endif
-PYTEST := $(PY) -m $(if $(COVERAGE),coverage run -m )pytest
+PYTEST := $(PY) -m $(if $(COVERAGE),coverage run -m )pytest $(if $(COVERAGE),-m 'not timed')
 INSTALL := -m pip install --quiet --disable-pip-version-check
 CONSTRAINED := $(INSTALL) $(CONSTRAINTS:%=--constraint %)
 

@@ -80,6 +80,7 @@ def test_threads_end_when_idle(name: str, stopped: EmbeddedServer, monkeypatch: 
     eventually(lambda: not renewing("default") and not renewing("other"))
 
 
+@pytest.mark.timed
 def test_many_leases_are_renewed_in_parts(
     name: str, server: EmbeddedServer, client: redis.Redis
 ) -> None:

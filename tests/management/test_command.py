@@ -204,6 +204,7 @@ def ten_thousand(one: EmbeddedServer) -> list[Any]:
 
 
 @pytest.mark.usefixtures("ten_thousand")
+@pytest.mark.timed
 def test_ten_thousand_locks_are_listed_within_a_second() -> None:
     """The best of three takes less than a second of the processor's time, and all are there."""
     for words in ([], ["--format", "json"], ["--sort", "held"]):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from time import monotonic
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from django_redis_lock.protocol import acquiring
 from django_redis_lock.protocol.calls import Claim, Post, Release, TakeOver
 from django_redis_lock.protocol.lease import Request
 from django_redis_lock.protocol.waiting import CLAIM, Grant, Hub
+from django_redis_lock.support.clock import monotonic
 
 
 class ClaimingHub(Hub):

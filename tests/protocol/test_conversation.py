@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from time import monotonic
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol import conversation
 from django_redis_lock.protocol.calls import Pause, Release, ReleaseMany, Renew, TakeOver
 from django_redis_lock.protocol.lease import Lease, Request
+from django_redis_lock.support.clock import monotonic
 
 
 def lease(name: str = "name", timeout: float = 30.0) -> Lease:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from time import monotonic
-
 import pytest
 
 from django_redis_lock.protocol import waiting
 from django_redis_lock.protocol.lease import Request
 from django_redis_lock.protocol.waiting import CLOCK_KEPT, Grant, Hub, LocalWaiter, ServerHub
+from django_redis_lock.support.clock import monotonic
 
 
 def joined(hub: Hub, token: str) -> LocalWaiter:

@@ -127,6 +127,7 @@ def fresh_site(server: EmbeddedServer, tmp_path: Path) -> Iterator[Site]:
         yield site
 
 
+@pytest.mark.timed
 def test_a_thousand_requests_wait_with_one_connection(
     fresh_site: Site, client: redis.Redis, name: str
 ) -> None:

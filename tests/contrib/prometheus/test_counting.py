@@ -210,6 +210,7 @@ def test_failing_receiver_in_place_is_logged(caplog: pytest.LogCaptureFixture) -
     assert "the receiver's own fault" in caplog.text
 
 
+@pytest.mark.timed
 def test_child_forked_while_a_thread_counts_can_count() -> None:
     """A Celery worker's parent frees locks in a thread, and forks the next child meanwhile."""
     with Child(COUNTING) as child:
