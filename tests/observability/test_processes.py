@@ -113,13 +113,17 @@ def _exporting() -> Iterator[Exporting]:
 def test_parent_of_a_celery_worker_serves_the_metrics_of_its_children(
     exporting: Exporting,
 ) -> None:
-    """Those of children that have ended, too: here each ends after one task."""
+    """Those of children that have ended, too: here each ends after one task.
+
+    A duplicate runs if the first has ended before there is a child for it.
+    """
     command = [sys.executable, "-c", SEND]
     subprocess.run(command, cwd=ROOT, env=exporting.environment, check=True, timeout=90)
     found = scrape(exporting.port, "/")
-    assert total(found["django_redis_lock_acquired"], "_total", group="import") == 2
-    assert total(found["django_redis_lock_tasks_skipped"], "_total") == 2
+    acquired = total(found["django_redis_lock_acquired"], "_total", group="import")
+    assert acquired in (2, 3)
+    assert total(found["django_redis_lock_tasks_skipped"], "_total") == 4 - acquired
     hold = found["django_redis_lock_hold_seconds"]
-    assert total(hold, "_count", group="import") == 2
-    assert total(hold, "_sum", group="import") > 2 * 8 * 0.25
+    assert total(hold, "_count", group="import") == acquired
+    assert total(hold, "_sum", group="import") > acquired * 8 * 0.25
     assert "django_redis_lock_held" not in found, "the web reads the index"

@@ -71,6 +71,15 @@ def test_a_licence_that_is_not_in_the_list_is_named(licences: list[Any]) -> None
         check_licences({"components": [{"name": "greedy", "licenses": licences}]})
 
 
+def test_all_licences_of_an_expression_have_to_be_in_the_list() -> None:
+    """A package of parts under two licences is under both."""
+    both = {"name": "client", "licenses": [{"expression": "Apache-2.0 AND BSD-2-Clause"}]}
+    check_licences({"components": [both]})
+    greedy = {"name": "greedy", "licenses": [{"expression": "MIT AND AGPL-3.0-only"}]}
+    with pytest.raises(ReleaseError, match="greedy: AGPL-3.0-only, MIT"):
+        check_licences({"components": [greedy]})
+
+
 def test_a_package_that_no_service_knows_is_not_taken_for_safe() -> None:
     """pip-audit itself finds no vulnerability where it could look up nothing."""
     audited = [

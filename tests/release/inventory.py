@@ -49,7 +49,8 @@ def licences(component: dict[str, Any]) -> set[str]:
     stated = component.get("licenses", [])
     licence = [each.get("license", {}) for each in stated]
     named = [each.get("id") or each.get("name") for each in licence]
-    return {each for each in (*named, *(one.get("expression") for one in stated)) if each}
+    all_of = [part for one in stated for part in one.get("expression", "").split(" AND ")]
+    return {each for each in (*named, *all_of) if each}
 
 
 def audit(installed: Installed, *, required: bool) -> None:
