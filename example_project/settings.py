@@ -82,7 +82,10 @@ LOCKS = {
         "LOCATION": "locks",
         "TIMEOUT": 10,
         # Metrics tell products from imports, not one product from another.
-        "OPERATORS": {"GROUPS": {"product:*": "product", "import:*": "import"}},
+        "OPERATORS": {
+            "GROUPS": {"product:*": "product", "import:*": "import"},
+            "CONTENTION": True,
+        },
     },
 }
 
