@@ -26,9 +26,9 @@ def never_blocks(receiver: Receiver) -> Receiver:
 
 
 class LockSignal(Signal):
-    """A signal that calls its receivers in place if none of them may block.
+    """A signal that knows whether one of its receivers may block.
 
-    Otherwise Django's methods do, which take several times as long.
+    If none may, they are called in place. Django's methods take several times as long.
     """
 
     def __init__(self) -> None:
@@ -39,11 +39,16 @@ class LockSignal(Signal):
         """Whether a receiver without the mark of ``never_blocks`` is connected."""
 
     def connect(
-        self, receiver: Callable[..., Any], sender: Any = None, *args: Any, **kwargs: Any
+        self,
+        receiver: Callable[..., Any],
+        sender: Any = None,
+        weak: bool = True,
+        dispatch_uid: Any = None,
     ) -> None:
         """Connect a receiver, as ``Signal.connect`` does."""
-        super().connect(receiver, sender, *args, **kwargs)
-        if getattr(receiver, "never_blocks", False) and sender is None:
+        super().connect(receiver, sender, weak, dispatch_uid)
+        # Without a uid, by which it could be disconnected unnamed.
+        if getattr(receiver, "never_blocks", False) and sender is None and dispatch_uid is None:
             self.quick = (*(each for each in self.quick if each != receiver), receiver)
         self._look_for_blocking()
 
@@ -57,14 +62,6 @@ class LockSignal(Signal):
 
     def _look_for_blocking(self) -> None:
         self.may_block = len(self.receivers) > len(self.quick)
-
-    def send_in_place(self, sender: type, **arguments: Any) -> None:
-        """Call the receivers, none of which may block. One that fails is logged."""
-        for receiver in self.quick:
-            try:
-                receiver(signal=self, sender=sender, **arguments)
-            except Exception:
-                self.log_failure(receiver)
 
     def log_failure(self, receiver: object) -> None:
         """Log the exception that a receiver has just raised."""

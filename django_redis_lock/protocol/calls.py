@@ -326,4 +326,4 @@ class Emit(Step):
         if self.signal.may_block:
             await self.signal.asend_robust(**self.arguments)
         else:
-            self.signal.send_in_place(**self.arguments)
+            self.signal.send_robust(**self.arguments)

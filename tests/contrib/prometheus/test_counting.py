@@ -186,6 +186,23 @@ def test_receiver_that_may_block_still_gets_a_thread_of_its_own() -> None:
     assert len(threads) == 1
 
 
+def test_receiver_that_is_disconnected_by_its_uid_is_not_called_again() -> None:
+    """Django need not be told which receiver that is."""
+    called = []
+
+    @signals.never_blocks
+    def note(**kwargs: Any) -> None:
+        called.append(kwargs["name"])
+
+    signals.lock_acquired.connect(note, dispatch_uid="note")
+    with lock("product:1", timeout=5):
+        pass
+    signals.lock_acquired.disconnect(dispatch_uid="note")
+    with lock("product:2", timeout=5):
+        pass
+    assert called == ["product:1"]
+
+
 def test_failing_receiver_in_place_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     """The lock is acquired, and the next receiver called."""
     called = []
