@@ -10,6 +10,6 @@ LOCKS = {
     "default": {
         **TESTED["default"],
         "TIMEOUT": 600,  # no renewal notices the release before the holder is killed
-        "OPERATORS": {"WARN_AFTER": {"import:*": 1}},
+        "OPERATORS": {"WARN_AFTER": {"import:*": 0.1}},
     }
 }

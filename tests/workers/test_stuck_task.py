@@ -26,7 +26,7 @@ from example_project.embedded import EmbeddedServer
 from tests.apps import operators_app
 from tests.apps.celery.app import app as tests_app
 from tests.tools import Background, Child, eventually, waiters
-from tests.tools.celery_worker import running_worker
+from tests.tools.celery_worker import disconnect, running_worker
 from tests.tools.console import command
 
 WAIT = 20
@@ -56,8 +56,7 @@ class Worker:
 def _connections() -> Iterator[None]:
     """Close what this process opened to the broker when nobody needs it any more."""
     yield
-    operators_app.app.pool.force_close_all()
-    operators_app.app.backend.client.connection_pool.disconnect()
+    disconnect(operators_app.app)
 
 
 @pytest.fixture(params=["prefork"])
