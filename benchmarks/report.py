@@ -41,7 +41,6 @@ TARGETS = (
     _target("operators:table", "memory_more", lt, 60, "`locks list`, MB more than Django"),
     _target("guarded", "ratio.median", ge, 0.9, "guarded Celery task that does nothing, ratio"),
     _target("contention:on", "ratio.median", ge, 0.95, "`CONTENTION` on, uncontended pairs/s"),
-    _target("contention:on", "cpu_more.median", le, 10, "the same, µs of CPU more for a pair"),
     _target("contention:on", "crowd_ratio.median", ge, 0.98, "`CONTENTION` on, contended pairs/s"),
     _target("metrics:pair", "ratio.median", ge, 0.95, "metrics on, uncontended, ratio to off"),
     _target("metrics:crowd", "ratio.median", ge, 0.98, "metrics on, contended, ratio to off"),

@@ -1,7 +1,7 @@
 """Statistics of what was measured, and how to print them."""
 
-from collections.abc import Sequence
-from statistics import median
+from collections.abc import Callable, Sequence
+from statistics import median, quantiles
 from typing import Any, TypedDict
 
 NOTHING = "-"
@@ -19,17 +19,27 @@ def spread(values: Sequence[float]) -> Spread:
     return {"min": min(values), "median": median(values), "max": max(values)}
 
 
+def middle_half(values: Sequence[float]) -> Spread:
+    """Return the median of many short rounds, and the range of the middle half of them."""
+    low, half, high = quantiles(values, n=4, method="inclusive")
+    return {"min": low, "median": half, "max": high}
+
+
 def percentile(values: Sequence[float], percent: float) -> float:
     """Return the value below which `percent` of the values lie (nearest rank)."""
     ranked = sorted(values)
     return ranked[min(len(ranked) - 1, round(percent / 100 * len(ranked)))]
 
 
-def ratios(values: Sequence[float], base: Sequence[float]) -> Spread | None:
+def ratios(
+    values: Sequence[float],
+    base: Sequence[float],
+    summary: Callable[[Sequence[float]], Spread] = spread,
+) -> Spread | None:
     """Divide round by round, which cancels the noise that neighbouring measurements share."""
     if len(values) != len(base):
         return None  # the base has failed
-    return spread([a / b for a, b in zip(values, base, strict=True)])
+    return summary([a / b for a, b in zip(values, base, strict=True)])
 
 
 def number(value: float | None) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 from benchmarks.bench import Bench, Chart, Scenario, Seat, crew, warm
 from benchmarks.contenders import OursOnLayouts
-from benchmarks.frame.figures import count_spread, number, ratio_spread, ratios, spread
+from benchmarks.frame.figures import count_spread, middle_half, number, ratio_spread, ratios
 from benchmarks.frame.table import Column
 from benchmarks.scenarios.contended import once
 from benchmarks.site import BACKEND
@@ -48,7 +48,7 @@ def pairs(seat: Seat, prefix: str, seconds: float) -> tuple[float, float]:
 
 
 def measure(bench: Bench) -> None:
-    seconds, rounds = bench.sizes.counting_seconds, bench.sizes.counting_rounds
+    seconds, rounds = bench.sizes.overhead_seconds, bench.sizes.overhead_rounds
     with crew(OursOnLayouts.slug, json.dumps(site(bench.url)), bench.sizes.crowd) as workers:
         for alias in TITLES:
             for worker in workers.workers:
@@ -57,7 +57,7 @@ def measure(bench: Bench) -> None:
         alone = bench.rounds(
             rounds,
             list(TITLES),
-            lambda alias, turn: workers.call(pairs, f"{alias}|bench:{turn}", seconds),
+            lambda alias, turn: workers.turn(turn).call(pairs, f"{alias}|bench:{turn}", seconds),
         )
         crowd = bench.rounds(
             rounds,
@@ -70,12 +70,12 @@ def measure(bench: Bench) -> None:
         more = [one - base for one, base in zip(used[alias], used[OFF], strict=True)]
         bench.rows[alias] = {
             "title": TITLES[alias],
-            "per_second": spread(rates[alias]),
-            "ratio": ratios(rates[alias], rates[OFF]),
-            "cpu": spread(used[alias]),
-            "cpu_more": spread(more),
-            "crowd": spread(crowd[alias]),
-            "crowd_ratio": ratios(crowd[alias], crowd[OFF]),
+            "per_second": middle_half(rates[alias]),
+            "ratio": ratios(rates[alias], rates[OFF], middle_half),
+            "cpu": middle_half(used[alias]),
+            "cpu_more": middle_half(more),
+            "crowd": middle_half(crowd[alias]),
+            "crowd_ratio": ratios(crowd[alias], crowd[OFF], middle_half),
             "bytes": _largest(bench, alias),
         }
 
@@ -90,13 +90,13 @@ SCENARIO = Scenario(
     name="contention",
     title="The setting CONTENTION: a pair with it and without",
     how=(
-        "One process with a new name each time, then {crowd} processes on one name: with the "
-        "setting and without in alternation, {counting_rounds} rounds of {counting_seconds:g} s "
-        "each. The CPU time is that of the client's process with all its threads. Ratios and "
-        "differences are taken within each round."
+        "One of {crowd} processes with a new name each time, then all of them on one name: with "
+        "the setting and without in alternation, {overhead_rounds} rounds of "
+        "{overhead_seconds:g} s each. The CPU time is that of the client's process with all its "
+        "threads. Ratios and differences are taken within each round: median (middle half)."
     ),
     measure=measure,
-    seconds=lambda sizes: 10 + 4 * sizes.counting_rounds * (sizes.counting_seconds + 0.1),
+    seconds=lambda sizes: 10 + 4 * sizes.overhead_rounds * (sizes.overhead_seconds + 0.05),
     columns=(
         Column("per_second", "pairs/s", count_spread),
         Column("ratio", "ratio to off", ratio_spread),

@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.bench import Bench, Chart, Scenario, Seat, crew, warm
 from benchmarks.contenders import Ours, OursAsync
-from benchmarks.frame.figures import count_spread, ratio_spread, ratios, spread
+from benchmarks.frame.figures import count_spread, middle_half, ratio_spread, ratios
 from benchmarks.frame.table import Column
 from benchmarks.scenarios.contended import once
 from benchmarks.scenarios.uncontended import async_pairs, pairs
@@ -42,9 +42,9 @@ def share(seat: Seat, directory: str) -> None:
 
 
 @contextmanager
-def workers(bench: Bench, what: str, slug: str, size: int = 1) -> Iterator[Any]:
+def workers(bench: Bench, what: str, slug: str) -> Iterator[Any]:
     """Start the processes of one row."""
-    with tempfile.TemporaryDirectory() as directory, crew(slug, bench.url, size) as started:
+    with tempfile.TemporaryDirectory() as directory, crew(slug, bench.url, CROWD) as started:
         if what.endswith("-multiprocess"):
             started.together(share, directory)
         if slug != OursAsync.slug:  # whose connection is that of its event loop
@@ -52,22 +52,20 @@ def workers(bench: Bench, what: str, slug: str, size: int = 1) -> Iterator[Any]:
         yield started
 
 
-def alternate(
-    bench: Bench, what: str, rounds: int, started: Any, rate: Callable[[str, int], float]
-) -> None:
+def alternate(bench: Bench, what: str, started: Any, rate: Callable[[str, int], float]) -> None:
     """Measure with the receivers off and on in each round, and make the row of it."""
 
     def measured(state: str, turn: int) -> float:
         started.together(switch, state)
         return rate(state, turn)
 
-    rates = bench.rounds(rounds, (OFF, ON), measured)
+    rates = bench.rounds(bench.sizes.overhead_rounds, (OFF, ON), measured)
     more = [1e6 / on - 1e6 / off for on, off in zip(rates[ON], rates[OFF], strict=True)]
     bench.rows[what] = {
         "title": TITLES[what],
-        "off": spread(rates[OFF]),
-        "ratio": ratios(rates[ON], rates[OFF]),
-        "microseconds": spread(more),
+        "off": middle_half(rates[OFF]),
+        "ratio": ratios(rates[ON], rates[OFF], middle_half),
+        "microseconds": middle_half(more),
     }
 
 
@@ -82,17 +80,17 @@ def measure(bench: Bench) -> None:
 
             def alone(state: str, turn: int, loop: Any = loop, started: Any = started) -> float:
                 name = f"metrics:{state}:{turn}"
-                return float(started.workers[0].call(loop, name, sizes.pair_seconds))
+                return float(started.turn(turn).call(loop, name, sizes.overhead_seconds))
 
-            alternate(bench, what, sizes.pair_rounds, started, alone)
+            alternate(bench, what, started, alone)
     for what in ("crowd", "crowd-multiprocess"):
-        with workers(bench, what, Ours.slug, CROWD) as started:
+        with workers(bench, what, Ours.slug) as started:
 
             def together(state: str, turn: int, started: Any = started) -> float:
                 name = f"metrics:{state}:{turn}"
-                return sum(once(started, name, sizes.crowd_seconds)) / sizes.crowd_seconds
+                return sum(once(started, name, sizes.overhead_seconds)) / sizes.overhead_seconds
 
-            alternate(bench, what, sizes.crowd_rounds, started, together)
+            alternate(bench, what, started, together)
 
 
 SCENARIO = Scenario(
@@ -101,14 +99,10 @@ SCENARIO = Scenario(
     how=(
         "The same loop with the receivers connected and not, in turn, in the same processes; the "
         "ratio is taken within each round. Multiprocess mode keeps the metrics in files that all "
-        "processes share. Median of the rounds (range)."
+        "processes share. {overhead_rounds} rounds of {overhead_seconds:g} s: median (middle half)."
     ),
     measure=measure,
-    seconds=lambda sizes: (
-        10
-        + 6 * sizes.pair_rounds * sizes.pair_seconds
-        + 4 * sizes.crowd_rounds * sizes.crowd_seconds
-    ),
+    seconds=lambda sizes: 10 + 10 * sizes.overhead_rounds * (sizes.overhead_seconds + 0.05),
     columns=(
         Column("off", "pairs/s without", count_spread),
         Column("ratio", "ratio with", ratio_spread),

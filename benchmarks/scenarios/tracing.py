@@ -6,7 +6,7 @@ from typing import Any
 
 from benchmarks.bench import Bench, Chart, Scenario, Seat, warm
 from benchmarks.contenders import Ours
-from benchmarks.frame.figures import count_spread, ratio_spread, ratios, spread
+from benchmarks.frame.figures import count_spread, middle_half, ratio_spread, ratios
 from benchmarks.frame.table import Column
 from benchmarks.scenarios import contended, uncontended
 
@@ -101,23 +101,23 @@ def measure(bench: Bench) -> None:
             for worker in crew.workers:
                 worker.call(switch, kind)
             name = f"bench:{kind}:{turn}"
-            alone = float(crew.workers[0].call(pairs, name, sizes.tracing_seconds))
+            alone = float(crew.turn(turn).call(pairs, name, sizes.overhead_seconds))
             start = monotonic() + 0.05
-            end = start + sizes.tracing_seconds
-            return alone, sum(crew.together(hammer, name, start, end)) / sizes.tracing_seconds
+            end = start + sizes.overhead_seconds
+            return alone, sum(crew.together(hammer, name, start, end)) / sizes.overhead_seconds
 
         for kind in KINDS:
             once(kind, -1)  # untimed: imports, listeners
-        found = bench.run.rounds(sizes.tracing_rounds, list(KINDS), once)
+        found = bench.run.rounds(sizes.overhead_rounds, list(KINDS), once)
     for kind, title in KINDS.items():
         alone, both = ([each[place] for each in found[kind]] for place in (0, 1))
         base = [[each[place] for each in found[OFF]] for place in (0, 1)]
         bench.rows[kind] = {
             "title": title,
-            "pairs_per_second": spread(alone),
-            "ratio": ratios(alone, base[0]),
-            "contended_per_second": spread(both),
-            "contended_ratio": ratios(both, base[1]),
+            "pairs_per_second": middle_half(alone),
+            "ratio": ratios(alone, base[0], middle_half),
+            "contended_per_second": middle_half(both),
+            "contended_ratio": ratios(both, base[1], middle_half),
             "rounds": found[kind],
         }
 
@@ -128,12 +128,13 @@ SCENARIO = Scenario(
     how=(
         "Uncontended pairs of acquire and release in one process, and acquisitions of one lock "
         "that two processes want all the time. The instrumentation is switched in alternation, "
-        "{tracing_rounds} rounds; ratios are taken within each round, to it being off. Exported "
-        "spans go nowhere. A recorded wait asks who has the lock, which is one more round trip."
+        "{overhead_rounds} rounds of {overhead_seconds:g} s each; ratios are taken within each "
+        "round, to it being off: median (middle half). Exported spans go nowhere. A recorded wait "
+        "asks who has the lock, which is one more round trip."
     ),
     measure=measure,
     seconds=lambda sizes: (
-        5 + (sizes.tracing_rounds + 1) * len(KINDS) * (2 * sizes.tracing_seconds + 0.1)
+        5 + (sizes.overhead_rounds + 1) * len(KINDS) * (2 * sizes.overhead_seconds + 0.1)
     ),
     columns=(
         Column("pairs_per_second", "pairs/s", count_spread),
