@@ -15,7 +15,7 @@ from pathlib import Path
 from tests.mutants import known
 from tests.mutants.laboratory import Laboratory, Outcome
 from tests.mutants.lua import Mutant, mutants
-from tests.mutants.suites import QUICK, suite
+from tests.mutants.users import ALL, QUICK
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = Path("django_redis_lock/transport/scripts")
@@ -48,12 +48,13 @@ def of_scripts(names: Sequence[str]) -> Iterator[Mutant]:
 
 
 def check_all(laboratory: Laboratory, chosen: Sequence[Mutant]) -> int:
-    """Try the quick tests first, and then all tests of the script."""
-    quick = survivors_of(laboratory, chosen, QUICK)
+    """Try the quick tests first, and then the tests that call the script."""
+    users = laboratory.users(ALL, SCRIPTS)
     left = []
-    for script in dict.fromkeys(each.script for each in quick):
-        mine = [each for each in quick if each.script == script]
-        left += [each.id for each in survivors_of(laboratory, mine, suite(script))]
+    for script in dict.fromkeys(each.script for each in chosen):
+        mine = [each for each in chosen if each.script == script]
+        quick = survivors_of(laboratory, mine, QUICK)
+        left += [each.id for each in survivors_of(laboratory, quick, users.get(script, []))]
     listed = known.survivors() & {each.id for each in chosen}
     for each in sorted(set(left) - listed):
         print(f"survived, and is not listed: {each}")
@@ -86,6 +87,8 @@ def survivors_of(
     laboratory: Laboratory, chosen: Sequence[Mutant], tests: Sequence[str], *, note: bool = False
 ) -> list[Mutant]:
     """Run tests against mutants, print the outcomes, and return the survivors."""
+    if not chosen or not tests:
+        return list(chosen)
     survivors = []
     limit = 3 * laboratory.check(tests) + 20
     counts = dict.fromkeys(Outcome, 0)
