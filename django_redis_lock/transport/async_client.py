@@ -238,4 +238,4 @@ class LoopConnection:
         try:
             return await self._connection.read_response(disable_decoding=True)
         except ResponseError as error:
-            return error
+            return redis_py.cluster_error(error)

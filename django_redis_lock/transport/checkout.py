@@ -13,6 +13,7 @@ from redis.exceptions import ResponseError
 from django_redis_lock.support.clock import monotonic
 from django_redis_lock.transport.packing import Packed
 from django_redis_lock.transport.redis_py import (
+    cluster_error,
     is_closed,
     parse_error,
     socket_of,
@@ -85,7 +86,7 @@ class Checkout:
             try:
                 reply = self.connection.read_response(disable_decoding=True)
             except ResponseError as error:
-                return error
+                return cluster_error(error)
         if (reply == b"OK" and not says_ok) or isinstance(reply, dict):
             raise redis.exceptions.ConnectionError("The connection is out of step")
         return reply

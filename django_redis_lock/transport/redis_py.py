@@ -16,7 +16,15 @@ import redis
 from redis.connection import URL_QUERY_ARGUMENT_PARSERS as OPTION_PARSERS
 from redis.connection import AbstractConnection
 from redis.connection import parse_url as _parse_url
-from redis.exceptions import RedisError
+from redis.exceptions import (
+    AskError,
+    ClusterDownError,
+    MasterDownError,
+    MovedError,
+    RedisError,
+    ResponseError,
+    TryAgainError,
+)
 
 __all__ = [
     "BROKEN",
@@ -24,6 +32,7 @@ __all__ = [
     "OverSocket",
     "checkout_of",
     "close_without_loop",
+    "cluster_error",
     "disconnect_idle",
     "is_closed",
     "parameters_of",
@@ -95,7 +104,26 @@ def is_closed(connection: Any) -> bool:
 def parse_error(connection: Any, text: str) -> Exception:
     """Return the exception for the text of a server's error."""
     error: Exception = connection._parser.parse_error(text)
-    return error
+    return cluster_error(error)
+
+
+_CLUSTER_ERRORS = {
+    "ASK": AskError,
+    "CLUSTERDOWN": ClusterDownError,
+    "MASTERDOWN": MasterDownError,
+    "MOVED": MovedError,
+    "TRYAGAIN": TryAgainError,
+}
+
+
+def cluster_error(error: Exception) -> Exception:
+    """Return an error of a server in a cluster as redis-py raises it in its clients for clusters.
+
+    redis-py 5.2 gives these errors their classes nowhere else.
+    """
+    code, _, rest = str(error).partition(" ")
+    known = _CLUSTER_ERRORS.get(code) if type(error) is ResponseError else None
+    return error if known is None or not rest else known(rest)
 
 
 def speaks_plain_resp2(connection: Any) -> bool:

@@ -16,6 +16,7 @@ from django_redis_lock import lock, lock_many
 from django_redis_lock.backends.renewal import renewer
 from django_redis_lock.backends.servers.errors import passes, refused
 from django_redis_lock.exceptions import LockUnavailable
+from django_redis_lock.transport.redis_py import cluster_error
 from example_project.embedded import EmbeddedServer
 from tests.tools import PATIENCE, Background, eventually, owes, renewing, waiters
 from tests.tools.quorums import in_use, started
@@ -154,7 +155,7 @@ def test_a_permanent_replica_is_told_in_bounded_time(
 
 
 def answer(line: str) -> Exception:
-    return DefaultParser(65536).parse_error(line)
+    return cluster_error(DefaultParser(65536).parse_error(line))
 
 
 @pytest.mark.parametrize(

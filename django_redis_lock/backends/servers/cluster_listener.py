@@ -17,7 +17,7 @@ from django_redis_lock.protocol.waiting import LocalWaiter
 from django_redis_lock.support.process import known_process
 from django_redis_lock.transport.connections import leave_to_parent, listening_connection
 from django_redis_lock.transport.listener import Listener, Liveness
-from django_redis_lock.transport.redis_py import BROKEN, socket_of
+from django_redis_lock.transport.redis_py import BROKEN, cluster_error, socket_of
 
 _BROKEN = (*BROKEN, KeyError)
 """What reading can raise; ``KeyError`` comes from the selector if a socket was closed."""
@@ -217,8 +217,11 @@ class _Ear:
         # One by one: a command may name only channels of one slot.
         packed = [part for one in self._channels for part in pack(*self._subscription(one))]
         self.connection.send_packed_command(packed)
-        for _ in self._channels:
-            self.connection.read_response(disable_decoding=True)
+        try:
+            for _ in self._channels:
+                self.connection.read_response(disable_decoding=True)
+        except ResponseError as error:
+            raise cluster_error(error) from None
         self.liveness.heard()
 
     def _subscription(self, channel: str) -> tuple[str, str]:

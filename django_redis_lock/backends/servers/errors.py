@@ -25,10 +25,8 @@ _NO_PERMISSION_FOR_SCRIPTS = re.compile(r"no permissions to run the 'eval", re.I
 _WITHOUT_SCRIPTS = (
     "use the backend 'django_redis_lock.backends.getset.GetSetLockBackend', which needs none"
 )
-# redis-py has classes for these and strips the error code from their text. Old versions do so in
-# clients of a cluster alone.
+# redis-py has classes for these and strips the error code from their text.
 _PASSING = (AskError, ClusterDownError, MasterDownError, MovedError, TryAgainError)
-_PASSING_CODES = ("ASK ", "BUSY ", "CLUSTERDOWN ", "MASTERDOWN ", "MOVED ", "TRYAGAIN ")
 # redis-py has no classes for these. Part of the call may have been carried out.
 _IN_DOUBT = (
     "UNBLOCKED",  # a master that was demoted while it waited for replicas
@@ -76,9 +74,7 @@ def passes(error: Exception) -> bool:
     """Return whether it may end soon: silence, a failover, a moving slot, a slow script."""
     if not isinstance(error, ResponseError) or isinstance(error, _PASSING):
         return True
-    return (
-        is_read_only(error) or _contains(error, _IN_DOUBT) or str(error).startswith(_PASSING_CODES)
-    )
+    return is_read_only(error) or _contains(error, _IN_DOUBT) or str(error).startswith("BUSY ")
 
 
 def _contains(error: Exception, parts: tuple[str, ...]) -> bool:

@@ -13,6 +13,7 @@ from redis.exceptions import ClusterDownError, MovedError, NoPermissionError, Re
 from django_redis_lock.backends.servers.sharding import SLOTS
 from django_redis_lock.management.console.doctor.targets import Finding, Target, fail, ok, warn
 from django_redis_lock.management.console.durations import duration
+from django_redis_lock.transport.redis_py import cluster_error
 
 ROUND_TRIPS = 21
 SLOW = 0.010
@@ -113,10 +114,8 @@ def _is_node(client: Any, target: Target) -> bool:
     if known is None:
         try:
             client.get(target.packing.fence_key)
-        except (MovedError, ClusterDownError):
-            return True
-        except ResponseError:
-            return False
+        except ResponseError as error:
+            return isinstance(cluster_error(error), MovedError | ClusterDownError)
     return bool(known)
 
 
