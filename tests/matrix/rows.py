@@ -12,6 +12,7 @@ TOUCHED = (
     *("tests/admin", "tests/backends", "tests/celery", "tests/management", "tests/primitives"),
     *("tests/support", "tests/transport", "tests/views", "tests/test_fencing.py"),
     *("tests/test_handler.py", "tests/test_secrets.py", "tests/test_settings.py"),
+    "tests/layouts/test_cluster.py",
 )
 """The tests of what meets Django, redis-py, django-redis, Celery or the server."""
 
@@ -21,11 +22,13 @@ SHORT = (
     *("tests/celery/test_private.py", "tests/support", "tests/transport/test_redis_py.py"),
     *("tests/transport/test_connections.py", "tests/transport/test_locations.py"),
     *("tests/backends/test_contract.py", "tests/admin/test_pages.py", "tests/test_handler.py"),
-    "tests/views/test_views.py",
+    *("tests/views/test_views.py", "tests/transport/test_failover.py"),
+    "tests/layouts/test_cluster.py::test_moving_slot_delays_and_loses_nothing",
+    "tests/layouts/test_cluster.py::test_one_caller_reads_for_all_who_are_sent_on",
 )
 """The same in short, for each change."""
 
-ALL = ("tests",)
+ALL = ("tests", "tests/layouts/test_cluster.py")
 
 
 @dataclass(frozen=True)
