@@ -7,6 +7,7 @@ affected. Asyncio code awaits them with ``asend_robust``.
 
 import logging
 from collections.abc import Callable
+from inspect import ismethod
 from typing import Any, TypeVar
 
 from django.dispatch import Signal
@@ -47,8 +48,10 @@ class LockSignal(Signal):
     ) -> None:
         """Connect a receiver, as ``Signal.connect`` does."""
         super().connect(receiver, sender, weak, dispatch_uid)
-        # Without a uid, by which it could be disconnected unnamed.
-        if getattr(receiver, "never_blocks", False) and sender is None and dispatch_uid is None:
+        # Without a uid, by which it could be disconnected unnamed. Only Django's list knows when a
+        # weak method goes with its object.
+        plain = sender is None and dispatch_uid is None and not (weak and ismethod(receiver))
+        if getattr(receiver, "never_blocks", False) and plain:
             self.quick = (*(each for each in self.quick if each != receiver), receiver)
         self._look_for_blocking()
 

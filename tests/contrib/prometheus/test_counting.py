@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from typing import Any
 
@@ -198,6 +199,26 @@ def test_receiver_that_is_disconnected_by_its_uid_is_not_called_again() -> None:
     with lock("product:1", timeout=5):
         pass
     signals.lock_acquired.disconnect(dispatch_uid="note")
+    with lock("product:2", timeout=5):
+        pass
+    assert called == ["product:1"]
+
+
+def test_weak_method_goes_with_its_object() -> None:
+    """As Django promises for any receiver."""
+    called = []
+
+    class Counting:
+        @signals.never_blocks
+        def note(self, **kwargs: Any) -> None:
+            called.append(kwargs["name"])
+
+    counting = Counting()
+    signals.lock_acquired.connect(counting.note)
+    with lock("product:1", timeout=5):
+        pass
+    del counting
+    gc.collect()
     with lock("product:2", timeout=5):
         pass
     assert called == ["product:1"]
