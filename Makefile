@@ -12,6 +12,8 @@ ifneq ($(COVERAGE),)
 export COVERAGE_FILE := $(COVERAGE)
 endif
 PYTEST := $(PY) -m $(if $(COVERAGE),coverage run -m )pytest $(if $(COVERAGE),-m 'not timed')
+# A worker that crashes fails its test once; it would be tried again otherwise.
+PARALLEL := -n 2 --dist loadfile --max-worker-restart 0
 INSTALL := -m pip install --quiet --disable-pip-version-check
 CONSTRAINED := $(INSTALL) $(CONSTRAINTS:%=--constraint %)
 
@@ -35,7 +37,7 @@ demo: $(VENV)/.demo  ## the flash sale and the duplicate tasks, live (ARGS=--onc
 	$(PY) -m example_project.demo $(ARGS)
 
 test: $(VENV)/.test  ## the tests, on an embedded Valkey server
-	PYTHONDEVMODE=1 $(PYTEST) -n 2 --dist loadfile $(ARGS)
+	PYTHONDEVMODE=1 $(PYTEST) $(PARALLEL) $(ARGS)
 
 coverage: $(VENV)/.test  ## branches that the tests cover: test, workers and layouts; at least 95 %
 	rm -rf build/coverage && mkdir -p build/coverage
@@ -60,7 +62,7 @@ brokers: $(VENV)/.brokers  ## Celery tasks on each broker and result backend (ne
 	PYTHONDEVMODE=1 $(PY) -m pytest tests/brokers --ds=tests.brokers.settings $(ARGS)
 
 workers: $(VENV)/.test  ## worker processes of Celery and uWSGI that die, hang or are inspected
-	PYTHONDEVMODE=1 $(PYTEST) -n 2 --dist loadfile tests/workers $(ARGS)
+	PYTHONDEVMODE=1 $(PYTEST) $(PARALLEL) tests/workers $(ARGS)
 
 observability: $(VENV)/.observability  ## metrics in a real Prometheus (needs apt-get install prometheus; ARGS=--record)
 	PYTHONDEVMODE=1 $(PY) -m pytest tests/observability $(ARGS)

@@ -76,7 +76,8 @@ def _result(row: Row, tests: tuple[str, ...]) -> Result:
     report.unlink(missing_ok=True)
     ended = subprocess.run(
         [
-            *(python, "-m", "pytest", "-n", "2", "--dist", "loadfile", f"--junitxml={report}"),
+            *(python, "-m", "pytest", "-n", "2", "--dist", "loadfile", "--max-worker-restart", "0"),
+            f"--junitxml={report}",
             f"--basetemp={report.with_suffix('.tmp')}",  # the workers' logs stay there
             *tests,
         ],

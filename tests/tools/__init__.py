@@ -142,6 +142,10 @@ class Background(threading.Thread):
         return self._result
 
 
+UNMEASURED = {"COVERAGE_PROCESS_CONFIG": ""}
+"""The environment of a program with greenlets: their lines would be counted one to another."""
+
+
 class Child:
     """A Python program in a process of its own, with Django set up for the tests.
 
@@ -168,6 +172,7 @@ class Child:
             stdout=subprocess.PIPE,
             text=True,
             cwd=ROOT,
+            env={**os.environ, **(UNMEASURED if "monkey" in before else {})},
         )
 
     @property

@@ -22,7 +22,7 @@ from django_redis_lock import locks
 from example_project.embedded import EmbeddedServer
 from tests.apps.celery.app import QUEUE_NAME, apps
 from tests.settings import server_url
-from tests.tools import ROOT, eventually
+from tests.tools import ROOT, UNMEASURED, eventually
 
 APP = "tests.apps.celery.app"
 SETTINGS = "tests.apps.celery.settings"
@@ -67,6 +67,7 @@ def running_worker(
                 "PYTHONDEVMODE": "",
                 "DJANGO_SETTINGS_MODULE": SETTINGS,
                 "C_FORCE_ROOT": "1",  # it unpickles what these tests have sent
+                **(UNMEASURED if pool in ("gevent", "eventlet") else {}),
                 **(environment or {}),
             },
             stdout=output,
