@@ -69,6 +69,7 @@ class Project:
         """Run Python in the folder of the project; return its exit code."""
         outer = {key: value for key, value in os.environ.items() if "PYTEST" not in key}
         outer.pop("DJANGO_SETTINGS_MODULE", None)
+        outer.pop("CI", None)  # where it is set, pytest repeats whole messages at the end
         finished = subprocess.run(
             [sys.executable, *args],
             cwd=self.path,
