@@ -48,13 +48,13 @@ def of_scripts(names: Sequence[str]) -> Iterator[Mutant]:
 
 
 def check_all(laboratory: Laboratory, chosen: Sequence[Mutant]) -> int:
-    """Try the quick tests first, and then the tests that call the script."""
+    """Try the quick tests and the tests that call the script."""
     users = laboratory.users(ALL, SCRIPTS)
     left = []
     for script in dict.fromkeys(each.script for each in chosen):
         mine = [each for each in chosen if each.script == script]
-        quick = survivors_of(laboratory, mine, QUICK)
-        left += [each.id for each in survivors_of(laboratory, quick, users.get(script, []))]
+        tests = [*QUICK, *users.get(script, [])]
+        left += [each.id for each in survivors_of(laboratory, mine, tests)]
     listed = known.survivors() & {each.id for each in chosen}
     for each in sorted(set(left) - listed):
         print(f"survived, and is not listed: {each}")
@@ -86,15 +86,20 @@ def record(laboratory: Laboratory, chosen: Sequence[Mutant]) -> int:
 def survivors_of(
     laboratory: Laboratory, chosen: Sequence[Mutant], tests: Sequence[str], *, note: bool = False
 ) -> list[Mutant]:
-    """Run tests against mutants, print the outcomes, and return the survivors."""
-    if not chosen or not tests:
-        return list(chosen)
+    """Run tests against mutants, print the outcomes, and return the survivors.
+
+    A test that has killed a mutant comes first for the next.
+    """
     survivors = []
+    tests = list(tests)
     limit = 3 * laboratory.check(tests) + 20
     counts = dict.fromkeys(Outcome, 0)
     for number, mutant in enumerate(chosen, 1):
         path = SCRIPTS / f"{mutant.script}.lua"
-        outcome, seconds = laboratory.try_out(path, mutant.source, tests, limit)
+        outcome, seconds, killer = laboratory.try_out(path, mutant.source, tests, limit)
+        if killer in tests:
+            tests.remove(killer)
+            tests.insert(0, killer)
         counts[outcome] += 1
         if outcome is Outcome.SURVIVED:
             survivors.append(mutant)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -91,8 +92,11 @@ class Laboratory:
 
     def try_out(
         self, path: Path, source: str, tests: Sequence[str], limit: float
-    ) -> tuple[Outcome, float]:
-        """Run tests with another source of a file, for at most so many seconds."""
+    ) -> tuple[Outcome, float, str]:
+        """Run tests with another source of a file, for at most so many seconds.
+
+        Return the outcome, the seconds, and the test that has failed.
+        """
         target = self._directory / path
         original = target.read_text()
         target.write_text(source)
@@ -103,8 +107,11 @@ class Laboratory:
         if code in (pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.NO_TESTS_COLLECTED):
             raise RuntimeError(f"the tests did not run: {' '.join(tests)}\n{self._log}")
         if code == pytest.ExitCode.OK:
-            return Outcome.SURVIVED, seconds
-        return Outcome.TIMEOUT if code is None else Outcome.KILLED, seconds
+            return Outcome.SURVIVED, seconds, ""
+        if code is None:
+            return Outcome.TIMEOUT, seconds, ""
+        failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", self._log, re.MULTILINE)
+        return Outcome.KILLED, seconds, failed[1] if failed else ""
 
     @property
     def _log(self) -> str:
