@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import redis
@@ -269,6 +270,16 @@ def handling(number: signal.Signals, handler: Any) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(number, before)
         sys.settrace(trace)
+
+
+def in_finalizer(frame: FrameType | None) -> bool:
+    """Whether a signal handler interrupts a finalizer, whose exceptions Python prints and drops."""
+    while frame is not None:
+        # The callbacks of weak references are those of the standard library.
+        if frame.f_code.co_name in {"__del__", "_remove", "remove"}:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def check_it_dies_with_its_parent(create: str, how: signal.Signals) -> None:
