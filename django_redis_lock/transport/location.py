@@ -52,6 +52,9 @@ A_CLUSTER_OF_THEIR_OWN = "A cluster has only one database; give the locks server
 class Location:
     """Where the server of one entry of LOCKS is."""
 
+    shares_pool = False
+    """Whether the pool is django-redis's own, which the cache uses, too."""
+
     def __init__(self, value: Any, using: str) -> None:
         self.using = using
         self.urls: list[str] | None = None
@@ -86,8 +89,10 @@ class Location:
         for problem in self._problems():
             raise InvalidLockBackend(f"{problem.msg} {problem.hint}")
         assert self.alias
-        pool = pool_of_cache(self.alias, settings.CACHES[self.alias])
+        configured = settings.CACHES[self.alias]
+        pool = pool_of_cache(self.alias, configured)
         assert pool is not None
+        self.shares_pool = is_of_django_redis(configured["BACKEND"])
         return pool
 
     def _problems(self) -> Iterator[checks.Error]:

@@ -79,9 +79,10 @@ def test_a_key_that_the_options_give_is_moved_too(server: EmbeddedServer, name: 
         "LOCATION": server.url(),
         "OPTIONS": {"KEY": "theirs.{name}"},
     }
-    with override_settings(LOCKS={"default": entry}), lock(name):
+    with override_settings(LOCKS={"default": entry}), lock(name) as outside:
         with LockSpace("server"), lock(name, blocking=False):
             pass
+    outside.backend.close()
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,23 @@ def test_the_cache_of_each_thread_keeps_its_connections(name: str) -> None:
         assert lock(name, blocking=False).acquire() is False
 
 
+@pytest.mark.parametrize(
+    ("kind", "left"), [(DJANGO, False), ("django_redis.cache.RedisCache", True)]
+)
+def test_only_the_pool_of_a_cache_outlives_the_backend(
+    entry: dict[str, Any], settings: Any, kind: str, left: bool
+) -> None:
+    """django-redis's pool is the cache's; a backend closes one of its own."""
+    entry["BACKEND"] = kind
+    settings.CACHES = {**settings.CACHES}
+    with lock("a", timeout=5):
+        pool = locks["default"].pool
+    locks.reset()
+    (connection,) = pool._available_connections
+    assert (connection._sock is not None) is left
+    pool.disconnect()
+
+
 def test_options_of_the_alias_count(
     entry: dict[str, Any], server: EmbeddedServer, settings: Any
 ) -> None:

@@ -28,7 +28,7 @@ class SingleServer(Servers):
 
     @made_once
     def pool(self) -> redis.ConnectionPool:
-        """The connections: django-redis's own where LOCATION is an alias."""
+        """The connections: django-redis's own where LOCATION is an alias of it."""
         return self.location.pool()
 
     @made_once
@@ -43,7 +43,7 @@ class SingleServer(Servers):
 
     def close(self) -> None:
         super().close()
-        if "pool" in self.__dict__ and self.location.alias is None:
+        if "pool" in self.__dict__ and not self.location.shares_pool:
             self.pool.disconnect()
 
 
