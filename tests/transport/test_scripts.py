@@ -1,16 +1,20 @@
-"""The Lua scripts, called as the backend calls them: what they return and what they write."""
+"""The Lua scripts, called as the backend calls them: what they return, write and send."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import redis
 
-from django_redis_lock.transport.scripts import ACQUIRE
+from django_redis_lock.transport.scripts import ACQUIRE, RELEASE, RENEW, Script
+from example_project.embedded import EmbeddedServer
 
 RECORD = '{"host":"here"}'
 CHANNEL = "process-1"
+LEASE = 30_000
 
 
 class Keys:
@@ -23,25 +27,67 @@ class Keys:
             f"{name}:{key}" for key in ("lock", "queue", "index", "fence", "heard")
         ]
 
-    def acquire(self, token: str, channel: str = "", lease: int = 30_000) -> Any:
-        return self.client.eval(
-            ACQUIRE.source, 5, *self.all, token, str(lease), RECORD, self.name, channel
-        )
+    def call(self, script: Script, keys: list[str], *arguments: object) -> Any:
+        return self.client.eval(script.source, len(keys), *keys, *map(str, arguments))
+
+    def acquire(self, token: str, channel: str = "", lease: int = LEASE, *more: str) -> Any:
+        return self.call(ACQUIRE, self.all, token, lease, RECORD, self.name, channel, *more)
+
+    def release(self, token: str) -> Any:
+        return self.call(RELEASE, self.all, token, self.name, "")
+
+    def renew(self, token: str, lease: int) -> Any:
+        return self.call(RENEW, [self.index, self.lock, self.queue], self.name, token, lease)
 
     def now(self) -> int:
         """Return the server's clock in ms."""
         seconds, micros = self.client.time()
         return int(seconds * 1000 + micros // 1000)
 
-    def hand_off(self, token: str, due: int, lease: int, channel: str = CHANNEL) -> None:
+    def hand_off(self, token: str, due: int, lease: int = LEASE, channel: str = CHANNEL) -> None:
         """Write the lock as it is after a hand-off whose claim is due in so many ms."""
         mark = f'"unclaimed":"{self.now() + due} {lease} {channel}",'
         self.client.set(self.lock, f"{token} 7 {{{mark}{RECORD[1:]}", px=lease + 2000)
+
+    def wait(self, *waiters: tuple[str, str], lease: int = LEASE, record: str = RECORD) -> None:
+        """Add waiters to the queue, as (channel, token)."""
+        for channel, token in waiters:
+            self.client.rpush(self.queue, f"{channel} {token} {lease} {record}")
+
+    def waiting(self) -> list[str]:
+        """Return the tokens of the waiters."""
+        return [entry.split()[1] for entry in self.client.lrange(self.queue, 0, -1)]
+
+    @property
+    def holder(self) -> str | None:
+        value = self.client.get(self.lock)
+        return value and value.split()[0]
 
 
 @pytest.fixture
 def keys(client: redis.Redis, name: str) -> Keys:
     return Keys(client, name)
+
+
+@contextmanager
+def listening(client: redis.Redis, *channels: str, sharded: bool = False) -> Iterator[Any]:
+    """Subscribe to channels; yield what returns the messages so far as (channel, text)."""
+    with client.pubsub() as subscription:
+
+        def messages() -> list[tuple[str, str]]:
+            client.execute_command("SPUBLISH" if sharded else "PUBLISH", channels[0], "end")
+            found = []
+            while (message := subscription.get_message(timeout=5))["data"] != "end":
+                found.append((message["channel"], message["data"]))
+            return found
+
+        (subscription.ssubscribe if sharded else subscription.subscribe)(*channels)
+        for _ in channels:
+            assert subscription.get_message(timeout=5)["type"].endswith("subscribe")
+        yield messages
+
+
+# A free lock.
 
 
 def test_a_free_lock(keys: Keys) -> None:
@@ -50,18 +96,73 @@ def test_a_free_lock(keys: Keys) -> None:
     assert before <= fence // 1000 <= keys.now()
     assert keys.client.get(keys.lock) == f"one {fence} {RECORD}"
     assert keys.client.get(keys.fence) == str(fence)
-    assert keys.client.zscore(keys.index, keys.name) == fence // 1000 + 30_000
-    assert 29_000 < keys.client.pttl(keys.lock) <= 30_000
+    assert keys.client.zscore(keys.index, keys.name) == fence // 1000 + LEASE
+    assert LEASE - 1000 < keys.client.pttl(keys.lock) <= LEASE
+
+
+@pytest.mark.parametrize(("last", "counts"), [(2**53 - 1, True), (2**53, False)])
+def test_the_last_fence_counts_as_far_as_numbers_are_exact(
+    keys: Keys, last: int, counts: bool
+) -> None:
+    keys.client.set(keys.fence, last)
+    fence = keys.acquire("one")
+    assert (fence == last + 1) is counts
+    assert keys.client.get(keys.fence) == str(fence)
+    assert keys.client.get(keys.lock).split()[1] == str(fence)
 
 
 @pytest.mark.parametrize(("last", "pruned"), [(14, False), (15, True), (16, False)])
 def test_each_sixteenth_fence_prunes_the_index(keys: Keys, last: int, pruned: bool) -> None:
-    """Names of locks whose leases ran out go then."""
+    """Names of locks whose leases ran out go then, 32 at most."""
     later = (keys.now() + 3_600_000) * 1000 // 16 * 16 + last
     keys.client.set(keys.fence, later)
-    keys.client.zadd(keys.index, {"expired": 1})
+    keys.client.zadd(keys.index, {f"expired {i}": i for i in range(40)})
     assert keys.acquire("one") == later + 1
-    assert (keys.client.zscore(keys.index, "expired") is None) is pruned
+    left = keys.client.zrange(keys.index, 0, -1)
+    assert left == [*(f"expired {i}" for i in range(32 if pruned else 0, 40)), keys.name]
+
+
+# A lock that is held.
+
+
+@pytest.mark.parametrize(("holder", "kind"), [("one 7 {}", 0), ("of another program", 3)])
+def test_a_lock_that_is_held(keys: Keys, holder: str, kind: int) -> None:
+    """The answer tells for how long, whether the caller is in the queue, and who holds it."""
+    keys.client.set(keys.lock, holder, px=LEASE)
+    for channel, more in (("", 0), (CHANNEL, 1), (CHANNEL, 2)):
+        before = keys.now()
+        free, ttl, now, answer = map(int, keys.acquire("two", channel).split())
+        assert (free, answer) == (0, kind + more)
+        assert LEASE - 1000 < ttl <= LEASE
+        assert before <= now <= keys.now()
+    assert keys.client.lrange(keys.queue, 0, -1) == [f"{CHANNEL} two {LEASE} {RECORD}"]
+    assert 59_000 < keys.client.pttl(keys.queue) <= 60_000
+
+
+def test_a_lock_without_end(keys: Keys) -> None:
+    keys.client.set(keys.lock, f"one 7 {RECORD}")
+    assert keys.acquire("two").split()[1] == "-1"
+    assert keys.acquire("one").split()[:2] == ["7", "-1"]
+
+
+@pytest.mark.parametrize("last", ["9", None])
+@pytest.mark.parametrize("for_replicas", [True, False])
+def test_the_holder_asks_again(keys: Keys, last: str | None, for_replicas: bool) -> None:
+    """Its lease stays; a caller that waits for replicas has a write of its own to wait for."""
+    keys.client.set(keys.lock, f"one 7 {RECORD}", px=LEASE)
+    if last:
+        keys.client.set(keys.fence, last)
+    fence, ttl, _ = keys.acquire("one", "", 5000, *["1"] * for_replicas).split()
+    assert fence == "7"
+    assert LEASE - 1000 < int(ttl) <= LEASE
+    assert keys.client.get(keys.fence) == last or ("7" if for_replicas else None)
+    assert keys.client.zscore(keys.index, keys.name) is None
+
+
+def test_who_waits_for_messages_in_a_list_is_alive(keys: Keys) -> None:
+    keys.acquire("one")
+    keys.acquire("two", f"@list:{keys.name}:messages")
+    assert 4000 < keys.client.pttl(f"{keys.name}:messages:alive") <= 5000
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -76,38 +177,305 @@ def test_a_process_that_joins_is_heard_if_it_is_known(keys: Keys, known: bool) -
     assert before <= at <= keys.now() if known else at is None
 
 
-@pytest.mark.parametrize(("channel", "left"), [(CHANNEL, 29_000), ("@poll:500:1", 30_000)])
-def test_an_attempt_claims_what_was_handed_off(keys: Keys, channel: str, left: int) -> None:
+def test_a_process_that_waits_on_is_heard(keys: Keys) -> None:
+    """Notes about processes that were heard a minute ago go then, 32 at most."""
+    keys.acquire("one")
+    keys.acquire("two", CHANNEL)
+    before = keys.now()
+    keys.client.zadd(keys.heard, {f"gone {i}": before - 61_000 + i for i in range(40)})
+    keys.client.zadd(keys.heard, {"lately": before - 50_000, "silent": -1})
+    keys.acquire("two", CHANNEL)
+    notes = dict(keys.client.zrange(keys.heard, 0, -1, withscores=True))
+    assert before <= notes.pop(CHANNEL) <= keys.now()
+    assert notes.keys() == {"lately", "silent", *(f"gone {i}" for i in range(32, 40))}
+    assert 119_000 < keys.client.pttl(keys.heard) <= 120_000
+
+
+# Handing off.
+
+
+@pytest.mark.parametrize(("lease", "due", "key"), [(LEASE, 1200, LEASE), (500, 500, 2500)])
+def test_a_hand_off(keys: Keys, lease: int, due: int, key: int) -> None:
+    """The process of the waiter is told, and has to claim the lock; its key outlives that."""
+    keys.acquire("one")
+    keys.wait((CHANNEL, "two"), lease=lease)
+    with listening(keys.client, CHANNEL) as messages:
+        assert keys.release("one") == 1
+        ((_, text),) = messages()
+    word, token, fence, told, now, name = text.split()
+    assert (word, token, int(told), name) == ("grant", "two", lease, keys.name)
+    mark = f'"unclaimed":"{int(now) + due} {lease} {CHANNEL}",'
+    assert keys.client.get(keys.lock) == f"two {fence} {{{mark}{RECORD[1:]}"
+    assert keys.client.get(keys.fence) == fence
+    assert key - 1000 < keys.client.pttl(keys.lock) <= key
+    assert keys.client.zscore(keys.index, keys.name) == int(now) + key
+    assert keys.waiting() == []
+
+
+def test_a_hand_off_to_a_polling_waiter(keys: Keys) -> None:
+    """It has as long as it says."""
+    keys.acquire("one")
+    keys.wait(("@poll:700:1", "two"))
+    before = keys.now()
+    assert keys.release("one") == 1
+    held = keys.client.get(keys.lock)
+    due = int(held.partition('"unclaimed":"')[2].split()[0])
+    assert held.startswith("two ")
+    assert before + 700 <= due <= keys.now() + 700
+
+
+def test_a_hand_off_through_a_list(keys: Keys) -> None:
+    """A process that pops no messages any more is dead."""
+    dead, alive = f"{keys.name}:dead", f"{keys.name}:alive"
+    keys.client.set(f"{alive}:alive", "")
+    keys.acquire("one")
+    keys.wait((f"@list:{dead}", "two"), (f"@list:{alive}", "three"))
+    assert keys.release("one") == 1
+    assert keys.holder == "three"
+    assert keys.client.exists(dead) == 0
+    assert keys.client.lpop(alive).startswith("grant three ")
+    keys.client.rpush(alive, "earlier")
+    keys.wait((f"@list:{alive}", "four"))
+    keys.client.set(keys.lock, "one 7 {}")
+    assert keys.release("one") == 1
+    assert [text.split()[0] for text in keys.client.lrange(alive, 0, -1)] == ["earlier", "grant"]
+    assert 59_000 < keys.client.pttl(alive) <= 60_000
+
+
+def test_a_hand_off_over_a_channel_of_a_shard(keys: Keys) -> None:
+    """Only a name of that form is that of a sharded channel."""
+    sharded, plain = "lock-grant:{12}:one", "lock-grant:{12}:one:two"
+    with (
+        listening(keys.client, sharded, sharded=True) as of_shard,
+        listening(keys.client, sharded, plain) as others,
+    ):
+        for channel in (sharded, plain):
+            keys.client.set(keys.lock, "one 7 {}")
+            keys.wait((channel, "two"))
+            assert keys.release("one") == 1
+            assert keys.holder == "two"
+        assert [channel for channel, _ in of_shard()] == [sharded]
+        assert [channel for channel, _ in others()] == [plain]
+
+
+def test_who_can_not_be_told_has_longer(keys: Keys, server: EmbeddedServer) -> None:
+    """The user of the one who releases may not publish: the waiter looks within two seconds."""
+    keys.client.acl_setuser("mute", enabled=True, nopass=True, keys=["*"], commands=["+@all"])
+    keys.acquire("one")
+    keys.wait((CHANNEL, "two"))
+    with (
+        listening(keys.client, CHANNEL) as messages,
+        redis.Redis(port=server.port, username="mute", password="") as client,
+    ):
+        before = keys.now()
+        mute = Keys(client, keys.name)
+        assert mute.release("one") == 1
+        assert messages() == []
+    keys.client.acl_deluser("mute")
+    due = int(keys.client.get(keys.lock).partition('"unclaimed":"')[2].split()[0])
+    assert before + 2000 <= due <= keys.now() + 2000
+    assert keys.holder == "two"
+
+
+def test_dead_and_foreign_waiters_are_dropped(keys: Keys) -> None:
+    """Nobody receives the grant, or the entry is another program's."""
+    keys.acquire("one")
+    keys.wait(("nobody", "two"))
+    keys.client.rpush(keys.queue, "foreign", "a b c d", "@poll:5:1 two 5")
+    for lease in ("0", "4000000000000"):
+        keys.client.rpush(keys.queue, f"@poll:5:1 two {lease} {RECORD}")
+    assert keys.release("one") == 1
+    assert keys.client.exists(keys.lock, keys.queue) == 0
+    assert keys.client.zscore(keys.index, keys.name) is None
+
+
+@pytest.mark.parametrize("lease", [1, 3_999_999_999_999])
+def test_the_leases_of_waiters(keys: Keys, lease: int) -> None:
+    """From a millisecond to a hundred years."""
+    keys.acquire("one")
+    keys.wait(("@poll:5:1", "two"), lease=lease)
+    assert keys.release("one") == 1
+    assert keys.holder == "two"
+
+
+@pytest.mark.parametrize(("lease", "told"), [(999, True), (1000, False)])
+def test_the_others_are_told_of_a_claim_that_is_due_sooner_than_they_know(
+    keys: Keys, lease: int, told: bool
+) -> None:
+    """Each process once; a lease that ends in a second or later they see by themselves."""
+    keys.acquire("one")
+    keys.wait((CHANNEL, "two"), ("process-2", "three"), ("process-2", "four"), lease=lease)
+    with listening(keys.client, CHANNEL, "process-2") as messages:
+        keys.release("one")
+        first, *others = messages()
+    assert first[0] == CHANNEL
+    assert others == [("process-2", f"look {keys.name}")] * told
+    assert keys.waiting() == ["three", "four"]
+
+
+def test_the_last_waiter_is_not_told_of_its_own_claim(keys: Keys) -> None:
+    keys.acquire("one")
+    keys.wait((CHANNEL, "two"), lease=500)
+    with listening(keys.client, CHANNEL) as messages:
+        keys.release("one")
+        assert [text.split()[0] for _, text in messages()] == ["grant"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [(LEASE, 999, True), (LEASE, 1000, False), (500, 999, False), (None, 999, True)],
+)
+def test_waiters_are_told_of_a_lease_that_ends_sooner(
+    keys: Keys, before: int | None, after: int, told: bool
+) -> None:
+    keys.client.set(keys.lock, f"one 7 {RECORD}", px=before)
+    keys.wait((CHANNEL, "two"), (CHANNEL, "three"))
+    with listening(keys.client, CHANNEL) as messages:
+        assert keys.renew("one", after) == [after]
+        assert messages() == [(CHANNEL, f"look {keys.name}")] * told
+
+
+def test_the_caller_who_is_first_in_the_queue_needs_no_message(keys: Keys) -> None:
+    """A lock that is free goes to the first of those who wait, which may be the caller."""
+    keys.wait((CHANNEL, "two"), (CHANNEL, "three"))
+    with listening(keys.client, CHANNEL) as messages:
+        fence, ttl, _ = keys.acquire("two", CHANNEL).split()
+        assert messages() == []
+    assert keys.client.get(keys.lock) == f"two {fence} {RECORD}"
+    assert LEASE - 1000 < int(ttl) <= LEASE
+    assert keys.waiting() == ["three"]
+
+
+def test_a_caller_who_is_not_first_in_the_queue(keys: Keys) -> None:
+    """It learns until when the first has to claim the lock."""
+    keys.wait(("@poll:700:1", "two"))
+    assert keys.acquire("three", CHANNEL).startswith("0 ")
+    free, ttl, _, kind = keys.acquire("three", CHANNEL).split()
+    assert (free, kind) == ("0", "2")
+    assert 0 < int(ttl) <= 700
+    assert keys.holder == "two"
+
+
+# Claiming.
+
+
+@pytest.mark.parametrize(
+    ("channel", "due", "lease", "left"),
+    [
+        (CHANNEL, 200, LEASE, LEASE - 1000),
+        (CHANNEL, 5000, LEASE, LEASE),
+        (CHANNEL, 600, 800, 600),
+        ("@poll:500:1", 200, LEASE, LEASE),
+    ],
+)
+def test_an_attempt_claims_what_was_handed_off(
+    keys: Keys, channel: str, due: int, lease: int, left: int
+) -> None:
     """A lease begins when its waiter is told, and that of a polling waiter when it asks."""
-    keys.hand_off("one", due=200, lease=30_000, channel=channel)
+    keys.hand_off("one", due, lease, channel)
     fence, ttl, now = keys.acquire("one", channel).split()
     assert fence == "7"
-    assert left - 500 < int(ttl) <= left
+    assert left - 400 < int(ttl) <= left
     assert keys.client.get(keys.lock) == f"one 7 {RECORD}"
     assert keys.client.zscore(keys.index, keys.name) == int(now) + int(ttl)
-    assert 0 <= int(ttl) - keys.client.pttl(keys.lock) < 500
+    assert 0 <= int(ttl) - keys.client.pttl(keys.lock) < 400
+
+
+def test_a_claim_after_the_lease(keys: Keys) -> None:
+    """The caller gets the lock anew."""
+    keys.hand_off("one", due=-1, lease=800)
+    assert keys.acquire("one", CHANNEL) > 7
+    assert keys.client.get(keys.lock).endswith(f" {RECORD}")
 
 
 def test_a_claim_that_is_not_due_is_waited_for(keys: Keys) -> None:
     """Another caller learns until when."""
-    keys.hand_off("one", due=1000, lease=30_000)
+    keys.hand_off("one", due=1000)
     free, ttl, _, kind = keys.acquire("two").split()
     assert (free, kind) == ("0", "0")
     assert 0 < int(ttl) <= 1000
     assert '"unclaimed"' in keys.client.get(keys.lock)
 
 
+# Taking back.
+
+
 def test_a_claim_that_is_overdue_is_taken_back(keys: Keys) -> None:
     """The caller gets the lock, and the silent process, which still listens, keeps its place."""
-    keys.hand_off("one", due=-1, lease=30_000)
-    with keys.client.pubsub() as silent:
-        silent.subscribe(CHANNEL)
-        assert silent.get_message(timeout=5)["type"] == "subscribe"
+    keys.hand_off("one", due=-1)
+    with listening(keys.client, CHANNEL) as messages:
         before = keys.now()
         assert isinstance(keys.acquire("two", "process-2"), int)
-        assert silent.get_message(timeout=5)["data"] == f"look {keys.name}"
-    assert keys.client.get(keys.lock).startswith("two ")
-    assert keys.client.lrange(keys.queue, 0, -1) == [f"{CHANNEL} one 30000 {RECORD}"]
+        assert messages() == [(CHANNEL, f"look {keys.name}")]
+    assert keys.holder == "two"
+    assert keys.client.lrange(keys.queue, 0, -1) == [f"{CHANNEL} one {LEASE} {RECORD}"]
     notes = dict(keys.client.zrange(keys.heard, 0, -1, withscores=True))
     assert notes.keys() == {CHANNEL, "process-2"}
     assert before <= -notes[CHANNEL] <= notes["process-2"] <= keys.now()
+
+
+@pytest.mark.parametrize(
+    ("channel", "caller", "kept"),
+    [("nobody", "process-2", False), ("@poll:5:1", "", True), (CHANNEL, CHANNEL, False)],
+)
+def test_whose_place_is_kept(keys: Keys, channel: str, caller: str, kept: bool) -> None:
+    """Not that of a dead process, nor of a waiter that has gone from the caller's process."""
+    keys.hand_off("one", due=-1, channel=channel)
+    with listening(keys.client, CHANNEL):
+        keys.acquire("two", caller)
+    assert keys.waiting() == ["one"] * kept
+    assert keys.client.zscore(keys.heard, channel) < 0
+    assert keys.client.zcard(keys.heard) == len({channel, caller} - {""})
+
+
+def test_silent_processes_are_passed_over(keys: Keys) -> None:
+    """They keep their places for a minute, however many they are."""
+    now = keys.now()
+    keys.client.zadd(keys.heard, {"silent": -now + 55_000, "forgotten": -now + 61_000, "heard": 5})
+    keys.acquire("one")
+    keys.wait(*[("silent", f"s{i}") for i in range(150)], ("forgotten", "gone"))
+    keys.wait(("nobody", "dead"), ("@poll:5:1", "awake"), ("heard", "later"))
+    assert keys.release("one") == 1
+    assert keys.holder == "awake"
+    assert keys.waiting() == [*(f"s{i}" for i in range(150)), "later"]
+
+
+def test_only_silent_waiters(keys: Keys) -> None:
+    """The lock comes free, and they find it so when they look."""
+    keys.client.zadd(keys.heard, {"silent": -keys.now()})
+    keys.acquire("one")
+    keys.wait(("silent", "two"))
+    assert keys.release("one") == 1
+    assert keys.client.exists(keys.lock) == 0
+    assert keys.waiting() == ["two"]
+    assert keys.acquire("three", "process-3") > 0
+    keys.client.delete(keys.lock)
+    assert keys.acquire("two", "other").split()[0] != "0"
+
+
+@pytest.mark.parametrize(
+    ("channel", "heard", "since", "silent"),
+    [
+        ("@poll:5:1", 1000, 60_000, False),
+        ("@poll:5:1", 1500, 60_000, True),
+        ("@poll:5:1", None, 1000, False),
+        ("@poll:5:1", None, 1500, True),
+        ("@poll:5:1", None, None, True),
+        ("@poll:5000:1", 4000, 60_000, False),
+        ("@poll:5000:1", 5500, 60_000, True),
+    ],
+)
+def test_who_was_not_heard_lately_is_silent_once_a_lock_was_taken_back(
+    keys: Keys, channel: str, heard: int | None, since: int | None, silent: bool
+) -> None:
+    """All processes of a host may have vanished together. A poller is heard as often as it says."""
+    keys.hand_off("one", due=-1, channel="nobody")
+    now = keys.now()
+    if heard:
+        keys.client.zadd(keys.heard, {channel: now - heard})
+    keys.wait((channel, "two"), record=f'{{"since":{now - since}}}' if since else RECORD)
+    keys.acquire("three", "process-3")
+    assert keys.holder == ("three" if silent else "two")
+    at = keys.client.zscore(keys.heard, channel)
+    assert (at is not None and now <= -at <= keys.now()) is silent
+    assert keys.waiting() == (["two"] if silent else ["three"])
