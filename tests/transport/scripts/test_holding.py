@@ -1,0 +1,232 @@
+"""Claiming, renewing, releasing, and what operators do to a holder."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import pytest
+
+from django_redis_lock.transport.scripts import CLAIM, FORCE_RELEASE, RENEW, TAKE_OVER
+from tests.transport.scripts import CHANNEL, LEASE, RECORD, Keys, listening
+
+
+def digest(token: str) -> str:
+    return hashlib.sha1(token.encode(), usedforsecurity=False).hexdigest()[:16]
+
+
+# Claiming without waiting for the answer.
+
+
+def test_a_claim(keys: Keys) -> None:
+    """The lease ends when the grant has said."""
+    keys.hand_off("one", due=1000)
+    end = keys.now() + LEASE
+    assert keys.call(CLAIM, [keys.lock], "one", end) == 1
+    assert keys.client.get(keys.lock) == f"one 7 {RECORD}"
+    assert keys.client.pexpiretime(keys.lock) == end
+    assert keys.call(CLAIM, [keys.lock], "one", end + 1000) == 0
+    assert keys.client.pexpiretime(keys.lock) == end
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_a_claim_of_another_token(keys: Keys, held: bool) -> None:
+    if held:
+        keys.hand_off("two", due=1000)
+    before = keys.client.get(keys.lock)
+    assert keys.call(CLAIM, [keys.lock], "one", keys.now() + LEASE) == 0
+    assert keys.client.get(keys.lock) == before
+
+
+# Renewing.
+
+
+def test_a_renewal(keys: Keys) -> None:
+    keys.hold("one", 5000)
+    before = keys.now()
+    assert keys.renew("one", LEASE) == [LEASE]
+    assert LEASE - 1000 < keys.client.pttl(keys.lock) <= LEASE
+    assert before + LEASE <= keys.end() <= keys.now() + LEASE
+
+
+def test_a_renewal_without_end(keys: Keys) -> None:
+    keys.hold("one", 5000)
+    assert keys.renew("one", -1) == [-1]
+    assert keys.client.pttl(keys.lock) == -1
+    assert keys.end() == float("inf")
+
+
+@pytest.mark.parametrize(
+    ("before", "lease", "left"),
+    [
+        (5000, "0", 5000),
+        (None, "0", -1),
+        (5000, "+4000", 5000),
+        (5000, "+6000", 6000),
+        (None, "+6000", -1),
+    ],
+)
+def test_a_renewal_that_only_checks_or_extends(
+    keys: Keys, before: int | None, lease: str, left: int
+) -> None:
+    keys.hold("one", before)
+    (answer,) = keys.renew("one", lease)
+    assert left - 1000 < answer <= left
+    assert left - 1000 < keys.client.pttl(keys.lock) <= left
+    assert (keys.end() is None) is (left != 6000)
+
+
+def test_renewals_of_what_is_not_held(keys: Keys) -> None:
+    """They are lost, and no reason to lose the others."""
+    name = keys.name
+    keys.hold("two", name=f"{name}:other")
+    keys.hold("one-more", name=f"{name}:longer")
+    keys.client.lpush(f"{name}:list", "one 7 ")
+    keys.hold("one")
+    locks = ["other", "longer", "list", "free", "lock"]
+    both = [part for each in locks for part in (f"{name}:{each}", f"{name}:queue-{each}")]
+    arguments = [part for each in locks for part in (each, "one", LEASE)]
+    answer = keys.call(RENEW, [keys.index, *both], *arguments)
+    assert answer == [-2, -2, -2, -2, LEASE]
+    assert keys.client.zrange(keys.index, 0, -1) == ["lock"]
+    assert keys.client.exists(f"{name}:free") == 0
+
+
+def test_a_renewal_where_the_index_is_another_programs(keys: Keys) -> None:
+    keys.client.set(keys.index, "foreign")
+    keys.hold("one", 5000)
+    assert keys.renew("one", LEASE) == [LEASE]
+    assert keys.renew("one", -1) == [-1]
+
+
+@pytest.mark.parametrize(("due", "left"), [(200, LEASE), (-LEASE, -2)])
+def test_a_renewal_claims(keys: Keys, due: int, left: int) -> None:
+    keys.hand_off("one", due)
+    assert keys.renew("one", LEASE) == [left]
+    assert ('"unclaimed"' in keys.client.get(keys.lock)) is (left < 0)
+
+
+# Releasing.
+
+
+@pytest.mark.parametrize("token", ["two", "on", "one-more"])
+def test_a_release_of_another_token(keys: Keys, token: str) -> None:
+    """The caller only leaves the waiters."""
+    keys.hold("one")
+    keys.wait((CHANNEL, token), (CHANNEL, "three"), (CHANNEL, token))
+    assert keys.release(token) == 0
+    assert len(keys.waiting()) == 3
+    assert keys.release(token, f"{CHANNEL} {token} {LEASE} {RECORD}") == 0
+    assert keys.waiting() == ["three", token]
+    assert keys.holder == "one"
+
+
+@pytest.mark.parametrize("claimed", [True, False])
+def test_a_release_of_what_was_not_claimed(keys: Keys, claimed: bool) -> None:
+    """As a waiter does that gives up at the moment of its grant."""
+    if claimed:
+        keys.hold("one")
+    else:
+        keys.hand_off("one", due=1000)
+    assert keys.release("one", "", "1") == int(not claimed)
+    assert keys.holder == ("one" if claimed else None)
+
+
+# Operators.
+
+
+def force(
+    keys: Keys, token: str, *, sent_before: bool = False, most: int = 1000, why: str = "stuck"
+) -> Any:
+    arguments = (keys.name, digest(token), most, int(sent_before), "event", "forced", "why", why)
+    return keys.call(FORCE_RELEASE, [*keys.all, f"{keys.name}:audit"], *arguments)
+
+
+def audit(keys: Keys) -> list[dict[str, str]]:
+    return [entry for _, entry in keys.client.xrange(f"{keys.name}:audit")]
+
+
+def test_a_forced_release(keys: Keys) -> None:
+    keys.acquire("one")
+    assert force(keys, "one") == 1
+    assert keys.holder is None
+    assert keys.end() is None
+    assert audit(keys) == [{"event": "forced", "why": "stuck"}]
+
+
+def test_a_forced_release_hands_off(keys: Keys) -> None:
+    keys.acquire("one")
+    keys.wait(("@poll:500:1", "two"))
+    assert force(keys, "one") == 1
+    assert keys.holder == "two"
+    assert keys.end() is not None
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_a_forced_release_of_another_token(keys: Keys, held: bool) -> None:
+    """An earlier sending may have released the lock, which its entry tells."""
+    if held:
+        keys.hold("two")
+    assert force(keys, "one") is None
+    assert force(keys, "one", sent_before=True) is None
+    keys.client.xadd(f"{keys.name}:audit", {"event": "forced", "why": "other"})
+    assert force(keys, "one", sent_before=True) is None
+    keys.client.xadd(f"{keys.name}:audit", {"event": "forced", "why": "stuck"})
+    for _ in range(999):
+        keys.client.xadd(f"{keys.name}:audit", {"event": "other"})
+    assert force(keys, "one") is None
+    assert force(keys, "one", sent_before=True) == 1
+    keys.client.xadd(f"{keys.name}:audit", {"event": "other"})
+    assert force(keys, "one", sent_before=True) is None
+    assert keys.holder == ("two" if held else None)
+
+
+def test_the_audit_keeps_what_it_is_told_to(keys: Keys) -> None:
+    """Or a little more: whole nodes of the stream go."""
+    for _ in range(300):
+        keys.client.xadd(f"{keys.name}:audit", {"event": "other"})
+    keys.acquire("one")
+    assert force(keys, "one", most=100) == 1
+    assert 100 <= len(audit(keys)) <= 201
+
+
+@pytest.mark.parametrize("key", ["audit", "queue"])
+def test_a_forced_release_where_a_key_is_another_programs(keys: Keys, key: str) -> None:
+    """No release without an entry; a queue that can't be read hinders none."""
+    keys.acquire("one")
+    keys.client.set(f"{keys.name}:{key}", "foreign")
+    if key == "audit":
+        with pytest.raises(Exception, match="WRONGTYPE"):
+            force(keys, "one")
+        assert keys.holder == "one"
+    else:
+        assert force(keys, "one") == 1
+        assert keys.holder is None
+        assert keys.end() is None
+
+
+def take_over(keys: Keys, token: str, former: str, lease: int = LEASE) -> Any:
+    return keys.call(TAKE_OVER, keys.all, token, lease, RECORD, keys.name, digest(former))
+
+
+def test_taking_over(keys: Keys) -> None:
+    """Before the waiters, who are told if the new lease ends sooner than they know."""
+    keys.acquire("one")
+    keys.wait((CHANNEL, "three"))
+    with listening(keys.client, CHANNEL) as messages:
+        fence = take_over(keys, "two", "one")
+        assert messages() == []
+        assert keys.client.get(keys.lock) == f"two {fence} {RECORD}"
+        assert take_over(keys, "two", "one", 900) > fence
+        assert messages() == [(CHANNEL, f"look {keys.name}")]
+    assert 0 < keys.client.pttl(keys.lock) <= 900
+    assert keys.end() <= keys.now() + 900
+    assert keys.waiting() == ["three"]
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_taking_over_from_another_token(keys: Keys, held: bool) -> None:
+    if held:
+        keys.hold("one")
+    assert take_over(keys, "two", "three") is None
+    assert keys.holder == ("one" if held else None)

@@ -1,0 +1,240 @@
+"""What scripts read: holders, the index, the queue, the audit and the contention."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from django_redis_lock.transport.scripts import (
+    CONTENTION,
+    COUNT,
+    HISTORY,
+    INDEX,
+    INSPECT,
+    NOTE_LOSSES,
+    WAITING,
+)
+from example_project.embedded import EmbeddedServer
+from tests.transport.scripts import CHANNEL, LEASE, Keys
+
+REFUSED = "ACL failure|NOPERM"
+
+
+@pytest.fixture
+def without(keys: Keys, server: EmbeddedServer) -> Iterator[Callable[[str], Keys]]:
+    """Return the keys for a user who may not call a command."""
+    with redis.Redis(
+        port=server.port, username="limited", password="", decode_responses=True
+    ) as client:
+
+        def limit(command: str) -> Keys:
+            keys.client.acl_setuser(
+                "limited", enabled=True, nopass=True, keys=["*"], commands=["+@all", f"-{command}"]
+            )
+            return Keys(client, keys.name)
+
+        yield limit
+    keys.client.acl_deluser("limited")
+
+
+# Holders.
+
+
+def test_inspecting(keys: Keys) -> None:
+    """What another program has put there is no lock, and no queue."""
+    name = keys.name
+    keys.hold("one", 5000)
+    keys.wait((CHANNEL, "two"), (CHANNEL, "three"))
+    keys.hold("four", None, name=f"{name}:endless")
+    keys.client.lpush(f"{name}:list", "foreign")
+    keys.client.set(f"{name}:text", "foreign")
+    before = keys.now()
+    now, *found = keys.call(
+        INSPECT,
+        [
+            *(keys.lock, keys.queue, f"{name}:endless", f"{name}:text"),
+            *(f"{name}:list", f"{name}:none", f"{name}:free", f"{name}:none"),
+        ],
+    )
+    assert before <= now <= keys.now()
+    assert 4000 < found.pop(1) <= 5000
+    one, four = keys.client.mget(keys.lock, f"{name}:endless")
+    assert found == [one, 2, four, -1, 0, None, -1, 0, None, -2, 0]
+
+
+def test_inspecting_what_this_user_may_not_read(keys: Keys, without: Callable[[str], Keys]) -> None:
+    """The number of waiters is unknown; a lock that can't be read is an error."""
+    keys.hold("one")
+    assert without("llen").call(INSPECT, [keys.lock, keys.queue])[3] is None
+    with pytest.raises(redis.ResponseError, match=REFUSED):
+        without("get").call(INSPECT, [keys.lock, keys.queue])
+
+
+# The queue.
+
+
+@pytest.mark.parametrize(("last", "read"), [(-1, 3), (0, 1), (1, 2)])
+def test_the_queue(keys: Keys, last: int, read: int) -> None:
+    keys.wait((CHANNEL, "one"), (CHANNEL, "two"), (CHANNEL, "three"))
+    before = keys.now()
+    now, *entries = keys.call(WAITING, [keys.queue], last)
+    assert before <= now <= keys.now()
+    assert entries == keys.client.lrange(keys.queue, 0, -1)[:read]
+
+
+def test_a_queue_that_is_none(keys: Keys, without: Callable[[str], Keys]) -> None:
+    """Another program's data is no queue; that it may not be read is an error."""
+    assert len(keys.call(WAITING, [keys.queue], -1)) == 1
+    keys.client.set(keys.queue, "foreign")
+    assert len(keys.call(WAITING, [keys.queue], -1)) == 1
+    with pytest.raises(redis.ResponseError, match=REFUSED):
+        without("lrange").call(WAITING, [keys.queue], -1)
+
+
+# The index.
+
+
+def read(keys: Keys, begin: str, size: int) -> list[str]:
+    """Read page by page, as a caller does."""
+    found: list[str] = []
+    after = ""
+    while True:
+        names, ends, last = keys.call(INDEX, [keys.index], begin, after, size)
+        if not ends:
+            return found
+        assert len(names.split("\n")) == len(ends.split("\n")) <= size
+        found += names.split("\n")
+        begin, after = ends.split("\n")[-1], last.encode().hex()
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 10])
+def test_the_index(keys: Keys, size: int) -> None:
+    """By the end of the lease, then by the bytes of the name; from now on, or as it is told."""
+    end = keys.now() + LEASE
+    scores = {"b": end, "a": end, "ab": end, "é": end, "Z": end, "c": end + 1, "d": "inf"}
+    keys.client.zadd(keys.index, {"expired": 1, **scores})
+    whole = ["Z", "a", "ab", "b", "é", "c", "d"]
+    assert read(keys, "", size) == whole
+    assert read(keys, "1", size) == ["expired", *whole]
+    assert read(keys, str(end + 1), size) == ["c", "d"]
+
+
+@pytest.mark.parametrize("removed", ["a", "ab", "abc", "b"])
+def test_a_page_after_a_name_that_has_gone(keys: Keys, removed: str) -> None:
+    """Its place is known; a name that another one begins with comes before that."""
+    names = ["a", "ab", "abc", "b"]
+    end = keys.now() + LEASE
+    keys.client.zadd(keys.index, {each: end for each in names if each != removed})
+    after = removed.encode().hex()
+    found, _, _ = keys.call(INDEX, [keys.index], end, after, 10)
+    assert found == "\n".join(names[names.index(removed) + 1 :])
+
+
+def test_members_that_are_no_names(keys: Keys) -> None:
+    keys.client.zadd(keys.index, {"two\nlines": 5, "a": 5})
+    assert keys.call(INDEX, [keys.index], "1", "", 10) == ["a\n", "5\n5", "two\nlines"]
+
+
+# The audit.
+
+
+def test_the_audit(keys: Keys) -> None:
+    """Each part has its own place to continue; a lock's entries are chosen by name."""
+    parts = [f"{keys.name}:audit-{i}" for i in range(2)]
+    for i in range(5):
+        keys.client.xadd(parts[0], {"event": "lost", "name": f"n{i % 2}"}, id=f"1-{i + 1}")
+    keys.client.xadd(parts[1], {"name": "x", "note": "n1"}, id="1-9")
+
+    def read(name: str, before: str, most: int) -> list[tuple[str, list[str]]]:
+        return [
+            (page[0], [entry[0] for entry in page[1:]])
+            for page in keys.call(HISTORY, parts, name, before, most)
+        ]
+
+    assert read("", "+", 2) == [("1-4", ["1-5", "1-4"]), ("", ["1-9"])]
+    assert read("", "1-4", 2) == [("1-2", ["1-3", "1-2"]), ("", [])]
+    assert read("", "1-2", 2) == [("", ["1-1"]), ("", [])]
+    assert read("n1", "+", 9) == [("", ["1-4", "1-2"]), ("", [])]
+    assert read("n0", "+", 5) == [("1-1", ["1-5", "1-3", "1-1"]), ("", [])]
+    entry = keys.call(HISTORY, parts, "x", "+", 9)[1][1]
+    assert entry == ["1-9", ["name", "x", "note", "n1"]]
+
+
+def note(keys: Keys, *losses: tuple[str, int], sent_before: bool = False, most: int = 1000) -> Any:
+    """Write losses as (digest, number)."""
+    arguments: list[object] = [most, int(sent_before)]
+    for digest, number in losses:
+        entry = ["event", "lost", "token_id", digest, "number", number]
+        arguments += [digest, len(entry), *entry]
+    return keys.call(NOTE_LOSSES, [keys.queue], *arguments)
+
+
+def test_noting_losses(keys: Keys) -> None:
+    """Not again what an earlier sending wrote."""
+    assert note(keys, ("a", 1), ("b", 2)) == 2
+    expected = {"event": "lost", "token_id": "b", "number": "2"}
+    assert keys.client.xrange(keys.queue)[1][1] == expected
+    assert note(keys, ("a", 1), ("c", 3), sent_before=True) == 1
+    assert note(keys, ("a", 1)) == 1
+    keys.client.xadd(keys.queue, {"event": "forced", "token_id": "d"})
+    keys.client.xadd(keys.queue, {"event": "lost"})
+    assert note(keys, ("d", 4), sent_before=True) == 1
+    for _ in range(999):
+        keys.client.xadd(keys.queue, {"event": "other"})
+    assert note(keys, ("d", 4), sent_before=True) == 0
+    keys.client.xadd(keys.queue, {"event": "other"})
+    assert note(keys, ("d", 4), sent_before=True) == 1
+    assert note(keys) == 0
+
+
+def test_the_audit_keeps_what_losses_tell_it_to(keys: Keys) -> None:
+    """Or a little more: whole nodes of the stream go."""
+    assert note(keys, *[(str(i), i) for i in range(300)], most=100) == 300
+    assert 100 <= keys.client.xlen(keys.queue) <= 201
+
+
+# The contention.
+
+SECONDS = 1_000_000
+"""Of a slot: long enough for a test to be within one."""
+
+
+def count(keys: Keys, *adding: str) -> None:
+    hashes = [f"{keys.name}:{i}" for i in range(len(adding))]
+    assert keys.call(COUNT, hashes, SECONDS, 3, 100, *adding) == 1
+
+
+def test_counting(keys: Keys) -> None:
+    """Counts are added to those of the slot, up to the most."""
+    one, two = f"{keys.name}:0", f"{keys.name}:1"
+    count(keys, "b2a60", "c1")
+    count(keys, "a60z5")
+    slot = str(keys.now() // 1000 // SECONDS)
+    assert keys.client.hgetall(one) == {slot: "a100b2z5"}
+    assert keys.client.hgetall(two) == {slot: "c1"}
+    assert 0 <= 4 * SECONDS * 1000 - keys.client.pttl(one) < 5000
+
+
+def test_slots_that_are_too_old_go(keys: Keys) -> None:
+    """And those of a clock that was ahead."""
+    key = f"{keys.name}:0"
+    slot = keys.now() // 1000 // SECONDS
+    keys.client.hset(key, mapping={str(slot + i): f"a{i + 10}" for i in range(-4, 5) if i})
+    keys.client.hset(key, "foreign", "a5")
+    count(keys, "a1")
+    assert keys.client.hgetall(key) == {
+        str(slot - 2): "a8",
+        str(slot - 1): "a9",
+        str(slot): "a1",
+    }
+
+
+def test_reading_what_was_counted(keys: Keys) -> None:
+    keys.client.hset(keys.queue, "5", "a1")
+    before = keys.now()
+    now, *found = keys.call(CONTENTION, [keys.queue])
+    assert before <= now <= keys.now()
+    assert found == ["5", "a1"]
