@@ -1,0 +1,269 @@
+"""What one server of a quorum answers, and writes."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+import redis
+
+from django_redis_lock.transport.scripts import (
+    QUORUM_ACQUIRE,
+    QUORUM_ADMIT,
+    QUORUM_FENCE,
+    QUORUM_RELEASE,
+    QUORUM_SETTLE,
+    QUORUM_TAKE_OVER,
+)
+from tests.transport.scripts import LEASE, Keys
+
+DELAY = 20_000
+ENTRY = "the caller's entry"
+
+
+class Server(Keys):
+    """One server of a quorum. The last of the keys is its mark."""
+
+    @property
+    def mark(self) -> str:
+        return self.heard
+
+    @property
+    def run(self) -> str:
+        return str(self.client.info("server")["run_id"])
+
+    def acquire(  # type: ignore[override]
+        self, token: str, attempt: int = 1, entry: str = "", least: int = 0, delay: int = 0
+    ) -> dict[str, int]:
+        arguments = (token, LEASE, record(attempt), self.name, entry, least, delay)
+        answer = self.call(QUORUM_ACQUIRE, self.all, *arguments).split()
+        return dict(zip(("fence", "left", "now", "kind", "holder"), map(int, answer), strict=True))
+
+    def take_over(self, token: str, former: str, least: int = 0, delay: int = 0) -> list[int]:
+        digest = hashlib.sha1(former.encode(), usedforsecurity=False).hexdigest()[:16]
+        arguments = (token, LEASE, record(1), self.name, digest, least, delay)
+        return [*map(int, self.call(QUORUM_TAKE_OVER, self.all, *arguments).split())]
+
+    def settle(self, token: str, fence: int, entry: str = "") -> int:
+        keys = [self.lock, self.queue, self.fence]
+        return int(self.call(QUORUM_SETTLE, keys, token, fence, entry))
+
+    def withdraw(self, token: str, entry: str = "", attempt: int | str = "") -> int:
+        keys = [self.lock, self.queue, self.index]
+        return int(self.call(QUORUM_RELEASE, keys, token, self.name, entry, attempt))
+
+    def last_fence(self, delay: int = DELAY) -> str:
+        return str(self.call(QUORUM_FENCE, [self.fence, self.mark], delay))
+
+    def admit(self, fence: int, start: int | str = "") -> int:
+        return int(self.call(QUORUM_ADMIT, [self.fence, self.mark], fence, start))
+
+
+def record(attempt: int) -> str:
+    return f'{{"host":"here","try":{attempt}}}'
+
+
+def number_of(token: str) -> int:
+    return int(hashlib.sha1(token.encode(), usedforsecurity=False).hexdigest()[:12], 16)
+
+
+@pytest.fixture
+def keys(client: redis.Redis, name: str) -> Server:
+    return Server(client, name)
+
+
+# Voting.
+
+
+def test_a_vote(keys: Server) -> None:
+    """It empties the queue: all waiters look again."""
+    keys.client.rpush(keys.queue, "waiter")
+    before = keys.now()
+    answer = keys.acquire("one")
+    fence, now = answer["fence"], answer["now"]
+    assert before <= now // 1000 <= keys.now()
+    assert answer == {
+        "fence": now,
+        "left": LEASE,
+        "now": now,
+        "kind": 0,
+        "holder": number_of("one"),
+    }
+    assert keys.client.get(keys.lock) == f"one {fence} {record(1)}"
+    assert keys.client.get(keys.fence) == str(fence)
+    assert LEASE - 1000 < keys.client.pttl(keys.lock) <= LEASE
+    assert keys.end() == fence // 1000 + LEASE
+    assert keys.client.exists(keys.queue, keys.mark) == 0
+
+
+@pytest.mark.parametrize(("last", "least", "ahead"), [(5, 0, 6), (5, 9, 9), (9, 5, 10)])
+def test_the_fence_of_a_vote(keys: Server, last: int, least: int, ahead: int) -> None:
+    """The greatest of the clock, the least that is asked for, and one more than the last."""
+    later = (keys.now() + 3_600_000) * 1000
+    keys.client.set(keys.fence, later + last)
+    assert keys.acquire("one", least=later + least)["fence"] == later + ahead
+
+
+def test_votes_prune_the_index(keys: Server) -> None:
+    """One in sixteen, by the clock."""
+    pruned = set()
+    for _ in range(300):
+        keys.client.zadd(keys.index, {"expired": 1})
+        keys.client.delete(keys.lock)
+        now = keys.acquire("one")["now"]
+        gone = keys.client.zscore(keys.index, "expired") is None
+        assert gone is (now % 16 == 0)
+        pruned.add(gone)
+    assert pruned == {True, False}
+
+
+@pytest.mark.parametrize(("attempt", "again"), [(1, False), (2, False), (3, True)])
+def test_a_later_attempt_of_the_caller(keys: Server, attempt: int, again: bool) -> None:
+    """It has a fence and a lease of its own; an earlier one, that comes late, has the vote's."""
+    first = keys.acquire("one", attempt=2)
+    keys.client.pexpire(keys.lock, 5000)
+    answer = keys.acquire("one", attempt=attempt)
+    assert (answer["kind"], answer["holder"]) == (0, number_of("one"))
+    assert (answer["fence"] > first["fence"]) is again
+    assert (answer["left"] > 5000) is again
+    assert keys.client.get(keys.lock).endswith(record(3 if again else 2))
+
+
+@pytest.mark.parametrize("foreign", [True, False])
+def test_a_lock_that_is_held(keys: Server, foreign: bool) -> None:
+    """The caller enters the queue, once."""
+    held = "of another program" if foreign else f"one 7 {record(5)}"
+    keys.client.set(keys.lock, held, px=LEASE)
+    assert keys.acquire("two")["fence"] == 0
+    assert keys.client.exists(keys.queue) == 0
+    for _ in range(2):
+        answer = keys.acquire("two", attempt=9, entry=ENTRY)
+        assert (answer["fence"], answer["kind"]) == (0, int(foreign))
+        assert answer["holder"] == number_of(held if foreign else "one")
+        assert LEASE - 1000 < answer["left"] <= LEASE
+    assert keys.client.lrange(keys.queue, 0, -1) == [ENTRY]
+    assert 59_000 < keys.client.pttl(keys.queue) <= 60_000
+    assert keys.client.get(keys.lock) == held
+    keys.client.persist(keys.lock)
+    assert keys.acquire("two")["left"] == -1
+
+
+# Not voting.
+
+
+def test_a_server_that_was_restarted_does_not_vote(keys: Server) -> None:
+    """Not before the delay has passed, and not before it was told the last fence."""
+    before = keys.now()
+    answer = keys.acquire("one", delay=DELAY)
+    start = answer["holder"]
+    assert (answer["fence"], answer["kind"]) == (0, 2)
+    assert before + DELAY <= start <= keys.now() + DELAY
+    assert DELAY - 1000 < answer["left"] <= DELAY
+    assert keys.client.get(keys.mark) == f"{keys.run} {start} new"
+    assert keys.client.exists(keys.lock) == 0
+    assert keys.acquire("one", delay=DELAY)["holder"] == start
+    assert keys.take_over("two", "one", delay=DELAY)[::2] == [-1, start]
+    assert keys.last_fence() == "0 0"
+
+
+@pytest.mark.parametrize(
+    ("run", "since", "new", "votes"),
+    [
+        ("", -1, "", True),
+        ("", -1, " new", False),
+        ("", 5000, "", False),
+        ("", DELAY + 5000, "", False),
+        ("other", -1, "", False),
+    ],
+)
+def test_the_mark_of_a_server(keys: Server, run: str, since: int, new: str, votes: bool) -> None:
+    """Of another start it does not count, nor if the clock was set back since."""
+    mark = f"{run or keys.run} {keys.now() + since}{new}"
+    keys.client.set(keys.mark, mark)
+    keys.client.set(keys.fence, 5)
+    assert keys.last_fence() == f"5 {int(votes)}"
+    answer = keys.acquire("one", delay=DELAY)
+    assert (answer["kind"] == 0) is votes
+    if not votes:
+        begun_anew = run == "other" or since > DELAY
+        assert (keys.client.get(keys.mark) != mark) is begun_anew
+        assert (answer["left"] > 0) is (begun_anew or since > 0)
+
+
+def test_a_server_votes_once_it_was_told_the_last_fence(keys: Server) -> None:
+    start = keys.acquire("one", delay=DELAY)["holder"]
+    keys.client.set(keys.fence, 9)
+    assert keys.admit(5, start - 1) == 0
+    assert keys.last_fence() == "9 0"
+    assert keys.admit(5, start) == 1
+    run, since = keys.client.get(keys.mark).split()
+    assert run == keys.run
+    assert keys.now() - 5000 < int(since) <= keys.now()
+    assert keys.last_fence() == "9 1"
+    assert keys.admit(12) == 1
+    assert keys.last_fence() == "12 1"
+    assert keys.last_fence(delay=0) == "12 1"
+
+
+# After the vote.
+
+
+@pytest.mark.parametrize("last", [None, 5, 99])
+def test_settling(keys: Server, last: int | None) -> None:
+    """The lock has the fence that was given out, and later ones are greater."""
+    keys.client.set(keys.lock, f"one 7 {record(1)}", px=5000)
+    if last:
+        keys.client.set(keys.fence, last)
+    assert keys.settle("one", 50) == 1
+    assert keys.client.get(keys.lock) == f"one 50 {record(1)}"
+    assert 4000 < keys.client.pttl(keys.lock) <= 5000
+    assert keys.client.get(keys.fence) == str(max(50, last or 0))
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_settling_where_another_holds_the_lock(keys: Server, held: bool) -> None:
+    if held:
+        keys.hold("two")
+    keys.client.rpush(keys.queue, ENTRY, "", ENTRY)
+    assert keys.settle("one", 50) == 0
+    assert keys.client.llen(keys.queue) == 3
+    assert keys.settle("one", 50, ENTRY) == 0
+    assert keys.client.lrange(keys.queue, 0, -1) == ["", ENTRY]
+    assert keys.client.get(keys.fence) == "50"
+    assert keys.holder == ("two" if held else None)
+
+
+@pytest.mark.parametrize(("attempt", "released"), [("", 1), (2, 1), (1, 0)])
+def test_withdrawing(keys: Server, attempt: int | str, released: int) -> None:
+    """A later attempt keeps its vote."""
+    keys.acquire("one", attempt=2)
+    keys.client.rpush(keys.queue, "waiter")
+    assert keys.withdraw("one", attempt=attempt) == released
+    assert keys.client.exists(keys.lock, keys.queue) == (0 if released else 2)
+    assert (keys.end() is None) is bool(released)
+
+
+def test_withdrawing_from_another_token(keys: Server) -> None:
+    keys.acquire("one")
+    keys.client.rpush(keys.queue, ENTRY, "", ENTRY)
+    assert keys.withdraw("two") == 0
+    assert keys.client.llen(keys.queue) == 3
+    assert keys.withdraw("two", ENTRY) == 0
+    assert keys.client.lrange(keys.queue, 0, -1) == ["", ENTRY]
+    assert keys.holder == "one"
+
+
+def test_taking_over(keys: Server) -> None:
+    keys.acquire("one")
+    assert keys.take_over("two", "three")[0] == 0
+    later = (keys.now() + 3_600_000) * 1000
+    before = keys.now()
+    fence, now = keys.take_over("two", "one", least=later)
+    assert fence == later
+    assert before <= now // 1000 <= keys.now()
+    assert keys.client.get(keys.lock) == f"two {fence} {record(1)}"
+    assert keys.take_over("two", "one", least=later)[0] == later + 1
+    assert LEASE - 1000 < keys.client.pttl(keys.lock) <= LEASE
+    assert now // 1000 + LEASE <= keys.end() <= keys.now() + LEASE
+    keys.client.delete(keys.lock)
+    assert keys.take_over("two", "one")[0] == 0
