@@ -20,7 +20,7 @@ from django_redis_lock.transport.scripts import (
 from example_project.embedded import EmbeddedServer
 from tests.transport.scripts import CHANNEL, LEASE, Keys
 
-REFUSED = "ACL failure|NOPERM"
+REFUSED = "ACL failure|can.t run this command"
 
 
 @pytest.fixture
