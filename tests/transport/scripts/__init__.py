@@ -13,6 +13,8 @@ from django_redis_lock.transport.scripts import ACQUIRE, RELEASE, RENEW, Script
 RECORD = '{"host":"here"}'
 CHANNEL = "process-1"
 LEASE = 30_000
+REFUSED = "ACL failure|can.t run this command"
+"""What servers tell a user who may not call a command."""
 
 
 class Keys:
@@ -87,3 +89,11 @@ def listening(client: redis.Redis, *channels: str, sharded: bool = False) -> Ite
         for _ in channels:
             assert subscription.get_message(timeout=5)["type"].endswith("subscribe")
         yield messages
+
+
+@contextmanager
+def out_of_memory(client: redis.Redis) -> Iterator[None]:
+    """Let the server refuse what takes memory, but as the first write of a script only."""
+    client.config_set("maxmemory", 1)
+    yield
+    client.config_set("maxmemory", 0)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+import redis
 
 from django_redis_lock.transport.scripts import CLAIM, FORCE_RELEASE, RENEW, TAKE_OVER
-from tests.transport.scripts import CHANNEL, LEASE, RECORD, Keys, listening
+from tests.transport.scripts import CHANNEL, LEASE, RECORD, REFUSED, Keys, listening, out_of_memory
 
 
 def digest(token: str) -> str:
@@ -36,6 +38,16 @@ def test_a_claim_of_another_token(keys: Keys, held: bool) -> None:
     before = keys.client.get(keys.lock)
     assert keys.call(CLAIM, [keys.lock], "one", keys.now() + LEASE) == 0
     assert keys.client.get(keys.lock) == before
+
+
+def test_a_claim_without_memory(keys: Keys) -> None:
+    """Nobody loses a lock because the server can't take more."""
+    keys.hand_off("one", due=1000)
+    end = keys.now() + LEASE
+    with out_of_memory(keys.client):
+        assert keys.call(CLAIM, [keys.lock], "one", end) == 1
+    assert keys.client.get(keys.lock) == f"one 7 {RECORD}"
+    assert keys.client.pexpiretime(keys.lock) == end
 
 
 # Renewing.
@@ -196,13 +208,29 @@ def test_a_forced_release_where_a_key_is_another_programs(keys: Keys, key: str) 
     keys.acquire("one")
     keys.client.set(f"{keys.name}:{key}", "foreign")
     if key == "audit":
-        with pytest.raises(Exception, match="WRONGTYPE"):
+        with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
             force(keys, "one")
         assert keys.holder == "one"
     else:
         assert force(keys, "one") == 1
         assert keys.holder is None
         assert keys.end() is None
+
+
+def test_a_forced_release_without_memory(keys: Keys) -> None:
+    keys.acquire("one")
+    with out_of_memory(keys.client):
+        assert force(keys, "one") == 1
+    assert keys.holder is None
+    assert len(audit(keys)) == 1
+
+
+def test_a_forced_release_that_can_not_be_noted(keys: Keys, without: Callable[[str], Keys]) -> None:
+    """Then the lock stays with its holder."""
+    keys.acquire("one")
+    with pytest.raises(redis.ResponseError, match=REFUSED):
+        force(without("xadd"), "one")
+    assert keys.holder == "one"
 
 
 def take_over(keys: Keys, token: str, former: str, lease: int = LEASE) -> Any:

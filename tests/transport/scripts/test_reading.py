@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,28 +17,7 @@ from django_redis_lock.transport.scripts import (
     NOTE_LOSSES,
     WAITING,
 )
-from example_project.embedded import EmbeddedServer
-from tests.transport.scripts import CHANNEL, LEASE, Keys
-
-REFUSED = "ACL failure|can.t run this command"
-
-
-@pytest.fixture
-def without(keys: Keys, server: EmbeddedServer) -> Iterator[Callable[[str], Keys]]:
-    """Return the keys for a user who may not call a command."""
-    with redis.Redis(
-        port=server.port, username="limited", password="", decode_responses=True
-    ) as client:
-
-        def limit(command: str) -> Keys:
-            keys.client.acl_setuser(
-                "limited", enabled=True, nopass=True, keys=["*"], commands=["+@all", f"-{command}"]
-            )
-            return Keys(client, keys.name)
-
-        yield limit
-    keys.client.acl_deluser("limited")
-
+from tests.transport.scripts import CHANNEL, LEASE, REFUSED, Keys
 
 # Holders.
 
