@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import re
 import shutil
@@ -20,8 +19,6 @@ from typing import Self
 
 import pytest
 
-from tests.mutants.users import FOUND, Observer, affordable
-
 # Imported once and inherited by each process, which saves it two seconds. Nothing here that the
 # mutants belong to.
 _INHERITED = (
@@ -36,7 +33,10 @@ _INHERITED = (
     "asyncio",
 )
 _COPIED = ("django_redis_lock", "tests", "example_project", "benchmarks", "docs", "pyproject.toml")
-_OPTIONS = ("-x", "-q", "-p", "no:randomly", "-p", "no:cacheprovider", "--timeout=20")
+_OPTIONS = (
+    *("-x", "-q", "--keep-duplicates", "--timeout=20"),
+    *("-p", "no:randomly", "-p", "no:cacheprovider"),
+)
 
 
 class Outcome(Enum):
@@ -74,21 +74,10 @@ class Laboratory:
 
         Raises ``RuntimeError`` if they fail.
         """
-        code, seconds = self._run(tests, limit=1200)
+        code, seconds = self._run(tests, limit=300)
         if code != pytest.ExitCode.OK:
             raise RuntimeError(f"the tests fail without any change: {' '.join(tests)}\n{self._log}")
         return seconds
-
-    def users(self, tests: Sequence[str], scripts: Path) -> dict[str, list[str]]:
-        """Run tests against the unchanged copy; return those that call each script.
-
-        Raises ``RuntimeError`` if they fail.
-        """
-        code, _ = self._run(tests, 1800, Observer(self._directory / scripts))
-        if code != pytest.ExitCode.OK:
-            raise RuntimeError(f"the tests fail without any change:\n{self._log}")
-        found = json.loads((self._directory / FOUND).read_text())
-        return {script: affordable(of) for script, of in found.items()}
 
     def try_out(
         self, path: Path, source: str, tests: Sequence[str], limit: float
@@ -117,14 +106,12 @@ class Laboratory:
     def _log(self) -> str:
         return (self._directory / "log").read_text(errors="replace")[-5000:]
 
-    def _run(
-        self, tests: Sequence[str], limit: float, *plugins: object
-    ) -> tuple[int | None, float]:
+    def _run(self, tests: Sequence[str], limit: float) -> tuple[int | None, float]:
         """Run tests; return pytest's exit code, or ``None`` after the limit, and the seconds."""
         began = time.monotonic()
         pid = os.fork()
         if not pid:
-            self._become_pytest(tests, plugins)
+            self._become_pytest(tests)
         code: int | None = None
         while time.monotonic() - began < limit:
             ended, status = os.waitpid(pid, os.WNOHANG)
@@ -138,7 +125,7 @@ class Laboratory:
             os.waitpid(pid, 0)
         return code, time.monotonic() - began
 
-    def _become_pytest(self, tests: Sequence[str], plugins: Sequence[object]) -> None:
+    def _become_pytest(self, tests: Sequence[str]) -> None:
         code = 3
         try:
             os.setsid()
@@ -150,7 +137,7 @@ class Laboratory:
                 del sys.modules[name]
             sys.path.insert(0, str(self._directory))
             os.environ["PYTHONPATH"] = str(self._directory)
-            code = pytest.main([*_OPTIONS, *tests], plugins)
+            code = pytest.main([*_OPTIONS, *tests])
         except BaseException:
             traceback.print_exc()
         finally:

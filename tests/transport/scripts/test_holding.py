@@ -167,9 +167,11 @@ def test_a_forced_release(keys: Keys) -> None:
 
 
 def test_a_forced_release_hands_off(keys: Keys) -> None:
-    keys.acquire("one")
-    keys.wait(("@poll:500:1", "two"))
-    assert force(keys, "one") == 1
+    keys.hold("one")
+    keys.wait((CHANNEL, "two"))
+    with listening(keys.client, CHANNEL) as messages:
+        assert force(keys, "one") == 1
+        assert [text.split()[-1] for _, text in messages()] == [keys.name]
     assert keys.holder == "two"
     assert keys.end() is not None
 
@@ -225,12 +227,23 @@ def test_a_forced_release_without_memory(keys: Keys) -> None:
     assert len(audit(keys)) == 1
 
 
-def test_a_forced_release_that_can_not_be_noted(keys: Keys, without: Callable[[str], Keys]) -> None:
-    """Then the lock stays with its holder."""
+@pytest.mark.parametrize("command", ["xadd", "del"])
+def test_a_forced_release_that_is_not_permitted(
+    keys: Keys, without: Callable[[str], Keys], command: str
+) -> None:
+    """Either the lock is released and that is noted, or neither."""
     keys.acquire("one")
     with pytest.raises(redis.ResponseError, match=REFUSED):
-        force(without("xadd"), "one")
+        force(without(command), "one")
     assert keys.holder == "one"
+    assert audit(keys) == []
+
+
+def test_a_forced_release_that_could_not_be_noted_after_all(keys: Keys) -> None:
+    """The answer says so."""
+    keys.acquire("one")
+    assert force(keys, "one", most=-1) == 2
+    assert keys.holder is None
 
 
 def take_over(keys: Keys, token: str, former: str, lease: int = LEASE) -> Any:
