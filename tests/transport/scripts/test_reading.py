@@ -83,6 +83,7 @@ def read(keys: Keys, begin: str, size: int) -> list[str]:
     while True:
         names, ends, last = keys.call(INDEX, [keys.index], begin, after, size)
         if not ends:
+            assert (names, last) == ("", "")
             return found
         assert len(names.split("\n")) == len(ends.split("\n")) <= size
         found += names.split("\n")
@@ -113,8 +114,8 @@ def test_a_page_after_a_name_that_has_gone(keys: Keys, removed: str) -> None:
 
 
 def test_members_that_are_no_names(keys: Keys) -> None:
-    keys.client.zadd(keys.index, {"two\nlines": 5, "a": 5})
-    assert keys.call(INDEX, [keys.index], "1", "", 10) == ["a\n", "5\n5", "two\nlines"]
+    keys.client.zadd(keys.index, {"\none": 5, "a": 5, "two\nlines": 5})
+    assert keys.call(INDEX, [keys.index], "1", "", 10) == ["\na\n", "5\n5\n5", "two\nlines"]
 
 
 # The audit.

@@ -141,10 +141,10 @@ def test_a_hand_off_to_a_polling_waiter(keys: Keys) -> None:
     keys.wait(("@poll:700:1", "two"))
     before = keys.now()
     assert keys.release("one") == 1
-    held = keys.client.get(keys.lock)
-    due = int(held.partition('"unclaimed":"')[2].split()[0])
-    assert held.startswith("two ")
-    assert before + 700 <= due <= keys.now() + 700
+    token, fence, mark, lease, rest = keys.client.get(keys.lock).split(" ", 4)
+    assert (token, fence, lease) == ("two", keys.client.get(keys.fence), str(LEASE))
+    assert rest == f'@poll:700:1",{RECORD[1:]}'
+    assert before + 700 <= int(mark.removeprefix('{"unclaimed":"')) <= keys.now() + 700
 
 
 def test_a_hand_off_through_a_list(keys: Keys) -> None:
@@ -215,12 +215,14 @@ def test_the_leases_of_waiters(keys: Keys, lease: int) -> None:
     assert keys.holder == "two"
 
 
-@pytest.mark.parametrize(("lease", "told"), [(999, True), (1000, False)])
+@pytest.mark.parametrize(
+    ("before", "lease", "told"), [(LEASE, 999, True), (LEASE, 1000, False), (400, 999, False)]
+)
 def test_the_others_are_told_of_a_claim_that_is_due_sooner_than_they_know(
-    keys: Keys, lease: int, told: bool
+    keys: Keys, before: int, lease: int, told: bool
 ) -> None:
     """Each process once; a lease that ends in a second or later they see by themselves."""
-    keys.acquire("one")
+    keys.hold("one", before)
     keys.wait((CHANNEL, "two"), ("process-2", "three"), ("process-2", "four"), lease=lease)
     with listening(keys.client, CHANNEL, "process-2") as messages:
         keys.release("one")
