@@ -61,11 +61,36 @@ def test_a_renewal(keys: Keys) -> None:
     assert before + LEASE <= keys.end() <= keys.now() + LEASE
 
 
-def test_a_renewal_without_end(keys: Keys) -> None:
+def test_the_shortest_renewal(keys: Keys) -> None:
     keys.hold("one", 5000)
-    assert keys.renew("one", -1) == [-1]
+    assert keys.renew("one", 1) == [1]
+
+
+def test_a_renewal_without_end(keys: Keys) -> None:
+    """Once more it writes, too, so that a caller can wait for replicas."""
+    keys.hold("one", 5000)
+    written = -1
+    for _ in range(2):
+        assert keys.renew("one", -1) == [-1]
+        before, written = written, keys.client.info("persistence")["rdb_changes_since_last_save"]
+        assert written > before
     assert keys.client.pttl(keys.lock) == -1
     assert keys.end() == float("inf")
+
+
+def test_the_waiters_of_each_lock_are_told_of_its_end(keys: Keys) -> None:
+    other = Keys(keys.client, f"{keys.name}-other")
+    keys.hold("one")
+    other.hold("two")
+    keys.wait(("process-1", "three"))
+    other.wait(("process-2", "four"))
+    with listening(keys.client, "process-1", "process-2") as messages:
+        both = [keys.index, keys.lock, keys.queue, other.lock, other.queue]
+        assert keys.call(RENEW, both, keys.name, "one", 900, other.name, "two", 900) == [900, 900]
+        assert messages() == [
+            ("process-1", f"look {keys.name}"),
+            ("process-2", f"look {other.name}"),
+        ]
 
 
 @pytest.mark.parametrize(
@@ -125,11 +150,12 @@ def test_a_renewal_claims(keys: Keys, due: int, left: int) -> None:
 def test_a_release_of_another_token(keys: Keys, token: str) -> None:
     """The caller only leaves the waiters."""
     keys.hold("one")
-    keys.wait((CHANNEL, token), (CHANNEL, "three"), (CHANNEL, token))
+    mine, other = (f"{CHANNEL} {each} {LEASE} {RECORD}" for each in (token, "three"))
+    keys.client.rpush(keys.queue, mine, "", other, mine)
     assert keys.release(token) == 0
-    assert len(keys.waiting()) == 3
-    assert keys.release(token, f"{CHANNEL} {token} {LEASE} {RECORD}") == 0
-    assert keys.waiting() == ["three", token]
+    assert keys.client.llen(keys.queue) == 4
+    assert keys.release(token, mine) == 0
+    assert keys.client.lrange(keys.queue, 0, -1) == ["", other, mine]
     assert keys.holder == "one"
 
 
@@ -260,8 +286,11 @@ def test_taking_over(keys: Keys) -> None:
         assert keys.client.get(keys.lock) == f"two {fence} {RECORD}"
         assert take_over(keys, "two", "one", 900) > fence
         assert messages() == [(CHANNEL, f"look {keys.name}")]
-    assert 0 < keys.client.pttl(keys.lock) <= 900
-    assert keys.end() <= keys.now() + 900
+        assert 0 < keys.client.pttl(keys.lock) <= 900
+        assert keys.end() <= keys.now() + 900
+        keys.hold("four", 400)
+        assert take_over(keys, "five", "four", 900)
+        assert messages() == []
     assert keys.waiting() == ["three"]
 
 

@@ -124,9 +124,15 @@ def test_a_later_attempt_of_the_caller(keys: Server, attempt: int, again: bool) 
     keys.client.pexpire(keys.lock, 5000)
     answer = keys.acquire("one", attempt=attempt)
     assert (answer["kind"], answer["holder"]) == (0, number_of("one"))
-    assert (answer["fence"] > first["fence"]) is again
+    assert answer["fence"] == (answer["now"] if again else first["fence"])
     assert (answer["left"] > 5000) is again
     assert keys.client.get(keys.lock).endswith(record(3 if again else 2))
+
+
+def test_an_attempt_after_one_without_a_number(keys: Server) -> None:
+    """Such as that of another version."""
+    keys.hold("one")
+    assert keys.acquire("one", attempt=1)["fence"] > 7
 
 
 @pytest.mark.parametrize("foreign", [True, False])
@@ -203,6 +209,9 @@ def test_a_server_votes_once_it_was_told_the_last_fence(keys: Server) -> None:
     assert keys.admit(12) == 1
     assert keys.last_fence() == "12 1"
     assert keys.last_fence(delay=0) == "12 1"
+    keys.client.delete(keys.fence)
+    assert keys.admit(1) == 1
+    assert keys.last_fence() == "1 1"
 
 
 # After the vote.
