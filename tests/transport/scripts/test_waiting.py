@@ -36,9 +36,10 @@ def test_the_last_fence_counts_as_far_as_numbers_are_exact(
 @pytest.mark.parametrize(("last", "pruned"), [(14, False), (15, True), (16, False)])
 def test_each_sixteenth_fence_prunes_the_index(keys: Keys, last: int, pruned: bool) -> None:
     """Names of locks whose leases ran out go then, 32 at most."""
-    later = (keys.now() + 3_600_000) * 1000 // 16 * 16 + last
+    now = keys.now()
+    later = (now + 3_600_000) * 1000 // 16 * 16 + last
     keys.client.set(keys.fence, later)
-    keys.client.zadd(keys.index, {f"expired {i}": i for i in range(40)})
+    keys.client.zadd(keys.index, {f"expired {i}": now - 100 + i for i in range(40)})
     assert keys.acquire("one") == later + 1
     left = keys.client.zrange(keys.index, 0, -1)
     assert left == [*(f"expired {i}" for i in range(32 if pruned else 0, 40)), keys.name]
