@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import threading
 from datetime import UTC, datetime
 
 import pytest
 
 from django_redis_lock.protocol import records
-from django_redis_lock.protocol.records import Holder, read_holder, token_id, write_record
+from django_redis_lock.protocol.records import (
+    Holder,
+    Waiter,
+    read_holder,
+    read_waiter,
+    token_id,
+    write_record,
+)
+from django_redis_lock.support.process import known_process
 
 
 def read(value: bytes, ttl_ms: int = 1500, now_ms: int = 1_700_000_000_000) -> Holder:
@@ -98,3 +107,59 @@ def test_random_bytes_make_a_bare_holder() -> None:
             value[source.randrange(len(value))] = source.randrange(256)
         assert isinstance(read(bytes(value)), Holder)
         assert isinstance(read(source.randbytes(source.randrange(60))), Holder)
+
+
+def waiter(entry: bytes) -> Waiter:
+    return read_waiter(entry, name="n", using="u", now_ms=1_700_000_010_000)
+
+
+def test_a_waiter() -> None:
+    record = write_record(auto_renew=True, metadata={"shop": "7"}, task_id="id", task_name="task")
+    found = waiter(f'channel token 2500 {record[:-1]},"since":1700000000123}}'.encode())
+    process = known_process()
+    assert found == Waiter(
+        name="n",
+        using="u",
+        token_id=token_id(b"token"),
+        since=datetime(2023, 11, 14, 22, 13, 20, 123000, UTC),
+        waited=9.877,
+        lease=2.5,
+        auto_renew=True,
+        host=process.host,
+        pid=process.pid,
+        thread=threading.current_thread().name,
+        task_id="id",
+        task_name="task",
+        metadata={"shop": "7"},
+    )
+    assert str(found) == f"task task[id] on {process.host}:{process.pid}"
+    assert str(waiter(b'c t 1 {"host":"h","pid":5,"thread":"main"}')) == "h:5 (main)"
+
+
+@pytest.mark.parametrize("entry", [b"", b"c", b"c t", b"c t x {}", b"c t 12345678901234567 {}"])
+def test_a_waiter_of_another_program(entry: bytes) -> None:
+    found = waiter(entry)
+    assert (found.token_id, found.lease, found.since, found.waited) == (None,) * 4
+    assert (found.auto_renew, found.metadata, str(found)) == (False, {}, "unknown")
+
+
+def test_the_longest_lease_of_a_waiter() -> None:
+    found = waiter(b"c t 1234567890123456")
+    assert found.lease == 1234567890123.456
+    assert found.token_id == token_id(b"t")
+
+
+@pytest.mark.parametrize("since", ["0", "-1", '"x"', "true", "9007199254740992", "1.5"])
+def test_a_waiter_since_no_time(since: str) -> None:
+    found = waiter(f'c t 1 {{"since":{since}}}'.encode())
+    assert (found.since, found.waited) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("since", "waited"), [(1, 1_700_000_009.999), (1_700_000_020_000, 0.0), (2**53 - 1, 0.0)]
+)
+def test_a_waiter_since_a_strange_time(since: int, waited: float) -> None:
+    """As if the clock was set back; then it has just come."""
+    found = waiter(f'c t 1 {{"since":{since}}}'.encode())
+    assert found.since is not None
+    assert found.waited == waited
