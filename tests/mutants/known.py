@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 PAGE = Path(__file__).parents[2] / "docs" / "contributing" / "mutants.md"
-_ROW = re.compile(r"^- `` (?P<id>.+) ``(?:: \S|$)", re.MULTILINE)
+_ROW = re.compile(r"^- `` (?P<id>.+) ``$", re.MULTILINE)
 
 
 def survivors() -> set[str]:
