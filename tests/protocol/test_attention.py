@@ -39,6 +39,10 @@ DAY = 86_400
         ("any", 50, 10, '30,"max_hold":60', None),  # renewed for the last time
         ("any", 50.5, 9, '30,"max_hold":60', None),
         ("any", 40, 10, '30,"max_hold":60', Attention.RENEWAL_LATE),
+        ("any", 40, 0.4, True, None),
+        ("slow:1", 60, 25, True, None),  # as long as is allowed
+        ("any", DAY, None, False, None),
+        ("any", 45, 14, '30,"max_hold":60', None),
     ],
 )
 def test_what_is_wrong(

@@ -1,17 +1,21 @@
-"""The drivers: what an interrupted one leaves behind."""
+"""The drivers: how they clean up after an interruption, and what they leave behind."""
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.protocol import drivers
-from django_redis_lock.protocol.calls import Step
-from django_redis_lock.protocol.drivers import Steps
+from django_redis_lock.protocol.calls import Glance, Pause, Step
+from django_redis_lock.protocol.drivers import Steps, arun, run
+from django_redis_lock.support.process import Process, known_process
 
 
 class Connection:
@@ -53,3 +57,211 @@ def test_an_interruption_keeps_nothing_that_was_in_hand(driver: Callable[..., No
     else:
         pytest.fail("the interruption was swallowed")
     assert step.connection() is None
+
+
+# What is done after an interruption.
+
+Driver = Callable[[Any, Steps[Any]], Any]
+DRIVERS = [run, lambda port, steps: asyncio.run(arun(port, steps))]
+both = pytest.mark.parametrize("driver", DRIVERS, ids=["blocking", "asyncio"])
+
+
+@pytest.fixture
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a slow machine clean up."""
+    monkeypatch.setattr(drivers, "TIDY_FOR", 60.0)
+
+
+class Interruption(Step):
+    """A step in which a signal handler, or the caller of a task, interrupts."""
+
+    def do(self, port: Any) -> None:
+        raise KeyboardInterrupt
+
+    async def ado(self, port: Any) -> None:
+        raise asyncio.CancelledError
+
+
+class Told(Step):
+    """A step that tells on which port it was carried out."""
+
+    def do(self, port: Any) -> Any:
+        return port
+
+    async def ado(self, port: Any) -> Any:
+        return port
+
+
+class Server:
+    """Answers calls with the name of their lock, or not at all; knows who has asked."""
+
+    def __init__(self) -> None:
+        self.answering = threading.Event()
+        self.answering.set()
+        self.asked_by: list[Any] = []
+
+    def call(self, call: Any) -> str:
+        self.asked_by.append(threading.current_thread())
+        self.answering.wait()
+        return self._answer(call)
+
+    async def acall(self, call: Any) -> str:
+        self.asked_by.append(asyncio.current_task())
+        while not self.answering.is_set():
+            await asyncio.sleep(0.001)
+        return self._answer(call)
+
+    def _answer(self, call: Any) -> str:
+        if call.name == "fails":
+            raise LookupError("fails")
+        return f"answer about {call.name}"
+
+
+def interrupted(*cleaning: Step) -> Steps[list[Any]]:
+    """Be interrupted, clean up, and return what came of it."""
+    found: list[Any] = []
+    try:
+        yield Interruption()
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        for step in cleaning:
+            try:
+                found.append((yield step))
+            except (LookupError, LockUnavailable) as error:
+                found.append(error)
+    return found
+
+
+@both
+@pytest.mark.usefixtures("unhurried")
+def test_cleaning_up_goes_on(driver: Driver) -> None:
+    """With the answers of the server, and with its errors."""
+    server = Server()
+    answer, error, port, again = driver(
+        server, interrupted(Glance("one"), Glance("fails"), Told(), Glance("two"))
+    )
+    assert (answer, again) == ("answer about one", "answer about two")
+    assert isinstance(error, LookupError)
+    assert port is server
+
+
+@pytest.mark.usefixtures("unhurried")
+def test_cleaning_up_is_left_to_a_thread_that_does_not_keep_the_process() -> None:
+    """No exception of a signal handler interrupts that."""
+    server = Server()
+    run(server, interrupted(Glance("one")))
+    (thread,) = server.asked_by
+    assert thread is not threading.main_thread()
+    assert thread.name == "django-redis-lock-tidying"
+    assert thread.daemon
+
+
+@both
+def test_cleaning_up_does_not_wait_for_long(driver: Driver) -> None:
+    """A server that does not answer then is unavailable, and a pause is cut short."""
+    server = Server()
+    server.answering.clear()
+    first, second, pause = driver(server, interrupted(Glance("one"), Glance("two"), Pause(3600)))
+    server.answering.set()
+    assert isinstance(first, LockUnavailable)
+    assert "within 0.25 s" in str(first)
+    assert isinstance(second, LockUnavailable)
+    assert pause is None
+    assert len(server.asked_by) <= 2
+
+
+@both
+@pytest.mark.usefixtures("unhurried")
+def test_a_pause_while_cleaning_up_is_as_long_as_it_says(driver: Driver) -> None:
+    """So there is time left for a call."""
+    assert driver(Server(), interrupted(Pause(0.001), Glance("one"))) == [None, "answer about one"]
+
+
+@pytest.mark.usefixtures("unhurried")
+def test_a_task_that_is_cancelled_twice_cleans_up() -> None:
+    """In a task of its own, which is kept until it has ended."""
+    server = Server()
+    server.answering.clear()
+    found: list[Any] = []
+
+    def steps() -> Steps[None]:
+        try:
+            yield Glance("one")
+        finally:
+            found.append((yield Glance("two")))
+
+    async def main() -> None:
+        task = asyncio.ensure_future(arun(server, steps()))
+        for asked in (1, 2):
+            while len(server.asked_by) < asked:
+                await asyncio.sleep(0)
+            task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        (kept,) = drivers._kept
+        assert server.asked_by == [task, kept]
+        server.answering.set()
+        await asyncio.wait([kept])
+        await asyncio.sleep(0)  # for its callbacks
+        assert not drivers._kept
+
+    asyncio.run(main())
+    assert found == ["answer about two"]
+
+
+@both
+@pytest.mark.usefixtures("unhurried")
+def test_an_error_while_cleaning_up_is_the_callers(driver: Driver) -> None:
+    def steps() -> Steps[None]:
+        try:
+            yield Interruption()
+        finally:
+            yield Glance("fails")
+
+    with pytest.raises(LookupError):
+        driver(Server(), steps())
+
+
+@both
+def test_errors_of_steps_are_thrown_into_them(driver: Driver) -> None:
+    def steps() -> Steps[str]:
+        try:
+            yield Glance("fails")
+        except LookupError:
+            return str((yield Glance("one")))
+        return "no error"
+
+    assert driver(Server(), steps()) == "answer about one"
+
+
+@both
+@pytest.mark.parametrize("last", [True, False])
+def test_a_child_does_not_go_on_with_what_its_parent_began(
+    driver: Driver, last: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether it was forked in the last step or before."""
+    parent = known_process()
+    closed = []
+
+    class Forks(Step):
+        name = "n"
+
+        def do(self, port: Any) -> None:
+            monkeypatch.setattr(drivers, "known_process", Process)
+
+        async def ado(self, port: Any) -> None:
+            self.do(port)
+
+    def steps() -> Steps[str]:
+        try:
+            yield Forks()
+            if not last:
+                yield Told()
+        finally:
+            closed.append(True)
+        return "the result"
+
+    with pytest.raises(LockError) as caught:
+        driver(None, steps())
+    assert caught.value.name == "n"
+    assert f"'n' was begun by the parent process {parent.pid}" in str(caught.value)
+    assert closed
