@@ -19,7 +19,7 @@ from django_redis_lock.backends.operator_settings import OTHER
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.protocol import contention
 from django_redis_lock.protocol.calls import Count
-from django_redis_lock.protocol.contention import BOUNDS, MOST, SLOT, SLOTS, Slot, Spread
+from django_redis_lock.protocol.contention import MOST, SLOT, SLOTS, Slot
 from django_redis_lock.protocol.conversation import ask
 from example_project.embedded import EmbeddedServer
 from tests.settings import server_url
@@ -279,27 +279,3 @@ def test_getset_refuses_the_setting(settings: Any) -> None:
     with pytest.raises(InvalidLockBackend, match=r"CONTENTION.* without scripts"):
         locks["default"]
     assert ["CONTENTION" in item.msg for item in findings()] == [True]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "share", "least", "most"),
-    [
-        ([0.0002] * 10, 0.5, 0.0, 0.001),
-        ([0.001], 0.5, 0.0, 0.001),
-        ([0.03] * 99 + [40], 0.5, 0.02, 0.05),
-        ([0.03] * 90 + [40] * 10, 0.95, 20, 50),
-        ([n / 100 for n in range(1000)], 0.5, 4, 6),
-        ([n / 100 for n in range(1000)], 0.95, 9, 10),
-        ([1e9], 0.5, BOUNDS[-1], BOUNDS[-1]),
-    ],
-)
-def test_quantiles_are_about_right(
-    seconds: list[float], share: float, least: float, most: float
-) -> None:
-    """The bounds of the range where it lies limit the error."""
-    counts = [0] * (len(BOUNDS) + 1)
-    for each in seconds:
-        counts[ord(contention.letter_of(contention.WAITED, each)) - ord("a")] += 1
-    found = Spread(tuple(counts)).quantile(share)
-    assert found is not None
-    assert least <= found <= most

@@ -23,16 +23,11 @@ import pytest
 # mutants belong to.
 _INHERITED = (
     "celery.app.base",
-    "celery.canvas",
-    "django.contrib.admin",
-    "django.core.management",
     "django_redis.cache",
     "redis.cluster",
-    "redis.asyncio.cluster",
-    "redis.sentinel",
     "asyncio",
 )
-_COPIED = ("django_redis_lock", "tests", "example_project", "benchmarks", "docs", "pyproject.toml")
+_COPIED = ("django_redis_lock", "tests", "example_project", "pyproject.toml")
 _OPTIONS = (
     *("-x", "-q", "--keep-duplicates", "--timeout=20"),
     *("-p", "no:randomly", "-p", "no:cacheprovider"),
@@ -58,7 +53,7 @@ class Laboratory:
         for name in _COPIED:
             source, target = self._root / name, self._directory / name
             if source.is_dir():
-                ignored = shutil.ignore_patterns("__pycache__", "_build", "results")
+                ignored = shutil.ignore_patterns("__pycache__")
                 shutil.copytree(source, target, ignore=ignored)
             else:
                 shutil.copy(source, target)

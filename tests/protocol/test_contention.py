@@ -86,6 +86,30 @@ def test_quantiles(counts: dict[str, int], share: float, seconds: float | None) 
     assert found.quantile(share) == (None if seconds is None else pytest.approx(seconds))
 
 
+@pytest.mark.parametrize(
+    ("seconds", "share", "least", "most"),
+    [
+        ([0.0002] * 10, 0.5, 0.0, 0.001),
+        ([0.001], 0.5, 0.0, 0.001),
+        ([0.03] * 99 + [40], 0.5, 0.02, 0.05),
+        ([0.03] * 90 + [40] * 10, 0.95, 20, 50),
+        ([n / 100 for n in range(1000)], 0.5, 4, 6),
+        ([n / 100 for n in range(1000)], 0.95, 9, 10),
+        ([1e9], 0.5, BOUNDS[-1], BOUNDS[-1]),
+    ],
+)
+def test_quantiles_are_about_right(
+    seconds: list[float], share: float, least: float, most: float
+) -> None:
+    """Of durations as they are: the bounds of the range limit the error."""
+    counts = [0] * (len(BOUNDS) + 1)
+    for each in seconds:
+        counts[ord(letter_of(WAITED, each)) - ord("a")] += 1
+    found = Spread(tuple(counts)).quantile(share)
+    assert found is not None
+    assert least <= found <= most
+
+
 def answer(slots: dict[Any, str]) -> list[Any]:
     pairs = [(str(number).encode(), text.encode()) for number, text in slots.items()]
     return [NOW, *(part for pair in pairs for part in pair)]

@@ -95,5 +95,7 @@ def listening(client: redis.Redis, *channels: str, sharded: bool = False) -> Ite
 def out_of_memory(client: redis.Redis) -> Iterator[None]:
     """Let the server refuse what takes memory, but as the first write of a script only."""
     client.config_set("maxmemory", 1)
-    yield
-    client.config_set("maxmemory", 0)
+    try:
+        yield
+    finally:
+        client.config_set("maxmemory", 0)

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import redis
 
+from django_redis_lock.protocol.records import token_id
 from django_redis_lock.transport.scripts import CLAIM, FORCE_RELEASE, RENEW, TAKE_OVER
 from tests.transport.scripts import CHANNEL, LEASE, RECORD, REFUSED, Keys, listening, out_of_memory
-
-
-def digest(token: str) -> str:
-    return hashlib.sha1(token.encode(), usedforsecurity=False).hexdigest()[:16]
-
 
 # Claiming without waiting for the answer.
 
@@ -176,7 +171,8 @@ def test_a_release_of_what_was_not_claimed(keys: Keys, claimed: bool) -> None:
 def force(
     keys: Keys, token: str, *, sent_before: bool = False, most: int = 1000, why: str = "stuck"
 ) -> Any:
-    arguments = (keys.name, digest(token), most, int(sent_before), "event", "forced", "why", why)
+    digest, entry = token_id(token.encode()), ("event", "forced", "why", why)
+    arguments = (keys.name, digest, most, int(sent_before), *entry)
     return keys.call(FORCE_RELEASE, [*keys.all, f"{keys.name}:audit"], *arguments)
 
 
@@ -273,7 +269,8 @@ def test_a_forced_release_that_could_not_be_noted_after_all(keys: Keys) -> None:
 
 
 def take_over(keys: Keys, token: str, former: str, lease: int = LEASE) -> Any:
-    return keys.call(TAKE_OVER, keys.all, token, lease, RECORD, keys.name, digest(former))
+    digest = token_id(former.encode())
+    return keys.call(TAKE_OVER, keys.all, token, lease, RECORD, keys.name, digest)
 
 
 def test_taking_over(keys: Keys) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-
 import pytest
 import redis
 
+from django_redis_lock.protocol.records import token_id
 from django_redis_lock.transport.scripts import (
     QUORUM_ACQUIRE,
     QUORUM_ADMIT,
@@ -32,7 +31,7 @@ class Server(Keys):
     def run(self) -> str:
         return str(self.client.info("server")["run_id"])
 
-    def acquire(  # type: ignore[override]
+    def vote(
         self, token: str, attempt: int = 1, entry: str = "", least: int = 0, delay: int = 0
     ) -> dict[str, int]:
         arguments = (token, LEASE, record(attempt), self.name, entry, least, delay)
@@ -40,7 +39,7 @@ class Server(Keys):
         return dict(zip(("fence", "left", "now", "kind", "holder"), map(int, answer), strict=True))
 
     def take_over(self, token: str, former: str, least: int = 0, delay: int = 0) -> list[int]:
-        digest = hashlib.sha1(former.encode(), usedforsecurity=False).hexdigest()[:16]
+        digest = token_id(former.encode())
         arguments = (token, LEASE, record(1), self.name, digest, least, delay)
         return [*map(int, self.call(QUORUM_TAKE_OVER, self.all, *arguments).split())]
 
@@ -64,7 +63,7 @@ def record(attempt: int) -> str:
 
 
 def number_of(token: str) -> int:
-    return int(hashlib.sha1(token.encode(), usedforsecurity=False).hexdigest()[:12], 16)
+    return int(token_id(token.encode())[:12], 16)
 
 
 @pytest.fixture
@@ -79,7 +78,7 @@ def test_a_vote(keys: Server) -> None:
     """It empties the queue: all waiters look again."""
     keys.client.rpush(keys.queue, "waiter")
     before = keys.now()
-    answer = keys.acquire("one")
+    answer = keys.vote("one")
     fence, now = answer["fence"], answer["now"]
     assert before <= now // 1000 <= keys.now()
     assert answer == {
@@ -101,7 +100,7 @@ def test_the_fence_of_a_vote(keys: Server, last: int, least: int, ahead: int) ->
     """The greatest of the clock, the least that is asked for, and one more than the last."""
     later = (keys.now() + 3_600_000) * 1000
     keys.client.set(keys.fence, later + last)
-    assert keys.acquire("one", least=later + least)["fence"] == later + ahead
+    assert keys.vote("one", least=later + least)["fence"] == later + ahead
 
 
 def test_votes_prune_the_index(keys: Server) -> None:
@@ -110,7 +109,7 @@ def test_votes_prune_the_index(keys: Server) -> None:
     for _ in range(300):
         keys.client.zadd(keys.index, {"expired": 1})
         keys.client.delete(keys.lock)
-        now = keys.acquire("one")["now"]
+        now = keys.vote("one")["now"]
         gone = keys.client.zscore(keys.index, "expired") is None
         assert gone is (now % 16 == 0)
         pruned.add(gone)
@@ -120,9 +119,9 @@ def test_votes_prune_the_index(keys: Server) -> None:
 @pytest.mark.parametrize(("attempt", "again"), [(1, False), (2, False), (3, True)])
 def test_a_later_attempt_of_the_caller(keys: Server, attempt: int, again: bool) -> None:
     """It has a fence and a lease of its own; an earlier one, that comes late, has the vote's."""
-    first = keys.acquire("one", attempt=2)
+    first = keys.vote("one", attempt=2)
     keys.client.pexpire(keys.lock, 5000)
-    answer = keys.acquire("one", attempt=attempt)
+    answer = keys.vote("one", attempt=attempt)
     assert (answer["kind"], answer["holder"]) == (0, number_of("one"))
     assert answer["fence"] == (answer["now"] if again else first["fence"])
     assert (answer["left"] > 5000) is again
@@ -132,7 +131,7 @@ def test_a_later_attempt_of_the_caller(keys: Server, attempt: int, again: bool) 
 def test_an_attempt_after_one_without_a_number(keys: Server) -> None:
     """Such as that of another version."""
     keys.hold("one")
-    assert keys.acquire("one", attempt=1)["fence"] > 7
+    assert keys.vote("one", attempt=1)["fence"] > 7
 
 
 @pytest.mark.parametrize("foreign", [True, False])
@@ -140,10 +139,10 @@ def test_a_lock_that_is_held(keys: Server, foreign: bool) -> None:
     """The caller enters the queue, once."""
     held = "of another program" if foreign else f"one 7 {record(5)}"
     keys.client.set(keys.lock, held, px=LEASE)
-    assert keys.acquire("two")["fence"] == 0
+    assert keys.vote("two")["fence"] == 0
     assert keys.client.exists(keys.queue) == 0
     for _ in range(2):
-        answer = keys.acquire("two", attempt=9, entry=ENTRY)
+        answer = keys.vote("two", attempt=9, entry=ENTRY)
         assert (answer["fence"], answer["kind"]) == (0, int(foreign))
         assert answer["holder"] == number_of(held if foreign else "one")
         assert LEASE - 1000 < answer["left"] <= LEASE
@@ -151,7 +150,7 @@ def test_a_lock_that_is_held(keys: Server, foreign: bool) -> None:
     assert 59_000 < keys.client.pttl(keys.queue) <= 60_000
     assert keys.client.get(keys.lock) == held
     keys.client.persist(keys.lock)
-    assert keys.acquire("two")["left"] == -1
+    assert keys.vote("two")["left"] == -1
 
 
 # Not voting.
@@ -160,14 +159,14 @@ def test_a_lock_that_is_held(keys: Server, foreign: bool) -> None:
 def test_a_server_that_was_restarted_does_not_vote(keys: Server) -> None:
     """Not before the delay has passed, and not before it was told the last fence."""
     before = keys.now()
-    answer = keys.acquire("one", delay=DELAY)
+    answer = keys.vote("one", delay=DELAY)
     start = answer["holder"]
     assert (answer["fence"], answer["kind"]) == (0, 2)
     assert before + DELAY <= start <= keys.now() + DELAY
     assert DELAY - 1000 < answer["left"] <= DELAY
     assert keys.client.get(keys.mark) == f"{keys.run} {start} new"
     assert keys.client.exists(keys.lock) == 0
-    assert keys.acquire("one", delay=DELAY)["holder"] == start
+    assert keys.vote("one", delay=DELAY)["holder"] == start
     fence, _, at, left = keys.take_over("two", "one", delay=DELAY)
     assert (fence, at) == (-1, start)
     assert DELAY - 1000 < left <= DELAY
@@ -190,7 +189,7 @@ def test_the_mark_of_a_server(keys: Server, run: str, since: int, new: str, vote
     keys.client.set(keys.mark, mark)
     keys.client.set(keys.fence, 5)
     assert keys.last_fence() == f"5 {int(votes)}"
-    answer = keys.acquire("one", delay=DELAY)
+    answer = keys.vote("one", delay=DELAY)
     assert (answer["kind"] == 0) is votes
     if not votes:
         begun_anew = run == "other" or since > DELAY
@@ -199,7 +198,7 @@ def test_the_mark_of_a_server(keys: Server, run: str, since: int, new: str, vote
 
 
 def test_a_server_votes_once_it_was_told_the_last_fence(keys: Server) -> None:
-    start = keys.acquire("one", delay=DELAY)["holder"]
+    start = keys.vote("one", delay=DELAY)["holder"]
     keys.client.set(keys.fence, 9)
     assert keys.admit(5, start - 1) == 0
     assert keys.last_fence() == "9 0"
@@ -252,7 +251,7 @@ def test_settling_where_another_holds_the_lock(keys: Server, held: bool) -> None
 @pytest.mark.parametrize(("attempt", "released"), [("", 1), (2, 1), (1, 0)])
 def test_withdrawing(keys: Server, attempt: int | str, released: int) -> None:
     """A later attempt keeps its vote."""
-    keys.acquire("one", attempt=2)
+    keys.vote("one", attempt=2)
     keys.client.rpush(keys.queue, "waiter")
     assert keys.withdraw("one", attempt=attempt) == released
     assert keys.client.exists(keys.lock, keys.queue) == (0 if released else 2)
@@ -260,7 +259,7 @@ def test_withdrawing(keys: Server, attempt: int | str, released: int) -> None:
 
 
 def test_withdrawing_from_another_token(keys: Server) -> None:
-    keys.acquire("one")
+    keys.vote("one")
     keys.client.rpush(keys.queue, ENTRY, "", ENTRY)
     assert keys.withdraw("two") == 0
     assert keys.client.llen(keys.queue) == 3
@@ -270,7 +269,7 @@ def test_withdrawing_from_another_token(keys: Server) -> None:
 
 
 def test_taking_over(keys: Server) -> None:
-    keys.acquire("one")
+    keys.vote("one")
     assert keys.take_over("two", "three")[0] == 0
     later = (keys.now() + 3_600_000) * 1000
     before = keys.now()
