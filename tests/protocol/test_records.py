@@ -114,7 +114,8 @@ def waiter(entry: bytes) -> Waiter:
 
 
 def test_a_waiter() -> None:
-    record = write_record(auto_renew=True, metadata={"shop": "7"}, task_id="id", task_name="task")
+    metadata = {"shop": "number 7"}
+    record = write_record(auto_renew=True, metadata=metadata, task_id="id", task_name="task")
     found = waiter(f'channel token 2500 {record[:-1]},"since":1700000000123}}'.encode())
     process = known_process()
     assert found == Waiter(
@@ -130,7 +131,7 @@ def test_a_waiter() -> None:
         thread=threading.current_thread().name,
         task_id="id",
         task_name="task",
-        metadata={"shop": "7"},
+        metadata=metadata,
     )
     assert str(found) == f"task task[id] on {process.host}:{process.pid}"
     assert str(waiter(b'c t 1 {"host":"h","pid":5,"thread":"main"}')) == "h:5 (main)"
