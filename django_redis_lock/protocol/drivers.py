@@ -168,7 +168,10 @@ async def _arun(
                 if until is None and process is known_process():
                     soon = monotonic() + TIDY_FOR
                     rest = _arun(port, steps, steps.throw, cancelled, process, until=soon)
-                    return await asyncio.shield(_keep(asyncio.ensure_future(rest)))
+                    task = _keep(asyncio.ensure_future(rest))
+                    # Unlike shield() of Python 3.14, it reports no error that nobody awaits.
+                    await asyncio.wait([task])
+                    return task.result()
                 resume, value = steps.throw, cancelled
             except BaseException as error:
                 resume, value = steps.throw, error

@@ -2,22 +2,56 @@
 
 from __future__ import annotations
 
+import math
+import random
 from typing import Any
 
 import pytest
 
 from django_redis_lock.exceptions import LockUnavailable
-from django_redis_lock.protocol import acquiring
-from django_redis_lock.protocol.calls import Claim, Post, Release, TakeOver
+from django_redis_lock.protocol import acquiring, conversation
+from django_redis_lock.protocol.calls import (
+    Acquire,
+    AcquireMany,
+    Claim,
+    Glance,
+    Listen,
+    Pause,
+    Post,
+    Release,
+    ReleaseMany,
+    Renew,
+    TakeOver,
+    Wait,
+)
 from django_redis_lock.protocol.lease import Request
-from django_redis_lock.protocol.waiting import CLAIM, Grant, Hub
+from django_redis_lock.protocol.waiting import CLAIM, LOOK_EVERY, Grant, Hub, LocalWaiter
 from django_redis_lock.support.clock import monotonic
+from tests.protocol.steps import ended, refused
 
 
 class ClaimingHub(Hub):
     """A hub of a server that takes back what is not claimed."""
 
     takes_back = True
+
+
+class PollingHub(Hub):
+    """A hub whose waiters poll, with a server clock that a test sets."""
+
+    glances = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock: int | None = 5_000
+        self.unseen: list[float] = []
+
+    def server_ms(self) -> int | None:
+        return self.clock
+
+    def may_have_missed(self, seconds: float) -> bool:
+        self.unseen.append(seconds)
+        return seconds > 5
 
 
 def request(timeout: float | None = 30.0) -> Request:
@@ -33,9 +67,12 @@ def grant(lease: float, *, ago: float = 0.0) -> Grant:
 
 def result(steps: Any) -> Any:
     """Return what steps return that ask for nothing more."""
-    with pytest.raises(StopIteration) as stop:
-        next(steps)
-    return stop.value.value
+    return ended(steps, None)
+
+
+@pytest.fixture
+def hub() -> PollingHub:
+    return PollingHub()
 
 
 def test_interrupted_take_over_is_withdrawn() -> None:
@@ -64,6 +101,155 @@ def test_take_over_that_was_not_sent_is_not_withdrawn() -> None:
         steps.throw(KeyboardInterrupt())
 
 
+@pytest.mark.parametrize("taken", [True, False])
+def test_take_over(taken: bool) -> None:
+    """The lease counts from the sending; without a fence, that holder had lost the lock."""
+    wanted = request()
+    steps = acquiring.take_over(Hub(), wanted, "digest")
+    call = next(steps)
+    call.sending()
+    with pytest.raises(StopIteration) as stop:
+        steps.send(7 if taken else None)
+    lease = stop.value.value
+    if taken:
+        assert (lease.token, lease.fence) == (wanted.token, 7)
+        assert lease.deadline == pytest.approx(call.sent_at + 30)
+    else:
+        assert lease is None
+    assert wanted.sent is taken
+
+
+class HearingHub(Hub):
+    """A hub that notes the readings of the server's clock, and has a channel for each lock."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.readings: list[int] = []
+        self.listened_for: set[str] = set()
+
+    def heard(self, now_ms: int) -> None:
+        self.readings.append(now_ms)
+
+    def listens_for(self, name: str) -> bool:
+        return name in self.listened_for
+
+    def channel_of(self, name: str) -> str:
+        return f"channel of {name}"
+
+
+@pytest.mark.parametrize(
+    ("answer", "fence", "left", "readings"),
+    [
+        (7, 7, 30.0, []),
+        ([7, 5_000, 9_000], 7, 5.0, [9_000]),
+        ([7, 0, 9_000], 7, 0.0, [9_000]),
+        ([7, -1, 9_000], 7, math.inf, [9_000]),
+        ([0, 5_000, 9_000, 0], None, None, [9_000]),
+    ],
+)
+def test_one_attempt(
+    answer: Any, fence: int | None, left: float | None, readings: list[int]
+) -> None:
+    """The lease counts from the sending; a lock that is held is no reason to withdraw anything."""
+    hub, wanted = HearingHub(), request()
+    steps = acquiring.acquire(hub, wanted, None)
+    call = look(steps)
+    assert (call.request, call.channel) == (wanted, "")
+    lease = ended(steps, answer)
+    if fence is None:
+        assert lease is None
+    else:
+        assert (lease.name, lease.token, lease.fence) == ("name", "token", fence)
+        assert lease.deadline - call.sent_at == pytest.approx(left)
+    assert wanted.sent is (fence is not None)
+    assert hub.readings == readings
+
+
+def test_lock_without_end_is_made_so_by_a_second_call() -> None:
+    """If it was lost in between, it is taken again."""
+    steps = acquiring.acquire(Hub(), request(None), None)
+    look(steps)
+    for answer in (-2, -1):
+        renewal = steps.send(7)
+        assert isinstance(renewal, Renew)
+        assert renewal.leases == [("name", "token", -1)]
+        if answer == -2:
+            look(steps, [answer])
+    assert ended(steps, [-1]).deadline == math.inf
+
+
+def test_interruption_goes_on_if_it_can_not_be_withdrawn() -> None:
+    """The server may still carry the request out, which the caller has to know."""
+    wanted = request()
+    steps = acquiring.acquire(Hub(), wanted, None)
+    look(steps)
+    assert isinstance(steps.throw(KeyboardInterrupt()), Release)
+    with pytest.raises(KeyboardInterrupt):
+        steps.throw(refused())
+    assert wanted.sent is True
+
+
+def test_nothing_is_asked_of_a_server_that_lets_calls_time_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It would let the withdrawal time out as well."""
+    monkeypatch.setattr(conversation, "RETRY_FOR", -1)
+    steps = acquiring.acquire(Hub(), request(), None)
+    look(steps)
+    with pytest.raises(LockUnavailable) as caught:
+        steps.throw(LockUnavailable("no answer"))
+    assert caught.value.silent
+
+
+# Several locks at once.
+
+
+def several() -> list[Request]:
+    return [Request(f"name {n}", f"token {n}", 30.0, "{}") for n in (1, 2)]
+
+
+def acquiring_many(requests: list[Request]) -> Any:
+    steps = acquiring.acquire_many(requests)
+    call = next(steps)
+    assert isinstance(call, AcquireMany)
+    assert call.requests is requests
+    call.sending()
+    return steps, call
+
+
+def test_several_locks_are_taken_with_one_call() -> None:
+    """Each with its own fence, and with what the server left of its lease."""
+    requests = several()
+    steps, call = acquiring_many(requests)
+    assert all(each.sent for each in requests)
+    with pytest.raises(StopIteration) as stop:
+        steps.send([7, 30_000, 8, 20_000])
+    found = [(lease.name, lease.token, lease.fence) for lease in stop.value.value]
+    assert found == [("name 1", "token 1", 7), ("name 2", "token 2", 8)]
+    ends = [lease.deadline for lease in stop.value.value]
+    assert ends == pytest.approx([call.sent_at + 30, call.sent_at + 20])
+
+
+def test_held_lock_among_several_is_told_by_its_index() -> None:
+    """Then nothing was taken, and nothing has to be withdrawn."""
+    requests = several()
+    steps, _ = acquiring_many(requests)
+    assert ended(steps, 2) == 1
+    assert not any(each.sent for each in requests)
+
+
+def test_interrupted_acquisition_of_several_is_withdrawn() -> None:
+    """All of them, with the tokens under which the server may have taken them."""
+    requests = several()
+    steps, _ = acquiring_many(requests)
+    withdrawal = steps.throw(KeyboardInterrupt())
+    assert isinstance(withdrawal, ReleaseMany)
+    assert withdrawal.holds == [("name 1", "token 1"), ("name 2", "token 2")]
+    with pytest.raises(KeyboardInterrupt):
+        steps.send([1, 1])
+    assert not any(each.sent for each in requests)
+
+
 @pytest.mark.parametrize(
     ("looked_ago", "server_ms", "received_ago", "begun_ago"),
     [
@@ -75,9 +261,11 @@ def test_lease_of_a_grant_ends_early_rather_than_late(
     looked_ago: float, server_ms: int, received_ago: float, begun_ago: float
 ) -> None:
     """It counts from its receipt, or from when it was given if that was earlier."""
-    given = grant(10.0, ago=received_ago)
-    lease = acquiring._granted(request(), given, monotonic() - looked_ago, server_ms)
-    assert lease.remaining == pytest.approx(10.0 - begun_ago, abs=0.05)
+    now = monotonic()
+    given = grant(10.0)
+    given.received_at = now - received_ago
+    lease = acquiring._granted(request(), given, now - looked_ago, server_ms)
+    assert lease.deadline - now == pytest.approx(10.0 - begun_ago)
     assert lease.fence == 7
 
 
@@ -92,7 +280,8 @@ def test_grant_is_claimed_without_an_answer(seconds: float, in_time: float) -> N
     assert isinstance(post.call, Claim)
     assert (post.call.name, post.call.token) == ("name", "token")
     assert post.call.end_ms == 5_000 + seconds * 1000
-    assert lease.verify_by == pytest.approx(given.received_at + in_time)
+    assert lease.verify_by is not None
+    assert lease.verify_by - given.received_at == pytest.approx(in_time)
     assert result(steps) is True
 
 
@@ -134,9 +323,7 @@ def test_one_nudge_makes_one_look() -> None:
     hub.nudge("name")
     steps = acquiring._sleep(hub, waiter, until)
     next(steps)
-    with pytest.raises(StopIteration) as stop:
-        steps.send(None)
-    assert stop.value.value is acquiring._Awake.NUDGED
+    assert ended(steps, None) is acquiring._Awake.NUDGED
     assert not waiter.awake
     steps = acquiring._sleep(hub, waiter, until)
     next(steps)
@@ -144,3 +331,363 @@ def test_one_nudge_makes_one_look() -> None:
     assert (again.waiter, again.until) == (waiter, min(until, waiter.watch.due))
     steps.close()
     hub.leave(waiter)
+
+
+# A waiter's looks at its lock.
+
+HELD = 0
+"""What the server answers in place of a fence."""
+JOINED, WAITING, JOINED_FOREIGN, WAITING_FOREIGN = 1, 2, 4, 5
+"""The kinds of answers to a waiter; see ``acquire.lua``."""
+
+
+def look(steps: Any, answer: Any = None) -> Acquire:
+    """Let steps go on with an answer, until they ask for the lock."""
+    call = steps.send(answer)
+    assert isinstance(call, Acquire)
+    call.sending()
+    return call
+
+
+def test_waiter_that_listens_already_joins_at_once() -> None:
+    hub = HearingHub()
+    hub.listened_for.add("name")
+    steps = acquiring.acquire(hub, request(), monotonic() + 60)
+    assert look(steps).channel == "channel of name"
+    steps.close()
+
+
+def test_waiter_listens_on_the_channel_of_its_lock() -> None:
+    """Before it joins the queue, and again if it hears nothing any more."""
+    hub, wanted = HearingHub(), request()
+    steps = acquiring.acquire(hub, wanted, monotonic() + 60)
+    assert look(steps).channel == ""
+    listen = steps.send([HELD, 30_000, 5_000, 0])
+    hub.listened_for.add("name")
+    assert isinstance(listen, Listen)
+    assert (listen.hub, listen.name) == (hub, "name")
+    assert look(steps).channel == "channel of name"
+    wait = steps.send([HELD, 30_000, 6_000, JOINED])
+    assert isinstance(wait, Wait)
+    assert wait.hub is hub
+    assert hub.readings == [5_000, 6_000]
+    hub.listened_for.clear()
+    hub.nudge("name")
+    listen = steps.send(None)
+    assert isinstance(listen, Listen)
+    assert (listen.hub, listen.name) == (hub, "name")
+    assert look(steps).channel == "channel of name"
+    withdrawal = steps.throw(KeyboardInterrupt())
+    assert isinstance(withdrawal, Release)
+    assert withdrawal.entry == wanted.entry("channel of name")
+
+
+def waiting(hub: Hub, wanted: Request) -> Any:
+    """Return the steps of a request that has asked for its lock and sleeps."""
+    steps = acquiring.acquire(hub, wanted, monotonic() + 60)
+    look(steps)
+    assert isinstance(steps.send([HELD, 30_000, 5_000, JOINED]), Wait)
+    return steps
+
+
+def test_granted_lock() -> None:
+    """Within a process a grant needs no further call."""
+    hub = Hub()
+    steps = waiting(hub, request())
+    given = Grant(7, 20_000, 5_100)
+    assert hub.dispatch("token", given)
+    lease = ended(steps, None)
+    assert (lease.name, lease.token, lease.fence) == ("name", "token", 7)
+    assert lease.deadline <= given.received_at + 20
+    assert not hub.dispatch("token", given)
+
+
+def test_granted_lock_is_claimed() -> None:
+    hub = ClaimingHub()
+    steps = waiting(hub, request())
+    hub.dispatch("token", Grant(7, 20_000, 5_100))
+    post = steps.send(None)
+    assert isinstance(post, Post)
+    assert isinstance(post.call, Claim)
+    assert post.call.end_ms == 25_100
+    assert ended(steps, None).fence == 7
+
+
+def test_first_wait_is_announced_once() -> None:
+    hub, wanted = Hub(), request()
+    wanted.when_waiting = announcement = Pause(0.0)
+    steps = acquiring.acquire(hub, wanted, monotonic() + 60)
+    look(steps)
+    assert steps.send([HELD, 30_000, 5_000, JOINED]) is announcement
+    assert isinstance(steps.send(None), Wait)
+    hub.nudge()
+    look(steps)
+    assert isinstance(steps.send([HELD, 30_000, 5_000, WAITING]), Wait)
+    steps.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "ttl_ms", "seconds"),
+    [
+        (JOINED, 30_000, LOOK_EVERY),
+        (WAITING, 30_000, LOOK_EVERY),
+        (WAITING, 98, 0.1),
+        (JOINED_FOREIGN, 30_000, 0.25),
+        (WAITING_FOREIGN, 30_000, 0.25),
+    ],
+)
+def test_when_a_waiter_looks_again(kind: int, ttl_ms: int, seconds: float) -> None:
+    """At the end of the lease, or sooner; often, if another program holds the lock."""
+    steps = acquiring.acquire(Hub(), request(), monotonic() + 60)
+    call = look(steps)
+    wait = steps.send([HELD, ttl_ms, 5_000, kind])
+    assert isinstance(wait, Wait)
+    assert wait.until - call.sent_at == pytest.approx(seconds)
+    steps.close()
+
+
+@pytest.mark.parametrize(
+    ("ttl_ms", "seconds"), [(298, 0.3), (30_000, LOOK_EVERY), (-1, LOOK_EVERY)]
+)
+@pytest.mark.parametrize("news", [False, True])
+def test_waiter_that_gets_its_lock_plans_for_the_others(
+    ttl_ms: int, seconds: float, news: bool
+) -> None:
+    """They look when its lease ends, at the latest; at once, if there was news meanwhile."""
+    hub = Hub()
+    beside = hub.join(Request("name", "beside", 30.0, "{}"))
+    steps = waiting(hub, request())
+    hub.nudge_one("token")
+    call = look(steps)
+    if news:
+        hub.look_soon("name")
+    assert ended(steps, [7, ttl_ms, 5_000]).fence == 7
+    if news:
+        assert beside.watch.due <= monotonic()
+    else:
+        assert beside.watch.due - call.sent_at == pytest.approx(seconds, abs=0.01)
+
+
+def test_waiter_joins_the_queue_with_its_first_call() -> None:
+    """Where the server's clock is known, and grants are heard."""
+    hub, wanted = Hub(), request()
+    steps = acquiring.acquire(hub, wanted, monotonic() + 60)
+    call = look(steps)
+    assert call.channel == hub.channel
+    assert wanted.since is not None
+    steps.close()
+
+
+def test_waiter_that_does_not_know_the_servers_clock_tries_first(hub: PollingHub) -> None:
+    """The answer tells it; a lock that is free needs no more."""
+    hub.clock = None
+    wanted = request()
+    steps = acquiring.acquire(hub, wanted, monotonic() + 60)
+    assert look(steps).channel == ""
+    hub.clock = 5_000
+    listen = steps.send([HELD, 30_000, 5_000, 0])
+    assert isinstance(listen, Listen)
+    assert listen.name == "name"
+    assert look(steps).channel == hub.channel
+    assert wanted.since == 5_000
+    steps.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "lost_its_place"),
+    [(JOINED, True), (WAITING, False), (JOINED_FOREIGN, True), (WAITING_FOREIGN, False)],
+)
+def test_all_look_where_a_waiter_has_lost_its_place(kind: int, lost_its_place: bool) -> None:
+    """The queue was dropped, so nobody of this process stands in it any more."""
+    hub = Hub()
+    beside = hub.join(Request("name", "beside", 30.0, "{}"))
+    elsewhere = hub.join(Request("other", "elsewhere", 30.0, "{}"))
+    steps = waiting(hub, request())
+    assert not beside.nudged
+    hub.nudge_one("token")
+    look(steps)
+    assert isinstance(steps.send([HELD, 30_000, 5_001, kind]), Wait)
+    assert (beside.nudged, elsewhere.nudged) == (lost_its_place, False)
+    steps.close()
+
+
+def test_wait_that_runs_out_is_withdrawn_patiently() -> None:
+    """There is nothing else to do, so it is sent again if no answer comes."""
+    steps = acquiring.acquire(Hub(), request(), monotonic())
+    look(steps)
+    assert isinstance(steps.send([HELD, 30_000, 5_000, JOINED]), Wait)
+    withdrawal = steps.send(None)
+    assert isinstance(withdrawal, Release)
+    assert withdrawal.patient
+    assert ended(steps, 0) is None
+
+
+def test_waiter_bears_with_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It asks again, less and less often; one that is not waiting yet gives up."""
+    shares = []
+
+    def share(low: float, high: float) -> float:
+        shares.append((low, high))
+        return 0.5
+
+    monkeypatch.setattr(random, "uniform", share)
+    hub = Hub()
+    steps = waiting(hub, request())
+    hub.nudge()
+    look(steps)
+    for seconds in (0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0):
+        pause = steps.throw(refused())
+        assert isinstance(pause, Pause)
+        assert pause.seconds == pytest.approx(seconds / 2)
+        look(steps)
+    steps.close()
+    assert set(shares) == {(0.5, 1.5)}
+    steps = acquiring.acquire(Hub(), request(), monotonic() + 60)
+    look(steps)
+    assert isinstance(steps.throw(refused()), Release)
+    with pytest.raises(LockUnavailable) as caught:
+        steps.send(0)
+    assert caught.value.name == "name"
+
+
+def test_waiter_bears_with_an_outage_as_long_as_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or as long as is tolerated."""
+    now = monotonic()
+    monkeypatch.setattr(acquiring, "monotonic", lambda: now)
+    for limit in (0.02, 60):
+        hub = Hub()
+        steps = acquiring.acquire(hub, request(), now + limit)
+        look(steps)
+        steps.send([HELD, 30_000, 5_000, JOINED])
+        hub.nudge()
+        look(steps)
+        left = min(limit, acquiring.OUTAGE_LIMIT)
+        now += left - 0.001
+        assert steps.throw(refused()).seconds == pytest.approx(0.001)
+        look(steps)
+        now += 0.001
+        steps.throw(refused())  # which withdraws the request
+        with pytest.raises(LockUnavailable):
+            steps.send(0)
+
+
+# Waiters that poll: one of them glances at the holder for all.
+
+
+@pytest.fixture
+def waiter(hub: PollingHub) -> LocalWaiter:
+    """A waiter that has just asked for the lock, and glanced at it."""
+    return hub.join(request())
+
+
+def glancing(hub: PollingHub, waiter: LocalWaiter) -> Any:
+    steps = acquiring._glance_shows_need(hub, waiter)
+    glance = next(steps)
+    assert isinstance(glance, Glance)
+    assert glance.name == "name"
+    return steps
+
+
+def test_queue_is_kept_alive_without_a_glance(hub: PollingHub, waiter: LocalWaiter) -> None:
+    """A process that has not asked for the lock for long would be taken for dead."""
+    waiter.watch.asked_at = monotonic() - LOOK_EVERY - 0.1
+    assert result(acquiring._glance_shows_need(hub, waiter)) is True
+    waiter.watch.asked_at = monotonic() - LOOK_EVERY / 2
+    glancing(hub, waiter)
+
+
+def test_free_lock_is_asked_for(hub: PollingHub, waiter: LocalWaiter) -> None:
+    assert ended(glancing(hub, waiter), None) is True
+
+
+def test_lock_is_asked_for_if_it_can_not_be_read(hub: PollingHub, waiter: LocalWaiter) -> None:
+    """The look knows how long to bear with a server."""
+    with pytest.raises(StopIteration) as stop:
+        glancing(hub, waiter).throw(refused())
+    assert stop.value.value is True
+
+
+def test_held_lock_is_glanced_at_again_later(hub: PollingHub, waiter: LocalWaiter) -> None:
+    """Nobody of this process has to ask for it."""
+    before = monotonic()
+    assert ended(glancing(hub, waiter), b"another 7 {}") is False
+    watch = waiter.watch
+    assert before <= watch.glanced_at <= monotonic()
+    assert watch.due == pytest.approx(watch.glanced_at + LOOK_EVERY)
+    assert not waiter.awake
+
+
+def test_news_during_a_glance_outweighs_its_plan(hub: PollingHub, waiter: LocalWaiter) -> None:
+    steps = glancing(hub, waiter)
+    hub.look_soon("name")
+    assert ended(steps, b"another 7 {}") is False
+    assert waiter.watch.due <= monotonic()
+
+
+def test_lock_that_was_handed_off_to_the_one_who_glances(
+    hub: PollingHub, waiter: LocalWaiter
+) -> None:
+    assert ended(glancing(hub, waiter), b"token 7 {}") is True
+
+
+def test_lock_that_was_handed_off_to_another_waiter_here(
+    hub: PollingHub, waiter: LocalWaiter
+) -> None:
+    """That one has to look, and nobody else, even if it is late."""
+    hub.clock = 9_000
+    heir = hub.join(Request("name", "heir", 30.0, "{}"))
+    third = hub.join(Request("name", "third", 30.0, "{}"))
+    assert ended(glancing(hub, waiter), b'heir 7 {"unclaimed":"6200 x",') is False
+    assert [each.nudged for each in (waiter, heir, third)] == [False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("value", "clock", "asked"),
+    [
+        (b'another 7 {"unclaimed":"6200 1000 channel","host":"far"}', 6_199, False),
+        (b'another 7 {"unclaimed":"6200 1000 channel","host":"far"}', 6_200, True),
+        (b'another 7 {"unclaimed":"6200 1000 channel","host":"far"}', None, True),
+        (b'another 7 {"host":"far","unclaimed":"6200 1000 channel"}', 6_200, False),
+        (b'another 7 {"host":"far"}', None, False),
+        (b"\xff of another program", 6_200, False),
+    ],
+)
+def test_lock_that_nobody_claims_is_asked_for(
+    hub: PollingHub, waiter: LocalWaiter, value: bytes, clock: int | None, asked: bool
+) -> None:
+    """Once its time is over, or where the server's clock is not known; see ``common.lua``."""
+    hub.clock = clock
+    assert ended(glancing(hub, waiter), value) is asked
+
+
+@pytest.mark.parametrize(("ago", "missed"), [(10.0, True), (1.0, False)])
+def test_all_waiters_look_after_a_long_time_between_glances(
+    hub: PollingHub, waiter: LocalWaiter, ago: float, missed: bool
+) -> None:
+    """A turn of theirs may have come and gone; waiters of other locks are left alone."""
+    beside = hub.join(Request("name", "beside", 30.0, "{}"))
+    elsewhere = hub.join(Request("other", "elsewhere", 30.0, "{}"))
+    waiter.watch.glanced_at = monotonic() - ago
+    ended(glancing(hub, waiter), b"another 7 {}")
+    assert hub.unseen == [pytest.approx(ago, abs=0.5)]
+    assert [each.nudged for each in (waiter, beside, elsewhere)] == [missed, missed, False]
+
+
+@pytest.mark.parametrize("glanced", [True, False])
+def test_waiter_that_took_the_turn_of_another_looks_at_once(hub: PollingHub, glanced: bool) -> None:
+    """The lock was free, and the server may have given it to another waiter of this process."""
+    steps = acquiring.acquire(hub, request(), monotonic() + 60)
+    call = look(steps)
+    wait = steps.send([HELD, -1, 5_000, JOINED])
+    assert isinstance(wait, Wait)
+    assert wait.until == call.sent_at + LOOK_EVERY
+    if glanced:
+        hub.look_soon("name")
+        assert isinstance(steps.send(None), Glance)
+    else:
+        hub.nudge()
+    call = look(steps)
+    wait = steps.send([HELD, -1, 5_001, WAITING])
+    assert isinstance(wait, Wait)
+    assert wait.until == call.sent_at + (0 if glanced else LOOK_EVERY)
+    steps.close()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from django_redis_lock import Lock, locks
-from django_redis_lock.protocol.attention import Attention, attention
+from django_redis_lock.protocol.attention import Attention, attention, is_renewed
 from django_redis_lock.protocol.records import read_holder, write_record
 
 NOW_MS = 1_700_000_000_000
@@ -69,6 +70,22 @@ def test_what_is_wrong(
         now_ms=NOW_MS,
     )
     assert attention(holder, locks["default"].operators.threshold(holder.name)) is expected
+
+
+@pytest.mark.parametrize("unknown", [{"held_for": None}, {"ttl": None}])
+def test_renewal_whose_times_are_not_known(unknown: dict[str, None]) -> None:
+    """Then the limit of the hold says nothing about it."""
+    holder = read_holder(
+        b'token 1700000000000000 {"auto_renew":true,"max_hold":60000}',
+        name="n",
+        using="locmem",
+        ttl_ms=30_000,
+        waiters=0,
+        now_ms=NOW_MS + 40_000,
+    )
+    assert (holder.held_for, holder.ttl, holder.max_hold) == (40, 30, 60)
+    assert not is_renewed(holder)
+    assert is_renewed(replace(holder, **unknown))
 
 
 def test_nothing_is_known_of_another_program() -> None:

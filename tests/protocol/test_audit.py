@@ -123,6 +123,7 @@ def entries(*ids: str) -> list[Any]:
             ["6-0", "5-0", "4-0"],
         ),
         ([[b"3-0", *entries("3-0")], [b"", *entries("9-0", "2-0")]], b"3-0", ["9-0", "3-0"]),
+        ([[b"3-9", *entries("3-9")], [b"3-10", *entries("3-10")]], b"3-10", ["3-10"]),
     ],
 )
 def test_pages_are_merged(pages: list[Any], end: bytes, merged: list[str] | None) -> None:

@@ -9,28 +9,15 @@ import pytest
 
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol import conversation
-from django_redis_lock.protocol.calls import Pause, Release, ReleaseMany, Renew, TakeOver
+from django_redis_lock.protocol.calls import Glance, Pause, Release, ReleaseMany, Renew, TakeOver
 from django_redis_lock.protocol.lease import Lease, Request
 from django_redis_lock.support.clock import monotonic
+from tests.protocol.steps import ended, refused
 
 
 def lease(name: str = "name", timeout: float = 30.0) -> Lease:
     request = Request(name, f"token of {name}", timeout, "{}")
     return request.granted(7, monotonic() + timeout)
-
-
-def refused(name: str = "") -> LockUnavailable:
-    """Return an error after which a call is not sent again."""
-    error = LockUnavailable("refused", name=name)
-    error.passing = False
-    return error
-
-
-def finish(steps: Any, answer: Any) -> Any:
-    """Give steps their last answer, and return what they return."""
-    with pytest.raises(StopIteration) as stop:
-        steps.send(answer)
-    return stop.value.value
 
 
 def lose_reply(steps: Any, call: Any) -> Any:
@@ -41,6 +28,68 @@ def lose_reply(steps: Any, call: Any) -> Any:
     assert steps.send(None) is call
     call.sent_at = call.first_sent_at + 0.001
     return call
+
+
+def test_call_is_sent_again_for_a_while() -> None:
+    """With growing pauses; the last error is the caller's."""
+    call = Glance("name")
+    steps = conversation.ask(call)
+    assert next(steps) is call
+    for seconds in conversation.RETRY_PAUSES:
+        pause = steps.throw(LockUnavailable("no answer"))
+        assert isinstance(pause, Pause)
+        assert pause.seconds == seconds
+        assert steps.send(None) is call
+    with pytest.raises(LockUnavailable, match="the last") as caught:
+        steps.throw(LockUnavailable("the last"))
+    assert not caught.value.silent
+
+
+def test_call_is_not_sent_again() -> None:
+    """If nobody has the patience, or the server would refuse it again."""
+    for patient, error in ((False, LockUnavailable("no answer")), (True, refused())):
+        call = Glance("name", patient=patient)
+        steps = conversation.ask(call)
+        next(steps)
+        with pytest.raises(LockUnavailable):
+            steps.throw(error)
+
+
+def test_call_is_not_sent_again_to_a_server_that_lets_it_time_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = monotonic()
+    monkeypatch.setattr(conversation, "monotonic", lambda: now)
+    steps = conversation.ask(Glance("name"))
+    next(steps)
+    now += conversation.RETRY_FOR - 0.01
+    steps.throw(LockUnavailable("no answer"))
+    next(steps)
+    now += 0.02
+    with pytest.raises(LockUnavailable) as caught:
+        steps.throw(LockUnavailable("no answer"))
+    assert caught.value.silent
+
+
+@pytest.mark.parametrize("sent", [False, True])
+@pytest.mark.parametrize("reached", [False, True])
+@pytest.mark.parametrize("undone", [False, True])
+def test_call_that_is_known_not_to_be_carried_out(sent: bool, reached: bool, undone: bool) -> None:
+    """It counts as not sent, unless an earlier sending may have been carried out."""
+    call = Glance("name")
+    if sent:
+        call.sending()
+    steps = conversation.ask(call)
+    next(steps)
+    if reached:
+        call.sending()
+    error = refused()
+    error.undone = undone
+    with pytest.raises(LockUnavailable):
+        steps.throw(error)
+    known = undone and not sent
+    assert error.undone is known
+    assert (call.first_sent_at is None) is (known or not (sent or reached))
 
 
 def test_leases_are_set_as_the_server_says() -> None:
@@ -56,10 +105,47 @@ def test_leases_are_set_as_the_server_says() -> None:
     ]
     assert [token for _, token, _ in call.leases] == [held.token, endless.token, lost.token]
     call.sending()
-    assert finish(steps, [5_000, -1, -2]) == [lost]
+    assert ended(steps, [5_000, -1, -2]) == [lost]
     assert held.deadline == pytest.approx(call.sent_at + 5)
     assert endless.deadline == math.inf
     assert [each.version for each in (held, endless, lost)] == [1, 1, 1]
+
+
+def test_each_renewal_counts() -> None:
+    """One that goes on beside it finds that its answer is not the newest."""
+    mine = lease()
+    for version in (1, 2):
+        steps = conversation.set_leases([mine], [5_000])
+        next(steps).sending()
+        assert ended(steps, [5_000]) == []
+        assert mine.version == version
+
+
+@pytest.mark.parametrize(
+    ("left_ms", "held", "left"),
+    [(5_000, True, 5.0), (0, True, 0.0), (-1, True, math.inf), (-2, False, 30.0), (None, True, 30)],
+)
+def test_what_a_server_says_of_a_lease(left_ms: int | None, held: bool, left: float) -> None:
+    """-1 is no end, -2 not held; a server that can't tell changes nothing."""
+    mine = lease()
+    mine.verify_by = mine.deadline
+    asked_at = mine.deadline - 30
+    assert mine.renewed(left_ms, asked_at) is held
+    if left_ms is not None and held:
+        assert mine.verify_by is None
+    assert mine.lost is not held
+    assert mine.deadline - asked_at == left
+    assert not mine.renewed(-2, asked_at)
+    assert not mine.renewed(5_000, asked_at)  # lost for good
+
+
+@pytest.mark.parametrize("given_up", [False, True])
+def test_held_lock_was_not_detached(given_up: bool) -> None:
+    """So a later release that finds it gone is a loss, unless its release goes on by itself."""
+    mine = lease()
+    mine.release_sent_at, mine.given_up = 7.0, given_up
+    mine.renewed(5_000, monotonic())
+    assert mine.release_sent_at == (7.0 if given_up else None)
 
 
 def test_failure_to_set_leases_names_the_first_lock() -> None:
@@ -76,12 +162,34 @@ def test_failure_to_set_leases_names_the_first_lock() -> None:
 def test_release_returns_what_was_still_held(names: list[str], kind: type) -> None:
     """One lock and several are released in one call each."""
     leases = [lease(name) for name in names]
+    before = monotonic()
     steps = conversation.release(leases)
     call = next(steps)
     assert type(call) is kind
+    assert isinstance(call, Release | ReleaseMany)
+    holds = [(each.name, each.token) for each in leases]
+    assert holds == (call.holds if isinstance(call, ReleaseMany) else [(call.name, call.token)])
+    for each in leases:
+        assert each.release_sent_at is not None
+        assert before <= each.release_sent_at <= monotonic()
     call.sending()
     held = [1] + [0] * (len(leases) - 1)
-    assert finish(steps, held if len(held) > 1 else 1) == {leases[0].token}
+    assert ended(steps, held if len(held) > 1 else 1) == {leases[0].token}
+
+
+@pytest.mark.parametrize("names", [["a"], ["a", "b"]])
+def test_interrupted_release_is_completed(names: list[str]) -> None:
+    """With one further call, which is not sent again; what comes of it changes nothing."""
+    steps = conversation.release([lease(name) for name in names])
+    first = next(steps)
+    assert isinstance(first, Release | ReleaseMany)
+    assert first.patient
+    second = steps.throw(KeyboardInterrupt())
+    assert type(second) is type(first)
+    assert second is not first
+    assert second.patient is False
+    with pytest.raises(KeyboardInterrupt):
+        steps.throw(LockUnavailable("gone"))
 
 
 def test_release_whose_reply_was_lost_is_no_loss() -> None:
@@ -89,7 +197,7 @@ def test_release_whose_reply_was_lost_is_no_loss() -> None:
     mine = lease()
     steps = conversation.release([mine])
     lose_reply(steps, next(steps))
-    assert finish(steps, 0) == {mine.token}
+    assert ended(steps, 0) == {mine.token}
 
 
 def test_release_of_an_expired_lease_is_a_loss() -> None:
@@ -98,7 +206,7 @@ def test_release_of_an_expired_lease_is_a_loss() -> None:
     mine.deadline = monotonic() - 1
     steps = conversation.release([mine])
     lose_reply(steps, next(steps))
-    assert finish(steps, 0) == set()
+    assert ended(steps, 0) == set()
 
 
 def test_release_that_is_repeated_by_the_caller_is_no_loss() -> None:
@@ -108,7 +216,7 @@ def test_release_that_is_repeated_by_the_caller_is_no_loss() -> None:
     steps = conversation.release([mine])
     call = next(steps)
     call.sending()
-    assert finish(steps, 0) == {mine.token}
+    assert ended(steps, 0) == {mine.token}
 
 
 def detaching(mine: Lease) -> tuple[Any, TakeOver]:
@@ -124,7 +232,7 @@ def test_detach() -> None:
         mine = lease()
         steps, call = detaching(mine)
         call.sending()
-        assert finish(steps, answer) is detached
+        assert ended(steps, answer) is detached
         assert mine.release_sent_at == call.first_sent_at
 
 
@@ -132,7 +240,7 @@ def test_detach_whose_reply_was_lost_is_no_loss() -> None:
     """Another process may have taken the lock over before the second sending."""
     steps, call = detaching(lease())
     lose_reply(steps, call)
-    assert finish(steps, None) is True
+    assert ended(steps, None) is True
 
 
 def test_failed_detach_keeps_in_mind_when_it_was_first_sent() -> None:
@@ -146,5 +254,5 @@ def test_failed_detach_keeps_in_mind_when_it_was_first_sent() -> None:
     assert first == call.first_sent_at
     steps, call = detaching(mine)
     call.sending()
-    assert finish(steps, None) is True
+    assert ended(steps, None) is True
     assert mine.release_sent_at == first

@@ -15,6 +15,7 @@ from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.protocol import drivers
 from django_redis_lock.protocol.calls import Glance, Pause, Step
 from django_redis_lock.protocol.drivers import Steps, arun, run
+from django_redis_lock.support.clock import monotonic
 from django_redis_lock.support.process import Process, known_process
 
 
@@ -64,6 +65,11 @@ def test_an_interruption_keeps_nothing_that_was_in_hand(driver: Callable[..., No
 Driver = Callable[[Any, Steps[Any]], Any]
 DRIVERS = [run, lambda port, steps: asyncio.run(arun(port, steps))]
 both = pytest.mark.parametrize("driver", DRIVERS, ids=["blocking", "asyncio"])
+each = pytest.mark.parametrize(
+    "driver",
+    [*DRIVERS, drivers.drive, lambda port, steps: asyncio.run(drivers.adrive(port, steps))],
+    ids=["blocking", "asyncio", "part of a blocking call", "part of one under asyncio"],
+)
 
 
 @pytest.fixture
@@ -80,6 +86,13 @@ class Interruption(Step):
 
     async def ado(self, port: Any) -> None:
         raise asyncio.CancelledError
+
+
+class Refused(Step):
+    """A step that fails as a call does that the server refuses."""
+
+    def do(self, port: Any) -> None:
+        raise LockUnavailable("refused")
 
 
 class Told(Step):
@@ -208,6 +221,73 @@ def test_a_task_that_is_cancelled_twice_cleans_up() -> None:
     assert found == ["answer about two"]
 
 
+@pytest.mark.usefixtures("unhurried")
+def test_clean_up_that_is_cancelled_as_well_learns_of_it() -> None:
+    """As when the event loop ends: the steps are told again, and nothing is left to do."""
+    server = Server()
+    server.answering.clear()
+    told = []
+
+    def steps() -> Steps[None]:
+        try:
+            yield Interruption()
+        finally:
+            try:
+                yield Glance("one")
+            except asyncio.CancelledError:
+                told.append("again")
+                raise
+
+    async def main() -> None:
+        task = asyncio.ensure_future(arun(server, steps()))
+        while not server.asked_by:
+            await asyncio.sleep(0)
+        (kept,) = drivers._kept
+        kept.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert not drivers._kept
+
+    asyncio.run(main())
+    assert told == ["again"]
+
+
+@pytest.mark.usefixtures("unhurried")
+def test_error_of_a_clean_up_that_nobody_awaits_is_not_reported() -> None:
+    """The caller was cancelled again, and has nothing to do with it any more."""
+    server = Server()
+    server.answering.clear()
+    reported: list[Any] = []
+
+    def steps() -> Steps[None]:
+        try:
+            yield Interruption()
+        finally:
+            yield Glance("fails")
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, what: reported.append(what))
+        task = asyncio.ensure_future(arun(server, steps()))
+        while not server.asked_by:
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        (kept,) = drivers._kept
+        server.answering.set()
+        await asyncio.wait([kept])
+
+    asyncio.run(main())
+    server.asked_by.clear()
+    gc.collect()  # which is when asyncio reports an exception that nobody has retrieved
+    assert reported == []
+
+
+def test_nothing_waits_once_the_time_to_clean_up_is_over() -> None:
+    left, pause = drivers._limited(Pause(5), monotonic() - 1)
+    assert isinstance(pause, Pause)
+    assert (left, pause.seconds) == (0, 0)
+
+
 @both
 @pytest.mark.usefixtures("unhurried")
 def test_an_error_while_cleaning_up_is_the_callers(driver: Driver) -> None:
@@ -221,16 +301,26 @@ def test_an_error_while_cleaning_up_is_the_callers(driver: Driver) -> None:
         driver(Server(), steps())
 
 
-@both
-def test_errors_of_steps_are_thrown_into_them(driver: Driver) -> None:
+@each
+def test_results_and_errors_of_steps_are_given_to_them(driver: Driver) -> None:
+    """Their own result is the caller's, and so is an error that they do not handle."""
+    server = Server()
+
     def steps() -> Steps[str]:
+        assert (yield Told()) is server
         try:
             yield Glance("fails")
         except LookupError:
             return str((yield Glance("one")))
         return "no error"
 
-    assert driver(Server(), steps()) == "answer about one"
+    assert driver(server, steps()) == "answer about one"
+
+    def failing() -> Steps[None]:
+        yield Glance("fails")
+
+    with pytest.raises(LookupError):
+        driver(server, failing())
 
 
 @both
@@ -265,3 +355,35 @@ def test_a_child_does_not_go_on_with_what_its_parent_began(
     assert caught.value.name == "n"
     assert f"'n' was begun by the parent process {parent.pid}" in str(caught.value)
     assert closed
+
+
+@both
+@pytest.mark.parametrize("name", ["", "one"])
+def test_child_that_was_forked_between_the_steps(
+    driver: Driver, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the first of them no lock is known."""
+
+    def steps() -> Steps[None]:
+        if name:
+            yield Glance(name)
+        monkeypatch.setattr(drivers, "known_process", Process)
+
+    with pytest.raises(LockError, match=f"on lock '{name}' was begun") as caught:
+        driver(Server(), steps())
+    assert caught.value.name == name
+
+
+def test_lock_error_is_no_interruption() -> None:
+    """The steps go on in this thread, with all the time that they want."""
+    server = Server()
+
+    def steps() -> Steps[str]:
+        try:
+            yield Refused()
+        except LockUnavailable:
+            return str((yield Glance("one")))
+        return "no error"
+
+    assert run(server, steps()) == "answer about one"
+    assert server.asked_by == [threading.current_thread()]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import random
 import threading
+import uuid
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -40,6 +42,54 @@ def test_what_is_written_is_read_back() -> None:
     assert holder.ttl == 1.5
     assert holder.waiters == 2
     assert str(holder).startswith("task name[id] on ")
+
+
+@pytest.mark.parametrize(
+    "given", [{}, {"task_id": "id"}, {"task_name": "name"}, {"metadata": {"a": "b"}}]
+)
+def test_what_is_given_is_written(given: dict[str, Any]) -> None:
+    holder = read(f"token 1700000000123456 {write_record(auto_renew=False, **given)}".encode())
+    found = {key: getattr(holder, key) for key in ("task_id", "task_name", "metadata")}
+    assert found == {"task_id": None, "task_name": None, "metadata": {}, **given}
+    assert (holder.name, holder.using) == ("n", "u")
+
+
+def test_a_lease_that_has_just_ended() -> None:
+    """It is not one without end."""
+    holder = read(b"t 1700000000000000 {}", ttl_ms=0)
+    assert (holder.ttl, holder.held_for) == (0.0, 0.0)
+    assert holder.expires_at == datetime(2023, 11, 14, 22, 13, 20, 0, UTC)
+
+
+def test_the_longest_fence() -> None:
+    """What has more digits is none of ours, and neither is the record behind it."""
+    assert read(b"t " + b"1" * 16 + b' {"host":"h"}').fence == 1111111111111111
+    longer = read(b"t " + b"1" * 17 + b' {"host":"h"}')
+    assert (longer.fence, longer.host) == (None, None)
+
+
+def test_an_origin_of_another_program() -> None:
+    """A process id is a number, and lone surrogates can't be shown."""
+    record = '{"pid":"7","host":"h\\ud800","thread":"Поток","pid_space":"4026531836"}'
+    holder = read(f"t 1 {record}".encode())
+    assert (holder.pid, holder.host, holder.thread) == (None, "h\\ud800", "Поток")
+    assert holder.pid_space == "4026531836"
+
+
+def test_records_of_tasks_are_not_kept() -> None:
+    """No other lock has the same; those of one process often have."""
+    before = records._cached_facts.cache_info()
+    read(b't 1 {"task_id":"%b"}' % uuid.uuid4().hex.encode())
+    assert records._cached_facts.cache_info() == before
+    once = b't 1 {"host":"%b"}' % uuid.uuid4().hex.encode()
+    assert read(once).host == read(once).host
+    after = records._cached_facts.cache_info()
+    assert (after.hits, after.misses) == (before.hits + 1, before.misses + 1)
+
+
+def test_digest_of_a_token() -> None:
+    """As the scripts compute it."""
+    assert token_id(b"token") == "ee977806d7286510"
 
 
 def test_token_is_never_shown() -> None:
@@ -107,6 +157,16 @@ def test_random_bytes_make_a_bare_holder() -> None:
             value[source.randrange(len(value))] = source.randrange(256)
         assert isinstance(read(bytes(value)), Holder)
         assert isinstance(read(source.randbytes(source.randrange(60))), Holder)
+
+
+@pytest.mark.parametrize(
+    ("written", "seconds"),
+    [("1", 0.001), (2**53 - 1, (2**53 - 1) / 1000), (0, None), (2**53, None), ("true", None)],
+)
+def test_a_lease_in_milliseconds(written: object, seconds: float | None) -> None:
+    """What is none is as good as nothing."""
+    found = read(f'token 1700000000123456 {{"lease":{written},"max_hold":{written}}}'.encode())
+    assert (found.lease, found.max_hold) == (seconds, seconds)
 
 
 def waiter(entry: bytes) -> Waiter:

@@ -2,16 +2,44 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
+
 import pytest
 
 from django_redis_lock.protocol import waiting
 from django_redis_lock.protocol.lease import Request
 from django_redis_lock.protocol.waiting import CLOCK_KEPT, Grant, Hub, LocalWaiter, ServerHub
 from django_redis_lock.support.clock import monotonic
+from tests.tools import Background, eventually
 
 
 def joined(hub: Hub, token: str) -> LocalWaiter:
     return hub.join(Request("name", token, 30.0, "{}"))
+
+
+@pytest.mark.parametrize("wait", [*waiting.WAITING_SCHEMES, None])
+def test_waiting_schemes(wait: str | None) -> None:
+    assert waiting.check_scheme(wait) == wait
+
+
+def test_other_waiting_schemes_are_refused() -> None:
+    with pytest.raises(ValueError, match="no waiting scheme") as caught:
+        waiting.check_scheme("pubsub")
+    assert str(caught.value) == (
+        "wait='pubsub' is no waiting scheme. "
+        "Give 'queue', 'blpop', 'poll', or None for the backend's."
+    )
+
+
+def test_times_of_a_hub_without_a_server() -> None:
+    """A grant tells when it was received; the clock is that of this machine, in milliseconds."""
+    before = monotonic()
+    assert before <= Grant(7, 1_000, 0).received_at <= monotonic()
+    now = time.time_ns()
+    read = Hub().server_ms()
+    assert isinstance(read, int)
+    assert now // 1_000_000 <= read <= time.time_ns() // 1_000_000
 
 
 def test_grant_reaches_only_who_waits() -> None:
@@ -51,7 +79,7 @@ def test_news_during_a_look_outweighs_its_plan() -> None:
 
 def test_clock_of_the_server_is_carried_forward(monkeypatch: pytest.MonkeyPatch) -> None:
     """For a minute; then a waiter has to ask for it."""
-    now = monotonic()
+    now = 1.0  # of a machine that has just started
     monkeypatch.setattr(waiting, "monotonic", lambda: now)
     hub = ServerHub()
     assert hub.server_ms() is None
@@ -61,3 +89,121 @@ def test_clock_of_the_server_is_carried_forward(monkeypatch: pytest.MonkeyPatch)
     assert hub.server_ms() == 7_500
     now += CLOCK_KEPT
     assert hub.server_ms() is None
+
+
+# Sleeping and waking.
+
+
+def sleeping(hub: Hub, waiter: LocalWaiter) -> Background:
+    """Let a waiter sleep in a thread."""
+    thread = Background(lambda: hub.wait(waiter, monotonic() + 60))
+    eventually(lambda: waiter.sleeper is not None)
+    return thread
+
+
+@pytest.mark.parametrize("wake", ["grant", "nudge", "nudge_one", "look_soon"])
+def test_what_wakes_a_waiter(wake: str) -> None:
+    """A grant, and whatever makes it look; it does not sleep again before it has looked."""
+    hub = Hub()
+    waiter = joined(hub, "token")
+    thread = sleeping(hub, waiter)
+    if wake == "grant":
+        hub.dispatch("token", Grant(7, 1_000, 0))
+    elif wake == "nudge_one":
+        hub.nudge_one("token")
+    else:
+        getattr(hub, wake)("name")
+    thread.outcome()
+    assert waiter.sleeper is None
+    hub.wait(waiter, monotonic() + 60)
+    asyncio.run(hub.await_(waiter, monotonic() + 60))
+    assert waiter.sleeper is None
+
+
+def test_what_wakes_a_waiter_under_asyncio() -> None:
+    hub = Hub()
+    waiter = joined(hub, "token")
+
+    async def main() -> None:
+        task = asyncio.ensure_future(hub.await_(waiter, monotonic() + 60))
+        while waiter.sleeper is None:
+            await asyncio.sleep(0)
+        hub.nudge()
+        await task
+
+    asyncio.run(main())
+    assert waiter.sleeper is None
+
+
+def test_sleep_ends_with_its_time() -> None:
+    hub = Hub()
+    waiter = joined(hub, "token")
+    hub.wait(waiter, monotonic())
+    asyncio.run(hub.await_(waiter, monotonic()))
+    assert not waiter.awake
+
+
+def test_look_soon_concerns_one_lock() -> None:
+    """The waiters of others sleep on."""
+    hub = Hub()
+    waiter, other = joined(hub, "token"), hub.join(Request("other", "other", 30.0, "{}"))
+    hub.look_soon("name")
+    hub.look_soon("nobody waits for this")
+    assert (waiter.stirred, other.stirred) == (True, False)
+    assert waiter.watch.claim()
+    assert not other.watch.claim()
+
+
+def test_one_waiter_at_a_time_looks() -> None:
+    """If it does not plan the next look, another one takes its turn later."""
+    hub = Hub()
+    watch = joined(hub, "token").watch
+    assert not watch.claim()
+    hub.look_soon("name")
+    before = monotonic()
+    assert watch.claim()
+    assert watch.due == pytest.approx(before + watch.TURN, abs=0.5)
+    assert not watch.claim()
+
+
+def test_forked_child_forgets_its_parents_waiters() -> None:
+    """Those that it inherited look, and then find that they belong to the parent."""
+    hub = Hub()
+    waiter = joined(hub, "token")
+    before = hub.channel
+    thread = sleeping(hub, waiter)
+    hub.after_fork()
+    thread.outcome()
+    assert waiter.nudged
+    assert hub.channel != before
+    assert not hub.dispatch("token", Grant(7, 1_000, 0))
+    assert joined(hub, "another").watch is not waiter.watch
+
+
+def test_last_waiter_to_leave_ends_the_watch() -> None:
+    """Who leaves twice is counted once."""
+    hub = Hub()
+    first, second = joined(hub, "first"), joined(hub, "second")
+    assert first.watch is second.watch
+    hub.leave(first)
+    hub.leave(first)
+    assert joined(hub, "third").watch is second.watch
+    for token in ("second", "third"):
+        hub.leave(hub._waiters[token])
+    assert joined(hub, "fourth").watch is not second.watch
+
+
+@pytest.mark.parametrize(
+    ("ttl_ms", "foreign", "seconds"),
+    [
+        (-1, False, 0.8),
+        (0, False, 0.002),
+        (-1, True, 0.25),
+        (10_000, False, 0.8),
+        (98, False, 0.1),
+        (98, True, 0.1),
+    ],
+)
+def test_next_look(ttl_ms: int, foreign: bool, seconds: float) -> None:
+    """When the lease ends, or sooner, because the process has to be heard of."""
+    assert Hub().next_look(ttl_ms, foreign=foreign) == pytest.approx(seconds)
