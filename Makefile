@@ -67,8 +67,8 @@ workers: $(VENV)/.test  ## worker processes of Celery and uWSGI that die, hang o
 observability: $(VENV)/.observability  ## metrics in a real Prometheus (needs apt-get install prometheus; ARGS=--record)
 	PYTHONDEVMODE=1 $(PY) -m pytest tests/observability $(ARGS)
 
-tutorial: $(VENV)/.test  ## the tutorial word for word, in an empty folder
-	$(PY) -m pytest tests/tutorial $(ARGS)
+tutorial: $(VENV)/.test  ## the tutorial word for word in an empty folder, and the Python of each page
+	PYTHONDEVMODE=1 $(PY) -m pytest $(PARALLEL) tests/tutorial $(ARGS)
 
 layouts: $(VENV)/.test  ## the contract on every server layout (needs apt-get install redis-server faketime)
 	PYTHONDEVMODE=1 $(PYTEST) tests/layouts $(ARGS)

@@ -1,1 +1,1 @@
-"""The tutorial, followed word for word; apart from the other tests, for it installs a project."""
+"""The documentation, done as it says; apart from the other tests, for it takes a minute."""
