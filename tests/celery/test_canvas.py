@@ -31,6 +31,10 @@ from tests.tools.celery_worker import (
 
 FAILS = {(scope, "raise") for scope in SCOPES} | {(RUN, how) for how in ("wait", "retry", "ignore")}
 """Conflicts that raise ``TaskAlreadyRunning`` if their result is awaited."""
+REASONS = {
+    "another instance is running",
+    "another instance was waiting or running when it was sent",
+}
 CONFLICTS = [
     *((RUN, policy) for policy in tasks.POLICIES if policy != "supersede"),
     *((QUEUE, policy) for policy in ("skip", "raise", "callable", "supersede")),
@@ -84,6 +88,7 @@ class Case:
             assert answer["holder"]
         else:
             assert answer["skipped"] is True
+            assert answer["reason"] in REASONS
             assert answer["key"] == key_of(self.task, self.what)
 
     def sent(self) -> None:

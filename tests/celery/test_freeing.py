@@ -1,0 +1,215 @@
+"""The release of locks for those who can't, in the background."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from time import monotonic
+from typing import Any
+
+import pytest
+
+from django_redis_lock import lock, locks
+from django_redis_lock.celery import freeing
+from django_redis_lock.exceptions import LockUnavailable
+from django_redis_lock.protocol.records import Holder
+from example_project.embedded import EmbeddedServer
+from tests.tools import eventually
+
+WAIT = 20
+
+
+@pytest.fixture(autouse=True)
+def _finished() -> Iterator[None]:
+    """What a test has begun ends with it."""
+    yield
+    freeing.finish(WAIT)
+
+
+@pytest.fixture
+def freer() -> freeing._Freer:
+    return freeing._Freer("default")
+
+
+class Work:
+    """Notes when it is done, and fails as often as it is told to."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self.errors = list(errors)
+        self.attempts = 0
+        self.threads: list[threading.Thread] = []
+        self.attempted = threading.Event()
+        self.done = threading.Event()
+        self.go_on = threading.Event()
+        self.go_on.set()
+
+    def __call__(self, backend: Any) -> None:
+        assert backend is locks["default"]
+        self.attempts += 1
+        self.threads.append(threading.current_thread())
+        self.attempted.set()
+        self.go_on.wait(WAIT)
+        if self.errors:
+            raise self.errors.pop(0)
+        self.done.set()
+
+
+def under_way() -> tuple[freeing._Freer, Work]:
+    """Begin work for the default alias that goes on until the test lets it."""
+    freeing._freers["default"] = freer = freeing._Freer("default")
+    work = Work()
+    work.go_on.clear()
+    freer.add(work)
+    assert work.attempted.wait(WAIT)
+    return freer, work
+
+
+def texts(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [item.getMessage() for item in caplog.records if item.name == freeing.logger.name]
+
+
+def take(name: str) -> Holder:
+    """Take a lock for good; return its holder."""
+    lock(name).acquire()
+    holder = locks["default"].holder(name)
+    assert holder is not None
+    return holder
+
+
+def is_free(name: str) -> Callable[[], bool]:
+    return lambda: locks["default"].holder(name) is None
+
+
+def test_lock_is_released_for_its_holder(
+    server: EmbeddedServer, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And for nobody who holds it by then."""
+    holder = take(name)
+    freeing.free("default", name, holder.token_id)
+    eventually(is_free(name))
+    eventually(lambda: texts(caplog))
+    assert texts(caplog) == [f"Lock {name!r} was released for {holder}, which is gone"]
+    (entry,) = locks["default"].history(name)
+    assert entry.reason == "the process or message that it was held for is gone"
+    take(name)
+    freeing.free("default", name, holder.token_id)
+    freeing.finish(WAIT)
+    assert not is_free(name)()
+
+
+def test_locks_of_the_dead_are_released(
+    server: EmbeddedServer, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And no others."""
+    monkeypatch.setattr(freeing, "is_dead", lambda holder: holder.name.endswith("dead"))
+    for each in ("dead", "too dead", "living"):
+        take(f"{name}:{each}")
+    freeing.free_dead("default")
+    assert list(freeing._freers) == ["default"]
+    for each in ("dead", "too dead"):
+        eventually(is_free(f"{name}:{each}"))
+    freeing.finish(WAIT)
+    assert not is_free(f"{name}:living")()
+
+
+def test_aliases_do_not_wait_for_each_other(server: EmbeddedServer, settings: Any) -> None:
+    """Each has a thread, that ends with its work and is not waited for at exit."""
+    settings.LOCKS = {**settings.LOCKS, "other": settings.LOCKS["default"]}
+    freer, work = under_way()
+    (thread,) = work.threads
+    assert thread.name == "django-redis-lock-free-default"
+    assert thread.daemon
+    freeing.free("other", "nobody's", "0" * 16)
+    other = freeing._freers["other"]
+    eventually(lambda: other._thread is None)
+    work.go_on.set()
+    eventually(lambda: freer._thread is None)
+    assert work.attempts == 1
+
+
+@pytest.mark.usefixtures("server")
+def test_work_waits_for_the_server(
+    freer: freeing._Freer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In its order; the log tells of it once."""
+    monkeypatch.setattr(freeing, "RETRY_EVERY", 0.001)
+    first, second = Work(LockUnavailable("no"), LockUnavailable("still no")), Work()
+    first.go_on.clear()
+    freer.add(first)
+    freer.add(second)
+    first.go_on.set()
+    assert second.done.wait(WAIT)
+    assert first.done.is_set()
+    assert (first.attempts, second.attempts) == (3, 1)
+    assert texts(caplog) == ["Locks of LOCKS['default'] can't be released yet: no"]
+
+
+@pytest.mark.usefixtures("server")
+def test_work_that_fails_is_left(freer: freeing._Freer, caplog: pytest.LogCaptureFixture) -> None:
+    """What another program wrote does not stop the others."""
+    first, second = Work(ValueError("what is that")), Work()
+    freer.add(first)
+    freer.add(second)
+    assert second.done.wait(WAIT)
+    assert first.attempts == 1
+    assert texts(caplog) == ["A lock of LOCKS['default'] can't be released: what is that"]
+
+
+@pytest.mark.usefixtures("server")
+def test_end_makes_one_further_attempt(
+    freer: freeing._Freer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At once; the rest is dropped then."""
+    monkeypatch.setattr(freeing, "RETRY_EVERY", 3600)
+    first, second = Work(*[LockUnavailable("no")] * 5), Work()
+    freer.add(first)
+    freer.add(second)
+    assert first.attempted.wait(WAIT)
+    freer.end()
+    freer.join(monotonic() + WAIT)
+    assert freer._thread is None
+    assert first.attempts <= 2
+    assert second.attempts == 0
+
+
+@pytest.mark.usefixtures("server")
+def test_finish_waits_for_what_is_under_way() -> None:
+    _, work = under_way()
+    threading.Timer(0.05, work.go_on.set).start()
+    freeing.finish(WAIT)
+    assert work.done.is_set()
+
+
+@pytest.mark.usefixtures("server")
+def test_finish_waits_no_longer_than_it_says() -> None:
+    freer, work = under_way()
+    began = monotonic()
+    freeing.finish(0.01)
+    freer.join(began - 1)
+    assert monotonic() - began < WAIT
+    assert not work.done.is_set()
+    assert not freeing._freers
+    work.go_on.set()
+    assert work.done.wait(WAIT)
+
+
+@pytest.mark.usefixtures("server")
+def test_pending_work_is_bounded(
+    freer: freeing._Freer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log tells of it once, and again only after it was all done."""
+    monkeypatch.setattr(freeing, "MOST", 2)
+    caplog.set_level(logging.WARNING)
+    told = "Too many locks of LOCKS['default'] are waiting for release"
+    for times in (1, 2):
+        running, *rest = works = [Work() for _ in range(3 + times)]
+        running.go_on.clear()
+        freer.add(running)
+        assert running.attempted.wait(WAIT)
+        for work in rest:
+            freer.add(work)
+        running.go_on.set()
+        eventually(lambda: freer._thread is None)
+        assert [work.attempts for work in works] == [1, 1, 1, *[0] * times]
+        assert texts(caplog) == [told] * times
