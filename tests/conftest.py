@@ -28,8 +28,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
-# A test that moves the clock of the leases leaves it ahead for those that follow. So it is ahead for
-# all of them: a test that compares it with the system's clock fails always.
+# A test that moves the clock of the leases leaves it ahead for those that follow. So it is ahead
+# for all of them: a test that compares it with the system's clock fails always.
 clock.move(3600)
 
 

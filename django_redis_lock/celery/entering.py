@@ -117,7 +117,6 @@ def _start(delivery: Delivery, lock: TaskLock, patience: float = RESULT_MOMENT) 
 
 def _after(delivery: Delivery, own: Holder) -> Entry:
     """Wait for another delivery of this task to end, and start if it did not finish."""
-    conflict = delivery.conflict(own)
     until = monotonic() + WAIT_FOR_FIRST
     turn = TICKET_TURN if delivery.adoptable else WAIT_FOR_FIRST
     told = False
@@ -132,7 +131,7 @@ def _after(delivery: Delivery, own: Holder) -> Entry:
             raise Ignore(f"{delivery.task_id} was sent again, and waits in the queue")
         if not told and not dead:
             text = "waits: lock %r is held by another delivery of the same task, %s"
-            conflict.tell(conflicts.task_waiting, text)
+            delivery.conflict(own).tell(conflicts.task_waiting, text)
             told = True
         if lock.acquire(blocking_timeout=min(turn, max(0.0, until - monotonic()))):
             break
@@ -220,7 +219,7 @@ def _ignore(delivery: Delivery, conflict: Conflict) -> Any:
             "with on_conflict='ignore' its chord, group, chain or link would wait forever; "
             "use 'skip'."
         )
-    conflict.skip("ignored")
+    conflict.skip()
     if not request.is_eager and not delivery.task.ignore_result:
         # get() would wait forever for Celery's own state of an ignored task, IGNORED.
         delivery.task.backend.mark_as_revoked(delivery.task_id, "ignored", request)

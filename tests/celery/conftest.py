@@ -1,14 +1,17 @@
-"""A worker for the tests of a module, and what they say to its tasks."""
+"""A worker for the tests of a module, and a consumer for those that need none."""
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Iterator
 
 import pytest
 import redis
 
+from django_redis_lock.celery.conflicts import logger
 from example_project.embedded import EmbeddedServer
+from tests.celery.consumer import Consumer
 from tests.tools.celery_worker import Worker, events, worker_of_module
 
 
@@ -35,3 +38,17 @@ def client(worker: Worker) -> Iterator[redis.Redis]:
 def what() -> str:
     """What a test's tasks are about, and their keys end with."""
     return uuid.uuid4().hex[:12]
+
+
+@pytest.fixture
+def consumer(name: str) -> Iterator[Consumer]:
+    consumer = Consumer(name)
+    yield consumer
+    consumer.close()
+
+
+@pytest.fixture
+def log(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    """What the guard logs."""
+    with caplog.at_level(logging.INFO, logger.name):
+        yield caplog

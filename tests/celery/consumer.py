@@ -1,0 +1,148 @@
+"""A consumer that runs tasks in the test's process, as the solo pool of a worker does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from billiard.einfo import ExceptionInfo
+from celery import Celery
+from celery.worker.request import Request
+from django.dispatch import Signal
+
+from django_redis_lock.celery import (
+    single_instance_task,
+    task_lock_lost,
+    task_skipped,
+    task_taken_over,
+    task_waiting,
+)
+from django_redis_lock.celery.conflicts import logger
+from django_redis_lock.celery.guard import GUARD
+from django_redis_lock.celery.message import Slip
+from django_redis_lock.celery.places import Places, TaskLock
+from django_redis_lock.celery.private import cause_of
+
+SIGNALS = {
+    "skipped": task_skipped,
+    "waiting": task_waiting,
+    "taken over": task_taken_over,
+    "lost": task_lock_lost,
+}
+
+
+def body(*args: Any, **kwargs: Any) -> str:
+    """Have nothing to do."""
+    return "ran"
+
+
+class Consumer:
+    """An app with a broker and results in memory, whose messages the test delivers one by one."""
+
+    def __init__(self, name: str) -> None:
+        self.app = Celery(
+            name, broker="memory://localhost", backend="cache+memory://", set_as_current=False
+        )
+        self.app.conf.update(task_default_queue=name, result_extended=True)
+        self.ended: list[str] = []
+        """How each delivery ended for the broker: ``ack``, ``reject`` or ``requeue``."""
+        self.told: list[tuple[str, dict[str, Any]]] = []
+        """The signals of the guard, by the names of ``SIGNALS``."""
+        self.when: dict[str, Callable[[], object]] = {}
+        """What to do at the next signal of a kind."""
+        self._receivers: list[tuple[Signal, Callable[..., None]]] = []
+        for kind, signal in SIGNALS.items():
+            self._listen(kind, signal)
+
+    def _listen(self, kind: str, signal: Signal) -> None:
+        def receive(sender: Any, signal: Signal, **news: Any) -> None:
+            if sender.app is self.app:
+                self.told.append((kind, news))
+                self.when.pop(kind, lambda: None)()
+
+        signal.connect(receive, weak=False)
+        self._receivers.append((signal, receive))
+
+    def kinds(self) -> list[str]:
+        """Return what was told."""
+        return [kind for kind, _ in self.told]
+
+    def close(self) -> None:
+        for signal, receive in self._receivers:
+            signal.disconnect(receive)
+        with self.app.connection_for_write() as connection:
+            connection.default_channel.queue_delete(self.app.conf.task_default_queue)
+        self.app.close()
+
+    def task(
+        self, function: Callable[..., Any], options: dict[str, Any] | None = None, **guard: Any
+    ) -> Any:
+        """Return a guarded task of this app; ``options`` are Celery's."""
+        given = {"using": "locmem", "key": self.app.main, **guard}
+        name = f"{self.app.main}.{function.__name__}"
+        marked = single_instance_task(**given)(function)
+        return self.app.task(name=name, shared=False, **(options or {}))(marked)
+
+    def message(self) -> Any:
+        """Take the next message; ``None`` if there is none."""
+        with self.app.connection_for_read() as connection:
+            channel = connection.default_channel
+            queue = self.app.amqp.queues[self.app.conf.task_default_queue](channel)
+            queue.declare()
+            return queue.get(no_ack=True)
+
+    def deliver(self, message: Any = None, redelivered: bool = False) -> Any:
+        """Run the task of a message, by default of the next one; return its result or exception."""
+        message = message or self.message()
+        message.delivery_info["redelivered"] = redelivered
+        request = Request(
+            message,
+            app=self.app,
+            hostname="test",
+            on_ack=lambda *_: self.ended.append("ack"),
+            on_reject=lambda _log, _errors, requeue: self.ended.append(
+                "requeue" if requeue else "reject"
+            ),
+        )
+        result = request.execute()
+        return cause_of(result.exception) if isinstance(result, ExceptionInfo) else result
+
+    def send(self, task: Any, *args: Any, **options: Any) -> Any:
+        """Send a task, and return its message."""
+        task.apply_async(args, **options)
+        return self.message()
+
+
+def places(task: Any, task_id: str | None = None) -> Places:
+    """Return the locks of a task of a consumer; its key is the name of the app."""
+    return Places(getattr(task, GUARD).options, task.app.main, task, task_id)
+
+
+def held(task: Any, task_id: str | None = None, **metadata: str) -> TaskLock:
+    """Let another delivery or instance of a task take its lock."""
+    lock = places(task, task_id).take(60, **metadata)
+    assert lock is not None
+    return lock
+
+
+def is_free(task: Any) -> bool:
+    """Whether no lock of a task is held."""
+    return not places(task).holders()
+
+
+def id_of(message: Any) -> str:
+    """Return the id of the task of a message."""
+    return str(message.headers["id"])
+
+
+def slip_of(message: Any) -> Slip:
+    """Return what the guard has added to a message."""
+    slip = Slip.of(message.headers, id_of(message))
+    assert slip is not None
+    return slip
+
+
+def lines(log: pytest.LogCaptureFixture) -> list[str]:
+    """Return what the guard has logged."""
+    return [item.getMessage() for item in log.records if item.name == logger.name]

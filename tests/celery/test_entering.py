@@ -1,0 +1,931 @@
+"""What deliveries of a guarded task do about each other, one at a time and in this process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from celery import states
+from celery.exceptions import Ignore, Retry
+
+from django_redis_lock import locks
+from django_redis_lock.celery import TaskAlreadyRunning, entering, skipped
+from django_redis_lock.celery.delivery import Delivery
+from django_redis_lock.celery.message import HEADER, Slip
+from django_redis_lock.celery.options import SCOPES
+from django_redis_lock.celery.places import QUEUED, Places, TaskLock
+from django_redis_lock.exceptions import LockUnavailable
+from django_redis_lock.protocol.records import Holder
+from tests.apps.celery.app import WAITING
+from tests.celery.consumer import Consumer, body, held, id_of, is_free, lines, places, slip_of
+
+LONG = 2.0
+"""Seconds to wait for what comes, and BRIEF for what does not."""
+BRIEF = 0.02
+
+
+@pytest.fixture
+def patience(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Set how long a delivery waits for things."""
+
+    def set_to(**seconds: float) -> None:
+        for name, value in seconds.items():
+            monkeypatch.setattr(entering, name, value)
+
+    set_to(WAIT_FOR_FIRST=LONG, TICKET_TURN=BRIEF, RESULT_PATIENCE=BRIEF, RESULT_MOMENT=BRIEF)
+    return set_to
+
+
+pytestmark = pytest.mark.usefixtures("patience")
+
+
+@pytest.fixture
+def turns(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The seconds for which locks are waited for."""
+    acquire, seconds = TaskLock.acquire, []
+
+    def note(self: TaskLock, **how: Any) -> bool:
+        if "blocking_timeout" in how:
+            seconds.append(how["blocking_timeout"])
+        return acquire(self, **how)
+
+    monkeypatch.setattr(TaskLock, "acquire", note)
+    return seconds
+
+
+def is_ignored(result: Any, text: str) -> bool:
+    """Whether a delivery ended without a result of its own, for this reason."""
+    return isinstance(result, Ignore) and str(result) == text
+
+
+# The same task, in another delivery.
+
+
+def test_delivery_waits_for_another_of_its_task(
+    consumer: Consumer, log: pytest.LogCaptureFixture
+) -> None:
+    """And runs if that one has stored no result."""
+    task, name = consumer.task(body), consumer.app.main
+    message = consumer.send(task)
+    other = held(task, id_of(message))
+    (holder,) = places(task).holders()
+    consumer.when["waiting"] = other.release
+    assert consumer.deliver(message) == "ran"
+    assert lines(log) == [
+        f"Task {task.name}[{id_of(message)}] {text}"
+        for text in (
+            f"waits: lock {name!r} is held by another delivery of the same task, {holder}",
+            f"takes over lock {name!r} from {holder}",
+        )
+    ]
+    assert consumer.kinds() == ["waiting", "taken over"]
+    for _, news in consumer.told:
+        assert (news["task_id"], news["key"]) == (id_of(message), name)
+        assert news["holder"].token_id == holder.token_id
+    assert consumer.ended == ["ack"]
+    assert is_free(task)
+
+
+def test_delivery_ends_if_the_one_before_has_succeeded(
+    consumer: Consumer, patience: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stores its result soon after it has released its lock."""
+    patience(RESULT_PATIENCE=LONG)
+    task = consumer.task(body)
+    message = consumer.send(task)
+    consumer.when["waiting"] = held(task, id_of(message)).release
+    naps: list[float] = []
+
+    def nap(seconds: float) -> None:
+        naps.append(seconds)
+        task.backend.mark_as_done(id_of(message), "its result")
+
+    monkeypatch.setattr(time, "sleep", nap)
+    result = consumer.deliver(message)
+    assert is_ignored(result, f"another delivery of {id_of(message)} has succeeded")
+    assert task.AsyncResult(id_of(message)).result == "its result"
+    assert naps == [0.05]
+    assert consumer.kinds() == ["waiting"]
+    assert is_free(task)
+
+
+def test_delivery_looks_for_a_result_for_a_while(
+    consumer: Consumer, patience: Callable[..., None]
+) -> None:
+    patience(RESULT_PATIENCE=0.2)
+    task = consumer.task(body)
+    message = consumer.send(task)
+    ended: list[float] = []
+    other = held(task, id_of(message))
+
+    def end() -> None:
+        other.release()
+        ended.append(time.monotonic())
+
+    consumer.when["waiting"] = end
+    assert consumer.deliver(message) == "ran"
+    assert time.monotonic() - ended[0] >= 0.2
+
+
+@pytest.mark.parametrize("whose", ["task", "message"])
+def test_delivery_looks_for_no_result_where_none_is_stored(
+    consumer: Consumer, patience: Callable[..., None], whose: str
+) -> None:
+    patience(RESULT_PATIENCE=60, RESULT_MOMENT=60)
+    task = consumer.task(body, {"ignore_result": whose == "task"})
+    message = consumer.send(task, ignore_result=True)
+    consumer.when["waiting"] = held(task, id_of(message)).release
+    assert consumer.deliver(message, redelivered=True) == "ran"
+
+
+def test_delivery_looks_for_no_result_that_can_not_be_asked_for(
+    consumer: Consumer, patience: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patience(RESULT_PATIENCE=60)
+    task = consumer.task(body)
+    message = consumer.send(task)
+    consumer.when["waiting"] = held(task, id_of(message)).release
+    monkeypatch.setattr(entering, "stored_state", lambda *_: None)
+    assert consumer.deliver(message) == "ran"
+
+
+def test_first_delivery_looks_for_no_result(
+    consumer: Consumer, patience: Callable[..., None]
+) -> None:
+    """Only one that is redelivered does, and only for a moment."""
+    patience(RESULT_PATIENCE=60, RESULT_MOMENT=60)
+    task = consumer.task(body)
+    message = consumer.send(task)
+    assert consumer.deliver(message) == "ran"
+    patience(RESULT_MOMENT=0.2)
+    again = consumer.send(task)
+    before = time.monotonic()
+    assert consumer.deliver(again, redelivered=True) == "ran"
+    assert time.monotonic() - before >= 0.2
+    result = consumer.deliver(again, redelivered=True)
+    assert is_ignored(result, f"another delivery of {id_of(again)} has succeeded")
+    assert consumer.deliver(message) == "ran"
+    assert is_free(task)
+
+
+@pytest.mark.parametrize("scope", WAITING)
+def test_delivery_with_its_place_looks_for_no_result(
+    consumer: Consumer, patience: Callable[..., None], scope: str
+) -> None:
+    """As nobody has used it before."""
+    patience(RESULT_MOMENT=60)
+    task = consumer.task(body, scope=scope)
+    assert consumer.deliver(consumer.send(task), redelivered=True) == "ran"
+    assert is_free(task)
+
+
+def test_delivery_takes_over_from_a_dead_one(
+    consumer: Consumer, monkeypatch: pytest.MonkeyPatch, patience: Callable[..., None]
+) -> None:
+    """At once, and without a look for a result, which the dead can't have stored."""
+    patience(RESULT_PATIENCE=60)
+    task = consumer.task(body)
+    message = consumer.send(task)
+    dead = held(task, id_of(message)).token_id
+    monkeypatch.setattr(entering, "is_dead", lambda holder: holder.token_id == dead)
+    assert consumer.deliver(message) == "ran"
+    assert consumer.kinds() == ["taken over"]
+    assert is_free(task)
+
+
+def test_delivery_waits_for_who_took_over_before(
+    consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another delivery may be quicker to find the first one dead; the log tells of that one."""
+    task = consumer.task(body, scope="queue_and_run")
+    message = consumer.send(task)
+    first, quicker = (places(task, id_of(message)).lock(task.app.main, 60) for _ in range(2))
+    assert first.take_over(slip_of(message).ticket)
+    dead = first.token_id
+
+    def is_dead(holder: Holder) -> bool:
+        if holder.token_id == dead:
+            quicker.take_over(dead)
+        return holder.token_id == dead
+
+    monkeypatch.setattr(entering, "is_dead", is_dead)
+    consumer.when["waiting"] = quicker.release
+    assert consumer.deliver(message) == "ran"
+    assert consumer.kinds() == ["waiting", "taken over"]
+    for _, news in consumer.told:
+        assert news["holder"].token_id != dead
+
+
+def test_delivery_that_waited_in_vain_comes_again(
+    consumer: Consumer, patience: Callable[..., None], turns: list[float]
+) -> None:
+    """So that other tasks can run meanwhile; with its header, and as the try that it is."""
+    patience(WAIT_FOR_FIRST=0.5)
+    task = consumer.task(body)
+    message = consumer.send(task, "a", retries=2, headers={"theirs": 1}, kwargs={})
+    other = held(task, id_of(message), retries="2")
+    before = datetime.now(UTC)
+    began = time.monotonic()
+    result = consumer.deliver(message)
+    assert time.monotonic() - began >= 0.5
+    assert [round(turn, 1) for turn in turns] == [0.5]  # it has no ticket to look at
+    assert is_ignored(result, f"another delivery of {id_of(message)} runs; this one is sent again")
+    assert consumer.ended == ["ack"]
+    again = consumer.message()
+    assert id_of(again) == id_of(message)
+    assert again.headers["retries"] == 2
+    assert again.headers["theirs"] == 1
+    assert slip_of(again) == Slip(id_of(message))
+    due = datetime.fromisoformat(again.headers["eta"]) - before
+    assert timedelta(seconds=0.5) <= due < timedelta(seconds=0.5 + LONG)
+    assert consumer.message() is None
+    other.release()
+    assert consumer.deliver(again) == "ran"
+
+
+def test_delivery_keeps_to_its_time_for_waiting(
+    consumer: Consumer, patience: Callable[..., None], turns: list[float]
+) -> None:
+    """However often it looks at its ticket; it is told of once."""
+    patience(WAIT_FOR_FIRST=0.1, TICKET_TURN=0.04)
+    task = consumer.task(body, scope="queue_and_run")
+    message = consumer.send(task)
+    lock = places(task, id_of(message)).lock(consumer.app.main, 60)
+    assert lock.take_over(slip_of(message).ticket)
+    assert isinstance(consumer.deliver(message), Ignore)
+    assert turns[0] == 0.04
+    assert turns[-1] < 0.1
+    assert sum(turns) < 0.1 + 0.001 * len(turns)
+    assert consumer.kinds() == ["waiting"]
+    assert slip_of(consumer.message()) == slip_of(message)
+
+
+def test_delivery_whose_ticket_becomes_valid_runs(consumer: Consumer) -> None:
+    """The message of a retry may arrive before the run that sent it has left the lock to it."""
+    task = consumer.task(body, scope="queue_and_run")
+    message = consumer.send(task)
+    lock = places(task, id_of(message)).lock(consumer.app.main, 60)
+    assert lock.take_over(slip_of(message).ticket)
+    message.headers[HEADER] |= {"ticket": lock.ticket, "follows": lock.fence}
+    consumer.when["waiting"] = lambda: lock.detach(60, {"state": QUEUED})
+    began = time.monotonic()
+    assert consumer.deliver(message, redelivered=True) == "ran"
+    assert time.monotonic() - began < LONG
+    assert consumer.kinds() == ["waiting"]
+    assert is_free(task)
+
+
+@pytest.mark.parametrize("known", ["header", "redelivered"])
+def test_delivery_ends_if_its_task_was_sent_again(consumer: Consumer, known: str) -> None:
+    """The lock is held for that message, which waits in the queue."""
+    task = consumer.task(body)
+    message = consumer.send(task)
+    if known == "header":
+        message.headers |= Slip(id_of(message)).header()
+    held(task, id_of(message), state=QUEUED)
+    result = consumer.deliver(message, redelivered=known == "redelivered")
+    assert is_ignored(result, f"{id_of(message)} was sent again, and waits in the queue")
+    assert consumer.kinds() == []
+    assert consumer.message() is None
+
+
+@pytest.mark.parametrize("metadata", [{"state": QUEUED}, {}, {"state": "other"}])
+def test_lock_may_be_held_for_the_message_itself(
+    consumer: Consumer, metadata: dict[str, str]
+) -> None:
+    """If it has no header, as one that another program has sent again; or by a run."""
+    task = consumer.task(body)
+    message = consumer.send(task)
+    if metadata.get("state") != QUEUED:
+        message.headers |= Slip(id_of(message)).header()
+    consumer.when["waiting"] = held(task, id_of(message), **metadata).release
+    assert consumer.deliver(message) == "ran"
+
+
+def test_delivery_meets_another_instance_after_its_own(
+    consumer: Consumer, patience: Callable[..., None]
+) -> None:
+    """Which has come first; the policy says what to do about it."""
+    patience(WAIT_FOR_FIRST=0.1)
+    task = consumer.task(body)
+    message = consumer.send(task)
+    first = held(task, id_of(message))
+
+    def pass_on() -> None:
+        first.release()
+        held(task, "another")
+
+    consumer.when["waiting"] = pass_on
+    result = consumer.deliver(message)
+    assert result["reason"] == "another instance is running"
+    assert result["holder"]["task_id"] == "another"
+    assert consumer.kinds() == ["waiting", "skipped"]
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "told"),
+    [
+        ("", 0, True),
+        ("", 1, False),
+        ("1", 1, True),
+        ("2", 1, True),
+        ("9", 10, False),
+        ("one", 0, True),
+        ("one", 1, False),
+    ],
+)
+def test_retry_is_no_other_delivery_of_the_run_before(
+    consumer: Consumer, patience: Callable[..., None], before: str, now: int, told: bool
+) -> None:
+    """It takes nothing over, and there is no result to wait for."""
+    patience(RESULT_PATIENCE=0.3)
+    task = consumer.task(body)
+    message = consumer.send(task, retries=now)
+    other = held(task, id_of(message), **({"retries": before} if before else {}))
+    consumer.when["waiting"] = other.release
+    began = time.monotonic()
+    assert consumer.deliver(message) == "ran"
+    assert consumer.kinds() == (["waiting", "taken over"] if told else ["waiting"])
+    if told:
+        assert time.monotonic() - began >= 0.3
+
+
+def test_message_of_a_run_is_no_other_delivery_of_it(consumer: Consumer) -> None:
+    task = consumer.task(body)
+    message = consumer.send(task)
+    other = held(task, id_of(message))
+    message.headers |= Slip(id_of(message), follows=other.fence).header()
+    consumer.when["waiting"] = other.release
+    assert consumer.deliver(message) == "ran"
+    assert consumer.kinds() == ["waiting"]
+
+
+def test_delivery_of_several_places_waits_for_its_own(consumer: Consumer) -> None:
+    """That another lock is free does not let it run beside the first."""
+    task = consumer.task(body, concurrency=3)
+    message = consumer.send(task)
+    other = held(task, id_of(message))
+    consumer.when["waiting"] = other.release
+    assert consumer.deliver(message) == "ran"
+    assert consumer.kinds() == ["waiting", "taken over"]
+    assert is_free(task)
+
+
+def test_delivery_gives_way_to_one_that_took_another_place(
+    consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both saw nothing of each other; the one with the lower fence runs."""
+    task = consumer.task(body, concurrency=2)
+    message = consumer.send(task)
+    other, looks, among = held(task, id_of(message)), [], Delivery.among
+
+    def see_late(self: Delivery, holders: list[Holder]) -> Holder | None:
+        looks.append(len(holders))
+        return None if len(looks) == 1 else among(self, holders)
+
+    monkeypatch.setattr(Delivery, "among", see_late)
+    consumer.when["waiting"] = other.release
+    assert consumer.deliver(message) == "ran"
+    assert looks == [1, 1]
+    assert consumer.kinds() == ["waiting", "taken over"]
+    assert is_free(task)
+
+
+def test_delivery_does_not_give_way_to_a_later_one(
+    consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = consumer.task(body, concurrency=3)
+    message = consumer.send(task)
+    take = Places.take
+
+    def take_before_another(self: Places, *args: Any, **metadata: str) -> TaskLock | None:
+        lock = take(self, *args, **metadata)
+        monkeypatch.setattr(Places, "take", take)
+        held(task, id_of(message))
+        return lock
+
+    held(task, "another")
+    monkeypatch.setattr(Places, "take", take_before_another)
+    assert consumer.deliver(message) == "ran"
+    assert consumer.kinds() == []
+    assert len(places(task).holders()) == 2
+
+
+# Another instance.
+
+
+def refusal(task: Any, why: str = "") -> str:
+    (holder,) = places(task).holders()
+    why = why or f"lock {task.app.main!r} is held by {holder}."
+    return f"Task {task.name} is not run: {why}"
+
+
+def test_duplicate_is_skipped(consumer: Consumer, log: pytest.LogCaptureFixture) -> None:
+    """Its result tells who was running."""
+    task = consumer.task(body)
+    before = skipped[task.name]
+    running = held(task, "another")
+    (holder,) = places(task).holders()
+    message = consumer.send(task)
+    result = consumer.deliver(message)
+    described = result.pop("holder")
+    assert 0 < described.pop("ttl") <= 60
+    assert result == {
+        "skipped": True,
+        "reason": "another instance is running",
+        "task": task.name,
+        "key": task.app.main,
+    }
+    assert described == {
+        "task_id": "another",
+        "task_name": task.name,
+        "host": holder.host,
+        "pid": holder.pid,
+        "since": holder.acquired_at.isoformat() if holder.acquired_at else None,
+    }
+    assert task.AsyncResult(id_of(message)).result["key"] == task.app.main
+    assert skipped[task.name] == before + 1
+    (told,) = consumer.told
+    assert told[0] == "skipped"
+    assert told[1]["policy"] == "skip"
+    text = f"skipped: lock {task.app.main!r} is held by {holder}"
+    assert lines(log) == [f"Task {task.name}[{id_of(message)}] {text}"]
+    running.ensure_held()
+
+
+def test_duplicate_of_several_is_skipped(consumer: Consumer) -> None:
+    task = consumer.task(body, concurrency=2)
+    for number in range(2):
+        held(task, f"{number}")
+    result = consumer.deliver(consumer.send(task))
+    assert result["skipped"]
+    assert result["holder"]["task_id"] in "01"
+
+
+def test_duplicate_is_refused(consumer: Consumer, log: pytest.LogCaptureFixture) -> None:
+    task = consumer.task(body, on_conflict="raise")
+    before = skipped[task.name]
+    held(task, "another")
+    message = consumer.send(task)
+    error = consumer.deliver(message)
+    assert isinstance(error, TaskAlreadyRunning)
+    assert str(error) == refusal(task)
+    assert error.name == task.app.main
+    assert error.holder is not None
+    assert error.holder["task_id"] == "another"
+    assert error.ttl == error.holder["ttl"]
+    assert skipped[task.name] == before + 1
+    assert [(kind, news["policy"]) for kind, news in consumer.told] == [("skipped", "raise")]
+    (line,) = lines(log)
+    assert f"[{id_of(message)}] refused: lock {task.app.main!r} is held by" in line
+    assert task.AsyncResult(id_of(message)).state == states.FAILURE
+
+
+def test_duplicate_is_left_to_a_function(consumer: Consumer) -> None:
+    """Which knows what it is about."""
+    seen: list[Any] = []
+
+    def decide(conflict: Any) -> str:
+        seen.append(conflict)
+        return "decided"
+
+    task = consumer.task(body, on_conflict=decide)
+    held(task, "another")
+    message = consumer.send(task, 1, kwargs={"two": 2})
+    assert consumer.deliver(message) == "decided"
+    (conflict,) = seen
+    assert (conflict.moment, conflict.task_id) == ("run", id_of(message))
+    assert (conflict.args, conflict.kwargs) == ((1,), {"two": 2})
+    assert (conflict.key, conflict.holder.task_id) == (task.app.main, "another")
+    assert conflict.policy == "callable"
+    assert conflict.when_sent is None
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_delivery_that_has_succeeded_is_no_duplicate(consumer: Consumer, stored: bool) -> None:
+    """Whoever runs meanwhile; there is no time to wait for a result."""
+    task = consumer.task(body)
+    message = consumer.send(task)
+    if stored:
+        task.backend.mark_as_done(id_of(message), "its result")
+    held(task, "another")
+    result = consumer.deliver(message, redelivered=True)
+    if stored:
+        assert is_ignored(result, f"another delivery of {id_of(message)} has succeeded")
+    else:
+        assert result["skipped"]
+    assert task.AsyncResult(id_of(message)).result == ("its result" if stored else result)
+
+
+def test_duplicate_waits(consumer: Consumer, log: pytest.LogCaptureFixture) -> None:
+    task = consumer.task(body, on_conflict="wait", blocking_timeout=LONG)
+    running = held(task, "another")
+    (holder,) = places(task).holders()
+    consumer.when["waiting"] = running.release
+    message = consumer.send(task)
+    assert consumer.deliver(message) == "ran"
+    assert consumer.kinds() == ["waiting"]
+    text = f"waits: lock {task.app.main!r} is held by {holder}"
+    assert lines(log) == [f"Task {task.name}[{id_of(message)}] {text}"]
+    assert is_free(task)
+
+
+def test_duplicate_waits_for_its_time(consumer: Consumer) -> None:
+    task = consumer.task(body, on_conflict="wait", blocking_timeout=0.05)
+    held(task, "another")
+    error = consumer.deliver(consumer.send(task))
+    assert isinstance(error, TaskAlreadyRunning)
+    assert str(error) == refusal(task)
+    assert consumer.kinds() == ["waiting", "skipped"]
+    assert consumer.told[1][1]["policy"] == "wait"
+
+
+def test_holder_may_be_gone_when_the_time_is_up(
+    consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = consumer.task(body, on_conflict="wait", blocking_timeout=LONG)
+    consumer.when["waiting"] = held(task, "another").release
+    monkeypatch.setattr(Places, "wait", lambda *_, **__: None)
+    error = consumer.deliver(consumer.send(task))
+    name = task.app.main
+    why = f"lock {name!r} is held by a holder that has just released it."
+    assert str(error) == f"Task {task.name} is not run: {why}"
+    assert error.holder is None
+
+
+def test_duplicate_that_has_waited_looks_for_its_result(
+    consumer: Consumer, patience: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another delivery of it may have run meanwhile."""
+    patience(RESULT_PATIENCE=LONG, RESULT_MOMENT=0)
+    task = consumer.task(body, on_conflict="wait", blocking_timeout=LONG)
+    consumer.when["waiting"] = held(task, "another").release
+    message = consumer.send(task)
+    naps: list[float] = []
+
+    def nap(seconds: float) -> None:
+        naps.append(seconds)
+        if len(naps) == 2:
+            task.backend.mark_as_done(id_of(message), "its result")
+
+    monkeypatch.setattr(time, "sleep", nap)
+    result = consumer.deliver(message, redelivered=True)
+    assert is_ignored(result, f"another delivery of {id_of(message)} has succeeded")
+    assert is_free(task)
+
+
+def test_run_does_not_wait_for_itself(consumer: Consumer) -> None:
+    """A task that another one with its key calls."""
+    inner = consumer.task(body, on_conflict="wait")
+
+    def outer() -> str:
+        return str(inner.apply().result)
+
+    task = consumer.task(outer, on_conflict="wait")
+    why = "it would wait for the run that it is called in."
+    assert consumer.deliver(consumer.send(task)) == f"Task {inner.name} is not run: {why}"
+
+
+# Ignored duplicates.
+
+
+def test_duplicate_is_ignored(consumer: Consumer) -> None:
+    """Who waits for its result learns of it, as of a task that was revoked."""
+    task = consumer.task(body, on_conflict="ignore")
+    before = skipped[task.name]
+    held(task, "another")
+    (holder,) = places(task).holders()
+    message = consumer.send(task)
+    result = consumer.deliver(message)
+    assert is_ignored(result, f"lock {task.app.main!r} is held by {holder}")
+    stored = task.AsyncResult(id_of(message))
+    assert stored.state == states.REVOKED
+    assert str(stored.result) == "ignored"
+    assert stored.name == task.name  # known by its request
+    assert skipped[task.name] == before + 1
+    assert [(kind, news["policy"]) for kind, news in consumer.told] == [("skipped", "ignore")]
+    assert consumer.ended == ["ack"]
+
+
+@pytest.mark.parametrize("how", ["eager", "ignored result"])
+def test_ignored_duplicate_has_no_result_to_store(
+    consumer: Consumer, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    task = consumer.task(body, {"ignore_result": how != "eager"}, on_conflict="ignore")
+    monkeypatch.setattr(task.backend, "mark_as_revoked", pytest.fail)
+    held(task, "another")
+    if how == "eager":
+        assert task.apply().state == states.IGNORED
+    else:
+        assert isinstance(consumer.deliver(consumer.send(task)), Ignore)
+    assert consumer.kinds() == ["skipped"]
+
+
+def test_direct_call_is_skipped_where_a_task_is_ignored(consumer: Consumer) -> None:
+    task = consumer.task(body, on_conflict="ignore")
+    held(task, "another")
+    result = task()
+    assert result["skipped"]
+    assert result["reason"] == "another instance is running"
+
+
+@pytest.mark.parametrize("awaited", ["chord", "group", "chain", "link"])
+def test_awaited_duplicate_is_not_ignored(consumer: Consumer, awaited: str) -> None:
+    """What waits for it would wait forever; it fails instead."""
+    task = consumer.task(body, on_conflict="ignore")
+    after = consumer.app.task(name=f"{task.name}-after")(body).si()
+    held(task, "another")
+    options: dict[str, Any] = {
+        "chord": {},
+        "group": {"group_id": "group"},
+        "chain": {"chain": [after]},
+        "link": {"link": [after]},
+    }[awaited]
+    message = consumer.send(task, **options)
+    if awaited == "chord":  # which is refused when it is sent
+        embedded = message.payload[2]
+        embedded["chord"] = dict(after)
+    error = consumer.deliver(message)
+    assert isinstance(error, TaskAlreadyRunning)
+    why = (
+        "with on_conflict='ignore' its chord, group, chain or link would wait forever; use 'skip'."
+    )
+    assert str(error) == f"Task {task.name} is not run: {why}"
+    assert error.holder is not None
+
+
+# Duplicates that come again.
+
+
+def test_duplicate_comes_again(consumer: Consumer, log: pytest.LogCaptureFixture) -> None:
+    """As the same task, in the same try, until it gets its lock."""
+    task = consumer.task(body, on_conflict="retry", countdown=30)
+    running = held(task, "another")
+    (holder,) = places(task).holders()
+    message = consumer.send(task, 1, retries=2)
+    before = datetime.now(UTC)
+    result = consumer.deliver(message)
+    assert isinstance(result, Retry)
+    assert result.message == f"lock {task.app.main!r} is held by {holder}"
+    assert result.when == 30
+    text = f"comes again: lock {task.app.main!r} is held by {holder}, next try in 30 s"
+    assert lines(log) == [f"Task {task.name}[{id_of(message)}] {text}"]
+    assert consumer.kinds() == ["waiting"]
+    again = consumer.message()
+    assert id_of(again) == id_of(message)
+    assert again.headers["retries"] == 2
+    assert again.payload[0] == [1]
+    due = datetime.fromisoformat(again.headers["eta"]) - before
+    assert timedelta(seconds=30) <= due < timedelta(seconds=30 + LONG)
+    assert slip_of(again) == Slip(id_of(message), attempts=1)
+    assert isinstance(consumer.deliver(again), Retry)
+    third = consumer.message()
+    assert slip_of(third) == Slip(id_of(message), attempts=2)
+    running.release()
+    assert consumer.deliver(third) == "ran"
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_run_has_its_lease_and_tells_its_try(consumer: Consumer, waits: bool) -> None:
+    """Also if it had to wait for another instance."""
+    seen: list[Holder | None] = []
+
+    def look() -> None:
+        seen.append(locks["locmem"].holder(consumer.app.main))
+
+    task = consumer.task(look, on_conflict="wait", timeout=7)
+    if waits:
+        consumer.when["waiting"] = held(task, "another").release
+    message = consumer.send(task, retries=3)
+    consumer.deliver(message)
+    (holder,) = seen
+    assert holder is not None
+    assert holder.metadata["retries"] == "3"
+    assert holder.ttl is not None
+    assert 5 < holder.ttl <= 7
+    assert holder.task_id == id_of(message)
+
+
+@pytest.mark.parametrize("most", [0, 1, 2])
+def test_duplicate_comes_again_so_often(consumer: Consumer, most: int) -> None:
+    task = consumer.task(body, on_conflict="retry", max_retries=most)
+    held(task, "another")
+    message = consumer.send(task)
+    for _ in range(most):
+        assert isinstance(consumer.deliver(message), Retry)
+        message = consumer.message()
+    error = consumer.deliver(message)
+    assert isinstance(error, TaskAlreadyRunning)
+    assert str(error) == refusal(
+        task, f"lock {task.app.main!r} was held at each of {most + 1} attempts."
+    )
+    assert error.holder is not None
+    assert consumer.message() is None
+
+
+@pytest.mark.parametrize("how", ["direct", "eager"])
+def test_call_without_a_worker_does_not_come_again(consumer: Consumer, how: str) -> None:
+    task = consumer.task(body, on_conflict="retry")
+    held(task, "another")
+    with pytest.raises(TaskAlreadyRunning) as caught:
+        task() if how == "direct" else task.apply(throw=True)
+    assert str(caught.value) == refusal(task, "it can't be sent again, because no worker runs it.")
+    assert consumer.message() is None
+
+
+def test_duplicate_that_comes_again_keeps_its_place(consumer: Consumer) -> None:
+    """In scope ``queue`` its place stays taken, for as long as it waits."""
+    task = consumer.task(
+        body, scope="queue", on_conflict={"run": "retry"}, countdown=30, queue_timeout=40
+    )
+    held(task, "another")
+    message = consumer.send(task)
+    place = f"{task.app.main}:queued"
+    assert slip_of(message).lock == place
+    assert isinstance(consumer.deliver(message), Retry)
+    again = slip_of(consumer.message())
+    holder = locks["locmem"].holder(place)
+    assert holder is not None
+    assert again.ticket == holder.token_id != slip_of(message).ticket
+    assert holder.metadata["state"] == QUEUED
+    assert holder.ttl is not None
+    assert 65 < holder.ttl <= 70
+    assert again.lock == place
+    assert again.using == "locmem"
+    assert again.attempts == 1
+    assert holder.fence is not None
+    assert again.good_until == holder.fence + 70_000_000
+
+
+def test_duplicate_comes_again_without_the_place_that_it_lost(consumer: Consumer) -> None:
+    task = consumer.task(body, scope="queue", on_conflict={"run": "retry"})
+    held(task, "another")
+    message = consumer.send(task)
+    locks["locmem"].force_release(f"{task.app.main}:queued")
+    assert isinstance(consumer.deliver(message), Retry)
+    again = consumer.message()
+    assert slip_of(again).ticket == slip_of(message).ticket
+    assert slip_of(again).attempts == 1
+    assert locks["locmem"].holder(f"{task.app.main}:queued") is None
+
+
+def test_duplicate_does_not_come_again_with_old_arguments(consumer: Consumer) -> None:
+    """Newer ones have taken its place."""
+    task = consumer.task(body, scope="queue", on_conflict={"queue": "supersede", "run": "retry"})
+    held(task, "another")
+    older, newer = consumer.send(task), consumer.send(task)
+    result = consumer.deliver(older)
+    assert result["reason"] == "superseded by newer arguments"
+    assert result["holder"]["task_id"] == id_of(newer)
+    assert consumer.told[-1][1]["policy"] == "supersede"
+    assert consumer.message() is None
+    assert isinstance(consumer.deliver(newer), Retry)
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize("now", SCOPES)
+def test_duplicate_comes_again_after_its_scope_has_changed(
+    consumer: Consumer, scope: str, now: str
+) -> None:
+    """With what it had, unless the place is the one of its scope, which it keeps."""
+    task = consumer.task(body, scope=now, on_conflict={"run": "retry"})
+    message = consumer.send(task, single_instance={"scope": scope})
+    message.headers[HEADER] |= {"options": None}
+    if scope != "queue_and_run":
+        held(task, "another")
+    elif now == "queue_and_run":
+        assert consumer.deliver(message) == "ran"
+        return
+    else:
+        locks["locmem"].force_release(task.app.main)
+        held(task, "another")
+    assert isinstance(consumer.deliver(message), Retry)
+    again = slip_of(consumer.message())
+    assert again.lock == slip_of(message).lock
+    assert (again.ticket != slip_of(message).ticket) is (scope == now == "queue")
+
+
+@pytest.mark.parametrize("early", [0, 1])
+def test_place_that_ended_early_leaves_nothing_to_run(consumer: Consumer, early: int) -> None:
+    """The lock of the run is given back."""
+    task = consumer.task(body, scope="queue", on_conflict={"queue": "supersede"})
+    message = consumer.send(task)
+    locks["locmem"].force_release(f"{task.app.main}:queued")
+    fences = held(task, "another")
+    message.headers[HEADER] |= {"good_until": fences.fence + early * 3600_000_000}
+    fences.release()
+    result = consumer.deliver(message)
+    assert result == "ran" if not early else result["reason"] == "superseded by newer arguments"
+    assert is_free(task)
+
+
+@pytest.mark.parametrize("early", [0, 1])
+def test_place_that_ended_early_was_taken_by_newer_arguments(
+    consumer: Consumer, early: int
+) -> None:
+    """They may have run already; without them it ends with its lease, by the server's clock."""
+    task = consumer.task(body, scope="queue", on_conflict={"queue": "supersede", "run": "retry"})
+    message = consumer.send(task)
+    locks["locmem"].force_release(f"{task.app.main}:queued")
+    running = held(task, "another")
+    message.headers[HEADER] |= {"good_until": running.fence + early}
+    result = consumer.deliver(message)
+    if early:
+        assert result["reason"] == "superseded by newer arguments"
+        assert result["holder"] is None
+    else:
+        assert isinstance(result, Retry)
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+def test_message_gives_up_the_place_of_another_scope(consumer: Consumer, scope: str) -> None:
+    """The worker's options may differ from the sender's."""
+    task = consumer.task(body)
+    message = consumer.send(task, single_instance={"scope": scope})
+    slip = slip_of(message)
+    message.headers[HEADER] |= {"options": None}
+    assert consumer.deliver(message) == "ran"
+    assert is_free(task)
+    assert bool(slip.lock) is (scope != "run")
+    assert not slip.lock or locks["locmem"].holder(slip.lock) is None
+
+
+# Tasks that were sent only to give their id a result.
+
+
+DUPLICATE_OF = {
+    "task_id": "first",
+    "task_name": "its name",
+    "host": "its host",
+    "pid": 7,
+    "since": "2026-01-01T00:00:00+00:00",
+    "ttl": 5.0,
+}
+
+
+def awaited(consumer: Consumer, task: Any) -> Any:
+    """Send a task that was a duplicate when it was sent."""
+    message = consumer.send(task)
+    message.headers |= Slip(id_of(message), duplicate_of=DUPLICATE_OF).header()
+    return message
+
+
+def test_awaited_duplicate_has_a_result(consumer: Consumer, log: pytest.LogCaptureFixture) -> None:
+    """Without a run, although the lock is free by now."""
+    task = consumer.task(body, scope="queue")
+    message = awaited(consumer, task)
+    locks["locmem"].force_release(f"{task.app.main}:queued")
+    assert consumer.deliver(message) == {
+        "skipped": True,
+        "reason": "another instance was waiting or running when it was sent",
+        "task": task.name,
+        "key": task.app.main,
+        "holder": {**DUPLICATE_OF, "ttl": None},
+    }
+    text = f"skipped: lock {task.app.main!r} is held by task its name[first] on its host:7"
+    assert lines(log) == [f"Task {task.name}[{id_of(message)}] {text}"]
+    assert [(kind, news["policy"]) for kind, news in consumer.told] == [("skipped", "skip")]
+
+
+def test_awaited_duplicate_is_refused(consumer: Consumer) -> None:
+    task = consumer.task(body, scope="queue", on_conflict={"queue": "raise"})
+    error = consumer.deliver(awaited(consumer, task))
+    assert isinstance(error, TaskAlreadyRunning)
+    why = f"lock {task.app.main!r} is held by task its name[first] on its host:7."
+    assert str(error) == f"Task {task.name} is not run: {why}"
+    assert error.holder == {**DUPLICATE_OF, "ttl": None}
+    assert [(kind, news["policy"]) for kind, news in consumer.told] == [("skipped", "raise")]
+
+
+def test_awaited_duplicate_is_left_to_a_function(consumer: Consumer) -> None:
+    task = consumer.task(
+        body,
+        scope="queue",
+        on_conflict={"queue": lambda conflict: [conflict.when_sent["pid"], conflict.policy]},
+    )
+    assert consumer.deliver(awaited(consumer, task)) == [7, "callable"]
+
+
+# When the server does not answer.
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_lock_is_released_if_the_start_fails(
+    consumer: Consumer, monkeypatch: pytest.MonkeyPatch, lost: bool
+) -> None:
+    """If it is still held."""
+    task = consumer.task(body)
+
+    def fail(self: Delivery) -> bool:
+        if lost:
+            locks["locmem"].force_release(task.app.main)
+        raise LockUnavailable("gone")
+
+    monkeypatch.setattr(Delivery, "give_up_place", fail)
+    error = consumer.deliver(consumer.send(task))
+    assert isinstance(error, LockUnavailable)
+    assert str(error) == "gone"
+    assert is_free(task)

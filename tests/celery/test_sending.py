@@ -1,0 +1,616 @@
+"""What the sender of a guarded task does about a message that waits already, without a worker."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import os
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from celery import states
+from celery.exceptions import Retry
+from celery.result import AsyncResult
+
+from django_redis_lock import lock, locks
+from django_redis_lock.celery import TaskAlreadyRunning, skipped
+from django_redis_lock.celery.message import HEADER, Slip
+from django_redis_lock.celery.options import SCOPES
+from django_redis_lock.celery.places import QUEUED, Places, TaskLock
+from django_redis_lock.celery.sending import EXPIRY_SLACK
+from django_redis_lock.exceptions import LockUnavailable
+from django_redis_lock.protocol.records import Holder
+from tests.apps.celery.app import WAITING
+from tests.celery.consumer import Consumer, body, held, id_of, is_free, lines, places, slip_of
+
+
+def place_of(task: Any, scope: str) -> str:
+    """Return the name of the lock that a waiting message holds."""
+    return f"{task.app.main}:queued" if scope == "queue" else str(task.app.main)
+
+
+def holder_of(task: Any, scope: str) -> Holder:
+    holder = locks["locmem"].holder(place_of(task, scope))
+    assert holder is not None
+    return holder
+
+
+# The place in the queue.
+
+
+@pytest.mark.parametrize("scope", WAITING)
+def test_message_takes_its_place(consumer: Consumer, scope: str) -> None:
+    """And says by which ticket its run takes it over, or gives it up."""
+    task = consumer.task(body, scope=scope, queue_timeout=100)
+    message = consumer.send(task, headers={"theirs": 1})
+    holder, slip = holder_of(task, scope), slip_of(message)
+    assert holder.task_id == id_of(message)
+    assert holder.metadata["state"] == QUEUED
+    assert holder.fence is not None
+    assert slip == Slip(
+        id_of(message),
+        lock=holder.name,
+        ticket=holder.token_id,
+        good_until=holder.fence + 100_000_000,
+        using="locmem",
+    )
+    assert message.headers["theirs"] == 1
+    assert holder.ttl is not None
+    assert 95 < holder.ttl <= 100
+    assert consumer.deliver(message) == "ran"
+    assert not list(locks["locmem"].holders(pattern=f"{task.app.main}*"))
+
+
+def test_message_of_a_run_takes_no_place(consumer: Consumer) -> None:
+    task = consumer.task(body)
+    message = consumer.send(task)
+    assert HEADER not in message.headers
+    assert is_free(task)
+
+
+@pytest.mark.parametrize("scope", WAITING)
+@pytest.mark.parametrize(
+    ("options", "seconds"),
+    [
+        ({}, 100),
+        ({"countdown": 50}, 150),
+        ({"expires": 30}, 30 + EXPIRY_SLACK),
+        ({"countdown": 50, "expires": 1000}, 150),
+        ({"eta": 50}, 150),
+    ],
+)
+def test_place_is_kept_while_the_message_can_wait(
+    consumer: Consumer, scope: str, options: dict[str, Any], seconds: float
+) -> None:
+    task = consumer.task(body, scope=scope, queue_timeout=100)
+    if "eta" in options:
+        options = {"eta": datetime.now(UTC) + timedelta(seconds=options["eta"])}
+    consumer.send(task, **options)
+    ttl = holder_of(task, scope).ttl
+    assert ttl is not None
+    assert seconds - 5 < ttl <= seconds
+
+
+@pytest.mark.parametrize("expires", [None, 1000])
+def test_lease_of_a_place_depends_on_the_options_of_its_task(
+    consumer: Consumer, expires: float | None
+) -> None:
+    """Those of the message take precedence."""
+    task = consumer.task(body, {"expires": 30}, scope="queue", queue_timeout=100)
+    consumer.send(task, **({"expires": expires} if expires else {}))
+    ttl = holder_of(task, "queue").ttl
+    assert ttl is not None
+    assert ttl > 95 if expires else 30 < ttl <= 30 + EXPIRY_SLACK
+
+
+@pytest.mark.parametrize("scope", WAITING)
+def test_place_is_free_if_the_message_can_not_be_sent(
+    consumer: Consumer, monkeypatch: pytest.MonkeyPatch, scope: str
+) -> None:
+    """Also if its lock has gone meanwhile: the error is that of the sending."""
+    task = consumer.task(body, scope=scope)
+    for lost in (False, True):
+
+        def fail(*_: Any, lost: bool = lost, **__: Any) -> None:
+            assert holder_of(task, scope)
+            if lost:
+                locks["locmem"].force_release(place_of(task, scope))
+            raise ConnectionError("no broker")
+
+        monkeypatch.setattr(consumer.app, "send_task", fail)
+        monkeypatch.setattr(consumer.app.amqp, "send_task_message", fail)
+        with pytest.raises(ConnectionError, match="no broker"):
+            task.apply_async()
+        assert locks["locmem"].holder(place_of(task, scope)) is None
+
+
+@pytest.mark.parametrize("scope", WAITING)
+def test_arguments_are_checked_before_a_place_is_taken(consumer: Consumer, scope: str) -> None:
+    def work(one: int) -> None: ...
+
+    task = consumer.task(work, scope=scope)
+    with pytest.raises(TypeError, match="one"):
+        task.apply_async()
+    assert locks["locmem"].holder(place_of(task, scope)) is None
+
+
+# Duplicates.
+
+
+@pytest.mark.parametrize("scope", WAITING)
+def test_duplicate_is_not_sent(
+    consumer: Consumer, log: pytest.LogCaptureFixture, scope: str
+) -> None:
+    """The result is that of the message that waits."""
+    task = consumer.task(body, scope=scope)
+    before = skipped[task.name]
+    first = consumer.send(task)
+    (holder,) = (holder_of(task, scope),)
+    result = task.delay()
+    assert isinstance(result, AsyncResult)
+    assert result.id == id_of(first)
+    assert result.backend is task.backend
+    assert consumer.message() is None
+    assert holder_of(task, scope).token_id == holder.token_id
+    assert skipped[task.name] == before + 1
+    ((kind, news),) = consumer.told
+    assert (kind, news["policy"]) == ("skipped", "skip")
+    assert news["task_id"] not in (None, id_of(first))
+    assert (news["key"], news["holder"].token_id) == (task.app.main, holder.token_id)
+    text = f"skipped: lock {task.app.main!r} is held by {holder}"
+    assert lines(log) == [f"Task {task.name}[{news['task_id']}] {text}"]
+
+
+def test_duplicate_is_refused(consumer: Consumer) -> None:
+    task = consumer.task(body, scope="queue", on_conflict={"queue": "raise"})
+    first = consumer.send(task)
+    holder = holder_of(task, "queue")
+    with pytest.raises(TaskAlreadyRunning) as caught:
+        task.delay()
+    why = f"lock {task.app.main!r} is held by {holder}."
+    assert str(caught.value) == f"Task {task.name} is not sent: {why}"
+    assert caught.value.name == task.app.main
+    assert caught.value.holder is not None
+    assert caught.value.holder["task_id"] == id_of(first)
+    assert str(copy.copy(caught.value)) == str(caught.value)  # as from a result backend
+    assert consumer.message() is None
+    assert [(kind, news["policy"]) for kind, news in consumer.told] == [("skipped", "raise")]
+
+
+def test_duplicate_is_left_to_a_function(consumer: Consumer) -> None:
+    seen: list[Any] = []
+    task = consumer.task(
+        body, scope="queue", on_conflict={"queue": lambda conflict: seen.append(conflict) or 7}
+    )
+    first = consumer.send(task)
+    assert task.apply_async((1,), {"two": 2}) == 7
+    (conflict,) = seen
+    assert (conflict.moment, conflict.task) == ("queue", task)
+    assert conflict.task_id not in (None, id_of(first))
+    assert (conflict.args, conflict.kwargs) == ((1,), {"two": 2})
+    assert (conflict.key, conflict.policy) == (task.app.main, "callable")
+    assert conflict.holder.task_id == id_of(first)
+    assert consumer.message() is None
+
+
+def test_newer_arguments_supersede_older_ones(consumer: Consumer) -> None:
+    """They take over the place; the older ones find theirs lost."""
+    task = consumer.task(body, scope="queue", on_conflict={"queue": "supersede"})
+    older, newer = consumer.send(task, 1), consumer.send(task, 2)
+    assert holder_of(task, "queue").task_id == id_of(newer)
+    assert slip_of(newer).ticket == holder_of(task, "queue").token_id
+    result = consumer.deliver(older)
+    assert result["reason"] == "superseded by newer arguments"
+    assert result["holder"]["task_id"] == id_of(newer)
+    assert consumer.deliver(newer) == "ran"
+
+
+def store(task: Any, message: Any, state: str) -> None:
+    """Store the state of the task of a message."""
+    result = KeyError(state) if state in states.EXCEPTION_STATES else state
+    task.backend.store_result(id_of(message), result, state)
+
+
+@pytest.mark.parametrize("state", sorted(states.READY_STATES))
+def test_place_of_a_task_that_has_ended_is_taken_over(consumer: Consumer, state: str) -> None:
+    """A message that was revoked, expired or vanished may have left it."""
+    task = consumer.task(body, scope="queue")
+    ended = consumer.send(task)
+    store(task, ended, state)
+    message = consumer.send(task)
+    assert message is not None
+    assert holder_of(task, "queue").task_id == id_of(message)
+
+
+@pytest.mark.parametrize("state", sorted(states.UNREADY_STATES - {states.PENDING}))
+def test_place_of_a_task_that_goes_on_is_not_taken_over(consumer: Consumer, state: str) -> None:
+    task = consumer.task(body, scope="queue")
+    first = consumer.send(task)
+    store(task, first, state)
+    assert task.delay().id == id_of(first)
+
+
+def test_lock_of_a_run_is_not_taken_over(consumer: Consumer) -> None:
+    """Its task may have stored its result before it has ended."""
+    task = consumer.task(body, scope="queue_and_run")
+    running = held(task, "running")
+    task.backend.mark_as_done("running", "its result")
+    assert task.delay().id == "running"
+    running.ensure_held()
+
+
+def test_place_of_another_task_with_the_key(consumer: Consumer) -> None:
+    """The result of that one says whether it has ended, which may be stored elsewhere."""
+
+    def other() -> None: ...
+
+    first = consumer.task(other, {"ignore_result": True}, scope="queue")
+    task = consumer.task(body, scope="queue")
+    message = consumer.send(first)
+    task.backend.mark_as_done(id_of(message), "not its own")
+    assert task.delay().id == id_of(message)
+
+
+def test_place_that_is_free_by_then_is_taken(
+    consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was released between the attempt and the question who has it."""
+    task = consumer.task(body, scope="queue")
+    first, backend = consumer.send(task), locks["locmem"]
+    find = backend.holder
+
+    def release_first(name: str) -> Any:
+        monkeypatch.setattr(backend, "holder", find)
+        backend.force_release(name)
+        return find(name)
+
+    monkeypatch.setattr(backend, "holder", release_first)
+    message = consumer.send(task)
+    assert holder_of(task, "queue").task_id == id_of(message) != id_of(first)
+
+
+def test_place_that_changed_hands_is_not_taken_over(
+    consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another sender was quicker."""
+    task = consumer.task(body, scope="queue")
+    ended = consumer.send(task)
+    task.backend.mark_as_done(id_of(ended), "its result")
+    backend = locks["locmem"]
+    find = backend.holder
+
+    def pass_on(name: str) -> Any:
+        holder = find(name)
+        monkeypatch.setattr(backend, "holder", find)
+        backend.force_release(name)
+        assert places(task, "quicker").lock(name, 60, state=QUEUED).acquire(blocking=False)
+        return holder
+
+    monkeypatch.setattr(backend, "holder", pass_on)
+    assert task.delay().id == "quicker"
+
+
+# Who waits for a result of this very id.
+
+AWAITED = {
+    "link": {"link": []},
+    "link_error": {"link_error": []},
+    "chain": {"chain": []},
+    "group": {"group_id": "group"},
+    "id": {"task_id": "second"},
+    "chord": {"chord": {}},
+}
+
+
+@pytest.mark.parametrize("how", [*AWAITED, "nothing"])
+@pytest.mark.parametrize("policy", ["skip", "raise", "function"])
+def test_awaited_duplicate_is_sent_for_its_result(
+    consumer: Consumer, how: str, policy: str
+) -> None:
+    """What waits would wait forever, or take another's result for its own."""
+    on_conflict = (lambda conflict: "decided") if policy == "function" else policy
+    task = consumer.task(body, scope="queue", on_conflict={"queue": on_conflict})
+    after = consumer.app.task(name=f"{task.name}-after")(body).si()
+    first = consumer.send(task)
+    described = holder_of(task, "queue")
+    options = {
+        key: [after] if value == [] else after if value == {} else value
+        for key, value in AWAITED.get(how, {}).items()
+    }
+    if how == "nothing":
+        if policy == "raise":
+            with pytest.raises(TaskAlreadyRunning):
+                task.apply_async(**options)
+        elif policy == "function":
+            assert task.apply_async(**options) == "decided"
+        else:
+            assert task.apply_async(**options).id == id_of(first)
+        assert consumer.message() is None
+        return
+    result = task.apply_async(**options)
+    message = consumer.message()
+    assert result.id == id_of(message) != id_of(first)
+    duplicate_of = slip_of(message).duplicate_of
+    assert duplicate_of is not None
+    assert duplicate_of["task_id"] == id_of(first)
+    assert duplicate_of["pid"] == described.pid
+    assert slip_of(message) == Slip(id_of(message), duplicate_of=duplicate_of)
+    assert consumer.kinds() == []
+
+
+def test_duplicate_of_no_task_is_sent_for_its_result(consumer: Consumer) -> None:
+    """Another program has the lock; there is no result to return instead."""
+    task = consumer.task(body, scope="queue")
+    assert lock(place_of(task, "queue"), using="locmem").acquire()
+    result = task.delay()
+    message = consumer.message()
+    assert result.id == id_of(message)
+    duplicate_of = slip_of(message).duplicate_of
+    assert duplicate_of is not None
+    assert duplicate_of["task_id"] is None
+    assert duplicate_of["pid"] == os.getpid()
+
+
+def test_ignored_duplicate_is_no_part_of_a_chord(consumer: Consumer) -> None:
+    task = consumer.task(body, scope="queue", on_conflict={"run": "ignore"})
+    with pytest.raises(ValueError, match="chord") as caught:
+        task.apply_async(chord=task.si())
+    assert str(caught.value) == (
+        f"Task {task.name} has on_conflict='ignore' and can't be part of a chord, which would "
+        f"wait for it forever; use 'skip'."
+    )
+    assert locks["locmem"].holder(place_of(task, "queue")) is None
+
+
+# Messages that need no place.
+
+
+@pytest.mark.parametrize("scope", WAITING)
+@pytest.mark.parametrize("how", ["retries", "header", "eager"])
+def test_message_needs_no_place(consumer: Consumer, scope: str, how: str) -> None:
+    """A retry, or one that had a place; or nothing is sent."""
+    task = consumer.task(body, scope=scope)
+    other = places(task, "other").lock(place_of(task, scope), 60, state=QUEUED)
+    assert other.acquire(blocking=False)
+    if how == "eager":
+        other.release()
+        consumer.app.conf.task_always_eager = True
+        assert task.delay().result == "ran"
+        assert locks["locmem"].holder(place_of(task, scope)) is None
+        return
+    options: dict[str, Any] = {"retries": 1} if how == "retries" else {}
+    if how == "header":
+        options = {"task_id": "id", "headers": Slip("id", attempts=3).header()}
+    message = consumer.send(task, **options)
+    if how == "header":
+        assert slip_of(message) == Slip("id", attempts=3)
+    else:
+        assert HEADER not in message.headers
+    other.ensure_held()
+
+
+@pytest.mark.parametrize("scope", WAITING)
+def test_header_of_another_task_counts_for_nothing(consumer: Consumer, scope: str) -> None:
+    """Celery copies the headers of a run to what it sends."""
+    task = consumer.task(body, scope=scope)
+    message = consumer.send(task, headers=Slip("another").header())
+    assert slip_of(message).lock == place_of(task, scope)
+
+
+# Runs that send a message in their own place.
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+def test_retry_follows_its_run(consumer: Consumer, scope: str) -> None:
+    """It takes the lock over if that is the one of its scope, and runs without one of its own."""
+    fences: list[int] = []
+
+    def work(self: Any) -> str:
+        fences.append(self.lock.fence)
+        if self.request.retries:
+            return "ran"
+        raise self.retry(countdown=50)
+
+    task = consumer.task(work, {"bind": True}, scope=scope, queue_timeout=100)
+    message = consumer.send(task)
+    assert isinstance(consumer.deliver(message), Retry)
+    again = consumer.message()
+    slip = slip_of(again)
+    assert id_of(again) == id_of(message)
+    assert slip.follows == fences[0]
+    if scope == "queue_and_run":
+        holder = holder_of(task, scope)
+        assert slip == Slip(
+            id_of(message),
+            lock=holder.name,
+            ticket=holder.token_id,
+            using="locmem",
+            follows=fences[0],
+        )
+        assert holder.metadata["state"] == QUEUED
+        assert holder.ttl is not None
+        assert 145 < holder.ttl <= 150
+    else:
+        assert slip == Slip(id_of(message), follows=fences[0])
+        assert is_free(task)
+    assert consumer.deliver(again) == "ran"
+    assert fences[1] > fences[0]
+    assert is_free(task)
+    assert consumer.kinds() == []
+
+
+def test_retry_that_is_not_sent_leaves_no_lock(
+    consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def work(self: Any) -> None:
+        def fail(*_: Any, **__: Any) -> None:
+            raise ConnectionError("no broker")
+
+        monkeypatch.setattr(consumer.app.amqp, "send_task_message", fail)
+        raise self.retry(countdown=50)
+
+    task = consumer.task(work, {"bind": True}, scope="queue_and_run")
+    consumer.deliver(consumer.send(task))
+    assert consumer.ended == ["ack"]
+    assert is_free(task)
+
+
+@pytest.mark.parametrize("scope", WAITING)
+def test_run_sends_itself_with_another_key(consumer: Consumer, scope: str) -> None:
+    """That message takes a place of its own, and nothing of its run's."""
+    name = consumer.app.main
+
+    def work(self: Any, number: int) -> str:
+        if number == 1:
+            self.apply_async((2,), task_id=self.request.id)
+        return "ran"
+
+    task = consumer.task(work, {"bind": True}, key=name + ":{number}", scope=scope)
+    message = consumer.send(task, 1)
+    assert consumer.deliver(message) == "ran"
+    again = consumer.message()
+    place = f"{name}:2" + (":queued" if scope == "queue" else "")
+    assert slip_of(again).lock == place
+    assert slip_of(again).follows == 0
+    assert [each.name for each in locks["locmem"].holders(pattern=f"{name}*")] == [place]
+    assert consumer.deliver(again) == "ran"
+
+
+@pytest.mark.parametrize("how", ["lost", "unguarded"])
+def test_run_without_its_lock_has_nothing_to_hand_over(
+    consumer: Consumer, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def work(self: Any) -> str:
+        if self.request.retries:
+            return "ran"
+        if how == "lost":
+            locks["locmem"].force_release(consumer.app.main)
+            self.lock._lease.deadline = 0.0
+        raise self.retry(countdown=1)
+
+    task = consumer.task(work, {"bind": True}, scope="queue_and_run", on_unavailable="run")
+    message = consumer.send(task)
+    if how == "unguarded":
+        monkeypatch.setattr(Places, "take", unavailable)
+        monkeypatch.setattr(TaskLock, "take_over", unavailable)
+    assert isinstance(consumer.deliver(message), Retry)
+    slip = slip_of(consumer.message())
+    assert not slip.ticket or slip.follows == 0
+
+
+def unavailable(*_: Any, **__: Any) -> Any:
+    raise LockUnavailable("no server")
+
+
+@pytest.mark.parametrize("rest", [0, 60])
+def test_run_that_sends_another_task_keeps_its_own_lock(consumer: Consumer, rest: float) -> None:
+    """Only a message with the id of the run stands for it."""
+    other = consumer.task(body, scope="queue_and_run", key=f"{consumer.app.main}-other")
+
+    def work() -> str:
+        other.delay()
+        return "ran"
+
+    task = consumer.task(work, scope="queue_and_run", at_least_for=rest)
+    assert consumer.deliver(consumer.send(task)) == "ran"
+    assert slip_of(consumer.message()).follows == 0
+    assert is_free(task) is not bool(rest)
+
+
+def test_run_with_a_successor_does_not_rest(consumer: Consumer) -> None:
+    """Its lock is free for the retry."""
+
+    def work(self: Any) -> str:
+        if self.request.retries:
+            return "ran"
+        raise self.retry(countdown=1)
+
+    task = consumer.task(work, {"bind": True}, at_least_for=60)
+    assert isinstance(consumer.deliver(consumer.send(task)), Retry)
+    assert is_free(task)
+    assert consumer.deliver() == "ran"
+    assert not is_free(task)
+
+
+# When no place can be taken.
+
+
+def test_message_is_not_sent_without_the_server(
+    consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = consumer.task(body, scope="queue")
+    monkeypatch.setattr(Places, "take", unavailable)
+    for options in ({}, {"link": [task.si()]}):
+        with pytest.raises(LockUnavailable, match="no server"):
+            task.apply_async(**options)
+    assert consumer.message() is None
+
+
+@pytest.mark.parametrize("scope", WAITING)
+def test_message_is_sent_unguarded(
+    consumer: Consumer, monkeypatch: pytest.MonkeyPatch, log: pytest.LogCaptureFixture, scope: str
+) -> None:
+    """If the task says that it runs all the same; the worker tries again to get a lock."""
+    task = consumer.task(body, scope=scope, on_unavailable="run")
+    with monkeypatch.context() as patch:
+        patch.setattr(Places, "take", unavailable)
+        message = consumer.send(task)
+    assert slip_of(message) == Slip(id_of(message))
+    assert lines(log) == [f"Task {task.name}[{id_of(message)}] is sent unguarded: no server"]
+    assert log.records[0].levelno == logging.WARNING
+    assert consumer.deliver(message) == "ran"
+
+
+@pytest.mark.parametrize("error", [KeyError("key"), LockUnavailable("no server")])
+def test_next_task_of_a_chain_is_sent_whatever_happens(
+    consumer: Consumer,
+    monkeypatch: pytest.MonkeyPatch,
+    log: pytest.LogCaptureFixture,
+    error: Exception,
+) -> None:
+    """The one before has succeeded, and the run meets the error again."""
+
+    def make_key() -> str:
+        raise error
+
+    task = consumer.task(body, scope="queue", key=make_key)
+    first = consumer.app.task(name=f"{task.name}-first")(body)
+    (first.si() | task.si()).apply_async()
+    assert consumer.deliver() == "ran"
+    message = consumer.message()
+    assert slip_of(message) == Slip(id_of(message))
+    assert f"Task {task.name}[{id_of(message)}] is sent unguarded: " in lines(log)[0]
+    assert consumer.deliver(message) is error
+    with pytest.raises(type(error)):
+        task.apply_async(link=[first.si()])
+    assert consumer.message() is None
+
+
+def test_task_that_is_sent_by_a_task_meets_the_error(consumer: Consumer) -> None:
+    """Nothing waits for it."""
+
+    def make_key() -> str:
+        raise KeyError("key")
+
+    task = consumer.task(body, scope="queue", key=make_key)
+
+    def first() -> str:
+        with pytest.raises(KeyError):
+            task.delay()
+        return "ran"
+
+    sender = consumer.app.task(name=f"{task.name}-first")(first)
+    sender.delay()
+    assert consumer.deliver() == "ran"
+    assert consumer.message() is None
+
+
+def test_key_that_raises_ends_the_sending(consumer: Consumer) -> None:
+    def make_key() -> str:
+        raise KeyError("key")
+
+    task = consumer.task(body, scope="queue", key=make_key, on_unavailable="run")
+    with pytest.raises(KeyError):
+        task.delay()
+    assert consumer.message() is None
