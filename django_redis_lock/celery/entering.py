@@ -55,7 +55,7 @@ def enter(delivery: Delivery) -> Entry:
                 return _after(delivery, own)
             if holders:
                 return _settle(delivery, holders[0])
-    return _start(delivery, lock)
+    return _start(delivery, lock, RESULT_MOMENT)
 
 
 def _answer_duplicate(delivery: Delivery, holder: Any) -> Any:
@@ -92,7 +92,7 @@ def _take(delivery: Delivery) -> TaskLock | None:
     return lock
 
 
-def _start(delivery: Delivery, lock: TaskLock, patience: float = RESULT_MOMENT) -> Entry:
+def _start(delivery: Delivery, lock: TaskLock, patience: float) -> Entry:
     """Give up the place in the queue once the lock of the run is held.
 
     ``patience``: seconds to wait for the result of an earlier delivery.
@@ -126,7 +126,7 @@ def _after(delivery: Delivery, own: Holder) -> Entry:
         if dead and lock.take_over(own.token_id):
             break
         if (adopted := _adopt(delivery)) is not None:
-            return _start(delivery, adopted)
+            return _start(delivery, adopted, RESULT_MOMENT)
         if _is_carried_on(delivery, own):
             raise Ignore(f"{delivery.task_id} was sent again, and waits in the queue")
         if not told and not dead:
@@ -157,7 +157,7 @@ def _is_carried_on(delivery: Delivery, own: Holder) -> bool:
 def _start_after(delivery: Delivery, lock: TaskLock, own: Holder, dead: bool) -> Entry:
     """Start with the lock that another delivery of this task had."""
     if own.fence == delivery.follows or _retries_of(own) < delivery.retries:
-        return _start(delivery, lock)  # the run that sent this message has ended
+        return _start(delivery, lock, RESULT_MOMENT)  # the run that sent this message has ended
     delivery.may_have_succeeded = not dead
     entry = _start(delivery, lock, RESULT_PATIENCE)
     if entry[0] is not None:

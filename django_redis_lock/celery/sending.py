@@ -182,10 +182,10 @@ class Sending:
         Otherwise it needs no place, because the run had one.
         """
         assert run.task_id is not None
+        assert run.lock is not None
         slip, lock = Slip(run.task_id, follows=run.fence), run.lock
         if (
             self._options.scope != QUEUE_AND_RUN
-            or lock is None
             or lock.name not in places.names
             or not lock.remaining
         ):

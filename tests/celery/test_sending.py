@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import os
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -15,6 +16,7 @@ from celery.result import AsyncResult
 
 from django_redis_lock import lock, locks
 from django_redis_lock.celery import TaskAlreadyRunning, skipped
+from django_redis_lock.celery.conflicts import describe
 from django_redis_lock.celery.message import HEADER, Slip
 from django_redis_lock.celery.options import SCOPES
 from django_redis_lock.celery.places import QUEUED, Places, TaskLock
@@ -144,22 +146,23 @@ def test_duplicate_is_not_sent(
 ) -> None:
     """The result is that of the message that waits."""
     task = consumer.task(body, scope=scope)
-    before = skipped[task.name]
     first = consumer.send(task)
-    (holder,) = (holder_of(task, scope),)
+    holder = holder_of(task, scope)
     result = task.delay()
     assert isinstance(result, AsyncResult)
     assert result.id == id_of(first)
     assert result.backend is task.backend
     assert consumer.message() is None
     assert holder_of(task, scope).token_id == holder.token_id
-    assert skipped[task.name] == before + 1
+    assert skipped[task.name] == 1
     ((kind, news),) = consumer.told
     assert (kind, news["policy"]) == ("skipped", "skip")
     assert news["task_id"] not in (None, id_of(first))
     assert (news["key"], news["holder"].token_id) == (task.app.main, holder.token_id)
     text = f"skipped: lock {task.app.main!r} is held by {holder}"
     assert lines(log) == [f"Task {task.name}[{news['task_id']}] {text}"]
+    task.delay()
+    assert skipped[task.name] == 2
 
 
 def test_duplicate_is_refused(consumer: Consumer) -> None:
@@ -176,6 +179,10 @@ def test_duplicate_is_refused(consumer: Consumer) -> None:
     assert str(copy.copy(caught.value)) == str(caught.value)  # as from a result backend
     assert consumer.message() is None
     assert [(kind, news["policy"]) for kind, news in consumer.told] == [("skipped", "raise")]
+    assert skipped[task.name] == 1
+    with pytest.raises(TaskAlreadyRunning):
+        task.delay()
+    assert skipped[task.name] == 2
 
 
 def test_duplicate_is_left_to_a_function(consumer: Consumer) -> None:
@@ -196,9 +203,13 @@ def test_duplicate_is_left_to_a_function(consumer: Consumer) -> None:
 
 def test_newer_arguments_supersede_older_ones(consumer: Consumer) -> None:
     """They take over the place; the older ones find theirs lost."""
-    task = consumer.task(body, scope="queue", on_conflict={"queue": "supersede"})
+    task = consumer.task(body, scope="queue", on_conflict={"queue": "supersede"}, queue_timeout=100)
     older, newer = consumer.send(task, 1), consumer.send(task, 2)
-    assert holder_of(task, "queue").task_id == id_of(newer)
+    holder = holder_of(task, "queue")
+    assert holder.task_id == id_of(newer)
+    assert holder.metadata["state"] == QUEUED
+    assert holder.ttl is not None
+    assert 95 < holder.ttl <= 100
     assert slip_of(newer).ticket == holder_of(task, "queue").token_id
     result = consumer.deliver(older)
     assert result["reason"] == "superseded by newer arguments"
@@ -250,6 +261,18 @@ def test_place_of_another_task_with_the_key(consumer: Consumer) -> None:
     message = consumer.send(first)
     task.backend.mark_as_done(id_of(message), "not its own")
     assert task.delay().id == id_of(message)
+
+
+def test_place_of_a_task_that_this_app_does_not_know(consumer: Consumer) -> None:
+    """Its result is looked for where those of the sent task are."""
+    task = consumer.task(body, scope="queue")
+    unknown = places(task, "unknown").lock(place_of(task, "queue"), 60, state=QUEUED)
+    unknown._origin["task_name"] = "unknown.task"
+    assert unknown.acquire(blocking=False)
+    assert holder_of(task, "queue").task_name == "unknown.task"
+    assert task.delay().id == "unknown"
+    task.backend.mark_as_done("unknown", "its result")
+    assert id_of(consumer.send(task)) == holder_of(task, "queue").task_id
 
 
 def test_place_that_is_free_by_then_is_taken(
@@ -350,6 +373,8 @@ def test_duplicate_of_no_task_is_sent_for_its_result(consumer: Consumer) -> None
     assert duplicate_of is not None
     assert duplicate_of["task_id"] is None
     assert duplicate_of["pid"] == os.getpid()
+    unknown = describe(replace(holder_of(task, "queue"), acquired_at=None))
+    assert unknown == {**duplicate_of, "since": None, "ttl": unknown["ttl"]}
 
 
 def test_ignored_duplicate_is_no_part_of_a_chord(consumer: Consumer) -> None:
@@ -456,9 +481,9 @@ def test_retry_that_is_not_sent_leaves_no_lock(
     assert is_free(task)
 
 
-@pytest.mark.parametrize("scope", WAITING)
+@pytest.mark.parametrize("scope", SCOPES)
 def test_run_sends_itself_with_another_key(consumer: Consumer, scope: str) -> None:
-    """That message takes a place of its own, and nothing of its run's."""
+    """That message takes a place of its own, if its scope has one, and nothing of its run's."""
     name = consumer.app.main
 
     def work(self: Any, number: int) -> str:
@@ -470,10 +495,12 @@ def test_run_sends_itself_with_another_key(consumer: Consumer, scope: str) -> No
     message = consumer.send(task, 1)
     assert consumer.deliver(message) == "ran"
     again = consumer.message()
-    place = f"{name}:2" + (":queued" if scope == "queue" else "")
-    assert slip_of(again).lock == place
+    places = {"run": "", "queue": f"{name}:2:queued", "queue_and_run": f"{name}:2"}
+    assert id_of(again) == id_of(message)
+    assert slip_of(again).lock == places[scope]
     assert slip_of(again).follows == 0
-    assert [each.name for each in locks["locmem"].holders(pattern=f"{name}*")] == [place]
+    held = [each.name for each in locks["locmem"].holders(pattern=f"{name}*")]
+    assert held == list(filter(None, [places[scope]]))
     assert consumer.deliver(again) == "ran"
 
 
