@@ -98,7 +98,7 @@ class Guard:
             "throws": (*throws, TaskAlreadyRunning),  # so it is not logged as a failure
         }
         if not hasattr(cls, "lock"):
-            members["lock"] = property(current_lock, doc=current_lock.__doc__)
+            members["lock"] = property(current_lock)
         for name, member in members.items():
             setattr(cls, name, member)
         sender = _beneath_overrides(cls)

@@ -92,8 +92,15 @@ def test_place_is_taken_when_the_message_is_sent(consumer: Consumer, base: type[
 
 def test_class_with_methods_of_its_own(consumer: Consumer) -> None:
     """They are called as before, inside of the guard of calls and above that of sending."""
+    calls: list[Any] = []
+
+    def call(self: Any) -> Any:
+        calls.append(current_lock())
+        return super(own, self).__call__()
+
+    own = type("Own", (PutOffItself,), {"__call__": call})
     guard = single_instance_task(using="locmem", key=consumer.app.main, scope="queue")
-    task = consumer.app.register_task(guard(type("Itself", (PutOffItself,), {}))())
+    task = consumer.app.register_task(guard(own)())
     task.apply_async()
     assert is_free(task)
     PutOff.later.pop()()
@@ -102,6 +109,8 @@ def test_class_with_methods_of_its_own(consumer: Consumer) -> None:
     assert slip_of(message).lock == f"{consumer.app.main}:queued"
     assert consumer.deliver(message) == [consumer.app.main]
     assert task.called
+    (lock,) = calls
+    assert lock.name == consumer.app.main
 
 
 def test_task_has_its_lock(consumer: Consumer) -> None:
@@ -121,12 +130,19 @@ def test_attribute_with_the_name_of_the_lock_stays(consumer: Consumer) -> None:
     assert consumer.task(body, {"base": base}).lock == "its own"
 
 
+async def coroutine(self: Any = None) -> None:
+    """Have nothing to do."""
+
+
+def generator(self: Any = None) -> Any:
+    """Yield nothing."""
+    yield
+
+
 @pytest.mark.parametrize("how", ["function", "class"])
-def test_coroutines_are_refused(how: str) -> None:
+@pytest.mark.parametrize("work", [coroutine, generator])
+def test_what_runs_after_its_call_is_refused(how: str, work: Any) -> None:
     """As soon as it is known."""
-
-    async def work(self: Any = None) -> None: ...
-
     guard = single_instance_task(using="locmem")
     with pytest.raises(TypeError, match="coroutine or generator function, whose body runs after"):
         guard(work if how == "function" else type("Work", (Task,), {"run": work}))
@@ -136,7 +152,7 @@ def test_bases_of_the_same_name_elsewhere_are_no_other_guards(consumer: Consumer
     """Only those of celery-once and celery-singleton are."""
     base = type("Singleton", (Task,), {"abstract": True, "__module__": "celery_singleton_like.a"})
     assert consumer.task(body, {"base": base}) is not None
-    other = type("QueueOnce", (Task,), {"abstract": True, "__module__": "celery_once.tasks"})
+    other = type("QueueOnce", (Task,), {"abstract": True, "__module__": "celery_once.tasks.own"})
     with pytest.raises(TypeError, match=r"base class celery_once\.QueueOnce, which guards it"):
         consumer.task(body, {"base": other, "lazy": False})
     assert not list(locks["locmem"].holders())
