@@ -113,6 +113,23 @@ def test_locks_of_the_dead_are_released(
     assert not is_free(f"{name}:living")()
 
 
+def test_lock_that_changes_hands_is_not_released(
+    server: EmbeddedServer, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its holder was dead when it was listed, and another one has it since."""
+
+    def is_dead(holder: Holder) -> bool:
+        locks["default"].force_release(holder.name)
+        take(holder.name)
+        return True
+
+    monkeypatch.setattr(freeing, "is_dead", is_dead)
+    take(name)
+    freeing.free_dead("default")
+    freeing.finish(WAIT)
+    assert not is_free(name)()
+
+
 def test_aliases_do_not_wait_for_each_other(server: EmbeddedServer, settings: Any) -> None:
     """Each has a thread, that ends with its work and is not waited for at exit."""
     settings.LOCKS = {**settings.LOCKS, "other": settings.LOCKS["default"]}
