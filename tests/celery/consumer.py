@@ -1,4 +1,4 @@
-"""A consumer that runs tasks in the test's process, as the solo pool of a worker does."""
+"""A consumer that runs tasks in the test's process, with the code that a worker runs them with."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Consumer:
         )
         self.app.conf.update(task_default_queue=name, result_extended=True)
         self.ended: list[str] = []
-        """How each delivery ended for the broker: ``ack``, ``reject`` or ``requeue``."""
+        """How each delivery ended for the broker: ``ack`` or ``reject``."""
         self.told: list[tuple[str, dict[str, Any]]] = []
         """The signals of the guard, by the names of ``SIGNALS``."""
         self.when: dict[str, Callable[[], object]] = {}
@@ -101,9 +101,7 @@ class Consumer:
             app=self.app,
             hostname="test",
             on_ack=lambda *_: self.ended.append("ack"),
-            on_reject=lambda _log, _errors, requeue: self.ended.append(
-                "requeue" if requeue else "reject"
-            ),
+            on_reject=lambda *_: self.ended.append("reject"),
         )
         result = request.execute()
         return cause_of(result.exception) if isinstance(result, ExceptionInfo) else result

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from celery import states
-from celery.exceptions import Ignore, Retry
+from celery.exceptions import Ignore, Reject, Retry
 
 from django_redis_lock import locks
 from django_redis_lock.celery import TaskAlreadyRunning, entering, skipped
@@ -724,6 +724,29 @@ def test_duplicate_comes_again_so_often(consumer: Consumer, most: int) -> None:
     )
     assert error.holder is not None
     assert consumer.message() is None
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_duplicate_that_can_not_be_sent_again(
+    consumer: Consumer, monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
+    """It goes back to the broker if that has it still, and fails otherwise."""
+    task = consumer.task(body, {"acks_late": late}, on_conflict="retry")
+    held(task, "another")
+    message = consumer.send(task)
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise ConnectionError("no broker")
+
+    monkeypatch.setattr(consumer.app.amqp, "send_task_message", fail)
+    result = consumer.deliver(message)
+    if late:
+        assert isinstance(result, Reject)
+        assert result.requeue
+    else:
+        assert isinstance(result, ConnectionError)
+    assert consumer.ended == ["reject" if late else "ack"]
+    assert task.AsyncResult(id_of(message)).state == ("PENDING" if late else "FAILURE")
 
 
 @pytest.mark.parametrize("how", ["direct", "eager"])

@@ -266,12 +266,13 @@ def test_place_of_another_task_with_the_key(consumer: Consumer) -> None:
 def test_place_of_a_task_that_this_app_does_not_know(consumer: Consumer) -> None:
     """Its result is looked for where those of the sent task are."""
     task = consumer.task(body, scope="queue")
-    unknown = places(task, "unknown").lock(place_of(task, "queue"), 60, state=QUEUED)
+    task_id = f"{task.app.main}-unknown"
+    unknown = places(task, task_id).lock(place_of(task, "queue"), 60, state=QUEUED)
     unknown._origin["task_name"] = "unknown.task"
     assert unknown.acquire(blocking=False)
     assert holder_of(task, "queue").task_name == "unknown.task"
-    assert task.delay().id == "unknown"
-    task.backend.mark_as_done("unknown", "its result")
+    assert task.delay().id == task_id
+    task.backend.mark_as_done(task_id, "its result")
     assert id_of(consumer.send(task)) == holder_of(task, "queue").task_id
 
 
@@ -392,27 +393,27 @@ def test_ignored_duplicate_is_no_part_of_a_chord(consumer: Consumer) -> None:
 
 
 @pytest.mark.parametrize("scope", WAITING)
-@pytest.mark.parametrize("how", ["retries", "header", "eager"])
-def test_message_needs_no_place(consumer: Consumer, scope: str, how: str) -> None:
-    """A retry, or one that had a place; or nothing is sent."""
+@pytest.mark.parametrize("header", [{}, Slip("id", attempts=3).header()], ids=["none", "own"])
+def test_message_that_had_a_place_needs_none(
+    consumer: Consumer, scope: str, header: dict[str, Any]
+) -> None:
+    """It says so itself, or is a retry."""
     task = consumer.task(body, scope=scope)
     other = places(task, "other").lock(place_of(task, scope), 60, state=QUEUED)
     assert other.acquire(blocking=False)
-    if how == "eager":
-        other.release()
-        consumer.app.conf.task_always_eager = True
-        assert task.delay().result == "ran"
-        assert locks["locmem"].holder(place_of(task, scope)) is None
-        return
-    options: dict[str, Any] = {"retries": 1} if how == "retries" else {}
-    if how == "header":
-        options = {"task_id": "id", "headers": Slip("id", attempts=3).header()}
-    message = consumer.send(task, **options)
-    if how == "header":
-        assert slip_of(message) == Slip("id", attempts=3)
-    else:
-        assert HEADER not in message.headers
+    options = {"headers": header} if header else {"retries": 1}
+    message = consumer.send(task, task_id="id", **options)
+    assert message.headers.get(HEADER) == header.get(HEADER)
     other.ensure_held()
+
+
+@pytest.mark.parametrize("scope", WAITING)
+def test_eager_call_sends_nothing(consumer: Consumer, scope: str) -> None:
+    task = consumer.task(body, scope=scope)
+    consumer.app.conf.task_always_eager = True
+    assert task.delay().result == "ran"
+    assert locks["locmem"].holder(place_of(task, scope)) is None
+    assert consumer.message() is None
 
 
 @pytest.mark.parametrize("scope", WAITING)
@@ -495,12 +496,12 @@ def test_run_sends_itself_with_another_key(consumer: Consumer, scope: str) -> No
     message = consumer.send(task, 1)
     assert consumer.deliver(message) == "ran"
     again = consumer.message()
-    places = {"run": "", "queue": f"{name}:2:queued", "queue_and_run": f"{name}:2"}
+    place = {"run": "", "queue": f"{name}:2:queued", "queue_and_run": f"{name}:2"}[scope]
     assert id_of(again) == id_of(message)
-    assert slip_of(again).lock == places[scope]
+    assert slip_of(again).lock == place
     assert slip_of(again).follows == 0
-    held = [each.name for each in locks["locmem"].holders(pattern=f"{name}*")]
-    assert held == list(filter(None, [places[scope]]))
+    taken = [each.name for each in locks["locmem"].holders(pattern=f"{name}*")]
+    assert taken == ([place] if place else [])
     assert consumer.deliver(again) == "ran"
 
 

@@ -7,11 +7,6 @@ import os
 from tests.settings import *  # noqa: F403 - as settings modules are extended
 from tests.settings import LOCKS, PORT, REDIS
 
-if "MUTMUT_CALLS" in os.environ:  # mutmut learns which tests call what
-    from tests.mutants import calls
-
-    calls.write_down()
-
 PROXY = "LOCK_TEST_PROXY_PORT"
 """The environment variable with the port of a proxy to the server, if a test has one."""
 
