@@ -12,6 +12,7 @@ import math
 import threading
 import time
 from collections.abc import Hashable, Iterable
+from contextlib import suppress
 from typing import Any
 
 from django_redis_lock import signals
@@ -94,7 +95,8 @@ class Renewer:
         with self.mutex:
             server = self._server(backend, withdrawal.name)
             server.withdrawals[withdrawal] = None
-            server.wake(withdrawal.due)
+            with suppress(RuntimeError):  # the process is ending: ``at_exit`` sends it
+                server.wake(withdrawal.due)
 
     def note_losses(self, entries: list[audit.Fields], backend: Any) -> Steps[None]:
         """Write losses into the audit; a failure does not reach the caller."""
@@ -108,12 +110,16 @@ class Renewer:
                 logger.warning("The loss of %d locks is not in the audit: %s", len(entries), error)
 
     def at_exit(self) -> None:
-        """Try once more to send what could not be sent, for a second at most."""
+        """Try once more to send what could not be sent, for a second at most.
+
+        If no thread can be started any more, this one sends it, which takes as long as the calls.
+        """
         deadline = monotonic() + EXIT
         with self.mutex:
             owing = [server for server in self._servers.values() if server.withdrawals]
-            for server in owing:
-                server.hurry()
+            alone = [server for server in owing if not server.hurry()]
+        for server in alone:
+            server.work()
         while monotonic() < deadline and any(server.hurried for server in owing):
             time.sleep(0.005)
 
@@ -168,15 +174,19 @@ class ServerRenewer:
         self.leases: dict[str, Kept] = {}
         self.withdrawals: dict[Withdrawal, None] = {}
         name = f"django-redis-lock-renewal-{backend.alias}"
-        self._watcher = Watcher(name, self._mutex, self._next_due, self._work)
+        self._watcher = Watcher(name, self._mutex, self._next_due, self.work)
         self.wake = self._watcher.wake
         self._calls = 0
 
-    def hurry(self) -> None:
-        """Send all withdrawals now. The caller holds the mutex."""
+    def hurry(self) -> bool:
+        """Send all withdrawals now, if there is a thread for it. The caller holds the mutex."""
         for item in self.withdrawals:
             item.due = 0.0
-        self.wake(0.0)
+        try:
+            self.wake(0.0)
+        except RuntimeError:
+            return False
+        return True
 
     @property
     def hurried(self) -> bool:
@@ -191,7 +201,8 @@ class ServerRenewer:
             return None
         return min((item.due for item in work), default=math.inf)
 
-    def _work(self) -> None:
+    def work(self) -> None:
+        """Do what is due now."""
         with self._mutex:
             now = monotonic()
             due = [kept for kept in self.leases.values() if kept.soon <= now]

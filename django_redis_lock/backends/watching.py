@@ -46,7 +46,7 @@ class Watcher:
         self._wakes_at = 0.0
 
     def wake(self, due: float) -> None:
-        """Have a thread awake at a moment (monotonic)."""
+        """Have a thread awake at a moment (monotonic). Raises as ``hand_off`` does."""
         if self._thread is None:
             self.hand_off()
         elif due < self._wakes_at:
@@ -55,7 +55,10 @@ class Watcher:
             self._wakes_at = due
 
     def hand_off(self) -> None:
-        """Let a new thread watch. Raises ``RuntimeError`` while the process ends."""
+        """Let a new thread watch. Raises ``RuntimeError`` if none can be started.
+
+        From Python 3.12 on that is so as soon as the process begins to end.
+        """
         self._thread = None
         thread = threading.Thread(target=self._run, name=self._name, daemon=True)
         # ``Thread.start`` is Python code in which a signal handler may raise, so it runs in a
@@ -67,11 +70,17 @@ class Watcher:
     def _begin(self, thread: threading.Thread) -> None:
         try:
             thread.start()
+        except RuntimeError:  # the process has begun to end: this thread watches itself
+            self._forget(thread)
+            self._run()
         except BaseException:
-            with self._mutex:
-                if self._thread is thread:
-                    self._thread = None  # so that the next caller tries again
+            self._forget(thread)  # so that the next caller tries again
             raise
+
+    def _forget(self, thread: threading.Thread) -> None:
+        with self._mutex:
+            if self._thread is thread:
+                self._thread = None
 
     def _run(self) -> None:
         me = threading.current_thread()
@@ -85,9 +94,7 @@ class Watcher:
                     return
                 self._work()
         finally:
-            with self._mutex:
-                if self._thread is me:
-                    self._thread = None
+            self._forget(me)
 
     def _sleep(self) -> bool:
         """Sleep until something is due; return False if the thread is to end."""

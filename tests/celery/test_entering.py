@@ -637,6 +637,7 @@ def test_awaited_duplicate_is_not_ignored(consumer: Consumer, awaited: str) -> N
     """What waits for it would wait forever; it fails instead."""
     task = consumer.task(body, on_conflict="ignore")
     after = consumer.app.task(name=f"{task.name}-after")(body).si()
+    after.freeze()
     held(task, "another")
     options: dict[str, Any] = {
         "chord": {},

@@ -205,39 +205,63 @@ def test_interrupted_release_is_no_loss(name: str) -> None:
     assert locks["default"].history() == []
 
 
-def test_release_is_tried_at_the_end_of_the_process(name: str, own_server: EmbeddedServer) -> None:
-    """A program that ends before the next retry in the background makes one more."""
+@pytest.mark.parametrize("when", ["before", "while its thread starts", "after"])
+def test_release_is_tried_at_the_end_of_the_process(
+    name: str, own_server: EmbeddedServer, when: str
+) -> None:
+    """A program that ends before the next retry in the background makes one more.
+
+    From Python 3.12 on no thread can be started once it has begun to end.
+    """
     program = """
-        import os, sys
+        import atexit, sys, time
         from time import monotonic
         import django, redis
         from django.conf import settings
-        url, name = sys.argv[1:]
+        url, name, when = sys.argv[1:]
         settings.configure(LOCKS={"default": {"LOCATION": url}})
         django.setup()
         from django_redis_lock import lock
-        from django_redis_lock.backends import keeping
+        from django_redis_lock.backends import keeping, watching
         from django_redis_lock.exceptions import LockUnavailable
-        def later(self): self.due = monotonic() + 60
+
+        def later(self):
+            self.due = monotonic() + 60
+
+        def begin_late(self, thread, begin=watching.Watcher._begin):
+            time.sleep(0.2)
+            begin(self, thread)
+
+        def fail_to_release():
+            held = lock(name, timeout=None)
+            held.acquire()
+            client = redis.Redis.from_url(url)
+            client.config_set("min-replicas-to-write", 1)
+            try:
+                held.release()
+            except LockUnavailable:
+                client.config_set("min-replicas-to-write", 0)
+            client.close()
+
         keeping.Withdrawal.postpone = later
-        held = lock(name, timeout=None)
-        held.acquire()
-        client = redis.Redis.from_url(url)
-        client.config_set("min-replicas-to-write", 1)
-        try:
-            held.release()
-        except LockUnavailable:
-            client.config_set("min-replicas-to-write", 0)
-        client.close()
+        if when == "while its thread starts":
+            watching.Watcher._begin = begin_late
+        if when == "after":
+            atexit.register(fail_to_release)
+        else:
+            fail_to_release()
     """
-    subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program), own_server.url(), name],
+    ended = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program), own_server.url(), name, when],
         check=True,
         cwd=ROOT,
         env=os.environ,
         timeout=30,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     assert not Refusing(own_server).holds(name)
+    assert ended.stderr == ""
 
 
 @pytest.mark.parametrize("how", ["acquire", "extend", "release", "async", "holders"])
