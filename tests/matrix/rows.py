@@ -19,8 +19,10 @@ TOUCHED = (
 SHORT = (
     *("tests/celery/test_task.py", "tests/celery/test_checks.py", "tests/celery/test_keys.py"),
     *("tests/celery/test_marks.py", "tests/celery/test_moves.py", "tests/celery/test_queue.py"),
-    *("tests/celery/test_private.py", "tests/support", "tests/transport/test_redis_py.py"),
+    *("tests/celery/test_entering.py", "tests/celery/test_sending.py", "tests/support"),
+    *("tests/celery/test_private.py", "tests/celery/test_guard.py"),
     *("tests/transport/test_connections.py", "tests/transport/test_locations.py"),
+    "tests/transport/test_redis_py.py",
     *("tests/backends/test_contract.py", "tests/admin/test_pages.py", "tests/test_handler.py"),
     *("tests/views/test_views.py", "tests/transport/test_failover.py"),
     "tests/layouts/test_cluster.py::test_moving_slot_delays_and_loses_nothing",
