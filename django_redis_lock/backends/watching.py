@@ -57,7 +57,7 @@ class Watcher:
     def hand_off(self) -> None:
         """Let a new thread watch. Raises ``RuntimeError`` if none can be started.
 
-        From Python 3.12 on that is so as soon as the process begins to end.
+        With Python 3.12 that is so as soon as the process begins to end.
         """
         self._thread = None
         thread = threading.Thread(target=self._run, name=self._name, daemon=True)

@@ -211,10 +211,10 @@ def test_release_is_tried_at_the_end_of_the_process(
 ) -> None:
     """A program that ends before the next retry in the background makes one more.
 
-    From Python 3.12 on no thread can be started once it has begun to end.
+    With Python 3.12 no thread can be started once it has begun to end; here with none.
     """
     program = """
-        import atexit, sys, time
+        import _thread, atexit, sys, threading
         from time import monotonic
         import django, redis
         from django.conf import settings
@@ -228,8 +228,14 @@ def test_release_is_tried_at_the_end_of_the_process(
         def later(self):
             self.due = monotonic() + 60
 
+        def refuse(*args, **kwargs):
+            raise RuntimeError("can't create new thread at interpreter shutdown")
+
+        def refuse_threads():
+            _thread.start_new_thread = threading.Thread.start = refuse
+
         def begin_late(self, thread, begin=watching.Watcher._begin):
-            time.sleep(0.2)
+            refuse_threads()
             begin(self, thread)
 
         def fail_to_release():
@@ -248,6 +254,7 @@ def test_release_is_tried_at_the_end_of_the_process(
             watching.Watcher._begin = begin_late
         if when == "after":
             atexit.register(fail_to_release)
+            atexit.register(refuse_threads)
         else:
             fail_to_release()
     """
