@@ -36,6 +36,7 @@ class Blocking:
 
     def __init__(self) -> None:
         self.can_give_up = threading.current_thread() is threading.main_thread()
+        self._armed = False
         self._interrupted = False
         if self.can_give_up:
             signal.signal(signal.SIGALRM, self._interrupt)
@@ -53,25 +54,31 @@ class Blocking:
         self._interrupted = False
         gc.disable()
         try:
+            self._armed = True
             signal.setitimer(signal.ITIMER_REAL, seconds)
             try:
                 return getattr(lock, operation)()
             finally:
-                signal.setitimer(signal.ITIMER_REAL, 0)
-                gc.enable()
+                self._armed = False
         except Interrupted:
             raise GaveUp from None
         except Exception as error:
             if self._interrupted:
                 raise Swallowed from error
             raise
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            gc.enable()
 
     async def rest(self, seconds: float) -> None:
         time.sleep(seconds)  # noqa: ASYNC251 - no event loop runs in this thread
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        self._interrupted = True
-        raise Interrupted
+        # CPython 3.11 and 3.12 may call a handler late, even after the timer was stopped.
+        if self._armed:
+            self._armed = False
+            self._interrupted = True
+            raise Interrupted
 
     def _print(self, unraisable: sys.UnraisableHookArgs) -> None:
         if isinstance(unraisable.exc_value, Interrupted):

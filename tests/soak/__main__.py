@@ -50,7 +50,7 @@ def main() -> int:
     verdict = check(read(directory))
     print(table(options.seconds, seed, verdict))
     if verdict.violations:
-        print("\n".join(headlines(verdict.violations)))
+        print("\n".join([*headlines(verdict.violations), verdict.violations[0].text]))
         return 1
     if few := lacking(verdict):
         print(f"This run shows too little, for want of: {', '.join(few)}. Give it more --seconds.")
