@@ -76,7 +76,6 @@ class Blocking:
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         # CPython 3.11 and 3.12 may call a handler late, even after the timer was stopped.
         if self._armed:
-            self._armed = False
             self._interrupted = True
             raise Interrupted
 
