@@ -113,6 +113,7 @@ def _run(plan: Plan, ticket: str, host: str, port: int) -> None:
             if record.seconds - sampled >= SAMPLE_SECONDS:
                 sampled = record.seconds
                 _sample(record)
+                _write(record)
         for one in stalling:
             record.count(one.result())
             record.seconds = time.monotonic() - began
@@ -122,6 +123,7 @@ def _run(plan: Plan, ticket: str, host: str, port: int) -> None:
         summary = {key: value for key, value in record.as_dict().items() if key != "samples"}
         found = cache.get(f"results:{plan.product_id}", {})
         cache.set(f"results:{plan.product_id}", {**found, plan.label: summary}, KEPT_SECONDS)
+        _write(record)  # who sees that the rush is over sees its results, too
         connections.close_all()
         held.release()
 
@@ -143,7 +145,6 @@ def _stall(plan: Plan, host: str, port: int, path: str) -> Future[int]:
 def _sample(record: Record) -> None:
     product = Product.objects.get(pk=record.plan.product_id)
     record.samples.append((round(record.seconds, 3), product.orders.count(), product.stock))
-    _write(record)
 
 
 def _write(record: Record) -> None:
