@@ -200,6 +200,7 @@ def test_a_silent_lock_server_holds_the_worker_up_for_a_moment(
     result = tasks.silent.apply_async(("q",), countdown=3600)
     other = tasks.plain.apply_async(("q",), countdown=3600)
     eventually(lambda: told(result)[:2] == ("scheduled", None))
+    eventually(lambda: told(other)[:2] == ("scheduled", None))
     proxy.hold_back()
     try:
         before = time.monotonic()
