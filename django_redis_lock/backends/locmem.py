@@ -65,7 +65,7 @@ class _Held:
 
     @property
     def ttl_ms(self) -> int:
-        return -1 if math.isinf(self.end) else max(0, round((self.end - monotonic()) * 1000))
+        return -1 if math.isinf(self.end) else max(0, int((self.end - monotonic()) * 1000))
 
 
 _Key = tuple[str, str]
