@@ -179,7 +179,7 @@ class Topology:
     def _ask_any(self, first: Address | None) -> None:
         """Ask one node after another until one knows. Raises ``RedisError``."""
         suspect = self._suspect
-        known = list({address for _, _, address in self._ranges} | set(self._others))
+        known = list(dict.fromkeys([*(address for _, _, address in self._ranges), *self._others]))
         random.shuffle(known)
         ahead = [] if first is None else [first]
         candidates = list(dict.fromkeys([*ahead, *known, *self._seeds]))
