@@ -108,6 +108,9 @@ class Renewer:
                 self.withdraw(call, backend, keeping.NOTE_FOR)
             else:
                 logger.warning("The loss of %d locks is not in the audit: %s", len(entries), error)
+        except BaseException:  # the caller was interrupted or cancelled
+            self.withdraw(call, backend, keeping.NOTE_FOR)
+            raise
 
     def at_exit(self) -> None:
         """Try once more to send what could not be sent, for a second at most.
@@ -249,7 +252,7 @@ class ServerRenewer:
                 if self._backend.together(kept.name) == self._together:
                     good.append((kept, lease))
                 elif self._renewer.keeps(kept):  # its lock has moved to another server
-                    kept.due = now
+                    kept.soon = kept.due = now
                     self._renewer.assign(kept, self._backend)
         return good, overdue, dropped
 
@@ -272,7 +275,7 @@ class ServerRenewer:
                 return
 
     def _renew_batch(self, batch: Batch) -> None:
-        versions = [lease.version for _, lease in batch]
+        versions = [None if lease.being_set else lease.version for _, lease in batch]
         wanted = [kept.wanted(lease) for kept, lease in batch]
         holds = [(kept.name, kept.token, ms) for (kept, _), ms in zip(batch, wanted, strict=True)]
         call = Renew(holds, at_least=True, patient=False)
@@ -292,7 +295,7 @@ class ServerRenewer:
                 if not kept.ms:
                     self._renewer.forget(kept)
                 elif lease.version == version and self._renewer.keeps(kept):
-                    # Otherwise its holder has released it, or set it to something else.
+                    # Otherwise its holder has released it, or sets it to something else.
                     lease.renewed(left_ms, call.sent_at)
                     kept.last = ms < kept.ms
                     kept.schedule(lease)

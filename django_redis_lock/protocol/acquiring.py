@@ -46,7 +46,8 @@ def acquire(hub: Hub, request: Request, until: float | None) -> Steps[Lease | No
 
     Returns the lease, or ``None`` when the wait ran out. If anything interrupts the wait, the
     request is withdrawn: it leaves the queue, and a grant already under way is passed on. If the
-    server can't be told, ``request.sent`` stays set, since it may still carry out the request.
+    server can't be told, or a call may arrive later than that, ``request.sent`` stays set: the
+    server may still carry out the request.
     """
 
     def attempt() -> Steps[list[Lease] | None]:
@@ -68,6 +69,7 @@ def take_over(hub: Hub, request: Request, token_id: str) -> Steps[Lease | None]:
     def attempt() -> Steps[list[Lease] | None]:
         call = TakeOver(request, token_id)
         fence = yield from ask(call)
+        request.under_way = False
         if fence is None:
             return None
         return [request.granted(fence, _end(call, request.lease_ms))]
@@ -85,6 +87,8 @@ def acquire_many(requests: Sequence[Request]) -> Steps[list[Lease] | int]:
     def attempt() -> Steps[list[Lease] | int]:
         call = AcquireMany(requests)
         answer = yield from ask(call)
+        for request in requests:
+            request.under_way = False
         if isinstance(answer, int):
             return answer - 1
         numbers = zip(requests, answer[::2], answer[1::2], strict=True)
@@ -123,7 +127,8 @@ def _obtain(
             with contextlib.suppress(LockError):
                 yield from ask(withdraw())
                 for request in requests:
-                    request.sent = False
+                    # Over another connection, a call may arrive after its withdrawal.
+                    request.sent = request.under_way
         raise
 
 
@@ -175,7 +180,10 @@ def _wait_in_queue(
         watch.asked_at = call.sent_at
         # A waiter that glances found the lock free, and may have got it for another one.
         pause = 0.0 if for_all and hub.glances else hub.next_look(ttl_ms, foreign=kind >= 3)
-        watch.plan(call.sent_at + pause, news)
+        due = call.sent_at + pause
+        if hub.glances and not for_all:  # it did not see for which waiter here the lock is
+            due = min(due, watch.due)
+        watch.plan(due, news)
         if request.when_waiting is not None:
             step, request.when_waiting = request.when_waiting, None
             yield step
@@ -212,10 +220,10 @@ def _sleep(hub: Hub, waiter: LocalWaiter, until: float) -> Steps[_Awake]:
             return _Awake.NUDGED
         if monotonic() >= until:
             return _Awake.OVER
-        if waiter.watch.claim() and (
-            not hub.glances or (yield from _glance_shows_need(hub, waiter))
-        ):
-            return _Awake.TURN
+        if waiter.watch.claim():
+            waiter.looks = True
+            if not hub.glances or (yield from _glance_shows_need(hub, waiter)):
+                return _Awake.TURN
 
 
 def _glance_shows_need(hub: Hub, waiter: LocalWaiter) -> Steps[bool]:
@@ -266,6 +274,7 @@ def _look(hub: Hub, request: Request, until: float, *, waiting: bool) -> Steps[t
 
 def _lease(call: Acquire, answer: Any) -> Lease | None:
     request = call.request
+    request.under_way = False
     if isinstance(answer, int):
         return request.granted(answer, _end(call, request.lease_ms))
     fence, ttl_ms = answer[0], answer[1]

@@ -87,7 +87,7 @@ class _TakeOne(Call):
     request: Request
 
     def sending(self) -> None:
-        self.request.sent = True
+        self.request.sent = self.request.under_way = True
         Call.sending(self)
 
 
@@ -138,7 +138,7 @@ class AcquireMany(Call):
 
     def sending(self) -> None:
         for request in self.requests:
-            request.sent = True
+            request.sent = request.under_way = True
         Call.sending(self)
 
 

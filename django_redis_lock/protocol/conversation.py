@@ -113,15 +113,26 @@ def detach(lease: Lease, call: TakeOver) -> Steps[bool]:
 
 
 def set_leases(leases: Sequence[Lease], lease_ms: Sequence[int]) -> Steps[list[Lease]]:
-    """Set what is left of leases (-1: no end, 0: only look); return those that are lost."""
-    pairs = zip(leases, lease_ms, strict=True)
+    """Set what is left of leases (-1: no end, 0: only look); return those that are lost.
+
+    A lease that is made shorter counts as that short from the call on, even if no answer comes.
+    """
+    pairs = list(zip(leases, lease_ms, strict=True))
+    now = monotonic()
+    for lease, ms in pairs:
+        lease.version += 1
+        lease.being_set += 1
+        if ms > 0:
+            lease.deadline = min(lease.deadline, now + ms / 1000)
     call = Renew([(lease.name, lease.token, ms) for lease, ms in pairs])
     try:
         answers = yield from ask(call)
     except LockError as error:
         error.name = error.name or leases[0].name
         raise
+    finally:
+        for lease in leases:
+            lease.being_set -= 1
     for lease, left_ms in zip(leases, answers, strict=True):
-        lease.version += 1
         lease.renewed(left_ms, call.sent_at)
     return [lease for lease in leases if lease.lost]

@@ -29,6 +29,7 @@ class Request:
         self.lease_ms = self.PROBATION if timeout is None else milliseconds(timeout)
         self.when_waiting: Any = None  # the step to take once, when it begins to wait
         self.sent = False  # and not withdrawn: the server may have carried it out, or still may
+        self.under_way = False  # sent and not answered, so that a call may still arrive
         self.process = known_process()
 
     @property
@@ -72,7 +73,8 @@ class Lease:
         self.deadline = deadline
         self.lost = False  # known to be lost
         self.reported = False  # and its holder was told
-        self.version = 0  # counts the operations of its holder
+        self.version = 0  # counts the calls by which its holder sets it
+        self.being_set = 0  # how many of these are under way
         # Until when (monotonic) the server keeps a lock that was handed off and not claimed; None
         # once the lease is confirmed.
         self.verify_by: float | None = None

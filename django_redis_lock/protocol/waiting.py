@@ -86,7 +86,7 @@ class Watch:
 class LocalWaiter:
     """One acquisition that waits in this process."""
 
-    __slots__ = ("grant", "name", "nudged", "sleeper", "stirred", "token", "watch")
+    __slots__ = ("grant", "looks", "name", "nudged", "sleeper", "stirred", "token", "watch")
 
     def __init__(self, token: str, name: str, watch: Watch) -> None:
         self.token = token
@@ -95,6 +95,7 @@ class LocalWaiter:
         self.grant: Grant | None = None
         self.nudged = False  # it has to look
         self.stirred = False  # one of the waiters of its lock has to look
+        self.looks = False  # the others may sleep on when the next look is due
         self.sleeper: Callable[[], object] | None = None  # wakes it while it sleeps
 
     @property
@@ -199,11 +200,18 @@ class Hub:
 
     def leave(self, waiter: LocalWaiter) -> None:
         """Expect no grant any more."""
+        heir: LocalWaiter | None = None
         with self._mutex:
             if self._waiters.pop(waiter.token, None) is not None:
                 waiter.watch.members -= 1
                 if not waiter.watch.members:
                     del self._watches[waiter.name]
+                elif waiter.looks:
+                    same = (item for item in self._waiters.values() if item.watch is waiter.watch)
+                    heir = next(same)
+                    heir.looks = heir.stirred = True
+        if heir is not None:
+            self._wake(heir)
 
     def nudge(self, name: str | None = None) -> None:
         """Make all waiters, or those of one lock, look at it again."""

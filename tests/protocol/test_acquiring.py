@@ -90,7 +90,7 @@ def test_interrupted_take_over_is_withdrawn() -> None:
     assert withdrawal.patient is False
     with pytest.raises(KeyboardInterrupt):
         steps.send(1)
-    assert not wanted.sent
+    assert wanted.sent  # the call was not answered, and may arrive after its withdrawal
 
 
 def test_take_over_that_was_not_sent_is_not_withdrawn() -> None:
@@ -247,7 +247,39 @@ def test_interrupted_acquisition_of_several_is_withdrawn() -> None:
     assert withdrawal.holds == [("name 1", "token 1"), ("name 2", "token 2")]
     with pytest.raises(KeyboardInterrupt):
         steps.send([1, 1])
-    assert not any(each.sent for each in requests)
+    assert all(each.sent for each in requests)  # the call may arrive after its withdrawal
+
+
+def test_call_that_was_answered_can_not_arrive_any_more() -> None:
+    """So a request that is withdrawn during its wait needs no second withdrawal."""
+    hub, wanted = HearingHub(), request()
+    hub.listened_for.add(wanted.name)
+    hub.heard(5_000)
+    steps = acquiring.acquire(hub, wanted, math.inf)
+    call = next(steps)
+    assert isinstance(call, Acquire)
+    call.sending()
+    assert wanted.under_way
+    assert isinstance(steps.send([0, 30_000, 5_000, 1]), Wait)
+    assert isinstance(steps.throw(KeyboardInterrupt()), Release)
+    with pytest.raises(KeyboardInterrupt):
+        steps.send(0)
+    assert not wanted.sent
+
+
+@pytest.mark.parametrize("many", [True, False])
+def test_answered_calls_that_take_at_once(many: bool) -> None:
+    """A takeover and the acquisition of several locks are answered by one call."""
+    requests = several()
+    steps = (
+        acquiring.acquire_many(requests)
+        if many
+        else acquiring.take_over(Hub(), requests[0], "digest")
+    )
+    next(steps).sending()
+    assert requests[0].under_way
+    ended(steps, [7, 30_000, 8, 20_000] if many else 7)
+    assert not any(each.under_way for each in requests)
 
 
 @pytest.mark.parametrize(
@@ -443,6 +475,20 @@ def test_when_a_waiter_looks_again(kind: int, ttl_ms: int, seconds: float) -> No
     wait = steps.send([HELD, ttl_ms, 5_000, kind])
     assert isinstance(wait, Wait)
     assert wait.until - call.sent_at == pytest.approx(seconds)
+    steps.close()
+
+
+@pytest.mark.parametrize("glances", [False, True])
+def test_new_waiter_does_not_postpone_a_glance(glances: bool) -> None:
+    """It has not seen whether the lock was granted to another waiter of the process."""
+    hub = Hub()
+    hub.glances = glances
+    beside = hub.join(Request("name", "beside", 30.0, "{}"))
+    soon = beside.watch.due = monotonic() + 0.1
+    steps = acquiring.acquire(hub, request(), monotonic() + 60)
+    call = look(steps)
+    assert isinstance(steps.send([HELD, 30_000, 5_000, JOINED]), Wait)
+    assert beside.watch.due == (soon if glances else call.sent_at + LOOK_EVERY)
     steps.close()
 
 
@@ -680,7 +726,8 @@ def test_waiter_that_took_the_turn_of_another_looks_at_once(hub: PollingHub, gla
     call = look(steps)
     wait = steps.send([HELD, -1, 5_000, JOINED])
     assert isinstance(wait, Wait)
-    assert wait.until == call.sent_at + LOOK_EVERY
+    due = wait.until
+    assert due == call.sent_at + LOOK_EVERY
     if glanced:
         hub.look_soon("name")
         assert isinstance(steps.send(None), Glance)
@@ -689,5 +736,5 @@ def test_waiter_that_took_the_turn_of_another_looks_at_once(hub: PollingHub, gla
     call = look(steps)
     wait = steps.send([HELD, -1, 5_001, WAITING])
     assert isinstance(wait, Wait)
-    assert wait.until == call.sent_at + (0 if glanced else LOOK_EVERY)
+    assert wait.until == (call.sent_at if glanced else due)
     steps.close()

@@ -111,6 +111,22 @@ def test_leases_are_set_as_the_server_says() -> None:
     assert [each.version for each in (held, endless, lost)] == [1, 1, 1]
 
 
+def test_shortened_lease_counts_as_short_from_the_call_on() -> None:
+    """The server may have set it, though no answer comes; a longer one is not believed so far."""
+    short, longer, looked_at = lease("short"), lease("longer"), lease("looked at")
+    before = monotonic()
+    steps = conversation.set_leases([short, longer, looked_at], [5_000, 60_000, 0])
+    next(steps)
+    assert before + 5 <= short.deadline <= monotonic() + 5
+    assert [each.being_set for each in (short, longer, looked_at)] == [1, 1, 1]
+    with pytest.raises(LockUnavailable):
+        steps.throw(refused())
+    assert short.remaining == pytest.approx(5, abs=0.5)
+    for each in (longer, looked_at):
+        assert each.remaining == pytest.approx(30, abs=0.5)
+    assert [each.being_set for each in (short, longer, looked_at)] == [0, 0, 0]
+
+
 def test_each_renewal_counts() -> None:
     """One that goes on beside it finds that its answer is not the newest."""
     mine = lease()

@@ -166,6 +166,26 @@ def test_one_waiter_at_a_time_looks() -> None:
     assert not watch.claim()
 
 
+def test_another_waiter_looks_when_the_one_that_looked_leaves() -> None:
+    """The others may sleep for longer than until the next look is due."""
+    hub = Hub()
+    one, two, three = (joined(hub, token) for token in ("one", "two", "three"))
+    elsewhere = hub.join(Request("another lock", "elsewhere", 30.0, "{}"))
+    woken: list[LocalWaiter] = []
+    for waiter in (two, three, elsewhere):
+        waiter.sleeper = lambda waiter=waiter: woken.append(waiter)
+    hub.leave(one)
+    assert not woken
+    two.looks = True
+    hub.leave(two)
+    assert woken == [three]
+    assert three.looks
+    assert three.stirred
+    hub.leave(three)
+    hub.leave(elsewhere)
+    assert woken == [three]
+
+
 def test_forked_child_forgets_its_parents_waiters() -> None:
     """Those that it inherited look, and then find that they belong to the parent."""
     hub = Hub()
