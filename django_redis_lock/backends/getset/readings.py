@@ -97,16 +97,14 @@ class Readings:
                 return page
 
     def _note_losses(self, call: calls.NoteLosses) -> Steps[Any]:
-        known: set[bytes] = set()
-        if call.first_sent_at is not None:  # an earlier sending may have succeeded
-            known = {
-                fields.get(b"token_id", b"")
-                for fields in map(
-                    _fields,
-                    (yield PlainCommand("XREVRANGE", self._lost_key, "+", "-", "COUNT", 1000)),
-                )
-                if fields.get(b"event") == LOST.encode()
-            }
+        # Another sending may have succeeded: an earlier one, or a later one that was faster.
+        looked_at = 100 if call.first_sent_at is None else 1000
+        found = yield PlainCommand("XREVRANGE", self._lost_key, "+", "-", "COUNT", looked_at)
+        known = {
+            fields.get(b"token_id", b"")
+            for fields in map(_fields, found)
+            if fields.get(b"event") == LOST.encode()
+        }
         new = [entry for entry in call.entries if entry["token_id"].encode() not in known]
         for entry in new:
             yield self._entry(entry, call.cap)

@@ -16,9 +16,11 @@ for i = 1, #ARGV / 4 do
     queue.take_back(name, held, '', now)
   end
   -- As in acquire.lua, the waiters of a lock that is free go first.
-  local free = taken_back or not held
-  local taken = not free or queue.hand_off(name, '', taken_back)
-  if taken and not holds(token, redis.call('GET', KEYS[1])) then
+  if taken_back or not held then
+    release(name, taken_back)
+    held = redis.call('GET', KEYS[1])
+  end
+  if held and not holds(token, held) then
     busy = busy or i
   end
 end

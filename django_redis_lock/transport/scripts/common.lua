@@ -40,6 +40,7 @@ local function contended()
   local CLAIM = 1200 -- within which a process that was told of its grant must claim the lock
   local CLAIM_UNTOLD = 2000 -- within which one that could not be told must: it looks in this time
   local HEARD = 1150 -- for which a process that was heard counts as awake; see waiting.LOOK_EVERY
+  local LOOKED = 1000 -- for which a poller counts as running; it looks every 0.8 s
   local NEWS = 1000 -- waiters need not be told of a lease that ends later: they look before
   local FORGET = 60000 -- after which the waiters of a silent process lose their places
 
@@ -251,10 +252,20 @@ local function contended()
     if caller ~= '' then
       note(caller, now)
     end
+    -- A poller that does not claim its lock, though its process has looked since, is gone. To put
+    -- it back would delay the others again and again.
+    local polled = tonumber(string.match(channel, '^@poll:(%d+)'))
+    if polled then
+      local heard_at = read_heard(true)[channel] or 0
+      if channel == caller or heard_at > now - math.max(LOOKED, polled / 2) then
+        return
+      end
+    end
     note(channel, -now)
     -- The waiter keeps its place, unless it is dead, or gone from a process that still runs.
     if channel ~= caller and tell(channel, 'look ' .. name) ~= 0 then
       redis.call('LPUSH', KEYS[2], string.format('%s %s %.0f %s', channel, holder, lease, record))
+      redis.call('PEXPIRE', KEYS[2], FORGET) -- the caller may not wait, and then does not set it
     end
   end
 

@@ -9,9 +9,10 @@ local function select_lock(i)
   KEYS[1], KEYS[2] = keys[2 * i - 1], keys[2 * i]
 end
 
--- Release a lock that is held, and hand it off to the longest waiting.
-local function release(name)
-  if not queue.hand_off(name, '') then
+-- Hand a lock off to the longest waiting, or let it be free. `taken_back` tells that it was granted
+-- to another, who did not claim it.
+local function release(name, taken_back)
+  if not queue.hand_off(name, '', taken_back) then
     redis.call('DEL', KEYS[1])
     redis.call('ZREM', KEYS[3], name)
   end

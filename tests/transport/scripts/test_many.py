@@ -109,6 +109,15 @@ def test_dead_waiters_of_a_free_lock_do_not(three: Locks) -> None:
     assert three[1].waiting() == []
 
 
+def test_dead_waiters_leave_a_free_lock_free(three: Locks) -> None:
+    """If another lock is held, the lock that they waited for is not written for them."""
+    three[0].wait(("nobody", "waiter"))
+    three[1].hold("other")
+    assert acquire(three) == 2
+    assert holders(three) == [None, "other", None]
+    assert three[0].end() is None
+
+
 def test_a_lock_that_was_not_claimed_in_time(three: Locks) -> None:
     """It is taken back; those who wait for it go first."""
     three[1].hand_off("waiter", due=-1)

@@ -360,6 +360,39 @@ def test_whose_place_is_kept(keys: Keys, channel: str, caller: str, kept: bool) 
     assert keys.client.zcard(keys.heard) == len({channel, caller} - {""})
 
 
+def test_a_queue_to_which_a_place_goes_back_expires(keys: Keys) -> None:
+    """Also if the caller does not wait, and so does not set it."""
+    keys.hand_off("one", due=-1, channel="@poll:5:1")
+    assert isinstance(keys.acquire("two"), int)
+    assert keys.waiting() == ["one"]
+    assert 59_000 < keys.client.pttl(keys.queue) <= 60_000
+
+
+@pytest.mark.parametrize(
+    ("polls", "ago", "gone"),
+    [(5, 900, True), (5, 1100, False), (5000, 2400, True), (5000, 2600, False)],
+)
+def test_a_poller_whose_process_looks_but_does_not_claim_is_gone(
+    keys: Keys, polls: int, ago: int, gone: bool
+) -> None:
+    """It would delay the others again; one that was not heard keeps its place."""
+    channel = f"@poll:{polls}:1"
+    keys.hand_off("one", due=-1, channel=channel)
+    keys.client.zadd(keys.heard, {channel: keys.now() - ago})
+    assert isinstance(keys.acquire("two"), int)
+    assert keys.waiting() == ["one"] * (not gone)
+    assert (keys.client.zscore(keys.heard, channel) > 0) is gone
+
+
+def test_a_poller_that_is_gone_from_the_process_of_the_caller(keys: Keys) -> None:
+    """Its other waiters go on as before."""
+    keys.hand_off("one", due=-1, channel="@poll:5:1")
+    keys.wait(("@poll:5:1", "three"))
+    keys.acquire("two", "@poll:5:1")
+    assert keys.holder == "three"
+    assert keys.waiting() == ["two"]
+
+
 def test_silent_processes_are_passed_over(keys: Keys) -> None:
     """They keep their places for a minute, however many they are."""
     now, forgotten = keys.now(), "@poll:5:2"
