@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -146,13 +146,18 @@ class Exchanges(Readings):
             return False
         return monotonic() - began < CLAIM_KEPT / 2
 
-    def _settle(self, request: Request, mine: Stamp, *, replaced: bool) -> Steps[Any]:
-        """Make sure of a lock that was just taken, and return the answer of ``acquire.lua``."""
+    def _settle(
+        self, request: Request, mine: Stamp, *, replaced: bool, tokens: Sequence[str] = ()
+    ) -> Steps[Any]:
+        """Make sure of a lock that was just taken, and return the answer of ``acquire.lua``.
+
+        ``tokens`` are those whose values may be replaced; by default only the request's own.
+        """
         self._own.note(request.token, mine)
         fence: int = mine.fence or self._clock.earliest_ms() * 1000
         if self._form.keeps_tokens:
             if not mine.fence:
-                fence = yield from self._draw_fence(request, mine)
+                fence = yield from self._draw_fence(request, mine, tokens or (request.token,))
                 if not fence:
                     return self._busy()
         elif replaced and not (yield from self._insist(request, mine)):
@@ -165,7 +170,7 @@ class Exchanges(Readings):
         now_ms = self._clock.latest_ms()
         return [fence, mine.left_ms(now_ms), now_ms]
 
-    def _draw_fence(self, request: Request, mine: Stamp) -> Steps[int]:
+    def _draw_fence(self, request: Request, mine: Stamp, tokens: Sequence[str]) -> Steps[int]:
         """Draw the next fence and write it into the lock; return 0 if the lock was lost.
 
         The value was ours before the fence was drawn, and still is when it is written. So the fence
@@ -199,7 +204,7 @@ class Exchanges(Readings):
         final = self._form.write(replace(mine, fence=fence))
         for _ in range(LOOKS):
             old = yield PlainCommand("GETSET", self._key(request.name), final.value)
-            if self._own.stamp(request.token, old):
+            if any(self._own.stamp(token, old) for token in tokens):
                 return fence
             yield from self._put_back(request.name, old)
             _, ours = yield from self._look(request.name, request.token)
@@ -251,7 +256,9 @@ class Exchanges(Readings):
         if not any(self._own.stamp(token, old) for token in tokens):
             yield from self._put_back(request.name, old)
             return None
-        return (yield from self._settle(request, mine, replaced=True))[0] or None
+        # A renewal of the former holder, which was under way, may replace ours for a moment.
+        answer = yield from self._settle(request, mine, replaced=True, tokens=tokens)
+        return answer[0] or None
 
     def _release(self, call: calls.Release) -> Steps[Any]:
         yield from self._clock.look()

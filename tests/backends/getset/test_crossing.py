@@ -20,6 +20,7 @@ from django_redis_lock.exceptions import (
 )
 from django_redis_lock.protocol import calls
 from django_redis_lock.protocol.lease import Request
+from django_redis_lock.protocol.records import token_id
 from tests.backends.getset.conftest import PLAIN, Configure
 from tests.tools import counted
 from tests.tools.proxy import Proxy
@@ -174,6 +175,27 @@ def test_late_renewal_leaves_the_successor_alone(
     client.delete(f"lock:{name}")
     assert late.go_on() == [-2]
     assert not client.exists(f"lock:{name}"), "a renewal must not bring a lost lock back"
+
+
+def test_late_renewal_leaves_a_ticket_alone(
+    name: str, configure: Configure, client: redis.Redis
+) -> None:
+    """A lock is left to a ticket although a renewal writes between the commands for that."""
+    backend = configure()
+    mine, ticket = request(name), request(name)
+    assert backend.call(calls.Acquire(mine, ""))[0] > 0
+    renewal = Halted(backend, calls.Renew([(name, mine.token, 20_000)]), before="GETSET")
+    shown = token_id(mine.token.encode())
+    detach = Halted(backend, calls.TakeOver(ticket, shown), before="GETSET")
+    detach.step()
+    while detach.command[0] != "GETSET":
+        detach.step()
+    renewal.step()
+    assert mine.token in client.get(f"lock:{name}")
+    assert detach.go_on() > 0
+    assert renewal.go_on() == [-2]
+    assert backend.holder(name).token_id == token_id(ticket.token.encode())
+    assert backend.call(calls.Release(name, ticket.token)) == 1
 
 
 def test_fence_is_drawn_within_the_hold(
