@@ -18,7 +18,7 @@ INSTALL := -m pip install --quiet --disable-pip-version-check
 CONSTRAINED := $(INSTALL) $(CONSTRAINTS:%=--constraint %)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test coverage covered mutants mutmut matrix browser databases brokers workers observability tutorial layouts screenshots messages constraints lint format types bench compare load sizing soak chaos docs build release-check clean
+.PHONY: help demo test coverage covered mutants mutmut matrix browser databases brokers workers observability tutorial layouts screenshots messages constraints lint format types bench compare load sizing soak chaos simulate docs build release-check clean
 
 help:  ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -128,6 +128,9 @@ soak: $(VENV)/.test  ## break it for a while and check the recorded history (ARG
 
 chaos: $(VENV)/.test  ## one fault at a time on each layout of servers; needs libfaketime (ARGS="--seconds-each 60")
 	$(PY) -m tests.chaos $(ARGS)
+
+simulate: $(VENV)/.test  ## the protocol on a virtual clock, in random schedules (ARGS="--schedules 1000000 --seed 7")
+	$(PY) -m tests.simulation $(ARGS)
 
 docs: $(VENV)/.docs  ## build the documentation; warnings are errors
 	$(BIN)/sphinx-build --nitpicky --fail-on-warning --fresh-env docs docs/_build/html

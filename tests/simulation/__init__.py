@@ -1,0 +1,17 @@
+"""A deterministic simulation of the lock protocol: the package's own code on a virtual clock.
+
+``docs/explanation/verification.md`` says what is checked, and how. From the ground up:
+
+``threads``, ``lua``, ``server``
+    Virtual threads and time, and a server that runs the real scripts.
+``network``, ``clients``, ``cluster``, ``product``
+    What lies between the two, and how the package is put there.
+``world``, ``choices``
+    Processes, and the scheduler that chooses what happens next.
+``ledger``, ``promises``
+    Who asks for which lock, and what has to hold after every step.
+``actors``, ``faults``, ``layouts``
+    What processes do, what happens to them and to servers, and on which backends.
+``schedules``, ``shrinking``, ``interleavings``, ``mutants``
+    One schedule; fewer choices that fail in the same way; all orders at small scope; broken copies.
+"""

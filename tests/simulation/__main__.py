@@ -1,0 +1,212 @@
+"""Play schedules of the lock protocol on a virtual clock, and check the promises at every step.
+
+A schedule that breaks one is shrunk and shown. Exits with 1 if there was one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import django
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.simulation.settings")
+django.setup()
+
+from tests.simulation import campaign, mutants  # noqa: E402 - they need the settings
+from tests.simulation.campaign import Tally  # noqa: E402
+from tests.simulation.choices import Chance  # noqa: E402
+from tests.simulation.interleavings import SCENARIOS, explore  # noqa: E402
+from tests.simulation.layouts import LAYOUTS  # noqa: E402
+from tests.simulation.product import simulated  # noqa: E402
+from tests.simulation.regressions import KEPT, Regression  # noqa: E402
+from tests.simulation.schedules import play  # noqa: E402
+from tests.simulation.shrinking import shrink  # noqa: E402
+
+REPORT_EVERY = 10.0
+"""Seconds."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Do what the arguments say; return the exit code."""
+    options = _parser().parse_args(arguments)
+    layouts = options.layouts or list(LAYOUTS)
+    if unknown := set(layouts) - set(LAYOUTS):
+        print(f"No such layout: {', '.join(sorted(unknown))}. There are {', '.join(LAYOUTS)}.")
+        return 2
+    if options.replay is not None:
+        return _replay(layouts, options.replay)
+    if options.mutants:
+        return mutants.main(options.mutants, options.jobs)
+    failed = 0
+    if options.orders:
+        failed |= _explore(options.orders)
+    if options.schedules:
+        failed |= _play(layouts, options)
+    return failed
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("layouts", nargs="*", help=f"some of {', '.join(LAYOUTS)}; all by default")
+    parser.add_argument(
+        "--schedules",
+        type=int,
+        default=100_000,
+        help="how many, shared by the layouts (%(default)s)",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="other schedules (%(default)s)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes (%(default)s)")
+    parser.add_argument("--replay", metavar="SEED", help="tell one schedule: its seed, or a file")
+    parser.add_argument("--save", type=Path, help="write a shrunk failure into this file")
+    parser.add_argument(
+        "--first",
+        action="store_true",
+        help="play the kept schedules, too, and end at the first failure, without shrinking it",
+    )
+    parser.add_argument(
+        "--orders",
+        type=int,
+        default=0,
+        metavar="N",
+        help="all orders at small scope, as deep as N schedules of each scenario reach",
+    )
+    parser.add_argument(
+        "--mutants", type=int, metavar="N", help="try each broken copy with N schedules at most"
+    )
+    return parser
+
+
+def _play(layouts: Sequence[str], options: argparse.Namespace) -> int:
+    if options.first and (failure := _play_kept(layouts)):
+        print(failure)
+        return 1
+    report = _reporter(options.schedules)
+    tallies = campaign.run(
+        layouts,
+        options.schedules,
+        options.seed,
+        options.jobs,
+        report=report,
+        until_failure=options.first,
+    )
+    for tally in tallies.values():
+        _show(tally)
+    failures = [(tally.layout, *found) for tally in tallies.values() for found in tally.failures]
+    for layout, seed, failure in failures[:5]:
+        print(f"\n{layout}, seed {seed}: {failure}")
+        if not options.first:
+            _show_shrunk(layout, seed, options.save)
+    return int(bool(failures))
+
+
+def _play_kept(layouts: Sequence[str]) -> str:
+    """Play the schedules that failed once; return what fails again."""
+    with simulated():
+        for path in sorted(KEPT.glob("*.json")):
+            kept = Regression.read(path)
+            if kept.layout in layouts:
+                verdict = play(LAYOUTS[kept.layout], kept.choose())
+                if verdict.failure:
+                    return f"{kept.layout}, kept {path.stem}: {verdict.failure}"
+    return ""
+
+
+def _reporter(total: int) -> Callable[[dict[str, Tally]], None]:
+    began = told = time.monotonic()
+    shown: list[tuple[str, int, str]] = []
+
+    def report(tallies: dict[str, Tally]) -> None:
+        nonlocal told, shown
+        now = time.monotonic()
+        failures = [(tally.layout, *item) for tally in tallies.values() for item in tally.failures]
+        if len(failures) > len(shown):
+            new = [item for item in failures if item not in shown]
+            shown = failures
+            told = 0.0
+            for layout, seed, failure in new:
+                print(f"{layout}, seed {seed}: {failure}", flush=True)
+        if now - told > REPORT_EVERY:
+            told = now
+            done = sum(tally.schedules for tally in tallies.values())
+            failed = sum(len(tally.failures) for tally in tallies.values())
+            rate = done / (now - began)
+            left = max(0.0, total - done) / rate
+            print(
+                f"{done:,} of {total:,} schedules, {rate:,.0f}/s, {failed} failed, "
+                f"{left / 60:.1f} min left",
+                flush=True,
+            )
+
+    return report
+
+
+def _show(tally: Tally) -> None:
+    rate = tally.schedules / max(tally.seconds, 0.001)
+    steps = tally.steps / max(tally.schedules, 1)
+    print(
+        f"{tally.layout:10} {tally.schedules:>9,} schedules, {steps:4.0f} steps each, "
+        f"{tally.seconds:6.0f} s of CPU ({rate:,.0f}/s), {len(tally.failures)} failed"
+    )
+    for what, times in sorted(tally.expected.items()):
+        print(f"{'':10}   not promised: {what}: {times:,}")
+
+
+def _show_shrunk(name: str, seed: int, path: Path | None) -> None:
+    layout = LAYOUTS[name]
+    with simulated():
+        choices = Chance(seed)
+        promise = play(layout, choices).promise
+
+        def fails(candidate: list[int]) -> bool:
+            return play(layout, Regression(name, candidate).choose()).promise == promise
+
+        least = Regression(name, shrink(choices.made, fails))
+        verdict = play(layout, least.choose(), telling=True)
+    print("\n".join(verdict.story))
+    print(f"{verdict.failure}\nmake simulate ARGS='{name} --replay {seed}' tells the whole of it.")
+    if path is not None:
+        least.about = verdict.failure
+        least.write(path)
+
+
+def _replay(layouts: Sequence[str], which: str) -> int:
+    """Tell one schedule, by its seed or from a file."""
+    if which.isdigit():
+        name, choices = layouts[0], Chance(int(which))
+    else:
+        regression = Regression.read(Path(which))
+        name, choices = regression.layout, regression.choose()  # type: ignore[assignment]
+    with simulated():
+        verdict = play(LAYOUTS[name], choices, telling=True)
+    print("\n".join(verdict.story))
+    print(verdict.failure or f"No promise is broken in {verdict.steps} steps.")
+    for what, times in verdict.expected.items():
+        print(f"not promised: {what}: {times}")
+    return int(bool(verdict.failure))
+
+
+def _explore(schedules: int) -> int:
+    failed = 0
+    for scenario in SCENARIOS:
+        began = time.monotonic()
+        with simulated():
+            found = explore(scenario, schedules)
+        failed |= bool(found.failure)
+        depth = "" if found.depth is None else f" of the first {found.depth} choices"
+        print(
+            f"{scenario.layout:10} {scenario.about}: all orders{depth}, "
+            f"{found.schedules:,} schedules, {found.states:,} states, "
+            f"{time.monotonic() - began:.0f} s"
+            f"{'; ' + found.failure if found.failure else ''}",
+            flush=True,
+        )
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

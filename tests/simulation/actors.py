@@ -1,0 +1,347 @@
+"""What the threads of processes do with locks."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from greenlet import getcurrent
+
+from django_redis_lock.exceptions import LockNotOwned, LockUnavailable
+from django_redis_lock.primitives.group import LockGroup
+from django_redis_lock.primitives.lock import Lock
+from tests.simulation.ledger import Attempt
+from tests.simulation.promises import Broken
+
+if TYPE_CHECKING:
+    from tests.simulation.world import Process, World
+
+Result = TypeVar("Result")
+Way = Callable[[], None]
+HOLDS = (0.0, 0.02, 0.3, 1.2)
+"""Seconds between what a holder does."""
+PATIENCE = (None, 0.0, 0.3, 2.0)
+"""Seconds for which to wait at most."""
+LATE = "a call that was given up came late"
+SHORTER = 0.5
+"""Seconds to which a holder sets its lease at times."""
+MOMENT = 0.02
+UNTIL_NOTICED = 5.0
+"""Seconds after which an operator looks for the locks of the dead."""
+TICKET = 2.0
+"""Seconds for which a lock is left to whoever has its ticket."""
+
+
+class Interrupted(BaseException):
+    """What a signal handler raises."""
+
+
+@dataclass(frozen=True)
+class Habits:
+    """What the actors of a layout do."""
+
+    leases: Sequence[float | None] = (5.0, 0.5, 1.0, 30.0, None)
+    """Seconds; the first is the usual one."""
+    schemes: Sequence[str | None] = (None,)
+    """The waiting schemes among which each call chooses."""
+    many: bool = False
+    """Whether they take several locks at once."""
+    tickets: bool = True
+    """Whether they pass locks on."""
+
+
+class Actor:
+    """A thread that uses locks."""
+
+    def __init__(self, world: World, process: Process, habits: Habits) -> None:
+        self.world = world
+        self.process = process
+        self.habits = habits
+        self.asking: dict[str, Attempt] = {}
+
+    def run(self) -> None:
+        """Use locks a few times, each time in some way."""
+        ways: list[Way] = [self.use]
+        ways += [self.use_many] * self.habits.many
+        ways += [self.pass_on, self.take_from_the_dead] * self.habits.tickets
+        ways += [self.fork, self.enter_twice]
+        for _ in range(1 + self.world.pick(2)):
+            self.carry_out(ways[self.world.pick(len(ways), 0.3)])
+
+    def carry_out(self, way: Way) -> None:
+        """Do something; an interruption ends it, as an outage does."""
+        getcurrent().requested = self._requested
+        try:
+            way()
+        except Interrupted:
+            self.world.tell("{} was interrupted", self.process)
+        except LockUnavailable as error:
+            self.world.tell("{}: {}", self.process, error)
+
+    # Ways to use locks.
+
+    def use(self) -> None:
+        """Acquire a lock, hold it, and release it."""
+        options, patience = self._options()
+        self._hold(self._lock(self._name(), **options), patience)
+
+    def use_simply(self, lease: float, patience: float | None) -> None:
+        """Acquire a lock, hold it for a moment, and release it."""
+        lock = self._lock(self.world.names[0], timeout=lease)
+        attempts = self._acquire(lock, patience)
+        if attempts:
+            self.world.machine.sleep(MOMENT)
+            self._leave(attempts)
+            self._truly(attempts, lock.release)
+
+    def enter_twice(self) -> None:
+        """Acquire a lock, and enter it again by another handle."""
+        options, patience = self._options()
+        name = self._name()
+        outer = self._lock(name, reentrant=True, **options)
+
+        def enter_again() -> None:
+            held = self.asking[name]
+            inner = self._lock(name, reentrant=True, **options)
+            attempts = self._ask(inner, 0.0)
+            counts = held.counts_until
+            got = inner.acquire(blocking=False)
+            anew = bool(attempts[0].token)
+            if not got and self.world.machine.now < counts and not held.excuse:
+                raise Broken(f"OneHolder: {held} can't enter its own lock again")
+            if got and not anew and not counts:
+                raise Broken(f"OneHolder: {held} enters a lock again that it has lost")
+            if got and anew:
+                self._got(attempts)
+            self._leave(attempts)
+            if got:
+                self._truly([], inner.release)
+
+        self._hold(outer, patience, enter_again)
+
+    def use_many(self) -> None:
+        """Acquire all locks at once, hold them, and release them."""
+        options, patience = self._options()
+        group = LockGroup([self._lock(name, **options) for name in self.world.names])
+        self._hold(group, patience)
+
+    def pass_on(self) -> None:
+        """Acquire a lock, and leave it to another thread by its ticket."""
+        options, patience = self._options()
+        name = self._name()
+        lock = self._lock(name, **options)
+        attempts = self._acquire(lock, patience)
+        if not attempts:
+            return
+        ticket = None
+        try:
+            self._work(lock, attempts)
+            self._leave(attempts)
+            self.asking[name] = Attempt(self.process, lock, ahead=True)
+            ticket = self._truly(attempts, lambda: lock.detach(TICKET), TICKET)
+        finally:
+            self._leave(attempts)
+            if lock._lease is not None:
+                self._truly(attempts, lock.release)
+        if ticket is not None:
+            self.world.tell("{} leaves {} to whoever has the ticket", attempts[0], name)
+            self.world.act(self._some_process(), "heir", lambda heir: heir.take(name, ticket))
+
+    def take(self, name: str, token_id: str) -> None:
+        """Take a lock over from the holder with a token id, and use it."""
+        lock = self._lock(name, timeout=self.habits.leases[0])
+        attempts = self._ask(lock, 0.0, ahead=True)
+        if self._answer(attempts, lambda: lock.take_over(token_id)):
+            self._use(lock, attempts)
+
+    def take_from_the_dead(self) -> None:
+        """Look who holds a lock, and free it or take it over if that process is dead."""
+        name = self._name()
+        holder = self.process.backend.holder(name)
+        if holder is None or not holder.pid or not self.world.processes[holder.pid - 1].dead:
+            return
+        self.world.tell("{} finds the holder of {} dead", self.process, name)
+        if self.world.pick(2):
+            self.take(name, holder.token_id)
+        else:
+            self.process.backend.free(name, holder.token_id)
+
+    def fork(self) -> None:
+        """Acquire a lock, and fork; the child has the handle, and does not hold the lock."""
+        options, patience = self._options()
+        lock = self._lock(self._name(), **options)
+
+        def fork() -> None:
+            process = self.world.process()
+            inherited = copy.copy(lock)
+            inherited._backend = process.backend
+            self.world.act(process, "child", lambda child: child.abuse(inherited))
+
+        self._hold(lock, patience, fork)
+
+    def abuse(self, inherited: Lock) -> None:
+        """Use the handle of the parent process, which holds nothing here."""
+        for way in (inherited.release, inherited.ensure_held, inherited.reacquire):
+            with contextlib.suppress(LockNotOwned):
+                way()
+                raise Broken("OneHolder: a forked child counts as the holder")
+        self._hold(inherited, 0.3)
+
+    def break_lock(self) -> None:
+        """Take a lock from its holder, as an operator does."""
+        name = self._name()
+        holder = self.process.backend.holder(name)
+        if holder is not None:
+            self.world.machine.sleep(HOLDS[self.world.pick(len(HOLDS))])
+            self._break(name, holder.token_id)
+
+    def break_endless_locks(self) -> None:
+        """Take locks without end from their holders; the processes of some have died."""
+        asked = False
+        while not asked:
+            self.world.machine.sleep(UNTIL_NOTICED)
+            with contextlib.suppress(LockUnavailable):
+                self._break_if_endless()
+                asked = True
+
+    def _break_if_endless(self) -> None:
+        for name in self.world.names:
+            holder = self.process.backend.holder(name)
+            if holder is not None and holder.ttl is None:
+                self._break(name, holder.token_id)
+
+    def _break(self, name: str, token_id: str) -> None:
+        self.world.tell("{} breaks {}", self.process, name)
+        self.world.ledger.excuse_holder(token_id, "an operator broke the lock")
+        self.process.backend.force_release(name, token_id)
+        # If it was just handed off, the next one may be as dead as the first.
+        self.world.disturbed_until = max(self.world.disturbed_until, self.world.machine.now)
+
+    # Steps of these.
+
+    def _hold(self, lock: Any, patience: float | None, meanwhile: Way | None = None) -> None:
+        attempts = self._acquire(lock, patience)
+        if attempts:
+            self._use(lock, attempts, meanwhile)
+
+    def _acquire(self, lock: Any, patience: float | None) -> list[Attempt]:
+        """Return who has the locks; nobody if they could not be acquired."""
+        attempts = self._ask(lock, patience)
+        self.world.tell("{} asks for {}, {} s", self.process, lock.name, patience)
+        blocking = patience != 0.0
+        if self._answer(attempts, lambda: lock.acquire(blocking, patience if blocking else None)):
+            return attempts
+        self.world.tell("{} does not get {}", self.process, lock.name)
+        return []
+
+    def _ask(self, lock: Any, patience: float | None, *, ahead: bool = False) -> list[Attempt]:
+        until = math.inf if patience is None else self.world.machine.now + patience
+        attempts = [Attempt(self.process, each, until=until, ahead=ahead) for each in lock._locks()]
+        self.asking.update({attempt.name: attempt for attempt in attempts})
+        self.world.ledger.asks(attempts)
+        return attempts
+
+    def _answer(self, attempts: list[Attempt], ask: Callable[[], bool]) -> bool:
+        try:
+            got = ask()
+        except BaseException:
+            self._leave(attempts)
+            raise
+        if got:
+            self._got(attempts)
+        else:
+            self._leave(attempts)
+        return got
+
+    def _use(self, lock: Any, attempts: list[Attempt], meanwhile: Way | None = None) -> None:
+        """Hold a lock for a while, and release it."""
+        try:
+            self._work(lock, attempts)
+            if meanwhile is not None:
+                meanwhile()
+        finally:
+            self._leave(attempts)
+            self._truly(attempts, lock.release)
+            self.world.tell("{} is done with {}", attempts[0], lock.name)
+
+    def _work(self, lock: Any, attempts: list[Attempt]) -> None:
+        pick = self.world.pick
+        lease = lock._locks()[0]._lease.timeout
+        for _ in range(1 + pick(2)):
+            self.world.machine.sleep(HOLDS[pick(len(HOLDS))])
+            what = pick(4, 0.4)
+            if what == 1:
+                self._truly(attempts, lock.ensure_held)
+            elif what == 2 and lease is not None:
+                self._truly(attempts, lock.reacquire, lease)
+            elif what == 3 and lease is not None:
+                self._shorten(lock, attempts)
+
+    def _shorten(self, lock: Any, attempts: list[Attempt]) -> None:
+        try:
+            self._truly(attempts, lambda: lock.extend(SHORTER, replace_ttl=True), SHORTER)
+        except LockUnavailable:
+            for attempt in attempts:  # a call that comes late shortens the lease then
+                attempt.excuse = attempt.excuse or LATE
+            raise
+
+    def _truly(
+        self, attempts: list[Attempt], act: Callable[[], Result], seconds: float = math.inf
+    ) -> Result | None:
+        """Return what it returns, ``None`` if a lock is lost; no loss is made up.
+
+        ``seconds`` is the lease that it sets.
+        """
+        most = self.world.machine.now + seconds
+        sure = [(attempt, min(attempt.lease_until, most)) for attempt in attempts]
+        try:
+            return act()
+        except Interrupted:
+            if self.world.has_gaps:  # what was under way may be done later
+                for attempt in attempts:
+                    attempt.excuse = attempt.excuse or LATE
+            raise
+        except LockNotOwned as error:
+            self.world.tell("{}: {}", self.process, error)
+            for attempt, until in sure:
+                excused = attempt.excuse or attempt.may_lose or self.world.machine.now >= until
+                if attempt.name == error.name and not excused:
+                    raise Broken(f"HonestLosses: {attempt} is told a loss: {error}") from error
+            return None
+
+    def _got(self, attempts: list[Attempt]) -> None:
+        for attempt in attempts:
+            self.world.ledger.has(attempt)
+
+    def _leave(self, attempts: list[Attempt]) -> None:
+        for attempt in attempts:
+            self.world.ledger.leaves(attempt)
+
+    def _requested(self, request: Any) -> None:
+        self.world.ledger.requested(self.asking[request.name], request)
+
+    def _options(self) -> tuple[dict[str, Any], float | None]:
+        """Return how to acquire a lock, and for how many seconds to wait at most."""
+        pick, habits = self.world.pick, self.habits
+        lease = habits.leases[pick(len(habits.leases), 0.6)]
+        options: dict[str, Any] = {"timeout": lease}
+        if lease is not None:
+            options["auto_renew"] = bool(pick(2, 0.6))
+        if len(habits.schemes) > 1:
+            options["wait"] = habits.schemes[pick(len(habits.schemes))]
+        return options, PATIENCE[pick(len(PATIENCE), 0.5)]
+
+    def _lock(self, name: str, **options: Any) -> Lock:
+        return Lock(lambda: getcurrent().process.backend, name, **options)
+
+    def _name(self) -> str:
+        names = self.world.names
+        return names[self.world.pick(len(names), 0.5)] if len(names) > 1 else names[0]
+
+    def _some_process(self) -> Process:
+        alive = [item for item in self.world.processes if not item.dead]
+        return alive[self.world.pick(len(alive))]

@@ -1,0 +1,252 @@
+"""The backends that the simulation puts together, and what each of them promises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from django_redis_lock.backends import locmem
+from django_redis_lock.backends.getset import GetSetLockBackend
+from django_redis_lock.backends.getset.exchanges import CLAIM_KEPT
+from django_redis_lock.backends.locmem import LocMemLockBackend
+from django_redis_lock.backends.redis import RedisLockBackend
+from django_redis_lock.backends.redlock import RedlockLockBackend
+from tests.simulation import faults, promises, views
+from tests.simulation.actors import Actor, Habits
+from tests.simulation.clients import Client, Connection
+from tests.simulation.network import Site
+from tests.simulation.promises import Promise
+from tests.simulation.slots import Node, Slots
+from tests.simulation.world import Fault, Process, World
+
+REJOIN_DELAY = 5.0
+"""Seconds for which a server of a quorum does not vote after a restart: the longest lease."""
+
+CLOCKS = (0.0, 7.0, -3.0, 0.5, -60.0)
+"""Seconds by which the clocks of a quorum's servers differ."""
+INTERVAL = 0.5
+"""Seconds between two looks at a lock where nothing is handed off. That makes schedules shorter."""
+POLLED = promises.FREE + 0.3
+"""The same as ``FREE`` where waiters poll, a quarter of a second and a fifth of it apart."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A backend and its servers."""
+
+    name: str
+    prepare: Callable[[World], Sequence[Promise]]
+    """Makes the servers, says how processes reach them, and returns the promises."""
+    faults: Sequence[Fault]
+    habits: Habits = field(default_factory=Habits)
+    names: tuple[str, ...] = ("x",)
+    processes: int = 2
+    """How many there are at least."""
+
+    def furnish(self, world: World) -> None:
+        """Put processes, servers and promises into a world."""
+        world.names = self.names
+        world.actor = lambda world, process: Actor(world, process, self.habits)
+        world.promise(*self.prepare(world))
+        world.faults = self.faults
+
+
+PROCESS_FAULTS: tuple[Fault, ...] = (
+    faults.meddle,
+    faults.pause,
+    faults.kill,
+    faults.interrupt,
+    faults.break_lock,
+)
+SERVER_FAULTS: tuple[Fault, ...] = (
+    faults.cut_off,
+    faults.flush_scripts,
+    faults.restart,
+    faults.lose_data,
+    faults.fail_over,
+    faults.evict,
+    faults.step_clock,
+)
+LISTENER_FAULTS: tuple[Fault, ...] = (
+    faults.cut_connections,
+    faults.deafen,
+    faults.delay_messages,
+)
+
+
+def _server(
+    wait: str,
+    *,
+    free: float = promises.FREE,
+    delay: float = promises.DELAY,
+    tells_the_dead: bool = False,
+) -> Callable[[World], Sequence[Promise]]:
+    def prepare(world: World) -> Sequence[Promise]:
+        site = world.site(Site)
+        options = {"WAIT": wait}
+
+        def backend(process: Process) -> RedisLockBackend:
+            made = RedisLockBackend("default", {"LOCATION": "simulated", "OPTIONS": options})
+            made.servers.__dict__.update(pool=site, client=Client(site))
+            return made
+
+        world.backend = backend
+        world.view = view = views.ServerView(site)
+        wait_in_vain = promises.NoWaitInVain(world, view, free=free, delay=delay)
+        return _promises_of_queues(world, view, wait_in_vain, tells_the_dead=tells_the_dead)
+
+    return prepare
+
+
+def _cluster(world: World) -> Sequence[Promise]:
+    slots = Slots()
+    nodes = [world.site(Node, slots) for _ in range(2)]
+    pools: dict[Any, Any] = {node.address: node for node in nodes}
+
+    def backend(process: Process) -> RedisLockBackend:
+        made = RedisLockBackend("default", {"LOCATION": ["redis://a.simulated:6379"]})
+        made.servers.topology._pools = pools  # type: ignore[union-attr]
+        return made
+
+    world.backend = backend
+    world.view = view = views.ClusterView(slots)
+    world.slot_of = view.slot_of
+    world.has_slots = True
+    return _promises_of_queues(world, view, promises.NoWaitInVain(world, view))
+
+
+def _promises_of_queues(
+    world: World,
+    view: views.ServerView,
+    wait_in_vain: Promise,
+    *,
+    tells_the_dead: bool = True,
+) -> Sequence[Promise]:
+    return (
+        promises.OneHolder(world),
+        promises.RisingFences(world),
+        promises.BackedBelief(world, view),
+        promises.FirstComeFirstServed(world, view, tells_the_dead=tells_the_dead),
+        wait_in_vain,
+        promises.PromptAnswers(world),
+        promises.BoundedKeys(world, longest=33.0),
+        promises.Indexed(world, view.place),
+        promises.NothingLeft(world, view),
+        promises.AuditedLosses(world),
+    )
+
+
+def _quorum(size: int) -> Callable[[World], Sequence[Promise]]:
+    def prepare(world: World) -> Sequence[Promise]:
+        sites = [world.site(Site) for _ in range(size)]
+        for site, offset in zip(sites, CLOCKS, strict=False):
+            site.offset = offset
+            # They were admitted long ago.
+            site.server.data[b"lock-server"] = f"{site.server.run_id} 1".encode()
+        world.may_fail = size // 2
+        world.rejoins_after = REJOIN_DELAY
+        params = {
+            "LOCATION": [site.name for site in sites],
+            "OPTIONS": {"REJOIN_DELAY": REJOIN_DELAY, "POLL_INTERVAL": INTERVAL},
+        }
+
+        def backend(process: Process) -> RedlockLockBackend:
+            made = RedlockLockBackend("default", params)
+            for server, site in zip(made.servers, sites, strict=True):
+                server.wire._connect = lambda site=site: Connection(site)  # type: ignore[misc]
+            return made
+
+        world.backend = backend
+        world.view = view = views.QuorumView(sites)
+        return (
+            promises.OneHolder(world),
+            promises.RisingFences(world),
+            promises.NoWaitInVain(world, view, free=1.0),
+            promises.PromptAnswers(world),
+            promises.BoundedKeys(world, longest=REJOIN_DELAY + 0.1),
+            promises.NothingLeft(world, view),
+            promises.AuditedLosses(world),
+        )
+
+    return prepare
+
+
+def _times(world: World) -> Sequence[Promise]:
+    site = world.site(Site)
+
+    def backend(process: Process) -> GetSetLockBackend:
+        options = {"POLL_INTERVAL": INTERVAL}
+        made = GetSetLockBackend("default", {"LOCATION": "simulated", "OPTIONS": options})
+        made.servers.__dict__.update(pool=site, client=Client(site))
+        return made
+
+    world.backend = backend
+    world.has_gaps = True
+    world.view = view = views.TimesView(site)
+    return (
+        promises.OneHolder(world),
+        promises.RisingFences(world, by_clock=False),
+        promises.NoWaitInVain(world, view, free=1.0, delay=CLAIM_KEPT),
+        promises.PromptAnswers(world),
+        promises.BoundedKeys(world, longest=None),
+        promises.NothingLeft(world, view),
+        promises.AuditedLosses(world),
+    )
+
+
+def _memory(world: World) -> Sequence[Promise]:
+    locmem._stores.clear()
+    backend = LocMemLockBackend("default", {})
+    world.backend = lambda process: backend
+    world.view = view = views.MemoryView(backend)
+    return (
+        promises.OneHolder(world),
+        promises.RisingFences(world),
+        promises.BackedBelief(world, view),
+        promises.FirstComeFirstServed(world, view),
+        promises.NoWaitInVain(world, view),
+        promises.PromptAnswers(world),
+        promises.NothingLeft(world, view),
+    )
+
+
+_SINGLE = (*PROCESS_FAULTS, *SERVER_FAULTS, *LISTENER_FAULTS)
+LAYOUTS = {
+    layout.name: layout
+    for layout in (
+        Layout(
+            "queue", _server("queue", tells_the_dead=True), _SINGLE, Habits(many=True), ("x", "y")
+        ),
+        Layout("blpop", _server("blpop"), _SINGLE),
+        Layout("poll", _server("poll", free=POLLED), (*PROCESS_FAULTS, *SERVER_FAULTS)),
+        Layout(
+            "mixed",
+            # Each process has a line for grants and another for lists.
+            _server("queue", free=POLLED, delay=2 * promises.DELAY),
+            _SINGLE,
+            Habits(schemes=("queue", "blpop", "poll")),
+        ),
+        Layout("cluster", _cluster, (*_SINGLE, faults.move_slot), names=("x", "y")),
+        Layout(
+            "redlock-3",
+            _quorum(3),
+            (*PROCESS_FAULTS, *SERVER_FAULTS, faults.cut_connections),
+            Habits(leases=(5.0, 1.0, 2.0)),
+        ),
+        Layout(
+            "redlock-5",
+            _quorum(5),
+            (*PROCESS_FAULTS, *SERVER_FAULTS, faults.cut_connections),
+            Habits(leases=(5.0, 1.0, 2.0)),
+        ),
+        # No endless leases there: a call that comes late can bring one back for ever.
+        Layout(
+            "getset",
+            _times,
+            (*PROCESS_FAULTS, *SERVER_FAULTS),
+            Habits(leases=(5.0, 0.5, 1.0, 30.0)),
+        ),
+        Layout("locmem", _memory, (faults.interrupt, faults.break_lock), processes=1),
+    )
+}

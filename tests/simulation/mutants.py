@@ -1,0 +1,96 @@
+"""Tries broken copies of the protocol, which ``mutants.toml`` lists: each has to be found."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = "django_redis_lock"
+LIST = Path(__file__).with_name("mutants.toml")
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One change, and the layout on which to look for it."""
+
+    about: str
+    layout: str
+    path: str
+    """The file, from the package's folder."""
+    old: str
+    new: str
+    past: bool = False
+    """Whether this takes the mend of a fault out that was found once."""
+
+    def apply(self, directory: Path) -> None:
+        """Change a copy of the project. Raises ``ValueError`` if the place is not there once."""
+        path = directory / PACKAGE / self.path
+        source = path.read_text()
+        if source.count(self.old) != 1:
+            found = source.count(self.old)
+            raise ValueError(f"{self.about}: {self.old!r} is {found} times in {self.path}")
+        path.write_text(source.replace(self.old, self.new))
+
+
+def read() -> list[Mutant]:
+    """Return the broken copies that are listed."""
+    return [Mutant(**item) for item in tomllib.loads(LIST.read_text())["mutants"]]
+
+
+def main(schedules: int, jobs: int) -> int:
+    """Try all broken copies with so many schedules each at most; return the exit code."""
+    chosen = read()
+    missed = 0
+    with ThreadPoolExecutor(jobs) as pool:
+        found = pool.map(lambda mutant: _try_out(mutant, schedules), chosen)
+        for mutant, (promise, tried) in zip(chosen, found, strict=True):
+            missed += not promise
+            past = " (a fault of the past)" if mutant.past else ""
+            outcome = promise or "NOT FOUND"
+            print(f"{mutant.layout:10} {outcome:20} {tried:>7,}  {mutant.about}{past}", flush=True)
+    print(f"{len(chosen) - missed} of {len(chosen)} broken copies were found")
+    return int(missed > 0)
+
+
+def _try_out(mutant: Mutant, schedules: int) -> tuple[str, int]:
+    """Return which promise is broken, and after how many new schedules; ``""`` if none is."""
+    with _copy() as directory:
+        mutant.apply(directory)
+        done = subprocess.run(
+            [
+                *(sys.executable, "-m", "tests.simulation", mutant.layout),
+                *("--schedules", str(schedules), "--seed", "1", "--jobs", "1", "--first"),
+            ],
+            cwd=directory,
+            env={**os.environ, "PYTHONPATH": str(directory)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    played = re.search(rf"^{mutant.layout} +([\d,]+) schedules", done.stdout, re.MULTILINE)
+    failed = re.search(rf"^{mutant.layout}, \w+ \S+: (\w+)", done.stdout, re.MULTILINE)
+    if played is None and failed is None:
+        raise RuntimeError(f"{mutant.about}: {done.stdout}{done.stderr}")
+    return failed[1] if failed else "", int(played[1].replace(",", "")) if played else 0
+
+
+@contextmanager
+def _copy() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="simulation-") as name:
+        directory = Path(name)
+        ignored = shutil.ignore_patterns("__pycache__", "locale", "static", "templates")
+        shutil.copytree(ROOT / PACKAGE, directory / PACKAGE, ignore=ignored)
+        shutil.copytree(ROOT / "tests" / "simulation", directory / "tests" / "simulation")
+        (directory / "tests" / "__init__.py").touch()
+        yield directory

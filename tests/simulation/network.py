@@ -1,0 +1,194 @@
+"""What is under way between virtual processes and servers, and the servers as clients reach them.
+
+Nothing gets lost or late here by itself: ``Network.fate`` decides that for each call, and the
+faults do the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import Enum, auto
+from typing import Any
+
+import redis
+
+from tests.simulation.server import Server
+from tests.simulation.threads import Machine, Thread
+
+LATENCY = 0.01
+"""Seconds within which something arrives on a healthy network."""
+EPOCH = 1_700_000_000_000_000
+"""What the servers' clocks read (microseconds) when the monotonic clocks read 0."""
+
+Landing = Callable[[], Thread | None]
+"""What happens when something arrives. It returns the thread that waited for nothing else."""
+
+
+class Fate(Enum):
+    """What becomes of a call."""
+
+    FINE = auto()
+    LOST = auto()  # the connection breaks before the server reads it
+    UNANSWERED = auto()  # or after
+    LATE = auto()  # it takes seconds to arrive
+    ANSWERED_LATE = auto()
+
+
+class Flight:
+    """Something under way. It lands at a moment from ``since`` to ``due``.
+
+    Flights on the same line land in order.
+    """
+
+    __slots__ = ("due", "land", "line", "since", "site", "what")
+
+    def __init__(
+        self,
+        land: Landing,
+        since: float,
+        due: float,
+        line: object,
+        site: Site | None,
+        what: str,
+    ) -> None:
+        self.land = land
+        self.since = since
+        self.due = due
+        self.line = line
+        self.site = site
+        self.what = what
+
+    def hold_back(self, until: float) -> None:
+        """Let it land no sooner than that."""
+        self.since = max(self.since, until)
+        self.due = max(self.due, until)
+
+
+class Network:
+    """All that is under way."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.flights: list[Flight] = []
+        self.fate: Callable[[Site], tuple[Fate, float]] = lambda site: (Fate.FINE, 0.0)
+        """Decides what becomes of a call to a site, and by how many seconds it is late."""
+
+    def send(
+        self,
+        land: Landing,
+        what: str,
+        *,
+        line: object = None,
+        site: Site | None = None,
+        delay: float = 0.0,
+        within: float = LATENCY,
+    ) -> None:
+        """Let something land after ``delay`` seconds, and ``within`` seconds from then.
+
+        ``site`` is where it comes from or goes to, which may be cut off.
+        """
+        since = self.machine.now + delay
+        if site is not None and site.cut_off_until > since:
+            since = site.cut_off_until
+        self.flights.append(Flight(land, since, since + within, line or land, site, what))
+
+    def heads(self) -> list[Flight]:
+        """Return the first flight of each line."""
+        lines: dict[int, Flight] = {}
+        for flight in self.flights:
+            lines.setdefault(id(flight.line), flight)
+        return list(lines.values())
+
+    def land(self, flight: Flight) -> Thread | None:
+        self.flights.remove(flight)
+        return flight.land()
+
+
+class Site:
+    """A server as clients reach it."""
+
+    def __init__(
+        self,
+        network: Network,
+        name: str,
+        executed: Callable[[Site, Sequence[bytes], Any], object],
+    ) -> None:
+        self.network = network
+        self.name = name
+        self.offset = 0.0
+        """Seconds by which its clock was stepped."""
+        self.stepped_back_ms = 0
+        """By how many milliseconds its clock was set back in all."""
+        self.up = True
+        self.is_doomed = False
+        """Whether a replica is about to take over."""
+        self.cut_off_until = 0.0
+        """Until when (monotonic) nothing arrives there, or from there."""
+        self.connections: list[Any] = []
+        self.lateness: Callable[[Any], float] = lambda connection: 0.0
+        """Returns by how many seconds a message to a connection is late."""
+        self._executed = executed  # called after each command, with its reply
+        self._starts = 0
+        self.server = self._start()
+
+    def _start(self) -> Server:
+        self._starts += 1
+        run_id = f"{self.name}{self._starts}"
+        return Server(self.clock, self._publish, self._pushed, run_id)
+
+    def restart(self, seconds: float, *, with_data: bool) -> None:
+        """Stop the server for some seconds; it forgets its scripts, and perhaps its data."""
+        data, ends = self.server.data, self.server.ends
+        self.server = self._start()
+        if with_data:
+            self.server.data, self.server.ends = data, ends
+        self.up = False
+        self.cut(lambda connection: True)
+        self.network.send(self._rise, "start", delay=seconds)
+
+    def _rise(self) -> None:
+        self.up = True
+
+    def step_clock(self, seconds: float) -> None:
+        """Set the clock forward, or back."""
+        self.offset += seconds
+        if seconds < 0:
+            self.stepped_back_ms -= round(seconds * 1000)
+
+    def cut_off(self, seconds: float) -> None:
+        """Let nothing get through for some seconds, and then everything."""
+        self.cut_off_until = self.network.machine.now + seconds
+        for flight in self.network.flights:
+            if flight.site is self:
+                flight.hold_back(self.cut_off_until)
+
+    def clock(self) -> int:
+        """Return the server's clock in microseconds."""
+        return EPOCH + round((self.network.machine.now + self.offset) * 1_000_000)
+
+    def execute(self, words: Sequence[bytes]) -> Any:
+        """Carry out a command, and return its reply or the error."""
+        reply = self.server.execute(words)
+        self._executed(self, words, reply)
+        return reply
+
+    def cut(self, of: Callable[[Any], bool]) -> None:
+        """Break connections. The server notices at once, the client when it reads."""
+        for connection in [item for item in self.connections if of(item)]:
+            connection.break_off()
+
+    def _publish(self, channel: bytes, message: bytes) -> int:
+        told = [item for item in self.connections if channel in item.channels]
+        for connection in told:
+            connection.push([b"message", channel, message], late=self.lateness(connection))
+        return len(told)
+
+    def _pushed(self, key: bytes) -> None:
+        for connection in self.connections:
+            if connection.pops == key:
+                connection.pop()
+
+
+def broken() -> redis.exceptions.ConnectionError:
+    """Return the error of a connection that was closed."""
+    return redis.exceptions.ConnectionError("Connection closed by server.")

@@ -1,0 +1,7 @@
+"""Django settings of the simulation, which needs nothing of a project."""
+
+from __future__ import annotations
+
+INSTALLED_APPS: list[str] = []
+CACHES = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
+LOCKS: dict[str, object] = {}

@@ -1,0 +1,60 @@
+"""Schedules are repeated exactly, and what once failed does not fail again."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.choices import Chance, Replay
+from tests.simulation.layouts import LAYOUTS
+from tests.simulation.product import simulated
+from tests.simulation.regressions import KEPT, Regression
+from tests.simulation.schedules import play
+from tests.simulation.shrinking import shrink
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _simulated() -> Iterator[None]:
+    with simulated():
+        yield
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_schedule_is_repeated_exactly(name: str) -> None:
+    """By its seed, by its choices, and in another process with other hashes."""
+    choices = Chance(17)
+    told = play(LAYOUTS[name], choices, telling=True)
+    assert not told.failure
+    assert len(told.story) > 5
+    for again in (Chance(17), Replay(choices.made)):
+        assert play(LAYOUTS[name], again, telling=True).story == told.story
+    replayed = subprocess.run(
+        [sys.executable, "-m", "tests.simulation", name, "--replay", "17"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert replayed.stdout.startswith("\n".join(told.story))
+
+
+@pytest.mark.parametrize("path", sorted(KEPT.glob("*.json")), ids=lambda path: path.stem)
+def test_a_schedule_that_failed_once_does_not_fail_again(path: Path) -> None:
+    regression = Regression.read(path)
+    verdict = play(LAYOUTS[regression.layout], regression.choose())
+    assert not verdict.failure, regression.about
+
+
+def test_shrinking() -> None:
+    """What does not matter goes, and what does is made as small as it can be."""
+
+    def fails(choices: list[int]) -> bool:
+        return sum(choice >= 3 for choice in choices) >= 2
+
+    assert shrink([0, 1, 9, 0, 2, 5, 7, 0, 1] * 5, fails) == [3, 3]

@@ -1,0 +1,132 @@
+"""The simulation's server answers as a real one does."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from example_project.embedded import EmbeddedServer
+from tests.simulation.server import Server
+
+ROOT = Path(__file__).parents[2]
+CONTRACT = (
+    "tests/backends/test_contract.py::TestRedis",
+    "tests/backends/test_machine.py::test_locks_on_a_server",
+    "tests/transport/scripts",
+)
+"""What every backend promises, random operations against a model, and each script on its own."""
+CONFIGURED = (
+    "permitted", "memory", "can_not_be_told", "queue_that_is_none", "may_not_read", "without_end"
+)  # fmt: skip
+"""Tests that configure the server: its users and its memory, or read what it has saved."""
+
+
+def test_contract(tmp_path: Path) -> None:
+    """The tests that pass on Valkey pass on it, behind real sockets."""
+    program = tmp_path / "server"
+    served = f"{sys.executable} -m tests.simulation.served"
+    program.write_text(f'#!/bin/sh\nPYTHONPATH="{ROOT}" exec {served} "$@"\n')
+    program.chmod(0o755)
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "loadfile", *CONTRACT]
+    done = subprocess.run(
+        [*command, "-k", " and ".join(f"not {name}" for name in CONFIGURED)],
+        cwd=ROOT,
+        env={**os.environ, "LOCKS_TEST_SERVER": str(program)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-5000:]
+    passed = re.search(r"(\d+) passed", done.stdout)
+    assert passed is not None
+    assert int(passed[1]) > 250
+
+
+def command(dice: random.Random) -> list[Any]:
+    """Return a random command of those that the scripts use, on few keys and values."""
+    key, member = dice.choice(("a", "b", "c")), dice.choice(("x", "y", "z"))
+    reading = dice.choice(("GET", "LLEN"))
+    score, place = (
+        dice.choice(("1", "2.5", "+inf", "1700000000123")),
+        dice.choice((-2, -1, 0, 1, 5)),
+    )
+    return dice.choice(
+        (
+            ["GET", key],
+            ["SET", key, member],
+            ["SET", key, member, "NX"],
+            ["SET", key, member, "XX"],
+            ["SET", key, member, "GET"],
+            ["SET", key, member, "PX", 100_000, "NX"],
+            ["SET", key, member, "KEEPTTL"],
+            ["SETNX", key, member],
+            ["GETSET", key, member],
+            ["INCR", key],
+            ["DEL", key, dice.choice(("a", "b"))],
+            ["EXISTS", key, "b"],
+            ["PEXPIRE", key, 200_000],
+            ["PERSIST", key],
+            ["LPUSH", key, member],
+            ["RPUSH", key, member],
+            ["LPOP", key],
+            ["LLEN", key],
+            ["LPOS", key, member],
+            ["LREM", key, 1, member],
+            ["LRANGE", key, place, place + 2],
+            ["ZADD", key, score, member],
+            ["ZADD", key, "XX", score, member],
+            ["ZREM", key, member, "y"],
+            ["ZCARD", key],
+            ["ZRANGE", key, place, place + 2],
+            ["ZRANGE", key, 0, -1, "WITHSCORES"],
+            ["ZRANGEBYSCORE", key, "-inf", "(2.5"],
+            ["ZRANGEBYSCORE", key, "1", "+inf", "WITHSCORES", "LIMIT", 0, 2],
+            ["ZREMRANGEBYSCORE", key, "-inf", "1"],
+            ["HSET", key, member, score],
+            ["HDEL", key, member],
+            ["HGETALL", key],
+            ["XADD", key, f"{dice.randrange(1, 50)}-1", "event", member],
+            ["XADD", key, "0-0", "event", member],
+            ["XREVRANGE", key, "+", "-"],
+            ["XREVRANGE", key, f"({dice.randrange(1, 50)}-1", "-", "COUNT", 2],
+            ["EVAL", "return {redis.call(ARGV[1], KEYS[1]), 'one', 2.9}", 1, key, reading],
+            ["EVAL", "return redis.pcall('INCR', KEYS[1]).err or 'fine'", 1, key],
+            ["EVAL", "local t = redis.pcall('SET', KEYS[1], ARGV[1]) return t.ok", 1, key, member],
+            ["EVAL", "return {tonumber('17'), false, 'after'}", 0],
+            ["EVAL", "return redis.sha1hex(ARGV[1]) .. ARGV[2] + 1", 0, member, 7],
+        )
+    )  # fmt: skip
+
+
+def test_random_commands_have_equal_replies() -> None:
+    """On a real server and on ours, one after the other."""
+    ours = Server(lambda: 1_700_000_000_000_000, lambda channel, message: 0)
+    dice = random.Random(7)
+    with EmbeddedServer() as server, redis.Redis(port=server.port, protocol=2) as client:
+        connection = client.connection_pool.get_connection()
+        for number in range(20_000):
+            words = command(dice)
+            connection.send_command(*words)
+            try:
+                theirs = connection.read_response(disable_decoding=True)
+            except redis.ResponseError as error:
+                theirs = error
+            reply = ours.execute([str(word).encode() for word in words])
+            assert alike(reply, theirs), (number, words, reply, theirs)
+        connection.disconnect()
+
+
+def alike(ours: Any, theirs: Any) -> bool:
+    """Whether two replies are equal; an error of a script has more text on a real server."""
+    if isinstance(ours, Exception) and isinstance(theirs, Exception):
+        return True
+    if isinstance(ours, list) and isinstance(theirs, list):
+        return len(ours) == len(theirs) and all(map(alike, ours, theirs))
+    return bool(ours == theirs)

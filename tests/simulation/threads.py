@@ -1,0 +1,300 @@
+"""Virtual threads: greenlets that a scheduler runs one at a time, on a virtual clock.
+
+``threading``, ``_thread`` and ``time`` of the package are replaced by what is here. So its own code
+blocks, wakes and starts threads as ever, and the order of it all is the scheduler's choice.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import threading
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any, Self
+
+from greenlet import getcurrent, greenlet
+
+_NOBODY = SimpleNamespace(name="scheduler", process=None)
+
+
+class Killed(BaseException):
+    """Unwinds the threads of a process that was killed."""
+
+
+class Machine:
+    """The clock, and the threads that are ready to run."""
+
+    def __init__(self, entered: Callable[[Any], object] = lambda process: None) -> None:
+        self.now = 1000.0
+        """What the monotonic clocks read, in seconds."""
+        self.ready: list[Thread] = []
+        self.asleep: list[Thread] = []
+        self.hub = getcurrent()
+        self._entered = entered  # called with the process whose thread is about to run
+
+    def block(self, until: float | None = None) -> bool:
+        """Block the running thread until it is woken; return False if ``until`` has come first."""
+        thread: Thread = getcurrent()
+        if thread.process.dead:
+            raise Killed
+        thread.woken, thread.until = False, until
+        self.asleep.append(thread)
+        self.hub.switch()
+        if thread.process.dead:
+            raise Killed
+        return thread.woken
+
+    def wake(self, thread: Thread) -> None:
+        """Let a thread run that is blocked."""
+        if thread in self.asleep:
+            self.asleep.remove(thread)
+            thread.woken = True
+            self.ready.append(thread)
+
+    def read_clock(self) -> float:
+        """Return the time. It moves on while code runs, if only a little."""
+        self.now += 1e-7
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        """Block the running thread for some seconds."""
+        self.block(self.now + max(0.0, seconds))
+
+    def expire(self) -> None:
+        """Wake the threads whose time has come."""
+        now = self.now
+        due = [item for item in self.asleep if item.until is not None and item.until <= now]
+        for thread in due:
+            self.asleep.remove(thread)
+            self.ready.append(thread)
+
+    def next_due(self) -> float | None:
+        """Return when the first thread wakes by itself; those of stopped processes count, too."""
+        return min([item.until for item in self.asleep if item.until is not None], default=None)
+
+    def run(self, thread: Thread) -> None:
+        """Run a thread until it blocks or ends."""
+        self.ready.remove(thread)
+        self._entered(thread.process)
+        thread.switch()
+
+    def interrupt(self, thread: Thread, error: BaseException) -> None:
+        """Raise an exception where a thread is blocked."""
+        (self.asleep if thread in self.asleep else self.ready).remove(thread)
+        self._entered(thread.process)
+        if not thread:  # it has not begun, so there is nothing to interrupt
+            thread.run = lambda: None
+            thread.switch()
+        else:
+            thread.throw(error)
+
+    def kill(self, process: Any) -> None:
+        """End all threads of a process; nothing that they still do has any effect."""
+        process.dead = True
+        while victims := [item for item in (*self.asleep, *self.ready) if item.process is process]:
+            with contextlib.suppress(Exception):  # whatever a dead process still does
+                self.interrupt(victims[0], Killed())
+
+
+machine = Machine()
+
+
+def new_machine(entered: Callable[[Any], object]) -> Machine:
+    """Replace the machine."""
+    global machine  # noqa: PLW0603 - there is one at a time
+    machine = Machine(entered)
+    return machine
+
+
+class Thread(greenlet):
+    """A thread, as ``threading`` has it. Its process is that of the thread which made it."""
+
+    def __init__(
+        self,
+        target: Callable[..., object],
+        name: str = "",
+        args: Sequence[Any] = (),
+        daemon: bool = False,
+        process: Any = None,
+    ) -> None:
+        super().__init__(self._bootstrap, machine.hub)
+        self.name = name
+        self.process = process or getcurrent().process
+        self.until: float | None = None
+        self.woken = False
+        self._target = target
+        self._args = args
+        self._ended = Event()
+
+    def start(self) -> None:
+        """Let it run, when the scheduler chooses so."""
+        if self.process.dead:
+            raise Killed
+        self.woken = True
+        machine.ready.append(self)
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait until it has ended."""
+        self._ended.wait(timeout)
+
+    def is_alive(self) -> bool:
+        return not self._ended.is_set()
+
+    def _bootstrap(self) -> None:
+        try:
+            if not self.process.dead:
+                self._target(*self._args)
+        except Killed:
+            pass
+        finally:
+            self._ended.set()
+
+
+def start_new_thread(function: Callable[..., object], args: tuple[Any, ...]) -> None:
+    Thread(function, args=args).start()
+
+
+class Lock:
+    """A bare lock. Whoever waits for it gets it in order of arrival."""
+
+    def __init__(self) -> None:
+        self._taken = False
+        self._waiting: list[Thread] = []
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        if not self._taken:
+            self._taken = True
+            return True
+        if not blocking:
+            return False
+        thread = getcurrent()
+        self._waiting.append(thread)
+        try:
+            return machine.block(None if timeout < 0 else machine.now + timeout)
+        except BaseException:
+            if thread not in self._waiting and self._taken:  # it was given just before
+                self.release()
+            raise
+        finally:
+            if thread in self._waiting:
+                self._waiting.remove(thread)
+
+    def release(self) -> None:
+        if not self._taken:
+            raise RuntimeError("release unlocked lock")
+        for thread in self._waiting:
+            if thread in machine.asleep:  # else its time is up, or it was interrupted
+                self._waiting.remove(thread)
+                machine.wake(thread)
+                return
+        self._taken = False
+
+    def locked(self) -> bool:
+        return self._taken
+
+    def __enter__(self) -> Self:
+        self.acquire()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+class RLock:
+    """A lock that its owner may take again."""
+
+    def __init__(self) -> None:
+        self._owner: Any = None
+        self._count = 0
+        self._lock = Lock()
+
+    def __enter__(self) -> Self:
+        me = getcurrent()
+        if self._owner is not me:
+            self._lock.acquire()
+            self._owner = me
+        self._count += 1
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._count -= 1
+        if not self._count:
+            self._owner = None
+            self._lock.release()
+
+
+class Event:
+    """A flag to wait for."""
+
+    def __init__(self) -> None:
+        self._set = False
+        self._waiting: list[Thread] = []
+
+    def is_set(self) -> bool:
+        return self._set
+
+    def set(self) -> None:
+        self._set = True
+        for thread in self._waiting:
+            machine.wake(thread)
+        self._waiting = []
+
+    def clear(self) -> None:
+        self._set = False
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if not self._set:
+            thread = getcurrent()
+            self._waiting.append(thread)
+            try:
+                machine.block(None if timeout is None else machine.now + timeout)
+            finally:
+                if thread in self._waiting:
+                    self._waiting.remove(thread)
+        return self._set
+
+
+class _Condition:
+    """What a future waits on. Nothing runs beside the thread that has it."""
+
+    def __init__(self) -> None:
+        self._news = Event()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return self._news.wait(timeout)
+
+    def notify_all(self) -> None:
+        self._news.set()
+
+
+class Future(concurrent.futures.Future[Any]):
+    """A future whose outcome virtual threads wait for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._condition = _Condition()  # type: ignore[assignment]
+
+
+virtual_threading = SimpleNamespace(
+    Lock=Lock,
+    RLock=RLock,
+    Event=Event,
+    Thread=Thread,
+    current_thread=getcurrent,
+    main_thread=lambda: _NOBODY,
+    get_ident=lambda: id(getcurrent()),
+    local=threading.local,
+)
+virtual_thread = SimpleNamespace(start_new_thread=start_new_thread)
+virtual_time = SimpleNamespace(
+    monotonic=lambda: machine.read_clock(),  # noqa: PLW0108 - of the machine of that moment
+    sleep=lambda seconds: machine.sleep(seconds),  # noqa: PLW0108
+    time_ns=lambda: round(machine.now * 1e9),
+)

@@ -1,0 +1,330 @@
+"""A world of processes and servers, and the scheduler that chooses what happens next."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from greenlet import getcurrent
+
+from django_redis_lock.backends.renewal import Renewer
+from tests.simulation import product, threads
+from tests.simulation.choices import Choices
+from tests.simulation.ledger import Ledger
+from tests.simulation.network import Fate, Flight, Network, Site
+
+if TYPE_CHECKING:
+    from tests.simulation.promises import Promise
+    from tests.simulation.views import View
+
+STEPS = 6000
+"""A schedule that takes more is in a loop."""
+FAULT_WITHIN = 60
+"""Steps within which the next fault comes."""
+
+Fault = Callable[["World"], bool]
+"""Does something to a world; returns False if it can't be done now."""
+
+
+class TooLong(Exception):
+    """A schedule does not end."""
+
+
+class Process:
+    """A process of the world."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.identity = product.Identity(number)
+        self.dead = False
+        self.died_at = math.inf
+        self.resumes_at: float | None = None
+        """When it goes on, if it is stopped."""
+        self.disturbed_until = 0.0
+        """Until when a fault may have kept it from what it has to do."""
+        self.late = False
+        """Whether a call of it may arrive after it was given up."""
+        self.renewer: Renewer
+        self.backend: Any = None
+
+    def __repr__(self) -> str:
+        return f"p{self.number}"
+
+    @property
+    def runs(self) -> bool:
+        return not self.dead and self.resumes_at is None
+
+    def disturb(self, until: float) -> None:
+        self.disturbed_until = max(self.disturbed_until, until)
+
+
+class World:
+    """Processes, servers and what is under way between them."""
+
+    def __init__(self, choices: Choices, *, telling: bool = False) -> None:
+        self.pick = choices.pick
+        self.machine = threads.new_machine(product.enter)
+        self.network = Network(self.machine)
+        self.network.fate = self._fate
+        self.ledger = Ledger(self)
+        self.processes: list[Process] = []
+        self.sites: list[Site] = []
+        self.may_fail = 0
+        """How many of the servers may fail; 0 if all may."""
+        self.view: View | None = None
+        """What the servers have stored."""
+        self.rejoins_after = 0.0
+        """Seconds for which a server does not take part after a failure."""
+        self.names: tuple[str, ...] = ("x",)
+        self.backend: Callable[[Process], Any]
+        """Makes the backend of a process."""
+        self.actor: Callable[[World, Process], Any]
+        """Makes an actor."""
+        self.slot_of: Callable[[str], tuple[Any, int]]
+        """Returns the node and the slot of a lock, in a cluster."""
+        self.faults: Sequence[Fault] = ()
+        self.expected: Counter[str] = Counter()
+        """How often something happened that is not promised to be impossible, by its cause."""
+        self.disturbed_until = 0.0
+        """Until when a fault of a server may keep all processes from what they have to do."""
+        self.has_gaps = False
+        """Whether a step of the protocol takes several commands, between which anything happens."""
+        self.has_slots = False
+        """Whether locks move from server to server."""
+        self.forgotten = False
+        """Whether a server has lost data."""
+        self.stale = False
+        """Whether a server has data that was out of date, so that what was over came back."""
+        self.late = False
+        """Whether calls may arrive after they were given up."""
+        self.fates: list[tuple[Fate, float]] = []
+        """What becomes of the next calls."""
+        self.once: Sequence[Fault] = ()
+        """Faults of which one may happen at any step."""
+        self.states: set[int] | None = None
+        """Collects the states that were seen, if somebody wants to know them."""
+        self.steps = 0
+        self.story: list[str] = []
+        self._telling = telling
+        self._stepped: list[Callable[[], object]] = []
+        self._ended: list[Callable[[], object]] = []
+        self._actors: list[threads.Thread] = []
+        self._news = False
+        self._faults_left = 0
+        self._fault_in = 0
+
+    def promise(self, *promises: Promise) -> None:
+        """Check these after every step that has changed something, and at the end."""
+        for promise in promises:
+            self._stepped.append(promise.stepped)
+            self._ended.append(promise.ended)
+            self.ledger.watchers.append(promise)
+
+    def tell(self, text: str, *values: object) -> None:
+        """Note what happens, for the reader of a schedule."""
+        if self._telling:
+            self.story.append(f"{self.machine.now - 1000:9.4f}  {text.format(*values)}")
+
+    def slow_down(self) -> None:
+        """Note that something takes long."""
+        if self.has_gaps:
+            self.ledger.excuse_all("a pause between two commands")
+
+    def note(self) -> None:
+        """Note that something has changed, so that the promises have to be checked."""
+        self._news = True
+
+    def _executed(self, site: Site, words: Sequence[bytes], reply: Any) -> None:
+        self._news = True
+        if self._telling:
+            self.tell("  server {}: {} → {}", site.name, product.shown(words), reply)
+
+    def process(self) -> Process:
+        """Return a new process with a backend of its own."""
+        process = Process(len(self.processes) + 1)
+        self.processes.append(process)
+        running = getcurrent()
+        before = getattr(running, "process", None)
+        running.process = process  # which the package asks for who it is
+        product.enter(process)
+        process.renewer = Renewer()
+        process.backend = self.backend(process)
+        if before is not None:
+            running.process = before
+            product.enter(before)
+        return process
+
+    def site(self, make: Callable[..., Site], *arguments: Any) -> Site:
+        """Return a new server."""
+        site = make(self.network, "abcde"[len(self.sites)], self._executed, *arguments)
+        site.server.scripts.update(product.KNOWN_SCRIPTS)
+        self.sites.append(site)
+        return site
+
+    def start(self, process: Process, target: Callable[[], object], name: str) -> threads.Thread:
+        """Start a thread of a process. The schedule goes on until all of them have ended."""
+        thread = threads.Thread(target, f"{name} of {process}", process=process)
+        thread.start()
+        self._actors.append(thread)
+        return thread
+
+    def act(self, process: Process, name: str, way: Callable[[Any], object]) -> None:
+        """Start an actor that does something."""
+        actor = self.actor(self, process)
+        self.start(process, lambda: actor.carry_out(lambda: way(actor)), name)
+
+    @property
+    def actors(self) -> list[threads.Thread]:
+        """The threads that have not ended."""
+        self._actors = [item for item in self._actors if not item.dead and not item.process.dead]
+        return self._actors
+
+    def prepare_faults(self, most: int) -> None:
+        """Let so many faults happen at most."""
+        self._faults_left = self.pick(most + 1)
+        self._prepare_next_fault()
+
+    def run(self) -> None:
+        """Go on until all actors have ended. Raises ``TooLong`` and what a promise raises."""
+        while self.actors:
+            if not self._step() and self.actors:
+                waiting = [item.name for item in self.machine.asleep]
+                raise TooLong(f"Nothing can happen any more, but these wait: {waiting}")
+
+    def settle(self, seconds: float) -> None:
+        """Go on for some time without any fault, with all servers and processes running."""
+        self._fault_in, self.fates = 0, []
+        for process in self.processes:
+            process.resumes_at = None
+        until = self.machine.now + seconds
+        while self.machine.now < until and self._step():
+            pass
+        self.machine.now = max(self.machine.now, until)
+        self._look_again()
+
+    def end(self) -> None:
+        """Check what has to hold at the end."""
+        self._look_again()
+        for check in self._ended:
+            check()
+
+    def close(self) -> None:
+        """End all threads."""
+        for process in self.processes:
+            self.machine.kill(process)
+
+    def _step(self) -> bool:
+        """Do one thing; return False if nothing can happen any more."""
+        self.steps += 1
+        if self.steps > STEPS:
+            raise TooLong(f"It takes more than {STEPS} steps")
+        self._let_faults_happen()
+        if not self._choose_next():
+            return False
+        if self.states is not None:
+            self.states.add(self._state())
+        if self._news:
+            self._news = False
+            self._look_again()
+            for check in self._stepped:
+                check()
+        return True
+
+    def _choose_next(self) -> bool:
+        """Run a thread, let something land, or let time pass; return False if there is nothing."""
+        machine = self.machine
+        ready = [item for item in machine.ready if item.process.resumes_at is None]
+        heads = self.network.heads()
+        landable = [item for item in heads if item.since <= machine.now]
+        target = None if ready else self._next_moment(heads, may_land=bool(landable))
+        number = len(ready) + len(landable) + (target is not None)
+        if not number:
+            return False
+        choice = self.pick(number) if number > 1 else 0
+        if choice < len(ready):
+            machine.run(ready[choice])
+        elif choice < len(ready) + len(landable):
+            woken = self.network.land(landable[choice - len(ready)])
+            if woken is not None and woken in machine.ready and woken.process.resumes_at is None:
+                machine.run(woken)
+        else:
+            assert target is not None
+            machine.now = target
+            machine.expire()
+            self._resume()
+            self._news = True
+        return True
+
+    def _look_again(self) -> None:
+        """Let the view forget what it has seen."""
+        if self.view is not None:
+            self.view.seen.clear()
+
+    def _state(self) -> int:
+        """Return a hash of who wants and has what, what servers know, and what is under way."""
+        attempts = self.ledger.attempts
+        tokens = {item.token.encode(): number for number, item in enumerate(attempts)}
+        people = [(item.asked_at is None, item.held, item.left_at is None) for item in attempts]
+        stored = []
+        for site in self.sites:
+            for key, value in sorted(site.server.data.items()):
+                for item in value if isinstance(value, list) else [value]:
+                    words = item.split(b" ", 2) if isinstance(item, bytes) else []
+                    stored.append((key, *[tokens.get(word) for word in words[:2]]))
+        flights = sorted(flight.what for flight in self.network.flights)
+        threads = sorted(thread.name for thread in self.machine.ready)
+        runs = [process.runs for process in self.processes]
+        return hash((*people, *stored, *flights, *threads, *runs))
+
+    def _next_moment(self, heads: Sequence[Flight], *, may_land: bool) -> float | None:
+        """Return until when time may pass: nothing that is due may be late."""
+        now = self.machine.now
+        moments = [item.due if item.since <= now else item.since for item in heads]
+        moments += [item.resumes_at for item in self.processes if item.resumes_at is not None]
+        if (due := self.machine.next_due()) is not None:
+            moments.append(due)
+        target = min(moments, default=None)
+        if target is None or (may_land and target <= now):
+            return None
+        return max(target, now)
+
+    def _resume(self) -> None:
+        for process in self.processes:
+            if process.resumes_at is not None and process.resumes_at <= self.machine.now:
+                process.resumes_at = None
+
+    def _let_faults_happen(self) -> None:
+        if self._fault_in:
+            self._fault_in -= 1
+            if not self._fault_in:
+                self._faults_left -= 1
+                self._play(self.faults[self.pick(len(self.faults))])
+                self._prepare_next_fault()
+        if self.once and (choice := self.pick(1 + len(self.once))):
+            fault, self.once = self.once[choice - 1], ()
+            self._play(fault)
+
+    def _play(self, fault: Fault) -> None:
+        if fault(self):
+            self._news = True
+
+    def _prepare_next_fault(self) -> None:
+        if self._faults_left and self.faults:
+            self._fault_in = 1 + self.pick(FAULT_WITHIN)
+
+    def _fate(self, site: Site) -> tuple[Fate, float]:
+        if not self.fates:
+            return _FINE
+        fate, delay = self.fates.pop()
+        process: Process = getcurrent().process
+        process.disturb(self.machine.now + delay + 1.0)
+        process.late = process.late or fate is Fate.LATE
+        if delay:
+            self.slow_down()
+        self.tell("{}: a call is {}, {} s", process, fate.name.lower(), delay)
+        return fate, delay
+
+
+_FINE = (Fate.FINE, 0.0)
