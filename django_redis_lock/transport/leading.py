@@ -16,6 +16,10 @@ from django_redis_lock.support.bells import LONGEST_SLEEP, Bell
 from django_redis_lock.support.clock import monotonic
 from django_redis_lock.transport.threads import start_in_thread
 
+LOOK_UP = 0.1
+"""Seconds after which a leader looks up from its reading. The others can't wake it meanwhile, if
+one that looked for all leaves."""
+
 
 class LeadingHub(ServerHub, ABC):
     """A hub whose waiters take turns at reading.
@@ -141,7 +145,7 @@ class LeadingHub(ServerHub, ABC):
 
     def _lead(self, waiter: LocalWaiter, until: float) -> None:
         while not waiter.awake and (left := until - monotonic()) > 0:
-            if not self._hear(left):
+            if not self._hear(min(left, LOOK_UP)):
                 waiter.nudged = True  # the connection was closed before the waiter came
                 return
 

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from django_redis_lock.protocol.lease import Request
     from tests.simulation.world import Process, World
 
+ROUNDING = 0.00001
+"""Seconds by which the end of a lease may differ from how its holder computes it."""
+
 
 class Attempt:
     """One acquisition of one lock by an actor."""
@@ -49,7 +52,7 @@ class Attempt:
     @property
     def counts_until(self) -> float:
         """Until when (monotonic) its holder may count on the lock."""
-        return self.lease_until if self.held else 0.0
+        return self.lease_until - ROUNDING if self.held else 0.0
 
     @property
     def lease_until(self) -> float:

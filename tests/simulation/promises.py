@@ -15,8 +15,6 @@ from tests.simulation.views import Hold, View, stored
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-EXACT = 0.00001
-"""Seconds for rounding."""
 DELAY = 1.5
 """Seconds for which one stopped process may delay others."""
 FREE = 0.15
@@ -136,7 +134,7 @@ class BackedBelief(Promise):
             hold = self._view.hold(attempt.name)
             if hold is None or hold.token != attempt.token:
                 raise self.broken(f"{attempt} counts on {attempt.name}, where there is {hold}")
-            if until > hold.end + EXACT:
+            if until > hold.end:
                 raise self.broken(
                     f"{attempt} counts on {attempt.name} until {until - 1000:.6f}, "
                     f"but its lease ends at {hold.end - 1000:.6f}"
