@@ -51,8 +51,8 @@ class Attempt:
 
     @property
     def counts_until(self) -> float:
-        """Until when (monotonic) its holder may count on the lock."""
-        return self.lease_until - ROUNDING if self.held else 0.0
+        """Until when (monotonic) its holder may count on the lock; 0 if it may not at all."""
+        return max(0.0, self.lease_until - ROUNDING) if self.held else 0.0
 
     @property
     def lease_until(self) -> float:

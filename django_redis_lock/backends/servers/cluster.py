@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
+from functools import cache
 from heapq import merge
 from itertools import chain
 from typing import Any
@@ -139,11 +140,12 @@ class Cluster(Servers):
     def _split(self, call: Call) -> tuple[list[Part], Callable[[list[Any]], Any]]:
         """Return a part of the call for each shard, and what joins their answers."""
         of_shards, join = _calls_of_shards(call)
-        sending: Callable[[], None] = call.sending
-        parts: list[Part] = []
-        for shard, part in of_shards.items():
-            parts.append((SHARD_SLOTS[shard], self._packings[shard].pack(part, sending)))
-            sending = _already_noted
+        # All answers count from the first sending of a part: one that is redirected is sent later.
+        sending = cache(call.sending)
+        parts = [
+            (SHARD_SLOTS[shard], self._packings[shard].pack(part, sending))
+            for shard, part in of_shards.items()
+        ]
         return parts, join
 
 
@@ -248,7 +250,3 @@ def _inspected(order: Order, answers: list[Any]) -> list[Any]:
     threes = [list(zip(*[iter(answer[1:])] * 3, strict=True)) for answer in answers]
     now = max((answer[0] for answer in answers), default=0)
     return [now, *[value for three in _in_order(order, threes) for value in three]]
-
-
-def _already_noted() -> None:
-    """Replace ``call.sending`` for the parts after the first: a call is noted as sent once."""
