@@ -17,8 +17,8 @@ from django_redis_lock.support.clock import monotonic
 from django_redis_lock.transport.threads import start_in_thread
 
 LOOK_UP = 0.1
-"""Seconds after which a leader looks up from its reading. The others can't wake it meanwhile, if
-one that looked for all leaves."""
+"""Seconds for which a leader reads at a time. The others can't wake it meanwhile, and the one that
+looks for all may leave that to the leader."""
 
 
 class LeadingHub(ServerHub, ABC):
