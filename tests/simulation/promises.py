@@ -278,7 +278,7 @@ class NoWaitInVain(Promise):
         # Each attempt may be in line once more if what was over came back.
         back = self.world.stale or self.world.late or any(item.late for item in disturbed)
         slow = max(1, len(disturbed), back * len(self.ledger.attempts))
-        delay = self._delay * slow + FREE
+        delay = self._delay * slow + self._free
         if hold is None:
             return "free", self._free if calm else delay
         attempt = self.ledger.by_token.get(hold.token)
