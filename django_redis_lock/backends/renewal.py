@@ -286,10 +286,9 @@ class ServerRenewer:
             kept.tried = False
             if left_ms is None:  # too few servers of a quorum have answered
                 if lease.passed:
-                    self._give_back(lease)
                     losses += self._lose(kept, lease, "too few servers answered in time")
             elif left_ms < -1:
-                losses += self._lose(kept, lease, "it expired or was broken")
+                losses += self._lose(kept, lease, "it expired or was broken", gone=True)
             else:
                 lease.verify_by = None
                 if not kept.ms:
@@ -314,7 +313,6 @@ class ServerRenewer:
     def _lose_overdue(self, leases: Batch, error: str = "") -> None:
         losses: list[audit.Fields] = []
         for kept, lease in leases:
-            self._give_back(lease)
             why = f"the server could not be reached in time{error}"
             losses += self._lose(kept, lease, keeping.MAX_HOLD_PASSED if kept.last else why)
         cap = self._backend.operators.audit_entries
@@ -322,16 +320,19 @@ class ServerRenewer:
             call = NoteLosses(losses[begin : begin + BATCH], cap)
             self._renewer.withdraw(call, self._backend, keeping.NOTE_FOR)
 
-    def _give_back(self, lease: Lease) -> None:
-        """Release a lock that counts as lost, as the server may still hold it."""
-        seconds = math.inf if lease.timeout is None else lease.timeout
-        call = Release(lease.name, lease.token, patient=False)
-        self._renewer.withdraw(call, self._backend, seconds)
+    def _lose(
+        self, kept: Kept, lease: Lease, reason: str, *, gone: bool = False
+    ) -> list[audit.Fields]:
+        """Report a loss; return its entry for the audit, or none if it is no news.
 
-    def _lose(self, kept: Kept, lease: Lease, reason: str) -> list[audit.Fields]:
-        """Report a loss; return its entry for the audit, or none if it is no news."""
+        Unless it is ``gone``, the server may still hold the lock, so it is released.
+        """
         if not self._renewer.forget(kept):
-            return []  # its holder has released it
+            return []  # its holder has released it, or a lease that was only verified has ended
+        if not gone:
+            seconds = math.inf if lease.timeout is None else lease.timeout
+            call = Release(lease.name, lease.token, patient=False)
+            self._renewer.withdraw(call, self._backend, seconds)
         if lease.release_sent_at is not None:  # the release may have been carried out
             lease.lost = True
         elif mark_lost(lease, reason):
