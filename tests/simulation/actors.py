@@ -14,6 +14,7 @@ from greenlet import getcurrent
 from django_redis_lock.exceptions import LockNotOwned, LockUnavailable
 from django_redis_lock.primitives.group import LockGroup
 from django_redis_lock.primitives.lock import Lock
+from django_redis_lock.protocol.drivers import TIDY_FOR
 from tests.simulation.ledger import Attempt
 from tests.simulation.promises import Broken
 
@@ -38,6 +39,11 @@ TICKET = 2.0
 
 class Interrupted(BaseException):
     """What a signal handler raises."""
+
+    def __init__(self, at: float) -> None:
+        super().__init__()
+        self.at = at
+        """When, by the monotonic clock."""
 
 
 @dataclass(frozen=True)
@@ -94,9 +100,16 @@ class Actor:
         lock = self._lock(self.world.names[0], timeout=lease)
         attempts = self._acquire(lock, patience)
         if attempts:
-            self.world.machine.sleep(MOMENT)
+            getcurrent().sleep(MOMENT)
             self._leave(attempts)
             self._truly(attempts, lock.release)
+
+    def visit(self, seconds: int) -> None:
+        """Use a lock every second."""
+        for _ in range(seconds):
+            getcurrent().sleep(1.0)
+            with contextlib.suppress(LockUnavailable):
+                self.use_simply(1.0, 2.0)
 
     def enter_twice(self) -> None:
         """Acquire a lock, and enter it again by another handle."""
@@ -196,14 +209,14 @@ class Actor:
         name = self._name()
         holder = self.process.backend.holder(name)
         if holder is not None:
-            self.world.machine.sleep(HOLDS[self.world.pick(len(HOLDS))])
+            getcurrent().sleep(HOLDS[self.world.pick(len(HOLDS))])
             self._break(name, holder.token_id)
 
     def break_endless_locks(self) -> None:
         """Take locks without end from their holders; the processes of some have died."""
         asked = False
         while not asked:
-            self.world.machine.sleep(UNTIL_NOTICED)
+            getcurrent().sleep(UNTIL_NOTICED)
             with contextlib.suppress(LockUnavailable):
                 self._break_if_endless()
                 asked = True
@@ -248,8 +261,10 @@ class Actor:
     def _answer(self, attempts: list[Attempt], ask: Callable[[], bool]) -> bool:
         try:
             got = ask()
-        except BaseException:
+        except BaseException as error:
             self._leave(attempts)
+            if isinstance(error, Interrupted):
+                self._check_haste(error)
             raise
         if got:
             self._got(attempts)
@@ -272,7 +287,7 @@ class Actor:
         pick = self.world.pick
         lease = lock._locks()[0]._lease.timeout
         for _ in range(1 + pick(2)):
-            self.world.machine.sleep(HOLDS[pick(len(HOLDS))])
+            getcurrent().sleep(HOLDS[pick(len(HOLDS))])
             what = pick(4, 0.4)
             if what == 1:
                 self._truly(attempts, lock.ensure_held)
@@ -300,10 +315,11 @@ class Actor:
         sure = [(attempt, min(attempt.lease_until, most)) for attempt in attempts]
         try:
             return act()
-        except Interrupted:
+        except Interrupted as error:
             if self.world.has_gaps:  # what was under way may be done later
                 for attempt in attempts:
                     attempt.excuse = attempt.excuse or LATE
+            self._check_haste(error)
             raise
         except LockNotOwned as error:
             self.world.tell("{}: {}", self.process, error)
@@ -312,6 +328,12 @@ class Actor:
                 if attempt.name == error.name and not excused:
                     raise Broken(f"HonestLosses: {attempt} is told a loss: {error}") from error
             return None
+
+    def _check_haste(self, error: Interrupted) -> None:
+        """Check that who was interrupted has not waited for a server for long."""
+        late = self.world.machine.now - max(error.at, self.process.stopped_until) - TIDY_FOR
+        if late > MOMENT:
+            raise Broken(f"PromptAnswers: {self.process} was interrupted, and waits {late:.3f} s")
 
     def _got(self, attempts: list[Attempt]) -> None:
         for attempt in attempts:

@@ -6,13 +6,15 @@ Each fault notes whom it disturbs and until when, and who may lose a lock by it.
 from __future__ import annotations
 
 import copy
+from functools import partial
 from typing import Any
 
 from django_redis_lock.protocol.waiting import Watch
 from tests.simulation.actors import Interrupted
+from tests.simulation.loops import Tasklet
 from tests.simulation.network import Fate, Site
 from tests.simulation.slots import Node
-from tests.simulation.world import World
+from tests.simulation.world import Thread, World
 
 PAUSES = (0.2, 1.0, 3.0, 8.0)
 """Seconds."""
@@ -28,6 +30,8 @@ FATES = (
     (Fate.ANSWERED_LATE, 0.3),
     (Fate.ANSWERED_LATE, 3.0),
 )
+MISSED = 1.0
+"""Seconds for which some servers of a quorum can't be reached, and the others grant locks."""
 FORGOT = "a server lost data"
 EVICTED = "a server evicted a key"
 STEPPED = "a server's clock was stepped"
@@ -43,6 +47,7 @@ def pause(world: World) -> bool:
         return False
     process = running[world.pick(len(running))]
     process.resumes_at = world.machine.now + PAUSES[world.pick(len(PAUSES))]
+    process.stopped_until = process.resumes_at
     process.disturb(process.resumes_at)
     world.slow_down()
     world.tell("{} is stopped until {:.3f}", process, process.resumes_at - 1000)
@@ -69,19 +74,31 @@ def kill(world: World) -> bool:
 
 def interrupt(world: World) -> bool:
     """Raise an exception where an actor is blocked, as a signal handler does."""
-    asleep = world.machine.asleep
-    blocked = [item for item in world.actors if item in asleep and item.process.runs]
+    blocked = [item for item in world.actors if item.blocked and item.process.runs]
     blocked = [item for item in blocked if not item.name.startswith("operator")]
     if not blocked:
         return False
     thread = blocked[world.pick(len(blocked))]
+    _interrupt(world, thread)
+    if isinstance(thread, Tasklet) and world.pick(2, 0.5):  # a second one meets it cleaning up
+        seconds = (0.0, 0.02, 0.2)[world.pick(3)]
+        again = partial(_interrupt, world, thread)
+        world.network.send(again, "interruption", delay=seconds, within=0.0)
+    return True
+
+
+def _interrupt(world: World, thread: Thread) -> None:
+    if not (thread.blocked and thread.process.runs):
+        return
     world.tell("{} is interrupted", thread.name)
-    for attempt in [item for item in world.ledger.waiting if item.thread is thread]:
-        world.ledger.leaves(attempt)
+
+    def leave() -> None:
+        for attempt in [item for item in world.ledger.waiting if item.thread is thread]:
+            world.ledger.leaves(attempt)
+
     # If it was its turn to look, another waiter of the process looks a second later.
     thread.process.disturb(world.machine.now + Watch.TURN)
-    world.machine.interrupt(thread, Interrupted())
-    return True
+    thread.interrupt(Interrupted(world.machine.now), leave)
 
 
 def break_lock(world: World) -> bool:
@@ -145,11 +162,7 @@ def delay_messages(world: World) -> bool:
 def cut_off(world: World) -> bool:
     """Let nothing get through to a server, and then everything at once."""
     site = _site(world)
-    site.cut_off(PAUSES[world.pick(3)])
-    world.late = True
-    world.slow_down()
-    world.tell("server {} is cut off until {:.3f}", site.name, site.cut_off_until - 1000)
-    _disturb(world, site.cut_off_until)
+    _cut_off(world, site, PAUSES[world.pick(3)])
     return True
 
 
@@ -165,13 +178,41 @@ def flush_scripts(world: World) -> bool:
 
 def restart(world: World) -> bool:
     """Restart a server, which keeps its data."""
-    _restart(world, with_data=True)
+    _restart(world, _site(world), with_data=True, seconds=PAUSES[world.pick(2)])
     return True
 
 
 def lose_data(world: World) -> bool:
     """Restart a server, which loses its data."""
-    _restart(world, with_data=False)
+    _restart(world, _site(world), with_data=False, seconds=PAUSES[world.pick(2)])
+    return True
+
+
+def forget_the_last_fence(world: World) -> bool:
+    """Let all servers of a quorum but one miss the last fence or lose it, and that one be away.
+
+    Until it is back, nobody may get a lock. Nothing else fails meanwhile.
+    """
+    if not all(map(_votes, world.sites)):
+        return False
+    world.prepare_faults(0)
+    first = world.pick(len(world.sites))
+    knows, *others = world.sites[first:] + world.sites[:first]
+    for site in others[: world.may_fail]:
+        world.tell("server {} can't be reached for {} s", site.name, MISSED)
+        site.refuse(MISSED)
+
+    def lose() -> None:
+        for site in others[world.may_fail :]:
+            _restart(world, site, with_data=False, seconds=0.2)
+        _cut_off(world, knows, world.rejoins_after + 2 * MISSED)
+        # A process that has heard of a fence never asks for a smaller one, so this one is new.
+        seconds = round(world.rejoins_after) + 2
+        world.act(world.process(), "visitor", lambda visitor: visitor.visit(seconds))
+        world.note()
+
+    world.network.send(lose, "loss", delay=1.2 * MISSED)
+    _disturb(world, world.machine.now + MISSED)
     return True
 
 
@@ -292,9 +333,15 @@ def _disturb(world: World, until: float) -> None:
     world.disturbed_until = max(world.disturbed_until, until)
 
 
-def _restart(world: World, *, with_data: bool) -> None:
-    site = _site(world)
-    seconds = PAUSES[world.pick(2)]
+def _cut_off(world: World, site: Site, seconds: float) -> None:
+    site.cut_off(seconds)
+    world.late = True
+    world.slow_down()
+    world.tell("server {} is cut off until {:.3f}", site.name, site.cut_off_until - 1000)
+    _disturb(world, site.cut_off_until)
+
+
+def _restart(world: World, site: Site, *, with_data: bool, seconds: float) -> None:
     world.tell("server {} restarts {} its data, in {} s", site.name,
                "with" if with_data else "without", seconds)  # fmt: skip
     if not with_data:

@@ -14,7 +14,7 @@ from django_redis_lock.backends.redis import RedisLockBackend
 from django_redis_lock.backends.redlock import RedlockLockBackend
 from tests.simulation import faults, promises, views
 from tests.simulation.actors import Actor, Habits
-from tests.simulation.clients import Client, Connection
+from tests.simulation.clients import Client, Connection, LoopClient
 from tests.simulation.network import Site
 from tests.simulation.promises import Promise
 from tests.simulation.slots import Node, Slots
@@ -23,7 +23,7 @@ from tests.simulation.world import Fault, Process, World
 REJOIN_DELAY = 5.0
 """Seconds for which a server of a quorum does not vote after a restart: the longest lease."""
 
-CLOCKS = (0.0, 7.0, -3.0, 0.5, -60.0)
+CLOCKS = (0.0, 50.0, -3.0, 0.5, -10.0)
 """Seconds by which the clocks of a quorum's servers differ."""
 INTERVAL = 0.5
 """Seconds between two looks at a lock where nothing is handed off. That makes schedules shorter."""
@@ -81,14 +81,17 @@ def _server(
     free: float = promises.FREE,
     delay: float = promises.DELAY,
     tells_the_dead: bool = False,
+    loops: bool = False,
 ) -> Callable[[World], Sequence[Promise]]:
     def prepare(world: World) -> Sequence[Promise]:
         site = world.site(Site)
+        world.has_loops = loops
         options = {"WAIT": wait}
 
         def backend(process: Process) -> RedisLockBackend:
             made = RedisLockBackend("default", {"LOCATION": "simulated", "OPTIONS": options})
-            made.servers.__dict__.update(pool=site, client=Client(site))
+            clients = {"client": Client(site), "async_client": LoopClient(site)}
+            made.servers.__dict__.update(pool=site, **clients)
             return made
 
         world.backend = backend
@@ -137,13 +140,14 @@ def _promises_of_queues(
     )
 
 
-def _quorum(size: int) -> Callable[[World], Sequence[Promise]]:
+def _quorum(size: int, *, loops: bool = False) -> Callable[[World], Sequence[Promise]]:
     def prepare(world: World) -> Sequence[Promise]:
         sites = [world.site(Site) for _ in range(size)]
         for site, offset in zip(sites, CLOCKS, strict=False):
             site.offset = offset
             # They were admitted long ago.
             site.server.data[b"lock-server"] = f"{site.server.run_id} 1".encode()
+        world.has_loops = loops
         world.may_fail = size // 2
         world.rejoins_after = REJOIN_DELAY
         params = {
@@ -212,11 +216,19 @@ def _memory(world: World) -> Sequence[Promise]:
 
 
 _SINGLE = (*PROCESS_FAULTS, *SERVER_FAULTS, *LISTENER_FAULTS)
+_QUORUM = (*PROCESS_FAULTS, *SERVER_FAULTS, faults.cut_connections, faults.forget_the_last_fence)
 LAYOUTS = {
     layout.name: layout
     for layout in (
         Layout(
             "queue", _server("queue", tells_the_dead=True), _SINGLE, Habits(many=True), ("x", "y")
+        ),
+        Layout(
+            "asyncio",
+            _server("queue", tells_the_dead=True, loops=True),
+            (*_SINGLE, *[faults.interrupt] * 3),
+            Habits(many=True),
+            ("x", "y"),
         ),
         Layout("blpop", _server("blpop"), _SINGLE),
         Layout("poll", _server("poll", free=POLLED), (*PROCESS_FAULTS, *SERVER_FAULTS)),
@@ -231,13 +243,13 @@ LAYOUTS = {
         Layout(
             "redlock-3",
             _quorum(3),
-            (*PROCESS_FAULTS, *SERVER_FAULTS, faults.cut_connections),
+            _QUORUM,
             Habits(leases=(5.0, 1.0, 2.0)),
         ),
         Layout(
             "redlock-5",
-            _quorum(5),
-            (*PROCESS_FAULTS, *SERVER_FAULTS, faults.cut_connections),
+            _quorum(5, loops=True),
+            _QUORUM,
             Habits(leases=(5.0, 1.0, 2.0)),
         ),
         # No endless leases there: a call that comes late can bring one back for ever.

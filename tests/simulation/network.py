@@ -142,6 +142,10 @@ class Site:
         self.server = self._start()
         if with_data:
             self.server.data, self.server.ends = data, ends
+        self.refuse(seconds)
+
+    def refuse(self, seconds: float) -> None:
+        """Break all connections, and let nobody connect for some seconds."""
         self.up = False
         self.cut(lambda connection: True)
         self.network.send(self._rise, "start", delay=seconds)

@@ -280,7 +280,9 @@ class NoWaitInVain(Promise):
         slow = max(1, len(disturbed), back * len(self.ledger.attempts))
         delay = self._delay * slow + self._free
         if hold is None:
-            return "free", self._free if calm else delay
+            # The claim of one that has given up keeps others from the lock until it expires.
+            longer = self._stepped_back() if self.world.has_gaps else 0.0
+            return "free", self._free if calm else delay + longer
         attempt = self.ledger.by_token.get(hold.token)
         if attempt is None or attempt.name != name:
             # The votes of a process that does not run end with its lease.

@@ -6,6 +6,7 @@ blocks, wakes and starts threads as ever, and the order of it all is the schedul
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 import contextlib
 import threading
@@ -40,7 +41,13 @@ class Machine:
             raise Killed
         thread.woken, thread.until = False, until
         self.asleep.append(thread)
-        self.hub.switch()
+        # Which event loop runs, asyncio knows for the one real thread of all.
+        loop = asyncio._get_running_loop()
+        asyncio._set_running_loop(None)
+        try:
+            self.hub.switch()
+        finally:
+            asyncio._set_running_loop(loop)
         if thread.process.dead:
             raise Killed
         return thread.woken
@@ -56,10 +63,6 @@ class Machine:
         """Return the time. It moves on while code runs, if only a little."""
         self.now += 1e-7
         return self.now
-
-    def sleep(self, seconds: float) -> None:
-        """Block the running thread for some seconds."""
-        self.block(self.now + max(0.0, seconds))
 
     def expire(self) -> None:
         """Wake the threads whose time has come."""
@@ -128,11 +131,24 @@ class Thread(greenlet):
         self._ended = Event()
 
     def start(self) -> None:
-        """Let it run, when the scheduler chooses so."""
-        if self.process.dead:
-            raise Killed
-        self.woken = True
-        machine.ready.append(self)
+        """Let it run, when the scheduler chooses so; never in a process that is dead."""
+        if not self.process.dead:
+            self.woken = True
+            machine.ready.append(self)
+
+    @property
+    def blocked(self) -> bool:
+        """Whether it waits for something."""
+        return self in machine.asleep
+
+    def interrupt(self, error: BaseException, first: Callable[[], object]) -> None:
+        """Raise an exception where it is blocked, after calling ``first``."""
+        first()
+        machine.interrupt(self, error)
+
+    def sleep(self, seconds: float) -> None:
+        """Block for some seconds; it is the running thread."""
+        machine.block(machine.now + max(0.0, seconds))
 
     def join(self, timeout: float | None = None) -> None:
         """Wait until it has ended."""
@@ -295,6 +311,6 @@ virtual_threading = SimpleNamespace(
 virtual_thread = SimpleNamespace(start_new_thread=start_new_thread)
 virtual_time = SimpleNamespace(
     monotonic=lambda: machine.read_clock(),  # noqa: PLW0108 - of the machine of that moment
-    sleep=lambda seconds: machine.sleep(seconds),  # noqa: PLW0108
+    sleep=lambda seconds: getcurrent().sleep(seconds),
     time_ns=lambda: round(machine.now * 1e9),
 )

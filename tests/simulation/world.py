@@ -13,6 +13,7 @@ from django_redis_lock.backends.renewal import Renewer
 from tests.simulation import product, threads
 from tests.simulation.choices import Choices
 from tests.simulation.ledger import Ledger
+from tests.simulation.loops import Loop, Tasklet, put_on_loops
 from tests.simulation.network import Fate, Flight, Network, Site
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ STEPS = 6000
 FAULT_WITHIN = 60
 """Steps within which the next fault comes."""
 
+Thread = threads.Thread | Tasklet
+"""What carries out an actor."""
 Fault = Callable[["World"], bool]
 """Does something to a world; returns False if it can't be done now."""
 
@@ -42,12 +45,16 @@ class Process:
         self.died_at = math.inf
         self.resumes_at: float | None = None
         """When it goes on, if it is stopped."""
+        self.stopped_until = 0.0
+        """When it went on, or goes on, after it was stopped last."""
         self.disturbed_until = 0.0
         """Until when a fault may have kept it from what it has to do."""
         self.late = False
         """Whether a call of it may arrive after it was given up."""
         self.renewer: Renewer
         self.backend: Any = None
+        self.loop: Loop | None = None
+        """Where its actors are, if it uses asyncio."""
 
     def __repr__(self) -> str:
         return f"p{self.number}"
@@ -89,6 +96,8 @@ class World:
         """How often something happened that is not promised to be impossible, by its cause."""
         self.disturbed_until = 0.0
         """Until when a fault of a server may keep all processes from what they have to do."""
+        self.has_loops = False
+        """Whether most processes use asyncio."""
         self.has_gaps = False
         """Whether a step of the protocol takes several commands, between which anything happens."""
         self.has_slots = False
@@ -110,7 +119,7 @@ class World:
         self._telling = telling
         self._stepped: list[Callable[[], object]] = []
         self._ended: list[Callable[[], object]] = []
-        self._actors: list[threads.Thread] = []
+        self._actors: list[Thread] = []
         self._news = False
         self._faults_left = 0
         self._fault_in = 0
@@ -151,6 +160,9 @@ class World:
         product.enter(process)
         process.renewer = Renewer()
         process.backend = self.backend(process)
+        if self.has_loops and not self.pick(2, 0.4):
+            process.loop = Loop(process)
+            put_on_loops(process.backend)
         if before is not None:
             running.process = before
             product.enter(before)
@@ -163,12 +175,15 @@ class World:
         self.sites.append(site)
         return site
 
-    def start(self, process: Process, target: Callable[[], object], name: str) -> threads.Thread:
-        """Start a thread of a process. The schedule goes on until all of them have ended."""
-        thread = threads.Thread(target, f"{name} of {process}", process=process)
-        thread.start()
-        self._actors.append(thread)
-        return thread
+    def start(self, process: Process, target: Callable[[], object], name: str) -> None:
+        """Start a thread or task of a process. The schedule goes on until all have ended."""
+        name = f"{name} of {process}"
+        if process.loop is not None:
+            self._actors.append(process.loop.start(target, name))
+        else:
+            thread = threads.Thread(target, name, process=process)
+            thread.start()
+            self._actors.append(thread)
 
     def act(self, process: Process, name: str, way: Callable[[Any], object]) -> None:
         """Start an actor that does something."""
@@ -176,7 +191,7 @@ class World:
         self.start(process, lambda: actor.carry_out(lambda: way(actor)), name)
 
     @property
-    def actors(self) -> list[threads.Thread]:
+    def actors(self) -> list[Thread]:
         """The threads that have not ended."""
         self._actors = [item for item in self._actors if not item.dead and not item.process.dead]
         return self._actors
