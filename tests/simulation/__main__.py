@@ -153,7 +153,7 @@ def _show(tally: Tally) -> None:
         f"{tally.seconds:6.0f} s of CPU ({rate:,.0f}/s), {len(tally.failures)} failed"
     )
     for what, times in sorted(tally.expected.items()):
-        print(f"{'':10}   not promised: {what}: {times:,}")
+        print(f"{'':10}   not promised: {what}: {times:,}, as in {tally.examples[what]}")
 
 
 def _show_shrunk(name: str, seed: int, path: Path | None) -> None:

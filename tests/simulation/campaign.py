@@ -33,6 +33,8 @@ class Tally:
     seconds: float = 0.0
     """Of all processes together."""
     expected: Counter[str] = field(default_factory=Counter)
+    examples: dict[str, int] = field(default_factory=dict)
+    """The seed of a schedule in which it happened, for each thing that is expected."""
     failures: list[tuple[int, str]] = field(default_factory=list)
     """Seeds, and what was broken."""
 
@@ -41,6 +43,7 @@ class Tally:
         self.steps += other.steps
         self.seconds += other.seconds
         self.expected += other.expected
+        self.examples = other.examples | self.examples
         self.failures += other.failures
 
 
@@ -103,6 +106,7 @@ def _play_some(job: Job) -> Tally:
             tally.schedules += 1
             tally.steps += verdict.steps
             tally.expected += verdict.expected
+            tally.examples = dict.fromkeys(verdict.expected, seed) | tally.examples
             if verdict.failure:
                 tally.failures.append((seed, verdict.failure))
     gc.collect()

@@ -96,6 +96,8 @@ SCENARIOS = (
     Scenario("queue", "leases that end", (_use_shortly, _use)),
     Scenario("queue", "an operator", (_use, _use, _break)),
     Scenario("queue", "two, with a fault", (_use, _use), _DISTURBANCES),
+    Scenario("asyncio", "two that wait", (_use, _use)),
+    Scenario("asyncio", "two, with a fault", (_use, _use), _DISTURBANCES),
     Scenario("blpop", "two that wait", (_use, _use)),
     Scenario("poll", "two that wait", (_use, _use)),
     Scenario("redlock-3", "two that wait", (_use, _use)),

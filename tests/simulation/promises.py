@@ -75,7 +75,7 @@ class OneHolder(Promise):
                 if not excuse:
                     raise self.broken(f"{other} and {attempt} both hold {attempt.name}")
                 if not (attempt.excuse and other.excuse):
-                    self.world.expected[f"two holders: {excuse}"] += 1
+                    self.world.expect(f"two holders: {excuse}")
                 other.excuse = attempt.excuse = excuse
 
 
@@ -94,7 +94,7 @@ class RisingFences(Promise):
         last, other = self._last.get(attempt.name, (0, attempt))
         if fence <= last:
             if why := self._excuse():
-                self.world.expected[f"fences fall: {why}"] += 1
+                self.world.expect(f"fences fall: {why}")
                 return
             raise self.broken(f"{attempt} has {fence} after {last} of {other}")
         self._last[attempt.name] = fence, attempt
@@ -402,7 +402,7 @@ class NothingLeft(Promise):
                 continue
             if not attempt.excuse:
                 raise self.broken(f"{attempt} has left {name}, and still holds it")
-            self.world.expected[f"held after its release: {attempt.excuse}"] += 1
+            self.world.expect(f"held after its release: {attempt.excuse}")
 
     def pending(self) -> bool:
         """Whether something still has to be cleaned up."""
@@ -431,7 +431,7 @@ class AuditedLosses(Promise):
             # One of several may be lost while another is waited for, before anybody has them.
             lost = attempt.lease.reported if attempt.lease else min(times, 1)
             if times > lost == 1 and self.world.has_gaps:
-                self.world.expected["a loss in the audit twice"] += 1
+                self.world.expect("a loss in the audit twice")
             elif times > lost or (times < lost and self._must_be_told(attempt)):
                 raise self.broken(f"the loss of {attempt} is told {times} times")
 

@@ -136,6 +136,11 @@ class World:
         if self._telling:
             self.story.append(f"{self.machine.now - 1000:9.4f}  {text.format(*values)}")
 
+    def expect(self, what: str) -> None:
+        """Note that something happened that is not promised to be impossible."""
+        self.expected[what] += 1
+        self.tell("not promised: {}", what)
+
     def slow_down(self) -> None:
         """Note that something takes long."""
         if self.has_gaps:
