@@ -17,7 +17,7 @@ from tests.simulation.layouts import LAYOUTS
 from tests.simulation.product import simulated
 from tests.simulation.schedules import play
 
-CHUNK = 50
+CHUNK = 10
 """How many schedules a process plays before it reports."""
 Job = tuple[str, int, int]
 """A layout, the first seed, and how many."""

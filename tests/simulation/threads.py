@@ -107,6 +107,7 @@ def new_machine(entered: Callable[[Any], object]) -> Machine:
     """Replace the machine."""
     global machine  # noqa: PLW0603 - there is one at a time
     machine = Machine(entered)
+    virtual_time.monotonic = machine.read_clock
     return machine
 
 
@@ -310,7 +311,7 @@ virtual_threading = SimpleNamespace(
 )
 virtual_thread = SimpleNamespace(start_new_thread=start_new_thread)
 virtual_time = SimpleNamespace(
-    monotonic=lambda: machine.read_clock(),  # noqa: PLW0108 - of the machine of that moment
+    monotonic=machine.read_clock,
     sleep=lambda seconds: getcurrent().sleep(seconds),
     time_ns=lambda: round(machine.now * 1e9),
 )
