@@ -2,9 +2,9 @@
 
 ``docs/explanation/verification.md`` says what is checked, and how. From the ground up:
 
-``threads``, ``loops``, ``lua``, ``server``
-    Virtual threads, event loops and time, and a server that runs the real scripts.
-``network``, ``clients``, ``slots``, ``product``
+``threads``, ``lua``, ``server``
+    Virtual threads and time, and a server that runs the real scripts.
+``network``, ``clients``, ``loops``, ``slots``, ``product``
     What lies between the two, and how the package is put there.
 ``world``, ``choices``
     Processes, and the scheduler that chooses what happens next.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
@@ -102,92 +101,10 @@ class Client:
         finally:
             waits.clear()
         if not replies:
-            raise _too_late()
+            raise too_late()
         if isinstance(replies[0], redis.exceptions.ConnectionError):
             raise replies[0]
         return replies[0]
-
-    def close(self) -> None:
-        """There is nothing to close."""
-
-
-class LoopClient:
-    """Stands for ``AsyncClient``: the calls of the tasks of one process over one connection."""
-
-    def __init__(self, site: Site) -> None:
-        self._site = site
-        self._open()
-
-    def _open(self) -> None:
-        self._pending: list[asyncio.Future[Any]] = []
-        self._out, self._in = object(), object()
-
-    async def call(self, packed: Any) -> Any:
-        """Send a call and return its reply."""
-        packed.sending()
-        reply = await self._write(words_of(packed))
-        completion = packed.completed(reply)
-        try:
-            command = next(completion)
-            while True:
-                command = completion.send(await self._write(parse(command)))
-        except StopIteration as stop:
-            reply = stop.value
-        if isinstance(reply, Exception):
-            raise reply
-        return reply
-
-    def post(self, packed: Any) -> None:
-        """Send a call; nobody waits for its reply."""
-        packed.sending()
-        self._write(parse(packed.pack(with_source=True)))
-
-    def _write(self, words: Sequence[bytes]) -> asyncio.Future[Any]:
-        """Send a command; return the future of its reply."""
-        site, pending = self._site, self._pending
-        loop = asyncio.get_running_loop()
-        thread: Thread = getcurrent()
-        fate, delay = site.network.fate(site)
-        reply = loop.create_future()
-        reply.add_done_callback(lambda reply: reply.cancelled() or reply.exception())
-        pending.append(reply)
-        timer = loop.call_later(SOCKET_TIMEOUT, self._break, pending, _too_late())
-
-        def arrive() -> None:
-            answer = broken()
-            if site.up and fate is not Fate.LOST:
-                result = site.execute(words)
-                if fate is not Fate.UNANSWERED:
-                    answer = result
-
-            def land() -> Thread | None:
-                if reply not in pending or loop.is_closed():
-                    return None
-                timer.cancel()
-                if isinstance(answer, redis.exceptions.ConnectionError):
-                    self._break(pending, answer)
-                else:
-                    pending.remove(reply)
-                    if not reply.done():
-                        reply.set_result(answer)
-                site.network.machine.wake(thread)
-                return thread
-
-            late = delay if fate is Fate.ANSWERED_LATE else 0.0
-            site.network.send(land, "reply", line=self._in, site=site, delay=late)
-
-        late = delay if fate is Fate.LATE else 0.0
-        site.network.send(arrive, "call", line=self._out, site=site, delay=late)
-        return reply
-
-    def _break(self, pending: list[asyncio.Future[Any]], error: Exception) -> None:
-        """Close the connection and fail all calls on it; the next call opens another."""
-        if self._pending is pending:
-            self._open()
-        while pending:
-            reply = pending.pop(0)
-            if not reply.done():
-                reply.set_exception(error)
 
     def close(self) -> None:
         """There is nothing to close."""
@@ -255,7 +172,7 @@ class Connection:
 
     def read_response(self, *, disable_decoding: bool = False) -> Any:
         if not self.can_read(SOCKET_TIMEOUT):
-            raise _too_late()
+            raise too_late()
         reply = self._inbox.popleft()
         if isinstance(reply, ResponseError):
             raise reply
@@ -340,7 +257,8 @@ class Connection:
         self.pop()
 
 
-def _too_late() -> redis.exceptions.TimeoutError:
+def too_late() -> redis.exceptions.TimeoutError:
+    """Return the error of a call that was not answered in time."""
     return redis.exceptions.TimeoutError("Timeout reading from socket")
 
 

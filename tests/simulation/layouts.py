@@ -14,7 +14,8 @@ from django_redis_lock.backends.redis import RedisLockBackend
 from django_redis_lock.backends.redlock import RedlockLockBackend
 from tests.simulation import faults, promises, views
 from tests.simulation.actors import Actor, Habits
-from tests.simulation.clients import Client, Connection, LoopClient
+from tests.simulation.clients import Client, Connection
+from tests.simulation.loops import LoopClient
 from tests.simulation.network import Site
 from tests.simulation.promises import Promise
 from tests.simulation.slots import Node, Slots

@@ -1,4 +1,4 @@
-"""Event loops on the virtual clock: asyncio's own, in virtual threads.
+"""Event loops on the virtual clock, asyncio's own in virtual threads, and what their tasks call.
 
 An actor is a greenlet here, too. What it asks of a backend, a task of the loop awaits for it.
 """
@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextvars import ContextVar
 from typing import Any
 
+import redis
 from greenlet import getcurrent, greenlet
 
 from tests.simulation import threads
+from tests.simulation.clients import SOCKET_TIMEOUT, parse, too_late, words_of
+from tests.simulation.network import Fate, Site, broken
 from tests.simulation.threads import Killed
 
 _running: ContextVar[Tasklet] = ContextVar("running")
@@ -155,6 +158,88 @@ class Tasklet(greenlet):
             pass
         except Exception as error:
             self._loop.fail(error)
+
+
+class LoopClient:
+    """Stands for ``AsyncClient``: the calls of the tasks of one process over one connection."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._open()
+
+    def _open(self) -> None:
+        self._pending: list[asyncio.Future[Any]] = []
+        self._out, self._in = object(), object()
+
+    async def call(self, packed: Any) -> Any:
+        """Send a call and return its reply."""
+        packed.sending()
+        reply = await self._write(words_of(packed))
+        completion = packed.completed(reply)
+        try:
+            command = next(completion)
+            while True:
+                command = completion.send(await self._write(parse(command)))
+        except StopIteration as stop:
+            reply = stop.value
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    def post(self, packed: Any) -> None:
+        """Send a call; nobody waits for its reply."""
+        packed.sending()
+        self._write(parse(packed.pack(with_source=True)))
+
+    def _write(self, words: Sequence[bytes]) -> asyncio.Future[Any]:
+        """Send a command; return the future of its reply."""
+        site, pending, back = self._site, self._pending, self._in
+        loop = asyncio.get_running_loop()
+        thread: threads.Thread = getcurrent()
+        fate, delay = site.network.fate(site)
+        reply = loop.create_future()
+        reply.add_done_callback(lambda reply: reply.cancelled() or reply.exception())
+        pending.append(reply)
+        timer = loop.call_later(SOCKET_TIMEOUT, self._break, pending, too_late())
+
+        def arrive() -> None:
+            answer = broken()
+            if site.up and fate is not Fate.LOST:
+                result = site.execute(words)
+                if fate is not Fate.UNANSWERED:
+                    answer = result
+
+            def land() -> threads.Thread | None:
+                if reply not in pending or loop.is_closed():
+                    return None
+                timer.cancel()
+                if isinstance(answer, redis.exceptions.ConnectionError):
+                    self._break(pending, answer)
+                else:
+                    pending.remove(reply)
+                    if not reply.done():
+                        reply.set_result(answer)
+                site.network.machine.wake(thread)
+                return thread
+
+            late = delay if fate is Fate.ANSWERED_LATE else 0.0
+            site.network.send(land, "reply", line=back, site=site, delay=late)
+
+        late = delay if fate is Fate.LATE else 0.0
+        site.network.send(arrive, "call", line=self._out, site=site, delay=late)
+        return reply
+
+    def _break(self, pending: list[asyncio.Future[Any]], error: Exception) -> None:
+        """Close the connection and fail all calls on it; the next call opens another."""
+        if self._pending is pending:
+            self._open()
+        while pending:
+            reply = pending.pop(0)
+            if not reply.done():
+                reply.set_exception(error)
+
+    def close(self) -> None:
+        """There is nothing to close."""
 
 
 def put_on_loops(backend: Any) -> None:
