@@ -236,7 +236,7 @@ LAYOUTS = {
         Layout(
             "mixed",
             # Each process has a line for grants and another for lists.
-            _server("queue", free=POLLED, delay=2 * promises.DELAY),
+            _server("queue", free=POLLED, delay=2 * promises.DELAY, loops=True),
             _SINGLE,
             Habits(schemes=("queue", "blpop", "poll")),
         ),
