@@ -16,7 +16,7 @@ from django_redis_lock.primitives.group import LockGroup
 from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.protocol.drivers import TIDY_FOR
 from tests.simulation.ledger import Attempt
-from tests.simulation.promises import Broken
+from tests.simulation.threads import Killed
 
 if TYPE_CHECKING:
     from tests.simulation.world import Process, World
@@ -31,6 +31,8 @@ LATE = "a call that was given up came late"
 SHORTER = 0.5
 """Seconds to which a holder sets its lease at times."""
 MOMENT = 0.02
+TOLERANCE = 0.02
+"""Seconds by which an interruption may come later than the package says."""
 UNTIL_NOTICED = 5.0
 """Seconds after which an operator looks for the locks of the dead."""
 TICKET = 2.0
@@ -125,9 +127,9 @@ class Actor:
             got = inner.acquire(blocking=False)
             anew = bool(attempts[0].token)
             if not got and self.world.machine.now < counts and not held.excuse:
-                raise Broken(f"OneHolder: {held} can't enter its own lock again")
+                raise self._breaks("OneHolder", f"{held} can't enter its own lock again")
             if got and not anew and not counts:
-                raise Broken(f"OneHolder: {held} enters a lock again that it has lost")
+                raise self._breaks("OneHolder", f"{held} enters a lock again that it has lost")
             if got and anew:
                 self._got(attempts)
             self._leave(attempts)
@@ -201,7 +203,7 @@ class Actor:
         for way in (inherited.release, inherited.ensure_held, inherited.reacquire):
             with contextlib.suppress(LockNotOwned):
                 way()
-                raise Broken("OneHolder: a forked child counts as the holder")
+                raise self._breaks("OneHolder", "a forked child counts as the holder")
         self._hold(inherited, 0.3)
 
     def break_lock(self) -> None:
@@ -260,11 +262,9 @@ class Actor:
 
     def _answer(self, attempts: list[Attempt], ask: Callable[[], bool]) -> bool:
         try:
-            got = ask()
-        except BaseException as error:
+            got = self._attend(ask)
+        except BaseException:
             self._leave(attempts)
-            if isinstance(error, Interrupted):
-                self._check_haste(error)
             raise
         if got:
             self._got(attempts)
@@ -314,26 +314,46 @@ class Actor:
         most = self.world.machine.now + seconds
         sure = [(attempt, min(attempt.lease_until, most)) for attempt in attempts]
         try:
-            return act()
-        except Interrupted as error:
+            return self._attend(act)
+        except Interrupted:
             if self.world.has_gaps:  # what was under way may be done later
                 for attempt in attempts:
                     attempt.excuse = attempt.excuse or LATE
-            self._check_haste(error)
             raise
         except LockNotOwned as error:
             self.world.tell("{}: {}", self.process, error)
             for attempt, until in sure:
                 excused = attempt.excuse or attempt.may_lose or self.world.machine.now >= until
                 if attempt.name == error.name and not excused:
-                    raise Broken(f"HonestLosses: {attempt} is told a loss: {error}") from error
+                    text = f"{attempt} is told a loss: {error}"
+                    raise self._breaks("HonestLosses", text) from error
             return None
 
-    def _check_haste(self, error: Interrupted) -> None:
-        """Check that who was interrupted has not waited for a server for long."""
-        late = self.world.machine.now - max(error.at, self.process.stopped_until) - TIDY_FOR
-        if late > MOMENT:
-            raise Broken(f"PromptAnswers: {self.process} was interrupted, and waits {late:.3f} s")
+    def _attend(self, act: Callable[[], Result]) -> Result:
+        """Return what it returns. An interruption has to reach the caller, and soon."""
+        me = getcurrent()
+        me.interruption = None
+        ended_by: BaseException | None = None
+        try:
+            return act()
+        except BaseException as error:
+            ended_by = error
+            raise
+        finally:
+            if me.interruption is not None and not isinstance(ended_by, Killed):
+                self._check_interruption(me.interruption, ended_by)
+
+    def _check_interruption(self, due: Interrupted, ended_by: BaseException | None) -> None:
+        if not isinstance(ended_by, Interrupted):
+            text = f"{self.process} was interrupted, and gets {ended_by!r}"
+            raise self._breaks("PromptInterruptions", text)
+        waited = self.world.machine.now - max(due.at, self.process.stopped_until)
+        if waited > TIDY_FOR + TOLERANCE:
+            text = f"{self.process} was interrupted, and waits for {waited:.3f} s"
+            raise self._breaks("PromptInterruptions", text)
+
+    def _breaks(self, promise: str, text: str) -> Exception:
+        return self.world.breaks(promise, text)
 
     def _got(self, attempts: list[Attempt]) -> None:
         for attempt in attempts:

@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from contextvars import ContextVar
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
-import redis
 from greenlet import getcurrent, greenlet
+from redis.exceptions import RedisError
 
+from django_redis_lock.exceptions import LockError
 from tests.simulation import threads
-from tests.simulation.clients import SOCKET_TIMEOUT, parse, too_late, words_of
+from tests.simulation.clients import parse
 from tests.simulation.network import Fate, Site, broken
 from tests.simulation.threads import Killed
 
@@ -47,8 +51,13 @@ class Loop(asyncio.BaseEventLoop):
 
     def fail(self, error: Exception) -> None:
         """End the loop, and with it the schedule."""
-        self._failure = error
+        self._failure = self._failure or error
         self.stop()
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """Fail with what a callback has raised."""
+        if isinstance(error := context.get("exception"), Exception):
+            self.fail(error)
 
     def _work(self) -> None:
         try:
@@ -74,7 +83,14 @@ class Loop(asyncio.BaseEventLoop):
         task = asyncio.Task(coroutine, loop=loop, **options)
         self._tasks = [item for item in self._tasks if not item.done()]
         self._tasks.append(task)
+        task.add_done_callback(self._check)
         return task
+
+    def _check(self, task: asyncio.Task[Any]) -> None:
+        """Fail with what nobody may see, as a task that cleans up has raised it."""
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Exception) and not isinstance(error, LockError | RedisError):
+            self.fail(error)
 
     # What an event loop has to provide.
 
@@ -98,6 +114,8 @@ class Tasklet(greenlet):
     """An actor in an event loop, with what it has in common with a virtual thread."""
 
     requested: Callable[[Any], object]
+    interruption: BaseException | None = None
+    """What it was interrupted with in the middle of an operation."""
 
     def __init__(self, loop: Loop, target: Callable[[], object], name: str) -> None:
         super().__init__(self._bootstrap, loop.thread)
@@ -113,7 +131,7 @@ class Tasklet(greenlet):
 
     @property
     def blocked(self) -> bool:
-        """Whether its task waits for something."""
+        """Whether it has begun, so that its task waits for something, or is about to go on."""
         return bool(self)
 
     def interrupt(self, error: BaseException, first: Callable[[], object]) -> None:
@@ -121,7 +139,7 @@ class Tasklet(greenlet):
 
         def cancel() -> None:
             first()
-            self._error = error
+            self.interruption = self._error = error
             self._task.cancel()
 
         self._loop.call_soon_threadsafe(cancel)
@@ -160,86 +178,76 @@ class Tasklet(greenlet):
             self._loop.fail(error)
 
 
-class LoopClient:
-    """Stands for ``AsyncClient``: the calls of the tasks of one process over one connection."""
+class AsyncioConnection:
+    """Stands for an asyncio connection of redis-py, under the package's own client."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
-        self._open()
-
-    def _open(self) -> None:
-        self._pending: list[asyncio.Future[Any]] = []
+        self._server = site.server
+        self._loop = asyncio.get_running_loop()
+        self._thread: threads.Thread = getcurrent()
+        self._reader: Any = None
+        self._writer: Any = None
+        self._inbox: deque[Any] = deque()
+        self._news: asyncio.Future[None] | None = None
+        self._broken = False
         self._out, self._in = object(), object()
 
-    async def call(self, packed: Any) -> Any:
-        """Send a call and return its reply."""
-        packed.sending()
-        reply = await self._write(words_of(packed))
-        completion = packed.completed(reply)
-        try:
-            command = next(completion)
-            while True:
-                command = completion.send(await self._write(parse(command)))
-        except StopIteration as stop:
-            reply = stop.value
+    async def connect(self) -> None:
+        self._send([b"PING"])
+        await self.read_response()
+        self._writer = SimpleNamespace(write=self._write, transport=self)
+
+    async def disconnect(self) -> None:
+        self.abort()
+
+    def abort(self) -> None:
+        self._broken = True
+
+    async def read_response(self, *, disable_decoding: bool = True) -> Any:
+        if not self._inbox:
+            self._news = self._loop.create_future()
+            await self._news
+        reply = self._inbox.popleft()
         if isinstance(reply, Exception):
             raise reply
         return reply
 
-    def post(self, packed: Any) -> None:
-        """Send a call; nobody waits for its reply."""
-        packed.sending()
-        self._write(parse(packed.pack(with_source=True)))
+    def _write(self, data: bytes) -> None:
+        self._send(parse(data))
 
-    def _write(self, words: Sequence[bytes]) -> asyncio.Future[Any]:
-        """Send a command; return the future of its reply."""
-        site, pending, back = self._site, self._pending, self._in
-        loop = asyncio.get_running_loop()
-        thread: threads.Thread = getcurrent()
-        fate, delay = site.network.fate(site)
-        reply = loop.create_future()
-        reply.add_done_callback(lambda reply: reply.cancelled() or reply.exception())
-        pending.append(reply)
-        timer = loop.call_later(SOCKET_TIMEOUT, self._break, pending, too_late())
+    def _send(self, words: Sequence[bytes]) -> None:
+        fate, delay = self._site.network.fate(self._site)
+        self._site.network.send(
+            lambda: self._arrive(words, fate, delay),
+            "call",
+            line=self._out,
+            site=self._site,
+            delay=delay if fate is Fate.LATE else 0.0,
+        )
 
-        def arrive() -> None:
-            answer = broken()
-            if site.up and fate is not Fate.LOST:
-                result = site.execute(words)
-                if fate is not Fate.UNANSWERED:
-                    answer = result
+    def _arrive(self, words: Sequence[bytes], fate: Fate, delay: float) -> None:
+        site = self._site
+        if self._broken:
+            return
+        self._broken = fate is Fate.LOST or not site.up or site.server is not self._server
+        reply = broken()
+        if not self._broken:
+            reply = site.execute(words)
+            if fate is Fate.UNANSWERED:
+                self._broken, reply = True, broken()
+        late = delay if fate is Fate.ANSWERED_LATE else 0.0
+        land = partial(self._receive, reply)
+        site.network.send(land, "reply", line=self._in, site=site, delay=late)
 
-            def land() -> threads.Thread | None:
-                if reply not in pending or loop.is_closed():
-                    return None
-                timer.cancel()
-                if isinstance(answer, redis.exceptions.ConnectionError):
-                    self._break(pending, answer)
-                else:
-                    pending.remove(reply)
-                    if not reply.done():
-                        reply.set_result(answer)
-                site.network.machine.wake(thread)
-                return thread
-
-            late = delay if fate is Fate.ANSWERED_LATE else 0.0
-            site.network.send(land, "reply", line=back, site=site, delay=late)
-
-        late = delay if fate is Fate.LATE else 0.0
-        site.network.send(arrive, "call", line=self._out, site=site, delay=late)
-        return reply
-
-    def _break(self, pending: list[asyncio.Future[Any]], error: Exception) -> None:
-        """Close the connection and fail all calls on it; the next call opens another."""
-        if self._pending is pending:
-            self._open()
-        while pending:
-            reply = pending.pop(0)
-            if not reply.done():
-                reply.set_exception(error)
-
-    def close(self) -> None:
-        """There is nothing to close."""
+    def _receive(self, reply: Any) -> threads.Thread | None:
+        self._inbox.append(reply)
+        news = self._news
+        if news is None or news.done() or self._loop.is_closed():
+            return None
+        news.set_result(None)
+        threads.machine.wake(self._thread)
+        return self._thread
 
 
 def put_on_loops(backend: Any) -> None:

@@ -22,7 +22,7 @@ from django_redis_lock.backends.servers import cluster, cluster_listener, shardi
 from django_redis_lock.backends.servers.cluster_clients import ClusterClient
 from django_redis_lock.backends.servers.topology import Topology
 from django_redis_lock.primitives import lock as lock_module
-from django_redis_lock.protocol import waiting
+from django_redis_lock.protocol import drivers, waiting
 from django_redis_lock.protocol.lease import Request
 from django_redis_lock.support import clock
 from django_redis_lock.support import process as processes
@@ -147,6 +147,7 @@ def begin() -> None:
     """Make what the package draws and counts the same in each schedule."""
     dice.seed(1)
     waiting._numbers = itertools.count(1)
+    drivers._kept.clear()
 
 
 def enter(process: Any) -> None:

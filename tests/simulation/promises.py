@@ -13,7 +13,7 @@ from tests.simulation.network import Site
 from tests.simulation.views import Hold, View, stored
 
 if TYPE_CHECKING:
-    from tests.simulation.world import World
+    from tests.simulation.world import Broken, World
 
 DELAY = 1.5
 """Seconds for which one stopped process may delay others."""
@@ -25,10 +25,6 @@ ANSWERED = 0.5
 """Seconds by which a wait may end late."""
 ANSWERED_DISTURBED = 8.0
 """The same with faults: while a server does not answer, calls are sent again."""
-
-
-class Broken(AssertionError):
-    """A promise was broken."""
 
 
 class Promise:
@@ -55,7 +51,7 @@ class Promise:
 
     def broken(self, text: str) -> Broken:
         """Return the error that tells it."""
-        return Broken(f"{type(self).__name__}: {text}")
+        return self.world.breaks(type(self).__name__, text)
 
 
 class OneHolder(Promise):

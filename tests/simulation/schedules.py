@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from tests.simulation import product
 from tests.simulation.choices import Choices
 from tests.simulation.layouts import Layout
-from tests.simulation.promises import AuditedLosses, Broken, NothingLeft
-from tests.simulation.world import TooLong, World
+from tests.simulation.promises import AuditedLosses, NothingLeft
+from tests.simulation.world import Broken, TooLong, World
 
 FAULTS = 3
 """How many faults a schedule has at most."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any, Self
 
@@ -41,13 +42,8 @@ class Machine:
             raise Killed
         thread.woken, thread.until = False, until
         self.asleep.append(thread)
-        # Which event loop runs, asyncio knows for the one real thread of all.
-        loop = asyncio._get_running_loop()
-        asyncio._set_running_loop(None)
-        try:
+        with _outside_the_loop():
             self.hub.switch()
-        finally:
-            asyncio._set_running_loop(loop)
         if thread.process.dead:
             raise Killed
         return thread.woken
@@ -100,6 +96,23 @@ class Machine:
                 self.interrupt(victims[0], Killed())
 
 
+@contextlib.contextmanager
+def _outside_the_loop() -> Iterator[None]:
+    """Hide the running event loop, of which there is one in each real thread."""
+    loop = asyncio._get_running_loop()
+    if loop is None:
+        yield
+        return
+    hooks = sys.get_asyncgen_hooks()
+    asyncio._set_running_loop(None)
+    sys.set_asyncgen_hooks(None, None)
+    try:
+        yield
+    finally:
+        asyncio._set_running_loop(loop)
+        sys.set_asyncgen_hooks(*hooks)
+
+
 machine = Machine()
 
 
@@ -113,6 +126,9 @@ def new_machine(entered: Callable[[Any], object]) -> Machine:
 
 class Thread(greenlet):
     """A thread, as ``threading`` has it. Its process is that of the thread which made it."""
+
+    interruption: BaseException | None = None
+    """What it was interrupted with in the middle of an operation."""
 
     def __init__(
         self,
@@ -145,6 +161,7 @@ class Thread(greenlet):
     def interrupt(self, error: BaseException, first: Callable[[], object]) -> None:
         """Raise an exception where it is blocked, after calling ``first``."""
         first()
+        self.interruption = error
         machine.interrupt(self, error)
 
     def sleep(self, seconds: float) -> None:

@@ -31,6 +31,10 @@ Fault = Callable[["World"], bool]
 """Does something to a world; returns False if it can't be done now."""
 
 
+class Broken(AssertionError):
+    """A promise was broken."""
+
+
 class TooLong(Exception):
     """A schedule does not end."""
 
@@ -116,6 +120,8 @@ class World:
         """Collects the states that were seen, if somebody wants to know them."""
         self.steps = 0
         self.story: list[str] = []
+        self.broken: Broken | None = None
+        """The first promise that was broken, as whoever noticed it may be interrupted then."""
         self._telling = telling
         self._stepped: list[Callable[[], object]] = []
         self._ended: list[Callable[[], object]] = []
@@ -140,6 +146,12 @@ class World:
         """Note that something happened that is not promised to be impossible."""
         self.expected[what] += 1
         self.tell("not promised: {}", what)
+
+    def breaks(self, promise: str, text: str) -> Broken:
+        """Return the error that tells of a broken promise."""
+        error = Broken(f"{promise}: {text}")
+        self.broken = self.broken or error
+        return error
 
     def slow_down(self) -> None:
         """Note that something takes long."""
@@ -168,8 +180,8 @@ class World:
         if self.has_loops and not self.pick(2, 0.4):
             process.loop = Loop(process)
             put_on_loops(process.backend)
+        running.process = before
         if before is not None:
-            running.process = before
             product.enter(before)
         return process
 
@@ -229,11 +241,15 @@ class World:
         self._look_again()
         for check in self._ended:
             check()
+        if self.broken is not None:
+            raise self.broken
 
     def close(self) -> None:
         """End all threads."""
         for process in self.processes:
             self.machine.kill(process)
+            if process.loop is not None:
+                process.loop.close()
 
     def _step(self) -> bool:
         """Do one thing; return False if nothing can happen any more."""
@@ -250,6 +266,8 @@ class World:
             self._look_again()
             for check in self._stepped:
                 check()
+        if self.broken is not None:
+            raise self.broken
         return True
 
     def _choose_next(self) -> bool:
@@ -335,10 +353,12 @@ class World:
             self._fault_in = 1 + self.pick(FAULT_WITHIN)
 
     def _fate(self, site: Site) -> tuple[Fate, float]:
+        process: Process = getcurrent().process
+        if process.dead:
+            raise threads.Killed  # before anything is sent
         if not self.fates:
             return _FINE
         fate, delay = self.fates.pop()
-        process: Process = getcurrent().process
         process.disturb(self.machine.now + delay + 1.0)
         process.late = process.late or fate is Fate.LATE
         if delay:
