@@ -35,6 +35,8 @@ class Attempt:
         """Whether it waits for this lock, and not for another one of its group first."""
         self.asked_at: float | None = None
         """Since when it waits; ``None`` if it does not."""
+        self.requested_at = 0.0
+        """When it began to ask for this lock under its token."""
         self.held = False
         self.left_at: float | None = None
         """Since when it does not want the lock any more."""
@@ -99,6 +101,7 @@ class Ledger:
     def requested(self, attempt: Attempt, request: Request) -> None:
         """Note the token under which an attempt asks now."""
         attempt.token = request.token
+        attempt.requested_at = self._world.machine.now
         self.by_token[request.token] = attempt
         for other in attempt.group:
             other.turn = other is attempt

@@ -21,6 +21,8 @@ FREE = 0.15
 """Seconds for which a lock may be free while somebody waits, if nothing was disturbed."""
 RECOVERED = 2.5
 """Seconds after a fault at which a process is heard again, and waits as the others do."""
+NOTICED = 0.1
+"""Seconds after which a waiter has noticed that its process lost its connection before."""
 ANSWERED = 0.5
 """Seconds by which a wait may end late."""
 ANSWERED_DISTURBED = 8.0
@@ -203,6 +205,8 @@ class FirstComeFirstServed(Promise):
             return False
         now = self.world.machine.now
         disturbed = max(attempt.process.disturbed_until, self.world.disturbed_until)
+        if disturbed and now < attempt.requested_at + NOTICED:
+            return False
         return disturbed < now - RECOVERED and now < attempt.until
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.simulation.promises import Promise
     from tests.simulation.views import View
 
-STEPS = 6000
+STEPS = 12_000
 """A schedule that takes more is in a loop."""
 FAULT_WITHIN = 60
 """Steps within which the next fault comes."""
