@@ -38,11 +38,12 @@ def chromium() -> Iterator[Browser]:
 
 @pytest.fixture
 def visit(
-    chromium: Browser, live_server: Any, server: EmbeddedServer
+    request: pytest.FixtureRequest, chromium: Browser, live_server: Any, server: EmbeddedServer
 ) -> Iterator[Callable[..., Visitor]]:
     """Return a window for a user with the given permissions, a superuser without any.
 
-    The test fails if a script failed or the content security policy was broken.
+    The test fails if a script failed or the content security policy was broken. Windows are closed
+    before any fixture is undone: their pages would go on asking.
     """
     visitors: list[Visitor] = []
 
@@ -56,14 +57,13 @@ def visit(
         client = Client()
         client.force_login(user)
         context = chromium.new_context(**options)
+        request.node.addfinalizer(context.close)
         cookie = client.cookies["sessionid"].value
         context.add_cookies([{"name": "sessionid", "value": cookie, "url": live_server.url}])
         visitors.append(Visitor(context, live_server.url))
         return visitors[-1]
 
     yield visitor
-    for each in visitors:
-        each.context.close()
     assert [each.complaints for each in visitors] == [[]] * len(visitors)
 
 
