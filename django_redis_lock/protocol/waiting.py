@@ -64,14 +64,18 @@ class Watch:
         self.due = monotonic() + LONGEST_SLEEP
         self.members = 0
         self.asked_at = self.glanced_at = monotonic()  # when one of them last asked, or glanced
-        self.news = 0  # how often the waiters were told to look
+        self.news = 0  # how often they were told when to look
         self._mutex = mutex
 
     def plan(self, due: float, news: int) -> None:
-        """Look next at ``due``, unless there was news since the look that decided it."""
+        """Look next at ``due``, or earlier if news since that look began has said so.
+
+        Answers may arrive in another order than the server gave them, so only the first may put off
+        the next look.
+        """
         with self._mutex:
-            if self.news == news:
-                self.due = due
+            self.due = due if self.news == news else min(self.due, due)
+            self.news += 1
 
     def claim(self) -> bool:
         """Return True to only one of the waiters that find a look due."""

@@ -294,7 +294,9 @@ class NoWaitInVain(Promise):
             return "unclaimed", delay + self._stepped_back()
         if self._is_to_be_released(attempt):
             late = attempt.process.disturbed_until - self.world.machine.now
-            return "given up", delay + max(0.0, late)
+            # A release that could not be sent within the lease is not sent any more.
+            longer = self._stepped_back() if self.world.disturbed_until else 0.0
+            return "given up", delay + max(0.0, late) + longer
         return "held", None
 
     def _is_to_be_released(self, attempt: Attempt) -> bool:
