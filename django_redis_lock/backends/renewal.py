@@ -330,9 +330,8 @@ class ServerRenewer:
         if not self._renewer.forget(kept):
             return []  # its holder has released it, or a lease that was only verified has ended
         if not gone:
-            seconds = math.inf if lease.timeout is None else lease.timeout
             call = Release(lease.name, lease.token, patient=False)
-            self._renewer.withdraw(call, self._backend, seconds)
+            self._renewer.withdraw(call, self._backend, lease.longest)
         if lease.release_sent_at is not None:  # the release may have been carried out
             lease.lost = True
         elif mark_lost(lease, reason):

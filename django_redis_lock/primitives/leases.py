@@ -167,7 +167,7 @@ def _release_in_background(holds: Sequence[Hold], backend: BaseLockBackend) -> N
     for _, lease in holds:
         if lease.process is known_process():  # else this is a child, forked in the meantime
             call = calls.Release(lease.name, lease.token, patient=False)
-            renewer.withdraw(call, backend, lease.remaining)
+            renewer.withdraw(call, backend, lease.longest)
 
 
 def _forget(holds: Sequence[Hold]) -> None:

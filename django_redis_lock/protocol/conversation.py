@@ -7,6 +7,7 @@ is psycopg 3, which writes the PostgreSQL protocol once in this way.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -124,6 +125,7 @@ def set_leases(leases: Sequence[Lease], lease_ms: Sequence[int]) -> Steps[list[L
         lease.being_set += 1
         if ms > 0:
             lease.deadline = min(lease.deadline, now + ms / 1000)
+        lease.longest = max(lease.longest, math.inf if ms < 0 else ms / 1000)
     call = Renew([(lease.name, lease.token, ms) for lease, ms in pairs])
     try:
         answers = yield from ask(call)

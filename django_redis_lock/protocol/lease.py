@@ -71,6 +71,8 @@ class Lease:
         self.record = request.record
         self.fence = fence
         self.deadline = deadline
+        # The longest that was asked for (s): if it was made shorter, the server may not know that.
+        self.longest = request.longest
         self.lost = False  # known to be lost
         self.reported = False  # and its holder was told
         self.version = 0  # counts the calls by which its holder sets it

@@ -58,7 +58,7 @@ def held_by_another(
             freed = backend.run(conversation.release([lease]))
         except LockUnavailable:
             release = calls.Release(name, lease.token, patient=False)
-            renewer.withdraw(release, backend, lease.remaining)
+            renewer.withdraw(release, backend, lease.longest)
         else:
             if freed:
                 backend.freed(name)

@@ -45,6 +45,9 @@ class Refusing:
         finally:
             self.accept()
 
+    def refusals(self) -> int:
+        return int(self.client.info("errorstats")["errorstat_NOREPLICAS"]["count"])
+
     def holds(self, name: str) -> bool:
         return bool(self.client.exists(f"lock:{name}"))
 
@@ -86,6 +89,20 @@ def test_block_that_fails_itself_leaves_nothing_held(name: str, refused: Refusin
         raise KeyError
     refused.accept()
     eventually(lambda: not refused.holds(name))
+
+
+def test_release_of_a_lock_whose_lease_was_to_be_shorter(name: str, refused: Refusing) -> None:
+    """The server still has the former lease, so the release is tried for as long as that."""
+    with lock(name, timeout=60) as held:
+        held.extend(3600, replace_ttl=True)
+        refused.refuse()
+        for end in (lambda: held.extend(0.1, replace_ttl=True), held.release):
+            with pytest.raises(LockUnavailable):
+                end()
+        sent = refused.refusals()
+        eventually(lambda: refused.refusals() > sent)  # and the shorter lease has passed
+        refused.accept()
+        eventually(lambda: not refused.holds(name))
 
 
 @pytest.mark.parametrize("kind", ["lock", "group"])

@@ -127,6 +127,27 @@ def test_shortened_lease_counts_as_short_from_the_call_on() -> None:
     assert [each.being_set for each in (short, longer, looked_at)] == [0, 0, 0]
 
 
+def test_longest_lease_that_was_asked_for() -> None:
+    """It may be the one that the server has, if an answer is missing."""
+    mine = lease()
+    for ms, longest in [(5_000, 30.0), (0, 30.0), (60_000, 60.0), (-1, math.inf)]:
+        steps = conversation.set_leases([mine], [ms])
+        next(steps)
+        with pytest.raises(LockUnavailable):
+            steps.throw(refused())
+        assert mine.longest == longest
+
+
+def test_lease_that_is_set_twice_at_once() -> None:
+    """It is being set until both calls have ended, and counts as short even for a millisecond."""
+    mine = lease()
+    both = [conversation.set_leases([mine], [1]) for _ in range(2)]
+    for steps in both:
+        next(steps)
+    assert (mine.being_set, mine.version) == (2, 2)
+    assert mine.remaining <= 0.001
+
+
 def test_each_renewal_counts() -> None:
     """One that goes on beside it finds that its answer is not the newest."""
     mine = lease()

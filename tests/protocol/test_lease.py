@@ -43,6 +43,7 @@ def test_a_lease(auto_renew: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     lease = Request("name", "token", 30.0, "{}", auto_renew=auto_renew).granted(7, 100.0)
     assert (lease.name, lease.token, lease.timeout, lease.record) == ("name", "token", 30.0, "{}")
     assert (lease.fence, lease.deadline, lease.auto_renew) == (7, 100.0, auto_renew)
+    assert lease.longest == 30.0
     assert (lease.lost, lease.reported, lease.given_up) == (False, False, False)
     assert (lease.version, lease.entries, lease.renew_until) == (0, 1, math.inf)
     assert (lease.verify_by, lease.release_sent_at, lease.execution) == (None, None, None)

@@ -71,8 +71,9 @@ def test_news_during_a_look_outweighs_its_plan() -> None:
     for _ in range(2):
         seen = watch.news
         hub.look_soon("name")
-        watch.plan(monotonic() + 60, seen)
-        assert watch.due <= monotonic()
+        for _ in range(2):
+            watch.plan(monotonic() + 60, seen)
+            assert watch.due <= monotonic()
     watch.plan(due := monotonic() + 60, watch.news)
     assert watch.due == due
 
