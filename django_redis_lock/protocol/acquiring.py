@@ -174,7 +174,7 @@ def _wait_in_queue(
             left = -1 if lease.deadline == math.inf else int(lease.remaining * 1000)
             watch.plan(call.sent_at + hub.next_look(left), news)  # for the others
             return lease
-        _, ttl_ms, now_ms, kind = answer
+        minus_fence, ttl_ms, now_ms, kind = answer
         hub.heard(now_ms)
         held_at = call.sent_at, now_ms
         watch.asked_at = call.sent_at
@@ -192,7 +192,8 @@ def _wait_in_queue(
             assert waiter.grant is not None
             grant, waiter.grant = waiter.grant, None
             lease = _granted(request, grant, *held_at)
-            if (yield from _claim(hub, lease, grant)):
+            # An older grant than the holder's was taken back, however young a stepped clock has it.
+            if grant.fence > -minus_fence and (yield from _claim(hub, lease, grant)):
                 return lease
         elif reason is _Awake.OVER:
             yield from ask(withdrawal(hub, request, patient=True))
@@ -278,7 +279,7 @@ def _lease(call: Acquire, answer: Any) -> Lease | None:
     if isinstance(answer, int):
         return request.granted(answer, _end(call, request.lease_ms))
     fence, ttl_ms = answer[0], answer[1]
-    return request.granted(fence, _end(call, ttl_ms)) if fence else None
+    return request.granted(fence, _end(call, ttl_ms)) if fence > 0 else None
 
 
 def _end(call: Call, left_ms: int) -> float:

@@ -6,9 +6,10 @@
 -- Returns the fence               taken now, with the whole lease, while no one waited
 --         "fence ttl now"         the caller's turn, or its lock already: a grant that crossed,
 --                                 or a reply that was lost
---         "0 ttl now kind"        held by another; kind 0: not waiting, 1: joined just now,
---                                 2: waiting since before; plus 3 if the holder is another program,
---                                 which frees the lock without telling the waiters
+--         "-fence ttl now kind"   held by another, under that fence; kind 0: not waiting, 1: joined
+--                                 just now, 2: waiting since before; plus 3 if the holder is
+--                                 another program (fence 0), which does not tell the waiters when
+--                                 it frees the lock
 -- ttl in ms, -1 for a lease without end; of a lock that is not claimed yet, until its claim is due.
 -- now is the server's clock in ms.
 if redis.call('EXISTS', KEYS[1], KEYS[2]) == 0 then
@@ -70,4 +71,4 @@ if ARGV[5] ~= '' then
   redis.call('PEXPIRE', KEYS[2], 60000)
 end
 ttl = due and due - now or redis.call('PTTL', KEYS[1])
-return string.format('0 %.0f %.0f %.0f', ttl, now, kind)
+return string.format('-%s %.0f %.0f %.0f', fence or '0', ttl, now, kind)

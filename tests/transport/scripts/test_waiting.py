@@ -54,8 +54,8 @@ def test_a_lock_that_is_held(keys: Keys, holder: str, kind: int) -> None:
     keys.client.set(keys.lock, holder, px=LEASE)
     for channel, more in (("", 0), (CHANNEL, 1), (CHANNEL, 2)):
         before = keys.now()
-        free, ttl, now, answer = map(int, keys.acquire("two", channel).split())
-        assert (free, answer) == (0, kind + more)
+        minus_fence, ttl, now, answer = map(int, keys.acquire("two", channel).split())
+        assert (minus_fence, answer) == (0 if kind else -7, kind + more)
         assert LEASE - 1000 < ttl <= LEASE
         assert before <= now <= keys.now()
     assert keys.client.lrange(keys.queue, 0, -1) == [f"{CHANNEL} two {LEASE} {RECORD}"]
@@ -271,8 +271,8 @@ def test_a_caller_who_is_not_first_in_the_queue(keys: Keys) -> None:
     """It learns until when the first has to claim the lock."""
     keys.wait(("@poll:700:1", "two"))
     for kind in ("1", "2"):
-        free, ttl, _, answer = keys.acquire("three", CHANNEL).split()
-        assert (free, answer) == ("0", kind)
+        minus_fence, ttl, _, answer = keys.acquire("three", CHANNEL).split()
+        assert (minus_fence, answer) == (f"-{keys.client.get(keys.lock).split()[1]}", kind)
         assert 0 < int(ttl) <= 700
     assert keys.holder == "two"
     assert keys.end() is not None
@@ -322,8 +322,8 @@ def test_a_claim_after_the_lease(keys: Keys) -> None:
 def test_a_claim_that_is_not_due_is_waited_for(keys: Keys) -> None:
     """Another caller learns until when."""
     keys.hand_off("one", due=1000)
-    free, ttl, _, kind = keys.acquire("two").split()
-    assert (free, kind) == ("0", "0")
+    minus_fence, ttl, _, kind = keys.acquire("two").split()
+    assert (minus_fence, kind) == ("-7", "0")
     assert 0 < int(ttl) <= 1000
     assert '"unclaimed"' in keys.client.get(keys.lock)
 
