@@ -365,6 +365,15 @@ def test_one_nudge_makes_one_look() -> None:
     hub.leave(waiter)
 
 
+def test_waiter_whose_turn_it_is_looks_for_the_others(waiter: LocalWaiter) -> None:
+    """When it leaves, another one does."""
+    steps = acquiring._sleep(Hub(), waiter, monotonic() + 60)
+    next(steps)
+    waiter.watch.due = monotonic()
+    assert ended(steps, None) is acquiring._Awake.TURN
+    assert waiter.looks
+
+
 # A waiter's looks at its lock.
 
 HELD = 0
@@ -671,9 +680,9 @@ def test_lock_is_asked_for_if_it_can_not_be_read(hub: PollingHub, waiter: LocalW
 
 def test_held_lock_is_glanced_at_again_later(hub: PollingHub, waiter: LocalWaiter) -> None:
     """Nobody of this process has to ask for it."""
-    before = monotonic()
-    assert ended(glancing(hub, waiter), b"another 7 {}") is False
     watch = waiter.watch
+    before = watch.due = monotonic()
+    assert ended(glancing(hub, waiter), b"another 7 {}") is False
     assert before <= watch.glanced_at <= monotonic()
     assert watch.due == pytest.approx(watch.glanced_at + LOOK_EVERY)
     assert not waiter.awake

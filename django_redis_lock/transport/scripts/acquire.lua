@@ -71,4 +71,5 @@ if ARGV[5] ~= '' then
   redis.call('PEXPIRE', KEYS[2], 60000)
 end
 ttl = due and due - now or redis.call('PTTL', KEYS[1])
-return string.format('-%s %.0f %.0f %.0f', fence or '0', ttl, now, kind)
+-- What looks like a fence may be another program's number, of any length.
+return string.format('-%s %.0f %.0f %.0f', string.sub(fence or '0', 1, 20), ttl, now, kind)
