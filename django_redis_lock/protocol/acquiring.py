@@ -192,7 +192,7 @@ def _wait_in_queue(
             assert waiter.grant is not None
             grant, waiter.grant = waiter.grant, None
             lease = _granted(request, grant, *held_at)
-            # An older grant than the holder's was taken back, however young a stepped clock has it.
+            # One older than the holder's was taken back, and looks young if a clock was set back.
             if grant.fence > -minus_fence and (yield from _claim(hub, lease, grant)):
                 return lease
         elif reason is _Awake.OVER:

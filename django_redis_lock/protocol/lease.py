@@ -71,7 +71,7 @@ class Lease:
         self.record = request.record
         self.fence = fence
         self.deadline = deadline
-        # The longest that was asked for (s): if it was made shorter, the server may not know that.
+        # The longest that was asked for (s). The server may not know that it was made shorter.
         self.longest = request.longest
         self.lost = False  # known to be lost
         self.reported = False  # and its holder was told
