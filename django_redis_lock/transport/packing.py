@@ -85,7 +85,7 @@ class Packed:
 def _is_granted(reply: Any) -> bool:
     return (
         isinstance(reply, int)
-        or (isinstance(reply, bytes) and not reply.startswith(b"0 "))
+        or (isinstance(reply, bytes) and not reply.startswith(b"-"))
         or reply == [-1]  # to the renewal of a lock that was made endless
     )
 
