@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import redis
-from playwright.sync_api import Browser, Locator, Page, sync_playwright
+from playwright.sync_api import Browser, FloatRect, Locator, Page, sync_playwright
 
 from django_redis_lock.protocol.contention import (
     BUSY,
@@ -34,6 +35,7 @@ ADMIN = "ada"
 WIDE = {"width": 1440, "height": 720}
 NARROW = {"width": 390, "height": 780}
 SALE = {"width": 1180, "height": 1150}
+HALF = {"width": 560, "height": 1400}
 HALF_SOLD = """
     () => document.querySelector('[data-field="waiters"]').textContent > 20
         && document.querySelector('[data-field="orders"]').textContent >= 50
@@ -123,6 +125,14 @@ def take_sales(browser: Browser, services: Services) -> None:
     dark = look(viewport=SALE, color_scheme="dark")
     dark.locator("#chart polyline").first.wait_for()
     take(dark, "sale-dark")
+    halves = []
+    for guard in ("No guard", "Lock"):
+        half = look(viewport=HALF, device_scale_factor=1.5)
+        half.get_by_role("checkbox").uncheck()
+        rush(half, guard).wait_for()
+        halves.append(half.screenshot(clip=result_of(half)))
+        half.context.close()
+    take_side_by_side(browser.new_page(viewport={"width": 1720, "height": 900}), halves)
     narrow = look(viewport=NARROW, device_scale_factor=2, color_scheme="dark")
     narrow.locator("#chart polyline").first.wait_for()
     take(narrow, "sale-narrow", whole=True)
@@ -134,6 +144,25 @@ def rush(page: Page, label: str) -> Locator:
     page.get_by_role("button", name="Start the rush").click()
     ended = page.locator("#verdict:is([data-kind=good], [data-kind=bad])")
     return ended.filter(has_text=f"{label}: ")
+
+
+def result_of(page: Page) -> FloatRect:
+    """Return the area of a sale's page from its verdict to its chart."""
+    top, bottom = (page.locator(part).bounding_box() for part in ("#verdict", "#chart"))
+    assert top
+    assert bottom
+    end = bottom["y"] + bottom["height"]
+    return {"x": 0, "y": top["y"] - 16, "width": HALF["width"], "height": end - top["y"] + 32}
+
+
+def take_side_by_side(page: Page, pictures: list[bytes]) -> None:
+    """Take the picture of README: the same sale without and with the lock."""
+    images = "".join(
+        f'<img src="data:image/png;base64,{b64encode(picture).decode()}">' for picture in pictures
+    )
+    page.set_content(f"<body style='margin:0'><div style='display:inline-flex'>{images}</div>")
+    page.locator("div").screenshot(path=IMAGES / "sale-none-and-lock.png")
+    page.close()
 
 
 @contextmanager

@@ -13,9 +13,16 @@ from tests.tools import ROOT
 from tests.tools.docs import DOCS, table
 
 PACKAGE = Path(django_redis_lock.__file__).parent
+REPOSITORY = "django-redis-lock/django-redis-lock"
+SITES = (
+    (f"https://github.com/{REPOSITORY}/blob/main/", ROOT, ""),
+    (f"https://raw.githubusercontent.com/{REPOSITORY}/main/", ROOT, ""),
+    ("https://django-redis-lock.readthedocs.io/en/latest/", DOCS, ".md"),
+)
+"""Where README's links lead, the folder that is there, and the ending of its files here."""
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/index.md"])
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/index.md"])
 def test_the_links_of_a_page_outside_the_build_lead_somewhere(page: str) -> None:
     """Each relative link is a file of the project; Sphinx checks those of the other pages."""
     path = ROOT / page
@@ -24,9 +31,26 @@ def test_the_links_of_a_page_outside_the_build_lead_somewhere(page: str) -> None
     assert [link for link in links if "://" not in link and not (path.parent / link).exists()] == []
 
 
+def test_the_links_of_the_readme_work_outside_the_repository() -> None:
+    """A package index shows README, too: its links are absolute, and lead somewhere."""
+    readme = (ROOT / "README.md").read_text()
+    links = re.findall(r"\]\(([^)]+)\)|^\[[^\]]+\]: (.+)$", readme, re.MULTILINE)
+    addresses = [inline or defined for inline, defined in links]
+    assert [address for address in addresses if not address.startswith("https://")] == []
+    prose = " ".join(readme.split())
+    labels = re.findall(r"^\[([^\]]+)\]: ", readme, re.MULTILINE)
+    assert [label for label in labels if prose.count(f"[{label}]") < 2] == []
+    for address in addresses:
+        for site, folder, ending in SITES:
+            if address.startswith(site):
+                path = folder / address.removeprefix(site).partition("#")[0]
+                assert path.with_suffix(ending or path.suffix).exists(), address
+
+
 def test_the_readme_is_short() -> None:
     """The rest is on the pages that it links to."""
-    assert len((ROOT / "README.md").read_text().splitlines()) <= 200
+    lines = (ROOT / "README.md").read_text().splitlines()
+    assert len([line for line in lines if not line.startswith("[")]) <= 200
 
 
 def test_the_index_lists_every_page() -> None:
