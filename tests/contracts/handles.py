@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import math
 
 import pytest
@@ -76,7 +77,7 @@ class HandleContract(Contract):
         async def twice() -> list[int]:
             return list(await asyncio.gather(work(1), work(2)))
 
-        assert asyncio.iscoroutinefunction(work)
+        assert inspect.iscoroutinefunction(work)
         assert asyncio.run(twice()) == [1, 2]
 
     def test_async_face(self, name: str) -> None:
