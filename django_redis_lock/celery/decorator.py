@@ -221,11 +221,11 @@ def _unguarded_task(guard: Guard) -> Any:
             "Task %s was not guarded before this run; decorate it above Celery's decorator (W005)"
         )
         logger.warning(text, task.name)
-        guard.install(type(task))
-        return task
-    request = task.request
-    if request.called_directly or any(run.task_id == request.id for run in runs()):
-        return None
+    else:
+        request = task.request
+        if request.called_directly or any(run.task_id == request.id for run in runs()):
+            return None
+    guard.install(type(task))
     return task
 
 

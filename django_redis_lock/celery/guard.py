@@ -22,6 +22,8 @@ from django_redis_lock.support.functions import finished, is_async, is_generator
 GUARD = "single_instance_guard"
 """The attribute of a decorated function and of a guarded task that holds its guard."""
 AnyTask: TypeAlias = "Task[Any, Any]"
+WAYS_TO_RUN = ("Strategy", "__trace__")
+"""The attributes of a task by which workers handle its messages and run it."""
 OTHER_GUARDS = {("celery_once", "QueueOnce"), ("celery_singleton", "Singleton")}
 
 
@@ -82,27 +84,30 @@ class Guard:
         The guard of a call is outermost, so ``autoretry_for`` does not take a conflict for a
         failure. The guard of sending is innermost: if a base class delays the sending until a
         transaction has ended, the place in the queue is taken then.
+
+        Once more for a guarded class, it guards what has replaced the guard since.
         """
-        installed = getattr(cls, GUARD, None)
-        if installed is self:
-            return
-        if installed is not None:
+        _refuse_other_ways_to_run(cls)
+        installed, sender = getattr(cls, GUARD, None), cls
+        if installed is None:
+            self.key_maker(cls)
+            sender = _beneath_overrides(cls)
+            cls.on_bound = classmethod(_guarded_on_bound(self, cls))  # type: ignore[assignment]
+            setattr(cls, GUARD, self)
+            if not hasattr(cls, "lock"):
+                cls.lock = property(current_lock)  # type: ignore[attr-defined]
+        elif installed is not self:
             raise TypeError(f"{cls!r} is already a single_instance_task.")
-        _refuse_other_guards(cls)
-        self.key_maker(cls)
         throws = cls.throws if isinstance(cls.throws, list | tuple) else (cls.throws,)
-        members: dict[str, Any] = {
-            GUARD: self,
-            "__call__": _guarded_call(self, cls),
-            "apply": _guarded_apply(self, cls),
-            "throws": (*throws, TaskAlreadyRunning),  # so it is not logged as a failure
-        }
-        if not hasattr(cls, "lock"):
-            members["lock"] = property(current_lock)
-        for name, member in members.items():
-            setattr(cls, name, member)
-        sender = _beneath_overrides(cls)
-        sender.apply_async = _guarded_apply_async(self, sender)  # type: ignore[method-assign]
+        if TaskAlreadyRunning not in throws:
+            cls.throws = (*throws, TaskAlreadyRunning)  # so it is not logged as a failure
+        for name, make in (("__call__", _guarded_call), ("apply", _guarded_apply)):
+            if not _is_guarded(getattr(cls, name)):
+                setattr(cls, name, _marked(self, make(self, cls)))
+        if not any(_is_guarded(vars(base).get("apply_async")) for base in cls.__mro__):
+            method = _marked(self, _guarded_apply_async(self, sender))
+            del method.__wrapped__  # type: ignore[attr-defined] # annotations go around the guard
+            sender.apply_async = method  # type: ignore[method-assign]
 
 
 def _key_maker(
@@ -116,7 +121,7 @@ def _key_maker(
     return KeyMaker(given.get("key"), given.get("unique_on"), signature)
 
 
-def _refuse_other_guards(cls: type[AnyTask]) -> None:
+def _refuse_other_ways_to_run(cls: type[AnyTask]) -> None:
     for base in cls.__mro__:
         package = base.__module__.partition(".")[0]
         if (package, base.__name__) in OTHER_GUARDS:
@@ -124,21 +129,55 @@ def _refuse_other_guards(cls: type[AnyTask]) -> None:
                 f"Task {cls.name} has the base class {package}.{base.__name__}, which guards it "
                 f"as well; leave it out, because single_instance_task replaces it."
             )
+    for name in WAYS_TO_RUN:
+        if getattr(cls, name) != getattr(Task, name):
+            base = next(base for base in cls.__mro__ if name in vars(base))
+            raise TypeError(
+                f"Task {cls.name} has a {name} of its own, from {base.__module__}."
+                f"{base.__qualname__}, by which workers run it without calling it, so "
+                f"single_instance_task can't guard it. Take the lock inside the task, with "
+                f"django_redis_lock.lock() in a with statement; or use another base class."
+            )
+
+
+def _marked(guard: Guard, method: Callable[..., Any]) -> Callable[..., Any]:
+    setattr(method, GUARD, guard)
+    return method
+
+
+def _is_guarded(method: Any) -> bool:
+    """Whether a method is a guard's, or wraps one."""
+    while method is not None and not hasattr(method, GUARD):
+        method = getattr(method, "__wrapped__", None)
+    return method is not None
 
 
 def _beneath_overrides(cls: type[AnyTask]) -> type[AnyTask]:
     """Return the class whose ``apply_async`` to replace: beneath all overrides of Celery's.
 
-    That is the class itself if there are none, and otherwise one inserted for it alone.
+    That is the class itself if there are none, and otherwise one inserted for it alone. A class
+    that Celery made of a function has only what annotations gave it, which may know nothing of
+    classes beneath.
     """
     overrides = [base for base in cls.__mro__ if "apply_async" in base.__dict__]
-    if overrides == [Task]:
+    if overrides == [Task] or (overrides == [cls, Task] and "__wrapped__" in vars(cls)):
         return cls
     following = cls.__mro__[cls.__mro__.index(overrides[-2]) + 1]
     beneath = type(f"Guarded{following.__name__}", (following,), {"abstract": True})
     bases = [base for base in cls.__bases__ if base is not following]
     cls.__bases__ = (*bases, beneath)
     return beneath
+
+
+def _guarded_on_bound(guard: Guard, cls: type[AnyTask]) -> Callable[..., None]:
+    on_bound = inspect.getattr_static(cls, "on_bound")
+
+    def guarded_on_bound(bound: type[AnyTask], app: Any) -> None:
+        """Guard what the annotations of the app have replaced."""
+        guard.install(bound)
+        on_bound.__get__(None, bound)(app)
+
+    return guarded_on_bound
 
 
 def _guarded_call(guard: Guard, cls: type[AnyTask]) -> Callable[..., Any]:
@@ -216,7 +255,9 @@ def _unguarded(cls: type[AnyTask], name: str) -> Callable[..., Any]:
 
 
 def _signature(cls: type[AnyTask]) -> inspect.Signature:
-    signature = inspect.signature(cls.run)
-    if isinstance(inspect.getattr_static(cls, "run"), staticmethod):
+    """Return the signature of calls: that of the function, if Celery made the class of one."""
+    run = vars(cls).get("__wrapped__") or inspect.getattr_static(cls, "run")
+    signature = inspect.signature(run)
+    if isinstance(run, staticmethod):
         return signature
     return signature.replace(parameters=list(signature.parameters.values())[1:])

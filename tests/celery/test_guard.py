@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
 from celery import Task
 
-from django_redis_lock import locks
-from django_redis_lock.celery import single_instance_task
+from django_redis_lock import lock, locks
+from django_redis_lock.celery import TaskAlreadyRunning, single_instance_task
 from django_redis_lock.celery.running import current_lock
 from tests.celery.consumer import Consumer, body, id_of, is_free, slip_of
 
@@ -128,6 +130,143 @@ def test_task_has_its_lock(consumer: Consumer) -> None:
 def test_attribute_with_the_name_of_the_lock_stays(consumer: Consumer) -> None:
     base = type("Base", (Task,), {"abstract": True, "lock": "its own"})
     assert consumer.task(body, {"base": base}).lock == "its own"
+
+
+# What the annotations of an app do to a task, after or before it is guarded.
+
+
+def around(method: Any) -> Any:
+    """Let a method leave a mark, and do what it does."""
+
+    def marking(self: Any, *args: Any, **kwargs: Any) -> Any:
+        type(self).marks.append("mark")
+        return method(self, *args, **kwargs)
+
+    return marking
+
+
+def around_run(method: Any) -> Any:
+    """Replace a call by one that runs the task itself."""
+    return around(lambda self, *args, **kwargs: self.run(*args, **kwargs))
+
+
+CALLS = {
+    "around": {"@__call__": around},
+    "around another": {"@__call__": around_run},
+    "in place": {"__call__": around_run(None)},
+    "by the base class": {"__call__": around(Task.__call__)},
+    "around the run": {"@run": around},
+    "in place of the run": {"run": around(lambda self, number: "ran")},
+}
+SENDINGS = {
+    "around": {"@apply_async": around},
+    "in place": {"apply_async": around(Task.apply_async)},
+}
+FORMS: dict[str, Any] = {
+    "a name": lambda name, members: {name: members},
+    "each": lambda name, members: {"*": members},
+    "both": lambda name, members: {name: members, "*": {"rate_limit": None}},
+    "an object": lambda name, members: [SimpleNamespace(annotate=lambda task: members)],
+}
+WHERE = ("below", "above", "above, made", "class", "base class")
+
+
+@pytest.fixture
+def annotated(consumer: Consumer) -> Callable[..., Any]:
+    """Makes guarded tasks of an app with annotations."""
+
+    def annotated(where: str, members: Any, form: str = "each", **guard: Any) -> Any:
+        app, name = consumer.app, f"{consumer.app.main}.work"
+        members = {"marks": [], "throws": (KeyError,), **members}
+        app.conf.task_annotations = FORMS[form](name, members)
+        decorate = single_instance_task(
+            **{"using": "locmem", "key": app.main, "on_conflict": {"run": "raise"}, **guard}
+        )
+
+        def work(self: Task, number: int) -> str:
+            return "ran"
+
+        if "class" in where:
+            own = type("Own", (Task,), {"name": name, "run": work})
+            guarded = decorate(own)
+            return app.register_task(
+                (guarded if where == "class" else type("Derived", (guarded,), {"name": name}))()
+            )
+        options = {"name": name, "bind": True, "shared": False}
+        if where == "below":
+            return app.task(**options)(decorate(work))
+        return decorate(app.task(lazy=where == "above", **options)(work))
+
+    return annotated
+
+
+@pytest.mark.parametrize("how", CALLS)
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("where", WHERE)
+def test_annotations_of_calls_apply_and_leave_the_guard_whole(
+    consumer: Consumer, annotated: Any, where: str, form: str, how: str
+) -> None:
+    """Whatever replaces the call of a task, it is made with the lock held or not at all."""
+    task = annotated(where, CALLS[how], form)
+    for call in (
+        lambda: task(1),
+        lambda: task.apply((1,)).get(),
+        lambda: consumer.deliver(consumer.send(task, 1)),
+    ):
+        task.marks.clear()
+        assert call() == "ran"
+        assert task.marks == ["mark"]
+        with lock(consumer.app.main, using="locmem"):
+            try:
+                refused = call()
+            except TaskAlreadyRunning as error:
+                refused = error
+        assert isinstance(refused, TaskAlreadyRunning)
+        assert task.marks == ["mark"]
+    assert task.throws == (KeyError, TaskAlreadyRunning)
+
+
+@pytest.mark.parametrize("how", SENDINGS)
+@pytest.mark.parametrize("where", WHERE[:-1])
+def test_annotations_of_sending_apply_and_leave_the_guard_whole(
+    consumer: Consumer, annotated: Any, where: str, how: str
+) -> None:
+    """Whatever replaces the sending of a task, one message waits at a time."""
+    task = annotated(where, SENDINGS[how], scope="queue")
+    sent = [task.delay(1).id for _ in range(3)]
+    assert len(set(sent)) == 1
+    assert "mark" in task.marks
+    assert consumer.deliver(consumer.message()) == "ran"
+    assert consumer.message() is None
+
+
+def test_annotations_around_a_delayed_sending(consumer: Consumer, annotated: Any) -> None:
+    """The place is still taken when the message is sent, and so are those of other tasks."""
+    consumer.app.Task = PutOff
+    for where in ("below", "above, made"):
+        task = annotated(where, SENDINGS["around"], scope="queue")
+        task.delay(1)
+        assert task.marks == ["mark"]
+        assert is_free(task)
+        PutOff.later.pop()()
+        assert consumer.deliver(consumer.message()) == "ran"
+        del consumer.app.tasks[task.name]
+
+
+def test_a_call_replaced_later_does_not_call_itself(consumer: Consumer, annotated: Any) -> None:
+    """A function that is decorated below finds that its guard is gone, and puts it back."""
+    task = annotated("below", {})
+    type(task._get_current_object()).__call__ = Task.__call__
+    with lock(consumer.app.main, using="locmem"):
+        refused = consumer.deliver(consumer.send(task, 1))
+    assert isinstance(refused, TaskAlreadyRunning)
+    assert consumer.deliver(consumer.send(task, 1)) == "ran"
+
+
+def test_annotations_may_not_change_how_workers_run_a_task(annotated: Any) -> None:
+    """As no base class may."""
+    with pytest.raises(TypeError, match="a Strategy of its own"):
+        assert annotated("below", {"Strategy": "own.strategy:default"}).name
 
 
 async def coroutine(self: Any = None) -> None:

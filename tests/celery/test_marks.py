@@ -238,6 +238,64 @@ def test_a_base_class_that_guards_as_well_is_refused(
             assert app.task(name=name, shared=False, base=base)(guard(body)).name
 
 
+class Batches(Task):
+    """Has messages handled its own way, as celery-batches does."""
+
+    abstract = True
+
+    def Strategy(self, *args: Any) -> Any:
+        """Return what handles a message."""
+
+
+class Traced(Task):
+    """Brings the function by which workers run it."""
+
+    abstract = True
+
+    def __trace__(self, *args: Any) -> Any: ...
+
+
+class Tenant(Task):
+    """Wraps what is called and sent, and has requests of its own."""
+
+    abstract = True
+    Request = "celery.worker.request:Request"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return super().__call__(*args, **kwargs)
+
+    def apply_async(self, *args: Any, **kwargs: Any) -> Any:
+        return super().apply_async(*args, **kwargs)
+
+
+@pytest.mark.parametrize("base", [Batches, Traced])
+@pytest.mark.parametrize("where", ["below", "above", "shared", "class", "option"])
+def test_a_base_class_that_runs_its_own_way_is_refused(
+    make_app: Any, name: str, base: type[Task], where: str
+) -> None:
+    """Where the task is made; its workers would never come by the guard."""
+    app = make_app()
+    guard = single_instance_task(using="locmem")
+    (way,) = {"Strategy", "__trace__"} & set(vars(base))
+    text = rf"Task {name} has a {way} of its own.*lock\(\) in a with statement"
+    with pytest.raises(TypeError, match=text):
+        if where == "class":
+            guard(type("Work", (base,), {"name": name, "run": bound}))
+        elif where == "above":
+            assert guard(app.task(name=name, shared=False, base=base)(body)).name
+        elif where == "option":
+            assert app.task(name=name, shared=False, **{way: vars(base)[way]})(guard(body)).name
+        else:
+            app.finalize()
+            assert app.task(name=name, shared=False, base=base)(guard(body)).name
+
+
+def test_a_base_class_that_wraps_calls_is_guarded(make_app: Any, name: str) -> None:
+    """Which is how libraries for tenants and traces do it."""
+    task = make_app().task(name=name, shared=False, base=Tenant)(single_instance_task(body))
+    assert is_guarded(task)
+
+
 def test_a_task_of_django_is_refused() -> None:
     """Celery's workers never run it; the error says what to do."""
     made = django_task()
