@@ -15,7 +15,7 @@ from typing import Any, TypeVar, get_overloads, overload
 
 from celery import Task
 
-from django_redis_lock.celery.guard import GUARD, AnyTask, Guard
+from django_redis_lock.celery.guard import GUARD, AnyTask, Guard, is_static
 from django_redis_lock.celery.keys import Key, UniqueOn
 from django_redis_lock.celery.options import RUN, SKIP, OnConflict, OnUnavailable, Scope
 from django_redis_lock.celery.private import (
@@ -176,7 +176,7 @@ def _mark(guard: Guard, function: Callable[..., Any]) -> Callable[..., Any]:
             return function(*args, **kwargs)
         task = _unguarded_task(guard)
         if task is not None:
-            return task(*(args if _is_static(task) else args[1:]), **kwargs)
+            return task(*(args if is_static(type(task)) else args[1:]), **kwargs)
         if not guard.installed:
             raise TypeError(
                 f"{function.__qualname__} is decorated with single_instance_task, but is no "
@@ -227,10 +227,6 @@ def _unguarded_task(guard: Guard) -> Any:
             return None
     guard.install(type(task))
     return task
-
-
-def _is_static(task: Any) -> bool:
-    return isinstance(inspect.getattr_static(type(task), "run"), staticmethod)
 
 
 def _guard_for(cls: type[AnyTask]) -> Guard | None:

@@ -12,9 +12,10 @@ from celery import Task
 from django.core.exceptions import ImproperlyConfigured
 
 from django_redis_lock.celery.conflicts import TaskAlreadyRunning
-from django_redis_lock.celery.keys import KeyMaker, check_key
+from django_redis_lock.celery.keys import AsModels, KeyMaker, check_key, with_own_defaults
 from django_redis_lock.celery.message import Overrides, overrides_of, take_overrides, with_overrides
 from django_redis_lock.celery.options import KEY_OPTIONS, Options, make_options, project_defaults
+from django_redis_lock.celery.private import argument_models
 from django_redis_lock.celery.running import Run, current_lock
 from django_redis_lock.celery.sending import Sending
 from django_redis_lock.support.functions import finished, is_async, is_generator
@@ -34,6 +35,7 @@ class Guard:
         self._options: Options | None = None
         self._defaults: Mapping[str, Any] = {}
         self._key_makers: dict[type, KeyMaker] = {}
+        self._signatures: dict[Callable[..., Any], inspect.Signature] = {}
         with contextlib.suppress(ImproperlyConfigured):  # reported by the checks
             self.options_for(None)
 
@@ -66,10 +68,25 @@ class Guard:
         """Return what makes the keys of calls. Raises ``TypeError`` or ``ValueError``."""
         if overrides and any(name in overrides for name in KEY_OPTIONS):
             check_key(overrides.get("key"), overrides.get("unique_on"))
-            return _key_maker(overrides, cls.run, _signature(cls))
+            return _key_maker(overrides, cls.run, self._signature(cls), _as_models(cls))
         if cls not in self._key_makers:  # a subclass may have a run() of its own
-            self._key_makers[cls] = _key_maker(self._given, cls.run, _signature(cls))
+            signature = self._signature(cls)
+            self._key_makers[cls] = _key_maker(self._given, cls.run, signature, _as_models(cls))
         return self._key_makers[cls]
+
+    def _signature(self, cls: type[AnyTask]) -> inspect.Signature:
+        """Return the signature of calls, its defaults as they were before any body ran.
+
+        It is that of the function, if Celery made the class of one.
+        """
+        run = vars(cls).get("__wrapped__") or inspect.getattr_static(cls, "run")
+        if run not in self._signatures:
+            signature = inspect.signature(run)
+            if not isinstance(run, staticmethod):
+                own = list(signature.parameters.values())[1:]
+                signature = signature.replace(parameters=own)
+            self._signatures[run] = with_own_defaults(signature)
+        return self._signatures[run]
 
     @property
     def installed(self) -> bool:
@@ -111,14 +128,26 @@ class Guard:
 
 
 def _key_maker(
-    given: Mapping[str, Any], run: Callable[..., Any], signature: inspect.Signature
+    given: Mapping[str, Any],
+    run: Callable[..., Any],
+    signature: inspect.Signature,
+    as_models: AsModels | None = None,
 ) -> KeyMaker:
     if is_async(run) or is_generator(run):
         raise TypeError(
             f"{run!r} is a coroutine or generator function, whose body runs after the call; "
             f"take the lock inside it, with a with statement."
         )
-    return KeyMaker(given.get("key"), given.get("unique_on"), signature)
+    return KeyMaker(given.get("key"), given.get("unique_on"), signature, as_models)
+
+
+def is_static(cls: type[AnyTask]) -> bool:
+    """Whether the ``run`` of a task is given no ``self``."""
+    return isinstance(inspect.getattr_static(cls, "run"), staticmethod)
+
+
+def _as_models(cls: type[AnyTask]) -> AsModels | None:
+    return argument_models(cls.run, is_static(cls))
 
 
 def _refuse_other_ways_to_run(cls: type[AnyTask]) -> None:
@@ -252,12 +281,3 @@ def _unguarded(cls: type[AnyTask], name: str) -> Callable[..., Any]:
     if own is not None:
         return own
     return lambda task, *args, **kwargs: getattr(super(cls, task), name)(*args, **kwargs)
-
-
-def _signature(cls: type[AnyTask]) -> inspect.Signature:
-    """Return the signature of calls: that of the function, if Celery made the class of one."""
-    run = vars(cls).get("__wrapped__") or inspect.getattr_static(cls, "run")
-    signature = inspect.signature(run)
-    if isinstance(run, staticmethod):
-        return signature
-    return signature.replace(parameters=list(signature.parameters.values())[1:])

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import base64
-import datetime
-import decimal
-import enum
+import copy
 import hashlib
 import inspect
-import json
 import re
 import string
-import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from django.db.models import Model
+from django_redis_lock.celery.arguments import as_json, normal
 
 Key = str | Callable[..., str] | None
 UniqueOn = str | Iterable[str] | None
+AsModels = Callable[[Sequence[Any], dict[str, Any]], tuple[Sequence[Any], dict[str, Any]]]
 
 ALL = "all"
 MAX_KEY_LENGTH = 250
@@ -29,29 +25,46 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 class KeyMaker:
     """Turns the arguments of a call into the name of its lock.
 
+    ``as_models`` returns the arguments of a call with those that the task takes as models.
+
     Raises ``TypeError`` or ``ValueError`` at once for a key that can't fit the task's signature.
     """
 
-    def __init__(self, key: Key, unique_on: UniqueOn, signature: inspect.Signature) -> None:
+    def __init__(
+        self,
+        key: Key,
+        unique_on: UniqueOn,
+        signature: inspect.Signature,
+        as_models: AsModels | None = None,
+    ) -> None:
         parameters = signature.parameters.values()
+        kinds = {item.kind: item.name for item in parameters}
         self._signature = signature
         self._key = key
-        self._variadic = next(
-            (item.name for item in parameters if item.kind is item.VAR_KEYWORD), ""
-        )
+        self._as_models = as_models
+        self._rest = kinds.get(inspect.Parameter.VAR_POSITIONAL, "")
+        self._variadic = kinds.get(inspect.Parameter.VAR_KEYWORD, "")
+        self._positional = [
+            item.name
+            for item in parameters
+            if item.kind in (item.POSITIONAL_ONLY, item.POSITIONAL_OR_KEYWORD)
+        ]
         self._simple = all(item.kind is item.POSITIONAL_OR_KEYWORD for item in parameters)
         self._defaults = {
             item.name: item.default for item in parameters if item.default is not item.empty
         }
         self._fields = self._check_template(key) if isinstance(key, str) else []
         self._unique_on = None if unique_on is None else self._check_names(unique_on)
+        used = [*map(_root, self._fields), *(self._unique_on or ())]
+        self._used = {name if name in signature.parameters else self._variadic for name in used}
+        if callable(key) or (used and as_models is not None):
+            self._used = set(signature.parameters)
 
     def _check_template(self, template: str) -> list[str]:
         try:
-            parsed = [field for _, field, _, _ in string.Formatter().parse(template)]
+            fields = list(_fields_of(template))
         except ValueError as error:
             raise ValueError(f"key={template!r} is not a valid template: {error}") from None
-        fields = [field for field in parsed if field is not None]
         for field in fields:
             self._check_name(_root(field), f"key={template!r}")
         return fields
@@ -79,11 +92,12 @@ class KeyMaker:
         representation.
         """
         values = self._arguments(args, kwargs)
+        values = {name: normal(values[name]) for name in self._used}
+        if self._as_models is not None and self._used:
+            given = self._as_models(normal(args), normal(kwargs))
+            values.update(self._signature.bind(*given[0], **given[1]).arguments)
         if callable(self._key):
-            made = self._key(*args, **kwargs)
-            if not isinstance(made, str):
-                raise TypeError(f"The key of task {task_name} must be a str, not {made!r}.")
-            return made
+            return self._called(self._key, task_name, values, (len(args), sorted(kwargs)))
         if self._key is not None:
             return self._formatted(self._key, task_name, values) if self._fields else self._key
         if self._unique_on is not None:
@@ -107,9 +121,28 @@ class KeyMaker:
         bound.apply_defaults()
         return dict(bound.arguments)
 
+    def _called(
+        self,
+        key: Callable[..., str],
+        task_name: str,
+        values: dict[str, Any],
+        call: tuple[int, list[str]],
+    ) -> str:
+        """Return what a callable makes of a call with so many positional and these other names."""
+        args = [values[name] for name in self._positional[: call[0]]]
+        others = values.get(self._variadic, {})
+        kwargs = {name: others[name] if name in others else values[name] for name in call[1]}
+        made = key(*args, *values.get(self._rest, ()), **kwargs)
+        if not isinstance(made, str) or _ADDRESS.search(made):
+            raise TypeError(
+                f"The key of task {task_name} must be a str that is the same in every process, "
+                f"not {made!r}."
+            )
+        return made
+
     def _formatted(self, template: str, task_name: str, values: dict[str, Any]) -> str:
         values = {**values, **values.get(self._variadic, {})}
-        made = template.format(**values)
+        made = _FORMATTER.vformat(template, (), values)
         if _ADDRESS.search(made):
             names = [_root(field) for field in self._fields]
             unstable = (name for name in names if _ADDRESS.search(str(values[name])))
@@ -122,13 +155,39 @@ class KeyMaker:
         for name in names:
             value = values[name] if name in values else values[self._variadic].get(name)
             try:
-                parts.append(f"{name}={_as_json(_plain(value))}")
-            except UnstableValueError as error:
-                raise _unstable(task_name, name, error.value) from None
+                parts.append(f"{name}={as_json(value)}")
+            except TypeError as error:
+                raise _unstable(task_name, name, getattr(error, "value", value)) from None
         made = f"{task_name}:{','.join(parts)}"
         if len(made) <= MAX_KEY_LENGTH:
             return made
         return f"{task_name}:{hashlib.sha256(made.encode()).hexdigest()[:32]}"
+
+
+class _Formatter(string.Formatter):
+    """Formats what a field names in its normal form, such as a set in an attribute."""
+
+    def get_field(self, field_name: str, args: Any, kwargs: Any) -> Any:
+        value, first = super().get_field(field_name, args, kwargs)
+        return normal(value), first
+
+
+_FORMATTER = _Formatter()
+
+
+def with_own_defaults(signature: inspect.Signature) -> inspect.Signature:
+    """Return a signature with copies of the defaults, which the function may change."""
+
+    def copied(default: Any) -> Any:
+        try:
+            return copy.deepcopy(default)
+        except Exception:  # of what can't be copied
+            return default
+
+    parameters = signature.parameters.values()
+    return signature.replace(
+        parameters=[item.replace(default=copied(item.default)) for item in parameters]
+    )
 
 
 def check_key(key: Key, unique_on: UniqueOn) -> None:
@@ -152,6 +211,14 @@ def check_key(key: Key, unique_on: UniqueOn) -> None:
         raise TypeError(f"unique_on={unique_on!r} must be a list of argument names.")
 
 
+def _fields_of(template: str) -> Iterator[str]:
+    """Yield the fields of a template, and those in their format specifications."""
+    for _, field, spec, _ in string.Formatter().parse(template):
+        if field is not None:
+            yield field
+            yield from _fields_of(spec or "")
+
+
 def _root(field: str) -> str:
     return re.split(r"[.\[]", field, maxsplit=1)[0]
 
@@ -162,54 +229,3 @@ def _unstable(task_name: str, argument: str, value: Any) -> TypeError:
         f"{type(value).__qualname__} is not written the same in every process: {value!r}. "
         f"Pass an id instead, or use key= with what tells calls apart."
     )
-
-
-# One JSON text for each value, the same in every process and on both ends of a message. Values
-# that a message can't tell apart have the same text: tuples and lists, an enum's member and its
-# value, a date or UUID and its text. The number 1, the text "1" and True differ.
-
-
-class UnstableValueError(TypeError):
-    """A value has no representation that is the same in every process."""
-
-    def __init__(self, value: Any) -> None:
-        super().__init__(value)
-        self.value = value
-
-
-_as_json = json.JSONEncoder(separators=(",", ":"), sort_keys=True).encode
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, _Plain) and not isinstance(value, enum.Enum):
-        return value
-    for types, convert in _CONVERSIONS:
-        if isinstance(value, types):
-            return convert(value)
-    if callable(dump := getattr(value, "model_dump", None)):  # of pydantic, as Celery sends it
-        return _plain(dump(mode="json"))
-    raise UnstableValueError(value)
-
-
-def _plain_key(key: Any) -> str:
-    plain = _plain(key)
-    return plain if isinstance(plain, str) else json.dumps(plain)
-
-
-def _row(instance: Model) -> Any:
-    if instance.pk is None:
-        raise UnstableValueError(instance)
-    return {instance._meta.label: _plain(instance.pk)}
-
-
-_Plain = (bool, int, float, str, type(None))  # isinstance() with a union is several times slower
-_CONVERSIONS: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
-    (enum.Enum, lambda member: _plain(member.value)),
-    ((datetime.date, datetime.time), lambda moment: moment.isoformat()),
-    ((uuid.UUID, decimal.Decimal, datetime.timedelta), str),
-    ((bytes, bytearray, memoryview), lambda data: {"bytes": base64.b64encode(data).decode()}),
-    (Mapping, lambda items: {_plain_key(key): _plain(item) for key, item in items.items()}),
-    ((list, tuple), lambda items: [_plain(item) for item in items]),
-    ((set, frozenset), lambda items: sorted(map(_plain, items), key=json.dumps)),
-    (Model, _row),
-)

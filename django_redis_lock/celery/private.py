@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
+from types import CellType, FunctionType
 from typing import Any
 
 from billiard.einfo import ExceptionWithTraceback  # type: ignore[attr-defined]
 from celery import _state, local
+from celery.app import base
 from celery.app.annotations import prepare as prepare_annotations
 
 # Celery.
@@ -55,6 +57,28 @@ def function_of(task: Any) -> Any:
     """Return the function that a task was made of, which is the same in every app."""
     wrapped = getattr(task, "__wrapped__", None)
     return getattr(wrapped, "__func__", wrapped)
+
+
+def argument_models(run: Callable[..., Any], static: bool) -> Callable[..., Any] | None:
+    """Return what turns arguments into the models that a task with ``pydantic=True`` is given.
+
+    It is Celery's wrapper of the task's function, around one that returns its arguments. ``None``
+    for the ``run`` of another task.
+    """
+    code = getattr(run, "__code__", None)
+    if code is None or code.co_filename != base.__file__ or "task_fun" not in code.co_freevars:
+        return None
+    own = () if static else (None,)
+
+    def returned(*args: Any, **kwargs: Any) -> Any:
+        return args[len(own) :], kwargs
+
+    cells = {
+        **dict(zip(code.co_freevars, run.__closure__ or (), strict=True)),
+        "task_fun": CellType(returned),
+    }
+    wrapper = FunctionType(code, vars(base), closure=tuple(cells.values()))
+    return lambda args, kwargs: wrapper(*own, *args, **kwargs)
 
 
 def on_undecodable(consumer: Any, tell: Callable[[Any], None]) -> None:

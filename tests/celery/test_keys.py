@@ -221,9 +221,10 @@ import datetime, decimal, enum, os
 os.environ["DJANGO_SETTINGS_MODULE"] = "tests.settings"
 import django
 django.setup()
-from tests.celery.test_keys import VALUES, key_of
+from tests.celery.test_keys import VALUES, KeyMaker, inspect, key_of
 print(*[key_of(value) for value, _ in VALUES], sep="|")
-print(key_of({f"item {number}" for number in range(100)}))
+many = {f"item {number}" for number in range(100)}
+print(key_of(many), KeyMaker("{a}", None, inspect.signature(lambda a: None))("task", (many,), {}))
 """
 
 
@@ -236,8 +237,8 @@ def test_key_is_the_same_in_another_process() -> None:
         return subprocess.check_output(command, cwd=ROOT, env=environment, text=True)
 
     here = "|".join(key_of(value) for value, _ in VALUES)
-    many = key_of({f"item {number}" for number in range(100)})
-    assert elsewhere("1") == elsewhere("2") == f"{here}\n{many}\n"
+    many = {f"item {number}" for number in range(100)}
+    assert elsewhere("1") == elsewhere("2") == f"{here}\n{key_of(many)} {sorted(many)}\n"
 
 
 def test_long_keys_become_digests() -> None:
