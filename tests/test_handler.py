@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 
-from django_redis_lock import locks
+from django_redis_lock import lock, locks
 from django_redis_lock.backends.locmem import LocMemLockBackend
-from tests.tools import Background, eventually
+from django_redis_lock.exceptions import LockError
+from example_project.embedded import EmbeddedServer
+from tests.tools import Background, eventually, waiters
 
 OWN_BACKEND = """
 import builtins
@@ -111,3 +113,28 @@ def test_threads_that_ask_at_first_get_one_backend(
     asking = [Background(ask) for _ in range(20)]
     assert len({id(one.outcome()) for one in asking}) == 1
     assert len(made) == 1
+
+
+def test_a_thread_that_waits_for_itself_by_another_alias(
+    settings: Any, server: EmbeddedServer, name: str
+) -> None:
+    """Two aliases of one database have the same locks; one of another database has others."""
+    settings.LOCKS = {
+        "default": {"LOCATION": server.url()},
+        "same": {"LOCATION": server.url(), "OPTIONS": {"WAIT": "poll"}},
+        "other": {"LOCATION": server.url(1)},
+    }
+    other = lock(name, using="other")
+    assert Background(other.acquire).outcome()
+
+    def release() -> None:
+        eventually(lambda: waiters(name, "other") == 1)
+        other.release()
+
+    with lock(name) as held:
+        with pytest.raises(LockError, match="this thread, which would wait for itself for ever"):
+            lock(name, using="same").acquire()
+        releasing = Background(release)
+        assert lock(name, using="other").acquire()
+        releasing.outcome()
+        held.ensure_held()

@@ -14,11 +14,13 @@ from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.exceptions import LockError, LockNotAcquired, LockNotOwned
 from django_redis_lock.primitives import leases, transactions
 from django_redis_lock.primitives.held import Held
+from django_redis_lock.primitives.reentrance import held_here
 from django_redis_lock.protocol.drivers import Steps
 from django_redis_lock.protocol.lease import Lease, milliseconds
 from django_redis_lock.support.arguments import DEFAULT, Default, check_timeout, check_wait
 from django_redis_lock.support.clock import monotonic
 from django_redis_lock.support.functions import finished, is_async, is_generator
+from django_redis_lock.support.process import kind_of_execution
 
 logger = logging.getLogger("django_redis_lock")
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -263,8 +265,10 @@ class Handle(ABC):
         wait = self.blocking_timeout
         tried = f"within {wait:g} s" if self.blocking and wait else "at once"
         which = "it" if self._busy == self.name else repr(self._busy)
+        own = any(lease.using == self.backend.alias for lease in held_here(self._busy))
+        who = f"this {kind_of_execution()}" if own else "another holder"
         return LockNotAcquired(
-            f"Could not acquire {self._label} {tried}: another holder has {which}.",
+            f"Could not acquire {self._label} {tried}: {who} has {which}.",
             name=self._busy,
         )
 

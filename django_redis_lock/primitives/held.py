@@ -108,8 +108,7 @@ class Held:
         if self._max_hold is not None and lease.timeout is not None:
             lease.renew_until = lease.deadline - lease.timeout + self._max_hold
         self._renew(lease, backend)
-        if self.reentrant:
-            remember(lease, backend)
+        remember(lease, backend, reentrant=self.reentrant)
         self._lease, self._backend, self._deferred = lease, backend, False
 
     def _renew(self, lease: Lease, backend: BaseLockBackend) -> None:
@@ -117,8 +116,7 @@ class Held:
             renewer.add(lease, backend, self, renew=lease.auto_renew)
 
     def _forget(self, lease: Lease) -> None:
-        if self.reentrant:
-            forget(lease)
+        forget(lease)
         renewer.discard(lease)
         self._lease = self._backend = None
         self._deferred = False

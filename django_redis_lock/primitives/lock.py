@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Self
 
 from django_redis_lock import signals
@@ -15,7 +17,7 @@ from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.primitives.handle import Handle
 from django_redis_lock.primitives.held import Held
 from django_redis_lock.primitives.leases import emission, emit, finish, report_losses
-from django_redis_lock.primitives.reentrance import enter_again, find_held, leave
+from django_redis_lock.primitives.reentrance import enter_again, find_held, held_here, leave
 from django_redis_lock.primitives.transactions import released_here
 from django_redis_lock.protocol import acquiring, calls, conversation
 from django_redis_lock.protocol.contention import BUSY, TIMED_OUT, WAITED
@@ -33,7 +35,9 @@ from django_redis_lock.support.arguments import (
     check_token_id,
 )
 from django_redis_lock.support.clock import monotonic
+from django_redis_lock.support.process import kind_of_execution
 
+logger = logging.getLogger("django_redis_lock")
 DETACHED = "detached"
 """The ``state`` in the metadata of a detached lock, unless the caller gives another."""
 
@@ -205,8 +209,8 @@ class Lock(Held, Handle):
         former: Held | None = None,
     ) -> Steps[bool]:
         request = self._request(backend)
-        if signals.lock_waiting.receivers:
-            request.when_waiting = emission(signals.lock_waiting, self, backend)
+        if until is not None:
+            request.when_waiting = partial(self._begin_to_wait, backend, until)
         hub = backend.hub_for(self._wait)
         lease = None
         try:
@@ -225,6 +229,28 @@ class Lock(Held, Handle):
             if request.adrift and (lease is None or self._lease is not lease):
                 call = conversation.withdrawal(hub, request)
                 renewer.withdraw(call, backend, request.longest)
+
+    def _begin_to_wait(self, backend: BaseLockBackend, until: float) -> Steps[None]:
+        if until == math.inf:
+            yield from self._check_own_lease()
+        if signals.lock_waiting.receivers:
+            yield emission(signals.lock_waiting, self, backend)
+
+    def _check_own_lease(self) -> Steps[None]:
+        """Raise ``LockError`` if the caller itself holds the lock, and its lease does not end."""
+        for lease in held_here(self.name):
+            # The backend of another alias may keep another lock of this name.
+            (left,) = yield from conversation.ask(calls.Renew([(lease.name, lease.token, 0)]))
+            if left is None or left < -1:
+                continue
+            held = f"Lock {self.name!r} is held by this {kind_of_execution()}"
+            if lease.auto_renew or lease.timeout is None:
+                raise LockError(
+                    f"{held}, which would wait for itself for ever. Pass reentrant=True wherever "
+                    f"it may be entered again, or give a blocking_timeout.",
+                    name=self.name,
+                )
+            logger.warning("%s, which waits until its own lease ends in %.1f s", held, left / 1000)
 
     def _request(self, backend: BaseLockBackend) -> Request:
         timeout = backend.timeout if isinstance(self._timeout, Default) else self._timeout

@@ -1,9 +1,10 @@
-"""The reentrant locks that each thread, greenlet or asyncio task holds."""
+"""The locks that each thread, greenlet or asyncio task holds, and entering one again."""
 
 from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Iterator
 
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.protocol.lease import Lease
@@ -25,9 +26,10 @@ class _Register:
 _register = _Register()
 
 
-def remember(lease: Lease, backend: BaseLockBackend) -> None:
-    """Let the current thread, greenlet or asyncio task enter the lock again."""
+def remember(lease: Lease, backend: BaseLockBackend, *, reentrant: bool) -> None:
+    """Note that the current thread, greenlet or asyncio task holds a lock."""
     execution = current_execution()
+    lease.entries, lease.using = int(reentrant), backend.alias
     lease.execution = weakref.ref(execution)
     _register.leases[backend.alias, lease.name, id(execution)] = lease
 
@@ -37,10 +39,21 @@ def find_held(backend: BaseLockBackend, name: str) -> Lease | None:
     return _register.leases.get((backend.alias, name, id(current_execution())))
 
 
+def held_here(name: str) -> Iterator[Lease]:
+    """Yield the leases of the current execution on locks of this name, as far as is known here."""
+    execution = current_execution()
+    for reference in _register.leases.valuerefs():
+        lease = reference()
+        if lease is None or lease.name != name or _owner(lease) is not execution:
+            continue
+        if not (lease.lost or lease.passed or lease.given_up):
+            yield lease
+
+
 def enter_again(lease: Lease) -> bool:
     """Enter a lock once more; return False unless the current execution holds it."""
     # The id by which the lease was found may belong to a later execution.
-    mine = lease.execution is not None and lease.execution() is current_execution()
+    mine = _owner(lease) is current_execution()
     with _register.mutex:
         if not mine or not lease.entries or lease.lost or lease.passed:
             return False
@@ -59,5 +72,12 @@ def leave(lease: Lease) -> bool:
 
 
 def forget(lease: Lease) -> None:
+    """Note that a lease is held no longer."""
     with _register.mutex:
         lease.entries = 0
+        lease.execution = None
+
+
+def _owner(lease: Lease) -> object | None:
+    execution = lease.execution
+    return None if execution is None else execution()

@@ -185,8 +185,8 @@ def _wait_in_queue(
             due = min(due, watch.due)
         watch.plan(due, news)
         if request.when_waiting is not None:
-            step, request.when_waiting = request.when_waiting, None
-            yield step
+            begin, request.when_waiting = request.when_waiting, None
+            yield from begin()
         reason = yield from _sleep(hub, waiter, until)
         if reason is _Awake.GRANTED:
             assert waiter.grant is not None

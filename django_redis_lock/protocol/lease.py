@@ -27,7 +27,7 @@ class Request:
         self.record = record
         self.since: int | None = None
         self.lease_ms = self.PROBATION if timeout is None else milliseconds(timeout)
-        self.when_waiting: Any = None  # the step to take once, when it begins to wait
+        self.when_waiting: Any = None  # returns the steps to take once, when it begins to wait
         self.sent = False  # and not withdrawn: the server may have carried it out, or still may
         self.under_way = False  # sent and not answered, so that a call may still arrive
         self.process = known_process()
@@ -85,8 +85,9 @@ class Lease:
         self.release_sent_at: float | None = None
         self.given_up = False  # its release was begun, and is completed in the background
         self.renew_until = math.inf  # monotonic; no renewal sets a later end
-        self.execution: weakref.ref[Any] | None = None  # the owner of a reentrant lease
-        self.entries = 1
+        self.execution: weakref.ref[Any] | None = None  # the thread, greenlet or task that holds it
+        self.using = ""  # the alias under which it is held
+        self.entries = 1  # how often it entered; 0 if it can't enter again
         if made is not None:
             made.add(self)
 

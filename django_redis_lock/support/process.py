@@ -8,6 +8,7 @@ import json
 import os
 import secrets
 import socket
+import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -112,6 +113,14 @@ def current_execution() -> object:
     except RuntimeError:
         task = None
     return task or _thread.identity
+
+
+def kind_of_execution() -> str:
+    """Return what runs here: ``"task"`` for one of asyncio, ``"greenlet"`` or ``"thread"``."""
+    if current_execution() is not _thread.identity:
+        return "task"
+    greenlet = sys.modules.get("greenlet")
+    return "thread" if greenlet is None or greenlet.getcurrent().parent is None else "greenlet"
 
 
 def _begin() -> Process:

@@ -159,11 +159,15 @@ def test_task_that_outlives_its_lease_succeeds_and_frees_nobody(
 
 
 def test_nested_calls_are_skipped_and_do_not_deadlock(worker: Path) -> None:
-    """A task that calls itself as a function goes on in its own run; an eager one is another."""
-    name, direct, eager = tasks.nested.delay().get(timeout=WAIT)
+    """A task that calls itself as a function goes on in its own run; an eager one is another.
+
+    It gets an error if it would wait for its own lock.
+    """
+    name, direct, eager, refusal = tasks.nested.delay().get(timeout=WAIT)
     assert direct == "inner"
     assert eager["skipped"] is True
     assert eager["holder"]["task_name"] == name
+    assert refusal.startswith(f"Lock {name!r} is held by this thread")
 
 
 def test_missing_argument_is_a_type_error_without_a_lock(worker: Path) -> None:

@@ -23,11 +23,14 @@ from tests.contracts.callers import CallerContract
 from tests.contracts.contention import ContentionContract
 from tests.contracts.handles import HandleContract
 from tests.contracts.records import RecordContract
+from tests.contracts.standstills import StandstillContract
 from tests.contracts.waiting import WaitingContract
 from tests.tools import SOON, Background, eventually
 
 
-class LayoutContract(HandleContract, WaitingContract, RecordContract, ContentionContract):
+class LayoutContract(
+    HandleContract, WaitingContract, StandstillContract, RecordContract, ContentionContract
+):
     """What depends on the servers that keep the locks, and on how they are reached."""
 
     @pytest.mark.parametrize("blocking_timeout", [0, 0.05])

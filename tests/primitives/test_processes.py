@@ -300,7 +300,13 @@ GEVENT = """
     # A greenlet that is killed, and one that times out, leave the queue.
     line.pop(0).kill()
     with Timeout(0.05, False):
-        lock(name).acquire()
+        lock(name).acquire(blocking_timeout=20)
+    # A greenlet does not wait for itself.
+    def nested():
+        with lock(name + "?"):
+            try: lock(name + "?").acquire()
+            except LockError as error: return "this greenlet" in str(error)
+    say("refused", gevent.spawn(nested).get())
     say("waiters", locks["default"].holder(name).waiters)
     while held._lease.deadline <= first:
         gevent.sleep(0.01)
@@ -324,8 +330,9 @@ def test_gevent(name: str) -> None:
         "client = redis.Redis.from_url(server_url(), decode_responses=True)"
     )
     with Child(GEVENT, name, before=before) as child:
-        assert [child.hear() for _ in range(5)] == [
+        assert [child.hear() for _ in range(6)] == [
             "listening connections 1",
+            "refused True",
             "waiters 29",
             "renewed",
             "reentered False",

@@ -470,8 +470,8 @@ def test_granted_lock_is_claimed() -> None:
 
 
 def test_first_wait_is_announced_once() -> None:
-    hub, wanted = Hub(), request()
-    wanted.when_waiting = announcement = Pause(0.0)
+    hub, wanted, announcement = Hub(), request(), Pause(0.0)
+    wanted.when_waiting = lambda: [announcement]
     steps = acquiring.acquire(hub, wanted, monotonic() + 60)
     look(steps)
     assert steps.send([HELD, 30_000, 5_000, JOINED]) is announcement

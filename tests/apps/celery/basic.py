@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from celery import Task, shared_task
 
+from django_redis_lock import lock
 from django_redis_lock.celery import single_instance_task
+from django_redis_lock.exceptions import LockError
 from tests.apps.celery.app import app
 from tests.tools.celery_worker import tell_and_wait
 
@@ -79,8 +82,10 @@ def losing(what: str) -> str:
 @app.task(shared=False)
 @single_instance_task
 def nested(inner: bool = False) -> Any:
-    """Calls itself while it runs."""
+    """Calls itself while it runs, and waits for its own lock."""
     if inner:
         return "inner"
+    with pytest.raises(LockError) as refused:
+        lock(nested.name).acquire()
     eager = nested.apply(kwargs={"inner": True}).get(disable_sync_subtasks=False)
-    return [nested.name, nested(inner=True), eager]
+    return [nested.name, nested(inner=True), eager, str(refused.value)]

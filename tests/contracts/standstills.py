@@ -1,0 +1,147 @@
+"""Waits that could never end, and waits that stop an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from django_redis_lock import Lock, lock_many, locks
+from django_redis_lock.exceptions import LockError, LockNotAcquired
+from tests.contracts.base import Contract, needs
+from tests.tools import Background, eventually, waiters
+
+FOREVER = r"is held by this {}, which .* for ever\. Pass reentrant=True .* a blocking_timeout"
+
+
+def _enter(one: Contract, name: str) -> None:
+    with one.lock(name):
+        pass
+
+
+def _call(one: Contract, name: str) -> None:
+    one.lock(name)(lambda: None)()
+
+
+def _enter_several(one: Contract, name: str) -> None:
+    with lock_many([f"{name}!", name], using=one.using):
+        pass
+
+
+async def _aenter(one: Contract, name: str) -> None:
+    async with one.lock(name):
+        pass
+
+
+async def _aenter_several(one: Contract, name: str) -> None:
+    async with lock_many([f"{name}!", name], using=one.using):
+        pass
+
+
+class StandstillContract(Contract):
+    """A caller is told of a wait that stands in its own way."""
+
+    @pytest.mark.parametrize("enter", [_enter, _call, _enter_several])
+    @pytest.mark.parametrize(
+        "options", [{}, {"timeout": None}, {"timeout": 20, "auto_renew": True}]
+    )
+    def test_thread_that_waits_for_itself(
+        self, name: str, enter: Callable[..., None], options: dict[str, Any]
+    ) -> None:
+        """It gets an error instead of a wait without end, and keeps its lock; others may wait."""
+
+        def nested() -> None:
+            with self.lock(name, **options) as held:
+                with pytest.raises(LockError, match=FOREVER.format("thread")) as caught:
+                    enter(self, name)
+                assert caught.value.name == name
+                held.ensure_held()
+                assert not self.lock(f"{name}!").locked()
+                other = Background(self.lock(name).acquire)
+                eventually(lambda: waiters(name, self.using) == 1)
+            assert other.outcome() is True
+
+        Background(nested).outcome()
+
+    def test_several_locks_that_are_held_here(self, name: str) -> None:
+        """What holds a lock of a group waits for itself as well."""
+        with lock_many([name, f"{name}!"], using=self.using):
+            with pytest.raises(LockError, match=FOREVER.format("thread")):
+                self.lock(f"{name}!").acquire()
+
+    @pytest.mark.parametrize("enter", [_aenter, _aenter_several, _enter])
+    def test_asyncio_task_that_waits_for_itself(self, name: str, enter: Callable[..., Any]) -> None:
+        """So does an asyncio task, whichever way it waits; another task waits for it."""
+
+        async def main() -> bool:
+            async with self.lock(name):
+                with pytest.raises(LockError, match=FOREVER.format("task")):
+                    await (enter(self, name) or asyncio.sleep(0))
+                other = asyncio.create_task(self.lock(name).aacquire())
+                await asyncio.sleep(0)
+            return await other
+
+        assert Background(lambda: asyncio.run(main())).outcome() is True
+
+    @pytest.mark.parametrize("blocking_timeout", [0, 0.02])
+    def test_message_of_a_wait_with_a_limit(self, name: str, blocking_timeout: float) -> None:
+        """It says who has the lock: this thread, this task, or another holder."""
+
+        def message() -> str:
+            with pytest.raises(LockNotAcquired) as caught:
+                self.lock(name, blocking_timeout=blocking_timeout).__enter__()
+            return str(caught.value)
+
+        async def main() -> str:
+            async with self.lock(name):
+                with pytest.raises(LockNotAcquired) as caught:
+                    await self.lock(name, blocking_timeout=blocking_timeout).__aenter__()
+                return str(caught.value)
+
+        with self.lock(name, timeout=20):
+            assert message().endswith(": this thread has it.")
+            assert Background(message).outcome().endswith(": another holder has it.")
+            with pytest.raises(LockNotAcquired, match=f": this thread has '{name}'"):
+                lock_many([name, f"{name}!"], blocking_timeout=0, using=self.using).__enter__()
+        assert asyncio.run(main()).endswith(": this task has it.")
+
+    @needs("passing")
+    @pytest.mark.parametrize("how", ["released", "passed on", "taken away"])
+    def test_lock_that_another_has_by_now(self, name: str, how: str) -> None:
+        """A thread that no longer has the lock waits for it, though it may not know of its loss."""
+
+        def passed_on(former: Lock) -> Lock:
+            successor = self.lock(name)
+            if how == "passed on":
+                assert successor.take_over(former.detach(20))
+                return successor
+            if how == "released":
+                former.release()
+            else:
+                locks[self.using].force_release(name)
+            assert successor.acquire()
+            return successor
+
+        def release_for_waiter(successor: Lock) -> None:
+            eventually(lambda: waiters(name, self.using) == 1)
+            successor.release()
+
+        former, waiter = self.lock(name), self.lock(name)
+        assert former.acquire()
+        successor = Background(lambda: passed_on(former)).outcome()
+        releasing = Background(lambda: release_for_waiter(successor))
+        assert waiter.acquire()
+        releasing.outcome()
+        waiter.ensure_held()
+
+    def test_own_lease_that_ends(self, name: str, caplog: pytest.LogCaptureFixture) -> None:
+        """A fixed lease ends the wait, which is logged."""
+        held = self.lock(name, timeout=0.3)
+        with caplog.at_level(logging.WARNING, "django_redis_lock"):
+            assert held.acquire()
+            assert self.lock(name).acquire()
+        assert held.lost
+        assert "held by this thread, which waits until its own lease ends in 0." in caplog.text
