@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import wraps
 from types import TracebackType
-from typing import Any, Self, TypeVar, cast
+from typing import Any, NoReturn, Self, TypeVar, cast
 
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.exceptions import LockError, LockNotAcquired, LockNotOwned
@@ -180,6 +180,14 @@ class Handle(ABC):
                 return finished(function, function(*args, **kwargs))
 
         return cast("Decorated", locked)
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be pickled or copied, as a hold has one handle."""
+        raise TypeError(
+            f"{self!r} can't be pickled or copied. Create a handle for each caller with the name "
+            f"of the lock. To pass a held lock to another process, send it the ticket that "
+            f"detach() returns, for take_over() there."
+        )
 
     @abstractmethod
     def _fresh(self) -> Self:
