@@ -233,6 +233,7 @@ class Lock(Held, Handle):
     def _begin_to_wait(self, backend: BaseLockBackend, until: float) -> Steps[None]:
         if until == math.inf:
             yield from self._check_own_lease()
+        yield calls.BeginToWait()
         if signals.lock_waiting.receivers:
             yield emission(signals.lock_waiting, self, backend)
 
