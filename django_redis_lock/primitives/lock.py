@@ -57,7 +57,7 @@ class Lock(Held, Handle):
         timeout: float | Default | None = DEFAULT,
         *,
         blocking: bool = True,
-        blocking_timeout: float | None = None,
+        blocking_timeout: float | Default | None = DEFAULT,
         auto_renew: bool | None = None,
         reentrant: bool = False,
         wait: str | None = None,
