@@ -171,7 +171,7 @@ def lock(
     timeout: float | Default | None = DEFAULT,
     *,
     blocking: bool = True,
-    blocking_timeout: float | None = None,
+    blocking_timeout: float | Default | None = DEFAULT,
     auto_renew: bool | None = None,
     reentrant: bool = False,
     wait: str | None = None,
@@ -185,12 +185,12 @@ def lock(
     renewed in the background while the handle lives. With it, the lease is fixed unless
     ``auto_renew`` is true. An explicit ``None`` never expires.
 
-    ``blocking`` says whether to wait, and ``blocking_timeout`` for how many seconds at most;
-    ``None`` waits without limit. ``wait`` overrides the backend's waiting scheme: ``"queue"``,
-    ``"blpop"`` or ``"poll"``. ``reentrant`` lets the same thread, greenlet or asyncio task enter
-    again without a round trip. ``metadata``, a dict of str, is shown with the holder. ``using`` is
-    an alias of LOCKS. A release inside a database transaction takes effect when that ends, with
-    ``after_commit=False`` at once.
+    ``blocking`` says whether to wait, and ``blocking_timeout`` for how many seconds at most, by
+    default the backend's BLOCKING_TIMEOUT; ``None`` waits without limit. ``wait`` overrides the
+    backend's waiting scheme: ``"queue"``, ``"blpop"`` or ``"poll"``. ``reentrant`` lets the same
+    thread, greenlet or asyncio task enter again without a round trip. ``metadata``, a dict of str,
+    is shown with the holder. ``using`` is an alias of LOCKS. A release inside a database
+    transaction takes effect when that ends, with ``after_commit=False`` at once.
 
     Raises ``ValueError`` or ``TypeError`` for invalid arguments. Nothing is sent to the server
     before the lock is acquired.
@@ -214,7 +214,7 @@ def lock_many(
     timeout: float | Default | None = DEFAULT,
     *,
     blocking: bool = True,
-    blocking_timeout: float | None = None,
+    blocking_timeout: float | Default | None = DEFAULT,
     auto_renew: bool | None = None,
     metadata: Mapping[str, str] | None = None,
     using: str = DEFAULT_ALIAS,

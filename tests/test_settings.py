@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from typing import Any
 
 import pytest
 from django.core.checks import Warning as CheckWarning
 from django.core.exceptions import ImproperlyConfigured
 
-from django_redis_lock import lock, locks
+from django_redis_lock import Lock, LockGroup, lock, lock_many, locks
 from django_redis_lock.backends.locmem import LocMemLockBackend
 from django_redis_lock.backends.redis import RedisLockBackend
-from django_redis_lock.exceptions import InvalidLockBackend
-from tests.tools import findings
+from django_redis_lock.exceptions import InvalidLockBackend, LockNotAcquired
+from tests.tools import Background, eventually, findings
 
 LOCMEM = "django_redis_lock.backends.locmem.LocMemLockBackend"
 REDIS = "django_redis_lock.backends.redis.RedisLockBackend"
@@ -48,6 +50,52 @@ def test_changed_settings_take_effect(settings: Any) -> None:
     assert handle.timeout == 7
 
 
+def test_wait_of_an_alias(settings: Any, name: str) -> None:
+    """A call that does not say how long to wait waits as long as its alias says."""
+
+    def enter(handle: Lock | LockGroup) -> None:
+        with handle:
+            pass
+
+    async def aenter(handle: Lock | LockGroup) -> None:
+        async with handle:
+            pass
+
+    existing = lock(name)
+    settings.LOCKS = {"default": {"BACKEND": LOCMEM, "BLOCKING_TIMEOUT": 0.02}}
+    held = lock(name)
+    assert Background(held.acquire).outcome()
+    for handle in (existing, lock(name), lock_many([name]), lock(name, blocking_timeout=0.02)):
+        assert handle.blocking_timeout == 0.02
+        assert handle.acquire() is False
+        assert asyncio.run(handle.aacquire()) is False
+        with pytest.raises(LockNotAcquired, match=r"within 0\.02 s"):
+            enter(handle)
+        with pytest.raises(LockNotAcquired, match=r"within 0\.02 s"):
+            asyncio.run(aenter(handle))
+        with pytest.raises(LockNotAcquired, match=r"within 0\.02 s"):
+            handle(len)("")
+    assert lock(name, blocking=False).acquire(blocking=True) is False
+    assert lock(name, blocking=False).acquire() is False
+    unlimited = lock(name, blocking_timeout=None)
+    assert (unlimited.blocking_timeout, lock(name, blocking_timeout=7).blocking_timeout) == (
+        None,
+        7,
+    )
+    waiting = [
+        Background(lambda: enter(unlimited)),
+        Background(lambda: enter(lock_many([name, f"{name}!"], blocking_timeout=None))),
+        Background(lambda: lock(name).acquire(blocking_timeout=None)),
+    ]
+    eventually(lambda: locks["default"].holder(name).waiters == 3)
+    passed = time.monotonic() + 0.05
+    eventually(lambda: time.monotonic() > passed)
+    held.release()
+    for each in waiting[:2]:
+        each.outcome()
+    assert waiting[2].outcome() is True
+
+
 def test_unknown_alias() -> None:
     """The error names the unknown alias and the known ones."""
     with pytest.raises(InvalidLockBackend, match=r"'nope'.*'default'"):
@@ -72,6 +120,10 @@ def test_unknown_alias() -> None:
         ({"BACKEND": LOCMEM, "TIMEOUT": 0}, "E002", "0.001"),
         ({"BACKEND": LOCMEM, "TIMEOUT": "30"}, "E002", "TIMEOUT"),
         ({"BACKEND": LOCMEM, "TIMEOUT": True}, "E002", "bool"),
+        ({"BACKEND": LOCMEM, "BLOCKING_TIMEOUT": -1}, "E002", "BLOCKING_TIMEOUT=-1 is no time"),
+        ({"BACKEND": LOCMEM, "BLOCKING_TIMEOUT": "5"}, "E002", "BLOCKING_TIMEOUT"),
+        ({"BACKEND": LOCMEM, "BLOCKING_TIMEOUT": True}, "E002", "bool"),
+        ({"BACKEND": LOCMEM, "BLOCKING_TIMEOUT": float("nan")}, "E002", "BLOCKING_TIMEOUT=nan"),
         ({"BACKEND": LOCMEM, "KEY_PREFIX": "my locks"}, "E002", "blanks"),
         ({"BACKEND": LOCMEM, "KEY_PREFIX": None}, "E002", "None"),
         ({"BACKEND": LOCMEM, "KEY_PREFIX": 'my"locks'}, "E002", "double quotes"),

@@ -19,6 +19,7 @@ from django_redis_lock.backends.settings import (
 from django_redis_lock.backends.tallies import ServerTally, send_now
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.protocol.waiting import Hub
+from django_redis_lock.support.arguments import check_wait
 
 
 class BaseLockBackend(LockOperations):
@@ -43,6 +44,10 @@ class BaseLockBackend(LockOperations):
         check_keys(params, SETTINGS, f"LOCKS[{alias!r}]")
         self.timeout = read_timeout(params.get("TIMEOUT", 30), f"LOCKS[{alias!r}]")
         """The lease in seconds where a call gives none; ``None`` for a lease without end."""
+        self.blocking_timeout = read_timeout(
+            params.get("BLOCKING_TIMEOUT"), f"LOCKS[{alias!r}]", "BLOCKING_TIMEOUT", check_wait
+        )
+        """How many seconds to wait where a call does not say; ``None`` for no limit."""
         self.key_prefix = read_key_prefix(params.get("KEY_PREFIX", "lock"), alias)
         self.lock_keys = f"{self.key_prefix}:"
         """What the key of each lock begins with."""

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.support.arguments import check_timeout
 from django_redis_lock.transport.packing import Replicas
 
-SETTINGS = ("BACKEND", "LOCATION", "TIMEOUT", "KEY_PREFIX", "OPTIONS", "OPERATORS")
+SETTINGS = (
+    "BACKEND",
+    "LOCATION",
+    "TIMEOUT",
+    "BLOCKING_TIMEOUT",
+    "KEY_PREFIX",
+    "OPTIONS",
+    "OPERATORS",
+)
 """The keys that an entry may have."""
 POLL_INTERVAL = 0.25
 """Seconds between two looks of a poller, where OPTIONS give no ``POLL_INTERVAL``."""
@@ -36,10 +44,15 @@ def check_keys(given: Mapping[str, Any], known: Collection[str], where: str) -> 
         )
 
 
-def read_timeout(value: Any, where: str, setting: str = "TIMEOUT") -> float | None:
+def read_timeout(
+    value: Any,
+    where: str,
+    setting: str = "TIMEOUT",
+    check: Callable[[Any, str], float | None] = check_timeout,
+) -> float | None:
     """Return a time in seconds, or ``None`` for one without end."""
     try:
-        return check_timeout(value, setting)
+        return check(value, setting)
     except (TypeError, ValueError) as error:
         raise InvalidLockBackend(f"{where}: {error}") from None
 

@@ -53,7 +53,7 @@ class SingleInstanceTask:
         key: Key = None,
         unique_on: UniqueOn = None,
         on_conflict: OnConflict = SKIP,
-        blocking_timeout: float | None = None,
+        blocking_timeout: float | Default | None = DEFAULT,
         countdown: float = 1.0,
         max_retries: int | None = None,
         at_least_for: float = 0.0,

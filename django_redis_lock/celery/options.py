@@ -9,6 +9,7 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 
+from django_redis_lock.handler import locks
 from django_redis_lock.support.arguments import (
     DEFAULT,
     LONGEST_LEASE,
@@ -72,7 +73,7 @@ class Options:
         timeout: float | Default | None = DEFAULT,
         scope: Scope = RUN,
         on_conflict: OnConflict = SKIP,
-        blocking_timeout: float | None = None,
+        blocking_timeout: float | Default | None = DEFAULT,
         countdown: float = 1.0,
         max_retries: int | None = None,
         at_least_for: float = 0.0,
@@ -94,13 +95,16 @@ class Options:
         self.on_queue_conflict, self.on_run_conflict = _policies(scope, on_conflict)
         self.queue_policy = _name_of(self.on_queue_conflict)
         self.run_policy = _name_of(self.on_run_conflict)
-        if blocking_timeout is not None and self.on_run_conflict != WAIT:
+        given = blocking_timeout is not None and not isinstance(blocking_timeout, Default)
+        if given and self.on_run_conflict != WAIT:
             raise ValueError(
                 f"blocking_timeout={blocking_timeout!r} requires on_conflict='wait'; leave it out."
             )
         self.timeout = timeout if isinstance(timeout, Default) else check_timeout(timeout)
         self.scope = scope
-        self.blocking_timeout = check_wait(blocking_timeout)
+        if not isinstance(blocking_timeout, Default):
+            blocking_timeout = check_wait(blocking_timeout)
+        self._blocking_timeout = blocking_timeout
         self.countdown = _seconds("countdown", countdown, least=0.1)
         self.max_retries = None if max_retries is None else _whole("max_retries", max_retries, 0)
         self.at_least_for = _seconds("at_least_for", at_least_for)
@@ -109,6 +113,12 @@ class Options:
         self.using = using
         self.metadata = check_metadata(metadata or {}, room=OWN_METADATA)
         self.concurrency = _whole("concurrency", concurrency, 1)
+
+    @property
+    def blocking_timeout(self) -> float | None:
+        """How many seconds to wait at most; ``None`` for no limit."""
+        given = self._blocking_timeout
+        return locks[self.using].blocking_timeout if isinstance(given, Default) else given
 
 
 NAMES = (*KEY_OPTIONS, *(Options.__init__.__kwdefaults__ or {}))

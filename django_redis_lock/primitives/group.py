@@ -36,7 +36,7 @@ class LockGroup(Handle):
         super().__init__(
             ", ".join(self._by_name),
             blocking=locks[0].blocking,
-            blocking_timeout=locks[0].blocking_timeout,
+            blocking_timeout=locks[0]._blocking_timeout,
         )
 
     def __repr__(self) -> str:

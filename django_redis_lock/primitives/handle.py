@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import wraps
 from types import TracebackType
-from typing import Any, Self, TypeVar, cast
+from typing import Any, NoReturn, Self, TypeVar, cast
 
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.exceptions import LockError, LockNotAcquired, LockNotOwned
@@ -32,10 +32,14 @@ class Handle(ABC):
     It is a context manager and a decorator, for synchronous and asynchronous code.
     """
 
-    def __init__(self, name: str, *, blocking: bool, blocking_timeout: float | None) -> None:
+    def __init__(
+        self, name: str, *, blocking: bool, blocking_timeout: float | Default | None
+    ) -> None:
         self.name = name
         self.blocking = blocking
-        self.blocking_timeout = check_wait(blocking_timeout, blocking=blocking)
+        if not isinstance(blocking_timeout, Default):
+            blocking_timeout = check_wait(blocking_timeout, blocking=blocking)
+        self._blocking_timeout = blocking_timeout
         self._busy = name  # the lock that could not be acquired
         self._vacant = [None]  # the caller that pops the one item may acquire
 
@@ -43,6 +47,12 @@ class Handle(ABC):
     def backend(self) -> BaseLockBackend:
         """The backend that stores the lock or locks."""
         return self._locks()[0].backend
+
+    @property
+    def blocking_timeout(self) -> float | None:
+        """How many seconds to wait at most; ``None`` for no limit."""
+        given = self._blocking_timeout
+        return self._default_wait() if isinstance(given, Default) else given
 
     def acquire(
         self, blocking: bool | None = None, blocking_timeout: float | Default | None = DEFAULT
@@ -181,6 +191,14 @@ class Handle(ABC):
 
         return cast("Decorated", locked)
 
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be pickled or copied, as a hold has one handle."""
+        raise TypeError(
+            f"{self!r} can't be pickled or copied. Create a handle for each caller with the name "
+            f"of the lock. To pass a held lock to another process, send it the ticket that "
+            f"detach() returns, for take_over() there."
+        )
+
     @abstractmethod
     def _fresh(self) -> Self:
         """Return a new handle with the same arguments."""
@@ -215,12 +233,18 @@ class Handle(ABC):
     def _until(
         self, blocking: bool | None, blocking_timeout: float | Default | None
     ) -> float | None:
-        wait = self.blocking_timeout
         if not isinstance(blocking_timeout, Default):
-            wait = check_wait(blocking_timeout, blocking=blocking is not False)
-        if not (self.blocking if blocking is None else blocking) or wait == 0:
+            blocking_timeout = check_wait(blocking_timeout, blocking=blocking is not False)
+        if not (self.blocking if blocking is None else blocking):
             return None
-        return math.inf if wait is None else monotonic() + wait
+        if isinstance(blocking_timeout, Default):
+            blocking_timeout = self.blocking_timeout
+        if blocking_timeout == 0:
+            return None
+        return math.inf if blocking_timeout is None else monotonic() + blocking_timeout
+
+    def _default_wait(self) -> float | None:
+        return self.backend.blocking_timeout
 
     def _occupy(self) -> None:
         """Let no other caller acquire until ``_vacant`` has its item again."""

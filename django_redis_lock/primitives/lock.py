@@ -57,7 +57,7 @@ class Lock(Held, Handle):
         timeout: float | Default | None = DEFAULT,
         *,
         blocking: bool = True,
-        blocking_timeout: float | None = None,
+        blocking_timeout: float | Default | None = DEFAULT,
         auto_renew: bool | None = None,
         reentrant: bool = False,
         wait: str | None = None,
@@ -233,6 +233,7 @@ class Lock(Held, Handle):
     def _begin_to_wait(self, backend: BaseLockBackend, until: float) -> Steps[None]:
         if until == math.inf:
             yield from self._check_own_lease()
+        yield calls.BeginToWait()
         if signals.lock_waiting.receivers:
             yield emission(signals.lock_waiting, self, backend)
 

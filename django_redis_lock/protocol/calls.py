@@ -16,6 +16,7 @@ from django_redis_lock.protocol.contention import Counts
 from django_redis_lock.protocol.lease import Request
 from django_redis_lock.protocol.waiting import Hub, LocalWaiter
 from django_redis_lock.signals import LockSignal
+from django_redis_lock.support.blocking import warn_if_loop_runs
 from django_redis_lock.support.clock import monotonic
 
 
@@ -284,6 +285,18 @@ class Wait(Step):
 
     async def ado(self, port: Port) -> None:
         await self.hub.await_(self.waiter, self.until)
+
+
+class BeginToWait(Step):
+    """Warn a caller whose wait will block an event loop."""
+
+    __slots__ = ()
+
+    def do(self, port: Any) -> None:
+        warn_if_loop_runs()
+
+    async def ado(self, port: Any) -> None:
+        pass
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -26,7 +26,7 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 View = Callable[..., Any]
 
 BLOCKING_TIMEOUT = 10.0
-"""Seconds that a request waits by default."""
+"""Seconds that a request waits where neither the view nor the alias says how long."""
 MAX_HOLD = 60.0
 """Seconds for which a lock is renewed by default."""
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
@@ -44,6 +44,14 @@ class LockedRequest(HttpRequest):
     """The request of a view that only methods which take the lock can reach."""
 
     lock: Lock
+
+
+class ViewLock(Lock):
+    """A lock for a request, which by default does not wait without limit."""
+
+    def _default_wait(self) -> float | None:
+        wait = super()._default_wait()
+        return BLOCKING_TIMEOUT if wait is None else wait
 
 
 def locked(
@@ -77,10 +85,11 @@ def locked(
     A renewed lease ends after ``max_hold`` seconds (60 by default; ``None`` for no limit). The lock
     is then lost, and ``request.lock.lost`` is true.
 
-    A request that does not get the lock within ``blocking_timeout`` seconds (10 by default) is
-    answered with ``status``: 409, 423 or 503. When the server is unavailable, the answer is 503. It
-    is JSON, or HTML from the template ``django_redis_lock/locked.html``, as the client prefers.
-    ``retry_after`` is the Retry-After header in whole seconds; a 503 always has one.
+    A request that does not get the lock within ``blocking_timeout`` seconds (by default the alias's
+    BLOCKING_TIMEOUT, or 10 if that is ``None``) is answered with ``status``: 409, 423 or 503. When
+    the server is unavailable, the answer is 503. It is JSON, or HTML from the template
+    ``django_redis_lock/locked.html``, as the client prefers. ``retry_after`` is the Retry-After
+    header in whole seconds; a 503 always has one.
 
     The transaction of ATOMIC_REQUESTS begins after the lock is taken and ends before its release.
 
@@ -88,13 +97,11 @@ def locked(
     invalid argument, or a placeholder that the view has no argument for, when the view is defined.
     The view raises ``LockLost`` when the lock was lost before it returned.
     """
-    if isinstance(blocking_timeout, Default):
-        blocking_timeout = BLOCKING_TIMEOUT if blocking else None
     if isinstance(max_hold, Default):
         renewed = isinstance(timeout, Default) if auto_renew is None else auto_renew
         max_hold = MAX_HOLD if renewed else None
     new_lock = functools.partial(
-        Lock,
+        ViewLock,
         lambda: locks[using],
         timeout=timeout,
         blocking=blocking,

@@ -533,8 +533,15 @@ def test_duplicate_waits(consumer: Consumer, log: pytest.LogCaptureFixture) -> N
     assert is_free(task)
 
 
-def test_duplicate_waits_for_its_time(consumer: Consumer) -> None:
-    task = consumer.task(body, on_conflict="wait", blocking_timeout=0.05)
+@pytest.mark.parametrize("options", [{}, {"blocking_timeout": 0.05}])
+def test_duplicate_waits_for_its_time(
+    consumer: Consumer, options: dict[str, Any], settings: Any
+) -> None:
+    """It is its own, or that of the alias."""
+    if "blocking_timeout" not in options:
+        entry = {**settings.LOCKS["locmem"], "BLOCKING_TIMEOUT": 0.05}
+        settings.LOCKS = {**settings.LOCKS, "locmem": entry}
+    task = consumer.task(body, on_conflict="wait", **options)
     held(task, "another")
     error = consumer.deliver(consumer.send(task))
     assert isinstance(error, TaskAlreadyRunning)

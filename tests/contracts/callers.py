@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import copy
+import pickle
+from collections.abc import Callable
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import pytest
 
-from django_redis_lock import locks, signals
+from django_redis_lock import lock_many, locks, signals
 from django_redis_lock.exceptions import (
     LockError,
     LockLost,
@@ -178,10 +181,23 @@ class CallerContract(Contract):
         with held:
             assert f"fence {held.fence}" in repr(held)
 
+    @pytest.mark.parametrize("several", [False, True])
+    @pytest.mark.parametrize(
+        "duplicate", [copy.copy, copy.deepcopy, pickle.dumps, ForkingPickler.dumps]
+    )
+    def test_handle_can_not_be_copied(
+        self, name: str, several: bool, duplicate: Callable[[Any], object]
+    ) -> None:
+        """Pickling or copying a handle is an error that says what to do; it keeps its lock."""
+        group = lock_many([name], using=self.using)
+        handle = group if several else group[name]
+        with group:
+            with pytest.raises(TypeError, match=r"handle for each caller.* ticket that detach\(\)"):
+                duplicate(handle)
+            handle.ensure_held()
+
     def test_errors_survive_pickling_and_copying(self, name: str) -> None:
         """An error can be a task's result: it keeps its message and name."""
-        import pickle
-
         error = LockLost("gone", name=name)
         for other in (pickle.loads(pickle.dumps(error)), copy.copy(error)):  # noqa: S301
             assert type(other) is LockLost

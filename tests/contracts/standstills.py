@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
+import warnings
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -29,6 +32,10 @@ def _call(one: Contract, name: str) -> None:
 def _enter_several(one: Contract, name: str) -> None:
     with lock_many([f"{name}!", name], using=one.using):
         pass
+
+
+def _enter_by_stack(one: Contract, name: str) -> None:
+    ExitStack().enter_context(one.lock(name)).release()
 
 
 async def _aenter(one: Contract, name: str) -> None:
@@ -108,6 +115,10 @@ class StandstillContract(Contract):
                 lock_many([name, f"{name}!"], blocking_timeout=0, using=self.using).__enter__()
         assert asyncio.run(main()).endswith(": this task has it.")
 
+    def release_to_waiter(self, held: Lock) -> None:
+        eventually(lambda: waiters(held.name, self.using) == 1)
+        held.release()
+
     @needs("passing")
     @pytest.mark.parametrize("how", ["released", "passed on", "taken away"])
     def test_lock_that_another_has_by_now(self, name: str, how: str) -> None:
@@ -125,23 +136,55 @@ class StandstillContract(Contract):
             assert successor.acquire()
             return successor
 
-        def release_for_waiter(successor: Lock) -> None:
-            eventually(lambda: waiters(name, self.using) == 1)
-            successor.release()
-
         former, waiter = self.lock(name), self.lock(name)
         assert former.acquire()
         successor = Background(lambda: passed_on(former)).outcome()
-        releasing = Background(lambda: release_for_waiter(successor))
+        releasing = Background(lambda: self.release_to_waiter(successor))
         assert waiter.acquire()
         releasing.outcome()
         waiter.ensure_held()
 
     def test_own_lease_that_ends(self, name: str, caplog: pytest.LogCaptureFixture) -> None:
         """A fixed lease ends the wait, which is logged."""
-        held = self.lock(name, timeout=0.3)
+        held = self.lock(name, timeout=20)
+
+        def shorten() -> None:
+            eventually(lambda: waiters(name, self.using) == 1)
+            held.extend(0.02, replace_ttl=True)
+
         with caplog.at_level(logging.WARNING, "django_redis_lock"):
             assert held.acquire()
+            shortening = Background(shorten)
             assert self.lock(name).acquire()
+        shortening.outcome()
         assert held.lost
-        assert "held by this thread, which waits until its own lease ends in 0." in caplog.text
+        assert re.search(r"by this thread, which waits until .* ends in \d+\.\d s", caplog.text)
+
+    @pytest.mark.parametrize("enter", [_enter, _call, _enter_several, _enter_by_stack])
+    def test_blocking_wait_in_an_event_loop(self, name: str, enter: Callable[..., None]) -> None:
+        """It warns once for each place in the caller's code, and only if it has to wait."""
+
+        releasing = []
+
+        def held(number: int) -> str:
+            other = self.lock(f"{name}{number}")
+            assert Background(other.acquire).outcome()
+            releasing.append(Background(lambda: self.release_to_waiter(other)))
+            return other.name
+
+        async def main() -> list[tuple[str, int]]:
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("default")
+                enter(self, name)
+                await _aenter(self, held(1))
+                assert not caught
+                enter(self, held(2))
+                enter(self, held(3))
+            assert all(item.category is RuntimeWarning for item in caught)
+            assert all("await aacquire()" in str(item.message) for item in caught)
+            return [(item.filename, item.lineno) for item in caught]
+
+        enter(self, held(4))
+        assert asyncio.run(main()) == [(__file__, enter.__code__.co_firstlineno + 1)]
+        for each in releasing:
+            each.outcome()

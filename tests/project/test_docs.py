@@ -61,6 +61,7 @@ def test_the_settings_and_their_defaults_are_those_of_the_code(settings: Any) ->
         "BACKEND": DEFAULT_BACKEND,
         "LOCATION": backend.location.alias,
         "TIMEOUT": backend.timeout,
+        "BLOCKING_TIMEOUT": backend.blocking_timeout,
         "KEY_PREFIX": backend.key_prefix,
         "OPTIONS": {},
         "OPERATORS": {},

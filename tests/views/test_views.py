@@ -82,6 +82,32 @@ def test_the_options_of_the_lock_are_passed_on(web: Client) -> None:
     assert held.blocking_timeout == BLOCKING_TIMEOUT
 
 
+def test_request_waits_as_long_as_the_alias_says(settings: Any) -> None:
+    """Unless the view says how long."""
+    entry = {**settings.LOCKS["default"], "BLOCKING_TIMEOUT": 0.02}
+    request = RequestFactory().post("/")
+
+    @locked("view")
+    def answer(request: Any) -> HttpResponse:
+        return HttpResponse(str(request.lock.blocking_timeout))
+
+    @locked("view")
+    async def aanswer(request: Any) -> HttpResponse:
+        return answer.__wrapped__(request)
+
+    @locked("view", blocking_timeout=None)
+    def patient(request: Any) -> HttpResponse:
+        return answer.__wrapped__(request)
+
+    settings.LOCKS = {"default": entry}
+    assert answer(request).content == b"0.02"
+    assert asyncio.run(aanswer(request)).content == b"0.02"
+    assert patient(request).content == b"None"
+    with lock("view"):
+        assert answer(request).status_code == 409
+        assert asyncio.run(aanswer(request)).status_code == 409
+
+
 def test_reentrant_views(web: Client) -> None:
     """A view may be entered by the view that holds its lock."""
     assert web.post("/again/").json() == {"name": "again", "held": True}
