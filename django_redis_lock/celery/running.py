@@ -13,7 +13,7 @@ from celery.exceptions import SoftTimeLimitExceeded
 from django_redis_lock.celery.conflicts import task_lock_lost
 from django_redis_lock.celery.delivery import Delivery
 from django_redis_lock.celery.entering import Entry, enter
-from django_redis_lock.celery.options import Options
+from django_redis_lock.celery.options import QUEUE, RETRY, WAIT, Options
 from django_redis_lock.celery.places import QUEUED, RESTING, TaskLock
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.signals import lock_lost
@@ -73,8 +73,8 @@ class Run:
 
     def carry_out(self, body: Callable[[], Any]) -> Any:
         """Run the body with the lock held, or return the result of the conflict."""
-        if self._delivery.request is None and self._delivery.nested:
-            return body()  # a function that calls itself
+        if self._delivery.nested and (self._delivery.request is None or self._is_next_eager()):
+            return body()
         before = _runs.set((*_runs.get(), self))
         try:
             lock, result = self._enter()
@@ -90,6 +90,12 @@ class Run:
                 self._leave(lock, monotonic() - began)
         finally:
             _runs.reset(before)
+
+    def _is_next_eager(self) -> bool:
+        """Whether it stands for the message that waits in the queue until this run has ended."""
+        options, request = self.options, self._delivery.request
+        waits = options.run_policy in (RETRY, WAIT)
+        return bool(request.is_eager and options.scope == QUEUE and waits)
 
     def _carry_out_unguarded(self, body: Callable[[], Any]) -> Any:
         try:

@@ -307,6 +307,32 @@ def test_eager_call_in_its_own_run_does_not_wait_for_itself(
     assert not held(what)
 
 
+PATIENT: list[dict[str, Any]] = [
+    {"scope": "queue"},
+    {"scope": "queue", "on_conflict": "raise"},
+    {"scope": "queue", "on_conflict": {"run": "wait"}},
+    {"scope": "queue", "on_conflict": "supersede", "concurrency": 2},
+]
+"""Options with which a message that is sent in a run waits until it has ended."""
+
+
+@pytest.mark.parametrize("guard", PATIENT, ids=repr)
+def test_eager_task_sends_its_own_next_page(eager: Celery, what: str, guard: Any) -> None:
+    """Each page runs, as it does in a worker, and under the lock."""
+    ran: list[Any] = []
+
+    @eager.task(name=what, bind=True)
+    @single_instance_task(**guard)
+    def work(self: Any, page: int = 1) -> None:
+        ran.append((page, len(held(what))))
+        if page < 4:
+            self.apply_async((page + 1,)) if page % 2 else work.s(page + 1).apply_async()
+
+    work.delay()
+    assert ran == [(page, 1) for page in (1, 2, 3, 4)]
+    assert not held(what)
+
+
 @pytest.mark.parametrize("scope", SCOPES)
 def test_direct_calls_are_guarded(client: redis.Redis, what: str, scope: str) -> None:
     """A direct call takes the lock without a task id; ``run`` is the bare body."""
