@@ -60,7 +60,14 @@ class Delivery:
 
     @cached_property
     def places(self) -> Places:
-        return Places(self.options, self.key, self.task, self.task_id)
+        places = Places(self.options, self.key, self.task, self.task_id)
+        places.until_worker_stops = self.has_message
+        return places
+
+    @property
+    def has_message(self) -> bool:
+        """Whether a worker carries it out, so that it can be sent again."""
+        return self.request is not None and not self.request.is_eager
 
     def lock(self, name: str, timeout: float | None = None, state: str = "") -> TaskLock:
         """Return a handle, by default with the lease of a run."""

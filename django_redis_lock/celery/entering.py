@@ -21,6 +21,7 @@ from django_redis_lock.celery.ledger import is_dead
 from django_redis_lock.celery.message import stored_state
 from django_redis_lock.celery.options import IGNORE, QUEUE, RAISE, RETRY, SKIP
 from django_redis_lock.celery.places import QUEUED, TaskLock
+from django_redis_lock.celery.stopping import WorkerStops
 from django_redis_lock.exceptions import LockError
 from django_redis_lock.protocol.records import Holder
 from django_redis_lock.support.clock import monotonic
@@ -28,6 +29,9 @@ from django_redis_lock.support.clock import monotonic
 WAIT_FOR_FIRST = 10.0
 """Seconds for which a delivery waits in a worker for an earlier one of the same task to end. Then
 it goes back to the queue for as long."""
+WAIT_FOR_WORKER = 1.0
+"""Seconds for which a message stays in the queue that a stopping worker has sent again. Until the
+worker has stopped to take messages, it would take the same one again and again."""
 TICKET_TURN = 0.25
 """Seconds between checks of a ticket that may become valid."""
 RESULT_PATIENCE = 2.0
@@ -40,6 +44,14 @@ Entry = tuple[TaskLock | None, Any]
 
 def enter(delivery: Delivery) -> Entry:
     """Return the lock that the task may run with."""
+    try:
+        return _enter(delivery)
+    except WorkerStops:
+        delivery.send_back(WAIT_FOR_WORKER, delivery.slip_to_send())
+        raise Ignore(f"its worker stops while {delivery.task_id} waits; it is sent again") from None
+
+
+def _enter(delivery: Delivery) -> Entry:
     slip, places = delivery.slip, delivery.places
     if slip is not None and slip.duplicate_of is not None:
         return None, _answer_duplicate(delivery, slip.duplicate_of)
@@ -228,7 +240,7 @@ def _ignore(delivery: Delivery, conflict: Conflict) -> Any:
 
 def _retry(delivery: Delivery, conflict: Conflict, holder: Holder) -> Any:
     options = delivery.options
-    if delivery.request is None or delivery.request.is_eager:
+    if not delivery.has_message:
         raise conflict.error("it can't be sent again, because no worker runs it.")
     slip = delivery.slip_to_send()
     attempts = slip.attempts + 1

@@ -13,7 +13,13 @@ from django.core.exceptions import ImproperlyConfigured
 
 from django_redis_lock.celery.conflicts import TaskAlreadyRunning
 from django_redis_lock.celery.keys import AsModels, KeyMaker, check_key, with_own_defaults
-from django_redis_lock.celery.message import Overrides, overrides_of, take_overrides, with_overrides
+from django_redis_lock.celery.message import (
+    Overrides,
+    due_as_broker_can,
+    overrides_of,
+    take_overrides,
+    with_overrides,
+)
 from django_redis_lock.celery.options import KEY_OPTIONS, Options, make_options, project_defaults
 from django_redis_lock.celery.private import argument_models
 from django_redis_lock.celery.running import Run, current_lock
@@ -251,6 +257,7 @@ def _guarded_apply_async(guard: Guard, cls: type[AnyTask]) -> Callable[..., Any]
         def publish(**message: Any) -> Any:
             return apply_async(task, args, kwargs, **with_overrides(message, overrides))
 
+        message = due_as_broker_can(task, args, kwargs, message)
         arguments = tuple(args or ()), dict(kwargs or {})
         sending = Sending(guard.options_for(overrides), task, arguments, message, publish)
         return sending.send(partial(guard.key, overrides=overrides))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
@@ -12,6 +13,7 @@ from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
 from django_redis_lock.celery.options import merge
+from django_redis_lock.celery.private import delays_by_whole_seconds, execution_options
 from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.support.arguments import Default
 
@@ -154,6 +156,18 @@ def seconds_until_due(options: Mapping[str, Any]) -> float:
     if countdown is not None:
         return max(0.0, float(countdown))
     return 0.0 if eta is None else max(0.0, (eta - timezone.now()).total_seconds())
+
+
+def due_as_broker_can(task: Any, args: Any, kwargs: Any, message: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of ``apply_async`` with a delay that the broker can express.
+
+    It is rounded up, so no message comes early.
+    """
+    seconds = seconds_until_due(message)
+    options = {**execution_options(task), **message}
+    if not seconds % 1 or not delays_by_whole_seconds(task, args, kwargs, options):
+        return message
+    return {**message, "countdown": math.ceil(seconds), "eta": None}
 
 
 def seconds_until_expiry(options: Mapping[str, Any]) -> float | None:

@@ -9,6 +9,7 @@ from typing import Any
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.celery.ledger import FAMILY, Page, this_page
 from django_redis_lock.celery.options import Options
+from django_redis_lock.celery.stopping import until_worker_stops
 from django_redis_lock.handler import locks
 from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.protocol.drivers import Steps
@@ -34,11 +35,18 @@ class TaskLock(Lock):
 
     task: Any = None
     task_id: str | None = None
+    until_worker_stops = False
+    """Whether a wait for it ends with ``WorkerStops`` in a worker that is to stop."""
     _page: Page | None = None
 
     @property
     def in_use(self) -> bool:
         return self._lease is not None or not self._vacant
+
+    def _acquire(self, until: float | None, from_token_id: str = "") -> Steps[bool]:
+        steps = super()._acquire(until, from_token_id)
+        waits = until is not None and self.until_worker_stops
+        return until_worker_stops(steps) if waits else steps
 
     def _request(self, backend: BaseLockBackend) -> Request:
         request = super()._request(backend)
@@ -66,6 +74,9 @@ class TaskLock(Lock):
 
 class Places:
     """The locks of one key, for one task: as many as may run at once."""
+
+    until_worker_stops = False
+    """Whether waits for these locks end in a worker that is to stop."""
 
     def __init__(self, options: Options, key: str, task: Any, task_id: str | None) -> None:
         self.key = key
@@ -95,6 +106,7 @@ class Places:
         # The options were checked when the task was defined, with room for what is added here.
         lock._origin["metadata"] = {**self.options.metadata, "worker": FAMILY, **metadata}
         lock.task, lock.task_id = self._task, self._task_id
+        lock.until_worker_stops = self.until_worker_stops
         return lock
 
     def take(self, timeout: float | Default | None, **metadata: str) -> TaskLock | None:

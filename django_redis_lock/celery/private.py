@@ -16,6 +16,14 @@ from celery import _state, local
 from celery.app import base
 from celery.app.annotations import prepare as prepare_annotations
 
+try:
+    from celery.utils.quorum_queues import detect_quorum_queues
+except ImportError:  # Celery 5.4, whose workers delay all messages themselves
+
+    def detect_quorum_queues(app: Any, driver_type: str) -> tuple[bool, str]:  # type: ignore[misc]
+        return False, ""
+
+
 # Celery.
 
 Proxy = local.Proxy
@@ -51,6 +59,22 @@ def execution_options(task: Any) -> dict[str, Any]:
     """Return what a task's own attributes say about its messages, such as ``expires``."""
     options: dict[str, Any] = task._get_exec_options()
     return options
+
+
+def delays_by_whole_seconds(task: Any, args: Any, kwargs: Any, options: dict[str, Any]) -> bool:
+    """Whether the broker delays a message by Celery's native delayed delivery.
+
+    Of a delay Celery then uses the whole seconds, and raises ``ValueError`` if there are none.
+    """
+    app = task.app
+    if app.conf.task_always_eager:
+        return False
+    transport = app.producer_pool.connections.connection.transport
+    if not detect_quorum_queues(app, transport.driver_type)[0]:
+        return False
+    route = app.amqp.router.route(dict(options), task.name, args, kwargs, task)
+    exchange = route["queue"].exchange.type if route.get("queue") else route.get("exchange_type")
+    return bool(exchange != "direct")  # there the worker delays it
 
 
 def function_of(task: Any) -> Any:

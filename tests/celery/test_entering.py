@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from celery import states
 from celery.exceptions import Ignore, Reject, Retry
+from celery.signals import worker_shutdown, worker_shutting_down
 
 from django_redis_lock import locks
 from django_redis_lock.celery import TaskAlreadyRunning, entering, skipped
@@ -21,6 +22,7 @@ from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol.records import Holder
 from tests.apps.celery.app import WAITING
 from tests.celery.consumer import Consumer, body, held, id_of, is_free, lines, places, slip_of
+from tests.tools import Background, eventually, waiters
 
 LONG = 2.0
 """Seconds to wait for what comes, and BRIEF for what does not."""
@@ -960,3 +962,69 @@ def test_lock_is_released_if_the_start_fails(
     assert isinstance(error, LockUnavailable)
     assert str(error) == "gone"
     assert is_free(task)
+
+
+# When the worker is to stop.
+
+
+@pytest.fixture
+def stop() -> Iterator[Callable[[], object]]:
+    """Tell this process, as if it were a worker, that it is to stop."""
+    news = {"sig": "TERM", "how": "Warm", "exitcode": 0}
+    yield lambda: worker_shutting_down.send(sender="this one", **news)
+    worker_shutdown.send(sender="this one")
+
+
+@pytest.mark.parametrize("how", ["by a policy", "in time", "among several", "in the queue"])
+def test_wait_ends_when_the_worker_is_to_stop(consumer: Consumer, stop: Any, how: str) -> None:
+    """The message goes back with its place, and runs when its turn comes."""
+    guard: dict[str, Any] = {
+        "by a policy": {},
+        "in time": {"blocking_timeout": 1000},
+        "among several": {"concurrency": 2},
+        "in the queue": {"scope": "queue"},
+    }[how]
+    task = consumer.task(body, on_conflict={"run": "wait"}, **guard)
+    locks_of_others = [held(task) for _ in range(guard.get("concurrency", 1))]
+    message = consumer.send(task)
+    consumer.when["waiting"] = stop
+    assert isinstance(consumer.deliver(message), Ignore)
+    assert consumer.ended == ["ack"]
+    again = consumer.message()
+    assert id_of(again) == id_of(message)
+    assert places(task).backend.holder(places(task).names[0]).waiters == 0
+    for lock in locks_of_others:
+        lock.release()
+    assert consumer.deliver(again) == "ran"
+    assert is_free(task)
+    assert not list(locks["locmem"].holders(pattern=f"{consumer.app.main}*"))
+
+
+def test_wait_for_another_delivery_ends_when_the_worker_is_to_stop(
+    consumer: Consumer, stop: Any, patience: Callable[..., None]
+) -> None:
+    patience(WAIT_FOR_FIRST=1000)
+    task = consumer.task(body)
+    message = consumer.send(task)
+    other = held(task, id_of(message))
+    consumer.when["waiting"] = stop
+    assert isinstance(consumer.deliver(message), Ignore)
+    other.release()
+    assert consumer.deliver() == "ran"
+
+
+@pytest.mark.parametrize("call", ["direct", "eager"])
+def test_call_without_a_message_waits_on(consumer: Consumer, stop: Any, call: str) -> None:
+    """A running task may have made it, and it can't be sent again."""
+    task = consumer.task(body, on_conflict="wait", blocking_timeout=LONG)
+    other, name = held(task), consumer.app.main
+    consumer.when["waiting"] = stop
+
+    def release() -> None:
+        eventually(lambda: waiters(name, "locmem") == 1, "a waiter")
+        other.release()
+
+    releasing = Background(release)
+    assert (task() if call == "direct" else task.apply().get()) == "ran"
+    releasing.outcome()
+    assert consumer.message() is None

@@ -9,6 +9,7 @@ import ast
 import inspect
 import re
 from collections.abc import Iterator
+from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any
 
@@ -177,6 +178,35 @@ def test_a_task_says_what_its_messages_are_like(app: Celery) -> None:
     options = private.execution_options(task)
     assert (options["expires"], options["serializer"]) == (7, "pickle")
     assert "countdown" not in options
+
+
+@pytest.mark.parametrize(
+    ("broker", "kind", "exchange", "whole"),
+    [
+        ("amqp://", "quorum", "topic", True),
+        ("amqp://", "quorum", "direct", False),
+        ("amqp://", "classic", "topic", False),
+        ("redis://", "quorum", "topic", False),
+    ],
+)
+def test_quorum_queues_delay_by_whole_seconds(
+    app: Celery, broker: str, kind: str, exchange: str, whole: bool
+) -> None:
+    """``celery.utils.quorum_queues``, the queues that Celery asks there, and its router."""
+    own = Queue("own", Exchange("own", type=exchange), queue_arguments={"x-queue-type": kind})
+    other = Queue("other", Exchange("other", type="direct"))
+    app.conf.update(broker_url=broker, task_queues=[own, other], task_default_queue="own")
+    task = app.task(name="private-14", shared=False)(body)
+
+    def delays(**options: Any) -> bool:
+        return private.delays_by_whole_seconds(task, (1,), {}, options)
+
+    whole = whole and find_spec("celery.utils.quorum_queues") is not None  # Celery 5.5
+    assert delays() is whole
+    assert delays(queue="own") is delays(queue=own) is whole
+    assert delays(queue="other") is False
+    app.conf.task_always_eager = True
+    assert delays() is False
 
 
 def test_an_error_from_a_child_has_its_traceback_around_it() -> None:

@@ -71,6 +71,15 @@ def test_message_of_a_run_takes_no_place(consumer: Consumer) -> None:
     assert is_free(task)
 
 
+def test_delay_is_as_given_where_the_worker_delays(consumer: Consumer) -> None:
+    """It is rounded only where the broker knows nothing shorter than a second."""
+    task = consumer.task(body)
+    sent = datetime.now(UTC)
+    for options in ({"countdown": 0.5}, {"eta": sent + timedelta(seconds=0.5)}):
+        eta = datetime.fromisoformat(consumer.send(task, **options).headers["eta"])
+        assert timedelta(seconds=0.5) <= eta - sent < timedelta(seconds=0.9)
+
+
 @pytest.mark.parametrize("scope", WAITING)
 @pytest.mark.parametrize(
     ("options", "seconds"),

@@ -93,6 +93,13 @@ def successor(what: str) -> Any:
     return carry_out(what)
 
 
+@app.task(shared=False, acks_late=True)
+@single_instance_task(key="{what}", on_conflict="wait")
+def late_successor(what: str) -> Any:
+    """The same, acknowledged at its end."""
+    return carry_out(what)
+
+
 @app.task(shared=False)
 @single_instance_task(key=lambda what, depth: f"{what}-{depth}-" + 400 * "x")
 def deep(what: str, depth: int) -> Any:

@@ -1,0 +1,87 @@
+"""Workers that are to stop while tasks wait in them for their locks."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from django_redis_lock import lock
+from tests.apps.celery import deaths as tasks
+from tests.apps.celery.app import PATIENCE, app
+from tests.tools import eventually, waiters
+from tests.tools.celery_worker import WAIT, Worker, go, messages, running_worker
+from tests.workers.conftest import check_one_at_a_time
+
+POOLS = {"prefork": 2, "threads": 2, "gevent": 2, "solo": 1}
+"""The pools, and how many tasks each runs at a time."""
+
+
+def by_signal(worker: Worker) -> None:
+    worker.process.send_signal(signal.SIGTERM)
+
+
+def by_command(worker: Worker) -> None:
+    app.control.shutdown()
+
+
+def stops(worker: Worker, how: Callable[[Worker], None] = by_signal) -> None:
+    """Stop a worker, whatever waits in it."""
+    how(worker)
+    assert worker.process.wait(WAIT) == 0, worker.log.read_text()
+
+
+def waiting_in(name: str, number: int) -> None:
+    eventually(lambda: waiters(name) == number, f"{number} waiters for {name}")
+
+
+@pytest.mark.usefixtures("server_of_deaths")
+def test_messages_of_waiting_tasks_go_back_to_the_queue(
+    client: redis.Redis, name: str, tmp_path: Path
+) -> None:
+    """From workers of each pool, acknowledged early or late; at last each task runs once."""
+    start = partial(running_worker, tmp_path, queue=name)
+    with lock(name):
+        results = [
+            task.apply_async((name,), queue=name)
+            for task in (tasks.successor, tasks.late_successor)
+        ]
+        for pool, concurrency in POOLS.items():
+            with start(pool=pool, concurrency=concurrency) as worker:
+                waiting_in(name, concurrency)
+                stops(worker)
+            assert waiters(name) == 0
+            assert messages(name) == len(results)
+        with start() as worker:
+            waiting_in(name, 2)
+            stops(worker, by_command)
+        assert messages(name) == len(results)
+    with start():
+        go(client, name, times=2)
+        assert [result.get(timeout=WAIT) for result in results] == ["go", "go"]
+    check_one_at_a_time(client, name, runs=2)
+
+
+@pytest.mark.usefixtures("server_of_deaths")
+def test_a_delivery_that_waits_for_another_one_goes_back(
+    client: redis.Redis, name: str, tmp_path: Path
+) -> None:
+    """As those do that wait for another task; the task that runs ends, and its worker with it."""
+    with running_worker(tmp_path, queue=name, environment={PATIENCE: "1000"}) as first:
+        result = tasks.late.apply_async((name,), queue=name)
+        eventually(lambda: client.llen(f"started:{name}"), "the run")
+        copy: Any = tasks.late.apply_async((name,), queue=name, task_id=result.id)
+        waiting_in(name, 1)
+        by_signal(first)
+        waiting_in(name, 0)
+        assert first.process.poll() is None
+        go(client, name)
+        assert first.process.wait(WAIT) == 0
+    assert copy.get(timeout=WAIT) == "go"
+    check_one_at_a_time(client, name, runs=1)
+    assert messages(name) == 1
