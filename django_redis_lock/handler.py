@@ -195,6 +195,11 @@ def lock(
     Raises ``ValueError`` or ``TypeError`` for invalid arguments. Nothing is sent to the server
     before the lock is acquired.
     """
+    if callable(getattr(name, "__func__", name)):  # of a class method, too
+        raise TypeError(
+            f"@lock needs the name of the lock, and was given {name!r}. "
+            f"Write @lock({getattr(name, '__name__', 'name')!r}) in place of @lock."
+        )
     return Lock(
         lambda: locks[using],
         name,
@@ -231,6 +236,11 @@ def lock_many(
     """
     if isinstance(names, str):
         raise TypeError(f"names={names!r} is one name; give several, or use lock().")
+    if callable(names):
+        raise TypeError(
+            f"@lock_many needs the names of the locks, and was given {names!r}. "
+            f"Write @lock_many(['stock', 'prices']) in place of @lock_many."
+        )
     distinct = sorted(set(names))
     if not distinct:
         raise ValueError("There are no names of locks to acquire.")

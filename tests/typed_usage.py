@@ -48,7 +48,7 @@ from django_redis_lock.testing import (
     lose,
     unavailable,
 )
-from django_redis_lock.views import GuardedRequest, LockedRequest, locked
+from django_redis_lock.views import GuardedRequest, LockedRequest, NoLock, locked
 
 
 def synchronous() -> None:
@@ -189,7 +189,7 @@ def buy(request: LockedRequest, product_id: int) -> HttpResponse:
 @locked("page:{pk}", max_hold=20, methods=["POST"])
 def edit(request: GuardedRequest, pk: int) -> HttpResponse:
     """Find none with a method that takes none."""
-    assert_type(request.lock, Lock | None)
+    assert_type(request.lock, Lock | NoLock)
     return JsonResponse({"fence": request.lock.fence if request.lock else None})
 
 

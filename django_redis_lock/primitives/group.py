@@ -98,8 +98,9 @@ class LockGroup(Handle):
             taken = yield from self._obtain(locks, retaken, until)
         except GeneratorExit:
             raise
-        except BaseException:
-            yield from self._undo(retaken)
+        except BaseException as error:
+            silent = isinstance(error, LockUnavailable) and error.silent
+            yield from self._undo(retaken, later=silent)
             raise
         if not taken:
             yield from self._undo(retaken)
@@ -112,7 +113,7 @@ class LockGroup(Handle):
         if not others:
             return True
         if self.backend.supports_many:
-            busy = yield from self._take_all(others)
+            busy = yield from self._take_all(others, until)
             if busy is None:
                 return True
             if until is None:
@@ -129,12 +130,12 @@ class LockGroup(Handle):
             # One was lost during the wait for another.
             yield from finish([lock for lock in others if lock._lease is not None])
 
-    def _take_all(self, locks: list[Lock]) -> Steps[Lock | None]:
+    def _take_all(self, locks: list[Lock], until: float | None) -> Steps[Lock | None]:
         """Acquire all locks in one call; if one of them is held, acquire none and return it."""
         backend, began = self.backend, monotonic()
         requests = [lock._request(backend) for lock in locks]
         try:
-            leases = yield from acquiring.acquire_many(requests)
+            leases = yield from acquiring.acquire_many(requests, until)
             if isinstance(leases, int):
                 return locks[leases]
             for lock, lease in zip(locks, leases, strict=True):
@@ -176,10 +177,10 @@ class LockGroup(Handle):
         full = [-1 if lease.timeout is None else milliseconds(lease.timeout) for lease in leases]
         return not (yield from renew_in_time(leases, full))
 
-    def _undo(self, retaken: list[Lock]) -> Steps[None]:
+    def _undo(self, retaken: list[Lock], *, later: bool = False) -> Steps[None]:
         """Release what was acquired; what was retaken waits for its transaction again."""
         for lock in retaken:
             if lock._lease is not None and not lock._deferred:
                 yield from lock._release()
         taken = [lock for lock in self._locks() if lock._lease and lock not in retaken]
-        yield from finish(taken)
+        yield from finish(taken, later=later)

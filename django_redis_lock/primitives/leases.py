@@ -101,11 +101,22 @@ def _release_in_turn(held: Sequence[Held]) -> Steps[None]:
         raise failure
 
 
-def finish(held: Sequence[Held]) -> Steps[None]:
-    """Release locks where no caller can be told of a failure; it is logged instead."""
+def finish(held: Sequence[Held], *, later: bool = False) -> Steps[None]:
+    """Release locks where no caller can be told of a failure; it is logged instead.
+
+    With ``later`` that is left to the background, as the server does not answer now.
+    """
     if not held:
         return
     backend = held[0].backend
+    if later:
+        holds = [(each, each._held()) for each in held]
+        for _, lease in holds:
+            lease.given_up = True
+            renewer.discard(lease)
+        _release_in_background(holds, backend)
+        _forget(holds)
+        return
     try:
         yield from release(held)
     except LockLost:

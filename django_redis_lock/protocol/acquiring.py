@@ -35,6 +35,10 @@ from django_redis_lock.support.clock import monotonic
 
 OUTAGE_LIMIT = 10.0
 """Seconds that a waiter tolerates an unavailable server before it raises."""
+GIVE_UP_AFTER = 1.0
+"""Seconds that a caller with a shorter wait, or none, gives the server to answer."""
+GRACE = 0.3
+"""Seconds after the end of its wait at which a caller gives up on a silent server."""
 _UNCLAIMED = re.compile(rb'^\S+ \d+ {"unclaimed":"(\d{1,16}) ')
 """Opens the value of a lock that was handed off and is not claimed yet; see ``common.lua``."""
 
@@ -49,13 +53,14 @@ def acquire(hub: Hub, request: Request, until: float | None) -> Steps[Lease | No
     server can't be told, or a call may arrive later than that, ``request.sent`` stays set: the
     server may still carry out the request.
     """
+    request.until = _given_up_at(until)
 
     def attempt() -> Steps[list[Lease] | None]:
         steps = _try(hub, request) if until is None else _wait(hub, request, until)
         lease = yield from steps
         return None if lease is None else [lease]
 
-    leases = yield from _obtain([request], attempt, lambda: withdrawal(hub, request))
+    leases = yield from _obtain([request], attempt, lambda: _withdrawn(hub, request))
     return leases[0] if leases else None
 
 
@@ -65,6 +70,7 @@ def take_over(hub: Hub, request: Request, token_id: str) -> Steps[Lease | None]:
     Returns the lease, or ``None`` if that holder no longer has the lock. If interrupted, it
     withdraws the request as ``acquire`` does.
     """
+    request.until = _given_up_at(None)
 
     def attempt() -> Steps[list[Lease] | None]:
         call = TakeOver(request, token_id)
@@ -74,15 +80,20 @@ def take_over(hub: Hub, request: Request, token_id: str) -> Steps[Lease | None]:
             return None
         return [request.granted(fence, _end(call, request.lease_ms))]
 
-    leases = yield from _obtain([request], attempt, lambda: withdrawal(hub, request))
+    leases = yield from _obtain([request], attempt, lambda: _withdrawn(hub, request))
     return leases[0] if leases else None
 
 
-def acquire_many(requests: Sequence[Request]) -> Steps[list[Lease] | int]:
+def acquire_many(
+    requests: Sequence[Request], until: float | None = None
+) -> Steps[list[Lease] | int]:
     """Take all locks or none, without waiting; return the leases, or the index of a held lock.
 
-    If interrupted, it withdraws the requests as ``acquire`` does.
+    Its caller would wait ``until`` (monotonic). If interrupted, it withdraws the requests as
+    ``acquire`` does.
     """
+    for request in requests:
+        request.until = _given_up_at(until)
 
     def attempt() -> Steps[list[Lease] | int]:
         call = AcquireMany(requests)
@@ -95,9 +106,23 @@ def acquire_many(requests: Sequence[Request]) -> Steps[list[Lease] | int]:
         return [request.granted(fence, _end(call, ms)) for request, fence, ms in numbers]
 
     def withdraw() -> Call:
-        return ReleaseMany([(request.name, request.token) for request in requests])
+        holds = [(request.name, request.token) for request in requests]
+        return ReleaseMany(holds, until=requests[0].until)
 
     return (yield from _obtain(requests, attempt, withdraw))
+
+
+def _given_up_at(until: float | None) -> float:
+    """Return when a caller that would wait ``until`` (monotonic) gives up on a silent server.
+
+    A caller that would wait without limit leaves that to the socket timeout.
+    """
+    soonest = monotonic() + GIVE_UP_AFTER
+    return (soonest if until is None else max(until, soonest)) + GRACE
+
+
+def _withdrawn(hub: Hub, request: Request, *, patient: bool = False) -> Call:
+    return withdrawal(hub, request, patient=patient, until=request.until)
 
 
 def _obtain(
@@ -113,7 +138,9 @@ def _obtain(
                     request.sent = False
                 return leases
             endless = [lease for lease in leases if lease.timeout is None]
-            if not endless or not (yield from set_leases(endless, [-1] * len(endless))):
+            if not endless or not (
+                yield from set_leases(endless, [-1] * len(endless), requests[0].until)
+            ):
                 return leases
     except GeneratorExit:
         raise
@@ -147,7 +174,7 @@ def _wait(hub: Hub, request: Request, until: float) -> Steps[Lease | None]:
         lease = yield from _try(hub, request)
         if lease is not None:
             return lease
-        yield from ask(Listen(hub, request.name))
+        yield from ask(Listen(hub, request.name, until=request.until))
     request.join_queue(hub.server_ms())
     waiter = hub.join(request)
     try:
@@ -193,10 +220,10 @@ def _wait_in_queue(
             grant, waiter.grant = waiter.grant, None
             lease = _granted(request, grant, *held_at)
             # One older than the holder's was taken back, and looks young if a clock was set back.
-            if grant.fence > -minus_fence and (yield from _claim(hub, lease, grant)):
+            if grant.fence > -minus_fence and (yield from _claim(hub, lease, grant, request.until)):
                 return lease
         elif reason is _Awake.OVER:
-            yield from ask(withdrawal(hub, request, patient=True))
+            yield from ask(_withdrawn(hub, request, patient=True))
             return None
         for_all = reason is _Awake.TURN
 
@@ -234,7 +261,7 @@ def _glance_shows_need(hub: Hub, waiter: LocalWaiter) -> Steps[bool]:
     if began - watch.asked_at > LOOK_EVERY:
         return True  # the queue has to be kept alive
     try:
-        value = yield from ask(Glance(waiter.name))
+        value = yield from ask(Glance(waiter.name, until=waiter.until))
     except LockUnavailable:
         return True
     watch.glanced_at = began
@@ -263,7 +290,7 @@ def _look(hub: Hub, request: Request, until: float, *, waiting: bool) -> Steps[t
     while True:
         try:
             if not hub.listens_for(request.name):
-                yield from ask(Listen(hub, request.name))
+                yield from ask(Listen(hub, request.name, until=request.until))
             call = Acquire(request, hub.channel_of(request.name))
             return call, (yield from ask(call))
         except LockUnavailable:
@@ -297,7 +324,7 @@ def _granted(request: Request, grant: Grant, local: float, server_ms: int) -> Le
     return request.granted(grant.fence, min(grant.received_at, given_at) + lease)
 
 
-def _claim(hub: Hub, lease: Lease, grant: Grant) -> Steps[bool]:
+def _claim(hub: Hub, lease: Lease, grant: Grant, until: float = math.inf) -> Steps[bool]:
     """Claim a lock that was handed off, without waiting for the answer.
 
     Returns False if so much time has passed that the server may take the lock back before it
@@ -311,7 +338,8 @@ def _claim(hub: Hub, lease: Lease, grant: Grant) -> Steps[bool]:
     if lease.verify_by - monotonic() < in_time / 2:
         return False
     try:
-        yield Post(Claim(lease.name, lease.token, grant.now_ms + grant.lease_ms))
+        end_ms = grant.now_ms + grant.lease_ms
+        yield Post(Claim(lease.name, lease.token, end_ms, until=until))
     except LockUnavailable:
         return False
     return True

@@ -6,11 +6,13 @@ Each step knows how to carry itself out, with blocking calls (``do``) and under 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
+from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol.audit import PAGE, Fields
 from django_redis_lock.protocol.contention import Counts
 from django_redis_lock.protocol.lease import Request
@@ -18,6 +20,8 @@ from django_redis_lock.protocol.waiting import Hub, LocalWaiter
 from django_redis_lock.signals import LockSignal
 from django_redis_lock.support.blocking import warn_if_loop_runs
 from django_redis_lock.support.clock import monotonic
+
+Result = TypeVar("Result")
 
 
 class Port(Protocol):
@@ -59,6 +63,8 @@ class Call(Step):
 
     patient: bool = field(default=True, kw_only=True)
     """Whether to send it again if no answer comes."""
+    until: float = field(default=math.inf, kw_only=True)
+    """When (monotonic) its caller gives up; infinite for one that keeps to the socket timeout."""
     first_sent_at: float | None = field(default=None, init=False)
     sent_at: float = field(default=0.0, init=False)
     """The time (monotonic) of the latest sending; the backend sets it through ``sending``."""
@@ -67,7 +73,18 @@ class Call(Step):
         return port.call(self)
 
     async def ado(self, port: Port) -> Any:
-        return await port.acall(self)
+        return await self._in_time(port.acall(self))
+
+    async def _in_time(self, answer: Awaitable[Result]) -> Result:
+        if self.until == math.inf:
+            return await answer
+        try:
+            async with asyncio.timeout(self.until - monotonic()):
+                return await answer
+        except TimeoutError:
+            raise LockUnavailable(
+                "The server did not answer in time", name=self.lock_name
+            ) from None
 
     @property
     def resent(self) -> bool:
@@ -86,6 +103,9 @@ class _TakeOne(Call):
     """A call that takes one lock."""
 
     request: Request
+
+    def __post_init__(self) -> None:
+        self.until = self.request.until
 
     def sending(self) -> None:
         self.request.sent = self.request.under_way = True
@@ -136,6 +156,9 @@ class AcquireMany(Call):
     """Take all locks or none, without waiting; ``acquire_many.lua`` describes the answer."""
 
     requests: Sequence[Request]
+
+    def __post_init__(self) -> None:
+        self.until = self.requests[0].until
 
     def sending(self) -> None:
         for request in self.requests:
@@ -266,10 +289,10 @@ class Listen(Call):
     name: str
 
     def do(self, port: Port) -> None:
-        self.hub.listen(self.name)
+        self.hub.listen(self.name, self.until)
 
     async def ado(self, port: Port) -> None:
-        await self.hub.alisten(self.name)
+        await self._in_time(self.hub.alisten(self.name))
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -44,16 +44,19 @@ def ask(call: Call) -> Steps[Any]:
             if error.undone:
                 call.first_sent_at = None  # as if it had not been sent
             pause = next(pauses, None)
-            error.silent = monotonic() - began > RETRY_FOR
-            if pause is None or error.silent or not error.passing:
+            now = monotonic()
+            error.silent = now - began > RETRY_FOR or now >= call.until
+            if pause is None or error.silent or not error.passing or now + pause >= call.until:
                 raise
         yield Pause(pause)
 
 
-def withdrawal(hub: Hub, request: Request, *, patient: bool = False) -> Release:
+def withdrawal(
+    hub: Hub, request: Request, *, patient: bool = False, until: float = math.inf
+) -> Release:
     """Return the call that withdraws a request, whatever became of it."""
     entry = request.entry(hub.channel_of(request.name))
-    return Release(request.name, request.token, entry, patient=patient)
+    return Release(request.name, request.token, entry, patient=patient, until=until)
 
 
 def release(leases: Sequence[Lease]) -> Steps[set[str]]:
@@ -113,10 +116,13 @@ def detach(lease: Lease, call: TakeOver) -> Steps[bool]:
     return fence is not None or _done_before(call, first, lease)
 
 
-def set_leases(leases: Sequence[Lease], lease_ms: Sequence[int]) -> Steps[list[Lease]]:
+def set_leases(
+    leases: Sequence[Lease], lease_ms: Sequence[int], until: float = math.inf
+) -> Steps[list[Lease]]:
     """Set what is left of leases (-1: no end, 0: only look); return those that are lost.
 
-    A lease that is made shorter counts as that short from the call on, even if no answer comes.
+    The caller gives up ``until`` (monotonic). A lease that is made shorter counts as that short
+    from the call on, even if no answer comes.
     """
     pairs = list(zip(leases, lease_ms, strict=True))
     now = monotonic()
@@ -126,7 +132,7 @@ def set_leases(leases: Sequence[Lease], lease_ms: Sequence[int]) -> Steps[list[L
         if ms > 0:
             lease.deadline = min(lease.deadline, now + ms / 1000)
         lease.longest = max(lease.longest, math.inf if ms < 0 else ms / 1000)
-    call = Renew([(lease.name, lease.token, ms) for lease, ms in pairs])
+    call = Renew([(lease.name, lease.token, ms) for lease, ms in pairs], until=until)
     try:
         answers = yield from ask(call)
     except LockError as error:

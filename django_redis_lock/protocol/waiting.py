@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -90,11 +91,22 @@ class Watch:
 class LocalWaiter:
     """One acquisition that waits in this process."""
 
-    __slots__ = ("grant", "looks", "name", "nudged", "sleeper", "stirred", "token", "watch")
+    __slots__ = (
+        "grant",
+        "looks",
+        "name",
+        "nudged",
+        "sleeper",
+        "stirred",
+        "token",
+        "until",
+        "watch",
+    )
 
-    def __init__(self, token: str, name: str, watch: Watch) -> None:
-        self.token = token
-        self.name = name
+    def __init__(self, request: Request, watch: Watch) -> None:
+        self.token = request.token
+        self.name = request.name
+        self.until = request.until
         self.watch = watch
         self.grant: Grant | None = None
         self.nudged = False  # it has to look
@@ -183,8 +195,8 @@ class Hub:
         """Return the server's clock as far as this process knows it, else ``None``."""
         return time.time_ns() // 1_000_000
 
-    def listen(self, name: str = "") -> None:
-        """Begin to receive the grants of a lock."""
+    def listen(self, name: str = "", until: float = math.inf) -> None:
+        """Begin to receive the grants of a lock; give up ``until`` (monotonic)."""
 
     async def alisten(self, name: str = "") -> None:
         """Begin to receive the grants of a lock."""
@@ -199,7 +211,7 @@ class Hub:
             if watch is None:
                 watch = self._watches[request.name] = Watch(self._mutex)
             watch.members += 1
-            waiter = self._waiters[request.token] = LocalWaiter(request.token, request.name, watch)
+            waiter = self._waiters[request.token] = LocalWaiter(request, watch)
         return waiter
 
     def leave(self, waiter: LocalWaiter) -> None:

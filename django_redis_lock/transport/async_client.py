@@ -11,6 +11,7 @@ from typing import Any
 import redis
 from redis.exceptions import RedisError, ResponseError
 
+from django_redis_lock.support.clock import monotonic
 from django_redis_lock.support.process import forget_after_fork, keep_inherited
 from django_redis_lock.transport import redis_py
 from django_redis_lock.transport.clients import is_read_only
@@ -70,7 +71,14 @@ class AsyncClient:
         connection = self._connection()
         await connection.opened()
         packed.sending()
-        return await _answer(connection, packed, connection.write(packed.pack()))
+        reply = connection.write(packed.pack())
+        sent_at = monotonic()
+        try:
+            return await _answer(connection, packed, reply)
+        except asyncio.CancelledError:
+            if monotonic() >= packed.until and connection.silent_since(sent_at):
+                connection.hang_up()  # other calls that wait for a reply are sent again
+            raise
 
     def post(self, packed: Packed) -> None:
         """Send a call without waiting for its reply, which is dropped.
@@ -129,6 +137,7 @@ class LoopConnection:
         self._error: Exception | None = None  # why it is broken
         self._pending: deque[asyncio.Future[Any]] = deque()
         self._reader: asyncio.Task[None] | None = None
+        self._heard_at = 0.0  # monotonic
         self._keeper = self._until_the_loop_ends()
         self._opening: asyncio.Task[None] | None = asyncio.ensure_future(self._open())
 
@@ -141,6 +150,10 @@ class LoopConnection:
     def is_open(self) -> bool:
         """Whether calls can be written."""
         return self._opening is None and self._error is None
+
+    def silent_since(self, moment: float) -> bool:
+        """Whether nothing was received since ``moment`` (monotonic)."""
+        return self._heard_at < moment
 
     async def opened(self) -> None:
         """Wait until calls can be written. Raises ``RedisError`` and ``OSError``."""
@@ -222,6 +235,7 @@ class LoopConnection:
             while self._pending:
                 async with asyncio.timeout(self._timeout):
                     answer = await self._reply()
+                self._heard_at = monotonic()
                 if self._error is not None:
                     return  # all replies have failed already
                 reply = self._pending.popleft()

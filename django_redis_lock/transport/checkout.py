@@ -28,12 +28,22 @@ _MORE_FOLLOWS = getattr(socket, "MSG_MORE", 0)
 class Checkout:
     """A connection that was taken from a pool."""
 
-    __slots__ = ("__weakref__", "_due_on", "_plain", "_replies", "connection", "due", "since")
+    __slots__ = (
+        "__weakref__",
+        "_due_on",
+        "_limited",
+        "_plain",
+        "_replies",
+        "connection",
+        "due",
+        "since",
+    )
 
     def __init__(self, connection: Any) -> None:
         self.connection = connection
         self._plain = speaks_plain_resp2(connection)
         self._replies: Replies | None = None
+        self._limited = False
         self.since = monotonic()
         self.due = 0  # replies to posted calls that were not read yet
         self._due_on: Any = None  # the socket on which they come
@@ -62,6 +72,22 @@ class Checkout:
         """Close the connection."""
         self.due = 0
         self.connection.disconnect()
+
+    def limit(self, until: float) -> None:
+        """Wait for replies ``until`` (monotonic), or as long as its own timeout if that is less."""
+        current = socket_of(self.connection)
+        own = self.connection.socket_timeout
+        left = max(0.001, until - monotonic())
+        if current is not None and (own is None or left < own):
+            current.settimeout(left)
+            self._limited = True
+
+    def unlimit(self) -> None:
+        """Wait for replies as long as its own timeout again."""
+        current = socket_of(self.connection)
+        if self._limited and current is not None:
+            current.settimeout(self.connection.socket_timeout)
+        self._limited = False
 
     def send(self, commands: bytes) -> None:
         """Send one or more commands."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from abc import ABC, abstractmethod
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 from redis.exceptions import RedisError
@@ -14,7 +16,7 @@ from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol.waiting import LocalWaiter, ServerHub
 from django_redis_lock.support.bells import LONGEST_SLEEP, Bell
 from django_redis_lock.support.clock import monotonic
-from django_redis_lock.transport.threads import start_in_thread
+from django_redis_lock.transport.threads import shielded, start_in_thread
 
 LOOK_UP = 0.1
 """Seconds for which a leader reads at a time. The others can't wake it meanwhile, and the one that
@@ -59,8 +61,19 @@ class LeadingHub(ServerHub, ABC):
     def _hang_up(self) -> None:
         """Close all connections."""
 
-    def listen(self, name: str = "") -> None:
-        """Connect to receive the grants of a lock, if need be. Raises ``LockUnavailable``."""
+    def listen(self, name: str = "", until: float = math.inf) -> None:
+        """Connect to receive the grants of a lock, if need be; give up ``until`` (monotonic).
+
+        Raises ``LockUnavailable``.
+        """
+        if self.listens_for(name):
+            return
+        if until != math.inf:
+            try:
+                shielded(partial(self.listen, name), until)
+            except TimeoutError as error:
+                raise LockUnavailable(f"Can't listen for grants: {error}") from error
+            return
         asked_at = monotonic()
         with self._connecting:
             if self.listens_for(name):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple
 
@@ -46,7 +47,7 @@ class Replicas(NamedTuple):
 class Packed:
     """A call to a script, ready to be sent. ``sending`` is called when it is."""
 
-    __slots__ = ("args", "keys", "replicas", "script", "sending")
+    __slots__ = ("args", "keys", "replicas", "script", "sending", "until")
 
     says_ok = False
     """Whether it can be answered with OK; otherwise an OK belongs to the handshake."""
@@ -57,13 +58,16 @@ class Packed:
         keys: Sequence[str],
         args: Sequence[str],
         sending: Callable[[], None],
+        *,
         replicas: Replicas | None = None,
+        until: float = math.inf,
     ) -> None:
         self.script = script
         self.keys = keys
         self.args = args
         self.sending = sending
         self.replicas = replicas
+        self.until = until
 
     def pack(self, *, with_source: bool = False) -> bytes:
         """Return the command as RESP, with the script's source or its digest."""
@@ -115,7 +119,9 @@ class Packing:
             type(call) in (calls.Acquire, calls.TakeOver) or _makes_endless(call)
         ):
             replicas = self._replicas
-        return Packed(script, keys, args, sending or call.sending, replicas)
+        return Packed(
+            script, keys, args, sending or call.sending, replicas=replicas, until=call.until
+        )
 
     def keys(self, name: str) -> list[str]:
         """Return the keys of one lock: the lock, its waiters, the index, the last fence."""

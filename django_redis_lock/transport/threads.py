@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import _thread
 import asyncio
+import math
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
+
+from django_redis_lock.support.clock import monotonic
 
 Result = TypeVar("Result")
 
@@ -50,13 +53,14 @@ async def run_in_thread(
         raise
 
 
-def shielded(function: Callable[[], Result]) -> Result:
+def shielded(function: Callable[[], Result], until: float = math.inf) -> Result:
     """Return the result of a function that no exception from a signal handler interrupts.
 
-    Handlers run in the main thread, so there the function gets a thread of its own. An exception
-    ends only the wait for it: the function runs on and its result is dropped.
+    Handlers run in the main thread, so there the function gets a thread of its own. So it does if
+    the caller waits no longer than ``until`` (monotonic), when ``TimeoutError`` is raised. An
+    exception ends only the wait for it: the function runs on and its result is dropped.
     """
-    if threading.get_ident() != threading.main_thread().ident:
+    if until == math.inf and threading.get_ident() != threading.main_thread().ident:
         return function()
     outcome: list[Result] = []
     errors: list[BaseException] = []
@@ -74,7 +78,9 @@ def shielded(function: Callable[[], Result]) -> Result:
         _thread.start_new_thread(run, ())
     except RuntimeError:  # the interpreter shuts down
         return function()
-    done.acquire()
+    left = -1 if until == math.inf else max(0.0, until - monotonic())
+    if not done.acquire(timeout=left):
+        raise TimeoutError("The server did not answer in time")
     if errors:
         raise errors.pop()
     return outcome.pop()

@@ -1,5 +1,6 @@
 """The decorator that takes a lock around a view."""
 
-from django_redis_lock.views.decorator import GuardedRequest, LockedRequest, locked
+from django_redis_lock.views.decorator import locked
+from django_redis_lock.views.requests import GuardedRequest, LockedRequest, NoLock
 
-__all__ = ["GuardedRequest", "LockedRequest", "locked"]
+__all__ = ["GuardedRequest", "LockedRequest", "NoLock", "locked"]

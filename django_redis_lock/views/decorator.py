@@ -18,8 +18,9 @@ from django_redis_lock.support.django_private import set_non_atomic_databases
 from django_redis_lock.support.functions import finished, is_async, is_generator
 from django_redis_lock.views import bodies
 from django_redis_lock.views.declined import Declined
-from django_redis_lock.views.names import Name, NameMaker
+from django_redis_lock.views.names import Name, NameMaker, no_name_for, refuse_view
 from django_redis_lock.views.refusals import Refusal
+from django_redis_lock.views.requests import without_lock
 
 logger = logging.getLogger("django_redis_lock")
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -30,20 +31,6 @@ BLOCKING_TIMEOUT = 10.0
 MAX_HOLD = 60.0
 """Seconds for which a lock is renewed by default."""
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
-SAFE_METHODS = ("GET", "HEAD", "OPTIONS", "TRACE")
-"""Methods that change nothing (RFC 9110); they take no lock unless ``methods`` names them."""
-
-
-class GuardedRequest(HttpRequest):
-    """The request passed to a guarded view, for annotations."""
-
-    lock: Lock | None
-
-
-class LockedRequest(HttpRequest):
-    """The request of a view that only methods which take the lock can reach."""
-
-    lock: Lock
 
 
 class ViewLock(Lock):
@@ -78,9 +65,9 @@ def locked(
     ``"product:{product_id}"`` or ``"cart:{request.user.pk}"``; or a callable that takes the request
     and the URL's arguments and returns the name. If the name is invalid, the answer is 400.
 
-    ``methods`` are the HTTP methods that take the lock, such as ``["POST"]``; by default all but
-    GET, HEAD, OPTIONS and TRACE. With any other method the view runs without the lock, and
-    ``request.lock`` is ``None``. The request's body is received before the lock is taken.
+    ``methods`` are the HTTP methods that take the lock, such as ``["POST"]``; by default all. With
+    any other method the view runs without the lock, and ``request.lock`` is a ``NoLock``: false,
+    and an error if it is used as a lock. The request's body is received before the lock is taken.
 
     A renewed lease ends after ``max_hold`` seconds (60 by default; ``None`` for no limit). The lock
     is then lost, and ``request.lock.lost`` is true.
@@ -97,6 +84,7 @@ def locked(
     invalid argument, or a placeholder that the view has no argument for, when the view is defined.
     The view raises ``LockLost`` when the lock was lost before it returned.
     """
+    refuse_view(name)
     if isinstance(max_hold, Default):
         renewed = isinstance(timeout, Default) if auto_renew is None else auto_renew
         max_hold = MAX_HOLD if renewed else None
@@ -117,7 +105,7 @@ def locked(
 
 
 def _check_methods(methods: Any) -> frozenset[str] | None:
-    """Return the methods that take the lock, ``None`` for all but the safe ones."""
+    """Return the methods that take the lock, ``None`` for all."""
     if methods is None:
         return None
     if isinstance(methods, str) or not isinstance(methods, Collection):
@@ -148,7 +136,9 @@ class _Guard:
         self._methods = methods
         self._refusal = refusal
 
-    def decorate(self, view: Decorated) -> Decorated:
+    def decorate(self, view: Decorated, /, *args: Any, **kwargs: Any) -> Decorated:
+        if args or kwargs:  # of a URL: this is called as a view
+            raise no_name_for(self._make_name.source)
         if isinstance(view, type):
             return cast("Decorated", self._decorate_class(view))
         if not callable(view):
@@ -258,14 +248,11 @@ class _Guard:
         return response
 
     def _runs_without(self, request: Any) -> bool:
-        """Whether a request does not need the lock; an outer view may have set ``request.lock``."""
-        if self._methods is None:
-            free = request.method in SAFE_METHODS
-        else:
-            free = request.method not in self._methods
-        if free:
-            request.lock = getattr(request, "lock", None)
-        return free
+        """Whether a request does not need the lock."""
+        if self._methods is None or request.method in self._methods:
+            return False
+        without_lock(request, self._methods)
+        return True
 
     def _prepare(
         self, view: View, request: Any, rest: tuple[Any, ...], kwargs: dict[str, Any]

@@ -6,12 +6,14 @@ import functools
 import inspect
 import re
 import string
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from django.core.exceptions import BadRequest
 
 from django_redis_lock.support.arguments import check_name
+from django_redis_lock.support.functions import is_async, is_generator
 
 Name = str | Callable[..., str]
 
@@ -26,7 +28,7 @@ class NameMaker:
     """
 
     def __init__(self, source: Name) -> None:
-        self._source = source
+        self.source = source
         self._roots: list[str] = []
         if isinstance(source, str):
             self._roots = list(dict.fromkeys(_roots(source)))
@@ -41,7 +43,7 @@ class NameMaker:
     @property
     def reads_request(self) -> bool:
         """Whether the name may depend on more than the URL's arguments."""
-        return callable(self._source) or REQUEST in self._roots
+        return callable(self.source) or REQUEST in self._roots
 
     def check(self, view: Callable[..., Any]) -> None:
         """Raise ``ValueError`` for a placeholder that matches no argument of the view."""
@@ -63,12 +65,12 @@ class NameMaker:
         placeholder that the URL has no argument for, and ``TypeError`` for a callable that does
         not return a str.
         """
-        if callable(self._source):
-            made = self._source(request, *args, **kwargs)
+        if callable(self.source):
+            made = self.source(request, *args, **kwargs)
             if not isinstance(made, str):
                 raise TypeError(f"The callable for a lock's name must return a str, not {made!r}.")
         elif not self._roots:
-            made = self._source.format()
+            made = self.source.format()
         else:
             made = self._fill_in(self._values(view, request, args, kwargs))
         try:
@@ -77,14 +79,14 @@ class NameMaker:
             raise BadRequest(str(error)) from error
 
     def _fill_in(self, values: Mapping[str, Any]) -> str:
-        assert isinstance(self._source, str)
+        assert isinstance(self.source, str)
         for root in self._roots:
             if root not in values:
                 raise self._unknown(root, list(values), "this URL has")
         try:
-            return self._source.format_map(values)
+            return self.source.format_map(values)
         except (LookupError, TypeError) as error:  # e.g. a field that the form lacks
-            raise BadRequest(f"No lock name for {self._source!r}: {error!r}") from error
+            raise BadRequest(f"No lock name for {self.source!r}: {error!r}") from error
 
     def _values(
         self, view: Callable[..., Any], request: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -99,9 +101,45 @@ class NameMaker:
 
     def _unknown(self, root: str, known: list[str], where: str) -> ValueError:
         return ValueError(
-            f"The lock name {self._source!r} has a placeholder {root!r}, but {where} "
+            f"The lock name {self.source!r} has a placeholder {root!r}, but {where} "
             f"{', '.join(known)}."
         )
+
+
+def refuse_view(name: Any) -> None:
+    """Raise ``TypeError`` if ``locked()`` was given a view in the place of a name.
+
+    A function that makes names is called like a view, so only how it came here tells them apart.
+    """
+    if (
+        isinstance(name, type)
+        or hasattr(name, "view_class")
+        or (callable(name) and (is_async(name) or is_generator(name) or _is_being_defined(name)))
+    ):
+        raise no_name_for(name)
+
+
+def no_name_for(view: Any) -> TypeError:
+    """Return the error for ``@locked`` without the name of the lock."""
+    example = "product:{product_id}"
+    if inspect.isfunction(view):
+        known = _arguments(view)
+        if all(item.kind is item.POSITIONAL_OR_KEYWORD for item in known):
+            example = ":".join([view.__name__, *(f"{{{item.name}}}" for item in known)])
+    return TypeError(
+        f"@locked needs the name of the lock, and was given the view {view!r}. "
+        f"Write @locked({example!r}) in place of @locked."
+    )
+
+
+def _is_being_defined(function: Callable[..., Any]) -> bool:
+    """Whether ``locked()`` decorates a function: its caller defines it and has not named it yet."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    caller = sys._getframe(3)
+    if code is None or code.co_name == "<lambda>":
+        return False
+    named = caller.f_locals.get(code.co_name) is function
+    return not named and any(item is code for item in caller.f_code.co_consts)
 
 
 def _roots(template: str) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -46,7 +47,7 @@ class Port(Hub):
         super().__init__()
         self.asked: list[tuple[Any, ...]] = []
 
-    def listen(self, name: str = "") -> None:
+    def listen(self, name: str = "", until: float = math.inf) -> None:
         self.asked.append(("listen", name))
 
     async def alisten(self, name: str = "") -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from django.test import Client, RequestFactory
 from django.utils import translation
 
 from django_redis_lock import lock, locks
+from django_redis_lock.exceptions import LockNotOwned
 from django_redis_lock.views.decorator import locked
 from django_redis_lock.views.refusals import RETRY_AFTER, STATUSES
 from example_project.embedded import free_port
@@ -28,7 +30,7 @@ METHODS = ("GET", "HEAD", "OPTIONS", "TRACE", "POST", "PUT", "PATCH", "DELETE", 
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({}, {"POST", "PUT", "PATCH", "DELETE", "PURGE"}),
+        ({}, {*METHODS}),
         ({"methods": ["POST"]}, {"POST"}),
         ({"methods": {"GET", "HEAD"}}, {"GET", "HEAD"}),
     ],
@@ -37,7 +39,7 @@ def test_the_methods_that_take_the_lock(options: dict[str, Any], expected: set[s
     """The others run without it, whoever holds it and whatever its name would be."""
 
     def answer(request: Any) -> HttpResponse:
-        return HttpResponse(repr(request.lock))
+        return HttpResponse(f"locked: {bool(request.lock)}")
 
     async def aanswer(request: Any) -> HttpResponse:
         return answer(request)
@@ -50,15 +52,38 @@ def test_the_methods_that_take_the_lock(options: dict[str, Any], expected: set[s
             request = RequestFactory().generic(method, "/?name=view")
             for got in (view(request), asyncio.run(aview(request))):
                 assert got.status_code == wanted, method
-                assert wanted == 409 or got.content == b"None"
+                assert wanted == 409 or got.content == b"locked: False"
             assert method in expected or view(RequestFactory().generic(method, "/")).content
+
+
+@pytest.mark.parametrize("use", ["fence", "remaining", "lost", "release", "ensure_held"])
+def test_a_request_without_a_lock_says_so_where_it_is_used(use: str) -> None:
+    """The error names the method, and what takes the lock."""
+
+    @locked("page", methods=["POST"])
+    def answer(request: Any) -> HttpResponse:
+        return HttpResponse(getattr(request.lock, use))
+
+    with pytest.raises(LockNotOwned, match=rf"lock\.{use}: A GET request takes no.*\['POST'\]"):
+        answer(RequestFactory().get("/"))
+    assert answer(RequestFactory().post("/")).status_code == 200
+
+
+def test_no_lock_can_not_be_entered_but_copied() -> None:
+    """What Python and Django do with a request does not fail."""
+    request = RequestFactory().get("/")
+    locked("page", methods=["POST"])(lambda request: HttpResponse())(request)
+    assert not copy.deepcopy(request.lock)
+    assert "A GET request takes no lock" in repr(request.lock)
+    with pytest.raises(LockNotOwned, match="takes no lock"), request.lock:
+        pass
 
 
 def test_a_method_that_only_the_outer_lock_is_for(web: Client) -> None:
     """The view finds that."""
 
     @locked("outer", methods=["GET"])
-    @locked("inner")
+    @locked("inner", methods=["POST"])
     def answer(request: Any) -> HttpResponse:
         return HttpResponse(request.lock.name)
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 from django.contrib.auth import get_user_model
 from django.http import HttpResponse
 from django.test import AsyncClient, Client, RequestFactory
+from django.utils.decorators import method_decorator
 from django.views import View
+from django.views.decorators.csrf import csrf_exempt
 
 from django_redis_lock import lock
 from django_redis_lock.views.decorator import locked
@@ -178,6 +183,106 @@ def test_options_that_make_no_sense(
     """They are refused before there is a view."""
     with pytest.raises(error, match=expected):
         locked("view", **options)
+
+
+def module_name(request: Any, slug: str) -> str:
+    return f"page:{slug}"
+
+
+def bare_function() -> Any:
+    @locked
+    def buy(request: Any, product_id: int) -> HttpResponse:
+        return HttpResponse()
+
+    return buy
+
+
+def bare_above_another_decorator() -> Any:
+    @locked
+    @csrf_exempt
+    def buy(request: Any) -> HttpResponse:
+        return HttpResponse()
+
+    return buy
+
+
+def bare_method() -> Any:
+    class Buy(View):
+        @locked
+        def post(self, request: Any, product_id: int) -> HttpResponse:
+            return HttpResponse()
+
+    return Buy
+
+
+def bare_class() -> Any:
+    @locked
+    class Buy(View):
+        pass
+
+    return Buy
+
+
+def bare_coroutine() -> Any:
+    @locked
+    async def buy(request: Any, product_id: int) -> HttpResponse:
+        return HttpResponse()
+
+    return buy
+
+
+def bare_method_decorator() -> Any:
+    @method_decorator(locked, name="dispatch")
+    class Buy(View):
+        pass
+
+    return Buy
+
+
+@pytest.mark.parametrize(
+    "define",
+    [
+        bare_function,
+        bare_above_another_decorator,
+        bare_method,
+        bare_class,
+        bare_coroutine,
+        bare_method_decorator,
+        lambda: locked(View.as_view()),  # type: ignore[arg-type]
+    ],
+)
+def test_a_decorator_without_a_name_is_refused_where_the_view_is_defined(
+    define: Callable[[], Any],
+) -> None:
+    """Also if a function that makes names could be called like the view."""
+    with pytest.raises(TypeError, match=r"@locked needs the name of the lock.*Write @locked\('"):
+        define()
+
+
+def test_the_error_of_a_bare_decorator_shows_a_name_for_the_view() -> None:
+    with pytest.raises(TypeError, match=re.escape("Write @locked('buy:{product_id}')")):
+        bare_function()
+
+
+def test_functions_that_make_names() -> None:
+    """A function that has a name, a lambda and a partial are no views."""
+
+    def by_slug(request: Any, slug: str) -> str:
+        return f"page:{slug}"
+
+    def answer(request: Any, slug: str) -> HttpResponse:
+        return HttpResponse(request.lock.name)
+
+    for source in (by_slug, lambda request, slug: f"page:{slug}", partial(by_slug), module_name):
+        view = locked(source)(answer)
+        assert view(RequestFactory().post("/"), slug="home").content == b"page:home"
+
+
+def test_a_view_that_is_found_in_the_place_of_a_name_at_a_request() -> None:
+    """Not written as a decorator, it can't be told from a function that makes names."""
+    view: Any = locked(two)
+    with pytest.raises(TypeError, match="@locked needs the name of the lock"):
+        view(RequestFactory().post("/"), product_id=7)
 
 
 def test_what_is_no_view() -> None:

@@ -140,6 +140,7 @@ class _Port:
     def __init__(self, backend: GetSetLockBackend, call: Call) -> None:
         self._backend = backend
         self._sending = call.sending
+        self._until = call.until
 
     def send(self, words: tuple[Word, ...]) -> Any:
         return self._backend._client.call(self._plain(words))
@@ -149,7 +150,7 @@ class _Port:
 
     def _plain(self, words: tuple[Word, ...]) -> _Plain:
         sending, self._sending = self._sending, _nothing
-        return _Plain(words, sending)
+        return _Plain(words, sending, self._until)
 
 
 def _nothing() -> None:
@@ -161,11 +162,14 @@ class _Plain(Packed):
 
     __slots__ = ("_command", "says_ok")
 
-    def __init__(self, command: tuple[Word, ...], sending: Callable[[], None]) -> None:
+    def __init__(
+        self, command: tuple[Word, ...], sending: Callable[[], None], until: float
+    ) -> None:
         self._command = command
         self.says_ok = command[0] == "SET"
         self.sending = sending
         self.replicas = None
+        self.until = until
 
     def pack(self, *, with_source: bool = False) -> bytes:
         """Return the bytes of the command."""

@@ -82,7 +82,8 @@ class Ballots:
 
         ``heard`` gets the index of a server and its answer, late answers included.
         """
-        asked = Round(len(self._servers), fold, self._timeout)
+        timeout = min(self._timeout, call.until - monotonic())
+        asked = Round(len(self._servers), fold, timeout)
         call.sending()
         owed_until = monotonic() + OWED_FOR if owed else 0.0
         for index, packed in enumerate(letters):

@@ -66,11 +66,11 @@ class ClusterClient(_Redirected):
     def call(self, slot: int, packed: Packed) -> Any:
         """Send a call and return its reply. Raises as ``BlockingClient.call`` does."""
         for _ in range(REDIRECTIONS):
-            address = self._topology.address(slot)
+            address = self._topology.address(slot, packed.until)
             try:
                 return self._client(address).call(packed)
             except MovedError as error:
-                self._topology.moved(slot, error, address)
+                self._topology.moved(slot, error, address, packed.until)
             except (RedisError, OSError) as error:
                 self._failed(address, error)
                 raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import threading
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ from urllib.parse import urlsplit
 import redis
 from redis.exceptions import MovedError, RedisError
 
+from django_redis_lock.support.clock import monotonic
 from django_redis_lock.support.process import forget_after_fork
 from django_redis_lock.transport.connections import pool_from_url
 
@@ -79,11 +81,14 @@ class Topology:
         """Return the master of a slot, or ``None`` if the nodes have to be asked."""
         return None if self._stale else self.known(slot)
 
-    def address(self, slot: int) -> Address:
-        """Return the master of a slot. Raises ``RedisError`` if no node knows it."""
+    def address(self, slot: int, until: float = math.inf) -> Address:
+        """Return the master of a slot; give up ``until`` (monotonic).
+
+        Raises ``RedisError`` if no node knows it, and ``TimeoutError``.
+        """
         address = self.settled(slot)
         if address is None:
-            self._read(lambda: not self._stale).result()
+            _wait_for(self._read(lambda: not self._stale), until)
             address = self._told(slot)
         return address
 
@@ -112,10 +117,10 @@ class Topology:
         self._suspect = address
         self._stale = True
 
-    def moved(self, slot: int, error: MovedError, by: Address) -> None:
+    def moved(self, slot: int, error: MovedError, by: Address, until: float = math.inf) -> None:
         """Follow a redirection to another node. Raises as ``address`` does."""
         to = error.host or by[0], error.port
-        self._read(lambda: self.known(slot) == to, first=to).result()
+        _wait_for(self._read(lambda: self.known(slot) == to, first=to), until)
         self._believe(slot, to)
 
     async def amoved(self, slot: int, error: MovedError, by: Address) -> None:
@@ -214,6 +219,13 @@ class Topology:
         with self._mutex:
             self._ranges, self._others, self._moved = ranges, others, {}
             self._stale, self._suspect = False, None
+
+
+def _wait_for(reading: Future[None], until: float) -> None:
+    try:
+        reading.result(None if until == math.inf else max(0.0, until - monotonic()))
+    except TimeoutError:
+        raise redis.exceptions.TimeoutError("No node said in time which slots it serves") from None
 
 
 def _address(url: str) -> Address:

@@ -1,0 +1,64 @@
+"""The requests that guarded views are passed, and what is in the place of a lock."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NoReturn
+
+from django.http import HttpRequest
+
+from django_redis_lock.exceptions import LockNotOwned
+from django_redis_lock.primitives.lock import Lock
+
+
+class NoLock:
+    """The ``request.lock`` of a request whose method takes none. It is false.
+
+    To use it as a lock raises ``LockNotOwned``.
+    """
+
+    def __init__(self, method: str | None, methods: frozenset[str]) -> None:
+        self._why = (
+            f"A {method} request takes no lock in this view, whose methods= are "
+            f"{sorted(methods)}. Ask 'if request.lock:' first, or add {method!r} to methods."
+        )
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self._why}>"
+
+    def __bool__(self) -> Literal[False]:
+        return False
+
+    def __getattr__(self, attribute: str) -> NoReturn:
+        if attribute.startswith("_"):  # what Python looks for, as when it copies a request
+            raise AttributeError(attribute)
+        raise LockNotOwned(f"request.lock.{attribute}: {self._why}")
+
+    def __enter__(self) -> NoReturn:
+        raise LockNotOwned(self._why)
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    async def __aenter__(self) -> NoReturn:
+        raise LockNotOwned(self._why)
+
+    async def __aexit__(self, *error: object) -> None:
+        pass
+
+
+class GuardedRequest(HttpRequest):
+    """The request passed to a guarded view, for annotations."""
+
+    lock: Lock | NoLock
+
+
+class LockedRequest(HttpRequest):
+    """The request of a view that only methods which take the lock can reach."""
+
+    lock: Lock
+
+
+def without_lock(request: Any, methods: frozenset[str]) -> None:
+    """Say in ``request.lock`` that there is none, unless an outer guard took one."""
+    if not getattr(request, "lock", None):
+        request.lock = NoLock(request.method, methods)

@@ -1,0 +1,219 @@
+"""A server that falls silent: how long a caller that gave a limit to its wait is kept."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from django_redis_lock import Lock, lock, lock_many, locks
+from django_redis_lock.exceptions import LockUnavailable
+from example_project.embedded import EmbeddedServer
+from tests.tools import Background, eventually, waiters
+from tests.tools.proxy import Proxy
+
+AT_MOST = 0.5
+"""Seconds for which a caller may be kept beyond its wait, or beyond a second if that is longer."""
+BACKENDS = "django_redis_lock.backends"
+TIMEOUTS = {
+    "default": "",
+    "patient": "?socket_timeout=60&socket_connect_timeout=60",
+}
+
+
+def entries(port: int) -> dict[str, Any]:
+    """Return entries of LOCKS, and of CACHES, that differ in how they meet a silent server."""
+    urls = {key: f"redis://127.0.0.1:{port}/0{query}" for key, query in TIMEOUTS.items()}
+    redis, getset = f"{BACKENDS}.redis.RedisLockBackend", f"{BACKENDS}.getset.GetSetLockBackend"
+    return {
+        "CACHES": {
+            "endless": {
+                "BACKEND": "django_redis.cache.RedisCache",
+                "LOCATION": urls["default"],  # django-redis sets no timeouts of its own
+            }
+        },
+        "LOCKS": {
+            "default": {"BACKEND": redis, "LOCATION": urls["default"]},
+            "patient": {"BACKEND": redis, "LOCATION": urls["patient"]},
+            "endless": {"BACKEND": redis, "LOCATION": "endless"},
+            "popping": {
+                "BACKEND": redis,
+                "LOCATION": urls["patient"],
+                "OPTIONS": {"WAIT": "blpop"},
+            },
+            "polling": {"BACKEND": redis, "LOCATION": urls["patient"], "OPTIONS": {"WAIT": "poll"}},
+            "getset": {"BACKEND": getset, "LOCATION": urls["patient"]},
+        },
+    }
+
+
+@pytest.fixture
+def proxy(server: EmbeddedServer, settings: Any) -> Iterator[Proxy]:
+    """A proxy in front of the server, which all aliases of LOCKS but "direct" go through."""
+    with Proxy(server.port) as proxy:
+        for setting, value in entries(proxy.port).items():
+            setattr(settings, setting, {**getattr(settings, setting), **value})
+        settings.LOCKS["direct"] = {**settings.LOCKS["default"], "LOCATION": server.url()}
+        locks.reset()
+        yield proxy
+        locks.reset()
+
+
+USING = list(entries(0)["LOCKS"])
+
+
+def blocking(handle: Lock) -> bool:
+    return handle.acquire()
+
+
+def awaiting(handle: Lock) -> bool:
+    return asyncio.run(handle.aacquire())
+
+
+def seconds_until_unavailable(acquire: Callable[[Lock], bool], handle: Lock) -> float:
+    began = time.monotonic()
+    with pytest.raises(LockUnavailable):
+        acquire(handle)
+    return time.monotonic() - began
+
+
+def check(callers: dict[str, Background], wait: float) -> None:
+    """Check that all callers are told in time that the server is not available."""
+    took = {key: caller.outcome() for key, caller in callers.items()}
+    late = {key: f"{seconds:.2f}" for key, seconds in took.items() if seconds > wait + AT_MOST}
+    assert not late
+
+
+def started(name: str, wait: dict[str, Any]) -> dict[str, Background]:
+    """Start callers of each kind, in threads and in tasks, on each alias."""
+    return {
+        f"{using} {acquire.__name__}": Background(
+            lambda acquire=acquire, using=using: seconds_until_unavailable(
+                acquire, lock(f"{name}-{acquire.__name__}", timeout=20, using=using, **wait)
+            )
+        )
+        for using in USING
+        for acquire in (blocking, awaiting)
+    }
+
+
+@pytest.mark.parametrize("wait", [{"blocking": False}, {"blocking_timeout": 0.2}], ids=str)
+@pytest.mark.parametrize("connected", [True, False], ids=["connected", "connecting"])
+def test_a_silent_server_keeps_a_caller_no_longer_than_its_wait(
+    name: str, proxy: Proxy, wait: dict[str, Any], connected: bool
+) -> None:
+    """Whatever the socket timeout is; and a lock that it grants too late is released."""
+    if connected:
+        for using in USING:
+            with lock(f"{name}-before", timeout=20, using=using):
+                pass
+    proxy.hold_back()
+    check(started(name, wait), 1.0)
+    proxy.let_go()
+    for using in USING:
+        for acquire in (blocking, awaiting):
+            handle = lock(f"{name}-{acquire.__name__}", timeout=20, using=using)
+            assert handle.acquire(blocking_timeout=10)
+            handle.release()
+
+
+def test_a_server_that_falls_silent_during_the_wait(name: str, proxy: Proxy) -> None:
+    """A waiter is told at the end of its wait, too."""
+    held = {}
+    for kind in (blocking, awaiting):
+        held[kind] = lock(f"{name}-{kind.__name__}", timeout=20, using="direct")
+        held[kind].acquire()
+    callers = started(name, {"blocking_timeout": 2.0})
+    for kind in (blocking, awaiting):
+        eventually(lambda kind=kind: waiters(held[kind].name, "direct") >= 4)
+    proxy.hold_back()
+    check(callers, 2.0)
+    proxy.let_go()
+    for each in held.values():
+        each.release()
+        eventually(lambda each=each: not each.locked())
+
+
+@contextmanager
+def unanswered_port() -> Iterator[int]:
+    """Listen on a port whose queue is full, so that the kernel drops whoever connects."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener:
+        port = listener.getsockname()[1]
+        fillers = []
+        while True:
+            filler = socket.socket()
+            filler.settimeout(0.2)
+            fillers.append(filler)
+            try:
+                filler.connect(("127.0.0.1", port))
+            except TimeoutError:
+                break
+        try:
+            yield port
+        finally:
+            for filler in fillers:
+                filler.close()
+
+
+def test_a_host_that_does_not_answer(name: str, settings: Any) -> None:
+    """Neither does a host keep a caller that drops its packets."""
+    with unanswered_port() as port:
+        for setting, value in entries(port).items():
+            setattr(settings, setting, {**getattr(settings, setting), **value})
+        locks.reset()
+        check(started(name, {"blocking": False}), 1.0)
+        locks.reset()
+
+
+def test_several_locks_at_once(name: str, proxy: Proxy) -> None:
+    with lock(f"{name}-before", timeout=20):
+        pass
+    proxy.hold_back()
+    callers = {
+        "blocking": Background(
+            lambda: seconds_until_unavailable(
+                blocking, lock_many([f"{name}-1", f"{name}-2"], timeout=20, blocking_timeout=0.2)
+            )
+        )
+    }
+    check(callers, 1.0)
+
+
+def test_a_caller_without_a_limit_keeps_the_socket_timeout(name: str, proxy: Proxy) -> None:
+    """It gets its lock from a server that is silent for less than that."""
+    handle = lock(name, timeout=20)
+    with handle:
+        pass
+    proxy.hold_back()
+    caller = Background(handle.acquire)
+    limited = Background(
+        lambda: seconds_until_unavailable(blocking, lock(f"{name}-2", blocking=False))
+    )
+    check({"limited": limited}, 1.0)
+    proxy.let_go()
+    assert caller.outcome()
+    handle.release()
+
+
+def test_a_task_without_a_limit_beside_one_that_gives_up(name: str, proxy: Proxy) -> None:
+    """They share a connection, which the other one closes: the call is sent again."""
+
+    async def main() -> float:
+        async with lock(name, timeout=20):
+            pass
+        proxy.hold_back()
+        patient = asyncio.ensure_future(lock(name, timeout=20).aacquire())
+        began = time.monotonic()
+        with pytest.raises(LockUnavailable):
+            await lock(f"{name}-2", blocking=False).aacquire()
+        took = time.monotonic() - began
+        proxy.let_go()
+        assert await patient
+        return took
+
+    assert asyncio.run(main()) < 1.0 + AT_MOST
