@@ -1,5 +1,7 @@
 """Release the locks of a worker's children that died, in the worker's parent process.
 
+When a worker starts, it releases what workers that were killed as a whole left on its host.
+
 Celery reports a death late (it may look only every five seconds), or too early (the hooks of a
 hard time limit and of ``revoke(terminate=True)`` run before the child is killed), or not at all (if
 the message is delivered again). So the parent watches its children itself. It releases what the
@@ -15,6 +17,7 @@ import select
 import threading
 from collections.abc import Collection
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any
 
 import billiard
@@ -22,14 +25,18 @@ from celery.signals import worker_init, worker_ready, worker_shutdown
 
 from django_redis_lock.celery import freeing
 from django_redis_lock.celery.guard import GUARD
-from django_redis_lock.celery.ledger import Ledger, forget_ledger, lives, open_ledger
+from django_redis_lock.celery.ledger import Ledger, forget_ledger, open_ledger
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.handler import locks
+from django_redis_lock.support.process import state_of
 
 logger = logging.getLogger("django_redis_lock.celery")
 
 LOOK_EVERY = 0.5
 """Seconds between looks for new children, and for dead ones if the system does not report them."""
+FIRST_CHANCE = 2.0
+"""Seconds that a worker's start waits at most for the release of dead workers' locks, so that a
+task that comes again does not meet its own dead run."""
 LAST_CHANCE = 5.0
 """Seconds that a worker's shutdown waits at most for the release of killed children's locks."""
 
@@ -81,7 +88,7 @@ class ChildWatch(threading.Thread):
         for number, child in list(self._children.items()):
             if child.descriptor is not None:
                 poll.register(child.descriptor, select.POLLIN)
-            elif not lives(child.pid, child.began):
+            elif not state_of(child.pid, child.began):
                 self._bury(number)
         gone = {descriptor for descriptor, _ in poll.poll(seconds * 1000)}
         for number, child in list(self._children.items()):
@@ -100,7 +107,7 @@ class ChildWatch(threading.Thread):
                 logger.info(text, LOOK_EVERY, error)
             self._polling_told = True
             return None
-        if lives(pid, began):
+        if state_of(pid, began):
             return descriptor
         os.close(descriptor)  # it may be of a later process with the same id
         return None
@@ -144,19 +151,31 @@ def _on_ready(sender: Any = None, **kwargs: Any) -> None:
     guards = [getattr(task, GUARD, None) for task in sender.app.tasks.values()]
     aliases = {guard.options.using for guard in guards if guard is not None}
     try:
-        if not aliases or not _forks(sender.pool):
+        if not aliases:
             forget_ledger()
             return
+        opened = []
         for using in locks:
             # Now, because the threads first need it while a dead child is being replaced by a fork.
             with contextlib.suppress(InvalidLockBackend):  # reported where it is used
                 locks[using].open()
+                opened.append(using)
+        _free_dead(opened)
+        if not _forks(sender.pool):
+            forget_ledger()
+            return
         watch = ChildWatch(_inherited_ledger(), aliases)
         watch.start()
         _watches.append(watch)
     except Exception as error:
         text = "The children are not watched: locks of killed ones end with their leases: %s"
         logger.warning(text, error)
+
+
+def _free_dead(aliases: Collection[str]) -> None:
+    until = monotonic() + FIRST_CHANCE
+    for attempted in [freeing.free_dead(using) for using in aliases]:
+        attempted.wait(max(0.0, until - monotonic()))
 
 
 def _forks(pool: Any) -> bool:

@@ -32,9 +32,21 @@ def free(using: str, name: str, token_id: str) -> None:
     _freers.setdefault(using, _Freer(using)).add(lambda backend: _release(backend, name, token_id))
 
 
-def free_dead(using: str) -> None:
-    """Release the locks of this worker's dead processes, found by listing all locks."""
-    _freers.setdefault(using, _Freer(using)).add(_release_all_dead)
+def free_dead(using: str) -> threading.Event:
+    """Release the locks of tasks whose process on this host is dead, found by listing all locks.
+
+    The event is set after the first attempt.
+    """
+    attempted = threading.Event()
+
+    def work(backend: BaseLockBackend) -> None:
+        try:
+            _release_all_dead(backend)
+        finally:
+            attempted.set()
+
+    _freers.setdefault(using, _Freer(using)).add(work)
+    return attempted
 
 
 def finish(seconds: float) -> None:

@@ -21,7 +21,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
 from django_redis_lock.celery.guard import GUARD, Guard
-from django_redis_lock.celery.ledger import FAMILY, lives
+from django_redis_lock.celery.ledger import FAMILY
 from django_redis_lock.celery.message import Slip
 from django_redis_lock.celery.options import QUEUE, Options
 from django_redis_lock.celery.places import QUEUED, Places
@@ -29,6 +29,7 @@ from django_redis_lock.celery.private import rate_limited_requests, timed_reques
 from django_redis_lock.exceptions import InvalidLockBackend, LockError
 from django_redis_lock.handler import locks
 from django_redis_lock.protocol.records import Holder
+from django_redis_lock.support.process import STOPPED, state_of
 
 TIME_FOR_KEYS = 0.5
 """Seconds for which the worker's main loop waits for keys and holders; Celery's clients give up
@@ -70,13 +71,18 @@ def messages_in_hand(state: Any, ids: list[str], **kwargs: Any) -> dict[str, Any
 def signs_of_life(
     state: Any, tasks: list[str], processes: dict[str, list[int]], **kwargs: Any
 ) -> dict[str, Any]:
-    """Report which of some tasks the worker has, and which of its own processes are gone.
+    """Report which of some tasks the worker has, and which of its own processes do not run.
 
     ``processes`` has process ids by the family that they belong to.
     """
     known = {request.id for _, request in _in_hand(state)}
-    gone = [pid for pid in processes.get(FAMILY, ()) if not lives(pid)]
-    return {"family": FAMILY, "tasks": sorted(known.intersection(tasks)), "gone": gone}
+    states = {pid: state_of(pid) for pid in processes.get(FAMILY, ())}
+    return {
+        "family": FAMILY,
+        "tasks": sorted(known.intersection(tasks)),
+        "gone": [pid for pid, state in states.items() if not state],
+        "stopped": [pid for pid, state in states.items() if state in STOPPED],
+    }
 
 
 def _in_hand(state: Any) -> Iterator[tuple[str, Request]]:

@@ -15,12 +15,11 @@ import struct
 import tempfile
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from weakref import ref
 
 from django_redis_lock.protocol.records import Holder, token_id
-from django_redis_lock.support.process import current_process, known_process
+from django_redis_lock.support.process import began_at, current_process, known_process, state_of
 
 logger = logging.getLogger("django_redis_lock.celery")
 
@@ -45,46 +44,15 @@ Entry = tuple[str, str, str]
 
 
 def is_dead(holder: Holder) -> bool:
-    """Whether a holder is known to have died: a process of this family that no longer exists.
+    """Whether a task's holder is known to have died: its process, on this host, is gone.
 
     A lock with a ``state`` is held for a message or a rest, and by no process.
     """
-    ours = holder.metadata.get("worker") == FAMILY and holder.host == current_process().host
-    if not ours or holder.metadata.get("state") or holder.pid is None:
+    family, here = holder.metadata.get("worker"), current_process()
+    if not family or holder.metadata.get("state") or holder.host != here.host:
         return False
-    return not lives(holder.pid)
-
-
-def lives(pid: int, began: int = 0) -> bool:
-    """Whether a process of this machine runs; zombies do not.
-
-    With ``began``, from ``began_at``, a later process with the same id does not count.
-    """
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # it has changed its user, or is another user's process
-        pass
-    stat = _stat(pid)
-    if stat is None:
-        return True
-    return stat[0] not in "ZX" and began in (0, int(stat[19]))
-
-
-def began_at(pid: int) -> int:
-    """Return when a process began, in clock ticks since boot; 0 if unknown."""
-    stat = _stat(pid)
-    return 0 if stat is None else int(stat[19])
-
-
-def _stat(pid: int) -> list[str] | None:
-    """Return the fields of ``/proc/<pid>/stat`` from the state on; ``None`` if there is none."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return stat if len(stat) > 19 else None
+    ours = family == FAMILY or (here.pid_space and holder.pid_space == here.pid_space)
+    return bool(ours) and not state_of(holder.pid, holder.pid_began)
 
 
 class Ledger:

@@ -65,6 +65,9 @@ class Holder:
     pid_space: str | None = None
     """An id that differs between containers that share a host name, so that equal process ids can
     be told apart. ``None`` if unknown."""
+    pid_began: int | None = None
+    """When the process began, in clock ticks since its host booted, so that a later process with
+    its id can be told apart. ``None`` if unknown."""
 
     def __str__(self) -> str:
         return origin_text(self) or f"another program ({self.token_id})"
@@ -229,11 +232,13 @@ _Facts = tuple[Mapping[str, Any], Mapping[str, str]]
 
 
 def _facts(record: Mapping[str, Any]) -> _Facts:
+    began = record.get("pid_began")
     fields = {
         "auto_renew": record.get("auto_renew") is True,
         "lease": _seconds(record.get("lease")),
         "max_hold": _seconds(record.get("max_hold")),
         "pid_space": _text(record.get("pid_space")),
+        "pid_began": began if type(began) is int and began > 0 else None,
         **read_origin(record),
     }
     return fields, _metadata(record)

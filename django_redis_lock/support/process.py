@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar, overload
 
 Value = TypeVar("Value")
+STOPPED = ("T", "t")
+"""The states, as from ``state_of``, of processes that a signal or a debugger stopped."""
 
 
 class Process:
@@ -27,6 +29,7 @@ class Process:
         self.pid = getpid()
         self.host = socket.gethostname()
         self.pid_space = pid_space()
+        self.pid_began = began_at(self.pid)
         self._local = threading.local()
 
     def record(self) -> str:
@@ -34,9 +37,10 @@ class Process:
         try:
             opening: str = self._local.record
         except AttributeError:
-            fields = {"host": self.host, "pid": self.pid, "thread": threading.current_thread().name}
+            thread = threading.current_thread().name
+            fields: dict[str, Any] = {"host": self.host, "pid": self.pid, "thread": thread}
             if self.pid_space:
-                fields["pid_space"] = self.pid_space
+                fields |= {"pid_space": self.pid_space, "pid_began": self.pid_began}
             opening = self._local.record = json.dumps(fields, separators=(",", ":"))[:-1]
         return opening
 
@@ -52,6 +56,41 @@ def pid_space() -> str:
     except OSError:  # a system without /proc
         return ""
     return hashlib.sha256(f"{boot} {inode}".encode()).hexdigest()[:8]
+
+
+def state_of(pid: int | None, began: int | None = None) -> str:
+    """Return the letter that ``/proc`` has for the state of a process, or ``""`` if it is gone.
+
+    It is ``"?"`` if that is not known. Zombies are gone. With ``began``, from ``began_at``, so is a
+    process whose id a later process has.
+    """
+    if pid is None or pid <= 0:
+        return "?"
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return ""
+    except (PermissionError, OverflowError):  # another user's process
+        pass
+    state, at = _read_stat(pid)
+    return "" if state in "ZX" or (began and at not in (0, began)) else state
+
+
+def began_at(pid: int) -> int:
+    """Return when a process began, in clock ticks since boot; 0 if unknown."""
+    return _read_stat(pid)[1]
+
+
+def _read_stat(pid: int) -> tuple[str, int]:
+    """Return the state of a process and when it began, as ``/proc`` tells them."""
+    try:
+        # It may be mounted from another PID namespace, where the ids are those of others.
+        if Path("/proc/self").readlink() == Path(str(getpid())):
+            stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            return stat[0], int(stat[19])
+    except (OSError, LookupError):
+        pass
+    return "?", 0
 
 
 _process = Process()

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from time import monotonic
 from typing import Any
 
 import pytest
+import redis
 
 from django_redis_lock import lock, locks
 from django_redis_lock.celery import freeing
+from django_redis_lock.celery.ledger import FAMILY
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol.records import Holder
+from django_redis_lock.support.process import began_at, current_process
 from example_project.embedded import EmbeddedServer
 from tests.tools import eventually
+from tests.tools.admin import hold_as
 
 WAIT = 20
 
@@ -98,19 +105,37 @@ def test_lock_is_released_for_its_holder(
     assert not is_free(name)()
 
 
-def test_locks_of_the_dead_are_released(
-    server: EmbeddedServer, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And no others."""
-    monkeypatch.setattr(freeing, "is_dead", lambda holder: holder.name.endswith("dead"))
-    for each in ("dead", "too dead", "living"):
-        take(f"{name}:{each}")
-    freeing.free_dead("default")
-    assert list(freeing._freers) == ["default"]
-    for each in ("dead", "too dead"):
-        eventually(is_free(f"{name}:{each}"))
+def test_locks_of_the_dead_are_released(server: EmbeddedServer) -> None:
+    """Of tasks of any worker whose process on this host is proved to be gone, and no others."""
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    ours, me = {"worker": FAMILY}, os.getpid()
+    here: dict[str, Any] = {
+        "host": current_process().host,
+        "pid": gone.pid,
+        "pid_space": current_process().pid_space,
+        "metadata": {"worker": "earlier"},
+    }
+    dead: dict[str, dict[str, Any]] = {
+        "a-process-of-another-worker": {},
+        "one-of-this-worker,-of-an-older-version": {"metadata": ours, "pid_space": ""},
+        "one-whose-id-is-anothers-now": {"pid": me, "pid_began": began_at(me) - 1},
+    }
+    left: dict[str, dict[str, Any]] = {
+        "one-that-lives": {"pid": me, "pid_began": began_at(me)},
+        "one-that-may-live": {"pid": me},
+        "another-hosts": {"host": "elsewhere"},
+        "another-containers": {"pid_space": "0123abcd"},
+        "of-an-older-version": {"pid_space": None},
+        "a-messages": {"metadata": {"worker": "earlier", "state": "queued"}},
+        "no-tasks": {"metadata": {}},
+    }
+    with redis.Redis.from_url(server.url()) as client:
+        for name, changes in (dead | left).items():
+            hold_as(client, name, **{**here, **changes})
+    assert freeing.free_dead("default").wait(WAIT)
     freeing.finish(WAIT)
-    assert not is_free(f"{name}:living")()
+    assert {holder.name for holder in locks["default"].holders()} == set(left)
 
 
 def test_lock_that_changes_hands_is_not_released(

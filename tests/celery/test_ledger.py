@@ -8,7 +8,7 @@ import textwrap
 
 import pytest
 
-from django_redis_lock.celery.ledger import began_at, lives
+from django_redis_lock.support.process import began_at, state_of
 from tests.tools import Child
 
 HEAD = """
@@ -128,4 +128,4 @@ def test_more_than_a_page_holds_is_marked() -> None:
 @pytest.mark.parametrize(("later", "expected"), [(0, True), (1, False)])
 def test_later_process_of_the_same_number_is_another(later: int, expected: bool) -> None:
     """When it began tells them apart."""
-    assert lives(os.getpid(), began_at(os.getpid()) + later) is expected
+    assert bool(state_of(os.getpid(), began_at(os.getpid()) + later)) is expected

@@ -103,10 +103,15 @@ def deliver_again(worker: Worker, result: Any) -> None:
     """
     text = f"[{result.id}] waits: lock"
     before = len(worker.lines(text))
+    restore_unacknowledged()
+    eventually(lambda: len(worker.lines(text)) > before, "another delivery")
+
+
+def restore_unacknowledged() -> None:
+    """Put what is not acknowledged back into its queue, as the broker does in time."""
     options = {"visibility_timeout": 0}
     with Connection(server_url(10), transport_options=options) as connection:
         connection.default_channel.qos.restore_visible(interval=1)
-    eventually(lambda: len(worker.lines(text)) > before, "another delivery")
 
 
 def waiting(name: str) -> None:

@@ -34,9 +34,9 @@ from tests.workers.conftest import (
     CALLS_FOR_A_LOCK,
     acknowledged,
     check_one_at_a_time,
-    deliver_again,
     free_beyond_the_proxy,
     holder_of,
+    restore_unacknowledged,
     worker_of_deaths,
 )
 
@@ -268,10 +268,8 @@ def test_task_of_a_dead_child_that_comes_again_runs(
     acknowledged()
 
 
-def test_killed_workers_task_runs_once_more_after_its_lease(
-    client: redis.Redis, name: str, tmp_path: Path
-) -> None:
-    """If a whole worker is dead its message waits out the lease, and runs once."""
+def test_killed_workers_task_runs_once_more(client: redis.Redis, name: str, tmp_path: Path) -> None:
+    """If a whole worker is dead, another one of its host takes the lock over with the message."""
     queue = f"queue-{name}"
     with contextlib.ExitStack() as stack:
         workers = {}
@@ -280,21 +278,48 @@ def test_killed_workers_task_runs_once_more_after_its_lease(
             directory.mkdir()
             worker = stack.enter_context(worker_of_deaths(directory, queue=queue))
             workers[worker.process.pid] = worker
-        result = tasks.brief.apply_async((name,), queue=queue)
+        result = tasks.late.apply_async((name,), queue=queue)
         dead = workers.pop(os.getpgid(started(client, name)))
         os.killpg(dead.process.pid, signal.SIGKILL)
         dead.process.wait()
         holder = holder_of(name)
         (other,) = workers.values()
-        deliver_again(other, result)
+        restore_unacknowledged()
         started(client, name)
-        assert holder.expires_at is not None
-        assert holder_of(name).acquired_at >= holder.expires_at
+        successor = holder_of(name)
+        assert successor.fence > holder.fence
+        assert successor.acquired_at < holder.expires_at
         go(client, name)
         assert result.get(timeout=WAIT) == "go"
         acknowledged()
         assert other.lines(f"[{result.id}] takes over lock")
     check_one_at_a_time(client, name, runs=2)
+
+
+@pytest.mark.parametrize("pool", ["prefork", "solo", "threads"])
+def test_worker_that_starts_frees_what_a_killed_one_left(
+    client: redis.Redis, name: str, tmp_path: Path, pool: str
+) -> None:
+    """On the same host, on every alias, before its first task; it is no forced release."""
+    queue = f"queue-{name}"
+    sent = [tasks.proxied] if pool == "solo" else [tasks.proxied, tasks.work]
+    with contextlib.ExitStack() as stack:
+        first, second = tmp_path / "first", tmp_path / "second"
+        first.mkdir()
+        second.mkdir()
+        killed = stack.enter_context(worker_of_deaths(first, pool=pool, queue=queue))
+        for number, task in enumerate(sent):
+            task.apply_async((f"{name}-{number}",), queue=queue)
+            started(client, f"{name}-{number}")
+        os.killpg(killed.process.pid, signal.SIGKILL)
+        killed.process.wait()
+        stack.enter_context(worker_of_deaths(second, pool=pool, queue=queue))
+        free_beyond_the_proxy(f"{name}-0")
+        if len(sent) > 1:
+            free(f"{name}-1")
+            (entry,) = locks["default"].history(f"{name}-1")
+            assert (entry.event, entry.by) == ("freed", "")
+            assert entry.reason == "the process or message that it was held for is gone"
 
 
 LOST_IN_THE_BODY = {"lost": True, "error": "LockLost"}

@@ -86,6 +86,7 @@ class HeldLocks(Collector):
 
 HELD_LOCKS = HeldLocks()
 REGISTRY.register(HELD_LOCKS)
+REGISTRY.register(SCRAPE_ERRORS)  # later, so that a scrape counts its own errors
 
 
 def registry() -> CollectorRegistry:
@@ -98,6 +99,6 @@ def registry() -> CollectorRegistry:
         return REGISTRY
     count_notes()
     of_all = CollectorRegistry()
-    MultiProcessCollector(of_all)  # type: ignore[no-untyped-call]
     of_all.register(HELD_LOCKS)
+    MultiProcessCollector(of_all)  # type: ignore[no-untyped-call]
     return of_all

@@ -97,6 +97,7 @@ SCRAPE_ERRORS = Counter(
     "django_redis_lock_scrape_errors",
     "Scrapes that could not read the held locks in time.",
     SERVER,
+    registry=None,  # the collector registers it after itself
 )
 
 

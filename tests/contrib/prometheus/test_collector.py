@@ -18,6 +18,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from django_redis_lock import lock, lock_many, locks
 from django_redis_lock.contrib import held, reading
 from django_redis_lock.contrib.held import lease_used
+from django_redis_lock.contrib.prometheus.collector import registry
 from django_redis_lock.contrib.prometheus.views import metrics
 from example_project.embedded import EmbeddedServer
 from tests.contrib.prometheus.conftest import Value
@@ -178,15 +179,28 @@ def test_stopped_server_delays_a_scrape_little(
         threads = [each.name for each in threading.enumerate()]
         list(REGISTRY.collect())
         assert [each.name for each in threading.enumerate()] == threads, "one reading at a time"
+        assert value("scrape_errors_total") == 3  # the scrape that tells it included
     finally:
         own_server.resume()
     assert took < 10
     assert _values(families["django_redis_lock_server_up"]) == {"default": 0, "locmem": 1}
     assert _values(families["django_redis_lock_held"]) == {"locmem": 0}
-    assert value("scrape_errors_total") == 2
     eventually(lambda: not any("-gauges-" in each.name for each in threading.enumerate()))
     reading.reader.after_fork()
     assert value("server_up") == 1
+
+
+def test_failed_scrape_reports_its_own_error(settings: Any) -> None:
+    """In the answer that has ``server_up`` at 0, and not in the next one."""
+    settings.LOCKS = {"failing": {"LOCATION": "redis://127.0.0.1:1"}}
+    families = {each.name: each for each in registry().collect()}
+    assert _values(families["django_redis_lock_server_up"]) == {"failing": 0}
+    errors = [
+        sample.value
+        for sample in families["django_redis_lock_scrape_errors"].samples
+        if sample.name.endswith("_total") and sample.labels["using"] == "failing"
+    ]
+    assert errors == [1]
 
 
 def test_failed_scrape_is_no_failed_operation(settings: Any, value: Value) -> None:
