@@ -224,7 +224,7 @@ def test_no_message_tells_the_password_of_the_broker(
     hold_as(client, "a", task_id="1", task_name="a.task")
     hold_as(
         client,
-        "a:queued",
+        "a~~queued:a.task",
         held_for=99,
         task_id="1",
         task_name="a.task",

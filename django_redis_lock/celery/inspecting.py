@@ -23,8 +23,8 @@ from django.db import connections
 from django_redis_lock.celery.guard import GUARD, Guard
 from django_redis_lock.celery.ledger import FAMILY
 from django_redis_lock.celery.message import Slip
-from django_redis_lock.celery.options import QUEUE, Options
-from django_redis_lock.celery.places import QUEUED, Places
+from django_redis_lock.celery.options import Options
+from django_redis_lock.celery.places import Places
 from django_redis_lock.celery.private import rate_limited_requests, timed_requests
 from django_redis_lock.exceptions import InvalidLockBackend, LockError
 from django_redis_lock.handler import locks
@@ -110,6 +110,8 @@ class _Line:
     key: str | None = None
     names: list[str] = field(default_factory=list)
     """The locks of which it needs one to run."""
+    waiting: str = ""
+    """The lock of its place in the queue, if its scope has one."""
     holders: dict[str, Holder | None] | None = None
     """The holders of these locks and of its place; ``None`` if unknown."""
 
@@ -128,7 +130,8 @@ class _Line:
         request, overrides = self.request, self.slip.options if self.slip else None
         args, kwargs = tuple(request.args or ()), dict(request.kwargs or {})
         key = self.guard.key(request.task, args, kwargs, overrides)
-        self.names = Places(self.options, key, request.task, request.id).names
+        places = Places(self.options, key, request.task, request.id)
+        self.names, self.waiting = places.names, places.waiting
         self.key = key
 
     def relevant_locks(self) -> set[str]:
@@ -139,8 +142,7 @@ class _Line:
         """Return the names by which it can be found; none while its key is unknown."""
         if self.key is None:
             return set()
-        place = f"{self.key}:{QUEUED}" if self.options.scope == QUEUE else self.key
-        return {self.key, place, *self.relevant_locks()}
+        return {self.key, self.waiting, *self.relevant_locks()}
 
     def told(self) -> dict[str, Any]:
         slip, request = self.slip, self.request

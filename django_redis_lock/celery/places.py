@@ -1,9 +1,11 @@
-"""The locks of one key: those that a task runs with, and the one that a waiting message holds."""
+"""The locks of one key: those that a task runs with, and those that waiting messages hold."""
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 from django_redis_lock.backends.base import BaseLockBackend
@@ -15,13 +17,15 @@ from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.protocol.drivers import Steps
 from django_redis_lock.protocol.lease import Lease, Request
 from django_redis_lock.protocol.records import Holder
-from django_redis_lock.support.arguments import Default
+from django_redis_lock.support.arguments import MAX_NAME_LENGTH, Default, check_name
 from django_redis_lock.support.clock import monotonic
 
 QUEUED = "queued"
 """The ``state`` in the metadata of a lock that is held for a message in a queue."""
 RESTING = "resting"
 """The ``state`` of a lock that is kept for a while after a short run."""
+MARK = "~~"
+"""Separates a key from what the guard adds to it in the name of a lock."""
 TURN = 1.0
 """Seconds to wait for one of several locks before trying the others."""
 
@@ -83,10 +87,23 @@ class Places:
         self.options = options
         self._task = task
         self._task_id = task_id
-        self.waiting = f"{key}:{QUEUED}"
-        """The lock that a waiting message holds with scope ``queue``."""
-        count = options.concurrency
-        self.names = [key] if count == 1 else [f"{key}#{number + 1}" for number in range(count)]
+
+    @cached_property
+    def names(self) -> list[str]:
+        """The locks of which a run needs one. Raises ``TypeError`` or ``ValueError``."""
+        count = self.options.concurrency
+        if count > 1:
+            return [_marked(self.key, str(number + 1)) for number in range(count)]
+        return [_marked(self.key, "run") if MARK in self.key else self.key]
+
+    @cached_property
+    def waiting(self) -> str:
+        """The lock that a waiting message holds with scope ``queue``.
+
+        It belongs to the task, and the lock of the run to all tasks with the key. Raises
+        ``TypeError`` or ``ValueError``.
+        """
+        return _marked(self.key, f"{QUEUED}:{self._task.name}")
 
     @property
     def backend(self) -> BaseLockBackend:
@@ -138,3 +155,16 @@ class Places:
     def holders(self) -> list[Holder]:
         found = map(self.backend.holder, self.names)
         return [holder for holder in found if holder is not None]
+
+
+def _marked(key: str, part: str) -> str:
+    """Return the name of a lock that differs from every key, and for every key and part.
+
+    A key that has the mark itself is never the name of its run's lock, so the part after the last
+    mark tells the names apart.
+    """
+    name = f"{check_name(key)}{MARK}{part}"
+    if len(name) <= MAX_NAME_LENGTH and part.isprintable() and MARK not in part:
+        return name
+    digest = "#" + hashlib.sha256(f"{key}\0{part}".encode()).hexdigest()[:32]
+    return key[: MAX_NAME_LENGTH - len(MARK) - len(digest)] + MARK + digest

@@ -23,6 +23,7 @@ from django_redis_lock.celery.options import (
     QUEUE_AND_RUN,
     RAISE,
     RUN,
+    SKIP,
     SUPERSEDE,
     Options,
 )
@@ -137,12 +138,28 @@ class Sending:
             holders = places.holders()
             if not holders:
                 continue  # it was released just now
-            holder = next(filter(self._may_be_replaced, holders), None)
-            if holder is None:
-                return None, holders[0]
-            newest = places.lock(holder.name, lease, state=QUEUED)
-            if newest.take_over(holder.token_id):
-                return newest, None
+            ended = next(filter(self._may_be_replaced, holders), None)
+            if ended is not None:
+                newest = places.lock(ended.name, lease, state=QUEUED)
+                if newest.take_over(ended.token_id):
+                    return newest, None
+                continue
+            own = next((one for one in holders if one.task_name == self._task.name), None)
+            if own is not None or not self._waits_for_others(places, holders):
+                return None, own or holders[0]
+            places.names = [places.waiting]
+
+    def _waits_for_others(self, places: Places, holders: list[Holder]) -> bool:
+        """Whether to send the message although other tasks with its key hold all locks of the run.
+
+        Their results are no answer to this call. So where a duplicate would be skipped the message
+        has a place of its own, and meets the policy for its run.
+        """
+        return (
+            self._options.on_queue_conflict == SKIP
+            and places.names != [places.waiting]
+            and any(one.task_id for one in holders)
+        )
 
     def _may_be_replaced(self, holder: Holder) -> bool:
         """Whether a place belongs to an older message to supersede, or to one that has ended."""

@@ -103,7 +103,7 @@ def test_one_waits_and_the_others_get_its_id(site: Site, scope: str) -> None:
     what, task = site.name(), site.task(f"quick-{scope}")
     first, second = (task.apply_async((what,), countdown=2) for _ in range(2))
     assert first.id == second.id
-    end = ":queued" if scope == QUEUE else ""
+    end = f"~~queued:{task.name}" if scope == QUEUE else ""
     assert held(what) == [f"quick-{scope}:{what}{end}"]
     assert value(first) == f"ran {what}"
     assert site.ran(what) == ["1"]

@@ -776,7 +776,7 @@ def test_duplicate_that_comes_again_keeps_its_place(consumer: Consumer) -> None:
     )
     held(task, "another")
     message = consumer.send(task)
-    place = f"{task.app.main}:queued"
+    place = places(task).waiting
     assert slip_of(message).lock == place
     assert isinstance(consumer.deliver(message), Retry)
     again = slip_of(consumer.message())
@@ -797,12 +797,12 @@ def test_duplicate_comes_again_without_the_place_that_it_lost(consumer: Consumer
     task = consumer.task(body, scope="queue", on_conflict={"run": "retry"})
     held(task, "another")
     message = consumer.send(task)
-    locks["locmem"].force_release(f"{task.app.main}:queued")
+    locks["locmem"].force_release(places(task).waiting)
     assert isinstance(consumer.deliver(message), Retry)
     again = consumer.message()
     assert slip_of(again).ticket == slip_of(message).ticket
     assert slip_of(again).attempts == 1
-    assert locks["locmem"].holder(f"{task.app.main}:queued") is None
+    assert locks["locmem"].holder(places(task).waiting) is None
 
 
 def test_duplicate_does_not_come_again_with_old_arguments(consumer: Consumer) -> None:
@@ -846,7 +846,7 @@ def test_place_that_ended_early_leaves_nothing_to_run(consumer: Consumer, early:
     """The lock of the run is given back."""
     task = consumer.task(body, scope="queue", on_conflict={"queue": "supersede"})
     message = consumer.send(task)
-    locks["locmem"].force_release(f"{task.app.main}:queued")
+    locks["locmem"].force_release(places(task).waiting)
     fences = held(task, "another")
     message.headers[HEADER] |= {"good_until": fences.fence + early * 3600_000_000}
     fences.release()
@@ -862,7 +862,7 @@ def test_place_that_ended_early_was_taken_by_newer_arguments(
     """They may have run already; without them it ends with its lease, by the server's clock."""
     task = consumer.task(body, scope="queue", on_conflict={"queue": "supersede", "run": "retry"})
     message = consumer.send(task)
-    locks["locmem"].force_release(f"{task.app.main}:queued")
+    locks["locmem"].force_release(places(task).waiting)
     running = held(task, "another")
     message.headers[HEADER] |= {"good_until": running.fence + early}
     result = consumer.deliver(message)
@@ -910,7 +910,7 @@ def test_awaited_duplicate_has_a_result(consumer: Consumer, log: pytest.LogCaptu
     """Without a run, although the lock is free by now."""
     task = consumer.task(body, scope="queue")
     message = awaited(consumer, task)
-    locks["locmem"].force_release(f"{task.app.main}:queued")
+    locks["locmem"].force_release(places(task).waiting)
     assert consumer.deliver(message) == {
         "skipped": True,
         "reason": "another instance was waiting or running when it was sent",

@@ -108,7 +108,7 @@ def test_class_with_methods_of_its_own(consumer: Consumer) -> None:
     PutOff.later.pop()()
     message = consumer.message()
     assert message.headers["twice"]
-    assert slip_of(message).lock == f"{consumer.app.main}:queued"
+    assert slip_of(message).lock == f"{consumer.app.main}~~queued:{task.name}"
     assert consumer.deliver(message) == [consumer.app.main]
     assert task.called
     (lock,) = calls

@@ -170,13 +170,13 @@ def test_what_a_call_is_told_goes_along_when_it_comes_again(
         eventually(lambda: len(worker.lines(f"[{result.id}] comes again")) >= 2)
     assert result.get(timeout=WAIT)[-1] == name
     free(name)
-    free(f"{name}:queued")
+    free(f"{name}~~queued:{task.name}")
 
 
 def test_what_a_call_is_told_counts_when_it_is_sent(worker: Worker, name: str) -> None:
     """The place in the queue is that of its key, and of its scope."""
     told = {"key": name}
-    with lock(f"{name}:queued", timeout=30) as place:
+    with lock(f"{name}~~queued:{tasks.waiting.name}", timeout=30) as place:
         sent = tasks.waiting.apply_async(single_instance=told, task_id=f"{name}-1")
         assert sent.get(timeout=WAIT)["key"] == name
         sent = tasks.waiting.apply_async((2,), single_instance={**told, "scope": "run"})
@@ -187,7 +187,7 @@ def test_what_a_call_is_told_counts_when_it_is_sent(worker: Worker, name: str) -
         tasks.waiting.apply_async(single_instance={**told, "on_conflict": "raise"})
     assert caught.value.holder is not None
     assert caught.value.holder["task_id"] == first.id
-    locks["default"].force_release(f"{name}:queued")
+    locks["default"].force_release(f"{name}~~queued:{tasks.waiting.name}")
 
 
 def test_what_calls_are_told_passes_through_canvas(worker: Worker, name: str) -> None:
@@ -258,7 +258,7 @@ def test_beat_tells_a_call_what_its_entry_says(local_app: Celery, name: str) -> 
     options = {"single_instance": told}
     entry = ScheduleEntry(name, task.name, schedule=schedule(1), options=options, app=local_app)
     Scheduler(app=local_app, lazy=True).apply_async(entry)
-    assert [holder.name for holder in locks["locmem"].holders()] == [f"{name}:beat:queued"]
+    assert [holder.name for holder in locks["locmem"].holders()] == [f"{name}:beat~~queued:{name}"]
 
 
 @pytest.mark.parametrize(
@@ -324,7 +324,7 @@ def test_a_task_may_say_what_is_the_default_anyway(
     assert not list(locks["locmem"].holders())
     other = local_app.task(name=f"{name}-2", shared=False)(single_instance_task(work))
     other.delay()
-    assert [holder.name for holder in locks["locmem"].holders()] == [f"{name}-2:queued"]
+    assert [holder.name for holder in locks["locmem"].holders()] == [f"{name}-2~~queued:{name}-2"]
 
 
 def test_another_policy_does_without_the_time_of_the_default(settings: Any) -> None:

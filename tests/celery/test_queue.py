@@ -819,7 +819,7 @@ def test_concurrency_skips_beyond_its_number(client: redis.Redis, what: str, num
     running = [task.delay(what) for _ in range(number)]
     for _ in running:
         started(client, what)
-    assert held(what) == [f"{key_of(task, what)}#{place + 1}" for place in range(number)]
+    assert held(what) == [f"{key_of(task, what)}~~{place + 1}" for place in range(number)]
     over = task.delay(what).get(timeout=WAIT)
     assert over["skipped"] is True
     assert over["holder"]["task_id"] in {result.id for result in running}

@@ -29,7 +29,7 @@ from tests.celery.consumer import Consumer, body, held, id_of, is_free, lines, p
 
 def place_of(task: Any, scope: str) -> str:
     """Return the name of the lock that a waiting message holds."""
-    return f"{task.app.main}:queued" if scope == "queue" else str(task.app.main)
+    return places(task).waiting if scope == "queue" else str(task.app.main)
 
 
 def holder_of(task: Any, scope: str) -> Holder:
@@ -265,11 +265,13 @@ def test_place_of_another_task_with_the_key(consumer: Consumer) -> None:
 
     def other() -> None: ...
 
-    first = consumer.task(other, {"ignore_result": True}, scope="queue")
-    task = consumer.task(body, scope="queue")
+    scope = "queue_and_run"
+    first = consumer.task(other, {"ignore_result": True}, scope=scope)
+    task = consumer.task(body, scope=scope)
     message = consumer.send(first)
     task.backend.mark_as_done(id_of(message), "not its own")
-    assert task.delay().id == id_of(message)
+    consumer.send(task)
+    assert holder_of(task, scope).task_id == id_of(message)
 
 
 def test_place_of_a_task_that_this_app_does_not_know(consumer: Consumer) -> None:
@@ -505,7 +507,9 @@ def test_run_sends_itself_with_another_key(consumer: Consumer, scope: str) -> No
     message = consumer.send(task, 1)
     assert consumer.deliver(message) == "ran"
     again = consumer.message()
-    place = {"run": "", "queue": f"{name}:2:queued", "queue_and_run": f"{name}:2"}[scope]
+    place = {"run": "", "queue": f"{name}:2~~queued:{task.name}", "queue_and_run": f"{name}:2"}[
+        scope
+    ]
     assert id_of(again) == id_of(message)
     assert slip_of(again).lock == place
     assert slip_of(again).follows == 0

@@ -110,7 +110,7 @@ def test_one_waits_and_one_runs(app: Celery, old_locks: redis.Redis) -> None:
     after()
     assert seen == [[], ["shop.ours"]]
     after.delay()
-    assert [holder.name for holder in locks["default"].holders()] == ["shop.ours:queued"]
+    assert [holder.name for holder in locks["default"].holders()] == ["shop.ours~~queued:shop.ours"]
 
 
 @rows.show('once={"timeout": 600}, default_timeout', "queue_timeout=600; a run renews its lease")

@@ -185,7 +185,7 @@ def key_of(task: Any, what: str) -> str:
 def place_of(task: Any, what: str) -> str:
     """Return the name of the lock that a waiting message holds, by the scope in the task's name."""
     key = key_of(task, what)
-    return f"{key}:queued" if task.name.endswith("-queue") else key
+    return f"{key}~~queued:{task.name}" if task.name.endswith("-queue") else key
 
 
 def held(what: str) -> list[str]:

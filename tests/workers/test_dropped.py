@@ -43,9 +43,9 @@ def scope(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def place_of(scope: str, what: str) -> str:
+def place_of(scope: str, what: str, kind: str = "early") -> str:
     """Return the name of the lock that a waiting message holds."""
-    return f"{what}:queued" if scope == "queue" else what
+    return f"{what}~~queued:{kind}-{scope}" if scope == "queue" else what
 
 
 def holder_of(name: str) -> Holder:
@@ -209,7 +209,7 @@ def test_place_of_a_task_that_ends_before_its_call_is_freed(
     task = getattr(tasks, kind)[scope]
     say_before(client, name, say)
     result = task.delay(what=name)
-    free(place_of(scope, name))
+    free(place_of(scope, name, kind))
     runs_anew(client, task, name, result)
 
 
@@ -218,7 +218,7 @@ def test_place_of_a_message_that_comes_again_is_kept(
     client: redis.Redis, scope: str, name: str, kind: str, say: str
 ) -> None:
     """Delivered or sent once more, it goes on holding its place until it runs."""
-    task, place = getattr(tasks, kind)[scope], place_of(scope, name)
+    task, place = getattr(tasks, kind)[scope], place_of(scope, name, kind)
     with lock(f"{name}-before") as hold:
         say_before(client, name, say)
         say_before(client, name, f"wait {hold.name}")

@@ -67,7 +67,12 @@ def test_what_was_purged_is_released_and_what_waits_is_not(app: Celery, worker: 
     waits = tasks.queued.delay("waits")
     urgent = tasks.throughout.apply_async(("urgent",), priority=9)
     with lock("no place", 60):
-        every = ["no place", "queued:hand:queued", "queued:waits:queued", "throughout:urgent"]
+        every = [
+            "no place",
+            "queued:hand~~queued:queued",
+            "queued:waits~~queued:queued",
+            "throughout:urgent",
+        ]
         done = release()
         assert (done.code, held()) == (3, every)
         left = re.findall(r"(\d) locks? kept, (?:\S+ has its message|waits in)", done.err)
@@ -79,7 +84,7 @@ def test_what_was_purged_is_released_and_what_waits_is_not(app: Celery, worker: 
         assert rehearsed.out.count("its message is in no queue, and no worker has it") == 2
         done = release("--reason", "the queue was purged")
         assert done.code == 0
-        assert held() == ["no place", "queued:hand:queued"]
+        assert held() == ["no place", "queued:hand~~queued:queued"]
     entries = locks["default"].history("throughout:urgent")
     assert [(entry.task_id, entry.reason) for entry in entries] == [
         (urgent.id, "the queue was purged")
@@ -104,7 +109,7 @@ def test_a_queue_that_only_the_broker_knows_is_read(app: Celery) -> None:
     tasks.queued.apply_async(("far",), queue="somewhere-else")
     app.amqp.queues.pop("somewhere-else", None)
     assert release().code == 3
-    assert held() == ["queued:far:queued"]
+    assert held() == ["queued:far~~queued:queued"]
 
 
 @pytest.mark.parametrize("state", ["SUCCESS", "FAILURE", "REVOKED"])
@@ -123,7 +128,7 @@ def test_the_result_of_an_earlier_use_of_an_id_says_nothing(app: Celery) -> None
     app.backend.store_result("nightly", None, "SUCCESS")
     tasks.queued.apply_async(("again",), task_id="nightly")
     assert release().code == 3
-    assert held() == ["queued:again:queued"]
+    assert held() == ["queued:again~~queued:queued"]
 
 
 def test_a_message_that_is_perhaps_on_its_way_is_not_gone(
@@ -134,7 +139,7 @@ def test_a_message_that_is_perhaps_on_its_way_is_not_gone(
     tasks.queued.delay("young")
     app.control.purge()
     assert release().code == 3
-    assert held() == ["queued:young:queued"]
+    assert held() == ["queued:young~~queued:queued"]
 
 
 def test_what_is_on_no_shelf_is_not_known(app: Celery) -> None:
@@ -176,7 +181,7 @@ def test_places_are_listed_and_selected(app: Celery) -> None:
     tasks.queued.delay("one")
     tasks.throughout.delay("two")
     with lock("other", 60):
-        names = ["queued:one:queued", "throughout:two"]
+        names = ["queued:one~~queued:queued", "throughout:two"]
         listed = json.loads(command("list", "--queued", "--json").out)["locks"]
         assert sorted(item["name"] for item in listed) == names
         assert command("list", "other", "--queued").code == 3

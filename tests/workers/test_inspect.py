@@ -120,7 +120,7 @@ def test_a_message_has_its_place_until_it_is_taken(
 ) -> None:
     """A message that waits for its time says whether its place is still its own."""
     task, what = getattr(tasks, scope), f"place-{scope}"
-    place = f"{scope}:{what}:queued" if scope == "queued" else f"{scope}:{what}"
+    place = f"{scope}:{what}~~queued:{scope}" if scope == "queued" else f"{scope}:{what}"
     result = task.apply_async((what,), countdown=3600)
     eventually(lambda: line_of(result))
     assert told(result) == ("scheduled", None, "held")
@@ -137,21 +137,21 @@ def test_one_of_several_places_is_enough(worker: Worker, hear: redis.Redis) -> N
     started(hear, "s")
     assert {told(first)[:2], told(second)[:2]} == {("runs", None)}
     third = tasks.several.delay("s")
-    eventually(lambda: waiters("several:s#1") + waiters("several:s#2") == 1)
+    eventually(lambda: waiters("several:s~~1") + waiters("several:s~~2") == 1)
     state, behind, _ = told(third)
     assert state == "waits"
     assert first.id in behind or second.id in behind
-    assert [line["id"] for line in asked(lock="several:s#2")["tasks"]].count(third.id) == 1
+    assert [line["id"] for line in asked(lock="several:s~~2")["tasks"]].count(third.id) == 1
     all_end(hear, "s", first, second, third)
 
 
 def test_one_free_place_of_several_keeps_nobody_waiting(worker: Worker) -> None:
     """Whoever has the other."""
-    with lock("several:f#1", 60):
+    with lock("several:f~~1", 60):
         result = tasks.several.apply_async(("f",), countdown=3600)
         eventually(lambda: told(result) == ("scheduled", None, None))
-        with lock("several:f#2", 60):
-            assert told(result)[1] == str(locks["default"].holder("several:f#1"))
+        with lock("several:f~~2", 60):
+            assert told(result)[1] == str(locks["default"].holder("several:f~~1"))
     tests_app.control.revoke(result.id)
 
 

@@ -91,7 +91,7 @@ def test_lock_of_a_message_that_is_revoked_or_expires_is_freed(
     for each, (ending, task) in places.items():
         options = {"countdown": DUE, **({"expires": 0.5} if ending == "expired" else {})}
         results[each] = task.apply_async((each,), **options)
-        named[each] = f"{each}:queued" if task is tasks.queued else each
+        named[each] = f"{each}~~queued:{task.name}" if task is tasks.queued else each
         assert holder_of(named[each]).task_id == results[each].id
     broken = {each for each, (ending, _) in places.items() if ending == "broken"}
     with contextlib.ExitStack() as stack:
@@ -143,14 +143,17 @@ def test_lock_of_a_purged_message_is_bounded_and_can_be_broken(
     tasks.queued.apply_async((expiring,), queue=queue, expires=10)
     with Connection(server_url(10)) as connection:
         assert connection.default_channel.queue_purge(queue) == 2
-    assert 10 < holder_of(f"{expiring}:queued").ttl <= 15
-    assert 30 < holder_of(f"{long}:queued").ttl <= 60
-    lost = holder_of(f"{long}:queued")
+    assert 10 < holder_of(f"{expiring}~~queued:{tasks.queued.name}").ttl <= 15
+    assert 30 < holder_of(f"{long}~~queued:{tasks.queued.name}").ttl <= 60
+    lost = holder_of(f"{long}~~queued:{tasks.queued.name}")
     assert tasks.queued.delay(long).id == lost.task_id
-    assert locks["default"].force_release(f"{long}:queued", lost.token_id) is not None
+    assert (
+        locks["default"].force_release(f"{long}~~queued:{tasks.queued.name}", lost.token_id)
+        is not None
+    )
     tasks.impatient.apply_async((short,), queue=queue)
-    until = time.monotonic() + holder_of(f"{short}:queued").ttl
-    with lock(f"{short}:queued", blocking_timeout=WAIT):
+    until = time.monotonic() + holder_of(f"{short}~~queued:{tasks.impatient.name}").ttl
+    with lock(f"{short}~~queued:{tasks.impatient.name}", blocking_timeout=WAIT):
         assert time.monotonic() - until < AT_ONCE
     with Connection(server_url(10)) as connection:
         assert connection.default_channel.queue_purge(queue) == 1

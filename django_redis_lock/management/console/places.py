@@ -80,10 +80,12 @@ def _of_broker(app: Any, places: list[Holder], notice: Notice) -> dict[str, Verd
     except MessagesNotKnown as error:
         notice(f"The state of messages is not known: {error}")
         return found
+    missing = [one for one in old if one.task_id not in present]
+    waiting = {using: _waiting_tasks(using) for using in {one.using for one in missing}}
     for one in old:
         if one.task_id in present:
             found[one.token_id] = Verdict(Life.ALIVE, why=present[one.task_id])
-        elif _is_waiting(one):
+        elif (tasks := waiting[one.using]) is None or one.task_id in tasks:
             found[one.token_id] = Verdict(Life.ALIVE, why="its task waits for its lock")
         else:
             why = "its message is in no queue, and no worker has it"
@@ -91,10 +93,15 @@ def _of_broker(app: Any, places: list[Holder], notice: Notice) -> dict[str, Verd
     return found
 
 
-def _is_waiting(place: Holder) -> bool:
-    """Whether the task waits for its lock, in a worker that may not answer."""
+def _waiting_tasks(using: str) -> set[str | None] | None:
+    """Return the tasks that wait for locks, in workers that may not answer; ``None`` if unknown."""
+    backend = locks[using]
     try:
-        queue = locks[place.using].waiting(place.name.removesuffix(":queued"))
+        return {
+            waiter.task_id
+            for holder in backend.holders()
+            if holder.waiters != 0
+            for waiter in backend.waiting(holder.name)
+        }
     except LockError:
-        return True
-    return any(waiter.task_id == place.task_id for waiter in queue)
+        return None
