@@ -14,7 +14,7 @@ from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.exceptions import LockError, LockNotAcquired, LockNotOwned
 from django_redis_lock.primitives import leases, transactions
 from django_redis_lock.primitives.held import Held
-from django_redis_lock.primitives.reentrance import held_here
+from django_redis_lock.primitives.reentrance import holds
 from django_redis_lock.protocol.drivers import Steps
 from django_redis_lock.protocol.lease import Lease, milliseconds
 from django_redis_lock.support.arguments import DEFAULT, Default, check_timeout, check_wait
@@ -289,7 +289,7 @@ class Handle(ABC):
         wait = self.blocking_timeout
         tried = f"within {wait:g} s" if self.blocking and wait else "at once"
         which = "it" if self._busy == self.name else repr(self._busy)
-        own = any(lease.using == self.backend.alias for lease in held_here(self._busy))
+        own = holds(self.backend, self._busy)
         who = f"this {kind_of_execution()}" if own else "another holder"
         return LockNotAcquired(
             f"Could not acquire {self._label} {tried}: {who} has {which}.",

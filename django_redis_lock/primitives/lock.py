@@ -17,7 +17,12 @@ from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.primitives.handle import Handle
 from django_redis_lock.primitives.held import Held
 from django_redis_lock.primitives.leases import emission, emit, finish, report_losses
-from django_redis_lock.primitives.reentrance import enter_again, find_held, held_here, leave
+from django_redis_lock.primitives.reentrance import (
+    enter_again,
+    find_held,
+    held_under_any_alias,
+    leave,
+)
 from django_redis_lock.primitives.transactions import released_here
 from django_redis_lock.protocol import acquiring, calls, conversation
 from django_redis_lock.protocol.contention import BUSY, TIMED_OUT, WAITED
@@ -239,7 +244,7 @@ class Lock(Held, Handle):
 
     def _check_own_lease(self) -> Steps[None]:
         """Raise ``LockError`` if the caller itself holds the lock, and its lease does not end."""
-        for lease in held_here(self.name):
+        for lease in held_under_any_alias(self.name):
             # The backend of another alias may keep another lock of this name.
             (left,) = yield from conversation.ask(calls.Renew([(lease.name, lease.token, 0)]))
             if left is None or left < -1:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterator
 
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.protocol.lease import Lease
 from django_redis_lock.support.process import current_execution, forget_after_fork
 
-_Key = tuple[str, str, int]
+_Key = tuple[str, int, str, bool]
 
 
 class _Register:
@@ -29,25 +28,31 @@ _register = _Register()
 def remember(lease: Lease, backend: BaseLockBackend, *, reentrant: bool) -> None:
     """Note that the current thread, greenlet or asyncio task holds a lock."""
     execution = current_execution()
-    lease.entries, lease.using = int(reentrant), backend.alias
+    lease.entries = int(reentrant)
     lease.execution = weakref.ref(execution)
-    _register.leases[backend.alias, lease.name, id(execution)] = lease
+    _register.leases[lease.name, id(execution), backend.alias, reentrant] = lease
 
 
 def find_held(backend: BaseLockBackend, name: str) -> Lease | None:
     """Return the lease that the current execution seems to hold; ``enter_again`` checks it."""
-    return _register.leases.get((backend.alias, name, id(current_execution())))
+    return _register.leases.get((name, id(current_execution()), backend.alias, True))
 
 
-def held_here(name: str) -> Iterator[Lease]:
-    """Yield the leases of the current execution on locks of this name, as far as is known here."""
-    execution = current_execution()
-    for reference in _register.leases.valuerefs():
-        lease = reference()
-        if lease is None or lease.name != name or _owner(lease) is not execution:
-            continue
-        if not (lease.lost or lease.passed or lease.given_up):
-            yield lease
+def holds(backend: BaseLockBackend, name: str) -> bool:
+    """Whether the current execution holds a lock, as far as is known here."""
+    place = name, id(current_execution()), backend.alias
+    found = (_register.leases.get((*place, reentrant)) for reentrant in (True, False))
+    return any(lease is not None and _is_held_here(lease) for lease in found)
+
+
+def held_under_any_alias(name: str) -> list[Lease]:
+    """Return the leases of the current execution on locks of this name, as far as is known here."""
+    leases = (reference() for reference in _register.leases.valuerefs())
+    return [
+        lease
+        for lease in leases
+        if lease is not None and lease.name == name and _is_held_here(lease)
+    ]
 
 
 def enter_again(lease: Lease) -> bool:
@@ -76,6 +81,11 @@ def forget(lease: Lease) -> None:
     with _register.mutex:
         lease.entries = 0
         lease.execution = None
+
+
+def _is_held_here(lease: Lease) -> bool:
+    gone = lease.lost or lease.passed or lease.given_up
+    return _owner(lease) is current_execution() and not gone
 
 
 def _owner(lease: Lease) -> object | None:

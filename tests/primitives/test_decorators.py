@@ -238,7 +238,9 @@ def test_a_task_that_returns_what_is_unfinished(function: Callable[..., Any]) ->
 
 
 @pytest.mark.parametrize("decorator", [lock, lock_many], ids=["lock", "lock_many"])
-@pytest.mark.parametrize("function", [abody, lambda: None, dict], ids=["coroutine function", "function", "class"])
+@pytest.mark.parametrize(
+    "function", [abody, lambda: None, dict], ids=["coroutine function", "function", "class"]
+)
 def test_a_decorator_without_a_name(decorator: Any, function: Any) -> None:
     """It is refused where the function is defined, with what to write."""
     with pytest.raises(TypeError, match=rf"@{decorator.__name__} needs.* Write @"):
