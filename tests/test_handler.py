@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import importlib
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ import pytest
 
 from django_redis_lock import locks
 from django_redis_lock.backends.locmem import LocMemLockBackend
-from tests.tools import Background, eventually
+from tests.tools import ROOT, Background, eventually
 
 OWN_BACKEND = """
 import builtins
@@ -111,3 +112,13 @@ def test_threads_that_ask_at_first_get_one_backend(
     asking = [Background(ask) for _ in range(20)]
     assert len({id(one.outcome()) for one in asking}) == 1
     assert len(made) == 1
+
+
+@pytest.mark.parametrize("module", ["celery", "celery.conflicts"])
+def test_tasks_without_celery(module: str) -> None:
+    """The error says what to install."""
+    program = f"import sys; sys.modules['celery'] = None; import django_redis_lock.{module}"
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    told = done.stderr.splitlines()[-1]
+    assert "needs Celery: run python -m pip install 'django-redis-lock[celery]'" in told
