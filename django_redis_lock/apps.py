@@ -13,7 +13,8 @@ class DjangoRedisLockConfig(AppConfig):
 
     def ready(self) -> None:
         """Register the system checks."""
-        from django_redis_lock.checks import check_locks, check_reports
+        from django_redis_lock.checks import check_deployed, check_locks, check_reports
 
         checks.register(check_locks)
+        checks.register(check_deployed, checks.Tags.security, deploy=True)
         checks.register(check_reports, checks.Tags.security, deploy=True)

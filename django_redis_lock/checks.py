@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from django.conf import settings
@@ -9,10 +10,13 @@ from django.core import checks
 from django.utils.module_loading import import_string
 
 from django_redis_lock.backends.base import BaseLockBackend
+from django_redis_lock.backends.dummy import DummyLockBackend
+from django_redis_lock.backends.locmem import LocMemLockBackend
 from django_redis_lock.backends.prefixes import HINT, collisions
 from django_redis_lock.exceptions import InvalidLockBackend
-from django_redis_lock.handler import DEFAULT_ALIAS, locks
+from django_redis_lock.handler import DEFAULT_ALIAS, HOW_TO_WRITE, locks
 
+DAY = 86_400
 REPORTS = "django_redis_lock.reporting.PasswordsInUrlsFilter"
 
 
@@ -56,7 +60,7 @@ def check_locks(**kwargs: Any) -> list[checks.CheckMessage]:
     try:
         aliases = list(locks)
     except InvalidLockBackend as error:
-        return [checks.Error(str(error), id="django_redis_lock.E001")]
+        return [checks.Error(str(error), hint=HOW_TO_WRITE, id="django_redis_lock.E001")]
     messages: list[checks.CheckMessage] = []
     valid: list[BaseLockBackend] = []
     for alias in aliases:
@@ -66,6 +70,7 @@ def check_locks(**kwargs: Any) -> list[checks.CheckMessage]:
             messages.append(checks.Error(str(error), id="django_redis_lock.E002"))
         else:
             messages += backend.check()
+            messages += _check_timeout(backend)
             messages += [
                 checks.Error(problem, hint=HINT, id="django_redis_lock.E006")
                 for problem in collisions(backend, valid)
@@ -75,8 +80,49 @@ def check_locks(**kwargs: Any) -> list[checks.CheckMessage]:
         messages.append(
             checks.Error(
                 f"LOCKS has no alias {DEFAULT_ALIAS!r}, which lock() uses by default.",
-                hint="Name one of the aliases 'default'.",
+                hint=f"Name one of the aliases 'default'. {HOW_TO_WRITE}"
+                if aliases
+                else HOW_TO_WRITE,
                 id="django_redis_lock.E003",
             )
         )
     return messages
+
+
+def _check_timeout(backend: BaseLockBackend) -> list[checks.CheckMessage]:
+    if backend.timeout is None or backend.timeout <= DAY:
+        return []
+    return [
+        checks.Warning(
+            f"LOCKS[{backend.alias!r}]['TIMEOUT'] is {backend.timeout:g} seconds, more than a day: "
+            f"seconds, not milliseconds?",
+            hint="Write the lease in seconds, such as 30; it is renewed while the holder lives.",
+            id="django_redis_lock.W007",
+        )
+    ]
+
+
+def check_deployed(**kwargs: Any) -> list[checks.CheckMessage]:
+    """Check, with ``--deploy``, that the locks of ``LOCKS`` exclude other processes."""
+    messages: list[checks.CheckMessage] = []
+    with suppress(InvalidLockBackend):  # check_locks reports it
+        for alias in locks:
+            with suppress(InvalidLockBackend):
+                messages += _check_reach(locks.create(alias))
+    return messages
+
+
+def _check_reach(backend: BaseLockBackend) -> list[checks.CheckMessage]:
+    excluded = "nobody"
+    if isinstance(backend, LocMemLockBackend):
+        excluded = "only callers in the same process"
+    elif not isinstance(backend, DummyLockBackend):
+        return []
+    return [
+        checks.Warning(
+            f"The locks of LOCKS[{backend.alias!r}] exclude {excluded}, as its BACKEND is "
+            f"{type(backend).__name__}.",
+            hint=HOW_TO_WRITE,
+            id="django_redis_lock.W008",
+        )
+    ]

@@ -25,6 +25,18 @@ DEFAULT_ALIAS = "default"
 MOST_NAMES = 1000
 """The most locks that one call takes; the server does nothing else meanwhile."""
 DEFAULT_BACKEND = "django_redis_lock.backends.redis.RedisLockBackend"
+BACKENDS = (
+    DEFAULT_BACKEND,
+    "django_redis_lock.backends.cluster.RedisClusterLockBackend",
+    "django_redis_lock.backends.redlock.RedlockLockBackend",
+    "django_redis_lock.backends.getset.GetSetLockBackend",
+    "django_redis_lock.backends.locmem.LocMemLockBackend",
+    "django_redis_lock.backends.dummy.DummyLockBackend",
+)
+HOW_TO_WRITE = (
+    f'Write LOCKS = {{"default": {{"BACKEND": "{DEFAULT_BACKEND}", '
+    '"LOCATION": "redis://127.0.0.1:6379/1"}}, or leave LOCKS out to use the default cache.'
+)
 
 
 class Space(Protocol):
@@ -131,9 +143,10 @@ class LockHandler:
     def _configured(self, alias: str) -> tuple[type[BaseLockBackend], dict[str, Any]]:
         configured = self.settings
         if alias not in configured:
+            there_are = ", ".join(map(repr, configured))
             raise InvalidLockBackend(
-                f"There is no alias {alias!r} in LOCKS; "
-                f"there are {', '.join(map(repr, configured)) or 'none'}."
+                f"There is no alias {alias!r} in LOCKS; there are {there_are or 'none'}."
+                + ("" if there_are else f" {HOW_TO_WRITE}")
             )
         params = configured[alias]
         if not isinstance(params, Mapping):
@@ -146,11 +159,12 @@ class LockHandler:
         except (ImportError, TypeError, AttributeError) as error:
             raise InvalidLockBackend(
                 f"LOCKS[{alias!r}]['BACKEND'] is {path!r}, which can't be imported: "
-                f"{keep_secrets(error)}"
+                f"{keep_secrets(error)}. The backends are {', '.join(BACKENDS)}."
             ) from error
         if not (isinstance(kind, type) and issubclass(kind, BaseLockBackend)):
             raise InvalidLockBackend(
-                f"LOCKS[{alias!r}]['BACKEND'] is {path!r}, which is no BaseLockBackend."
+                f"LOCKS[{alias!r}]['BACKEND'] is {path!r}, which is no BaseLockBackend. "
+                f"The backends are {', '.join(BACKENDS)}."
             )
         return kind, dict(params)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import importlib
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from django_redis_lock import lock, locks
 from django_redis_lock.backends.locmem import LocMemLockBackend
 from django_redis_lock.exceptions import LockError
 from example_project.embedded import EmbeddedServer
-from tests.tools import Background, eventually, waiters
+from tests.tools import ROOT, Background, eventually, waiters
 
 OWN_BACKEND = """
 import builtins
@@ -138,3 +139,13 @@ def test_a_thread_that_waits_for_itself_by_another_alias(
         assert lock(name, using="other").acquire()
         releasing.outcome()
         held.ensure_held()
+
+
+@pytest.mark.parametrize("module", ["celery", "celery.conflicts"])
+def test_tasks_without_celery(module: str) -> None:
+    """The error says what to install."""
+    program = f"import sys; sys.modules['celery'] = None; import django_redis_lock.{module}"
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    told = done.stderr.splitlines()[-1]
+    assert "needs Celery: run python -m pip install 'django-redis-lock[celery]'" in told

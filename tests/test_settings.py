@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
+import re
 import time
 from typing import Any
 
 import pytest
 from django.core.checks import Warning as CheckWarning
 from django.core.exceptions import ImproperlyConfigured
+from django.utils.module_loading import import_string
 
 from django_redis_lock import Lock, LockGroup, lock, lock_many, locks
 from django_redis_lock.backends.locmem import LocMemLockBackend
 from django_redis_lock.backends.redis import RedisLockBackend
+from django_redis_lock.checks import check_deployed
 from django_redis_lock.exceptions import InvalidLockBackend, LockNotAcquired
-from tests.tools import Background, eventually, findings
+from tests.tools import ROOT, Background, eventually, findings
 
 LOCMEM = "django_redis_lock.backends.locmem.LocMemLockBackend"
 REDIS = "django_redis_lock.backends.redis.RedisLockBackend"
 REDIS_CLUSTER = "django_redis_lock.backends.cluster.RedisClusterLockBackend"
+DUMMY = "django_redis_lock.backends.dummy.DummyLockBackend"
 GETSET = "django_redis_lock.backends.getset.GetSetLockBackend"
 PLAIN_CACHE = {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}
 DJANGO_REDIS = "django_redis.cache.RedisCache"
@@ -200,9 +205,73 @@ def test_locks_that_is_no_dict(settings: Any) -> None:
     assert ids() == ["django_redis_lock.E001"]
 
 
-def test_no_default_alias(settings: Any) -> None:
-    settings.LOCKS = {"other": {"BACKEND": LOCMEM}}
-    assert ids() == ["django_redis_lock.E003"]
+@pytest.mark.parametrize(
+    ("configured", "words"),
+    [
+        ({"other": {"BACKEND": LOCMEM}}, "Name one of the aliases 'default'. Write LOCKS"),
+        ({}, "Write LOCKS"),
+    ],
+)
+def test_no_default_alias(settings: Any, configured: Any, words: str) -> None:
+    """The hint is an entry that can be pasted."""
+    settings.LOCKS = configured
+    (found,) = findings()
+    assert found.id == "django_redis_lock.E003"
+    assert found.hint.startswith(words)
+    settings.LOCKS = ast.literal_eval(re.search(r"LOCKS = (.*\}\})", found.hint)[1])
+    assert findings() == []
+
+
+def test_use_without_any_alias(settings: Any) -> None:
+    settings.LOCKS = {}
+    with pytest.raises(InvalidLockBackend, match=r'there are none\. Write LOCKS = \{"default"'):
+        lock("a").acquire()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "redis",
+        "RedisLockBackend",
+        f"{REDIS}s",
+        f"{REDIS.lower()}",
+        "no.such.Backend",
+        "datetime.date",
+        None,
+        7,
+    ],
+)
+def test_an_unknown_backend_is_told_the_known_ones(settings: Any, path: Any) -> None:
+    """They are those of the reference."""
+    settings.LOCKS = {"default": {"BACKEND": path}}
+    (found,) = findings()
+    told = found.msg.partition("The backends are ")[2].rstrip(".").split(", ")
+    assert all(import_string(each) for each in told)
+    page = (ROOT / "docs/reference/backends.md").read_text()
+    assert {*told} == {*re.findall(r"django_redis_lock\.backends\.(?!base)\w+\.\w+Backend", page)}
+
+
+@pytest.mark.parametrize(("timeout", "warned"), [(86_400, False), (90_000, True), (None, False)])
+def test_a_lease_of_days(settings: Any, timeout: float | None, warned: bool) -> None:
+    settings.LOCKS = {"default": {"BACKEND": LOCMEM, "TIMEOUT": timeout}}
+    assert ids() == ["django_redis_lock.W007"] * warned
+
+
+@pytest.mark.parametrize(
+    ("path", "words"), [(LOCMEM, "only callers in the same process"), (DUMMY, "exclude nobody")]
+)
+def test_deployment_without_a_server(settings: Any, path: str, words: str) -> None:
+    """It is a warning of ``check --deploy`` alone; invalid entries are left to the other check."""
+    settings.LOCKS = {
+        "default": {"BACKEND": REDIS, "LOCATION": "redis://127.0.0.1/1"},
+        "near": {"BACKEND": path},
+        "wrong": {"BACKEND": "nowhere"},
+    }
+    (found,) = check_deployed()
+    assert found.id == "django_redis_lock.W008"
+    assert "LOCKS['near']" in found.msg
+    assert words in found.msg
+    assert [item.id for item in findings()] == ["django_redis_lock.E002"]
 
 
 def test_no_locks_and_no_django_redis(settings: Any) -> None:

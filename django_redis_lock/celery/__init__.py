@@ -1,5 +1,16 @@
 """Celery tasks of which at most one instance runs at a time."""
 
+try:
+    import celery  # noqa: F401
+except ModuleNotFoundError as error:
+    if error.name != "celery":
+        raise
+    raise ModuleNotFoundError(
+        "django_redis_lock.celery needs Celery: run "
+        "python -m pip install 'django-redis-lock[celery]'.",
+        name="celery",
+    ) from error
+
 from django_redis_lock.celery import (  # noqa: F401 - they connect to signals
     checks,
     deaths,

@@ -203,6 +203,8 @@ MISTAKES = {
     ),
     "W001": ({"shared": SHARED}, {"default": {"LOCATION": SHARED["LOCATION"]}}),
     "W006": ({}, {"default": {"LOCATION": "redis://:coded@127.0.0.1"}}),
+    "W007": ({"locks": SHARED}, {"default": {"LOCATION": "locks", "TIMEOUT": 86_401}}),
+    "W008": ({}, {"default": {"BACKEND": "django_redis_lock.backends.locmem.LocMemLockBackend"}}),
 }
 
 
