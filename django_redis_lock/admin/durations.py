@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from datetime import UTC, datetime
-from typing import Any
 
 from django.utils import timezone
 from django.utils.formats import date_format
@@ -17,28 +16,35 @@ TIME_OF_DAY = "H:i:s T"
 """With seconds and zone, unlike Django's formats."""
 
 
-def patterns() -> dict[str, str]:
-    """Return the pattern of a duration by its largest unit, in the current language."""
-    return {
-        "s": _("{s} s"),
-        "min": _("{min} min {s} s"),
-        "h": _("{h} h {min} min"),
-        "d": _("{d} d {h} h"),
-    }
+SIZES = {"d": 86400, "h": 3600, "min": 60, "s": 1}
+"""Seconds per unit."""
+
+
+def _units() -> dict[str, str]:
+    return {"d": _("{d} d"), "h": _("{h} h"), "min": _("{min} min"), "s": _("{s} s")}
 
 
 def patterns_json() -> str:
-    return json.dumps(patterns())
+    """Return the pattern of a clock by its largest unit, in the current language."""
+    units = list(_units().items())
+    return json.dumps(
+        {unit: " ".join(text for _, text in units[n : n + 2]) for n, (unit, _) in enumerate(units)}
+    )
 
 
-def duration(seconds: float) -> str:
-    """Return whole seconds in at most two units, such as ``2 h 5 min``."""
-    left = max(0, int(seconds))
-    parts: dict[str, Any] = {}
-    for unit, size in (("d", 86400), ("h", 3600), ("min", 60), ("s", 1)):
+def duration(seconds: float, *, is_clock: bool = False) -> str:
+    """Return whole seconds in at most two units, such as ``2 h 5 min``, or ``2 h``.
+
+    A clock shows a zero, too: ``2 h 0 min``.
+    """
+    left, parts = max(0, int(seconds)), {}
+    for unit, size in SIZES.items():
         parts[unit], left = divmod(left, size)
-    largest = next((unit for unit, amount in parts.items() if amount), "s")
-    return patterns()[largest].format(**parts)
+    texts = [text.format(**parts) for text in _units().values()]
+    amounts = list(parts.values())
+    first = next((n for n, amount in enumerate(amounts) if amount), len(amounts) - 1)
+    several = is_clock or any(amounts[first + 1 : first + 2])
+    return " ".join(texts[first : first + 2] if several else texts[first : first + 1])
 
 
 def counting_up(seconds: float) -> SafeString:
@@ -56,7 +62,7 @@ def _clock(seconds: float, whole: int, direction: str) -> SafeString:
         '<bdi class="lock-clock" data-seconds="{}" data-direction="{}">{}</bdi>',
         f"{max(0.0, seconds):.3f}",
         direction,
-        duration(whole),
+        duration(whole, is_clock=True),
     )
 
 

@@ -10,7 +10,7 @@ import django
 from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
-from django.contrib.admin.utils import unquote
+from django.contrib.admin.utils import quote, unquote
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
@@ -248,7 +248,17 @@ class HeldLockAdmin(Columns, _ModelAdmin):
         for name in denied:
             messages.error(request, _("You may not release “%(name)s”.") % {"name": name})
         snapshots.forget()
-        return HttpResponseRedirect(self._url("changelist", request.POST.get("filters", "")))
+        return HttpResponseRedirect(self._back(request)["back_url"])
+
+    def _back(self, request: HttpRequest) -> dict[str, Any]:
+        """Return the page that a form came from, a lock's or the list, with its query string."""
+        filters = request.POST.get("filters", request.GET.urlencode())
+        url = self._url("changelist", filters)
+        if from_lock := "from_lock" in request.POST:
+            for ticket in read_tickets(request.POST.getlist(ACTION_CHECKBOX_NAME)[:1]):
+                key = HeldLock.of(ticket.using, ticket.name).pk
+                url = self._url("change", filters, quote(key))
+        return {"back_url": url, "filters": filters, "from_lock": from_lock}
 
     def _tickets(self, request: HttpRequest) -> tuple[list[Ticket], list[str]]:
         """Return the tickets of a form, and the names of the locks that the user may not release.
@@ -274,10 +284,8 @@ class HeldLockAdmin(Columns, _ModelAdmin):
         self, request: HttpRequest, tickets: list[Ticket], denied: list[str], error: str = ""
     ) -> HttpResponse:
         """Show which holders would lose which locks."""
-        filters = request.POST.get("filters", request.GET.urlencode())
         context = {
-            "filters": filters,
-            "back_url": self._url("changelist", filters),
+            **self._back(request),
             "denied": denied,
             "reason": request.POST.get("reason", ""),
             "reason_error": error,
@@ -334,7 +342,7 @@ class HeldLockAdmin(Columns, _ModelAdmin):
         template = f"{TEMPLATES}/{part}.html"
         return live.answer(request, response, template, self.refresh_seconds, begun)
 
-    def _url(self, view: str, query: str = "") -> str:
+    def _url(self, view: str, query: str = "", *args: str) -> str:
         name = f"admin:{self.opts.app_label}_{self.opts.model_name}_{view}"
-        url = reverse(name, current_app=self.admin_site.name)
+        url = reverse(name, args=args, current_app=self.admin_site.name)
         return f"{url}?{query}" if query else url

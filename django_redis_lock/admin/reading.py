@@ -34,7 +34,8 @@ class Problem:
 
     @classmethod
     def of(cls, using: str, error: Exception) -> Problem:
-        return cls(visible(using), visible(without_passwords(str(error))))
+        text = str(error).removeprefix(f"LOCKS[{using!r}] can't be asked: ")  # the page says that
+        return cls(visible(using), visible(without_passwords(text)))
 
 
 def aliases() -> list[str]:

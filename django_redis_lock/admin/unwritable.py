@@ -10,13 +10,13 @@ from weakref import WeakKeyDictionary
 from django_redis_lock.admin.reading import ERRORS, Problem, ask_each
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.handler import locks
-from django_redis_lock.operators.writability import unwritable_because
+from django_redis_lock.operators.writability import Reason, unwritable_because
 from django_redis_lock.support.text import visible
 
 KEPT_FOR = 1.0
 """Seconds for which an answer serves all pages of this process."""
 
-_told: WeakKeyDictionary[BaseLockBackend, tuple[float, str]] = WeakKeyDictionary()
+_told: WeakKeyDictionary[BaseLockBackend, tuple[float, Reason]] = WeakKeyDictionary()
 
 
 def unwritable(among: Iterable[str], silent: Iterable[Problem]) -> list[Problem]:
@@ -38,4 +38,4 @@ def unwritable(among: Iterable[str], silent: Iterable[Problem]) -> list[Problem]
         for using, why in answers.items():
             _told[backends[using]] = (monotonic() + KEPT_FOR, why)
     whys = {using: _told.get(backend, (0.0, ""))[1] for using, backend in backends.items()}
-    return [Problem(visible(using), visible(why)) for using, why in whys.items() if why]
+    return [Problem(visible(using), visible(str(why))) for using, why in whys.items() if why]

@@ -110,7 +110,7 @@ def lease_left_html(holder: Holder, attention: Attention | None) -> SafeString |
         if attention is not Attention.ENDLESS_OLD or holder.held_for is None:
             return _("without end")
         held_for = duration(holder.held_for).replace(" ", "\N{NO-BREAK SPACE}")
-        note = _("without end, for %(duration)s") % {"duration": held_for}
+        note = _("without end, held for %(duration)s") % {"duration": held_for}
         return format_html('<span class="lock-wrong">{}</span>', note)
     left = counting_down(holder.ttl)
     if attention is Attention.RENEWAL_LATE:

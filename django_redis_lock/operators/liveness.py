@@ -1,35 +1,36 @@
-"""Tells which holders are dead: this host or their Celery worker knows that the process is gone."""
+"""Tells which holders are dead or stopped, as this host or their Celery worker knows."""
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Callable, Iterable
 from enum import StrEnum
-from pathlib import Path
 from typing import NamedTuple
+
+from django.utils.translation import gettext as _
 
 from django_redis_lock.operators.workers import WorkersNotAsked, ask
 from django_redis_lock.protocol.records import Holder
-from django_redis_lock.support.process import current_process
+from django_redis_lock.support.process import STOPPED, current_process, state_of
 from django_redis_lock.support.text import visible
 
 REPLY_SECONDS = 2.0
 """Seconds that workers get to answer."""
 TASKS_PER_QUESTION = 500
-NOT_ASKED = "Celery's workers can't be asked, so their tasks count as alive: {}"
 
 
 class Life(StrEnum):
     """Whether a holder, or the message that it stands for, is still there."""
 
     ALIVE = "alive"
+    STOPPED = "stopped"
+    """Its process exists and does not run, as after ``SIGSTOP``."""
     DEAD = "dead"
     UNKNOWN = "unknown"
 
 
 class Verdict(NamedTuple):
-    """Whether a holder is alive, and why. In doubt it is not known."""
+    """Whether a holder is alive, and why, in the current language. In doubt it is not known."""
 
     life: Life
     why: str
@@ -47,8 +48,8 @@ class _Workers(NamedTuple):
     """Ids of the tasks that some worker has."""
     families: dict[str, str]
     """Node names of the workers that answered, by the family id they share with their children."""
-    gone: set[tuple[str, int]]
-    """Their processes that are gone, as (family id, process id)."""
+    lives: dict[tuple[str, int], Life]
+    """Their processes that do not run, by (family id, process id)."""
     why: str
     """Why the tasks of the other workers are not known."""
 
@@ -80,9 +81,13 @@ def judge(
 
 
 def _is_asked_of_workers(holder: Holder, here: str) -> bool:
-    """Whether a task holds it and this host does not know the process to be alive."""
-    alive_here = holder.host == here and _is_among_ours(holder) and process_lives(holder.pid)
-    return bool(holder.task_id) and not _is_parked(holder) and not alive_here
+    """Whether a task holds it and this host does not know its process."""
+    known_here = holder.host == here and _is_among_ours(holder) and _state_of(holder)
+    return bool(holder.task_id) and not _is_parked(holder) and not known_here
+
+
+def _state_of(holder: Holder) -> str:
+    return state_of(holder.pid, holder.pid_began)
 
 
 def _is_among_ours(holder: Holder) -> bool:
@@ -105,67 +110,56 @@ def _is_parked(holder: Holder) -> bool:
 
 def _of_process(holder: Holder, here: str) -> Verdict:
     if is_place(holder):
-        return Verdict(Life.UNKNOWN, why="its message waits in a queue")
+        return Verdict(Life.UNKNOWN, _("its message waits in a queue"))
     if _is_parked(holder):
-        return Verdict(Life.UNKNOWN, why="held by no process, until its lease ends")
+        return Verdict(Life.UNKNOWN, _("no process holds it, until its lease ends"))
     if holder.host is None:
-        return Verdict(Life.UNKNOWN, why="held by another program")
-    if holder.host != here or not _is_among_ours(holder):
-        host = visible(holder.host)
-        why = f"runs on {host}, not here"
-        if holder.host == here:
-            runs = "runs" if holder.pid_space else "may run"
-            why = f"{runs} in another container of {host}"
-        return Verdict(Life.UNKNOWN, why)
-    if process_lives(holder.pid):
-        return Verdict(Life.ALIVE, why="its process lives")
-    return Verdict(Life.DEAD, why=f"process {holder.pid} is gone")
+        return Verdict(Life.UNKNOWN, _("another program holds it"))
+    life, state = Life.UNKNOWN, _state_of(holder)
+    if holder.host != here:
+        why = _("it runs on %(host)s, not here")
+    elif not _is_among_ours(holder):
+        runs = _("it runs in another container of %(host)s")
+        why = runs if holder.pid_space else _("it may run in another container of %(host)s")
+    elif not state:
+        life, why = Life.DEAD, _("process %(pid)s is gone")
+    elif state in STOPPED:
+        life, why = Life.STOPPED, _("process %(pid)s is stopped")
+    else:
+        life, why = Life.ALIVE, _("its process lives")
+    return Verdict(life, why % {"host": visible(holder.host), "pid": holder.pid})
 
 
 def _of_task(holder: Holder, workers: _Workers) -> Verdict | None:
     """Return the workers' verdict; ``None`` if this host may know more."""
-    if holder.task_id in workers.tasks:
-        return Verdict(Life.ALIVE, why="a worker has its task")
     family = holder.metadata.get("worker", "")
+    of = {"host": visible(str(holder.host)), "pid": holder.pid}
     if node := workers.families.get(family):
-        if (family, holder.pid) in workers.gone:
-            return Verdict(Life.DEAD, why=f"process {holder.pid} of {visible(node)} is gone")
-        return Verdict(Life.ALIVE, why=f"its process lives, says {visible(node)}")
+        of["worker"] = visible(node)
+        life = workers.lives.get((family, holder.pid or 0))
+        if life is Life.STOPPED:
+            return Verdict(life, _("process %(pid)s of %(worker)s is stopped") % of)
+        if life is Life.DEAD and holder.task_id not in workers.tasks:
+            return Verdict(life, _("process %(pid)s of %(worker)s is gone") % of)
+    if holder.task_id in workers.tasks:
+        return Verdict(Life.ALIVE, _("a worker has its task"))
+    if node:
+        return Verdict(Life.ALIVE, _("its process lives, says %(worker)s") % of)
     if holder.host == socket.gethostname():
         return None
-    return Verdict(Life.UNKNOWN, why=f"runs on {visible(str(holder.host))}; {workers.why}")
-
-
-def process_lives(pid: int | None) -> bool:
-    """Return whether a process of this host is alive; in doubt it is."""
-    if pid is None or pid <= 0:
-        return True
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except (PermissionError, OverflowError):
-        return True
-    return not _is_zombie(pid)
-
-
-def _is_zombie(pid: int) -> bool:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:  # a system without /proc
-        return False
-    return stat.rpartition(")")[2].split()[:1] == ["Z"]
+    return Verdict(Life.UNKNOWN, _("it runs on %(host)s") % of + f"; {workers.why}")
 
 
 def _ask_workers(
     holders: list[Holder], notice: Callable[[str], None], seconds: float, silence: str
 ) -> _Workers | None:
     """Ask Celery's workers about holders; return ``None`` if they can't be asked."""
+    not_asked = _("Celery's workers can't be asked, so their tasks count as alive: %(reason)s")
     if silence:
-        notice(NOT_ASKED.format(silence))
+        notice(not_asked % {"reason": silence})
         return None
     tasks: set[str] = set()
-    gone: set[tuple[str, int]] = set()
+    lives: dict[tuple[str, int], Life] = {}
     families: dict[str, str] = {}
     for first in range(0, len(holders), TASKS_PER_QUESTION):
         some = holders[first : first + TASKS_PER_QUESTION]
@@ -177,12 +171,13 @@ def _ask_workers(
         try:
             answers = ask("signs_of_life", seconds=seconds, tasks=ids, processes=processes)
         except WorkersNotAsked as error:
-            notice(NOT_ASKED.format(error))
+            notice(not_asked % {"reason": error})
             return None
         for node, answer in answers.items():
             if family := answer.get("family"):  # older versions send none
                 families[family] = node
                 tasks.update(answer["tasks"])
-                gone.update((family, pid) for pid in answer["gone"])
-    why = "its worker did not answer" if families else "no worker answered"
-    return _Workers(tasks, families, gone, why)
+                lives |= {(family, pid): Life.DEAD for pid in answer["gone"]}
+                lives |= {(family, pid): Life.STOPPED for pid in answer.get("stopped", ())}
+    why = _("its worker did not answer") if families else _("no worker answered")
+    return _Workers(tasks, families, lives, why)

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from django.utils.translation import gettext as _
+
 from django_redis_lock.support.text import keep_secrets
 
 REPLY_SECONDS = 1.0
@@ -22,7 +24,7 @@ Replies = dict[str, Any]
 
 
 class WorkersNotAsked(Exception):
-    """Celery's workers could not be asked; the message says why."""
+    """Celery's workers could not be asked; the message says why, in the current language."""
 
 
 def celery_app() -> Any:
@@ -43,7 +45,7 @@ def ask(command: str, *, seconds: float = REPLY_SECONDS, **arguments: Any) -> Re
     """
     app = celery_app()
     if app is None:
-        raise WorkersNotAsked("there is no Celery app with a broker")
+        raise WorkersNotAsked(_("there is no Celery app with a broker"))
     replies: Replies = {}
     failed: list[BaseException] = []
     ended = threading.Event()
@@ -70,7 +72,7 @@ def ask(command: str, *, seconds: float = REPLY_SECONDS, **arguments: Any) -> Re
     # A broker that does not answer blocks only this thread.
     threading.Thread(target=work, name="django-redis-lock-workers", daemon=True).start()
     if not ended.wait(CONNECT_SECONDS + 2 * seconds):
-        raise WorkersNotAsked("the broker does not answer")
+        raise WorkersNotAsked(_("the broker does not answer"))
     if failed:
         text = keep_secrets(failed[0]) or type(failed[0]).__name__
         raise WorkersNotAsked(text) from failed[0]
@@ -122,7 +124,7 @@ class InHand:
     @property
     def silence(self) -> str:
         """Why nothing is known; empty if a worker answered."""
-        return "" if self.is_known else self.problem or "no worker answered"
+        return "" if self.is_known else self.problem or _("no worker answered")
 
     def of(self, using: str) -> list[TaskLine]:
         """Return the tasks whose lock is on one alias of LOCKS."""

@@ -6,6 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import redis
+from django.utils.functional import Promise
+from django.utils.text import format_lazy
+from django.utils.translation import gettext_lazy as _
 from redis.exceptions import RedisError
 
 from django_redis_lock.backends.base import BaseLockBackend
@@ -13,9 +16,11 @@ from django_redis_lock.backends.redis.backend import RedisLockBackend
 
 Setting = Callable[[str], str | None]
 """Returns a setting of the server, ``None`` if it is not known."""
+Reason = str | Promise
+"""A text that is translated when it is shown; ``""`` for none."""
 
 
-def unwritable_because(backend: BaseLockBackend) -> str:
+def unwritable_because(backend: BaseLockBackend) -> Reason:
     """Return why the server refuses writes, such as ``"is a read-only replica: ..."``, or ``""``.
 
     Sends one ``INFO``, and a ``CONFIG GET`` if that is not conclusive. It does not see what an ACL
@@ -40,44 +45,45 @@ def _setting(client: redis.Redis, name: str) -> str | None:
         return None
 
 
-def _because(info: Mapping[str, Any], setting: Setting) -> str:
+def _because(info: Mapping[str, Any], setting: Setting) -> Reason:
     if info.get("role") == "slave":
         if info.get("slave_read_only") != 0:
-            return "is a read-only replica: nothing can be released there"
+            return _("is a read-only replica: nothing can be released there")
     elif why := _too_few_replicas(info, setting) or _cannot_save(info, setting):
         return why
     most = info.get("maxmemory", 0)
     full = 0 < most <= info.get("used_memory", 0)
     if full and info.get("maxmemory_policy") == "noeviction":
-        return (
-            f"is full (maxmemory {most} bytes): no new lock can be taken there; a forced release "
-            f"still works"
+        text = _(
+            "is full (maxmemory {most} bytes): no new lock can be taken there; a forced release "
+            "still works"
         )
+        return format_lazy(text, most=most)
     return ""
 
 
-def _too_few_replicas(info: Mapping[str, Any], setting: Setting) -> str:
+def _too_few_replicas(info: Mapping[str, Any], setting: Setting) -> Reason:
     good = info.get("min_slaves_good_slaves")  # present if some are required
     if good is None:
         return ""
     demanded = setting("min-replicas-to-write")
     if good >= (1 if demanded is None else int(demanded)):
         return ""
-    return (
-        f"has {good} good replicas of the {demanded or 'number'} that min-replicas-to-write "
-        f"demands: nothing can be released there"
+    text = _(
+        "has {good} good replicas of the {demanded} that min-replicas-to-write demands: nothing "
+        "can be released there"
     )
+    return format_lazy(text, good=good, demanded=demanded or _("number"))
 
 
-def _cannot_save(info: Mapping[str, Any], setting: Setting) -> str:
+def _cannot_save(info: Mapping[str, Any], setting: Setting) -> Reason:
     if info.get("aof_enabled") and info.get("aof_last_write_status") == "err":
-        return "can't write its append-only file: nothing can be released there"
+        return _("can't write its append-only file: nothing can be released there")
     if info.get("rdb_last_bgsave_status") != "err":
         return ""
     stops, saves = setting("stop-writes-on-bgsave-error"), setting("save")
     if stops == "no" or saves == "":
         return ""
-    known = stops is not None and saves is not None
-    return "could not save to disk (rdb_last_bgsave_status:err): " + (
-        "nothing can be released there" if known else "it may refuse to release"
-    )
+    if stops is None or saves is None:
+        return _("could not save to disk (rdb_last_bgsave_status:err): it may refuse to release")
+    return _("could not save to disk (rdb_last_bgsave_status:err): nothing can be released there")

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
+from babel.messages.catalog import Catalog
+from babel.messages.mofile import write_mo
 from celery import Celery
 from django.contrib import admin
 
@@ -16,6 +19,7 @@ from django_redis_lock.admin.owner import liveness, task_links
 from django_redis_lock.models import HeldLock
 from django_redis_lock.operators.workers import ask
 from django_redis_lock.protocol.records import read_holder
+from tests.tools import Child
 from tests.tools.admin import hold_as, page_of, root
 
 pytestmark = pytest.mark.usefixtures("no_workers")
@@ -67,6 +71,27 @@ def test_links_from_a_task(settings: Any) -> None:
     ]
     assert task_links(held(9)) == []
     assert locks["default"].operators.task_links
+
+
+@pytest.mark.django_db
+def test_stopped_process_is_not_alive(name: str, settings: Any, tmp_path: Path) -> None:
+    """The page of its lock says that it is stopped, and why in the user's language."""
+    messages = Catalog(locale="de")
+    messages.add("process %(pid)s is stopped", "Prozess %(pid)s ist angehalten")
+    (folder := tmp_path / "de" / "LC_MESSAGES").mkdir(parents=True)
+    with (folder / "django.mo").open("wb") as file:
+        write_mo(file, messages)
+    settings.LOCALE_PATHS = [tmp_path]
+    program = f"lock({name!r}, 60).acquire(); say('held'); hear()"
+    with Child(program) as child:
+        assert child.hear() == "held"
+        child.stop()
+        browser = root(headers={"accept-language": "de"})
+        page = browser.get(page_of(name))
+        assert page.context["liveness"]["life"] == "stopped"
+        assert f"Prozess {child.pid} ist angehalten" in page.content.decode()
+        child.go_on()
+        assert browser.get(page_of(name)).context["liveness"]["life"] == "alive"
 
 
 @pytest.mark.django_db

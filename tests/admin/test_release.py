@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from html import escape, unescape
 from typing import Any
 
 import pytest
@@ -47,7 +48,7 @@ def test_server_that_can_not_be_written_is_told_of_before(
     settings.LOCKS = {"default": {"LOCATION": own_server.url()}}
     holding("a")
     browser, shown = staff(VIEW, MAY_RELEASE), ticket("a")
-    assert "refuses writes" not in browser.get(LIST).content.decode()
+    assert "read-only replica" not in browser.get(LIST).content.decode()
     with redis.Redis.from_url(own_server.url()) as server:
         server.replicaof("127.0.0.1", 1)
         settings.LOCKS = {"default": {"LOCATION": own_server.url()}}  # what was told is forgotten
@@ -60,8 +61,7 @@ def test_server_that_can_not_be_written_is_told_of_before(
             ]
     for page in pages:
         assert (
-            "The server of “default” refuses writes. It is a read-only replica: nothing can be "
-            "released there."
+            "The server of “default” is a read-only replica: nothing can be released there."
         ) in page.content.decode()
     assert commands["info"] == 1
 
@@ -232,6 +232,31 @@ def test_the_way_back_keeps_the_filters_and_leads_nowhere_else(name: str) -> Non
     data = {"_selected_action": ticket(name), "confirmed": "yes"}
     for filters in ("//evil.example/?x=1", "\r\nLocation: //evil.example/"):
         assert client.post(RELEASE, {**data, "filters": filters}).url.startswith(f"{LIST}?")
+
+
+@pytest.mark.parametrize("path", [LIST, page_of("a/b?#", view="change")])
+def test_the_way_back_leads_where_one_came_from(path: str) -> None:
+    """To the list or to the lock's page, with its query, by the link and after the release."""
+    holding("a/b?#")
+    browser, came_from = root(), f"{path}?q=b&o=1&p=1"
+    shown = {"_selected_action": ticket("a/b?#")}
+    if path == LIST:
+        asked = browser.post(came_from, {**shown, "action": "release_locks", "index": "0"})
+    else:
+        form = browser.get(came_from).content.decode().split(f'action="{RELEASE}"')[1]
+        given = re.findall(r'name="(from_lock|filters)" value="([^"]*)"', form)
+        asked = browser.post(RELEASE, {**shown, **{key: unescape(text) for key, text in given}})
+    assert asked.context["back_url"] == came_from
+    assert f'href="{escape(came_from)}"' in asked.content.decode()
+    fields = {"filters": asked.context["filters"]}
+    if path != LIST:
+        fields["from_lock"] = "yes"
+    left = browser.post(RELEASE, {**shown, **fields, "confirmed": "yes"})
+    assert (left.status_code, left.url) == (302, came_from)
+    assert locks["default"].holder("a/b?#") is None
+    forged = {"from_lock": "//evil.example/", "filters": "/evil.example/", "confirmed": "yes"}
+    assert browser.post(RELEASE, {**shown, **forged}).url.startswith(f"{page_of('a/b?#')}?")
+    assert browser.post(RELEASE, forged).url.startswith(f"{LIST}?")
 
 
 def test_many_at_once(client: redis.Redis) -> None:

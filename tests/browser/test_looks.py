@@ -151,9 +151,9 @@ def test_red_is_for_what_is_wrong(visit: Visit, client: redis.Redis, settings: A
     }
     assert wrong == {
         "calm": [],
-        "slow": ["held longer than 1 min 0 s"],
+        "slow": ["held longer than 1 min"],
         "late": ["renewal is late"],
-        "old": ["without end, for 2\xa0d\xa07\xa0h"],
+        "old": ["without end, held for 2\xa0d\xa07\xa0h"],
     }
 
 

@@ -69,6 +69,25 @@ def test_several_at_once_and_a_change_of_mind(visit: Visit, hold: Hold) -> None:
     assert [each.owned() for each in held] == [False, True, False]
 
 
+def test_the_way_back_to_the_page_of_a_lock(visit: Visit, hold: Hold) -> None:
+    """The link and the release lead back to it, and from there Back leads to the filtered list."""
+    held = hold("stuck", timeout=600)
+    hold("other", timeout=600)
+    page = visit().open(f"{LIST}?q=stuck&o=1")
+    row(page, "stuck").locator("a").click()
+    address = page.url
+    assert "/change/" in address
+    for press in ("No, take me back", "Release 1 lock"):
+        assert held.owned()
+        page.get_by_role("button", name="Release…").click()
+        page.get_by_role("button", name=press).click()
+        expect(page.locator("#held-locks")).to_be_visible()
+        assert page.url == address
+    assert not held.owned()
+    expect(page.locator(".messagelist .success")).to_contain_text("Released “stuck”")
+    expect(page.get_by_text("Nobody holds this lock.")).to_be_visible()
+
+
 def test_the_holder_changes_before_the_click(visit: Visit, hold: Hold) -> None:
     """A page that was not refreshed releases only the holders that it shows."""
     first = hold("a", timeout=600)

@@ -101,7 +101,12 @@ def test_list_of_nothing(one: EmbeddedServer) -> None:
     assert done.err == "No held lock matches 'import:*'."
     done = command("list", "--older-than", "1h30m", "--format", "json")
     assert (done.code, read(done, "locks")) == (3, [])
-    assert done.err == "No held lock matches and has been held for 1h30m."
+    assert done.err == "No lock has been held for at least 1h30m."
+    done = command("list", "p*", "--older-than", "15m", "--attention", "--queued")
+    assert done.err == (
+        "No held lock matches 'p*', has been held for at least 15m, needs attention and is held "
+        "for a message in a Celery queue."
+    )
 
 
 def test_list_is_sorted_limited_and_selected_by_age(one: EmbeddedServer) -> None:
@@ -260,6 +265,7 @@ def test_show_tells_everything(one: EmbeddedServer) -> None:
     for words in (
         "product:1 (backend default)",
         f"pid         {os.getpid()}",
+        "life        alive: its process lives",
         "thread      MainThread",
         f"fence       {first.fence}",
         "waiters     2",
@@ -291,7 +297,7 @@ def test_a_lock_is_shown_that_is_not_renewed_for_ever(one: EmbeddedServer) -> No
     limited._max_hold = 3
     with limited:
         done = command("show", "limited")
-        assert re.search(r"lease left  \S+, renewed until held for 3\.0s\n", done.out)
+        assert re.search(r"lease left  \S+, renewed until held for 3s\n", done.out)
         (known,) = read(command("show", "limited", "--json"), "locks")
     assert known["holder"]["max_hold"] == 3
     assert known["holder"]["attention"] is None

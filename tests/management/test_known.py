@@ -400,6 +400,9 @@ def test_mark_is_the_same_word_everywhere(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(facts, "attention", lambda one, backend: late if one.name == "b" else None)
     done = command("list", "--sort", "name")
     assert [line.split()[-2] for line in done.lines] == ["ATTENTION", "-", "renewal_late"]
+    for words in (["list", "--attention"], ["list", "*", "--attention", "--older-than", "0"]):
+        assert [line.split()[0] for line in command(*words).lines] == ["NAME", "b"]
+    assert command("list", "a", "--attention").code == 3
     assert "attention   renewal_late" in command("show", "b").out
     marks = [one["attention"] for one in json.loads(command("list", "--json").out)["locks"]]
     assert sorted(marks, key=str) == [None, "renewal_late"]

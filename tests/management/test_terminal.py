@@ -6,6 +6,7 @@ import itertools
 import re
 import signal
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -188,7 +189,7 @@ def test_question_on_a_terminal(server: EmbeddedServer) -> None:
     """Ctrl-D at the question declines, Ctrl-C interrupts; a yes releases."""
     handle = held("a")
     for key, ends in (("\x04", 1), ("\x03", 130), ("n\n", 1), ("y\n", 0)):
-        with Screen("release", "a", *USING) as screen:
+        with Screen("release", "a", "--reason", "stuck", *USING) as screen:
             screen.see("[y/N]")
             handle.ensure_held()
             # Python misses a signal that comes just before it asks the system to read.
@@ -198,6 +199,38 @@ def test_question_on_a_terminal(server: EmbeddedServer) -> None:
             assert "Traceback" not in screen.plain
             assert ("nothing was released" in screen.plain) is bool(ends)
     assert not handle.owned()
+
+
+def test_reason_is_asked_for_on_a_terminal(server: EmbeddedServer, tmp_path: Path) -> None:
+    """Nobody has to know the option; an empty answer is none, unless the alias needs one."""
+    for typed, kept in (("it hangs\n", "it hangs"), ("\n", "")):
+        held("a")
+        with Screen("release", "a", *USING) as screen:
+            screen.see("Reason for the audit:")
+            screen.type(typed)
+            screen.see("Release 1 lock?")
+            screen.type("y\n")
+            assert screen.end() == 0, screen.plain
+        assert locks["default"].history("a", 1)[0].reason == kept
+    (tmp_path / "strict_settings.py").write_text(
+        "from tests.settings import *\nLOCKS['default']['OPERATORS'] = {'REASON_REQUIRED': True}\n"
+    )
+    strict = (*USING, "--settings", "strict_settings", "--pythonpath", str(tmp_path))
+    handle = held("a")
+    for typed, ends in (("\n", "Give a --reason"), ("x" * 501 + "\n", "at most 500")):
+        with Screen("release", "a", *strict, columns=600) as screen:
+            screen.see("Reason for the audit:")
+            screen.type(typed)
+            screen.see(ends)
+            assert screen.end() == 2
+    for words in (["--noinput"], ["--dry-run"]):
+        with Screen("release", "a", *words, *USING) as screen:
+            assert screen.end() == 0
+            assert "Reason" not in screen.plain
+        assert handle.owned() is (words == ["--dry-run"])
+        handle = held("a") if not handle.owned() else handle
+    done = program("release", "a", *USING, answer="y\n")
+    assert (done.code, "Reason" in done.err) == (0, False)
 
 
 # The table by itself.

@@ -12,6 +12,8 @@ import redis
 import django_redis_lock
 from django_redis_lock import lock, locks
 from django_redis_lock.exceptions import LockLost
+from example_project.embedded import EmbeddedServer
+from tests.tools.console import command
 from tests.tools.docs import DOCS, blocks
 
 PACKAGE = Path(django_redis_lock.__file__).parent
@@ -47,6 +49,14 @@ def test_what_the_decisions_are_taken_by_is_what_is_shown() -> None:
     source = "".join(path.read_text() for path in PACKAGE.rglob("*.py"))
     assert len(words) > 5
     assert [word for word in words if not re.search(re.escape(word), source, re.IGNORECASE)] == []
+
+
+@pytest.mark.parametrize("line", re.findall(r"`locks ([^`]+)`", PAGE.read_text()))
+def test_each_command_within_the_text_can_be_typed(server: EmbeddedServer, line: str) -> None:
+    """As it stands, with a name and a token id; what it would release stays held."""
+    words = line.replace("NAME", "a").replace("ID", "0" * 16).split()
+    done = command(*words, *(["--dry-run"] if words[0] == "release" else []), "--using=default")
+    assert done.code in (0, 3), done.err
 
 
 @pytest.mark.parametrize("how", ["delete", "flush"])

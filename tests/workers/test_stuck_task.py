@@ -19,9 +19,9 @@ from celery import Celery
 from django_redis_lock import lock, locks
 from django_redis_lock.management.console.releasing import system_user
 from django_redis_lock.operators import liveness
-from django_redis_lock.operators.liveness import judge, process_lives
+from django_redis_lock.operators.liveness import judge
 from django_redis_lock.protocol.records import Holder
-from django_redis_lock.support.process import Process, pid_space
+from django_redis_lock.support.process import Process, began_at, pid_space, state_of
 from example_project.embedded import EmbeddedServer
 from tests.apps import operators_app
 from tests.apps.celery.app import app as tests_app
@@ -95,9 +95,13 @@ def test_stuck_task_is_found_broken_and_told(worker: Worker) -> None:
     shown = command("show", "import:7").out
     assert f"pid         {child}" in shown
     assert waiting.name in shown
+    assert f"life        stopped: process {child} is stopped\n" in shown
+    known = json.loads(command("show", "import:7", "--json").out)["locks"][0]
+    assert (known["life"], known["life_because"]) == ("stopped", f"process {child} is stopped")
     # It is stuck and not dead, so it takes an operator to say so.
     left_alone = command("release", "import:7", "--only-dead", "--noinput")
     assert left_alone.code == 3
+    assert f"1 lock kept, because process {child} is stopped." in left_alone.err
     assert not waiting.ended_at
 
     done = command("release", "import:7", "--noinput", "--reason", "stuck since the morning")
@@ -148,7 +152,7 @@ def test_worker_is_asked_for_tasks_that_run_elsewhere(
     holder = locks["default"].holder("import:7")
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()  # as a child that was killed, whose lock its worker has not freed yet
-    elsewhere = f"runs on {holder.host}; its worker did not answer"
+    elsewhere = f"it runs on {holder.host}; its worker did not answer"
     known = {
         "its task": ({}, ("alive", "a worker has its task")),
         "an eager task in it": (
@@ -169,7 +173,7 @@ def test_worker_is_asked_for_tasks_that_run_elsewhere(
         ),
         "another host's": (
             {"host": "web2", "task_id": "another", "metadata": {"worker": "another"}},
-            ("unknown", "runs on web2; its worker did not answer"),
+            ("unknown", "it runs on web2; its worker did not answer"),
         ),
         "a message": (
             {"task_id": "another", "metadata": {"state": "queued"}},
@@ -190,16 +194,21 @@ def test_worker_is_asked_for_tasks_that_run_elsewhere(
         "eager": ("unknown", elsewhere),
     }
 
+    os.kill(child, signal.SIGSTOP)
+    eventually(lambda: state_of(child) == "T")
+    stopped = f"process {child} of celery@{holder.host} is stopped"
+    assert _verdict(holder) == ("stopped", stopped)
+
     os.killpg(worker.process.pid, signal.SIGKILL)
     worker.process.wait(WAIT)
     done = command("release", "--all", "--only-dead", "--noinput")
     assert done.code == 3
-    why = f"runs on {holder.host}; no worker answered"
-    assert f"1 lock kept, not known to be gone: {why}." in done.err
+    why = f"it runs on {holder.host}; no worker answered"
+    assert f"1 lock kept as not known to be gone, because {why}." in done.err
     assert locks["default"].holder("import:7").token_id == holder.token_id
 
     monkeypatch.undo()  # and on its own host its process is known to be gone
-    eventually(lambda: not process_lives(child))
+    eventually(lambda: not state_of(child))
     done = command("release", "--all", "--only-dead", "--noinput", "--json")
     assert done.code == 0
     assert json.loads(done.out)["outcomes"][0]["result"] == "released"
@@ -213,7 +222,7 @@ def test_solo_worker_that_is_busy_is_not_known_to_be_dead(
     result, _ = worker.start("7")
     monkeypatch.setattr(liveness.socket, "gethostname", lambda: "the operator's")
     holder = locks["default"].holder("import:7")
-    assert _verdict(holder) == ("unknown", f"runs on {holder.host}; no worker answered")
+    assert _verdict(holder) == ("unknown", f"it runs on {holder.host}; no worker answered")
     assert command("release", "--all", "--only-dead", "--noinput").code == 3
     worker.go("7")
     assert result.get(timeout=WAIT) == "done"  # with the lock that it had
@@ -229,7 +238,7 @@ def test_workers_that_can_not_be_asked_kill_nobody(name: str) -> None:
         ((_, verdict),) = judge([holder], told.append)
     finally:
         tests_app.set_current()
-    assert verdict == ("unknown", "runs on elsewhere, not here")
+    assert verdict == ("unknown", "it runs on elsewhere, not here")
     assert "can't be asked" in told[0]
     assert "127.0.0.1:1" in told[0]
 
@@ -250,13 +259,13 @@ def test_dead_processes_of_this_host_are_found(server: EmbeddedServer, db: None)
         assert command("release", "--all", "--only-dead", "--noinput").code == 3
         os.kill(child.pid, signal.SIGKILL)
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # a zombie, which is dead as well
-        assert not process_lives(child.pid)
+        assert not state_of(child.pid)
         child.end()
-        assert not process_lives(child.pid)
+        assert not state_of(child.pid)
         done = command("release", "--all", "--only-dead", "--dry-run")
         assert sorted(line.split()[0] for line in done.lines[1:]) == ["left:1", "left:2"]
         assert all(line.endswith(f"process {child.pid} is gone") for line in done.lines[1:])
-        assert "3 locks kept, its process lives." in done.err
+        assert "3 locks kept, each because its process lives." in done.err
         assert command("release", "--all", "--only-dead", "--noinput").code == 0
         left = {holder.name for holder in locks["default"].holders()}
     assert left == {"mine", "living:1", "living:2"}
@@ -270,22 +279,23 @@ def test_dead_processes_of_this_host_are_found(server: EmbeddedServer, db: None)
         *(1, 0, -1, -(10**6), 2**70, None),
     ],
 )
-def test_in_doubt_a_process_lives(pid: int | None) -> None:
+def test_in_doubt_a_state_of(pid: int | None) -> None:
     """Only a process that is certainly gone is dead; no signal is sent to a group."""
-    assert process_lives(pid)
+    assert state_of(pid)
 
 
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"host": None}, "held by another program"),
-        ({"host": "elsewhere"}, "runs on elsewhere, not here"),
-        ({"pid_space": None}, "may run in another container of {here}"),
-        ({"pid_space": None, "pid": os.getpid()}, "may run in another container of {here}"),
+        ({"host": None}, "another program holds it"),
+        ({"host": "elsewhere"}, "it runs on elsewhere, not here"),
+        ({"pid_space": None}, "it may run in another container of {here}"),
+        ({"pid_space": None, "pid": os.getpid()}, "it may run in another container of {here}"),
         ({"pid": os.getpid()}, "its process lives"),
+        ({"pid": os.getpid(), "pid_began": began_at(os.getpid())}, "its process lives"),
         ({"metadata": {"state": "queued"}}, "its message waits in a queue"),
         ({"metadata": {"state": "queued"}, "task_id": "a"}, "its message waits in a queue"),
-        ({"metadata": {"state": "resting"}}, "held by no process, until its lease ends"),
+        ({"metadata": {"state": "resting"}}, "no process holds it, until its lease ends"),
     ],
 )
 def test_verdicts(name: str, changes: dict[str, Any], why: str) -> None:
@@ -295,6 +305,8 @@ def test_verdicts(name: str, changes: dict[str, Any], why: str) -> None:
     here = {"host": liveness.socket.gethostname(), "pid_space": pid_space()}
     holder = _holder(name, pid=process.pid, **here)
     assert _verdict(holder) == ("dead", f"process {process.pid} is gone")
+    later = _changed(holder, pid=os.getpid(), pid_began=began_at(os.getpid()) - 1)
+    assert _verdict(later) == ("dead", f"process {os.getpid()} is gone")
     life = "alive" if why == "its process lives" else "unknown"
     assert _verdict(_changed(holder, **changes)) == (life, why.format(here=holder.host))
 
@@ -311,6 +323,8 @@ IN_A_CONTAINER = """
     else:
         if refused:
             process._process = process.Process()
+        else:  # where /proc is not that of the new namespace, its states are those of others
+            assert process.state_of(os.getpid(), 1) == "?"
         lock("contained", 60).acquire()
         say("ready")
         hear()
@@ -324,7 +338,7 @@ def test_another_container_with_the_same_host_name(server: EmbeddedServer, db: N
         holder = locks["default"].holder("contained")
         assert holder.host == liveness.socket.gethostname()
         assert holder.pid_space != pid_space()
-        why = f"runs in another container of {holder.host}"
+        why = f"it runs in another container of {holder.host}"
         gone = subprocess.Popen([sys.executable, "-c", ""])
         gone.wait()
         for pid in (holder.pid, gone.pid):
@@ -360,7 +374,7 @@ def test_detached_lock_outlives_its_process(name: str) -> None:
         process.wait()
         holder = _changed(locks["locmem"].holder(held.name), pid=process.pid)
         assert holder.metadata == {"state": state}
-        assert _verdict(holder) == ("unknown", "held by no process, until its lease ends")
+        assert _verdict(holder) == ("unknown", "no process holds it, until its lease ends")
 
 
 def _holder(name: str, **changes: Any) -> Holder:

@@ -7,7 +7,7 @@ import os
 import sys
 from typing import Any, ClassVar
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import BaseCommand, CommandParser, no_translations
 
 from django_redis_lock import __version__
 from django_redis_lock.management.console import (
@@ -78,6 +78,7 @@ class Command(BaseCommand):
             sys.stderr.write("\nInterrupted.\n")
             sys.exit(INTERRUPTED)
 
+    @no_translations  # what is shared with the admin is translated there
     def handle(self, *args: Any, **options: Any) -> None:
         terminal = Terminal(
             self.stdout,

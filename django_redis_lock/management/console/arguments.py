@@ -28,6 +28,7 @@ EXAMPLES = {
     ),
     "list": (
         "locks list 'product:*'",
+        "locks list --attention",
         "locks list --older-than 10m --sort held --limit 20",
         "locks list --watch 5",
         "locks list --json | jq -r '.locks[].name'",
@@ -91,6 +92,7 @@ def _add_list(commands: Any) -> None:
     listing.add_argument(
         "--queued", action="store_true", help="only locks held for a message in a Celery queue"
     )
+    listing.add_argument("--attention", action="store_true", help="only locks that need attention")
     listing.add_argument("--limit", type=_count, metavar="N", help="show at most N locks")
     listing.add_argument(
         "--watch",
@@ -130,7 +132,9 @@ def _add_release(commands: Any) -> None:
         action="store_true",
         help="only if the message that the lock is held for is known to be gone",
     )
-    releasing.add_argument("--reason", default="", metavar="TEXT", help="reason for the audit")
+    releasing.add_argument(
+        "--reason", default="", metavar="TEXT", help="reason for the audit; a terminal asks for it"
+    )
     releasing.add_argument(
         "--by", metavar="NAME", help="operator for the audit; by default, the system user"
     )
@@ -140,7 +144,7 @@ def _add_release(commands: Any) -> None:
         "--no-input",
         dest="interactive",
         action="store_false",
-        help="do not ask for confirmation",
+        help="ask neither for a reason nor for confirmation",
     )
 
 

@@ -86,11 +86,15 @@ def _look_in_redis(app: Any, connection: Any, tasks: Mapping[str, str]) -> dict[
     def read_queues() -> None:
         for queue in sorted(bound.union(_queues(app, tasks, {}))):
             for text in _messages(channel, queue):
-                found.update(dict.fromkeys(wanted & _ids(text), f"waits in queue {queue}"))
+                found.update(
+                    dict.fromkeys(wanted & _ids(text), f"its message waits in queue {queue}")
+                )
 
     read_queues()
     for _, text in channel.client.hscan_iter(redis_unacknowledged_key(channel)):
-        found.update(dict.fromkeys(wanted & _ids(text), "delivered but not acknowledged"))
+        found.update(
+            dict.fromkeys(wanted & _ids(text), "its message was delivered, and not acknowledged")
+        )
     read_queues()  # messages may have come back
     return {**found, **_with_workers(_in_hand(tasks))}
 

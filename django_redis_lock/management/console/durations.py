@@ -42,6 +42,11 @@ def duration(seconds: float) -> str:
     return f"{days}d{hours:02}h" if days else f"{hours}h{minutes:02}m"
 
 
+def length(seconds: float) -> str:
+    """Return a duration as people write it, without a zero at its end: ``10s``, ``15m``, ``2h``."""
+    return re.sub(r"\.0(?=s)|(?<=[mhd])00[smh]$", "", duration(seconds))
+
+
 def about(seconds: float) -> str:
     """Return a duration that is not exact: ``under 1ms``, ``about 20ms``, ``about 3m12s``."""
     if seconds < 0.001:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.utils.text import get_text_list
+
 from django_redis_lock.management.console import watching
-from django_redis_lock.management.console.durations import duration
+from django_redis_lock.management.console.durations import length
 from django_redis_lock.management.console.facts import holder_columns, holder_facts, show_holders
 from django_redis_lock.management.console.selection import Backends, nothing, peek, selected
 from django_redis_lock.management.console.terminal import Terminal
@@ -29,16 +31,22 @@ def _list(options: dict[str, Any], terminal: Terminal) -> None:
     backends.finish()
     if some is not None:
         backends.warn_of_unwritable()
-    elif options["pattern"] != "*" or options["older_than"] or options["queued"]:
-        raise nothing(f"No held lock matches{_selection(options)}.")
+    elif wanted := _wanted(options):
+        subject = "No lock" if options["pattern"] == "*" else "No held lock"
+        raise nothing(f"{subject} {get_text_list(wanted, 'and')}.")
     else:
         terminal.notice("No locks are held.")
 
 
-def _selection(options: dict[str, Any]) -> str:
-    words = "" if options["pattern"] == "*" else f" {visible(options['pattern'])!r}"
+def _wanted(options: dict[str, Any]) -> list[str]:
+    """Return what the options ask of a lock."""
+    wanted = []
+    if options["pattern"] != "*":
+        wanted.append(f"matches {visible(options['pattern'])!r}")
     if options["older_than"]:
-        words += f" and has been held for {duration(options['older_than'])}"
+        wanted.append(f"has been held for at least {length(options['older_than'])}")
+    if options["attention"]:
+        wanted.append("needs attention")
     if options["queued"]:
-        words += " and is held for a message in a Celery queue"
-    return words
+        wanted.append("is held for a message in a Celery queue")
+    return wanted

@@ -32,7 +32,7 @@ def judge_places(holders: Iterable[Holder], notice: Notice) -> list[tuple[Holder
         rest = [one for one in places if one.token_id not in verdicts]
         verdicts |= _of_broker(app, rest, notice)
     nothing = Verdict(Life.UNKNOWN, why="the state of its message is not known")
-    other = Verdict(Life.UNKNOWN, why="not held for a message in a Celery queue")
+    other = Verdict(Life.UNKNOWN, why="it is not held for a message in a Celery queue")
     return [
         (one, verdicts.get(one.token_id, nothing) if is_place(one) else other) for one in holders
     ]

@@ -32,7 +32,10 @@ def run(options: dict[str, Any], terminal: Terminal) -> None:
     """Show the holders, ask for confirmation, and release exactly those holds."""
     _check(options)
     backends = Backends(options["using"], terminal.notice)
-    _check_reason(options, backends)
+    asks = options["interactive"] and not options["dry_run"]
+    asks_reason = asks and terminal.can_answer and not options["reason"].strip()
+    if not asks_reason:
+        _check_reason(options, backends)
     shown = list(_selected(options, backends))
     missing = _missing(options, shown, backends, terminal)
     verdicts: dict[str, Verdict] = {}
@@ -47,8 +50,8 @@ def run(options: dict[str, Any], terminal: Terminal) -> None:
     if options["dry_run"]:
         results = _rehearse(shown, backends, terminal)
     else:
-        if shown and options["interactive"]:
-            _ask(shown, terminal)
+        if shown and asks:
+            _ask(shown, options, backends, terminal, asks_reason=asks_reason)
         results = _release(shown, options, backends, terminal)
     if Result.UNAVAILABLE not in results:  # _conclude() reports that with its own exit code
         backends.finish()
@@ -70,9 +73,13 @@ def _check(options: dict[str, Any]) -> None:
         )
     if options["token_id"] and len(options["names"]) != 1:
         raise CommandError("--token-id needs exactly one name.", returncode=USAGE)
+    _check_text(options["reason"], "--reason")
+    _check_text(options["by"] or "", "--by")
+
+
+def _check_text(text: str, option: str) -> None:
     try:
-        check_text(options["reason"], "--reason")
-        check_text(options["by"] or "", "--by")
+        check_text(text, option)
     except ValueError as error:
         raise CommandError(str(error), returncode=USAGE) from error
 
@@ -141,8 +148,9 @@ def _the_dead(
     judged = (verdicts[one.token_id] for one in shown)
     others = Counter(verdict for verdict in judged if not verdict.dead)
     for (life, why), number in others.most_common():
-        doubt = "not known to be gone: " if life is Life.UNKNOWN else ""
-        terminal.notice(f"{_count(number)} kept, {doubt}{why}.")
+        doubt = " as not known to be gone" if life is Life.UNKNOWN else ""
+        each = "each " if number > 1 else ""
+        terminal.notice(f"{_count(number)} kept{doubt}, {each}because {why}.")
     return [one for one in shown if verdicts[one.token_id].dead]
 
 
@@ -153,11 +161,23 @@ def _rehearse(shown: list[Holder], backends: Backends, terminal: Terminal) -> li
     return [Result.RELEASED] * len(shown)
 
 
-def _ask(shown: list[Holder], terminal: Terminal) -> None:
+def _ask(
+    shown: list[Holder],
+    options: dict[str, Any],
+    backends: Backends,
+    terminal: Terminal,
+    *,
+    asks_reason: bool,
+) -> None:
+    """Ask for the reason, if there is none, and for confirmation."""
     if terminal.as_json:
         for one in shown:
             terminal.notice(f"{visible(one.name)}: {facts.who(one)}")
     try:
+        if asks_reason:
+            options["reason"] = terminal.ask("Reason for the audit:")
+            _check_text(options["reason"], "The reason")
+            _check_reason(options, backends)
         agreed = terminal.confirm(f"Release {_count(len(shown))}? The holders are not stopped.")
     except KeyboardInterrupt:
         raise CommandError("Interrupted: nothing was released.", returncode=INTERRUPTED) from None

@@ -14,6 +14,7 @@ from django.core.management.base import CommandError
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.exceptions import InvalidLockBackend, LockError
 from django_redis_lock.handler import locks
+from django_redis_lock.management.console.facts import attention_of
 from django_redis_lock.operators.liveness import is_place
 from django_redis_lock.operators.writability import unwritable_because
 from django_redis_lock.protocol.records import Holder
@@ -175,9 +176,11 @@ def selected(options: dict[str, Any], found: Iterator[Holder]) -> Iterator[Holde
 
 
 def narrowed(options: dict[str, Any], found: Iterator[Holder]) -> Iterator[Holder]:
-    """Return the holders that match ``--older-than`` and ``--queued``."""
+    """Return the holders that match ``--older-than``, ``--attention`` and ``--queued``."""
     if options["older_than"]:
         found = (one for one in found if (one.held_for or 0.0) >= options["older_than"])
+    if options["attention"]:
+        found = filter(attention_of, found)
     return filter(is_place, found) if options["queued"] else found
 
 

@@ -9,10 +9,11 @@ from typing import Any
 
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.management.console import contention, events, facts
-from django_redis_lock.management.console.durations import duration
+from django_redis_lock.management.console.durations import duration, length
 from django_redis_lock.management.console.selection import Backends, hint_at_pattern, nothing
 from django_redis_lock.management.console.table import Column
 from django_redis_lock.management.console.terminal import Terminal
+from django_redis_lock.operators.liveness import Verdict, judge
 from django_redis_lock.operators.workers import REPLY_SECONDS, InHand, TaskLine, in_hand
 from django_redis_lock.protocol.audit import AuditEntry
 from django_redis_lock.protocol.contention import Contention
@@ -67,13 +68,18 @@ def run(options: dict[str, Any], terminal: Terminal) -> None:
     backends = Backends(options["using"], terminal.notice)
     asked = [_ask(name, backend, backends, tasks) for backend in backends.all]
     found = [one for one in asked if one and one.is_any]
+    held = [one.holder for one in found if one.holder]
+    silence = tasks.silence if tasks else ""
+    judged = judge(held, terminal.notice, REPLY_SECONDS, silence)
+    verdicts = {holder.using: verdict for holder, verdict in judged}
     if terminal.as_json:
-        terminal.json_object("locks", (_facts(name, one) for one in found), backends.not_known)
+        items = (_facts(name, one, verdicts.get(one.using)) for one in found)
+        terminal.json_object("locks", items, backends.not_known)
     else:
         for number, one in enumerate(found):
             if number:
                 terminal.say()
-            _show(name, one, terminal)
+            _show(name, one, verdicts.get(one.using), terminal)
     backends.finish()
     if not any(one.holder or one.queue for one in found):
         raise nothing(f"Lock {visible(name)!r} is not held.{hint_at_pattern(name, 'locks list')}")
@@ -97,7 +103,7 @@ def _ask(
     return _Known(backend.alias, holder[0], queue, history, group, hour, tasks)
 
 
-def _facts(name: str, one: _Known) -> dict[str, Any]:
+def _facts(name: str, one: _Known, verdict: Verdict | None) -> dict[str, Any]:
     counted: dict[str, Any] = {}
     if one.group is not None:
         counted["contention"] = contention.contention_facts(one.hour) if one.hour else None
@@ -105,6 +111,8 @@ def _facts(name: str, one: _Known) -> dict[str, Any]:
         "name": name,
         "using": one.using,
         "holder": facts.holder_facts(one.holder) if one.holder else None,
+        "life": verdict.life if verdict else None,
+        "life_because": verdict.why if verdict else None,
         "waiters": one.waiters,
         "waiting": (
             None
@@ -121,11 +129,11 @@ def _facts(name: str, one: _Known) -> dict[str, Any]:
     }
 
 
-def _show(name: str, one: _Known, terminal: Terminal) -> None:
+def _show(name: str, one: _Known, verdict: Verdict | None, terminal: Terminal) -> None:
     heading = terminal.style.MIGRATE_HEADING
     terminal.say(heading(f"{visible(name)} (backend {visible(one.using)})"))
-    if one.holder:
-        for label, value in _particulars(one.holder):
+    if one.holder and verdict:
+        for label, value in _particulars(one.holder, verdict):
             terminal.say(f"  {label:<12}{value}")
     else:
         terminal.say("  Not held.")
@@ -152,14 +160,14 @@ def _show_tasks(answer: InHand, tasks: list[TaskLine], terminal: Terminal) -> No
     if answer.problem:
         terminal.say(f"  Not known: {visible(answer.problem)}")
     elif not answer.is_known:
-        terminal.say(f"  Not known: no worker answered within {duration(REPLY_SECONDS)}.")
+        terminal.say(f"  Not known: no worker answered within {length(REPLY_SECONDS)}.")
     elif not tasks:
         terminal.say(f"  None on the workers that answered ({answer.workers}).")
     if answer.unclear:
         terminal.say(f"  {answer.unclear} more tasks need a lock that is not known.")
 
 
-def _particulars(holder: Holder) -> Iterator[tuple[str, str]]:
+def _particulars(holder: Holder, verdict: Verdict) -> Iterator[tuple[str, str]]:
     yield "holder", facts.who(holder)
     if holder.task_id:
         yield "task name", visible(holder.task_name or facts.UNKNOWN)
@@ -168,6 +176,7 @@ def _particulars(holder: Holder) -> Iterator[tuple[str, str]]:
         yield "host", visible(holder.host)
         yield "pid", str(holder.pid or facts.UNKNOWN)
         yield "thread", visible(holder.thread or facts.UNKNOWN)
+    yield "life", f"{verdict.life}: {verdict.why}"
     yield "acquired at", _moment(holder.acquired_at)
     yield "held for", facts.held_for(holder)
     if facts.attention_of(holder):
@@ -186,7 +195,7 @@ def _renewed(holder: Holder) -> str:
         return ""
     if holder.max_hold is None:
         return ", renewed while the holder lives"
-    return f", renewed until held for {duration(holder.max_hold)}"
+    return f", renewed until held for {length(holder.max_hold)}"
 
 
 def _moment(moment: datetime | None) -> str:

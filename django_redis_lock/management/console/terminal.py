@@ -107,14 +107,23 @@ class Terminal:
         self._out.write(text, ending="")
         self._out.flush()
 
+    @property
+    def can_answer(self) -> bool:
+        """Whether questions are answered on a terminal, and not by another program."""
+        return sys.stdin is not None and sys.stdin.isatty()
+
     def confirm(self, question: str) -> bool:
-        """Ask on standard error. No input means no. Raises ``KeyboardInterrupt``."""
+        """Ask for a yes or no. No input means no. Raises ``KeyboardInterrupt``."""
+        return self.ask(f"{question} [y/N]").lower() in ("y", "yes")
+
+    def ask(self, question: str) -> str:
+        """Ask on standard error; return the answer. Raises ``KeyboardInterrupt``."""
         answer = ""
         try:
-            self._err.write(f"{question} [y/N] ", ending="")
+            self._err.write(f"{question} ", ending="")
             self._err.flush()
             answer = sys.stdin.readline()
         finally:
             if not answer.endswith("\n"):
                 self._err.write("")
-        return answer.strip().lower() in ("y", "yes")
+        return answer.strip()

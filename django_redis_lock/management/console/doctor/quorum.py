@@ -21,7 +21,7 @@ from django_redis_lock.management.console.doctor.targets import (
     pool_of,
     warn,
 )
-from django_redis_lock.management.console.durations import duration
+from django_redis_lock.management.console.durations import length
 
 
 class _Member(NamedTuple):
@@ -80,7 +80,7 @@ def _majority(backend: RedlockLockBackend, answering: int, known: list[_Member])
         return warn(
             "quorum",
             f"{found}, but {silent} restarted and do not vote yet",
-            f"They vote {duration(backend.rejoin_delay)} after the first call (REJOIN_DELAY). "
+            f"They vote {length(backend.rejoin_delay)} after the first call (REJOIN_DELAY). "
             f"If no lock is held, locks[{backend.alias!r}].admit() admits them at once.",
         )
     if answering == needed:

@@ -10,7 +10,7 @@ from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as TimedOut
 
 from django_redis_lock.management.console.doctor.targets import Finding, Target, fail, ok, warn
-from django_redis_lock.management.console.durations import duration
+from django_redis_lock.management.console.durations import length
 
 NO_EVICTION = "CONFIG SET maxmemory-policy noeviction, or give the locks a server of their own."
 NEAR = 0.8
@@ -73,7 +73,7 @@ def examine_persistence(client: Any, target: Target) -> Iterator[Finding]:
         yield warn(
             "persistence",
             "no append-only file: after a restart it does not vote for "
-            f"{duration(target.rejoin_delay)} (REJOIN_DELAY), so that no lock has two holders",
+            f"{length(target.rejoin_delay)} (REJOIN_DELAY), so that no lock has two holders",
             "CONFIG SET appendonly yes keeps its votes and the last fence.",
         )
     elif target.member:

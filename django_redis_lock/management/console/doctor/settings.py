@@ -10,7 +10,7 @@ import redis
 
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.management.console.doctor.targets import Finding, fail, ok, warn
-from django_redis_lock.management.console.durations import duration
+from django_redis_lock.management.console.durations import length
 from django_redis_lock.operators.workers import celery_app
 from django_redis_lock.support.text import keep_secrets, without_passwords
 
@@ -123,10 +123,10 @@ def _examine_lease(name: str, lease: Any, limit: float | None) -> Finding | None
         )
     if not isinstance(lease, int | float) or (limit or math.inf) <= lease:
         return None  # renewed, or longer than the task can run
-    runs = f"may run for {duration(limit)}" if limit else "has no time limit"
+    runs = f"may run for {length(limit)}" if limit else "has no time limit"
     return warn(
         "leases",
-        f"{name} {runs}, but its lease ends after {duration(lease)}",
+        f"{name} {runs}, but its lease ends after {length(lease)}",
         "Remove timeout from single_instance_task, so that the lease is renewed. Or set a "
-        f"time_limit below {duration(lease)} on the task.",
+        f"time_limit below {length(lease)} on the task.",
     )
