@@ -6,7 +6,7 @@ import contextlib
 import inspect
 from collections.abc import Callable, Mapping
 from functools import partial, wraps
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 from celery import Task
 from django.core.exceptions import ImproperlyConfigured
@@ -160,19 +160,36 @@ def _refuse_other_ways_to_run(cls: type[AnyTask]) -> None:
     for base in cls.__mro__:
         package = base.__module__.partition(".")[0]
         if (package, base.__name__) in OTHER_GUARDS:
-            raise TypeError(
+            _refuse(
+                cls,
                 f"Task {cls.name} has the base class {package}.{base.__name__}, which guards it "
-                f"as well; leave it out, because single_instance_task replaces it."
+                f"as well; leave it out, because single_instance_task replaces it.",
             )
     for name in WAYS_TO_RUN:
         if getattr(cls, name) != getattr(Task, name):
             base = next(base for base in cls.__mro__ if name in vars(base))
-            raise TypeError(
+            _refuse(
+                cls,
                 f"Task {cls.name} has a {name} of its own, from {base.__module__}."
                 f"{base.__qualname__}, by which workers run it without calling it, so "
                 f"single_instance_task can't guard it. Take the lock inside the task, with "
-                f"django_redis_lock.lock() in a with statement; or use another base class."
+                f"django_redis_lock.lock() in a with statement; or use another base class.",
             )
+
+
+def _refuse(cls: type[AnyTask], why: str) -> NoReturn:
+    """Raise ``TypeError`` now, and at each use of a task that Celery has registered already."""
+
+    def refused(*args: Any, **kwargs: Any) -> NoReturn:
+        raise TypeError(why)
+
+    if _is_made_of_function(cls):
+        cls.__call__ = cls.apply_async = refused  # type: ignore[method-assign]
+    refused()
+
+
+def _is_made_of_function(cls: type[AnyTask]) -> bool:
+    return "__wrapped__" in vars(cls)
 
 
 def _marked(guard: Guard, method: Callable[..., Any]) -> Callable[..., Any]:
@@ -195,7 +212,7 @@ def _beneath_overrides(cls: type[AnyTask]) -> type[AnyTask]:
     classes beneath.
     """
     overrides = [base for base in cls.__mro__ if "apply_async" in base.__dict__]
-    if overrides == [Task] or (overrides == [cls, Task] and "__wrapped__" in vars(cls)):
+    if overrides == [Task] or (overrides == [cls, Task] and _is_made_of_function(cls)):
         return cls
     following = cls.__mro__[cls.__mro__.index(overrides[-2]) + 1]
     beneath = type(f"Guarded{following.__name__}", (following,), {"abstract": True})

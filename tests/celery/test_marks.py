@@ -273,7 +273,7 @@ class Tenant(Task):
 def test_a_base_class_that_runs_its_own_way_is_refused(
     make_app: Any, name: str, base: type[Task], where: str
 ) -> None:
-    """Where the task is made; its workers would never come by the guard."""
+    """Where the task is made, and at each use; its workers would never come by the guard."""
     app = make_app()
     guard = single_instance_task(using="locmem")
     (way,) = {"Strategy", "__trace__"} & set(vars(base))
@@ -288,6 +288,10 @@ def test_a_base_class_that_runs_its_own_way_is_refused(
         else:
             app.finalize()
             assert app.task(name=name, shared=False, base=base)(guard(body)).name
+    for task in [app.tasks[name]] if name in app.tasks else []:
+        for use in (task.delay, task):
+            with pytest.raises(TypeError, match=text):
+                use()
 
 
 def test_a_base_class_that_wraps_calls_is_guarded(make_app: Any, name: str) -> None:
