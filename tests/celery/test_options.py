@@ -262,6 +262,28 @@ def test_beat_tells_a_call_what_its_entry_says(local_app: Celery, name: str) -> 
     assert [holder.name for holder in locks["locmem"].holders()] == [f"{name}:beat:queued"]
 
 
+@pytest.mark.parametrize("told", [None, {"key": "beaten"}], ids=["task", "entry"])
+def test_beat_logs_a_refusal_in_one_line(
+    local_app: Celery, name: str, caplog: pytest.LogCaptureFixture, told: Any
+) -> None:
+    """Without a traceback, which other errors keep."""
+    guard = single_instance_task(scope="queue", on_conflict="raise", using="locmem")
+    task = local_app.task(name=name, shared=False)(guard(work))
+    signals.beat_init.send(sender=None)
+    scheduler = Scheduler(app=local_app, lazy=True)
+    for options in ({"single_instance": told}, {"single_instance": told}, {"once": 1}):
+        scheduler.apply_entry(
+            ScheduleEntry("tick", name, schedule=schedule(1), options=options, app=local_app)
+        )
+    refused, failed = (item for item in caplog.records if item.name == "celery.beat")
+    key = told["key"] if told else task.name
+    text = f"Couldn't apply scheduled task tick: Task {name} is not sent: lock '{key}' is held by "
+    assert refused.getMessage().startswith(text)
+    assert "\n" not in refused.getMessage()
+    assert (refused.levelname, refused.exc_info) == ("WARNING", None)
+    assert (failed.levelname, bool(failed.exc_info)) == ("ERROR", True)
+
+
 @pytest.mark.parametrize(
     ("told", "error", "text"),
     [
