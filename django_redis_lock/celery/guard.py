@@ -14,13 +14,20 @@ from django.core.exceptions import ImproperlyConfigured
 from django_redis_lock.celery.conflicts import TaskAlreadyRunning
 from django_redis_lock.celery.keys import AsModels, KeyMaker, check_key, with_own_defaults
 from django_redis_lock.celery.message import (
+    ARGUMENT,
     Overrides,
     due_as_broker_can,
     overrides_of,
     take_overrides,
     with_overrides,
 )
-from django_redis_lock.celery.options import KEY_OPTIONS, Options, make_options, project_defaults
+from django_redis_lock.celery.options import (
+    KEY_OPTIONS,
+    Options,
+    make_options,
+    project_defaults,
+    refuse_idle,
+)
 from django_redis_lock.celery.private import argument_models
 from django_redis_lock.celery.running import Run, current_lock
 from django_redis_lock.celery.sending import Sending
@@ -58,7 +65,9 @@ class Guard:
         if overrides:
             return make_options(defaults, self._given, overrides)
         if self._options is None or self._defaults is not defaults:
-            self._options, self._defaults = make_options(defaults, self._given), defaults
+            options = make_options(defaults, self._given)
+            refuse_idle(self._given, options)
+            self._options, self._defaults = options, defaults
         return self._options
 
     def key(
@@ -267,9 +276,7 @@ def _guarded_apply_async(guard: Guard, cls: type[AnyTask]) -> Callable[..., Any]
     ) -> Any:
         given = {"task_id": task_id, "producer": producer, "link": link}
         message = {**given, "link_error": link_error, "shadow": shadow, **options}
-        overrides = take_overrides(message)
-        if overrides:
-            guard.key_maker(type(task), overrides)  # raises if they make no sense
+        overrides = _overrides(guard, task, message)
 
         def publish(**message: Any) -> Any:
             return apply_async(task, args, kwargs, **with_overrides(message, overrides))
@@ -287,13 +294,25 @@ def _guarded_apply(guard: Guard, cls: type[AnyTask]) -> Callable[..., Any]:
 
     @wraps(cls.apply)
     def guarded_apply(task: Any, *args: Any, **options: Any) -> Any:
-        overrides = take_overrides(options)
-        if overrides:
-            guard.options_for(overrides)
-            guard.key_maker(type(task), overrides)
+        overrides = _overrides(guard, task, options)
         return apply(task, *args, **with_overrides(options, overrides))
 
     return guarded_apply
+
+
+def _overrides(guard: Guard, task: Any, message: dict[str, Any]) -> Overrides:
+    """Remove the options of one call from its arguments, and return them.
+
+    Raises ``TypeError`` or ``ValueError`` for options that make no sense. Only those given now are
+    to have an effect: what a retry carries along was right by the code of its sender.
+    """
+    given = message.get(ARGUMENT)
+    overrides = take_overrides(message)
+    if overrides:
+        guard.key_maker(type(task), overrides)
+        options = guard.options_for(overrides)
+        refuse_idle(given or {}, options)
+    return overrides
 
 
 def _unguarded(cls: type[AnyTask], name: str) -> Callable[..., Any]:

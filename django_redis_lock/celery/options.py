@@ -148,6 +148,24 @@ def make_options(*layers: Mapping[str, Any]) -> Options:
     return Options(**{name: given[name] for name in given if name not in KEY_OPTIONS})
 
 
+def refuse_idle(given: Mapping[str, Any], options: Options) -> None:
+    """Raise ``ValueError`` if one of the given options has no effect among all options.
+
+    Defaults for many tasks are not to be given: they are for those where they have an effect.
+    """
+    policies = given.get("on_conflict")
+    if options.scope == RUN and isinstance(policies, Mapping) and QUEUE in policies:
+        raise ValueError(f"on_conflict={policies!r} has a policy for sending, which {_NEEDS_QUEUE}")
+    if options.scope == RUN and given.get("queue_timeout") is not None:
+        raise ValueError(f"queue_timeout={given['queue_timeout']!r} {_NEEDS_QUEUE}")
+    for name in ("countdown", "max_retries"):
+        if options.run_policy != RETRY and given.get(name) is not None:
+            raise ValueError(f"{name}={given[name]!r} requires on_conflict='retry'; leave it out.")
+
+
+_NEEDS_QUEUE = "requires scope='queue' or 'queue_and_run'; leave it out."
+
+
 def _policies(scope: str, given: Any) -> tuple[str | Handler, str | Handler]:
     """Return the policy for a duplicate that is sent, and for one that is about to run.
 

@@ -36,7 +36,7 @@ REASONS = {
     "another instance was waiting or running when it was sent",
 }
 CONFLICTS = [
-    *((RUN, policy) for policy in tasks.POLICIES if policy != "supersede"),
+    *(case for case in tasks.members if case[0] == RUN),
     *((QUEUE, policy) for policy in ("skip", "raise", "callable", "supersede")),
     *((QUEUE_AND_RUN, policy) for policy in ("skip", "raise", "callable")),
 ]

@@ -235,17 +235,18 @@ def test_what_a_call_is_told_is_not_said_to_celery(local_app: Celery, name: str)
     """It is in the header of the message, and a call that is told nothing has none."""
     task = local_app.task(name=name, shared=False)(single_instance_task(using="locmem")(work))
     sent: list[dict[str, Any]] = []
+    told = {"on_conflict": "retry", "countdown": 2}
 
     def see(headers: Any = None, properties: Any = None, **kwargs: Any) -> None:
         sent.append({**headers, **properties})
 
     signals.before_task_publish.connect(see)
     try:
-        result = task.apply_async(single_instance={"countdown": 2})
+        result = task.apply_async(single_instance=told)
         task.apply_async()
     finally:
         signals.before_task_publish.disconnect(see)
-    assert sent[0]["single_instance_task"]["options"] == {"countdown": 2}
+    assert sent[0]["single_instance_task"]["options"] == told
     assert sent[0]["single_instance_task"]["task_id"] == sent[0]["id"] == result.id
     assert "single_instance_task" not in sent[1]
     assert not any("single_instance" in message for message in sent)
@@ -259,6 +260,28 @@ def test_beat_tells_a_call_what_its_entry_says(local_app: Celery, name: str) -> 
     entry = ScheduleEntry(name, task.name, schedule=schedule(1), options=options, app=local_app)
     Scheduler(app=local_app, lazy=True).apply_async(entry)
     assert [holder.name for holder in locks["locmem"].holders()] == [f"{name}:beat~~queued:{name}"]
+
+
+@pytest.mark.parametrize("told", [None, {"key": "beaten"}], ids=["task", "entry"])
+def test_beat_logs_a_refusal_in_one_line(
+    local_app: Celery, name: str, caplog: pytest.LogCaptureFixture, told: Any
+) -> None:
+    """Without a traceback, which other errors keep."""
+    guard = single_instance_task(scope="queue", on_conflict="raise", using="locmem")
+    task = local_app.task(name=name, shared=False)(guard(work))
+    signals.beat_init.send(sender=None)
+    scheduler = Scheduler(app=local_app, lazy=True)
+    for options in ({"single_instance": told}, {"single_instance": told}, {"once": 1}):
+        scheduler.apply_entry(
+            ScheduleEntry("tick", name, schedule=schedule(1), options=options, app=local_app)
+        )
+    refused, failed = (item for item in caplog.records if item.name == "celery.beat")
+    key = told["key"] if told else task.name
+    text = f"Couldn't apply scheduled task tick: Task {name} is not sent: lock '{key}' is held by "
+    assert refused.getMessage().startswith(text)
+    assert "\n" not in refused.getMessage()
+    assert (refused.levelname, refused.exc_info) == ("WARNING", None)
+    assert (failed.levelname, bool(failed.exc_info)) == ("ERROR", True)
 
 
 @pytest.mark.parametrize(
@@ -394,6 +417,28 @@ def test_superseding_names_its_scope(scope: Any) -> None:
     """Not what else a run could do."""
     with pytest.raises(ValueError, match="'supersede' needs scope='queue'"):
         single_instance_task(scope=scope, on_conflict="supersede")
+
+
+IDLE: list[dict[str, Any]] = [
+    {"countdown": 5},
+    {"max_retries": 3},
+    {"queue_timeout": 60},
+    {"on_conflict": {"queue": "raise"}},
+    {"on_conflict": "retry", "queue_timeout": 60},
+]
+
+
+@pytest.mark.parametrize("given", IDLE, ids=repr)
+def test_options_without_effect_are_refused(
+    local_app: Celery, name: str, settings: Any, given: dict[str, Any]
+) -> None:
+    """At the call as at the definition; but not among the defaults for many tasks."""
+    task = local_app.task(name=name, shared=False)(single_instance_task(using="locmem")(work))
+    for call in (task.apply_async, task.apply, task.s().set(single_instance=given).apply_async):
+        with pytest.raises(ValueError, match="leave it out"):
+            call(single_instance=given)
+    settings.SINGLE_INSTANCE_TASK = given
+    assert task.apply().get() == "ran"
 
 
 # A server that is silent.

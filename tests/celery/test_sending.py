@@ -449,7 +449,8 @@ def test_retry_follows_its_run(consumer: Consumer, scope: str) -> None:
             return "ran"
         raise self.retry(countdown=50)
 
-    task = consumer.task(work, {"bind": True}, scope=scope, queue_timeout=100)
+    given = {} if scope == "run" else {"queue_timeout": 100}
+    task = consumer.task(work, {"bind": True}, scope=scope, **given)
     message = consumer.send(task)
     assert isinstance(consumer.deliver(message), Retry)
     again = consumer.message()

@@ -57,6 +57,11 @@ def define(
     return app.task(shared=False, name=name, **(task or {}))(guard(function))
 
 
+def always(scope: str, policy: str) -> dict[str, Any]:
+    """Return the options of a policy at every moment that a scope knows."""
+    return {"on_conflict": policy if scope == RUN else {"queue": policy, "run": policy}}
+
+
 # Bodies.
 
 
@@ -209,13 +214,13 @@ BOUND = {"bind": True, "max_retries": 2, "default_retry_delay": 0}
 AGAIN = {"on_conflict": {"run": "retry"}, "countdown": 0.1}
 SAFE = {"acks_late": True, "reject_on_worker_lost": True}
 
-plain = {scope: define(scope, "plain", wait, countdown=0.1) for scope in SCOPES}
-untyped = {scope: define(scope, "untyped", wait, {"typing": False}) for scope in SCOPES}
-skipping = {scope: define(scope, "skipping", wait, on_conflict={"run": "skip"}) for scope in SCOPES}
-raising = {
-    scope: define(scope, "raising", wait, on_conflict={"queue": "raise", "run": "raise"})
+plain = {
+    scope: define(scope, "plain", wait, **({"countdown": 0.1} if scope == QUEUE else {}))
     for scope in SCOPES
 }
+untyped = {scope: define(scope, "untyped", wait, {"typing": False}) for scope in SCOPES}
+skipping = {scope: define(scope, "skipping", wait, on_conflict={"run": "skip"}) for scope in SCOPES}
+raising = {scope: define(scope, "raising", wait, **always(scope, "raise")) for scope in SCOPES}
 retrying = {scope: define(scope, "retrying", retry, BOUND) for scope in SCOPES}
 autoretrying = {
     scope: define(scope, "autoretrying", fail, {**BOUND, "autoretry_for": (KeyError,)})
@@ -267,22 +272,29 @@ closed = {
 }
 
 POLICIES: dict[str, dict[str, Any]] = {
-    "skip": {"on_conflict": {"queue": "skip", "run": "skip"}},
-    "raise": {"on_conflict": {"queue": "raise", "run": "raise"}},
     "callable": {"on_conflict": answer},
     "ignore": {"on_conflict": {"run": "ignore"}},
     "wait": {"on_conflict": {"run": "wait"}, "blocking_timeout": 0.3},
     "retry": {"on_conflict": {"run": "retry"}, "countdown": 0.1, "max_retries": 2},
     "supersede": {"on_conflict": "supersede", "countdown": 0.1},
 }
+
+
+def policy_for(scope: str, policy: str) -> dict[str, Any]:
+    """Return the options of a policy."""
+    return POLICIES.get(policy) or always(scope, policy)
+
+
 members = {
-    (scope, policy): define(scope, f"member-{policy}", join, {"bind": True}, **options)
+    (scope, policy): define(
+        scope, f"member-{policy}", join, {"bind": True}, **policy_for(scope, policy)
+    )
     for scope in SCOPES
-    for policy, options in POLICIES.items()
+    for policy in ("skip", "raise", *POLICIES)
     if policy != "supersede" or scope == QUEUE
 }
 reporters = {
-    (scope, policy): define(scope, f"reporter-{policy}", report, **POLICIES[policy])
+    (scope, policy): define(scope, f"reporter-{policy}", report, **policy_for(scope, policy))
     for scope in SCOPES
     for policy in ("skip", "raise")
 }
