@@ -87,8 +87,8 @@ class LockOperations(ProtocolRunner):
     def waiting(self, name: str, limit: int | None = None) -> list[Waiter]:
         """Return the waiters for a lock, the longest waiting first.
 
-        ``limit`` is the most that are returned. A waiter whose process has died is shown until its
-        turn comes or the queue expires. Raises ``LockUnavailable``.
+        ``limit`` is the most that are returned. A waiter whose process has died or is stopped is no
+        longer returned after a few seconds. Raises ``LockUnavailable``.
         """
         return self.run(self._read_queue(name, limit))
 

@@ -191,7 +191,8 @@ def _wait_in_queue(
     for_all = False  # whether it looks on behalf of all waiters of the lock in this process
     while True:
         news = watch.news
-        call, answer = yield from _look(hub, request, until, waiting=held_at is not None)
+        asked_ms = None if held_at is None else watch.asked_ms
+        call, answer = yield from _look(hub, request, until, asked_ms)
         lease = _lease(call, answer)
         not_in_queue = isinstance(answer, int) or (lease is None and answer[3] % 3 == 1)
         if held_at is not None and not_in_queue and hub.in_queue:
@@ -203,6 +204,7 @@ def _wait_in_queue(
             return lease
         minus_fence, ttl_ms, now_ms, kind = answer
         hub.heard(now_ms)
+        watch.answered(now_ms)
         held_at = call.sent_at, now_ms
         watch.asked_at = call.sent_at
         # A waiter that glances found the lock free, and may have got it for another one.
@@ -283,7 +285,9 @@ def _is_overdue(hub: Hub, value: bytes) -> bool:
     return found is not None and (now_ms is None or now_ms >= int(found[1]))
 
 
-def _look(hub: Hub, request: Request, until: float, *, waiting: bool) -> Steps[tuple[Acquire, Any]]:
+def _look(
+    hub: Hub, request: Request, until: float, asked_ms: int | None
+) -> Steps[tuple[Acquire, Any]]:
     """Ask for the lock. A request that waits already tolerates an outage for a while."""
     give_up = min(until, monotonic() + OUTAGE_LIMIT)
     pause = 0.05
@@ -291,10 +295,10 @@ def _look(hub: Hub, request: Request, until: float, *, waiting: bool) -> Steps[t
         try:
             if not hub.listens_for(request.name):
                 yield from ask(Listen(hub, request.name, until=request.until))
-            call = Acquire(request, hub.channel_of(request.name))
+            call = Acquire(request, hub.channel_of(request.name), asked_ms)
             return call, (yield from ask(call))
         except LockUnavailable:
-            if not waiting or monotonic() >= give_up:
+            if asked_ms is None or monotonic() >= give_up:
                 raise
         yield Pause(min(pause * random.uniform(0.5, 1.5), max(0.0, give_up - monotonic())))
         pause = min(pause * 2, 1.0)

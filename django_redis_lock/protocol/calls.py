@@ -117,6 +117,8 @@ class Acquire(_TakeOne):
     """Take the lock or, given a channel, join its queue; ``acquire.lua`` describes the answer."""
 
     channel: str
+    asked_ms: int | None = None
+    """For a request that waits already: see ``Watch.asked_ms``."""
 
 
 @dataclass(slots=True, eq=False, repr=False)

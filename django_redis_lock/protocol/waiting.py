@@ -21,6 +21,12 @@ LOOK_EVERY = 0.8
 knows that their process runs, and they notice a grant that nobody claims; see ``common.lua``."""
 CLAIM = 1.2
 """Seconds in which a lock that was handed off has to be claimed; see ``common.lua``."""
+GONE = 5.0
+"""Seconds without a sign of life after which the waiters of a process lose their places; see
+``join.lua``."""
+UNHEARD = 3.0
+"""Seconds without one after which they are not shown. A process that was itself not answered for so
+long can't tell who is gone."""
 LOOK_AT_FOREIGN = 0.25
 """Seconds between looks at a lock that another program holds, which hands off to nobody."""
 CLOCK_KEPT = 60.0
@@ -56,7 +62,16 @@ class Watch:
     They share it and take turns, so a hundred waiters ask the server no more often than one.
     """
 
-    __slots__ = ("_mutex", "asked_at", "due", "glanced_at", "members", "news")
+    __slots__ = (
+        "_asked_ms",
+        "_mutex",
+        "_since_ms",
+        "asked_at",
+        "due",
+        "glanced_at",
+        "members",
+        "news",
+    )
 
     TURN = 1.0
     """Seconds after which another waiter looks if the one whose turn it was did not."""
@@ -66,7 +81,23 @@ class Watch:
         self.members = 0
         self.asked_at = self.glanced_at = monotonic()  # when one of them last asked, or glanced
         self.news = 0  # how often they were told when to look
+        self._asked_ms = self._since_ms = 0  # the server's clock: at the last answer, the first
         self._mutex = mutex
+
+    @property
+    def asked_ms(self) -> int:
+        """The server's clock when one of them was last answered.
+
+        It is 0 until they have been answered regularly for so long that whoever was not heard
+        meanwhile is gone: it can't be the server that was stopped.
+        """
+        return self._asked_ms if self._asked_ms - self._since_ms >= GONE * 1000 else 0
+
+    def answered(self, now_ms: int) -> None:
+        """Note what the server's clock read when one of them was answered."""
+        if abs(now_ms - self._asked_ms) > UNHEARD * 1000:
+            self._since_ms = now_ms
+        self._asked_ms = now_ms
 
     def plan(self, due: float, news: int) -> None:
         """Look next at ``due``, or earlier if news since that look began has said so.

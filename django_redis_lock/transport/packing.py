@@ -138,6 +138,8 @@ class Packing:
     def _encode_acquire(self, call: calls.Acquire) -> _Encoded:
         args = _wanted(call.request)
         args.append(call.channel)
+        if call.channel or self._replicas is not None:
+            args.append("" if call.asked_ms is None else str(call.asked_ms))
         if self._replicas is not None:
             args.append("1")
         return self._granting_keys(call.request.name), args
@@ -194,8 +196,8 @@ class Packing:
         return [self.contention_prefix + call.group], []
 
     def _encode_read_queue(self, call: calls.ReadQueue) -> _Encoded:
-        last = -1 if call.limit is None else call.limit - 1
-        return [self.queue_prefix + call.name], [str(last)]
+        most = -1 if call.limit is None else call.limit
+        return [self.queue_prefix + call.name, self.heard_key], [str(most)]
 
     def _encode_renew(self, call: calls.Renew) -> _Encoded:
         keys, args = [self.index_key], []
@@ -205,7 +207,7 @@ class Packing:
         return keys, args
 
     def _encode_inspect(self, call: calls.Inspect) -> _Encoded:
-        return [key for name in call.names for key in self._own_keys(name)], []
+        return [self.heard_key, *(key for name in call.names for key in self._own_keys(name))], []
 
     def _encode_glance(self, call: calls.Glance) -> _Encoded:
         return [self.lock_prefix + call.name], []

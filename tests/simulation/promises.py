@@ -21,6 +21,8 @@ FREE = 0.15
 """Seconds for which a lock may be free while somebody waits, if nothing was disturbed."""
 RECOVERED = 2.5
 """Seconds after a fault at which a process is heard again, and waits as the others do."""
+CAME_BACK = 0.5
+"""Seconds within which those who come back to their places may stand in another order."""
 NOTICED = 0.1
 """Seconds after which a waiter has noticed that its process lost its connection before."""
 ANSWERED = 0.5
@@ -150,6 +152,8 @@ class FirstComeFirstServed(Promise):
         self._view = view
         self._tells_the_dead = tells_the_dead  # at once, so that nothing is handed off to them
         self._before: dict[str, tuple[str, list[str]]] = {}
+        self._joined: set[str] = set()  # who was in a line before
+        self._served: set[str] = set()  # who had the lock, so that it may join anew
         self._served_in_vain: dict[str, int] = {}  # how often, by the token of who is gone
 
     def forgotten(self) -> None:
@@ -164,6 +168,7 @@ class FirstComeFirstServed(Promise):
                 continue
             self._before[name] = holder, queue
             if holder != former and holder:
+                self._served.add(holder)
                 self._check_turn(name, holder, line)
                 if hold is not None and hold.unclaimed and self._tells_the_dead:
                     self._check_life(name, holder)
@@ -193,11 +198,25 @@ class FirstComeFirstServed(Promise):
         new = [token for token in queue if token not in line]
         # Who did not claim the lock in time is the first again.
         back = [former] if queue[:1] == [former] and former not in line else []
-        if queue != back + kept + [token for token in new if token not in back]:
+        returned = [token for token in new if token in self._joined and token not in back]
+        joined = [token for token in new if token not in self._joined and token not in back]
+        self._joined.update(new)
+        others = [token for token in queue if token not in returned]
+        if others != back + kept + joined or any(self._is_late(token, queue) for token in returned):
             raise self.broken(f"the line for {name} was {line}, and is {queue}")
         for token in line:
             if token not in queue and token != holder and self._is_to_be_served(token):
                 raise self.broken(f"{self.ledger.by_token[token]} lost its place for {name}")
+
+    def _is_late(self, token: str, queue: list[str]) -> bool:
+        """Whether one that has come back stands behind another that joined long after it."""
+        own = self.ledger.by_token.get(token)
+        if own is None or not own.waits() or token in self._served:
+            return False  # a call that was late, or one that begins again
+        if any(site.offset or site.stepped_back_ms for site in self.world.sites):
+            return False  # since when they wait is told by the server's clock
+        ahead = [self.ledger.by_token.get(each) for each in queue[: queue.index(token)]]
+        return any(each and each.requested_at > own.requested_at + CAME_BACK for each in ahead)
 
     def _is_to_be_served(self, token: str) -> bool:
         attempt = self.ledger.by_token.get(token)

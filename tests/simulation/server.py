@@ -248,7 +248,19 @@ class Server:
         items = self.look_up(key, list) or ()
         return items.index(item) if item in items else None
 
+    def _linsert(self, key: bytes, where: bytes, other: bytes, item: bytes) -> Reply:
+        assert where == b"BEFORE"
+        items = self.look_up(key, list) or []
+        if other not in items:
+            return -1 if items else 0
+        items.insert(items.index(other), item)
+        return len(items)
+
     # Sorted sets.
+
+    def _zscore(self, key: bytes, member: bytes) -> Reply:
+        found = self.look_up(key, Scores) or {}
+        return _number(found[member]) if member in found else None
 
     def _zadd(self, key: bytes, *words: bytes) -> Reply:
         only_known = words[0].upper() == b"XX"

@@ -40,7 +40,7 @@ class Command:
         return pack([self.name, *keys, *args])
 
 
-ACQUIRE = Script("clock", "prune", "common", "acquire")
+ACQUIRE = Script("clock", "prune", "common", "acquire", "gone", "join")
 RELEASE = Script("clock", "holds", "common", "release")
 CLAIM = Script("claim")
 ACQUIRE_MANY = Script("clock", "prune", "holds", "common", "many", "acquire_many")
@@ -52,8 +52,8 @@ NOTE_LOSSES = Script("note_losses")
 HISTORY = Script("history")
 COUNT = Script("clock", "count")
 CONTENTION = Script("clock", "contention")
-WAITING = Script("clock", "waiting")
-INSPECT = Script("clock", "inspect")
+WAITING = Script("clock", "gone", "waiting")
+INSPECT = Script("clock", "gone", "inspect")
 INDEX = Script("clock", "index")
 GET = Command("GET")
 

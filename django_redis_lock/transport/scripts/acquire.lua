@@ -2,7 +2,9 @@
 -- KEYS: see common.lua.
 -- ARGV[1] token, ARGV[2] lease (ms), ARGV[3] holder record, ARGV[4] name,
 -- ARGV[5] channel on which the caller waits, or '' not to wait,
--- ARGV[6] given if the caller then waits for replicas, which requires a write of its own.
+-- ARGV[6] '' for a caller that has not waited yet; else the server's clock (ms) when it last asked,
+-- or 0 if it has not asked regularly for long enough to tell who is gone,
+-- ARGV[7] given if the caller then waits for replicas, which requires a write of its own.
 -- Returns the fence               taken now, with the whole lease, while no one waited
 --         "fence ttl now"         the caller's turn, or its lock already: a grant that crossed,
 --                                 or a reply that was lost
@@ -47,29 +49,8 @@ end
 if holder == ARGV[1] then
   if ttl then
     redis.call('ZADD', KEYS[3], now + ttl, ARGV[4])
-  elseif ARGV[6] then
+  elseif ARGV[7] then
     redis.call('SET', KEYS[4], redis.call('GET', KEYS[4]) or fence)
   end
   return string.format('%s %.0f %.0f', fence, ttl or redis.call('PTTL', KEYS[1]), now)
 end
-
-local kind = holder and 0 or 3
-if ARGV[5] ~= '' then
-  local entry = table.concat({ARGV[5], ARGV[1], ARGV[2], ARGV[3]}, ' ')
-  if redis.call('LPOS', KEYS[2], entry) then
-    kind = kind + 2
-    contended().hear(ARGV[5], now)
-  else
-    redis.call('RPUSH', KEYS[2], entry)
-    kind = kind + 1
-  end
-  local list = string.match(ARGV[5], '^@list:(.*)$')
-  if list then
-    redis.call('SET', list .. ':alive', '', 'PX', 5000)
-  end
-  -- Waiters look several times within this time. A queue that no one looks at expires.
-  redis.call('PEXPIRE', KEYS[2], 60000)
-end
-ttl = due and due - now or redis.call('PTTL', KEYS[1])
--- What looks like a fence may be another program's number, of any length.
-return string.format('-%s %.0f %.0f %.0f', string.sub(fence or '0', 1, 20), ttl, now, kind)

@@ -42,7 +42,8 @@ local function contended()
   local HEARD = 1150 -- for which a process that was heard counts as awake; see waiting.LOOK_EVERY
   local LOOKED = 1000 -- for which a poller counts as running; it looks every 0.8 s
   local NEWS = 1000 -- waiters need not be told of a lease that ends later: they look before
-  local FORGET = 60000 -- after which the waiters of a silent process lose their places
+  local GONE = 5000 -- after which the waiters of a silent process lose their places
+  local FORGET = 60000 -- after which a process that was not heard is forgotten
 
   -- Send a message to a waiting process. Returns how many received it; false if it can't be told,
   -- because it polls or because this user may not reach its channel or list.
@@ -112,8 +113,11 @@ local function contended()
   -- Note when a process was heard, or with a minus sign since when it is silent. With pcall, here
   -- and below: another program's data under this key must not prevent a grant.
   local function note(channel, at)
-    redis.pcall('ZADD', KEYS[5], at, channel)
+    -- A server that is out of memory takes a note that is not the script's first write.
     redis.pcall('PEXPIRE', KEYS[5], 2 * FORGET)
+    if redis.pcall('ZADD', KEYS[5], at, channel) == 1 then
+      redis.pcall('PEXPIRE', KEYS[5], 2 * FORGET)
+    end
   end
 
   -- Note that a process was heard, and forget some that no longer wait.
@@ -145,7 +149,7 @@ local function contended()
   local function is_silent(entry, channel, heard, now, taken_back)
     local at = heard[channel] or 0
     if at < 0 then
-      return true, now + at > FORGET
+      return true, now + at > GONE
     end
     local since = tonumber(string.match(entry, '"since":(%d+)}$') or 0)
     local limit = math.max(HEARD, tonumber(string.match(channel, '^@poll:(%d+)') or 0))
@@ -265,7 +269,7 @@ local function contended()
     -- The waiter keeps its place, unless it is dead, or gone from a process that still runs.
     if channel ~= caller and tell(channel, 'look ' .. name) ~= 0 then
       redis.call('LPUSH', KEYS[2], string.format('%s %s %.0f %s', channel, holder, lease, record))
-      redis.call('PEXPIRE', KEYS[2], FORGET) -- the caller may not wait, and then does not set it
+      redis.call('PEXPIRE', KEYS[2], 10000) -- the caller may not wait, and then does not set it
     end
   end
 

@@ -34,7 +34,7 @@ def test_inspecting(keys: Keys) -> None:
     now, *found = keys.call(
         INSPECT,
         [
-            *(keys.lock, keys.queue, f"{name}:endless", f"{name}:text"),
+            *(keys.heard, keys.lock, keys.queue, f"{name}:endless", f"{name}:text"),
             *(f"{name}:list", f"{name}:none", f"{name}:free", f"{name}:none"),
         ],
     )
@@ -47,30 +47,43 @@ def test_inspecting(keys: Keys) -> None:
 def test_inspecting_what_this_user_may_not_read(keys: Keys, without: Callable[[str], Keys]) -> None:
     """The number of waiters is unknown; a lock that can't be read is an error."""
     keys.hold("one")
-    assert without("llen").call(INSPECT, [keys.lock, keys.queue])[3] is None
+    assert without("llen").call(INSPECT, [keys.heard, keys.lock, keys.queue])[3] is None
     with pytest.raises(redis.ResponseError, match=REFUSED):
-        without("get").call(INSPECT, [keys.lock, keys.queue])
+        without("get").call(INSPECT, [keys.heard, keys.lock, keys.queue])
 
 
 # The queue.
 
 
-@pytest.mark.parametrize(("last", "read"), [(-1, 3), (0, 1), (1, 2)])
-def test_the_queue(keys: Keys, last: int, read: int) -> None:
-    keys.wait((CHANNEL, "one"), (CHANNEL, "two"), (CHANNEL, "three"))
+@pytest.mark.parametrize(("most", "read"), [(-1, 250), (1, 1), (150, 150)])
+def test_the_queue(keys: Keys, most: int, read: int) -> None:
+    keys.wait(*[(CHANNEL, f"{number}") for number in range(250)])
     before = keys.now()
-    now, *entries = keys.call(WAITING, [keys.queue], last)
+    now, *entries = keys.call(WAITING, [keys.queue, keys.heard], most)
     assert before <= now <= keys.now()
     assert entries == keys.client.lrange(keys.queue, 0, -1)[:read]
 
 
+def test_waiters_whose_process_was_not_heard_lately(keys: Keys) -> None:
+    """They are neither read nor counted."""
+    keys.hold("one")
+    now = keys.now()
+    keys.client.zadd(keys.heard, {"gone": now - 3500, "lately": now - 2000, "silent": 3500 - now})
+    keys.wait(("gone", "two"), ("lately", "three"), ("silent", "four"), ("gone", "five"))
+    keys.wait(("lately", "six"))
+    (_, waiter) = keys.call(WAITING, [keys.queue, keys.heard], 1)
+    assert waiter.split()[1] == "three"
+    assert len(keys.call(WAITING, [keys.queue, keys.heard], -1)) == 3
+    assert keys.call(INSPECT, [keys.heard, keys.lock, keys.queue])[3] == 2
+
+
 def test_a_queue_that_is_none(keys: Keys, without: Callable[[str], Keys]) -> None:
     """Another program's data is no queue; that it may not be read is an error."""
-    assert len(keys.call(WAITING, [keys.queue], -1)) == 1
+    assert len(keys.call(WAITING, [keys.queue, keys.heard], -1)) == 1
     keys.client.set(keys.queue, "foreign")
-    assert len(keys.call(WAITING, [keys.queue], -1)) == 1
+    assert len(keys.call(WAITING, [keys.queue, keys.heard], -1)) == 1
     with pytest.raises(redis.ResponseError, match=REFUSED):
-        without("lrange").call(WAITING, [keys.queue], -1)
+        without("lrange").call(WAITING, [keys.queue, keys.heard], -1)
 
 
 # The index.
@@ -149,7 +162,7 @@ def note(keys: Keys, *losses: tuple[str, int], sent_before: bool = False, most: 
     for digest, number in losses:
         entry = ["event", "lost", "token_id", digest, "number", number]
         arguments += [digest, len(entry), *entry]
-    return keys.call(NOTE_LOSSES, [keys.queue], *arguments)
+    return keys.call(NOTE_LOSSES, [keys.queue, keys.heard], *arguments)
 
 
 def test_noting_losses(keys: Keys) -> None:

@@ -140,12 +140,14 @@ class Trial:
         yield "LPOS", of_queue, (queue, "doctor")
         yield "RPUSH", of_queue, (queue, "doctor")
         yield "LPUSH", of_queue, (queue, "doctor")
+        yield "LINSERT", of_queue, (queue, "BEFORE", "", "doctor")  # before what is not there
         for command, *arguments in (("LREM", 0, "doctor"), ("LPOP", 2), ("DEL",)):
             yield command, of_queue, (queue, *arguments)  # any of them removes it
         yield "ZADD", of_index, (index, "XX", 0, nobody)
         yield "ZREM", of_index, (index, nobody)
         yield from self._listing(index, of_index)
         yield "ZREM", of_heard, (heard, nobody)
+        yield "ZSCORE", of_heard, (heard, nobody)
         yield "GET", of_fence, (fence,)
         yield "SET", of_fence, (fence, 0, "NX", "PX", 1)  # no change, or gone in a millisecond
         yield from self._auditing(packing.audit_key, of_audit)
