@@ -726,6 +726,31 @@ def test_supersede_in_a_burst(client: redis.Redis, what: str) -> None:
     all_free(what)
 
 
+@pytest.mark.parametrize("wait", ["for its time", "for a run"])
+def test_supersede_never_keeps_the_work_from_running(
+    client: redis.Redis, what: str, wait: str
+) -> None:
+    """However fast calls come, a message runs; and the newest does in the end."""
+    task, results = tasks.hurried, []
+    countdown = 0.4 if wait == "for its time" else 0
+
+    def call() -> list[str]:
+        results.append(task.apply_async((what, len(results)), countdown=countdown))
+        return ran(client, what)
+
+    def call_until_two_wait() -> bool:
+        call()
+        return len(held(what)) == 3
+
+    if wait == "for a run":
+        with lock(key_of(task, what), 60):
+            eventually(call_until_two_wait, "a message that is spared")
+    eventually(call, "a run")
+    results[-1].get(timeout=WAIT)
+    assert ran(client, what)[-1] == str(len(results) - 1)
+    all_free(what)
+
+
 def test_supersede_spares_a_redelivered_run(client: redis.Redis, what: str) -> None:
     """A run that had begun and was killed begins again; it gave up its place by itself."""
     running = tasks.superseding.delay(what, 0)
