@@ -701,6 +701,18 @@ def test_ignore_is_refused_in_a_chord(client: redis.Redis, what: str) -> None:
         chord([tasks.ignoring.s(what), tasks.echo.s(1)])(tasks.total.s())
 
 
+@pytest.mark.parametrize("scope", WAITING)
+def test_tasks_that_share_a_key_both_run(client: redis.Redis, what: str, scope: str) -> None:
+    """One after the other, and each call has a result of its own."""
+    shared = {"single_instance": {"key": what, "on_conflict": {"run": "wait"}}}
+    first = tasks.plain[scope].apply_async((what,), **shared)
+    second = tasks.skipping[scope].apply_async((what,), **shared)
+    assert first.id != second.id
+    go(client, what, 2)
+    assert [result.get(timeout=WAIT) for result in (first, second)] == ["go", "go"]
+    all_free(what)
+
+
 # The newest arguments win.
 
 
