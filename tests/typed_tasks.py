@@ -67,7 +67,9 @@ def said(conflict: Conflict) -> str:
 
 
 @shared_task
-@single_instance_task(on_conflict={"queue": "supersede", "run": said}, scope="queue")
+@single_instance_task(
+    on_conflict={"queue": "supersede", "run": said}, scope="queue", supersede_for=60
+)
 def index(page: str) -> str:
     return page
 
@@ -101,6 +103,7 @@ def misspelt() -> None:
     single_instance_task(scope="que")  # type: ignore[call-overload] # pyright: ignore[reportArgumentType]
     single_instance_task(on_conflict="rais")  # type: ignore[call-overload] # pyright: ignore[reportArgumentType]
     single_instance_task(on_conflict={"run": "supersede"})  # type: ignore[call-overload] # pyright: ignore[reportArgumentType]
+    single_instance_task(supersede_for="10")  # type: ignore[call-overload] # pyright: ignore[reportArgumentType]
     single_instance_task(on_unavailable="go")  # type: ignore[call-overload] # pyright: ignore[reportArgumentType]
 
 

@@ -58,6 +58,7 @@ class SingleInstanceTask:
         max_retries: int | None = None,
         at_least_for: float = 0.0,
         queue_timeout: float = 3600.0,
+        supersede_for: float = 10.0,
         on_unavailable: OnUnavailable = "raise",
         using: str = "default",
         metadata: Mapping[str, str] | None = None,
@@ -87,7 +88,8 @@ class SingleInstanceTask:
 
         ``at_least_for``: seconds from the start of a run for which the lock is kept at least.
         ``queue_timeout``: seconds that a message may wait in the queue once it is due; then its
-        lock is released. ``on_unavailable``: ``raise`` or ``run`` if the server can't be reached.
+        lock is released. ``supersede_for``: seconds after which a waiting message is no longer
+        superseded. ``on_unavailable``: ``raise`` or ``run`` if the server can't be reached.
         ``using``: an alias of LOCKS. ``metadata``: shown with the holder. ``concurrency``: how
         many instances may run at once.
 

@@ -12,7 +12,7 @@ from celery.exceptions import Reject
 from django_redis_lock.celery.conflicts import Conflict
 from django_redis_lock.celery.message import Slip, headers_of
 from django_redis_lock.celery.options import SUPERSEDE, Options
-from django_redis_lock.celery.places import Places, TaskLock
+from django_redis_lock.celery.places import QUEUED, Places, TaskLock, queued_since
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.handler import locks
 from django_redis_lock.protocol.records import Holder
@@ -69,10 +69,9 @@ class Delivery:
         """Whether a worker carries it out, so that it can be sent again."""
         return self.request is not None and not self.request.is_eager
 
-    def lock(self, name: str, timeout: float | None = None, state: str = "") -> TaskLock:
-        """Return a handle, by default with the lease of a run."""
-        lease = self.options.timeout if timeout is None else timeout
-        return self.places.lock(name, lease, **({"state": state} if state else self.marks()))
+    def lock(self, name: str) -> TaskLock:
+        """Return a handle with the lease of a run."""
+        return self.places.lock(name, self.options.timeout, **self.marks())
 
     def marks(self) -> dict[str, str]:
         """Return this attempt's part of the holder's metadata."""
@@ -164,6 +163,23 @@ class Delivery:
             return False
         return given_up
 
+    def overtake(self) -> None:
+        """Give up the place of an older message, whose arguments must not come after these.
+
+        Raises ``LockUnavailable``.
+        """
+        slip, places = self.slip, self.places
+        if self.options.on_queue_conflict != SUPERSEDE or slip is None:
+            return
+        found = places.in_queue()
+        own = next((one for one in found if one.token_id == slip.ticket), None)
+        for other in found:
+            is_message = other.metadata.get("state") == QUEUED
+            if own is not None and is_message and queued_since(other) < queued_since(own):
+                older = places.lock(other.name, GIVE_UP_LEASE)
+                if older.take_over(other.token_id):
+                    older.release()
+
     def superseded(self, now: int) -> Any:
         """Return the result of a task whose place was taken by newer arguments, else ``None``.
 
@@ -174,7 +190,7 @@ class Delivery:
         slip = self.slip
         if self.options.on_queue_conflict != SUPERSEDE or slip is None:
             return None
-        if slip.lock != self.places.waiting:
+        if slip.lock not in {self.places.waiting, self.places.behind}:
             return None
         newer = self.places.backend.holder(slip.lock)
         if newer is None or newer.task_id == self.task_id:

@@ -111,6 +111,7 @@ def _start(delivery: Delivery, lock: TaskLock, patience: float) -> Entry:
     """
     try:
         if not delivery.adoptable:
+            delivery.overtake()
             if delivery.give_up_place():
                 delivery.may_have_succeeded = False
             elif (superseded := delivery.superseded(lock.fence)) is not None:
@@ -246,9 +247,10 @@ def _retry(delivery: Delivery, conflict: Conflict, holder: Holder) -> Any:
     attempts = slip.attempts + 1
     if options.max_retries is not None and attempts > options.max_retries:
         raise conflict.error(f"lock {conflict.key!r} was held at each of {attempts} attempts.")
-    if options.scope == QUEUE and slip.lock == delivery.places.waiting:
+    places = delivery.places
+    if options.scope == QUEUE and slip.lock in {places.waiting, places.behind}:
         lease = options.queue_timeout + options.countdown
-        waiting = delivery.lock(slip.lock, lease, QUEUED)
+        waiting = places.lock(slip.lock, lease, state=QUEUED, **places.since(slip.lock))
         if waiting.take_over(slip.ticket):
             slip = slip.naming(waiting, lease)
         elif (superseded := delivery.superseded(holder.fence or 0)) is not None:

@@ -78,6 +78,7 @@ class Options:
         max_retries: int | None = None,
         at_least_for: float = 0.0,
         queue_timeout: float = 3600.0,
+        supersede_for: float = 10.0,
         on_unavailable: OnUnavailable = "raise",
         using: str = "default",
         metadata: Mapping[str, str] | None = None,
@@ -109,6 +110,7 @@ class Options:
         self.max_retries = None if max_retries is None else _whole("max_retries", max_retries, 0)
         self.at_least_for = _seconds("at_least_for", at_least_for)
         self.queue_timeout = _seconds("queue_timeout", queue_timeout, least=0.001)
+        self.supersede_for = _seconds("supersede_for", supersede_for)
         self.on_unavailable = on_unavailable
         self.using = using
         self.metadata = check_metadata(metadata or {}, room=OWN_METADATA)

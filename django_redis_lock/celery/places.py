@@ -10,7 +10,7 @@ from typing import Any
 
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.celery.ledger import FAMILY, Page, this_page
-from django_redis_lock.celery.options import Options
+from django_redis_lock.celery.options import SUPERSEDE, Options
 from django_redis_lock.celery.stopping import until_worker_stops
 from django_redis_lock.handler import locks
 from django_redis_lock.primitives.lock import Lock
@@ -24,6 +24,9 @@ QUEUED = "queued"
 """The ``state`` in the metadata of a lock that is held for a message in a queue."""
 RESTING = "resting"
 """The ``state`` of a lock that is kept for a while after a short run."""
+SINCE = "queued_since"
+"""From when on the work of a place counts as waiting: by the server's clock in seconds, or, with a
+``+``, that many seconds after the place was taken."""
 MARK = "~~"
 """Separates a key from what the guard adds to it in the name of a lock."""
 TURN = 1.0
@@ -105,6 +108,11 @@ class Places:
         """
         return _marked(self.key, f"{QUEUED}:{self._task.name}")
 
+    @cached_property
+    def behind(self) -> str:
+        """The same for a second message, while one waits that is no longer superseded."""
+        return _marked(self.key, f"{QUEUED}2:{self._task.name}")
+
     @property
     def backend(self) -> BaseLockBackend:
         return locks[self.options.using]
@@ -125,6 +133,11 @@ class Places:
         lock.task, lock.task_id = self._task, self._task_id
         lock.until_worker_stops = self.until_worker_stops
         return lock
+
+    def since(self, name: str) -> dict[str, str]:
+        """Return the metadata with which a message takes its place anew, and loses no time."""
+        place = self.backend.holder(name) if self.options.on_queue_conflict == SUPERSEDE else None
+        return {} if place is None else {SINCE: f"{queued_since(place):.6f}"}
 
     def take(self, timeout: float | Default | None, **metadata: str) -> TaskLock | None:
         """Take a free lock; return ``None`` if all are held. Raises ``LockUnavailable``."""
@@ -155,6 +168,25 @@ class Places:
     def holders(self) -> list[Holder]:
         found = map(self.backend.holder, self.names)
         return [holder for holder in found if holder is not None]
+
+    def in_queue(self) -> list[Holder]:
+        """Return the holders of the places of waiting messages. Raises ``LockUnavailable``."""
+        return list(self.backend.holders_of([self.waiting, self.behind]))
+
+
+def queued_since(place: Holder) -> float:
+    """Return from when on the work of a place has waited, in seconds of the server's clock."""
+    text = place.metadata.get(SINCE, "+0")
+    return float(text) + (_taken_at(place) if text.startswith("+") else 0.0)
+
+
+def now_at(place: Holder) -> float:
+    """Return when the server was asked for a place, in seconds of its clock."""
+    return _taken_at(place) + (place.held_for or 0.0)
+
+
+def _taken_at(place: Holder) -> float:
+    return place.acquired_at.timestamp() if place.acquired_at else 0.0
 
 
 def _marked(key: str, part: str) -> str:

@@ -27,7 +27,14 @@ from django_redis_lock.celery.options import (
     SUPERSEDE,
     Options,
 )
-from django_redis_lock.celery.places import QUEUED, Places, TaskLock
+from django_redis_lock.celery.places import (
+    QUEUED,
+    SINCE,
+    Places,
+    TaskLock,
+    now_at,
+    queued_since,
+)
 from django_redis_lock.celery.private import check_arguments, execution_options
 from django_redis_lock.celery.running import Run, runs
 from django_redis_lock.exceptions import LockError, LockUnavailable
@@ -128,6 +135,8 @@ class Sending:
             raise
 
     def _take(self, places: Places) -> tuple[TaskLock | None, Holder | None]:
+        if self._options.on_queue_conflict == SUPERSEDE:
+            return self._supersede(places)
         if self._options.scope == QUEUE:
             places.names = [places.waiting]
         lease = self._lease()
@@ -138,7 +147,7 @@ class Sending:
             holders = places.holders()
             if not holders:
                 continue  # it was released just now
-            ended = next(filter(self._may_be_replaced, holders), None)
+            ended = next(filter(self._has_ended, holders), None)
             if ended is not None:
                 newest = places.lock(ended.name, lease, state=QUEUED)
                 if newest.take_over(ended.token_id):
@@ -161,10 +170,44 @@ class Sending:
             and any(one.task_id for one in holders)
         )
 
-    def _may_be_replaced(self, holder: Holder) -> bool:
-        """Whether a place belongs to an older message to supersede, or to one that has ended."""
-        if self._options.on_queue_conflict == SUPERSEDE:
-            return True
+    def _supersede(self, places: Places) -> tuple[TaskLock | None, Holder | None]:
+        """Take the place of an older message, or wait behind one that has waited long enough.
+
+        What supersedes a message goes on with its work, so it counts as waiting since that did, but
+        always as newer than the message that it waits behind.
+        """
+        lease, due = self._lease(), self._seconds_until_due()
+        while True:
+            holders = places.in_queue()
+            waiting = [one for one in holders if one.metadata.get("state") == QUEUED]
+            waiting.sort(key=queued_since, reverse=True)
+            taken = [one.name for one in holders]
+            free = [name for name in (places.waiting, places.behind) if name not in taken]
+            older = next((one for one in waiting if self._may_be_superseded(one, lease)), None)
+            if older is None and not free:
+                older = next(filter(self._has_ended, waiting), waiting[0] if waiting else None)
+                if older is None:
+                    return None, holders[0]  # both are held by hand
+            if older is None:
+                name, since = free[0], f"+{due:.6f}"
+            else:
+                others = [queued_since(one) + 1e-6 for one in waiting if one is not older]
+                begun = max(min(queued_since(older), now_at(older) + due), *others, 0.0)
+                name, since = older.name, f"{begun:.6f}"
+            lock = places.lock(name, lease, state=QUEUED, **{SINCE: since})
+            if lock.take_over(older.token_id) if older else lock.acquire(blocking=False):
+                return lock, None
+
+    def _may_be_superseded(self, place: Holder, lease: float) -> bool:
+        """Whether a message is new, or due later than one that has this lease.
+
+        One that comes again is due after ``countdown``.
+        """
+        waited, options = now_at(place) - queued_since(place), self._options
+        return waited < options.supersede_for or (place.ttl or 0.0) > lease + options.countdown
+
+    def _has_ended(self, holder: Holder) -> bool:
+        """Whether the task of a place has ended, as that of a revoked message."""
         if holder.metadata.get("state") != QUEUED:
             return False
         task = self._task.app.tasks.get(holder.task_name, self._task)
@@ -217,9 +260,11 @@ class Sending:
         headers = {**(self._message.get("headers") or {}), **slip.header()}
         return self._publish(**{**self._message, "task_id": slip.task_id, "headers": headers})
 
+    def _seconds_until_due(self) -> float:
+        return seconds_until_due({**execution_options(self._task), **self._message})
+
     def _lease(self) -> float:
         """Return the seconds for which the message may keep its lock while it waits."""
-        settings = {**execution_options(self._task), **self._message}
-        seconds = seconds_until_due(settings) + self._options.queue_timeout
-        expiry = seconds_until_expiry(settings)
+        seconds = self._seconds_until_due() + self._options.queue_timeout
+        expiry = seconds_until_expiry({**execution_options(self._task), **self._message})
         return seconds if expiry is None else min(seconds, expiry + EXPIRY_SLACK)

@@ -7,13 +7,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from celery.exceptions import Retry
 
 from django_redis_lock import lock, locks
 from django_redis_lock.celery.guard import GUARD
 from django_redis_lock.celery.options import make_options
-from django_redis_lock.celery.places import Places
+from django_redis_lock.celery.places import QUEUED, Places, queued_since
 from django_redis_lock.support.arguments import check_name
-from tests.celery.consumer import Consumer, body, id_of
+from tests.celery.consumer import Consumer, body, held, id_of, places, slip_of
+from tests.tools import eventually
 
 TASKS = ("shop.tasks.sync", "queued", "~", "~~", "a~~1", "t" * 512, "t" * 513, "a\nb")
 
@@ -22,11 +24,11 @@ def names_of(key: str) -> dict[Any, str]:
     """Return the names of all locks of a key, by what they stand for."""
     several = Places(make_options({"concurrency": 2}), key, None, None).names
     (run,) = Places(make_options(), key, None, None).names
-    places = {
-        task: Places(make_options(), key, SimpleNamespace(name=task), None).waiting
-        for task in TASKS
-    }
-    return {**places, **dict(enumerate(several)), "run": run}
+    names: dict[Any, str] = {**dict(enumerate(several)), "run": run}
+    for task in TASKS:
+        places = Places(make_options(), key, SimpleNamespace(name=task), None)
+        names |= {task: places.waiting, ("behind", task): places.behind}
+    return names
 
 
 def test_no_key_gives_the_name_that_stands_for_something_else() -> None:
@@ -95,3 +97,115 @@ def test_each_task_of_a_key_has_a_place_of_its_own(
     assert consumer.deliver(first) == "other"
     assert consumer.deliver(second) == "ran"
     assert not list(locks["locmem"].holders(f"{consumer.app.main}*"))
+
+
+# Messages that are no longer superseded.
+
+SUPERSEDE: dict[str, Any] = {"scope": "queue", "on_conflict": "supersede"}
+
+
+def waiting(consumer: Consumer) -> set[str | None]:
+    """Return the tasks whose messages have a place."""
+    held = locks["locmem"].holders(f"{consumer.app.main}*")
+    return {one.task_id for one in held if one.metadata.get("state") == QUEUED}
+
+
+def is_superseded(result: Any) -> bool:
+    return isinstance(result, dict) and result["reason"] == "superseded by newer arguments"
+
+
+def test_newer_message_waits_behind_one_that_has_waited_long_enough(consumer: Consumer) -> None:
+    """There it is superseded in turn, however long it has waited, and no more than two wait."""
+    task = consumer.task(body, **SUPERSEDE, supersede_for=0)
+    first, second, third = (consumer.send(task) for _ in range(3))
+    assert waiting(consumer) == {id_of(first), id_of(third)}
+    assert consumer.deliver(first) == "ran"
+    assert is_superseded(consumer.deliver(second))
+    fourth = consumer.send(task)
+    assert waiting(consumer) == {id_of(third), id_of(fourth)}
+    assert [consumer.deliver(each) for each in (third, fourth)] == ["ran", "ran"]
+    assert not waiting(consumer)
+
+
+@pytest.mark.parametrize("countdown", [0, 0.3])
+def test_work_that_is_superseded_again_and_again_gets_older(
+    consumer: Consumer, countdown: float
+) -> None:
+    """It counts from when its first message was due, until one is spared."""
+    task = consumer.task(body, **SUPERSEDE, supersede_for=0.3)
+    sent = []
+
+    def one_is_spared() -> bool:
+        sent.append(consumer.send(task, countdown=countdown))
+        return len(waiting(consumer)) > 1
+
+    eventually(one_is_spared)
+    assert [consumer.deliver(each) for each in sent[-2:]] == ["ran", "ran"]
+
+
+def test_message_that_comes_again_is_spared_and_gets_older(consumer: Consumer) -> None:
+    """Another instance runs; it waits as long as if it had stayed in the queue."""
+    task = consumer.task(body, **SUPERSEDE, supersede_for=0)
+    running, name = held(task, "another"), places(task).waiting
+    first = consumer.send(task)
+    before = locks["locmem"].holder(name)
+    assert isinstance(consumer.deliver(first), Retry)
+    first, after = consumer.message(), locks["locmem"].holder(name)
+    assert before is not None
+    assert after is not None
+    assert after.token_id != before.token_id
+    assert queued_since(after) == pytest.approx(queued_since(before), abs=1e-5)
+    second = consumer.send(task)
+    assert waiting(consumer) == {id_of(first), id_of(second)}
+    running.release()
+    assert [consumer.deliver(each) for each in (first, second)] == ["ran", "ran"]
+
+
+def test_message_that_is_not_due_has_not_waited(consumer: Consumer) -> None:
+    """It is superseded by one that is due at the same time or before, however old the work is."""
+    task = consumer.task(body, **SUPERSEDE, supersede_for=0)
+    for delay in (60, 60, 0):
+        latest = consumer.send(task, countdown=delay)
+        assert waiting(consumer) == {id_of(latest)}
+    late = consumer.send(task, countdown=60)
+    assert waiting(consumer) == {id_of(latest), id_of(late)}
+    soon = consumer.send(task)
+    assert waiting(consumer) == {id_of(latest), id_of(soon)}
+
+
+def test_work_that_was_put_off_is_superseded_by_an_earlier_message(consumer: Consumer) -> None:
+    """However long it has waited: that runs sooner."""
+    task = consumer.task(body, **SUPERSEDE)
+    consumer.send(task)
+    consumer.send(task, countdown=60)
+    soon = consumer.send(task, single_instance={"supersede_for": 0})
+    assert waiting(consumer) == {id_of(soon)}
+
+
+def test_newer_arguments_are_not_followed_by_older_ones(consumer: Consumer) -> None:
+    """A worker that comes to the newer message first supersedes the older one then."""
+    task = consumer.task(body, **SUPERSEDE, supersede_for=0)
+    older, newer = consumer.send(task), consumer.send(task)
+    assert consumer.deliver(newer) == "ran"
+    assert not waiting(consumer)
+    assert is_superseded(consumer.deliver(older))
+
+
+def test_message_that_has_ended_keeps_none_from_waiting(consumer: Consumer) -> None:
+    """Its place is taken before that of a message that still waits."""
+    task = consumer.task(body, **SUPERSEDE, supersede_for=0)
+    ended, second = consumer.send(task), consumer.send(task)
+    task.backend.store_result(id_of(ended), None, "REVOKED")
+    third = consumer.send(task)
+    assert waiting(consumer) == {id_of(second), id_of(third)}
+    assert [consumer.deliver(each) for each in (second, third)] == ["ran", "ran"]
+
+
+def test_place_that_is_held_by_hand_is_not_taken_over(consumer: Consumer) -> None:
+    """A lock that no message holds is in the way, as with the other policies."""
+    task = consumer.task(body, **SUPERSEDE)
+    kept = places(task)
+    with lock(kept.waiting, using="locmem"), lock(kept.behind, using="locmem"):
+        assert slip_of(consumer.send(task)).duplicate_of
+    with lock(kept.waiting, using="locmem"):
+        assert consumer.deliver(consumer.send(task)) == "ran"

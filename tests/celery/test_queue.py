@@ -727,6 +727,18 @@ def test_ignore_is_refused_in_a_chord(client: redis.Redis, what: str) -> None:
         chord([tasks.ignoring.s(what), tasks.echo.s(1)])(tasks.total.s())
 
 
+@pytest.mark.parametrize("scope", WAITING)
+def test_tasks_that_share_a_key_both_run(client: redis.Redis, what: str, scope: str) -> None:
+    """One after the other, and each call has a result of its own."""
+    shared = {"single_instance": {"key": what, "on_conflict": {"run": "wait"}}}
+    first = tasks.plain[scope].apply_async((what,), **shared)
+    second = tasks.skipping[scope].apply_async((what,), **shared)
+    assert first.id != second.id
+    go(client, what, 2)
+    assert [result.get(timeout=WAIT) for result in (first, second)] == ["go", "go"]
+    all_free(what)
+
+
 # The newest arguments win.
 
 
@@ -749,6 +761,31 @@ def test_supersede_in_a_burst(client: redis.Redis, what: str) -> None:
         assert answer["reason"] == "superseded by newer arguments"
     assert ran(client, f"order:{what}") == ["0", "8"]
     assert ran(client, what) == ["1", "1"]
+    all_free(what)
+
+
+@pytest.mark.parametrize("wait", ["for its time", "for a run"])
+def test_supersede_never_keeps_the_work_from_running(
+    client: redis.Redis, what: str, wait: str
+) -> None:
+    """However fast calls come, a message runs; and the newest does in the end."""
+    task, results = tasks.hurried, []
+    countdown = 0.4 if wait == "for its time" else 0
+
+    def call() -> list[str]:
+        results.append(task.apply_async((what, len(results)), countdown=countdown))
+        return ran(client, what)
+
+    def call_until_two_wait() -> bool:
+        call()
+        return len(held(what)) == 3
+
+    if wait == "for a run":
+        with lock(key_of(task, what), 60):
+            eventually(call_until_two_wait, "a message that is spared")
+    eventually(call, "a run")
+    results[-1].get(timeout=WAIT)
+    assert ran(client, what)[-1] == str(len(results) - 1)
     all_free(what)
 
 

@@ -149,6 +149,11 @@ def supersede(self: Task, what: str, number: int) -> str:
     return f"{number} {said} {self.request.retries}"
 
 
+def note(what: str, number: int) -> None:
+    """Say which call it was of."""
+    record(what, number)
+
+
 def be_quick(what: str) -> str:
     """Return at once."""
     return what
@@ -248,6 +253,7 @@ pickled = app.task(
 superseding = define(
     QUEUE, "superseding", supersede, {**BOUND, **SAFE}, on_conflict="supersede", countdown=0.1
 )
+hurried = define(QUEUE, "hurried", note, on_conflict="supersede", supersede_for=0.1, countdown=0.1)
 split = define(QUEUE_AND_RUN, "split", wait, on_conflict={"queue": "raise", "run": "skip"})
 answering = define(QUEUE_AND_RUN, "answering", wait, on_conflict=answer)
 patient = define(RUN, "patient", wait, on_conflict="wait")
