@@ -10,7 +10,14 @@ from typing import Any
 from celery.exceptions import Reject
 
 from django_redis_lock.celery.conflicts import Conflict
-from django_redis_lock.celery.message import Slip, headers_of
+from django_redis_lock.celery.message import (
+    Slip,
+    clock_at,
+    headers_of,
+    is_made_up,
+    sent_mark,
+    sent_of,
+)
 from django_redis_lock.celery.options import SUPERSEDE, Options
 from django_redis_lock.celery.places import QUEUED, Places, TaskLock, queued_since
 from django_redis_lock.exceptions import LockError, LockUnavailable
@@ -73,9 +80,15 @@ class Delivery:
         """Return a handle with the lease of a run."""
         return self.places.lock(name, self.options.timeout, **self.marks())
 
+    def place(self, name: str, lease: float) -> TaskLock:
+        """Return a handle for the place of its message, taken anew with a lease in seconds."""
+        marks = {**sent_mark(self.sent), **self.places.since(name)}
+        return self.places.lock(name, lease, state=QUEUED, **marks)
+
     def marks(self) -> dict[str, str]:
         """Return this attempt's part of the holder's metadata."""
-        return {"retries": str(self.retries)} if self.retries else {}
+        marks = {"retries": str(self.retries)} if self.retries else {}
+        return {**marks, **sent_mark(self.sent)}
 
     def conflict(self, holder: Holder | None, policy: str = "") -> Conflict:
         """Return a conflict, by default about a run."""
@@ -90,10 +103,24 @@ class Delivery:
         )
 
     def among(self, holders: list[Holder]) -> Holder | None:
-        """Return the holder that is another delivery of the same task."""
+        """Return the holder that has this task's id."""
         if self.task_id is None:
             return None
         return next((item for item in holders if item.task_id == self.task_id), None)
+
+    def is_same(self, holder: Holder) -> bool:
+        """Whether a holder is another delivery or attempt of this task.
+
+        Otherwise it may have the same id, if that was chosen by who sent both.
+        """
+        if self.task_id is None or holder.task_id != self.task_id:
+            return False
+        sent = sent_of(holder)
+        if self.sent and sent:
+            return self.sent == sent
+        if self.redelivered or self.follows or self.retries:
+            return True
+        return not self.sent and not sent and is_made_up(self.task_id)
 
     # The message, and the lock that was taken when it was sent.
 
@@ -118,9 +145,20 @@ class Delivery:
         return self.slip.follows if self.slip else 0
 
     @property
+    def sent(self) -> float:
+        """When the task was sent under an id of the caller's own; 0 if that is not known."""
+        return self.slip.sent if self.slip else 0.0
+
+    @property
     def redelivered(self) -> bool:
         delivery_info = (self.request and self.request.delivery_info) or {}
         return bool(delivery_info.get("redelivered"))
+
+    def left_to_wait(self, holder: Holder) -> float | None:
+        """Return the seconds that are left of ``blocking_timeout``; ``None`` for no limit."""
+        if self.slip is None or not self.slip.wait_until or holder.fence is None:
+            return self.options.blocking_timeout
+        return max(0.0, (self.slip.wait_until - clock_at(holder)) / 1_000_000)
 
     def slip_to_send(self) -> Slip:
         assert self.task_id is not None
@@ -193,8 +231,10 @@ class Delivery:
         if slip.lock not in {self.places.waiting, self.places.behind}:
             return None
         newer = self.places.backend.holder(slip.lock)
-        if newer is None or newer.task_id == self.task_id:
+        if newer is None or self.is_same(newer):
             if self.retries or self.redelivered or now >= slip.good_until:
                 return None
             newer = None
+        elif newer.task_id == self.task_id:
+            self.request.ignore_result = True  # the id is that of the newer one
         return self.conflict(newer, SUPERSEDE).skip("superseded by newer arguments")

@@ -160,9 +160,10 @@ def refuse_idle(given: Mapping[str, Any], options: Options) -> None:
         raise ValueError(f"on_conflict={policies!r} has a policy for sending, which {_NEEDS_QUEUE}")
     if options.scope == RUN and given.get("queue_timeout") is not None:
         raise ValueError(f"queue_timeout={given['queue_timeout']!r} {_NEEDS_QUEUE}")
-    for name in ("countdown", "max_retries"):
-        if options.run_policy != RETRY and given.get(name) is not None:
-            raise ValueError(f"{name}={given[name]!r} requires on_conflict='retry'; leave it out.")
+    for name, accepted in (("countdown", (RETRY, WAIT)), ("max_retries", (RETRY,))):
+        if options.run_policy not in accepted and given.get(name) is not None:
+            needed = " or ".join(map(repr, accepted))
+            raise ValueError(f"{name}={given[name]!r} requires on_conflict={needed}; leave it out.")
 
 
 _NEEDS_QUEUE = "requires scope='queue' or 'queue_and_run'; leave it out."
