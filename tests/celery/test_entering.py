@@ -667,7 +667,7 @@ def test_duplicate_waits_for_the_one_that_runs(consumer: Consumer) -> None:
 
 def test_duplicate_waits_for_a_message_for_its_time(consumer: Consumer) -> None:
     """By the server's clock, however often it comes again; its last try is when that is over."""
-    task = consumer.task(body, on_conflict="wait", blocking_timeout=40, countdown=30, max_retries=0)
+    task = consumer.task(body, on_conflict="wait", blocking_timeout=40, countdown=30)
     held(task, "another", state=QUEUED)
     message, whens = consumer.send(task), []
     while isinstance(result := consumer.deliver(message), Retry):

@@ -597,7 +597,7 @@ MISTAKES: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"max_retries": 0, "on_conflict": "wait"}, ValueError, "max_retries=0 requires"),
     ({"max_retries": 3, "scope": "queue_and_run"}, ValueError, "max_retries=3 requires"),
     (
-        {"countdown": 5, "scope": "queue", "on_conflict": {"run": "wait"}},
+        {"countdown": 5, "scope": "queue", "on_conflict": {"run": "skip"}},
         ValueError,
         "countdown=5 requires",
     ),
