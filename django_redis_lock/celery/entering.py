@@ -20,7 +20,7 @@ from django_redis_lock.celery import conflicts
 from django_redis_lock.celery.conflicts import Conflict, TaskAlreadyRunning
 from django_redis_lock.celery.delivery import Delivery
 from django_redis_lock.celery.ledger import is_dead
-from django_redis_lock.celery.message import Slip, clock_at, stored_state
+from django_redis_lock.celery.message import Slip, clock_at, forget_earlier, stored_state
 from django_redis_lock.celery.options import IGNORE, QUEUE, RAISE, RETRY, SKIP
 from django_redis_lock.celery.places import QUEUED, HeldForMessage, TaskLock, is_for_message
 from django_redis_lock.celery.private import in_worker
@@ -123,6 +123,7 @@ def _start(delivery: Delivery, lock: TaskLock, patience: float) -> Entry:
                 lock.release()
                 return None, superseded
         _end_if_succeeded(delivery, patience)
+        forget_earlier(delivery.task, delivery.task_id, delivery.sent)
     except BaseException:
         with contextlib.suppress(LockError):
             lock.release()

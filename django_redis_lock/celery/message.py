@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import math
 from collections.abc import Iterable, Mapping
@@ -10,6 +11,7 @@ from typing import Any, Self
 from uuid import UUID
 
 from celery import states, uuid
+from django.conf import settings
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
@@ -118,16 +120,37 @@ def stored_state(task: Any, task_id: str | None, sent: float = 0.0) -> str | Non
         return None
     try:
         result = task.AsyncResult(task_id)
-        state, ended = str(result.state), result.date_done
+        state, ended = str(result.state), _seconds_of(result.date_done)
     except Exception:  # of any result backend
         return None
     if state not in states.READY_STATES or (not sent and is_made_up(task_id)):
         return state
-    if not sent or not isinstance(ended, datetime.datetime):
-        return states.PENDING
-    since = datetime.datetime.fromtimestamp(sent, datetime.UTC)
-    ended = ended if timezone.is_aware(ended) else ended.replace(tzinfo=datetime.UTC)
-    return state if ended >= since else states.PENDING
+    return state if 0 < sent <= ended else states.PENDING
+
+
+def forget_earlier(task: Any, task_id: str | None, sent: float) -> None:
+    """Remove the success of an earlier task with the id of one that was sent at ``sent``.
+
+    Some backends keep the first success of an id. And Celery takes any for that of a run whose
+    child was killed, and does not run it again.
+    """
+    if not sent or task.ignore_result:
+        return
+    with contextlib.suppress(Exception):  # of any result backend
+        result = task.AsyncResult(task_id)
+        if result.state == states.SUCCESS and 0 < _seconds_of(result.date_done) < sent:
+            result.forget()
+
+
+def _seconds_of(ended: Any) -> float:
+    """Return when a task ended, in seconds since the epoch; 0 if unknown, and rather too early."""
+    if not isinstance(ended, datetime.datetime):
+        return 0.0
+    if timezone.is_aware(ended):
+        return ended.timestamp()
+    # Celery means UTC; without USE_TZ, Django's models give local times.
+    zones = {datetime.UTC, datetime.UTC if settings.USE_TZ else timezone.get_default_timezone()}
+    return min(timezone.make_aware(ended, zone).timestamp() for zone in zones)
 
 
 # The options of one call: ``apply_async(…, single_instance={…})``.

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from celery import states
 from celery.exceptions import Ignore, Reject, Retry
+from celery.result import AsyncResult
 from celery.signals import worker_shutdown, worker_shutting_down
 
 from django_redis_lock import locks
@@ -822,6 +823,8 @@ def test_success_of_an_earlier_task_of_the_same_id_proves_nothing(
         running.release()
         message = consumer.message()
     assert consumer.deliver(message, redelivered=True) == "ran"
+    stored = "of yesterday" if by == "others" else "ran"  # Celery keeps the first
+    assert task.AsyncResult(own_id(consumer)).result == stored
 
 
 def test_success_after_the_sending_proves_that_it_is_done(consumer: Consumer) -> None:
@@ -830,6 +833,37 @@ def test_success_after_the_sending_proves_that_it_is_done(consumer: Consumer) ->
     assert consumer.deliver(message) == "ran"
     result = consumer.deliver(message, redelivered=True)
     assert is_ignored(result, f"another delivery of {own_id(consumer)} has succeeded")
+
+
+@pytest.mark.parametrize(
+    ("ended", "zone", "proof"),
+    [
+        (0.001, "UTC", True),
+        (-0.001, "UTC", False),
+        (7200.001, "Europe/Helsinki", True),  # local time, if UTC is not that late
+        (7199.0, "Europe/Helsinki", False),
+        (None, "UTC", False),
+    ],
+)
+def test_results_have_dates_of_several_kinds(
+    consumer: Consumer,
+    monkeypatch: pytest.MonkeyPatch,
+    settings: Any,
+    ended: float | None,
+    zone: str,
+    proof: bool,
+) -> None:
+    """Some without a time zone, and some have none; a wrong one would lose the task."""
+    settings.USE_TZ, settings.TIME_ZONE = zone == "UTC", zone
+    task = consumer.task(body)
+    message = consumer.send(task, task_id=own_id(consumer))
+    sent = 1767225600.0  # the start of 2026, a winter's day
+    message.headers[HEADER]["sent"] = sent
+    at = None if ended is None else datetime.fromtimestamp(sent + ended, UTC).replace(tzinfo=None)
+    task.backend.mark_as_done(own_id(consumer), "its result")
+    monkeypatch.setattr(AsyncResult, "date_done", at)
+    result = consumer.deliver(message, redelivered=True)
+    assert isinstance(result, Ignore) is proof
 
 
 def test_retry_is_of_the_same_task(consumer: Consumer) -> None:
