@@ -69,7 +69,7 @@ def _unwritten(value: Any) -> Any:
 
 def _normal_dict(items: Mapping[Any, Any]) -> dict[Any, Any]:
     found = {_normal_key(key): normal(item) for key, item in items.items()}
-    return dict(sorted(found.items(), key=lambda item: _rank(item[0])))
+    return dict(sorted(found.items(), key=lambda item: str(item[0])))
 
 
 def _normal_key(key: Any) -> Any:
