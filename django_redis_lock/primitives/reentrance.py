@@ -10,7 +10,8 @@ from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.protocol.lease import Lease
 from django_redis_lock.support.process import current_execution, forget_after_fork
 
-_Key = tuple[str, str, int]
+_Key = tuple[str, str, int | str]
+"""Alias, name, and the execution of a reentrant lease; of any other, its token."""
 
 
 class _Register:
@@ -29,9 +30,10 @@ _register = _Register()
 def remember(lease: Lease, backend: BaseLockBackend, *, reentrant: bool) -> None:
     """Note that the current thread, greenlet or asyncio task holds a lock."""
     execution = current_execution()
-    lease.entries, lease.using = int(reentrant), backend.alias
+    lease.using = backend.alias
     lease.execution = weakref.ref(execution)
-    _register.leases[backend.alias, lease.name, id(execution)] = lease
+    key = id(execution) if reentrant else lease.token
+    _register.leases[backend.alias, lease.name, key] = lease
 
 
 def find_held(backend: BaseLockBackend, name: str) -> Lease | None:

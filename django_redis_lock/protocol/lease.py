@@ -87,7 +87,7 @@ class Lease:
         self.renew_until = math.inf  # monotonic; no renewal sets a later end
         self.execution: weakref.ref[Any] | None = None  # the thread, greenlet or task that holds it
         self.using = ""  # the alias under which it is held
-        self.entries = 1  # how often it entered; 0 if it can't enter again
+        self.entries = 1
         if made is not None:
             made.add(self)
 
