@@ -10,6 +10,7 @@ from django_redis_lock.protocol.lease import Lease
 from django_redis_lock.support.process import current_execution, forget_after_fork
 
 _Key = tuple[str, int, str, bool]
+"""Name, id of the execution, alias, and whether it may enter again."""
 
 
 class _Register:
@@ -28,7 +29,6 @@ _register = _Register()
 def remember(lease: Lease, backend: BaseLockBackend, *, reentrant: bool) -> None:
     """Note that the current thread, greenlet or asyncio task holds a lock."""
     execution = current_execution()
-    lease.entries = int(reentrant)
     lease.execution = weakref.ref(execution)
     _register.leases[lease.name, id(execution), backend.alias, reentrant] = lease
 

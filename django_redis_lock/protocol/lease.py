@@ -88,7 +88,7 @@ class Lease:
         self.given_up = False  # its release was begun, and is completed in the background
         self.renew_until = math.inf  # monotonic; no renewal sets a later end
         self.execution: weakref.ref[Any] | None = None  # the thread, greenlet or task that holds it
-        self.entries = 1  # how often it entered; 0 if it can't enter again
+        self.entries = 1
         if made is not None:
             made.add(self)
 

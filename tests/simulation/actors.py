@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -192,7 +191,8 @@ class Actor:
 
         def fork() -> None:
             process = self.world.process()
-            inherited = copy.copy(lock)
+            inherited = object.__new__(type(lock))
+            vars(inherited).update(vars(lock))
             inherited._backend = process.backend
             self.world.act(process, "child", lambda child: child.abuse(inherited))
 
