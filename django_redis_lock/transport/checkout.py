@@ -76,9 +76,10 @@ class Checkout:
     def limit(self, until: float) -> None:
         """Wait for replies ``until`` (monotonic), or as long as its own timeout if that is less."""
         current = socket_of(self.connection)
-        own = self.connection.socket_timeout
-        left = max(0.001, until - monotonic())
-        if current is not None and (own is None or left < own):
+        if current is None:
+            return
+        own, left = self.connection.socket_timeout, max(0.001, until - monotonic())
+        if own is None or left < own:
             current.settimeout(left)
             self._limited = True
 

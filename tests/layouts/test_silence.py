@@ -33,7 +33,7 @@ def check_silence(name: str, servers: list[EmbeddedServer], using: str = "defaul
     taken = [
         lock(f"{name}-{number}", timeout=20, using=using, blocking=False) for number in range(3)
     ]
-    queue = lock(held.name, timeout=20, using=using, blocking_timeout=2)
+    queue = lock(held.name, timeout=20, using=using, blocking_timeout=4)
     several = lock_many([f"{name}-4", f"{name}-5"], timeout=20, using=using, blocking=False)
     waiting = Background(lambda: seconds_until_unavailable(blocking, queue))
     eventually(lambda: waiters(held.name, using) == 1)
@@ -46,7 +46,7 @@ def check_silence(name: str, servers: list[EmbeddedServer], using: str = "defaul
         check(callers, 1.0)
         again = {"again": Background(lambda: seconds_until_unavailable(blocking, taken[2]))}
         check(again, 1.0)
-        check({"waiting": waiting}, 2.0)
+        check({"waiting": waiting}, 4.0)
     held.release()
     for each in (*taken, held):
         with lock(each.name, timeout=20, using=using, blocking_timeout=15):

@@ -763,3 +763,32 @@ def test_waiter_that_took_the_turn_of_another_looks_at_once(hub: PollingHub, gla
     assert isinstance(wait, Wait)
     assert wait.until == (call.sent_at if glanced else due)
     steps.close()
+
+
+@pytest.mark.parametrize(
+    ("wait", "patience"), [(None, 1.3), (0.2, 1.3), (4.0, 4.3), (math.inf, math.inf)]
+)
+def test_how_long_a_caller_waits_for_a_silent_server(wait: float | None, patience: float) -> None:
+    """Half a second beyond its wait at most, or beyond a second; without a limit, no shorter."""
+    before = monotonic()
+    until = None if wait is None else before + wait
+    first = next(acquiring.acquire(Hub(), request(), until))
+    assert isinstance(first, Acquire)
+    assert before + patience <= first.until <= monotonic() + patience
+    many = next(acquiring.acquire_many([request()], until))
+    assert isinstance(many, AcquireMany)
+    assert before + patience <= many.until <= monotonic() + patience
+
+
+def test_a_caller_that_gives_up_does_not_ask_again() -> None:
+    """The withdrawal is left to the background, too: the server would not answer that either."""
+    asked = request()
+    steps = acquiring.acquire(Hub(), asked, None)
+    call = next(steps)
+    assert isinstance(call, Acquire)
+    call.sending()
+    call.until = monotonic()
+    with pytest.raises(LockUnavailable) as caught:
+        steps.throw(LockUnavailable("timed out"))
+    assert caught.value.silent
+    assert asked.adrift

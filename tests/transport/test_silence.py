@@ -17,8 +17,9 @@ from example_project.embedded import EmbeddedServer
 from tests.tools import Background, eventually, waiters
 from tests.tools.proxy import Proxy
 
-AT_MOST = 0.5
-"""Seconds for which a caller may be kept beyond its wait, or beyond a second if that is longer."""
+AT_MOST = 1.5
+"""Seconds for which a caller may be kept beyond its wait on a busy machine; no socket timeout here
+is that short. ``tests/protocol/test_acquiring.py`` has the exact figure."""
 BACKENDS = "django_redis_lock.backends"
 TIMEOUTS = {
     "default": "",
@@ -128,11 +129,11 @@ def test_a_server_that_falls_silent_during_the_wait(name: str, proxy: Proxy) -> 
     for kind in (blocking, awaiting):
         held[kind] = lock(f"{name}-{kind.__name__}", timeout=20, using="direct")
         held[kind].acquire()
-    callers = started(name, {"blocking_timeout": 2.0})
+    callers = started(name, {"blocking_timeout": 4.0})
     for kind in (blocking, awaiting):
         eventually(lambda kind=kind: waiters(held[kind].name, "direct") >= 4)
     proxy.hold_back()
-    check(callers, 2.0)
+    check(callers, 4.0)
     proxy.let_go()
     for each in held.values():
         each.release()
