@@ -58,7 +58,5 @@ def _note(answer: InHand, lines: list[TaskLine]) -> str:
     if not answer.is_known:
         return _("Not known: no worker answered.")
     if answer.unclear:
-        return _("Of %(count)s more it is not known which lock they need.") % {
-            "count": answer.unclear
-        }
+        return _("Further tasks, whose lock is not known: %(count)s.") % {"count": answer.unclear}
     return "" if lines else _("None with the workers that answered.")

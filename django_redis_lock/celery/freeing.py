@@ -67,9 +67,8 @@ def _release(backend: BaseLockBackend, name: str, token_id: str) -> None:
 
 
 def _release_all_dead(backend: BaseLockBackend) -> None:
-    for holder in list(backend.holders()):
-        if is_dead(holder):
-            _release(backend, holder.name, holder.token_id)
+    for holder in [one for one in backend.holders() if is_dead(one)]:
+        _release(backend, holder.name, holder.token_id)
 
 
 class _Freer:

@@ -70,8 +70,8 @@ def _too_few_replicas(info: Mapping[str, Any], setting: Setting) -> Reason:
     if good >= (1 if demanded is None else int(demanded)):
         return ""
     text = _(
-        "has {good} good replicas of the {demanded} that min-replicas-to-write demands: nothing "
-        "can be released there"
+        "has too few good replicas ({good} of the {demanded} that min-replicas-to-write demands): "
+        "nothing can be released there"
     )
     return format_lazy(text, good=good, demanded=demanded or _("number"))
 

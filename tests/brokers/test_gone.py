@@ -30,6 +30,6 @@ def test_consumer_that_no_worker_answers_for_may_have_the_message(connection: Co
     """An empty queue says nothing of messages that its consumers have not acknowledged."""
     broker._check_queues(connection, [QUEUE], {})
     connection.default_channel.basic_consume(QUEUE, callback=print)
-    with pytest.raises(broker.MessagesNotKnown, match="has 1 consumers, of which 0 answered"):
+    with pytest.raises(broker.MessagesNotKnown, match="answered: 0 of 1"):
         broker._check_queues(connection, [QUEUE], {})
     broker._check_queues(connection, [QUEUE], {"worker": {"queues": [QUEUE]}})

@@ -290,7 +290,7 @@ def test_server_that_can_not_be_written_is_told_of_before(
         assert FULL in command(*words).err
     client.config_set("maxmemory", "0")
     client.config_set("min-replicas-to-write", 2)
-    assert "has 0 good replicas of the 2 that min-replicas-to-write" in command("list").err
+    assert "has too few good replicas (0 of the 2 that min-replicas-to-write" in command("list").err
     client.config_set("min-replicas-to-write", 0)
     client.replicaof("127.0.0.1", 1)
     assert "'default' is a read-only replica: nothing can be released" in command("list").err
@@ -319,9 +319,9 @@ SAVES = {"stop-writes-on-bgsave-error": "yes", "save": "3600 1"}
         ({}, {}, ""),
         ({"role": "slave", "slave_read_only": 1}, {}, "read-only replica"),
         ({"role": "slave", "slave_read_only": 0, "min_slaves_good_slaves": 0}, {}, ""),
-        ({"min_slaves_good_slaves": 0}, {}, "0 good replicas of the number that"),
+        ({"min_slaves_good_slaves": 0}, {}, "(0 of the number that"),
         ({"min_slaves_good_slaves": 1}, {}, ""),
-        ({"min_slaves_good_slaves": 1}, {"min-replicas-to-write": "2"}, "1 good replicas of the 2"),
+        ({"min_slaves_good_slaves": 1}, {"min-replicas-to-write": "2"}, "(1 of the 2 that"),
         ({"min_slaves_good_slaves": 2}, {"min-replicas-to-write": "2"}, ""),
         ({"rdb_last_bgsave_status": "err"}, {}, "it may refuse to release"),
         ({"rdb_last_bgsave_status": "err"}, SAVES, "nothing can be released"),

@@ -153,8 +153,8 @@ def _check_queues(connection: Any, names: list[str], answers: Replies) -> None:
         answering = sum(name in answer.get("queues", ()) for answer in answers.values())
         if declared.consumer_count > answering:
             raise MessagesNotKnown(
-                f"queue {name} has {declared.consumer_count} consumers, "
-                f"of which {answering} answered"
+                f"not all consumers of queue {name} answered: {answering} of "
+                f"{declared.consumer_count}"
             )
 
 

@@ -220,7 +220,8 @@ def _conclude(results: list[Result], missing: list[str], *, dry_run: bool) -> No
     if not results:
         raise nothing("There is nothing to release.")
     if released < len(results):
-        raise nothing(f"{released} of {_count(len(results))} released; the others had changed.")
+        changed = len(results) - released
+        raise nothing(f"{released} of {_count(len(results))} released; {changed} had changed.")
     if missing:
         done = "would be" if dry_run else "were"
         raise nothing(f"Some of the named locks are not held; the rest {done} released.")

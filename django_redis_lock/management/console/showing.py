@@ -164,7 +164,7 @@ def _show_tasks(answer: InHand, tasks: list[TaskLine], terminal: Terminal) -> No
     elif not tasks:
         terminal.say(f"  None on the workers that answered ({answer.workers}).")
     if answer.unclear:
-        terminal.say(f"  {answer.unclear} more tasks need a lock that is not known.")
+        terminal.say(f"  Further tasks, whose lock is not known: {answer.unclear}.")
 
 
 def _particulars(holder: Holder, verdict: Verdict) -> Iterator[tuple[str, str]]:
