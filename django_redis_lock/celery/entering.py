@@ -43,6 +43,9 @@ def enter(delivery: Delivery) -> Entry:
     slip, places = delivery.slip, delivery.places
     if slip is not None and slip.duplicate_of is not None:
         return None, _answer_duplicate(delivery, slip.duplicate_of)
+    # A message that is superseded must not get in the way of one that is not.
+    if not delivery.redelivered and (superseded := delivery.superseded()) is not None:
+        return None, superseded
     lock = _adopt(delivery)
     while lock is None:
         # With several locks, a free one says nothing about other deliveries.
