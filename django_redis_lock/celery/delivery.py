@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any
@@ -218,10 +219,11 @@ class Delivery:
                 if older.take_over(other.token_id):
                     older.release()
 
-    def superseded(self, now: int) -> Any:
+    def superseded(self, now: float = math.inf) -> Any:
         """Return the result of a task whose place was taken by newer arguments, else ``None``.
 
-        ``now`` is the server's clock in microseconds. The newer task may have run already, so a
+        ``now`` is the server's clock in microseconds; without it only a newer task that still has
+        the place counts. The newer task may have run already, so a
         ticket that became invalid before its time is proof enough, unless an earlier delivery or
         attempt of the same task used it.
         """

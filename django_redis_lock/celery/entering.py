@@ -60,6 +60,9 @@ def _enter(delivery: Delivery) -> Entry:
         answer = partial(_answer_duplicate, delivery, slip.duplicate_of)
         same_id = slip.duplicate_of.get("task_id") == delivery.task_id
         return _without_result(delivery, answer) if same_id else answer()
+    # A message that is superseded must not get in the way of one that is not.
+    if not delivery.redelivered and (superseded := delivery.superseded()) is not None:
+        return None, superseded
     lock = _adopt(delivery)
     while lock is None:
         # With several locks, a free one says nothing about other deliveries.
