@@ -10,7 +10,14 @@ from typing import Any
 from celery.exceptions import Reject
 
 from django_redis_lock.celery.conflicts import Conflict
-from django_redis_lock.celery.message import Slip, headers_of
+from django_redis_lock.celery.message import (
+    Slip,
+    clock_at,
+    headers_of,
+    is_made_up,
+    sent_mark,
+    sent_of,
+)
 from django_redis_lock.celery.options import SUPERSEDE, Options
 from django_redis_lock.celery.places import Places, TaskLock
 from django_redis_lock.exceptions import LockError, LockUnavailable
@@ -61,22 +68,19 @@ class Delivery:
     @cached_property
     def places(self) -> Places:
         places = Places(self.options, self.key, self.task, self.task_id)
-        places.until_worker_stops = self.has_message
+        places.until_worker_stops = self.can_go_back
         return places
-
-    @property
-    def has_message(self) -> bool:
-        """Whether a worker carries it out, so that it can be sent again."""
-        return self.request is not None and not self.request.is_eager
 
     def lock(self, name: str, timeout: float | None = None, state: str = "") -> TaskLock:
         """Return a handle, by default with the lease of a run."""
         lease = self.options.timeout if timeout is None else timeout
-        return self.places.lock(name, lease, **({"state": state} if state else self.marks()))
+        marks = {"state": state, **sent_mark(self.sent)} if state else self.marks()
+        return self.places.lock(name, lease, **marks)
 
     def marks(self) -> dict[str, str]:
         """Return this attempt's part of the holder's metadata."""
-        return {"retries": str(self.retries)} if self.retries else {}
+        marks = {"retries": str(self.retries)} if self.retries else {}
+        return {**marks, **sent_mark(self.sent)}
 
     def conflict(self, holder: Holder | None, policy: str = "") -> Conflict:
         """Return a conflict, by default about a run."""
@@ -91,10 +95,24 @@ class Delivery:
         )
 
     def among(self, holders: list[Holder]) -> Holder | None:
-        """Return the holder that is another delivery of the same task."""
+        """Return the holder that has this task's id."""
         if self.task_id is None:
             return None
         return next((item for item in holders if item.task_id == self.task_id), None)
+
+    def is_same(self, holder: Holder) -> bool:
+        """Whether a holder is another delivery or attempt of this task.
+
+        Otherwise it may have the same id, if that was chosen by who sent both.
+        """
+        if self.task_id is None or holder.task_id != self.task_id:
+            return False
+        sent = sent_of(holder)
+        if self.sent and sent:
+            return self.sent == sent
+        if self.redelivered or self.follows or self.retries:
+            return True
+        return not self.sent and not sent and is_made_up(self.task_id)
 
     # The message, and the lock that was taken when it was sent.
 
@@ -119,9 +137,25 @@ class Delivery:
         return self.slip.follows if self.slip else 0
 
     @property
+    def sent(self) -> float:
+        """When the task was sent under an id of the caller's own; 0 if that is not known."""
+        return self.slip.sent if self.slip else 0.0
+
+    @property
     def redelivered(self) -> bool:
         delivery_info = (self.request and self.request.delivery_info) or {}
         return bool(delivery_info.get("redelivered"))
+
+    @property
+    def can_go_back(self) -> bool:
+        """Whether it has a message that can be sent again."""
+        return self.request is not None and not self.request.is_eager
+
+    def left_to_wait(self, holder: Holder) -> float | None:
+        """Return the seconds that are left of ``blocking_timeout``; ``None`` for no limit."""
+        if self.slip is None or not self.slip.wait_until or holder.fence is None:
+            return self.options.blocking_timeout
+        return max(0.0, (self.slip.wait_until - clock_at(holder)) / 1_000_000)
 
     def slip_to_send(self) -> Slip:
         assert self.task_id is not None
@@ -177,8 +211,10 @@ class Delivery:
         if slip.lock != self.places.waiting:
             return None
         newer = self.places.backend.holder(slip.lock)
-        if newer is None or newer.task_id == self.task_id:
+        if newer is None or self.is_same(newer):
             if self.retries or self.redelivered or now >= slip.good_until:
                 return None
             newer = None
+        elif newer.task_id == self.task_id:
+            self.request.ignore_result = True  # the id is that of the newer one
         return self.conflict(newer, SUPERSEDE).skip("superseded by newer arguments")

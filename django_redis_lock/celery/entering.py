@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from celery import states
 from celery.exceptions import Ignore, Retry
 
 from django_redis_lock.celery import conflicts
-from django_redis_lock.celery.conflicts import Conflict
+from django_redis_lock.celery.conflicts import Conflict, TaskAlreadyRunning
 from django_redis_lock.celery.delivery import Delivery
 from django_redis_lock.celery.ledger import is_dead
-from django_redis_lock.celery.message import stored_state
+from django_redis_lock.celery.message import Slip, clock_at, forget_earlier, stored_state
 from django_redis_lock.celery.options import IGNORE, QUEUE, RAISE, RETRY, SKIP
-from django_redis_lock.celery.places import QUEUED, TaskLock
+from django_redis_lock.celery.places import QUEUED, HeldForMessage, TaskLock, is_for_message
+from django_redis_lock.celery.private import in_worker
 from django_redis_lock.celery.stopping import WorkerStops
 from django_redis_lock.exceptions import LockError
 from django_redis_lock.protocol.records import Holder
@@ -54,7 +57,9 @@ def enter(delivery: Delivery) -> Entry:
 def _enter(delivery: Delivery) -> Entry:
     slip, places = delivery.slip, delivery.places
     if slip is not None and slip.duplicate_of is not None:
-        return None, _answer_duplicate(delivery, slip.duplicate_of)
+        answer = partial(_answer_duplicate, delivery, slip.duplicate_of)
+        same_id = slip.duplicate_of.get("task_id") == delivery.task_id
+        return _without_result(delivery, answer) if same_id else answer()
     lock = _adopt(delivery)
     while lock is None:
         # With several locks, a free one says nothing about other deliveries.
@@ -63,22 +68,22 @@ def _enter(delivery: Delivery) -> Entry:
         if lock is None:
             holders = places.holders()
             own = delivery.among(holders)
-            if own is not None:
+            if own is not None and delivery.is_same(own):
                 return _after(delivery, own)
             if holders:
-                return _settle(delivery, holders[0])
+                return _settle(delivery, own or holders[0])
     return _start(delivery, lock, RESULT_MOMENT)
 
 
-def _answer_duplicate(delivery: Delivery, holder: Any) -> Any:
+def _answer_duplicate(delivery: Delivery, holder: Any) -> Entry:
     """Return the result of a task that was sent only to give its id a result."""
     conflict = replace(delivery.conflict(None, delivery.options.queue_policy), when_sent=holder)
     policy = delivery.options.on_queue_conflict
     if callable(policy):
-        return policy(conflict)
+        return None, policy(conflict)
     if policy == RAISE:
         raise conflict.error()
-    return conflict.skip("another instance was waiting or running when it was sent")
+    return None, conflict.skip("another instance was waiting or running when it was sent")
 
 
 def _adopt(delivery: Delivery) -> TaskLock | None:
@@ -117,6 +122,7 @@ def _start(delivery: Delivery, lock: TaskLock, patience: float) -> Entry:
                 lock.release()
                 return None, superseded
         _end_if_succeeded(delivery, patience)
+        forget_earlier(delivery.task, delivery.task_id, delivery.sent)
     except BaseException:
         with contextlib.suppress(LockError):
             lock.release()
@@ -141,19 +147,24 @@ def _after(delivery: Delivery, own: Holder) -> Entry:
             return _start(delivery, adopted, RESULT_MOMENT)
         if _is_carried_on(delivery, own):
             raise Ignore(f"{delivery.task_id} was sent again, and waits in the queue")
+        if is_for_message(own):
+            slip, countdown = delivery.slip_to_send(), delivery.options.countdown
+            return None, _go_back(delivery, delivery.conflict(own), own, slip, countdown)
+        if monotonic() >= until:
+            delivery.send_back(WAIT_FOR_FIRST, delivery.slip_to_send())
+            raise Ignore(f"another delivery of {delivery.task_id} runs; this one is sent again")
         if not told and not dead:
             text = "waits: lock %r is held by another delivery of the same task, %s"
             delivery.conflict(own).tell(conflicts.task_waiting, text)
             told = True
-        if lock.acquire(blocking_timeout=min(turn, max(0.0, until - monotonic()))):
-            break
+        lock.for_runs = in_worker()
+        with contextlib.suppress(HeldForMessage):
+            if lock.acquire(blocking_timeout=min(turn, max(0.0, until - monotonic()))):
+                break
         holder = delivery.places.backend.holder(own.name)
-        if holder is not None and holder.task_id != delivery.task_id:
+        if holder is not None and not delivery.is_same(holder):
             return _settle(delivery, holder)
         own = holder or own
-        if monotonic() >= until:
-            delivery.send_back(WAIT_FOR_FIRST, delivery.slip_to_send())
-            raise Ignore(f"another delivery of {delivery.task_id} runs; this one is sent again")
     return _start_after(delivery, lock, own, dead)
 
 
@@ -188,7 +199,7 @@ def _end_if_succeeded(delivery: Delivery, patience: float = 0.0) -> None:
     if not delivery.may_have_succeeded or task.ignore_result or delivery.request.ignore_result:
         return
     until = monotonic() + patience
-    while (state := stored_state(task, delivery.task_id)) != states.SUCCESS:
+    while (state := stored_state(task, delivery.task_id, delivery.sent)) != states.SUCCESS:
         if state is None or monotonic() >= until:
             return
         time.sleep(0.05)
@@ -201,6 +212,33 @@ def _end_if_succeeded(delivery: Delivery, patience: float = 0.0) -> None:
 def _settle(delivery: Delivery, holder: Holder) -> Entry:
     """Apply the policy for a conflict with another instance that runs."""
     _end_if_succeeded(delivery)
+    settle = partial(_apply_policy, delivery, holder)
+    request = delivery.request
+    if request is None or request.is_eager or holder.task_id != delivery.task_id:
+        return settle()
+    return _without_result(delivery, settle)
+
+
+def _without_result(delivery: Delivery, settle: Callable[[], Entry]) -> Entry:
+    """Settle a conflict with a task of the same id, whose result is the one to store.
+
+    A canvas that the message belongs to goes on, or fails, as without that.
+    """
+    try:
+        entry = settle()
+    except Retry as error:
+        raise Ignore(str(error)) from None
+    except TaskAlreadyRunning as error:
+        delivery.task.backend.mark_as_failure(
+            delivery.task_id, error, request=delivery.request, store_result=False
+        )
+        raise Ignore(str(error)) from None
+    if entry[0] is None:
+        delivery.request.ignore_result = True
+    return entry
+
+
+def _apply_policy(delivery: Delivery, holder: Holder) -> Entry:
     conflict, options = delivery.conflict(holder), delivery.options
     policy = options.on_run_conflict
     if callable(policy):
@@ -215,11 +253,45 @@ def _settle(delivery: Delivery, holder: Holder) -> Entry:
         raise conflict.error("it would wait for the run that it is called in.")
     if policy == RETRY:
         return None, _retry(delivery, conflict, holder)
-    conflict.tell(conflicts.task_waiting, "waits: lock %r is held by %s")
-    lock = delivery.places.wait(options.timeout, options.blocking_timeout, **delivery.marks())
-    if lock is None:
-        raise delivery.conflict(next(iter(delivery.places.holders()), None)).error()
-    return _start(delivery, lock, RESULT_PATIENCE)
+    if holder.task_id == delivery.task_id:
+        delivery.places.names = [holder.name]  # one id does not run twice at a time
+    return _wait(delivery, conflict, holder)
+
+
+def _wait(delivery: Delivery, conflict: Conflict, holder: Holder) -> Entry:
+    """Wait for runs, and go back to the queue while a message has the lock.
+
+    That message needs a worker, perhaps this one.
+    """
+    places, options, for_runs = delivery.places, delivery.options, in_worker()
+    left = delivery.left_to_wait(holder)
+    until = None if left is None else monotonic() + left
+    if not (for_runs and places.for_messages()):
+        conflict.tell(conflicts.task_waiting, "waits: lock %r is held by %s")
+        with contextlib.suppress(HeldForMessage):
+            lock = places.wait(options.timeout, left, for_runs=for_runs, **delivery.marks())
+            if lock is None:
+                raise delivery.conflict(next(iter(places.holders()), None)).error()
+            return _start(delivery, lock, RESULT_PATIENCE)
+        left = None if until is None else until - monotonic()
+    return None, _wait_in_queue(delivery, next(iter(places.holders()), holder), left)
+
+
+def _wait_in_queue(delivery: Delivery, holder: Holder, left: float | None) -> Any:
+    """Come again as long as there are seconds left to wait for a message."""
+    conflict = delivery.conflict(holder)
+    if not delivery.can_go_back:
+        raise conflict.error(
+            f"lock {conflict.key!r} is held for a message, which may need the worker that this "
+            f"call would wait in."
+        )
+    if left is not None and left <= 0:
+        raise conflict.error()
+    slip, countdown = delivery.slip_to_send(), delivery.options.countdown
+    if left is not None:
+        countdown = min(countdown, left)
+        slip = replace(slip, wait_until=slip.wait_until or clock_at(holder, left))
+    return _go_back(delivery, conflict, holder, slip, countdown)
 
 
 def _ignore(delivery: Delivery, conflict: Conflict) -> Any:
@@ -232,7 +304,8 @@ def _ignore(delivery: Delivery, conflict: Conflict) -> Any:
             "use 'skip'."
         )
     conflict.skip()
-    if not request.is_eager and not delivery.task.ignore_result:
+    named = conflict.holder is not None and conflict.holder.task_id == delivery.task_id
+    if not request.is_eager and not delivery.task.ignore_result and not named:
         # get() would wait forever for Celery's own state of an ignored task, IGNORED.
         delivery.task.backend.mark_as_revoked(delivery.task_id, "ignored", request)
     raise Ignore(f"lock {conflict.key!r} is held by {conflict.holder}")
@@ -240,21 +313,29 @@ def _ignore(delivery: Delivery, conflict: Conflict) -> Any:
 
 def _retry(delivery: Delivery, conflict: Conflict, holder: Holder) -> Any:
     options = delivery.options
-    if not delivery.has_message:
+    if not delivery.can_go_back:
         raise conflict.error("it can't be sent again, because no worker runs it.")
     slip = delivery.slip_to_send()
     attempts = slip.attempts + 1
     if options.max_retries is not None and attempts > options.max_retries:
         raise conflict.error(f"lock {conflict.key!r} was held at each of {attempts} attempts.")
+    return _go_back(delivery, conflict, holder, slip, options.countdown)
+
+
+def _go_back(
+    delivery: Delivery, conflict: Conflict, holder: Holder, slip: Slip, countdown: float
+) -> Any:
+    """Send the message again, with its place if it has one."""
+    options = delivery.options
     if options.scope == QUEUE and slip.lock == delivery.places.waiting:
-        lease = options.queue_timeout + options.countdown
+        lease = options.queue_timeout + countdown
         waiting = delivery.lock(slip.lock, lease, QUEUED)
         if waiting.take_over(slip.ticket):
             slip = slip.naming(waiting, lease)
         elif (superseded := delivery.superseded(holder.fence or 0)) is not None:
             return superseded
     text = "comes again: lock %r is held by %s, next try in %g s"
-    conflict.tell(conflicts.task_waiting, text, options.countdown)
-    delivery.send_back(options.countdown, replace(slip, attempts=attempts))
-    when: Any = options.countdown  # the types of Celery know no float here
+    conflict.tell(conflicts.task_waiting, text, countdown)
+    delivery.send_back(countdown, replace(slip, attempts=slip.attempts + 1))
+    when: Any = countdown  # the types of Celery know no float here
     raise Retry(message=f"lock {conflict.key!r} is held by {holder}", when=when)

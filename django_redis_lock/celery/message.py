@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
+from uuid import UUID
 
-from celery import uuid
+from celery import states, uuid
+from django.conf import settings
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
 from django_redis_lock.celery.options import merge
 from django_redis_lock.celery.private import delays_by_whole_seconds, execution_options
 from django_redis_lock.primitives.lock import Lock
+from django_redis_lock.protocol.records import Holder
 from django_redis_lock.support.arguments import Default
 
 HEADER = "single_instance_task"
@@ -46,6 +50,11 @@ class Slip:
     """The fence of the run that sent this message in its own place: a retry or replacement."""
     options: dict[str, Any] | None = None
     """The options given for this call alone."""
+    sent: float = 0.0
+    """When a task with an id of the caller's was sent, in seconds since the epoch by the sender's
+    clock; 0 if unknown. Retries and replacements keep it, so it also tells two such tasks apart."""
+    wait_until: int = 0
+    """When a task that waits gives up, like ``good_until``; 0 if it has not gone back yet."""
 
     def header(self) -> dict[str, Any]:
         return {HEADER: asdict(self)}
@@ -74,17 +83,74 @@ def headers_of(request: Any) -> Mapping[str, Any]:
     return {**(request.headers or {}), **request.__dict__}
 
 
-def stored_state(task: Any, task_id: str | None) -> str | None:
-    """Return the state stored for a task's id, ``PENDING`` if there is none.
+def clock_at(holder: Holder, seconds: float = 0.0) -> int:
+    """Return the server's clock when a holder was read, in microseconds, and some seconds on."""
+    return (holder.fence or 0) + round(((holder.held_for or 0.0) + seconds) * 1_000_000)
 
-    ``None`` if it can't be known: results are ignored, or their backend does not answer.
+
+def sent_mark(sent: float) -> dict[str, str]:
+    """Return the part of a holder's metadata that tells tasks of one id apart."""
+    return {"sent": repr(sent)} if sent else {}
+
+
+def sent_of(holder: Holder) -> float:
+    """Return what ``sent_mark`` has put into a holder's metadata; 0 for nothing."""
+    try:
+        return float(holder.metadata.get("sent", 0))
+    except ValueError:  # the project's own metadata
+        return 0.0
+
+
+def is_made_up(task_id: str) -> bool:
+    """Whether an id looks like those that Celery makes, which no other task has."""
+    try:
+        return UUID(task_id).version == 4
+    except ValueError:
+        return False
+
+
+def stored_state(task: Any, task_id: str | None, sent: float = 0.0) -> str | None:
+    """Return the state stored for a task that was sent at ``sent``, ``PENDING`` if there is none.
+
+    An earlier task may have had the id. The end of that one does not count, nor does any end whose
+    task is in doubt. ``None`` if the state can't be known: results are ignored, or their backend
+    does not answer.
     """
     if task.ignore_result or task_id is None:
         return None
     try:
-        return str(task.AsyncResult(task_id).state)
+        result = task.AsyncResult(task_id)
+        state, ended = str(result.state), _seconds_of(result.date_done)
     except Exception:  # of any result backend
         return None
+    if state not in states.READY_STATES or (not sent and is_made_up(task_id)):
+        return state
+    return state if 0 < sent <= ended else states.PENDING
+
+
+def forget_earlier(task: Any, task_id: str | None, sent: float) -> None:
+    """Remove the success of an earlier task with the id of one that was sent at ``sent``.
+
+    Some backends keep the first success of an id. And Celery takes any for that of a run whose
+    child was killed, and does not run it again.
+    """
+    if not sent or task.ignore_result:
+        return
+    with contextlib.suppress(Exception):  # of any result backend
+        result = task.AsyncResult(task_id)
+        if result.state == states.SUCCESS and 0 < _seconds_of(result.date_done) < sent:
+            result.forget()
+
+
+def _seconds_of(ended: Any) -> float:
+    """Return when a task ended, in seconds since the epoch; 0 if unknown, and rather too early."""
+    if not isinstance(ended, datetime.datetime):
+        return 0.0
+    if timezone.is_aware(ended):
+        return ended.timestamp()
+    # Celery means UTC; without USE_TZ, Django's models give local times.
+    zones = {datetime.UTC, datetime.UTC if settings.USE_TZ else timezone.get_default_timezone()}
+    return min(timezone.make_aware(ended, zone).timestamp() for zone in zones)
 
 
 # The options of one call: ``apply_async(…, single_instance={…})``.

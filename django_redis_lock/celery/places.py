@@ -10,11 +10,14 @@ from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.celery.ledger import FAMILY, Page, this_page
 from django_redis_lock.celery.options import Options
 from django_redis_lock.celery.stopping import until_worker_stops
+from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.handler import locks
-from django_redis_lock.primitives.lock import Lock
+from django_redis_lock.primitives.lock import DETACHED, Lock
+from django_redis_lock.protocol.calls import Step
 from django_redis_lock.protocol.drivers import Steps
 from django_redis_lock.protocol.lease import Lease, Request
 from django_redis_lock.protocol.records import Holder
+from django_redis_lock.protocol.waiting import LOOK_EVERY
 from django_redis_lock.support.arguments import Default
 from django_redis_lock.support.clock import monotonic
 
@@ -24,6 +27,36 @@ RESTING = "resting"
 """The ``state`` of a lock that is kept for a while after a short run."""
 TURN = 1.0
 """Seconds to wait for one of several locks before trying the others."""
+
+
+def is_for_message(holder: Holder) -> bool:
+    """Whether a lock is held for a message, which needs a worker before it can end."""
+    return holder.metadata.get("state") in (QUEUED, DETACHED)
+
+
+class HeldForMessage(LockError):
+    """A worker must not wait for this lock: its holder is a message."""
+
+
+class _LookAtHolder(Step):
+    """Raises ``HeldForMessage`` if that is what a lock is."""
+
+    __slots__ = ("due", "name")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.due = 0.0
+
+    def do(self, port: BaseLockBackend) -> None:
+        if monotonic() < self.due:  # a waiter that polls comes by more often
+            return
+        self.due = monotonic() + LOOK_EVERY
+        try:
+            holder = port.holder(self.name)
+        except LockUnavailable:  # which a waiter tolerates for a while
+            return
+        if holder is not None and is_for_message(holder):
+            raise HeldForMessage(f"Lock {self.name!r} is held for a message.", name=self.name)
 
 
 class TaskLock(Lock):
@@ -37,6 +70,8 @@ class TaskLock(Lock):
     task_id: str | None = None
     until_worker_stops = False
     """Whether a wait for it ends with ``WorkerStops`` in a worker that is to stop."""
+    for_runs: bool = False
+    """Whether to wait for runs only, and to raise ``HeldForMessage`` for a message."""
     _page: Page | None = None
 
     @property
@@ -54,6 +89,8 @@ class TaskLock(Lock):
         if page is not None and not self._origin["metadata"].get("state"):
             page.enter(self, backend.alias, request.token)
             self._page = page
+        if self.for_runs:
+            request.when_held = _LookAtHolder(self.name)
         return request
 
     def _release(self) -> Steps[None]:
@@ -118,9 +155,17 @@ class Places:
         return None
 
     def wait(
-        self, timeout: float | Default | None, seconds: float | None, **metadata: str
+        self,
+        timeout: float | Default | None,
+        seconds: float | None,
+        *,
+        for_runs: bool,
+        **metadata: str,
     ) -> TaskLock | None:
-        """Wait in the queue of a lock; return ``None`` when the time is up."""
+        """Wait in the queue of a lock; return ``None`` when the time is up.
+
+        With ``for_runs`` it raises ``HeldForMessage`` as soon as messages hold all the locks.
+        """
         until = None if seconds is None else monotonic() + seconds
         several = len(self.names) > 1
         while True:
@@ -128,12 +173,22 @@ class Places:
             if several:
                 left = TURN if left is None else min(TURN, left)
             lock = self.lock(random.choice(self.names), timeout, **metadata)
-            if lock.acquire(blocking_timeout=left):
-                return lock
+            lock.for_runs = for_runs
+            try:
+                if lock.acquire(blocking_timeout=left):
+                    return lock
+            except HeldForMessage:
+                if self.for_messages():
+                    raise
             if until is not None and monotonic() >= until:
                 return None
             if several and (free := self.take(timeout, **metadata)):
                 return free
+
+    def for_messages(self) -> bool:
+        """Whether all locks are held, and for messages."""
+        holders = self.holders()
+        return len(holders) == len(self.names) and all(map(is_for_message, holders))
 
     def holders(self) -> list[Holder]:
         found = map(self.backend.holder, self.names)

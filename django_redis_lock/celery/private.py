@@ -29,6 +29,16 @@ PromiseProxy = local.PromiseProxy
 active_apps = _state._get_active_apps  # type: ignore[attr-defined]
 connect_on_app_finalize = _state.connect_on_app_finalize
 running_task = _state.get_current_task
+_running_tasks = _state._task_stack  # type: ignore[attr-defined]
+
+
+def in_worker() -> bool:
+    """Whether this is called in a task that a worker runs, however deep."""
+    return any(
+        not (request.called_directly or request.is_eager)
+        for task in _running_tasks.stack
+        for request in task.request_stack.stack
+    )
 
 
 def annotations_of(app: Any) -> Sequence[Any]:

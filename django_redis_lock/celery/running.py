@@ -67,6 +67,10 @@ class Run:
     def task_id(self) -> str | None:
         return self._delivery.task_id
 
+    @property
+    def sent(self) -> float:
+        return self._delivery.sent
+
     def has_key(self, key: str, options: Options) -> bool:
         """Whether it has this key, on the alias that these options name."""
         return (self.key, self.options.using) == (key, options.using)

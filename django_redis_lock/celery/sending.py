@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -13,8 +14,11 @@ from celery import current_task, states, uuid
 from django_redis_lock.celery.conflicts import Conflict, describe
 from django_redis_lock.celery.message import (
     Slip,
+    is_made_up,
     seconds_until_due,
     seconds_until_expiry,
+    sent_mark,
+    sent_of,
     stored_state,
 )
 from django_redis_lock.celery.options import (
@@ -36,7 +40,8 @@ logger = logging.getLogger("django_redis_lock.celery")
 
 EXPIRY_SLACK = 5.0
 """Seconds for which the lock of an expired message is kept, because clocks differ."""
-_AWAITED_BY = ("task_id", "link", "link_error", "chain", "chord", "group_id")
+_GOES_ON = ("link", "link_error", "chain", "chord", "group_id")
+_IN_CANVAS = ("chain", "chord", "group_id", "parent_id", "root_id")
 
 
 class Sending:
@@ -59,6 +64,7 @@ class Sending:
         self._message = message
         self._publish = publish
         self._task_id = message.get("task_id") or uuid()
+        self._sent = 0.0
 
     def send(self, make_key: Callable[..., str]) -> Any:
         """Send the task, unless one with its key waits already. Returns an ``AsyncResult``."""
@@ -69,8 +75,14 @@ class Sending:
                 f"would wait for it forever; use 'skip'."
             )
         run = self._run_to_follow()
-        if task.app.conf.task_always_eager or (run is None and self._needs_no_place()):
+        if task.app.conf.task_always_eager or (run is None and self._had_place()):
             return self._publish(**message)
+        if run is not None:
+            self._sent = run.sent
+        elif self._id_may_be_reused():
+            self._sent = time.time()
+        if run is None and self._options.scope == RUN:
+            return self._publish_with(self._slip()) if self._sent else self._publish(**message)
         check_arguments(task, *self._arguments)
         result = self._send_guarded(make_key, run)
         if run is not None:
@@ -83,17 +95,33 @@ class Sending:
             return None
         return next((run for run in runs() if run.lock and run.task_id == self._task_id), None)
 
-    def _needs_no_place(self) -> bool:
-        """Whether the scope takes no lock at sending, or the message had one already."""
-        return (
-            self._options.scope == RUN
-            or bool(self._message.get("retries"))
-            or Slip.of(self._message.get("headers"), self._message.get("task_id")) is not None
-        )
+    def _had_place(self) -> bool:
+        """Whether the message was sent before, so that it had its place."""
+        named = Slip.of(self._message.get("headers"), self._message.get("task_id"))
+        return bool(self._message.get("retries")) or named is not None
 
-    def _is_awaited(self) -> bool:
-        """Whether something waits for a result of this very id, such as a chord."""
-        return any(self._message.get(name) for name in _AWAITED_BY)
+    def _id_may_be_reused(self) -> bool:
+        """Whether the caller has chosen the id; a canvas makes up those of its tasks."""
+        if not self._message.get("task_id"):
+            return False
+        in_canvas = any(self._message.get(name) for name in _IN_CANVAS)
+        return not (in_canvas and is_made_up(self._task_id))
+
+    def _slip(self) -> Slip:
+        return Slip(self._task_id, sent=self._sent)
+
+    def _is_awaited(self, holder: Holder | None = None) -> bool:
+        """Whether something waits for a result of this very message, such as a chord.
+
+        The task that has the lock may have the id as well, and then gives its result. It may even
+        be this one, which was sent before.
+        """
+        if holder is None or holder.task_id != self._task_id:
+            return bool(self._message.get("task_id")) or self._goes_on()
+        return self._sent != sent_of(holder) and self._goes_on()
+
+    def _goes_on(self) -> bool:
+        return any(self._message.get(name) for name in _GOES_ON)
 
     def _send_guarded(self, make_key: Callable[..., str], run: Run | None) -> Any:
         options = self._options
@@ -111,14 +139,14 @@ class Sending:
                 raise
             text = "Task %s[%s] is sent unguarded: %s"
             logger.warning(text, self._task.name, self._task_id, error)
-            return self._publish_with(Slip(self._task_id))
+            return self._publish_with(self._slip())
         if run is not None and follows:
             return self._follow(run, places)
         if not takes_place:
-            return self._publish_with(Slip(self._task_id))
+            return self._publish_with(self._slip())
         if lock is None:
             return self._settle(places, holder)
-        slip = Slip(self._task_id).naming(lock, self._lease())
+        slip = self._slip().naming(lock, self._lease())
         try:
             return self._publish_with(slip)
         except BaseException:
@@ -129,9 +157,9 @@ class Sending:
     def _take(self, places: Places) -> tuple[TaskLock | None, Holder | None]:
         if self._options.scope == QUEUE:
             places.names = [places.waiting]
-        lease = self._lease()
+        lease, marks = self._lease(), {"state": QUEUED, **sent_mark(self._sent)}
         while True:
-            lock = places.take(lease, state=QUEUED)
+            lock = places.take(lease, **marks)
             if lock is not None:
                 return lock, None
             holders = places.holders()
@@ -140,7 +168,7 @@ class Sending:
             holder = next(filter(self._may_be_replaced, holders), None)
             if holder is None:
                 return None, holders[0]
-            newest = places.lock(holder.name, lease, state=QUEUED)
+            newest = places.lock(holder.name, lease, **marks)
             if newest.take_over(holder.token_id):
                 return newest, None
 
@@ -151,10 +179,10 @@ class Sending:
         if holder.metadata.get("state") != QUEUED:
             return False
         task = self._task.app.tasks.get(holder.task_name, self._task)
-        return stored_state(task, holder.task_id) in states.READY_STATES
+        return stored_state(task, holder.task_id, sent_of(holder)) in states.READY_STATES
 
     def _settle(self, places: Places, holder: Holder | None) -> Any:
-        policy, awaited = self._options.on_queue_conflict, self._is_awaited()
+        policy, awaited = self._options.on_queue_conflict, self._is_awaited(holder)
         conflict = Conflict(
             QUEUE,
             self._task,
@@ -169,7 +197,7 @@ class Sending:
         if awaited or holder is None or holder.task_id is None:
             # Sent only to give a result to those who wait for this id.
             return self._publish_with(
-                Slip(self._task_id, duplicate_of=dict(describe(holder) or {}))
+                replace(self._slip(), duplicate_of=dict(describe(holder) or {}))
             )
         if policy == RAISE:
             raise conflict.error()
@@ -183,7 +211,7 @@ class Sending:
         """
         assert run.task_id is not None
         assert run.lock is not None
-        slip, lock = Slip(run.task_id, follows=run.fence), run.lock
+        slip, lock = replace(self._slip(), follows=run.fence), run.lock
         if (
             self._options.scope != QUEUE_AND_RUN
             or lock.name not in places.names

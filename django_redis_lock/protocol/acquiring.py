@@ -152,6 +152,9 @@ def _wait(hub: Hub, request: Request, until: float) -> Steps[Lease | None]:
     waiter = hub.join(request)
     try:
         return (yield from _wait_in_queue(hub, request, waiter, until))
+    except LockError:
+        hub.look_soon(request.name)  # another waiter here, which has not seen what this one did
+        raise
     finally:
         hub.leave(waiter)
 
@@ -184,9 +187,7 @@ def _wait_in_queue(
         if hub.glances and not for_all:  # it did not see for which waiter here the lock is
             due = min(due, watch.due)
         watch.plan(due, news)
-        if request.when_waiting is not None:
-            step, request.when_waiting = request.when_waiting, None
-            yield step
+        yield from _found_held(request)
         reason = yield from _sleep(hub, waiter, until)
         if reason is _Awake.GRANTED:
             assert waiter.grant is not None
@@ -199,6 +200,14 @@ def _wait_in_queue(
             yield from ask(withdrawal(hub, request, patient=True))
             return None
         for_all = reason is _Awake.TURN
+
+
+def _found_held(request: Request) -> Steps[None]:
+    if request.when_waiting is not None:
+        step, request.when_waiting = request.when_waiting, None
+        yield step
+    if request.when_held is not None:
+        yield request.when_held
 
 
 class _Awake(Enum):

@@ -28,6 +28,7 @@ class Request:
         self.since: int | None = None
         self.lease_ms = self.PROBATION if timeout is None else milliseconds(timeout)
         self.when_waiting: Any = None  # the step to take once, when it begins to wait
+        self.when_held: Any = None  # the step to take at each look that finds it held; may raise
         self.sent = False  # and not withdrawn: the server may have carried it out, or still may
         self.under_way = False  # sent and not answered, so that a call may still arrive
         self.process = known_process()

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 from celery.exceptions import TimeLimitExceeded
 
-from tests.apps.celery.app import SCOPES
+from tests.apps.celery.app import QUEUE_AND_RUN, RUN, SCOPES
 from tests.apps.celery.brokers import STORING
 from tests.brokers.site import Site, value
 from tests.tools import eventually
@@ -53,6 +53,57 @@ def test_a_killed_child_s_task_runs_again(site: Site, scope: str) -> None:
     assert value(result) == f"ran {what}"
     assert site.ran(what) == ["ran", "ran"]
     all_free(what)
+
+
+@pytest.mark.parametrize("scope", [RUN, QUEUE_AND_RUN])
+def test_a_second_task_with_the_id_of_one_that_runs_leaves_it_alone(site: Site, scope: str) -> None:
+    """It is a duplicate; the first one is delivered again when its child is killed."""
+    what, task = site.name(), site.task(f"safe-{scope}")
+    result = task.apply_async((what,), task_id=f"job-{what}")
+    started(site.client, what)
+    assert task.apply_async((what,), task_id=result.id).id == result.id
+    if scope == RUN:
+        site.logged("succeeded", result.id)
+    assert result.result is None
+    go(site.client, what, say="kill")
+    started(site.client, what)
+    go(site.client, what)
+    assert value(result) == f"ran {what}"
+    all_free(what)
+    assert site.ran(what) == ["ran", "ran"]
+
+
+@pytest.mark.parametrize("variant", ["json-redis", "pickle-django-db"])
+def test_a_task_with_the_id_of_one_that_has_ended_is_not_lost(site: Site, variant: str) -> None:
+    """Also when its message is put back; the result of the earlier one is older."""
+    what, task = site.name(), site.task(f"late-{variant}")
+    earlier = task.apply_async((what,), task_id=f"job-{what}")
+    go(site.client, what)
+    value(earlier)
+    task.apply_async((what,), task_id=earlier.id, countdown=1)
+    site.logged("received", earlier.id, times=2)
+    site.broker.deliver_again()
+    site.logged("received", earlier.id, times=3)
+    for _ in range(2):
+        started(site.client, what)
+    go(site.client, what, times=2)
+    all_free(what)
+    assert site.ran(what) == ["1", "1"]
+
+
+def test_a_task_with_the_id_of_one_that_has_ended_survives_its_child(site: Site) -> None:
+    """Its message is delivered again, although a success is stored when the child is killed."""
+    what, task = site.name(), site.task(f"safe-{RUN}")
+    for say in ("go", "kill"):
+        result = task.apply_async((what,), task_id=f"job-{what}")
+        go(site.client, what, say=say)
+        started(site.client, what)
+        if say == "go":
+            assert value(result) == f"ran {what}"
+    started(site.client, what)
+    go(site.client, what)
+    all_free(what)
+    assert site.ran(what) == ["ran"] * 3
 
 
 @pytest.mark.parametrize("scope", SCOPES)

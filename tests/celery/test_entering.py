@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from celery import states
 from celery.exceptions import Ignore, Reject, Retry
+from celery.result import AsyncResult
 from celery.signals import worker_shutdown, worker_shutting_down
 
 from django_redis_lock import locks
@@ -19,6 +20,7 @@ from django_redis_lock.celery.message import HEADER, Slip
 from django_redis_lock.celery.options import SCOPES
 from django_redis_lock.celery.places import QUEUED, Places, TaskLock
 from django_redis_lock.exceptions import LockUnavailable
+from django_redis_lock.primitives.lock import DETACHED
 from django_redis_lock.protocol.records import Holder
 from tests.apps.celery.app import WAITING
 from tests.celery.consumer import Consumer, body, held, id_of, is_free, lines, places, slip_of
@@ -298,13 +300,20 @@ def test_delivery_ends_if_its_task_was_sent_again(consumer: Consumer, known: str
 def test_lock_may_be_held_for_the_message_itself(
     consumer: Consumer, metadata: dict[str, str]
 ) -> None:
-    """If it has no header, as one that another program has sent again; or by a run."""
+    """If it has no header, as one that another program has sent again; or by a run.
+
+    It does not wait in the worker for a message.
+    """
     task = consumer.task(body)
     message = consumer.send(task)
     if metadata.get("state") != QUEUED:
         message.headers |= Slip(id_of(message)).header()
     consumer.when["waiting"] = held(task, id_of(message), **metadata).release
-    assert consumer.deliver(message) == "ran"
+    result = consumer.deliver(message)
+    if metadata.get("state") == QUEUED:
+        assert isinstance(result, Retry)
+        result = consumer.deliver()
+    assert result == "ran"
 
 
 def test_delivery_meets_another_instance_after_its_own(
@@ -589,6 +598,281 @@ def test_run_does_not_wait_for_itself(consumer: Consumer) -> None:
     task = consumer.task(outer, on_conflict="wait")
     why = "it would wait for the run that it is called in."
     assert consumer.deliver(consumer.send(task)) == f"Task {inner.name} is not run: {why}"
+
+
+# Holders that need a worker themselves.
+
+
+FOR_MESSAGES = (QUEUED, DETACHED)
+
+
+@pytest.mark.parametrize("state", FOR_MESSAGES)
+@pytest.mark.parametrize("scope", SCOPES)
+def test_duplicate_waits_in_the_queue_for_a_message(
+    consumer: Consumer, log: pytest.LogCaptureFixture, scope: str, state: str
+) -> None:
+    """That one may need this very worker; no retry of Celery's is used up."""
+    task = consumer.task(
+        body, {"max_retries": 0}, scope=scope, on_conflict={"run": "wait"}, countdown=30
+    )
+    message = consumer.send(task)
+    locks["locmem"].force_release(task.app.main)
+    waiting = held(task, "another", state=state)
+    (holder,) = places(task).holders()
+    result = consumer.deliver(message)
+    assert isinstance(result, Retry)
+    assert result.when == 30
+    text = f"comes again: lock {task.app.main!r} is held by {holder}, next try in 30 s"
+    assert lines(log) == [f"Task {task.name}[{id_of(message)}] {text}"]
+    assert consumer.ended == ["ack"]
+    again = consumer.message()
+    assert (id_of(again), again.headers["retries"]) == (id_of(message), 0)
+    waiting.release()
+    assert consumer.deliver(again) == "ran"
+    assert is_free(task)
+
+
+@pytest.mark.parametrize("concurrency", [1, 2])
+def test_duplicate_stops_waiting_when_a_message_gets_the_lock(
+    consumer: Consumer, concurrency: int
+) -> None:
+    """As that of a run that retries; it leaves the queue of the lock."""
+    task = consumer.task(body, on_conflict="wait", concurrency=concurrency)
+    running = [held(task, f"another {number}") for number in range(concurrency)]
+
+    def pass_on() -> None:
+        for lock in running:
+            lock.detach(60, {"state": QUEUED})
+
+    consumer.when["waiting"] = pass_on
+    assert isinstance(consumer.deliver(consumer.send(task)), Retry)
+    assert consumer.kinds() == ["waiting", "waiting"]
+    assert [holder.waiters for holder in places(task).holders()] == [0] * concurrency
+
+
+def test_duplicate_waits_for_the_one_that_runs(consumer: Consumer) -> None:
+    """Of several, one of which waits for a worker."""
+    task = consumer.task(body, on_conflict="wait", concurrency=2)
+    held(task, "a message", state=QUEUED)
+    consumer.when["waiting"] = held(task, "a run").release
+    assert consumer.deliver(consumer.send(task)) == "ran"
+    assert consumer.kinds() == ["waiting"]
+
+
+def test_duplicate_waits_for_a_message_for_its_time(consumer: Consumer) -> None:
+    """By the server's clock, however often it comes again; its last try is when that is over."""
+    task = consumer.task(body, on_conflict="wait", blocking_timeout=40, countdown=30, max_retries=0)
+    held(task, "another", state=QUEUED)
+    message, whens = consumer.send(task), []
+    while isinstance(result := consumer.deliver(message), Retry):
+        whens.append(result.when)
+        message = consumer.message()
+        message.headers[HEADER]["wait_until"] -= result.when * 1_000_000  # as if that had passed
+    first, second = whens
+    assert first == 30
+    assert 10 - LONG < second <= 10
+    assert isinstance(result, TaskAlreadyRunning)
+    assert str(result) == refusal(task)
+
+
+@pytest.mark.parametrize("how", ["direct", "eager"])
+def test_call_that_can_not_go_back_does_not_wait_for_a_message(
+    consumer: Consumer, how: str
+) -> None:
+    """In a worker; elsewhere it waits."""
+    inner = consumer.task(body, on_conflict="wait", blocking_timeout=LONG)
+
+    def call() -> Any:
+        return inner() if how == "direct" else inner.apply().result
+
+    @consumer.app.task(name=f"{consumer.app.main}.outer", shared=False)
+    def outer() -> Any:
+        try:
+            return str(call())
+        except TaskAlreadyRunning as error:
+            return str(error)
+
+    waiting = held(inner, "another", state=QUEUED)
+    outer.delay()
+    result = consumer.deliver()
+    why = "is held for a message, which may need the worker that this call would wait in."
+    assert result == refusal(inner, f"lock {inner.app.main!r} {why}")
+    consumer.when["waiting"] = waiting.release
+    assert call() == "ran"
+
+
+# Another task with the same id, which who sends them has chosen.
+
+
+def own_id(consumer: Consumer) -> str:
+    """Return an id that is no other test's, because the results in memory are of them all."""
+    return f"job-{consumer.app.main}"
+
+
+def twins(consumer: Consumer, task: Any, **options: Any) -> tuple[TaskLock, Any]:
+    """Let a task run, and return its lock, and the message of another with its id."""
+    first = consumer.send(task, task_id=own_id(consumer))
+    lock = held(task, own_id(consumer), sent=repr(slip_of(first).sent))
+    return lock, consumer.send(task, task_id=own_id(consumer), **options)
+
+
+def decide(conflict: Any) -> str:
+    return "decided"
+
+
+@pytest.mark.parametrize("redelivered", [False, True])
+@pytest.mark.parametrize("policy", ["skip", "raise", "ignore", "retry", "wait", "callable"])
+def test_namesake_is_a_duplicate_without_a_result(
+    consumer: Consumer, monkeypatch: pytest.MonkeyPatch, policy: str, redelivered: bool
+) -> None:
+    """It does not wait for the one that runs, whose result is the one to store."""
+    options = {"blocking_timeout": 0.05} if policy == "wait" else {}
+    on_conflict = decide if policy == "callable" else policy
+    task = consumer.task(body, on_conflict=on_conflict, concurrency=2, **options)
+    running, message = twins(consumer, task)
+    monkeypatch.setattr(task.backend, "store_result", pytest.fail)
+    result = consumer.deliver(message, redelivered=redelivered)
+    assert consumer.ended == ["ack"]
+    if policy == "skip":
+        assert result["skipped"]
+    elif policy == "callable":
+        assert result == "decided"
+    else:
+        assert isinstance(result, Ignore)
+    running.ensure_held()
+    again = consumer.message()
+    assert (again is not None) is (policy == "retry")
+    monkeypatch.undo()
+    running.release()
+    if again is not None:
+        assert consumer.deliver(again) == "ran"
+        assert task.AsyncResult(own_id(consumer)).result == "ran"
+
+
+def test_namesake_that_has_waited_stores_its_result(consumer: Consumer) -> None:
+    task = consumer.task(body, on_conflict="wait", blocking_timeout=LONG)
+    running, message = twins(consumer, task)
+    consumer.when["waiting"] = running.release
+    assert consumer.deliver(message) == "ran"
+    assert task.AsyncResult(own_id(consumer)).result == "ran"
+
+
+@pytest.mark.parametrize("policy", ["skip", "raise"])
+def test_namesake_does_not_keep_its_chord_waiting(
+    consumer: Consumer, monkeypatch: pytest.MonkeyPatch, policy: str
+) -> None:
+    """The chord is told, although nothing is stored."""
+    task = consumer.task(body, on_conflict=policy)
+    after = consumer.app.task(name=f"{task.name}-after")(body).si()
+    after.freeze()
+    _, message = twins(consumer, task, chord=after, group_id="group")
+    monkeypatch.setattr(task.backend, "store_result", pytest.fail)
+    told: list[str] = []
+    monkeypatch.setattr(
+        task.backend, "on_chord_part_return", lambda request, state, *_: told.append(state)
+    )
+    consumer.deliver(message)
+    assert told == ["SUCCESS" if policy == "skip" else "FAILURE"]
+
+
+@pytest.mark.parametrize("foreign", [False, True])
+def test_delivery_is_the_same_task(consumer: Consumer, foreign: bool) -> None:
+    """If it was sent at the same time; or if the broker says so, as for who says no time."""
+    task = consumer.task(body)
+    running, message = twins(consumer, task)
+    if foreign:
+        del message.headers[HEADER]
+    else:
+        message.headers[HEADER]["sent"] = float(places(task).holders()[0].metadata["sent"])
+    consumer.when["waiting"] = running.release
+    assert consumer.deliver(message, redelivered=foreign) == "ran"
+    assert consumer.kinds() == ["waiting", "taken over"]
+
+
+def test_foreign_namesake_is_a_duplicate(consumer: Consumer) -> None:
+    """A message without the time of its sending, and not redelivered."""
+    task = consumer.task(body)
+    _, message = twins(consumer, task)
+    del message.headers[HEADER]
+    assert consumer.deliver(message)["skipped"]
+
+
+@pytest.mark.parametrize("by", ["us", "others"])
+@pytest.mark.parametrize("scope", SCOPES)
+def test_success_of_an_earlier_task_of_the_same_id_proves_nothing(
+    consumer: Consumer, scope: str, by: str
+) -> None:
+    """A message that is put back runs; whoever runs meanwhile, it is not done."""
+    task = consumer.task(body, scope=scope, on_conflict={"run": "retry"})
+    task.backend.mark_as_done(own_id(consumer), "of yesterday")
+    message = consumer.send(task, task_id=own_id(consumer))
+    if by == "others":
+        del message.headers[HEADER]
+        for holder in list(locks["locmem"].holders(f"{task.app.main}*")):
+            locks["locmem"].force_release(holder.name)
+    elif scope != "queue_and_run":
+        running = held(task, "another")
+        assert isinstance(consumer.deliver(message, redelivered=True), Retry)
+        running.release()
+        message = consumer.message()
+    assert consumer.deliver(message, redelivered=True) == "ran"
+    stored = "of yesterday" if by == "others" else "ran"  # Celery keeps the first
+    assert task.AsyncResult(own_id(consumer)).result == stored
+
+
+def test_success_after_the_sending_proves_that_it_is_done(consumer: Consumer) -> None:
+    task = consumer.task(body)
+    message = consumer.send(task, task_id=own_id(consumer))
+    assert consumer.deliver(message) == "ran"
+    result = consumer.deliver(message, redelivered=True)
+    assert is_ignored(result, f"another delivery of {own_id(consumer)} has succeeded")
+
+
+@pytest.mark.parametrize(
+    ("ended", "zone", "proof"),
+    [
+        (0.001, "UTC", True),
+        (-0.001, "UTC", False),
+        (7200.001, "Europe/Helsinki", True),  # local time, if UTC is not that late
+        (7199.0, "Europe/Helsinki", False),
+        (None, "UTC", False),
+    ],
+)
+def test_results_have_dates_of_several_kinds(
+    consumer: Consumer,
+    monkeypatch: pytest.MonkeyPatch,
+    settings: Any,
+    ended: float | None,
+    zone: str,
+    proof: bool,
+) -> None:
+    """Some without a time zone, and some have none; a wrong one would lose the task."""
+    settings.USE_TZ, settings.TIME_ZONE = zone == "UTC", zone
+    task = consumer.task(body)
+    message = consumer.send(task, task_id=own_id(consumer))
+    sent = 1767225600.0  # the start of 2026, a winter's day
+    message.headers[HEADER]["sent"] = sent
+    at = None if ended is None else datetime.fromtimestamp(sent + ended, UTC).replace(tzinfo=None)
+    task.backend.mark_as_done(own_id(consumer), "its result")
+    monkeypatch.setattr(AsyncResult, "date_done", at)
+    result = consumer.deliver(message, redelivered=True)
+    assert isinstance(result, Ignore) is proof
+
+
+def test_retry_is_of_the_same_task(consumer: Consumer) -> None:
+    """It was sent when the task was sent first."""
+
+    def fail(self: Any) -> str:
+        if not self.request.retries:
+            raise self.retry(countdown=0)
+        return "retried"
+
+    task = consumer.task(fail, {"bind": True}, scope="queue_and_run")
+    first = consumer.send(task, task_id=own_id(consumer))
+    assert isinstance(consumer.deliver(first), Retry)
+    second = consumer.message()
+    assert slip_of(second).sent == slip_of(first).sent > 0
+    assert consumer.deliver(second) == "retried"
 
 
 # Ignored duplicates.

@@ -261,11 +261,14 @@ def test_delivery_of_a_task_whose_retry_waits_is_dropped(
 def test_delivery_of_a_task_that_was_sent_anew_by_its_name_is_kept(
     client: redis.Redis, worker: Worker, what: str
 ) -> None:
-    """Who sends a purged message once more knows of no ticket; it waits for its own place."""
+    """Who sends a purged message once more knows of no ticket; it waits for its own place.
+
+    Not in the worker, which the message that has the place may need.
+    """
     task = tasks.plain[QUEUE_AND_RUN]
     purged = task.apply_async((what,), queue=NOWHERE)
     result = app.send_task(task.name, (what,), task_id=purged.id)
-    eventually(lambda: worker.lines(f"[{result.id}] waits"), "the delivery to wait")
+    eventually(lambda: worker.lines(f"[{result.id}] comes again"), "the delivery to go back")
     locks["default"].force_release(f"plain:{what}")
     started(client, what)
     go(client, what)

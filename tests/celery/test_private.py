@@ -17,6 +17,7 @@ import pytest
 import redis
 from billiard.einfo import ExceptionInfo
 from celery import Celery, Task, shared_task
+from celery.app.trace import build_tracer
 from celery.local import PromiseProxy, Proxy
 from celery.utils import timer2
 from celery.worker.consumer import Consumer, Tasks
@@ -38,6 +39,7 @@ PRIVATE_ATTRIBUTES = {
     "_get_active_apps",
     "_get_current_object",
     "_get_exec_options",
+    "_task_stack",
     "global_keyprefix",
     "on_decode_error",
     "priority_steps",
@@ -246,6 +248,29 @@ def test_the_running_task_is_known(app: Celery) -> None:
     task = app.task(name="private-13", shared=False)(running)
     assert private.running_task() is None
     assert task.apply().get() == "private-13"
+
+
+def test_a_call_in_a_worker_is_known(app: Celery) -> None:
+    """However deep; eager and direct calls count for what they are called in."""
+    seen: list[bool] = []
+
+    @app.task
+    def inner() -> None:
+        seen.append(private.in_worker())
+
+    @app.task
+    def outer() -> None:
+        for call in (inner, inner.apply):
+            call()
+
+    for call in (inner, inner.apply, outer, outer.apply):
+        call()
+    assert seen == [False] * 6
+    seen.clear()
+    tracer = build_tracer("outer", outer, app=app)
+    tracer("id", (), {}, {"id": "id", "delivery_info": {}})
+    assert seen == [True, True]
+    assert not private.in_worker()
 
 
 def test_a_timer_tells_what_it_waits_with() -> None:

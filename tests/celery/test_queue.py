@@ -12,6 +12,7 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -818,12 +819,12 @@ def test_concurrency_is_never_exceeded(client: redis.Redis, what: str, number: i
 
 @pytest.mark.parametrize("number", [2, 3])
 def test_twins_take_one_place(client: redis.Redis, worker: Worker, what: str, number: int) -> None:
-    """A task that is delivered twice runs once, though another place is free."""
+    """A task with the id of one that runs is a duplicate of it, though another place is free."""
     task, task_id = tasks.several[number], str(uuid.uuid4())
     first = task.apply_async((what,), task_id=task_id)
     started(client, what)
     task.apply_async((what,), task_id=task_id)
-    eventually(lambda: signals_of(client, task_id, "waiting"), "the twin")
+    eventually(lambda: signals_of(client, task_id, "skipped"), "the twin")
     assert len(held(what)) == 1
     go(client, what)
     assert first.get(timeout=WAIT) == "go"
@@ -890,9 +891,10 @@ def test_wait_is_told_once(client: redis.Redis, worker: Worker, what: str) -> No
 def test_takeover_is_told_once(client: redis.Redis, worker: Worker, what: str) -> None:
     """A lock taken over from a dead delivery: one signal and one line with the dead process."""
     task, task_id = tasks.plain[RUN], str(uuid.uuid4())
-    task.apply_async((what,), task_id=task_id)
+    send = partial(app.send_task, task.name, (what,), task_id=task_id)
+    send()
     dead = started(client, what)
-    task.apply_async((what,), task_id=task_id)
+    send()
     eventually(lambda: signals_of(client, task_id, "waiting"), "the twin")
     os.kill(dead, signal.SIGKILL)
     started(client, what)

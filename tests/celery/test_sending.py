@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from celery import states
+from celery import states, uuid
 from celery.exceptions import Retry
 from celery.result import AsyncResult
 
@@ -275,7 +275,7 @@ def test_place_of_another_task_with_the_key(consumer: Consumer) -> None:
 def test_place_of_a_task_that_this_app_does_not_know(consumer: Consumer) -> None:
     """Its result is looked for where those of the sent task are."""
     task = consumer.task(body, scope="queue")
-    task_id = f"{task.app.main}-unknown"
+    task_id = uuid()
     unknown = places(task, task_id).lock(place_of(task, "queue"), 60, state=QUEUED)
     unknown._origin["task_name"] = "unknown.task"
     assert unknown.acquire(blocking=False)
@@ -283,6 +283,44 @@ def test_place_of_a_task_that_this_app_does_not_know(consumer: Consumer) -> None
     assert task.delay().id == task_id
     task.backend.mark_as_done(task_id, "its result")
     assert id_of(consumer.send(task)) == holder_of(task, "queue").task_id
+
+
+@pytest.mark.parametrize("yesterday", [True, False])
+@pytest.mark.parametrize("scope", WAITING)
+def test_place_is_not_ended_by_an_earlier_task_of_the_same_id(
+    consumer: Consumer, scope: str, yesterday: bool
+) -> None:
+    """A result that is older than the message which waits says nothing of it."""
+    own_id = f"job-{consumer.app.main}"
+    task = consumer.task(body, scope=scope)
+    if yesterday:
+        task.backend.mark_as_done(own_id, "its result")
+    waiting = consumer.send(task, task_id=own_id)
+    if not yesterday:
+        task.backend.mark_as_done(own_id, "its result")
+    assert (task.delay().id == own_id) is yesterday
+    assert id_of(waiting) == own_id
+
+
+@pytest.mark.parametrize("policy", ["skip", "raise", "function"])
+@pytest.mark.parametrize("scope", WAITING)
+def test_duplicate_with_the_id_of_the_waiting_task_is_not_sent(
+    consumer: Consumer, scope: str, policy: str
+) -> None:
+    """Who waits for a result of this id gets that of the task that waits."""
+    on_conflict = (lambda conflict: "decided") if policy == "function" else policy
+    own_id = f"job-{consumer.app.main}"
+    task = consumer.task(body, scope=scope, on_conflict={"queue": on_conflict})
+    message = consumer.send(task, task_id=own_id)
+    if policy == "raise":
+        with pytest.raises(TaskAlreadyRunning):
+            task.apply_async(task_id=own_id)
+    else:
+        result = task.apply_async(task_id=own_id)
+        assert (result if policy == "function" else result.id) in ("decided", own_id)
+    assert consumer.message() is None
+    assert consumer.deliver(message) == "ran"
+    assert task.AsyncResult(own_id).result == "ran"
 
 
 def test_place_that_is_free_by_then_is_taken(
@@ -368,7 +406,9 @@ def test_awaited_duplicate_is_sent_for_its_result(
     assert duplicate_of is not None
     assert duplicate_of["task_id"] == id_of(first)
     assert duplicate_of["pid"] == described.pid
-    assert slip_of(message) == Slip(id_of(message), duplicate_of=duplicate_of)
+    sent = slip_of(message).sent
+    assert slip_of(message) == Slip(id_of(message), duplicate_of=duplicate_of, sent=sent)
+    assert bool(sent) is (how == "id")
     assert consumer.kinds() == []
 
 

@@ -144,6 +144,14 @@ def supersede(self: Task, what: str, number: int) -> str:
     return f"{number} {said} {self.request.retries}"
 
 
+def come_back(self: Task, what: str) -> int:
+    """Run until the test says go or retry."""
+    with counted(what):
+        if tell_and_wait(what) == "retry":
+            raise self.retry(countdown=0.5)
+        return self.request.retries
+
+
 def be_quick(what: str) -> str:
     """Return at once."""
     return what
@@ -246,6 +254,9 @@ superseding = define(
 split = define(QUEUE_AND_RUN, "split", wait, on_conflict={"queue": "raise", "run": "skip"})
 answering = define(QUEUE_AND_RUN, "answering", wait, on_conflict=answer)
 patient = define(RUN, "patient", wait, on_conflict="wait")
+returning = define(
+    QUEUE_AND_RUN, "returning", come_back, BOUND, on_conflict={"run": "wait"}, countdown=0.1
+)
 impatient = define(RUN, "impatient", wait, on_conflict="wait", blocking_timeout=0.2)
 persistent = define(RUN, "persistent", wait, on_conflict="retry", countdown=0.1, max_retries=2)
 ignoring = define(RUN, "ignoring", wait, on_conflict="ignore")
