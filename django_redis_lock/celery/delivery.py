@@ -69,11 +69,11 @@ class Delivery:
     @cached_property
     def places(self) -> Places:
         places = Places(self.options, self.key, self.task, self.task_id)
-        places.until_worker_stops = self.has_message
+        places.until_worker_stops = self.can_go_back
         return places
 
     @property
-    def has_message(self) -> bool:
+    def can_go_back(self) -> bool:
         """Whether a worker carries it out, so that it can be sent again."""
         return self.request is not None and not self.request.is_eager
 

@@ -284,7 +284,7 @@ def _wait(delivery: Delivery, conflict: Conflict, holder: Holder) -> Entry:
 def _wait_in_queue(delivery: Delivery, holder: Holder, left: float | None) -> Any:
     """Come again as long as there are seconds left to wait for a message."""
     conflict = delivery.conflict(holder)
-    if not delivery.has_message:
+    if not delivery.can_go_back:
         raise conflict.error(
             f"lock {conflict.key!r} is held for a message, which may need the worker that this "
             f"call would wait in."
@@ -317,7 +317,7 @@ def _ignore(delivery: Delivery, conflict: Conflict) -> Any:
 
 def _retry(delivery: Delivery, conflict: Conflict, holder: Holder) -> Any:
     options = delivery.options
-    if not delivery.has_message:
+    if not delivery.can_go_back:
         raise conflict.error("it can't be sent again, because no worker runs it.")
     slip = delivery.slip_to_send()
     attempts = slip.attempts + 1

@@ -6,7 +6,6 @@ import signal
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import redis
@@ -15,8 +14,8 @@ from django_redis_lock import lock
 from tests.apps.celery import deaths as tasks
 from tests.apps.celery.app import PATIENCE, app
 from tests.tools import eventually, waiters
-from tests.tools.celery_worker import WAIT, Worker, go, messages, running_worker
-from tests.workers.conftest import check_one_at_a_time
+from tests.tools.celery_worker import WAIT, Worker, go, messages, running_worker, started
+from tests.workers.conftest import check_one_at_a_time, deliver_again
 
 POOLS = {"prefork": 2, "threads": 2, "gevent": 2, "solo": 1}
 """The pools, and how many tasks each runs at a time."""
@@ -74,14 +73,14 @@ def test_a_delivery_that_waits_for_another_one_goes_back(
     """As those do that wait for another task; the task that runs ends, and its worker with it."""
     with running_worker(tmp_path, queue=name, environment={PATIENCE: "1000"}) as first:
         result = tasks.late.apply_async((name,), queue=name)
-        eventually(lambda: client.llen(f"started:{name}"), "the run")
-        copy: Any = tasks.late.apply_async((name,), queue=name, task_id=result.id)
+        started(client, name)
+        deliver_again(first, result)
         waiting_in(name, 1)
         by_signal(first)
         waiting_in(name, 0)
         assert first.process.poll() is None
         go(client, name)
         assert first.process.wait(WAIT) == 0
-    assert copy.get(timeout=WAIT) == "go"
+    assert result.get(timeout=WAIT) == "go"
     check_one_at_a_time(client, name, runs=1)
     assert messages(name) == 1
