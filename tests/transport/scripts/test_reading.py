@@ -77,6 +77,12 @@ def test_waiters_whose_process_was_not_heard_lately(keys: Keys) -> None:
     assert keys.call(INSPECT, [keys.heard, keys.lock, keys.queue])[3] == 2
 
 
+def test_where_processes_are_not_noted_all_waiters_are_read(keys: Keys) -> None:
+    """A quorum keeps no notes."""
+    keys.wait((CHANNEL, "two"), record=f'{{"since":{keys.now() - 9000}}}')
+    assert len(keys.call(WAITING, [keys.queue, keys.heard], -1)) == 2
+
+
 def test_a_queue_that_is_none(keys: Keys, without: Callable[[str], Keys]) -> None:
     """Another program's data is no queue; that it may not be read is an error."""
     assert len(keys.call(WAITING, [keys.queue, keys.heard], -1)) == 1
