@@ -22,6 +22,9 @@ from django_redis_lock.support.blocking import warn_if_loop_runs
 from django_redis_lock.support.clock import monotonic
 
 Result = TypeVar("Result")
+LAST_CALL = 0.02
+"""Seconds in which an event loop reads what arrived while it was blocked, before a call counts as
+not answered."""
 
 
 class Port(Protocol):
@@ -78,9 +81,14 @@ class Call(Step):
     async def _in_time(self, answer: Awaitable[Result]) -> Result:
         if self.until == math.inf:
             return await answer
+        loop, left = asyncio.get_running_loop(), max(0.0, self.until - monotonic())
         try:
-            async with asyncio.timeout(self.until - monotonic()):
-                return await answer
+            async with asyncio.timeout(None) as limit:
+                timer = loop.call_later(left, lambda: limit.reschedule(loop.time() + LAST_CALL))
+                try:
+                    return await answer
+                finally:
+                    timer.cancel()
         except TimeoutError:
             raise LockUnavailable(
                 "The server did not answer in time", name=self.lock_name

@@ -218,3 +218,17 @@ def test_a_task_without_a_limit_beside_one_that_gives_up(name: str, proxy: Proxy
         return took
 
     assert asyncio.run(main()) < 1.0 + AT_MOST
+
+
+def test_a_blocked_event_loop_is_no_silent_server(name: str, proxy: Proxy) -> None:
+    """An answer that arrived while the loop was blocked counts, however late it is read."""
+
+    async def main() -> bool:
+        async with lock(name, timeout=20):
+            pass
+        acquiring = asyncio.ensure_future(lock(name, timeout=20, blocking=False).aacquire())
+        await asyncio.sleep(0)  # it is sent
+        time.sleep(1.6)  # noqa: ASYNC251 - it blocks the loop
+        return await acquiring
+
+    assert asyncio.run(main())
