@@ -6,7 +6,7 @@ from typing import Any
 from celery import Celery
 
 from benchmarks.celery_guards.contenders import GUARDS, LOCKS_SETTING, SLUG, NoSuchOptionError
-from benchmarks.celery_guards.diary import BROKER, LOCKS, RESULTS, url
+from benchmarks.celery_guards.diary import BROKER, LOCKS, OTHER_BROKER, RESULTS, url
 from benchmarks.celery_guards.tasks import KINDS
 from benchmarks.site import configure
 
@@ -19,8 +19,13 @@ def make_app() -> Celery:
             alias: {**setting, "LOCATION": url(LOCKS)} for alias, setting in LOCKS_SETTING.items()
         },
     )
-    app = Celery("guards", broker=url(BROKER), backend=url(RESULTS))
+    other = os.environ.get(OTHER_BROKER)
+    app = Celery("guards", broker=other or url(BROKER), backend=url(RESULTS))
     app.conf.update(broker_connection_retry_on_startup=True, task_default_queue="guards")
+    if other:
+        app.conf.task_default_queue_type = "quorum"  # which RabbitMQ delays itself behind a topic
+        app.conf.task_default_exchange_type = "topic"
+        app.conf.broker_transport_options = {"confirm_publish": True}
     guard = GUARDS[os.environ[SLUG]]()
     guard.set_up(app)
     for name, kind in KINDS.items():

@@ -21,6 +21,8 @@ LEASE = 600
 SHORT = 4
 """Seconds of a lease that is shorter than the run."""
 SHORT_ALIAS = "short"
+SOON = 0.5
+"""Seconds until a retry: less than the unit in which RabbitMQ delays messages."""
 LOCKS_SETTING = {
     "default": {"BACKEND": BACKEND},
     SHORT_ALIAS: {"BACKEND": BACKEND, "TIMEOUT": SHORT},
@@ -38,12 +40,14 @@ class NoSuchOptionError(Exception):
 class Wanted:
     """What a scenario needs of a guarded task."""
 
-    by_all: bool = False
-    """Whether the key consists of all arguments, instead of the shop alone."""
+    key: str = "shop"
+    """Of what the key is made: ``shop``, ``all`` arguments, ``label``, shop and ``items``, or
+    ``shared`` with another task of the same shop."""
     lease: str = "usual"
     """``usual``, ``short``, or ``short, fixed`` where a guard would renew it otherwise."""
     duplicates: str = "usual"
-    """``usual``, ``quiet`` or ``raise``."""
+    """``usual``, ``quiet``, ``raise``, ``wait`` (in the worker), ``again`` (soon) or ``newest``
+    (replaces the one in the queue)."""
 
 
 class Guard(ABC):
@@ -61,6 +65,15 @@ class Guard(ABC):
     @abstractmethod
     def task(self, app: Celery, name: str, body: Body, wanted: Wanted, **options: Any) -> Task:
         """Return a guarded task; `options` go to Celery."""
+
+
+def _key_arguments(wanted: Wanted) -> list[str] | None:
+    """Return the arguments of which another guard makes its key; ``None`` for all of them."""
+    if wanted.key == "shared":
+        raise NoSuchOptionError("its key begins with the name of the task")
+    if wanted.duplicates in ("wait", "again", "newest"):
+        raise NoSuchOptionError("a duplicate is skipped or refused")
+    return {"shop": ["shop_id"], "label": ["label"], "items": ["shop_id", "items"]}.get(wanted.key)
 
 
 class CeleryOnce(Guard):
@@ -82,8 +95,8 @@ class CeleryOnce(Guard):
 
     def task(self, app: Celery, name: str, body: Body, wanted: Wanted, **options: Any) -> Task:
         once: dict[str, Any] = {"graceful": wanted.duplicates == "quiet"}
-        if not wanted.by_all:
-            once["keys"] = ["shop_id"]
+        if (names := _key_arguments(wanted)) is not None:
+            once["keys"] = names
         if wanted.lease != "usual":
             once["timeout"] = SHORT
         return app.task(name=name, bind=True, base=self.base, once=once, **options)(body)
@@ -105,8 +118,8 @@ class CelerySingleton(Guard):
         app.conf.singleton_lock_expiry = LEASE
 
     def task(self, app: Celery, name: str, body: Body, wanted: Wanted, **options: Any) -> Task:
-        if not wanted.by_all:
-            options["unique_on"] = ["shop_id"]
+        if (names := _key_arguments(wanted)) is not None:
+            options["unique_on"] = names
         if wanted.lease != "usual":
             options["lock_expiry"] = SHORT
         if wanted.duplicates == "raise":
@@ -130,10 +143,12 @@ class Cookbook(Guard):
     def task(self, app: Celery, name: str, body: Body, wanted: Wanted, **options: Any) -> Task:
         if wanted.duplicates == "raise":
             raise NoSuchOptionError("it can only skip a duplicate")
+        names = _key_arguments(wanted) or ["shop_id", "label"]
         seconds = LEASE if wanted.lease == "usual" else SHORT
 
-        def guarded(self: Task, shop_id: int, label: str = "") -> Any:
-            arguments = f"{shop_id}:{label}" if wanted.by_all else f"{shop_id}"
+        def guarded(self: Task, shop_id: int, label: str = "", items: Any = None) -> Any:
+            given = {"shop_id": shop_id, "label": label, "items": items}
+            arguments = ":".join(str(given[name]) for name in names)
             digest = md5(arguments.encode(), usedforsecurity=False).hexdigest()
             with _added(f"{self.name}-lock-{digest}", self.app.oid, seconds) as is_ours:
                 if is_ours:
@@ -156,6 +171,9 @@ def _added(key: str, owner: str, seconds: int) -> Iterator[bool]:
             cache.delete(key)
 
 
+OUR_KEYS = {"label": "{label}", "items": "items:{shop_id}:{items}", "shared": "shared:{shop_id}"}
+
+
 class Ours(Guard):
     """`single_instance_task` with its defaults: a lock while the task runs, renewed."""
 
@@ -169,8 +187,21 @@ class Ours(Guard):
         from django_redis_lock.celery import single_instance_task
 
         ours: dict[str, Any] = {"scope": self.scope}
-        # The label is not part of the key: it only tells the scenario which call is which.
-        ours["unique_on"] = "all" if wanted.by_all else ["shop_id"]
+        # The label is mostly not part of the key: it tells the scenario which call is which.
+        if wanted.key in ("shop", "all"):
+            ours["unique_on"] = "all" if wanted.key == "all" else ["shop_id"]
+        else:
+            ours["key"] = OUR_KEYS[wanted.key]
+        if wanted.key == "shared" or wanted.duplicates == "newest":
+            if self.scope != "run":
+                raise NoSuchOptionError("one message at a time has the key")
+            ours["scope"] = "queue"
+        if wanted.duplicates == "newest":
+            ours["on_conflict"] = "supersede"
+        elif wanted.duplicates == "wait":
+            ours["on_conflict"] = {"run": "wait"}
+        elif wanted.duplicates == "again":
+            ours |= {"on_conflict": {"run": "retry"}, "countdown": SOON}
         if wanted.lease == "short":
             ours["using"] = SHORT_ALIAS
         elif wanted.lease == "short, fixed":

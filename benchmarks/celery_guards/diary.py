@@ -15,6 +15,8 @@ from benchmarks.frame.processes import is_alive
 
 PORT = "CELERY_GUARDS_PORT"
 """The environment variable with the port of the server."""
+OTHER_BROKER = "CELERY_GUARDS_BROKER"
+"""The environment variable with the URL of a RabbitMQ to use in place of the server."""
 BROKER, RESULTS, DIARY, LOCKS = range(4)
 """The databases of the server."""
 FORGOTTEN = 60

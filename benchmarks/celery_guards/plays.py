@@ -3,8 +3,11 @@
 Each function plays on a stage with the tasks of one name.
 """
 
+import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +17,7 @@ from celery import chord
 from celery.exceptions import TimeoutError as NotReady
 
 from benchmarks.celery_guards.contenders import SHORT, Wanted
+from benchmarks.celery_guards.diary import OTHER_BROKER
 from benchmarks.celery_guards.stage import PROBE_EVERY, SETTLE, WORKER, Left, Stage
 from benchmarks.celery_guards.tasks import RETRIES, work
 from benchmarks.frame.celery_worker import celery_worker, restart
@@ -25,6 +29,12 @@ CHAINS = 20
 """The number of retried tasks, one after the other: a race shows only in some."""
 HOPELESS = 3
 """If so many chains are lost and none is not, no more are tried."""
+PROCESSES = 4
+"""The children of the worker."""
+OTHER = 50
+"""From a shop to another whose calls are not compared with those of the first."""
+REPLACED_FOR = 20.0
+"""Seconds for which calls replace the one in the queue, if none runs."""
 LIMITS = 4
 """The number of tasks that meet a hard time limit, one after the other."""
 
@@ -287,6 +297,120 @@ def outlasted(stage: Stage, name: str) -> Seen:
     if second and stage.probe(SETTLE, name=name).seconds is not None:
         note = "the end of the first freed the lock of the second"
     return Seen(together=stage.together(), note=note)
+
+
+def waiting_for_a_message(stage: Stage, name: str) -> Seen:
+    """Fill the worker with duplicates that wait for a task whose retry is in the queue."""
+    stage.send(name, "first")
+    stage.pid_of("asks")
+    for _ in range(PROCESSES):  # by name: as the sender of a duplicate that knows of no guard
+        stage.app.send_task(name, (stage.shop_id, "waiter"))
+    stage.need(lambda: stage.worker.count(name, "received") > PROCESSES, "the duplicates")
+    stage.go(times=100)
+    ended = stage.wait(lambda: stage.ended("first"), SETTLE + CAP)
+    return Seen(hung=not ended, together=stage.together())
+
+
+def own_id(stage: Stage, name: str) -> Seen:
+    """Send a second message with the id of the running task; then kill the run."""
+    task_id = f"own-{stage.shop_id}"
+    stage.send(name, "first", task_id=task_id)
+    stage.pid_of("first")
+    stage.send(name, "second", task_id=task_id)
+    stage.wait(lambda: stage.began("second"), SETTLE)
+    return _kill_first(stage, name)
+
+
+def own_id_again(stage: Stage, name: str) -> Seen:
+    """Use the id of a task that has succeeded; restart the worker while it has the message."""
+    task_id = f"own-{stage.shop_id}"
+    stage.go("first")
+    result = stage.send(name, "first", task_id=task_id)
+    stage.need(result.successful, "the success of the first task")
+    stage.send(name, "second", task_id=task_id, countdown=2)
+    stage.redelivered(task_id)
+    stage.worker.stop()
+    restart(stage.worker)
+    began = stage.wait(lambda: stage.began("second"), CAP)
+    return Seen(lost=int(not began), together=stage.together())
+
+
+def half_seconds(stage: Stage, name: str) -> Seen:
+    """Let a duplicate come again every half second, on a quorum queue of RabbitMQ."""
+    from tests.brokers.rabbitmq import RabbitMQ  # a program of the system
+
+    def call(label: str) -> None:
+        command = ("-A", WORKER[0], "call", name, "--args", json.dumps([stage.shop_id, label]))
+        subprocess.run([sys.executable, "-m", "celery", *command], check=True)
+
+    with RabbitMQ() as broker:
+        os.environ[OTHER_BROKER] = f"amqp://127.0.0.1:{broker.port}//"
+        try:
+            with celery_worker(*WORKER):
+                call("first")
+                stage.pid_of("first")
+                call("second")
+                stage.wait(lambda: stage.began("second"), SETTLE)
+                stage.go(times=10)
+                done = stage.wait(lambda: stage.ended("second"), CAP)
+        finally:
+            del os.environ[OTHER_BROKER]
+    return Seen(lost=int(not done), together=stage.together())
+
+
+def newest_first(stage: Stage, name: str) -> Seen:
+    """Replace the one in the queue again and again, faster than the queue delivers it."""
+    until = time.monotonic() + REPLACED_FOR
+    while time.monotonic() < until and not stage.began():
+        stage.send(name, "call", countdown=1)
+        time.sleep(PROBE_EVERY)
+    return Seen(lost=int(not stage.began()), together=stage.together())
+
+
+def like_its_own_names(stage: Stage, name: str) -> Seen:
+    """Call with a key that looks like a name of the guard's own, and then with its beginning."""
+    for ending in (":queued", "#1", f"~~queued:{name}", "~~1"):
+        stage.next_key()
+        beginning, label = f"{stage.shop_id}", f"{stage.shop_id}{ending}"
+        stage.send(name, label)
+        stage.pid_of(label)
+        for _ in range(2):  # of another key, so that it may run beside
+            stage.send(name, beginning, shop_id=stage.shop_id + OTHER)
+        stage.send(name, label)
+        stage.wait(lambda label=label: stage.began(label)[1:], SETTLE)
+        stage.go(times=2)
+        stage.diary.let_go(stage.shop_id + OTHER, times=2)
+    return Seen(together=stage.together())
+
+
+def other_in_the_worker(stage: Stage, name: str) -> Seen:
+    """Give a tuple, which the worker gets as a list."""
+    kwargs = {"items": (1, 2)}
+    stage.send(name, "first", kwargs=kwargs)
+    stage.pid_of("first")
+    stage.send(name, "second", kwargs=kwargs)
+    second = stage.wait(lambda: stage.began("second"), SETTLE)
+    stage.go(times=10)
+    stage.need(lambda: stage.ended("first"), "the end of the first run")
+    since = time.time()
+    until = time.monotonic() + CAP
+    while not stage.began("third") and time.monotonic() < until:
+        stage.send(name, "third", kwargs=kwargs)
+        time.sleep(PROBE_EVERY)
+    third = stage.began("third")
+    left = Left(max(0.0, third[0].at - since), CAP) if third else stage.left(CAP)
+    note = "the duplicate ran, too" if second and not stage.together() else ""
+    return Seen(left=left, together=stage.together(), note=note)
+
+
+def shared_key(stage: Stage, name: str) -> Seen:
+    """Send two tasks that share a key, while neither runs yet."""
+    with stage.no_consumer():
+        stage.send(name, "first")
+        stage.send(f"{name}_too", "second")
+    stage.go(times=10)
+    done = stage.wait(lambda: stage.ended("first") and stage.ended("second"), CAP)
+    return Seen(lost=int(not done), of=2, together=stage.together())
 
 
 def _longest(lefts: list[Left]) -> Left:

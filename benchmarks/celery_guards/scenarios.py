@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from benchmarks.celery_guards import plays
-from benchmarks.celery_guards.contenders import SHORT
+from benchmarks.celery_guards.contenders import SHORT, SOON
 from benchmarks.celery_guards.plays import Seen
-from benchmarks.celery_guards.stage import Stage
+from benchmarks.celery_guards.stage import PROBE_EVERY, Stage
 from benchmarks.celery_guards.tasks import HARD_LIMIT
 
 
@@ -191,5 +191,65 @@ SCENARIOS = (
         plays.outlasted,
         task="short_fixed",
         promised=False,
+    ),
+    Scenario(
+        "waiting-for-a-message",
+        "Duplicates wait in the worker, and the retry they wait for is in the queue",
+        f"{plays.PROCESSES} duplicates sent by name fill the worker's processes.",
+        plays.waiting_for_a_message,
+        task="patient",
+    ),
+    Scenario(
+        "own-id",
+        "A second message with the running task's id, then the run is killed",
+        '`apply_async(task_id="own")` twice, with `acks_late` and `reject_on_worker_lost`.',
+        plays.own_id,
+        task="late_rejected",
+    ),
+    Scenario(
+        "own-id-again",
+        "The id of a task that has succeeded before",
+        "The new message has a countdown, and its worker is restarted meanwhile.",
+        plays.own_id_again,
+        seconds=15,
+    ),
+    Scenario(
+        "half-seconds",
+        f"A duplicate comes again every {SOON} s, on a quorum queue",
+        "RabbitMQ, whose delayed delivery knows whole seconds.",
+        plays.half_seconds,
+        task="again",
+        seconds=40,
+    ),
+    Scenario(
+        "newest-first",
+        "The newest replaces the one in the queue, faster than the queue delivers",
+        f"A call every {PROBE_EVERY} s, each with a countdown of 1 s, until one runs: at most for "
+        f"{plays.REPLACED_FOR:g} s.",
+        plays.newest_first,
+        task="newest",
+        seconds=25,
+    ),
+    Scenario(
+        "own-names",
+        "Keys that look like the guard's own names",
+        "Calls with the keys `7:queued`, `7#1` and the like, and with `7` beside them.",
+        plays.like_its_own_names,
+        task="named",
+        seconds=12,
+    ),
+    Scenario(
+        "other-in-the-worker",
+        "Arguments that the worker gets in another form",
+        "A tuple is part of the key; the serializer is JSON.",
+        plays.other_in_the_worker,
+        task="items",
+    ),
+    Scenario(
+        "shared-key",
+        "Two tasks with one key in the queue",
+        "Both are sent before either runs.",
+        plays.shared_key,
+        task="shared",
     ),
 )

@@ -6,7 +6,7 @@ from typing import Any
 
 from celery import Task
 
-from benchmarks.celery_guards.contenders import Body, Wanted
+from benchmarks.celery_guards.contenders import SOON, Body, Wanted
 from benchmarks.celery_guards.diary import diary
 
 HARD_LIMIT = 2
@@ -35,6 +35,20 @@ def retry(self: Task, shop_id: int, label: str = "") -> str:
     if self.request.retries < RETRIES:
         raise self.retry(countdown=0)
     return "done"
+
+
+def retry_once(self: Task, shop_id: int, label: str = "") -> str:
+    """Ask for a retry once the scenario says so, if this is the first run."""
+    if label == "first" and not self.request.retries:
+        with diary().run(shop_id, "asks", self.request.id):
+            diary().wait_for_go(shop_id, "asks")
+        raise self.retry(countdown=SOON)
+    return work(self, shop_id, label)
+
+
+def with_items(self: Task, shop_id: int, label: str = "", items: Any = None) -> str:
+    """Run with an argument that JSON changes."""
+    return work(self, shop_id, label)
 
 
 def fail(self: Task, shop_id: int, label: str = "") -> str:
@@ -82,9 +96,16 @@ KINDS: dict[str, Kind] = {
     "late_rejected": Kind(celery={"acks_late": True, "reject_on_worker_lost": True}),
     "short": Kind(wanted=Wanted(lease="short")),
     "short_fixed": Kind(wanted=Wanted(lease="short, fixed")),
-    "told_by_all": Kind(wanted=Wanted(by_all=True)),
+    "told_by_all": Kind(wanted=Wanted(key="all")),
     "quiet": Kind(wanted=Wanted(duplicates="quiet")),
     "raising": Kind(wanted=Wanted(duplicates="raise")),
+    "patient": Kind(retry_once, wanted=Wanted(duplicates="wait")),
+    "newest": Kind(wanted=Wanted(duplicates="newest")),
+    "named": Kind(wanted=Wanted(key="label", duplicates="newest")),
+    "items": Kind(with_items, wanted=Wanted(key="items")),
+    "shared": Kind(wanted=Wanted(key="shared")),
+    "shared_too": Kind(wanted=Wanted(key="shared")),
+    "again": Kind(wanted=Wanted(duplicates="again")),
     "retry": Kind(retry, celery={"max_retries": RETRIES}),
     "move": Kind(move, celery={"max_retries": RETRIES}),
     "replace": Kind(replace),
