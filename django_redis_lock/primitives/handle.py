@@ -32,6 +32,9 @@ class Handle(ABC):
     It is a context manager and a decorator, for synchronous and asynchronous code.
     """
 
+    do_not_call_in_templates = True
+    """Tells Django's templates to read its attributes; as a decorator it can be called."""
+
     def __init__(
         self, name: str, *, blocking: bool, blocking_timeout: float | Default | None
     ) -> None:

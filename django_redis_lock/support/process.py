@@ -151,15 +151,25 @@ def current_execution() -> object:
         task = asyncio.current_task()
     except RuntimeError:
         task = None
-    return task or _thread.identity
+    return task or _current_greenlet() or _thread.identity
 
 
 def kind_of_execution() -> str:
     """Return what runs here: ``"task"`` for one of asyncio, ``"greenlet"`` or ``"thread"``."""
-    if current_execution() is not _thread.identity:
-        return "task"
-    greenlet = sys.modules.get("greenlet")
-    return "thread" if greenlet is None or greenlet.getcurrent().parent is None else "greenlet"
+    running = current_execution()
+    if running is _thread.identity:
+        return "thread"
+    return "greenlet" if running is _current_greenlet() else "task"
+
+
+def _current_greenlet() -> object | None:
+    """Return the greenlet that runs, ``None`` for the one that a thread begins with.
+
+    Where gevent patches threads late, as in a preloaded gunicorn, greenlets share ``_thread``.
+    """
+    getcurrent = getattr(sys.modules.get("greenlet"), "getcurrent", None)
+    running = getcurrent and getcurrent()
+    return None if running is None or running.parent is None else running
 
 
 def _begin() -> Process:

@@ -133,13 +133,21 @@ def no_name_for(view: Any) -> TypeError:
 
 
 def _is_being_defined(function: Callable[..., Any]) -> bool:
-    """Whether ``locked()`` decorates a function: its caller defines it and has not named it yet."""
-    code = getattr(inspect.unwrap(function), "__code__", None)
+    """Whether ``locked()`` decorates a function: its caller defines it and has not named it yet.
+
+    What has its name may be another function of the same code, or the function that it wraps.
+    """
+    code = _code(function)
     caller = sys._getframe(3)
     if code is None or code.co_name == "<lambda>":
         return False
-    named = caller.f_locals.get(code.co_name) is function
+    named = _code(caller.f_locals.get(code.co_name)) is code
     return not named and any(item is code for item in caller.f_code.co_consts)
+
+
+def _code(function: Any) -> Any:
+    """Return the code of what a function wraps in the end; ``None`` if it has none."""
+    return getattr(inspect.unwrap(function), "__code__", None)
 
 
 def _roots(template: str) -> Iterator[str]:

@@ -340,6 +340,27 @@ def test_gevent(name: str) -> None:
         ]
 
 
+def test_greenlets_of_a_process_that_gevent_patches_late(name: str) -> None:
+    """They are owners of their own, as in a gunicorn that has loaded the application before."""
+    program = """
+        import warnings
+        warnings.simplefilter("ignore")
+        from gevent import monkey; monkey.patch_all()
+        import gevent
+        held = lock(sys.argv[1], timeout=20, reentrant=True)
+        gevent.spawn(held.acquire).get()
+        again = lock(sys.argv[1], timeout=20, reentrant=True)
+        say("reentered", gevent.spawn(again.acquire, blocking=False).get())
+        waiting = gevent.spawn(again.acquire)
+        while not locks["default"].holder(sys.argv[1]).waiters:
+            gevent.sleep(0.001)
+        held.release()
+        say("acquired", waiting.get())
+    """
+    with Child(program, name) as child:
+        assert [child.hear(), child.hear()] == ["reentered False", "acquired True"]
+
+
 def test_package_imports_without_celery_and_without_django_redis() -> None:
     """Neither Celery nor django-redis is imported before it is needed."""
     program = (

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from django.http import HttpResponse
+from django.template import Context, Template
 from django.test import Client, RequestFactory
 from django.utils import translation
 
@@ -67,6 +68,19 @@ def test_a_request_without_a_lock_says_so_where_it_is_used(use: str) -> None:
     with pytest.raises(LockNotOwned, match=rf"lock\.{use}: A GET request takes no.*\['POST'\]"):
         answer(RequestFactory().get("/"))
     assert answer(RequestFactory().post("/")).status_code == 200
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_the_lock_in_a_template(method: str) -> None:
+    """It can tell whether there is one, and show its attributes."""
+    template = Template("{% if request.lock %}{{ request.lock.name }}{% else %}none{% endif %}")
+
+    @locked("page", methods=["POST"])
+    def answer(request: Any) -> HttpResponse:
+        return HttpResponse(template.render(Context({"request": request})))
+
+    shown = answer(RequestFactory().generic(method, "/")).content
+    assert shown == (b"page" if method == "POST" else b"none")
 
 
 def test_no_lock_can_not_be_entered_but_copied() -> None:

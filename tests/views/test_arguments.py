@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import pytest
@@ -265,15 +265,20 @@ def test_the_error_of_a_bare_decorator_shows_a_name_for_the_view() -> None:
 
 
 def test_functions_that_make_names() -> None:
-    """A function that has a name, a lambda and a partial are no views."""
+    """A function that has a name, what wraps one, a lambda and a partial are no views."""
+    made = []
+    for _ in range(2):
 
-    def by_slug(request: Any, slug: str) -> str:
-        return f"page:{slug}"
+        def by_slug(request: Any, slug: str) -> str:
+            return f"page:{slug}"
+
+        made.append(by_slug)
 
     def answer(request: Any, slug: str) -> HttpResponse:
         return HttpResponse(request.lock.name)
 
-    for source in (by_slug, lambda request, slug: f"page:{slug}", partial(by_slug), module_name):
+    made += [cache(by_slug), lambda request, slug: f"page:{slug}", partial(by_slug), module_name]
+    for source in made:
         view = locked(source)(answer)
         assert view(RequestFactory().post("/"), slug="home").content == b"page:home"
 
