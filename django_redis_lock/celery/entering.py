@@ -7,6 +7,7 @@ call. All raise ``LockUnavailable``.
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from celery import states
-from celery.exceptions import Ignore, Retry
+from celery.exceptions import Ignore, Reject, Retry
 
 from django_redis_lock.celery import conflicts
 from django_redis_lock.celery.conflicts import Conflict, TaskAlreadyRunning
@@ -25,9 +26,11 @@ from django_redis_lock.celery.options import IGNORE, QUEUE, RAISE, RETRY, SKIP
 from django_redis_lock.celery.places import QUEUED, HeldForMessage, TaskLock, is_for_message
 from django_redis_lock.celery.private import in_worker
 from django_redis_lock.celery.stopping import WorkerStops
-from django_redis_lock.exceptions import LockError
+from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.protocol.records import Holder
 from django_redis_lock.support.clock import monotonic
+
+logger = logging.getLogger("django_redis_lock.celery")
 
 WAIT_FOR_FIRST = 10.0
 """Seconds for which a delivery waits in a worker for an earlier one of the same task to end. Then
@@ -232,7 +235,12 @@ def _without_result(delivery: Delivery, settle: Callable[[], Entry]) -> Entry:
         entry = settle()
     except Retry as error:
         raise Ignore(str(error)) from None
-    except TaskAlreadyRunning as error:
+    except (Ignore, Reject, LockUnavailable, WorkerStops):
+        raise
+    except Exception as error:
+        if not isinstance(error, TaskAlreadyRunning):
+            text = "Task %s[%s] failed, and stores no result: another task with its id runs"
+            logger.exception(text, delivery.task.name, delivery.task_id)
         delivery.task.backend.mark_as_failure(
             delivery.task_id, error, request=delivery.request, store_result=False
         )

@@ -756,6 +756,23 @@ def test_namesake_is_a_duplicate_without_a_result(
         assert task.AsyncResult(own_id(consumer)).result == "ran"
 
 
+def test_namesake_whose_conflict_fails_stores_no_failure(
+    consumer: Consumer, monkeypatch: pytest.MonkeyPatch, log: pytest.LogCaptureFixture
+) -> None:
+    """A function that decides may fail as well; the result of the one that runs is kept."""
+
+    def fail(conflict: Any) -> str:
+        raise LookupError(conflict.key)
+
+    task = consumer.task(body, on_conflict=fail)
+    running, message = twins(consumer, task)
+    monkeypatch.setattr(task.backend, "store_result", pytest.fail)
+    assert isinstance(consumer.deliver(message), Ignore)
+    text = f"Task {task.name}[{own_id(consumer)}] failed, and stores no result: "
+    assert lines(log) == [text + "another task with its id runs"]
+    running.ensure_held()
+
+
 def test_namesake_that_has_waited_stores_its_result(consumer: Consumer) -> None:
     task = consumer.task(body, on_conflict="wait", blocking_timeout=LONG)
     running, message = twins(consumer, task)
