@@ -22,7 +22,7 @@ from django_redis_lock.celery.conflicts import Conflict, TaskAlreadyRunning
 from django_redis_lock.celery.delivery import Delivery
 from django_redis_lock.celery.ledger import is_dead
 from django_redis_lock.celery.message import Slip, clock_at, forget_earlier, stored_state
-from django_redis_lock.celery.options import IGNORE, QUEUE, RAISE, RETRY, SKIP
+from django_redis_lock.celery.options import IGNORE, RAISE, RETRY, RUN, SKIP
 from django_redis_lock.celery.places import QUEUED, HeldForMessage, TaskLock, is_for_message
 from django_redis_lock.celery.private import in_worker
 from django_redis_lock.celery.stopping import WorkerStops
@@ -339,7 +339,7 @@ def _go_back(
 ) -> Any:
     """Send the message again, with its place if it has one."""
     options, places = delivery.options, delivery.places
-    if options.scope == QUEUE and slip.lock in {places.waiting, places.behind}:
+    if options.scope != RUN and slip.lock in {places.waiting, places.behind}:
         lease = options.queue_timeout + countdown
         waiting = delivery.place(slip.lock, lease)
         if waiting.take_over(slip.ticket):

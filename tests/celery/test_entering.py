@@ -1094,6 +1094,22 @@ def test_duplicate_that_comes_again_keeps_its_place(consumer: Consumer) -> None:
     assert again.good_until == holder.fence + 70_000_000
 
 
+def test_place_beside_the_message_of_another_task_is_kept(consumer: Consumer) -> None:
+    """In scope ``queue_and_run`` too it stays taken, for as long as its message waits."""
+    options = {"on_conflict": {"run": "retry"}, "countdown": 30, "queue_timeout": 40}
+    task = consumer.task(body, scope="queue_and_run", **options)
+    held(consumer.task(decide), "another", state=QUEUED)
+    message = consumer.send(task)
+    place = places(task).waiting
+    assert slip_of(message).lock == place
+    assert isinstance(consumer.deliver(message), Retry)
+    holder = locks["locmem"].holder(place)
+    assert holder is not None
+    assert holder.ttl is not None
+    assert 65 < holder.ttl <= 70
+    assert slip_of(consumer.message()).ticket == holder.token_id
+
+
 def test_duplicate_comes_again_without_the_place_that_it_lost(consumer: Consumer) -> None:
     task = consumer.task(body, scope="queue", on_conflict={"run": "retry"})
     held(task, "another")
@@ -1124,7 +1140,7 @@ def test_duplicate_does_not_come_again_with_old_arguments(consumer: Consumer) ->
 def test_duplicate_comes_again_after_its_scope_has_changed(
     consumer: Consumer, scope: str, now: str
 ) -> None:
-    """With what it had, unless the place is the one of its scope, which it keeps."""
+    """With what it had, unless it has a place that its scope knows, which it keeps."""
     task = consumer.task(body, scope=now, on_conflict={"run": "retry"})
     message = consumer.send(task, single_instance={"scope": scope})
     message.headers[HEADER] |= {"options": None}
@@ -1139,7 +1155,7 @@ def test_duplicate_comes_again_after_its_scope_has_changed(
     assert isinstance(consumer.deliver(message), Retry)
     again = slip_of(consumer.message())
     assert again.lock == slip_of(message).lock
-    assert (again.ticket != slip_of(message).ticket) is (scope == now == "queue")
+    assert (again.ticket != slip_of(message).ticket) is (scope == "queue" and now != "run")
 
 
 @pytest.mark.parametrize("early", [0, 1])
