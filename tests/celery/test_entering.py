@@ -1096,8 +1096,8 @@ def test_duplicate_that_comes_again_keeps_its_place(consumer: Consumer) -> None:
 
 def test_place_beside_the_message_of_another_task_is_kept(consumer: Consumer) -> None:
     """In scope ``queue_and_run`` too it stays taken, for as long as its message waits."""
-    options = {"on_conflict": {"run": "retry"}, "countdown": 30, "queue_timeout": 40}
-    task = consumer.task(body, scope="queue_and_run", **options)
+    options: dict[str, Any] = {"countdown": 30, "queue_timeout": 40}
+    task = consumer.task(body, scope="queue_and_run", on_conflict={"run": "retry"}, **options)
     held(consumer.task(decide), "another", state=QUEUED)
     message = consumer.send(task)
     place = places(task).waiting
