@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
+from celery import states
 from celery.exceptions import Reject
 
 from django_redis_lock.celery.conflicts import Conflict
@@ -18,6 +19,7 @@ from django_redis_lock.celery.message import (
     is_made_up,
     sent_mark,
     sent_of,
+    stored_state,
 )
 from django_redis_lock.celery.options import SUPERSEDE, Options
 from django_redis_lock.celery.places import QUEUED, Places, TaskLock, queued_since
@@ -223,9 +225,9 @@ class Delivery:
         """Return the result of a task whose place was taken by newer arguments, else ``None``.
 
         ``now`` is the server's clock in microseconds; without it only a newer task that still has
-        the place counts. The newer task may have run already, so a
-        ticket that became invalid before its time is proof enough, unless an earlier delivery or
-        attempt of the same task used it.
+        the place counts. The newer task may have run already, so a ticket that became invalid
+        before its time is proof enough, unless an earlier delivery or attempt of the same task used
+        it.
         """
         slip = self.slip
         if self.options.on_queue_conflict != SUPERSEDE or slip is None:
@@ -237,6 +239,9 @@ class Delivery:
             if self.retries or self.redelivered or now >= slip.good_until:
                 return None
             newer = None
+            stored = stored_state(self.task, self.task_id, self.sent) if self.sent else None
+            if stored in states.READY_STATES:
+                self.request.ignore_result = True  # a newer task with the id has stored its own
         elif newer.task_id == self.task_id:
             self.request.ignore_result = True  # the id is that of the newer one
         return self.conflict(newer, SUPERSEDE).skip("superseded by newer arguments")
