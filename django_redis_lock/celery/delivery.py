@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -154,8 +155,10 @@ class Delivery:
 
     @property
     def redelivered(self) -> bool:
+        """Whether another delivery may have begun, also if this one was sent again since."""
         delivery_info = (self.request and self.request.delivery_info) or {}
-        return bool(delivery_info.get("redelivered"))
+        before = self.slip is not None and self.slip.redelivered
+        return before or bool(delivery_info.get("redelivered"))
 
     def left_to_wait(self, holder: Holder) -> float | None:
         """Return the seconds that are left of ``blocking_timeout``; ``None`` for no limit."""
@@ -165,7 +168,7 @@ class Delivery:
 
     def slip_to_send(self) -> Slip:
         assert self.task_id is not None
-        return self.slip or Slip(self.task_id)
+        return replace(self.slip or Slip(self.task_id), redelivered=self.redelivered)
 
     def send_back(self, countdown: float, slip: Slip) -> None:
         """Send this message again in ``countdown`` seconds; the current one can be acknowledged."""

@@ -158,7 +158,7 @@ def _after(delivery: Delivery, own: Holder) -> Entry:
             slip, countdown = delivery.slip_to_send(), delivery.options.countdown
             return None, _go_back(delivery, delivery.conflict(own), own, slip, countdown)
         if monotonic() >= until:
-            delivery.send_back(WAIT_FOR_FIRST, delivery.slip_to_send())
+            delivery.send_back(WAIT_FOR_FIRST, _slip_after(delivery, own))
             raise Ignore(f"another delivery of {delivery.task_id} runs; this one is sent again")
         if not told and not dead:
             text = "waits: lock %r is held by another delivery of the same task, %s"
@@ -186,13 +186,23 @@ def _is_carried_on(delivery: Delivery, own: Holder) -> bool:
 
 def _start_after(delivery: Delivery, lock: TaskLock, own: Holder, dead: bool) -> Entry:
     """Start with the lock that another delivery of this task had."""
-    if own.fence == delivery.follows or _retries_of(own) < delivery.retries:
-        return _start(delivery, lock, RESULT_MOMENT)  # the run that sent this message has ended
+    if _sent_this(own, delivery):
+        return _start(delivery, lock, RESULT_MOMENT)
     delivery.may_have_succeeded = not dead
     entry = _start(delivery, lock, RESULT_PATIENCE)
     if entry[0] is not None:
         delivery.conflict(own).tell(conflicts.task_taken_over, "takes over lock %r from %s")
     return entry
+
+
+def _slip_after(delivery: Delivery, own: Holder) -> Slip:
+    slip = delivery.slip_to_send()
+    return replace(slip, redelivered=slip.redelivered or not _sent_this(own, delivery))
+
+
+def _sent_this(own: Holder, delivery: Delivery) -> bool:
+    """Whether a message was sent by the run that it meets, as its retry."""
+    return own.fence == delivery.follows or _retries_of(own) < delivery.retries
 
 
 def _retries_of(holder: Holder) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -242,12 +243,37 @@ def test_delivery_that_waited_in_vain_comes_again(
     assert id_of(again) == id_of(message)
     assert again.headers["retries"] == 2
     assert again.headers["theirs"] == 1
-    assert slip_of(again) == Slip(id_of(message))
+    assert slip_of(again) == Slip(id_of(message), redelivered=True)
     due = datetime.fromisoformat(again.headers["eta"]) - before
     assert timedelta(seconds=0.5) <= due < timedelta(seconds=0.5 + LONG)
     assert consumer.message() is None
     other.release()
     assert consumer.deliver(again) == "ran"
+
+
+@pytest.mark.parametrize("ended", ["succeeded", "died", "runs"])
+@pytest.mark.parametrize("how", ["marked", "unmarked", "foreign"])
+def test_delivery_that_comes_again_is_still_of_its_task(
+    consumer: Consumer, patience: Callable[..., None], how: str, ended: str
+) -> None:
+    """It neither repeats what the first has done, nor is a duplicate of it."""
+    patience(WAIT_FOR_FIRST=BRIEF)
+    task, foreign = consumer.task(body), how == "foreign"
+    if foreign:
+        consumer.app.send_task(task.name, task_id=own_id(consumer))
+    message = consumer.message() if foreign else consumer.send(task)
+    first = held(task, id_of(message))
+    assert isinstance(consumer.deliver(message, redelivered=how != "unmarked"), Ignore)
+    again = consumer.message()
+    if ended == "runs":
+        assert isinstance(consumer.deliver(again), Ignore)
+        assert consumer.message() is not None
+        return
+    if ended == "succeeded":
+        task.backend.store_result(id_of(message), "first", states.SUCCESS)
+    first.release()
+    runs = ended == "died" or foreign  # for whom a stored success proves nothing
+    assert (consumer.deliver(again) == "ran") is runs
 
 
 def test_delivery_keeps_to_its_time_for_waiting(
@@ -264,7 +290,7 @@ def test_delivery_keeps_to_its_time_for_waiting(
     assert turns[-1] < 0.1
     assert sum(turns) < 0.1 + 0.001 * len(turns)
     assert consumer.kinds() == ["waiting"]
-    assert slip_of(consumer.message()) == slip_of(message)
+    assert slip_of(consumer.message()) == replace(slip_of(message), redelivered=True)
 
 
 def test_delivery_whose_ticket_becomes_valid_runs(consumer: Consumer) -> None:
