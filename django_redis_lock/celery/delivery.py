@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
+from celery import states
 from celery.exceptions import Reject
 
 from django_redis_lock.celery.conflicts import Conflict
@@ -18,6 +20,7 @@ from django_redis_lock.celery.message import (
     is_made_up,
     sent_mark,
     sent_of,
+    stored_state,
 )
 from django_redis_lock.celery.options import SUPERSEDE, Options
 from django_redis_lock.celery.places import QUEUED, Places, TaskLock, queued_since
@@ -152,8 +155,10 @@ class Delivery:
 
     @property
     def redelivered(self) -> bool:
+        """Whether another delivery may have begun, also if this one was sent again since."""
         delivery_info = (self.request and self.request.delivery_info) or {}
-        return bool(delivery_info.get("redelivered"))
+        before = self.slip is not None and self.slip.redelivered
+        return before or bool(delivery_info.get("redelivered"))
 
     def left_to_wait(self, holder: Holder) -> float | None:
         """Return the seconds that are left of ``blocking_timeout``; ``None`` for no limit."""
@@ -163,7 +168,7 @@ class Delivery:
 
     def slip_to_send(self) -> Slip:
         assert self.task_id is not None
-        return self.slip or Slip(self.task_id)
+        return replace(self.slip or Slip(self.task_id), redelivered=self.redelivered)
 
     def send_back(self, countdown: float, slip: Slip) -> None:
         """Send this message again in ``countdown`` seconds; the current one can be acknowledged."""
@@ -223,9 +228,9 @@ class Delivery:
         """Return the result of a task whose place was taken by newer arguments, else ``None``.
 
         ``now`` is the server's clock in microseconds; without it only a newer task that still has
-        the place counts. The newer task may have run already, so a
-        ticket that became invalid before its time is proof enough, unless an earlier delivery or
-        attempt of the same task used it.
+        the place counts. The newer task may have run already, so a ticket that became invalid
+        before its time is proof enough, unless an earlier delivery or attempt of the same task used
+        it.
         """
         slip = self.slip
         if self.options.on_queue_conflict != SUPERSEDE or slip is None:
@@ -237,6 +242,9 @@ class Delivery:
             if self.retries or self.redelivered or now >= slip.good_until:
                 return None
             newer = None
+            stored = stored_state(self.task, self.task_id, self.sent) if self.sent else None
+            if stored in states.READY_STATES:
+                self.request.ignore_result = True  # a newer task with the id has stored its own
         elif newer.task_id == self.task_id:
             self.request.ignore_result = True  # the id is that of the newer one
         return self.conflict(newer, SUPERSEDE).skip("superseded by newer arguments")

@@ -7,6 +7,7 @@ call. All raise ``LockUnavailable``.
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,20 +15,22 @@ from functools import partial
 from typing import Any
 
 from celery import states
-from celery.exceptions import Ignore, Retry
+from celery.exceptions import Ignore, Reject, Retry
 
 from django_redis_lock.celery import conflicts
 from django_redis_lock.celery.conflicts import Conflict, TaskAlreadyRunning
 from django_redis_lock.celery.delivery import Delivery
 from django_redis_lock.celery.ledger import is_dead
 from django_redis_lock.celery.message import Slip, clock_at, forget_earlier, stored_state
-from django_redis_lock.celery.options import IGNORE, QUEUE, RAISE, RETRY, SKIP
+from django_redis_lock.celery.options import IGNORE, RAISE, RETRY, RUN, SKIP
 from django_redis_lock.celery.places import QUEUED, HeldForMessage, TaskLock, is_for_message
 from django_redis_lock.celery.private import in_worker
 from django_redis_lock.celery.stopping import WorkerStops
-from django_redis_lock.exceptions import LockError
+from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.protocol.records import Holder
 from django_redis_lock.support.clock import monotonic
+
+logger = logging.getLogger("django_redis_lock.celery")
 
 WAIT_FOR_FIRST = 10.0
 """Seconds for which a delivery waits in a worker for an earlier one of the same task to end. Then
@@ -155,7 +158,7 @@ def _after(delivery: Delivery, own: Holder) -> Entry:
             slip, countdown = delivery.slip_to_send(), delivery.options.countdown
             return None, _go_back(delivery, delivery.conflict(own), own, slip, countdown)
         if monotonic() >= until:
-            delivery.send_back(WAIT_FOR_FIRST, delivery.slip_to_send())
+            delivery.send_back(WAIT_FOR_FIRST, _slip_after(delivery, own))
             raise Ignore(f"another delivery of {delivery.task_id} runs; this one is sent again")
         if not told and not dead:
             text = "waits: lock %r is held by another delivery of the same task, %s"
@@ -183,13 +186,23 @@ def _is_carried_on(delivery: Delivery, own: Holder) -> bool:
 
 def _start_after(delivery: Delivery, lock: TaskLock, own: Holder, dead: bool) -> Entry:
     """Start with the lock that another delivery of this task had."""
-    if own.fence == delivery.follows or _retries_of(own) < delivery.retries:
-        return _start(delivery, lock, RESULT_MOMENT)  # the run that sent this message has ended
+    if _sent_this(own, delivery):
+        return _start(delivery, lock, RESULT_MOMENT)
     delivery.may_have_succeeded = not dead
     entry = _start(delivery, lock, RESULT_PATIENCE)
     if entry[0] is not None:
         delivery.conflict(own).tell(conflicts.task_taken_over, "takes over lock %r from %s")
     return entry
+
+
+def _slip_after(delivery: Delivery, own: Holder) -> Slip:
+    slip = delivery.slip_to_send()
+    return replace(slip, redelivered=slip.redelivered or not _sent_this(own, delivery))
+
+
+def _sent_this(own: Holder, delivery: Delivery) -> bool:
+    """Whether a message was sent by the run that it meets, as its retry."""
+    return own.fence == delivery.follows or _retries_of(own) < delivery.retries
 
 
 def _retries_of(holder: Holder) -> int:
@@ -232,7 +245,12 @@ def _without_result(delivery: Delivery, settle: Callable[[], Entry]) -> Entry:
         entry = settle()
     except Retry as error:
         raise Ignore(str(error)) from None
-    except TaskAlreadyRunning as error:
+    except (Ignore, Reject, LockUnavailable, WorkerStops):
+        raise
+    except Exception as error:
+        if not isinstance(error, TaskAlreadyRunning):
+            text = "Task %s[%s] failed, and stores no result: another task with its id runs"
+            logger.exception(text, delivery.task.name, delivery.task_id)
         delivery.task.backend.mark_as_failure(
             delivery.task_id, error, request=delivery.request, store_result=False
         )
@@ -331,7 +349,7 @@ def _go_back(
 ) -> Any:
     """Send the message again, with its place if it has one."""
     options, places = delivery.options, delivery.places
-    if options.scope == QUEUE and slip.lock in {places.waiting, places.behind}:
+    if options.scope != RUN and slip.lock in {places.waiting, places.behind}:
         lease = options.queue_timeout + countdown
         waiting = delivery.place(slip.lock, lease)
         if waiting.take_over(slip.ticket):

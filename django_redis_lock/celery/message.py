@@ -55,6 +55,8 @@ class Slip:
     clock; 0 if unknown. Retries and replacements keep it, so it also tells two such tasks apart."""
     wait_until: int = 0
     """When a task that waits gives up, like ``good_until``; 0 if it has not gone back yet."""
+    redelivered: bool = False
+    """Whether another delivery of the message had begun when it was sent again."""
 
     def header(self) -> dict[str, Any]:
         return {HEADER: asdict(self)}

@@ -164,6 +164,11 @@ def refuse_idle(given: Mapping[str, Any], options: Options) -> None:
         if options.run_policy not in accepted and given.get(name) is not None:
             needed = " or ".join(map(repr, accepted))
             raise ValueError(f"{name}={given[name]!r} requires on_conflict={needed}; leave it out.")
+    if options.on_queue_conflict != SUPERSEDE and given.get("supersede_for") is not None:
+        raise ValueError(
+            f"supersede_for={given['supersede_for']!r} requires on_conflict='supersede'; "
+            f"leave it out."
+        )
 
 
 _NEEDS_QUEUE = "requires scope='queue' or 'queue_and_run'; leave it out."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -242,12 +243,37 @@ def test_delivery_that_waited_in_vain_comes_again(
     assert id_of(again) == id_of(message)
     assert again.headers["retries"] == 2
     assert again.headers["theirs"] == 1
-    assert slip_of(again) == Slip(id_of(message))
+    assert slip_of(again) == Slip(id_of(message), redelivered=True)
     due = datetime.fromisoformat(again.headers["eta"]) - before
     assert timedelta(seconds=0.5) <= due < timedelta(seconds=0.5 + LONG)
     assert consumer.message() is None
     other.release()
     assert consumer.deliver(again) == "ran"
+
+
+@pytest.mark.parametrize("ended", ["succeeded", "died", "runs"])
+@pytest.mark.parametrize("how", ["marked", "unmarked", "foreign"])
+def test_delivery_that_comes_again_is_still_of_its_task(
+    consumer: Consumer, patience: Callable[..., None], how: str, ended: str
+) -> None:
+    """It neither repeats what the first has done, nor is a duplicate of it."""
+    patience(WAIT_FOR_FIRST=BRIEF)
+    task, foreign = consumer.task(body), how == "foreign"
+    if foreign:
+        consumer.app.send_task(task.name, task_id=own_id(consumer))
+    message = consumer.message() if foreign else consumer.send(task)
+    first = held(task, id_of(message))
+    assert isinstance(consumer.deliver(message, redelivered=how != "unmarked"), Ignore)
+    again = consumer.message()
+    if ended == "runs":
+        assert isinstance(consumer.deliver(again), Ignore)
+        assert consumer.message() is not None
+        return
+    if ended == "succeeded":
+        task.backend.store_result(id_of(message), "first", states.SUCCESS)
+    first.release()
+    runs = ended == "died" or foreign  # for whom a stored success proves nothing
+    assert (consumer.deliver(again) == "ran") is runs
 
 
 def test_delivery_keeps_to_its_time_for_waiting(
@@ -264,7 +290,7 @@ def test_delivery_keeps_to_its_time_for_waiting(
     assert turns[-1] < 0.1
     assert sum(turns) < 0.1 + 0.001 * len(turns)
     assert consumer.kinds() == ["waiting"]
-    assert slip_of(consumer.message()) == slip_of(message)
+    assert slip_of(consumer.message()) == replace(slip_of(message), redelivered=True)
 
 
 def test_delivery_whose_ticket_becomes_valid_runs(consumer: Consumer) -> None:
@@ -756,6 +782,23 @@ def test_namesake_is_a_duplicate_without_a_result(
         assert task.AsyncResult(own_id(consumer)).result == "ran"
 
 
+def test_namesake_whose_conflict_fails_stores_no_failure(
+    consumer: Consumer, monkeypatch: pytest.MonkeyPatch, log: pytest.LogCaptureFixture
+) -> None:
+    """A function that decides may fail as well; the result of the one that runs is kept."""
+
+    def fail(conflict: Any) -> str:
+        raise LookupError(conflict.key)
+
+    task = consumer.task(body, on_conflict=fail)
+    running, message = twins(consumer, task)
+    monkeypatch.setattr(task.backend, "store_result", pytest.fail)
+    assert isinstance(consumer.deliver(message), Ignore)
+    text = f"Task {task.name}[{own_id(consumer)}] failed, and stores no result: "
+    assert lines(log) == [text + "another task with its id runs"]
+    running.ensure_held()
+
+
 def test_namesake_that_has_waited_stores_its_result(consumer: Consumer) -> None:
     task = consumer.task(body, on_conflict="wait", blocking_timeout=LONG)
     running, message = twins(consumer, task)
@@ -1077,6 +1120,22 @@ def test_duplicate_that_comes_again_keeps_its_place(consumer: Consumer) -> None:
     assert again.good_until == holder.fence + 70_000_000
 
 
+def test_place_beside_the_message_of_another_task_is_kept(consumer: Consumer) -> None:
+    """In scope ``queue_and_run`` too it stays taken, for as long as its message waits."""
+    options: dict[str, Any] = {"countdown": 30, "queue_timeout": 40}
+    task = consumer.task(body, scope="queue_and_run", on_conflict={"run": "retry"}, **options)
+    held(consumer.task(decide), "another", state=QUEUED)
+    message = consumer.send(task)
+    place = places(task).waiting
+    assert slip_of(message).lock == place
+    assert isinstance(consumer.deliver(message), Retry)
+    holder = locks["locmem"].holder(place)
+    assert holder is not None
+    assert holder.ttl is not None
+    assert 65 < holder.ttl <= 70
+    assert slip_of(consumer.message()).ticket == holder.token_id
+
+
 def test_duplicate_comes_again_without_the_place_that_it_lost(consumer: Consumer) -> None:
     task = consumer.task(body, scope="queue", on_conflict={"run": "retry"})
     held(task, "another")
@@ -1107,7 +1166,7 @@ def test_duplicate_does_not_come_again_with_old_arguments(consumer: Consumer) ->
 def test_duplicate_comes_again_after_its_scope_has_changed(
     consumer: Consumer, scope: str, now: str
 ) -> None:
-    """With what it had, unless the place is the one of its scope, which it keeps."""
+    """With what it had, unless it has a place that its scope knows, which it keeps."""
     task = consumer.task(body, scope=now, on_conflict={"run": "retry"})
     message = consumer.send(task, single_instance={"scope": scope})
     message.headers[HEADER] |= {"options": None}
@@ -1122,7 +1181,7 @@ def test_duplicate_comes_again_after_its_scope_has_changed(
     assert isinstance(consumer.deliver(message), Retry)
     again = slip_of(consumer.message())
     assert again.lock == slip_of(message).lock
-    assert (again.ticket != slip_of(message).ticket) is (scope == now == "queue")
+    assert (again.ticket != slip_of(message).ticket) is (scope == "queue" and now != "run")
 
 
 @pytest.mark.parametrize("early", [0, 1])

@@ -628,6 +628,7 @@ MISTAKES: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"queue_timeout": None}, TypeError, "queue_timeout=None"),
     ({"supersede_for": -1}, ValueError, "supersede_for=-1"),
     ({"supersede_for": "10"}, TypeError, "supersede_for='10'"),
+    ({"supersede_for": 60, "scope": "queue"}, ValueError, "supersede_for=60 requires"),
     ({"on_unavailable": "ignore"}, ValueError, "on_unavailable='ignore'"),
     ({"on_unavailable": None}, ValueError, "on_unavailable=None"),
     ({"using": None}, TypeError, "using=None"),

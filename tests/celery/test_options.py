@@ -423,6 +423,7 @@ IDLE: list[dict[str, Any]] = [
     {"countdown": 5},
     {"max_retries": 3},
     {"queue_timeout": 60},
+    {"supersede_for": 60},
     {"on_conflict": {"queue": "raise"}},
     {"on_conflict": "retry", "queue_timeout": 60},
 ]
