@@ -18,8 +18,8 @@ class NoLock:
 
     def __init__(self, method: str | None, methods: frozenset[str]) -> None:
         self._why = (
-            f"A {method} request takes no lock in this view, whose methods= are "
-            f"{sorted(methods)}. Ask 'if request.lock:' first, or add {method!r} to methods."
+            f"This view takes no lock for {method}, only for its methods={sorted(methods)}. "
+            f"Ask 'if request.lock:' first, or add {method!r} to methods."
         )
 
     def __repr__(self) -> str:

@@ -65,7 +65,9 @@ def test_a_request_without_a_lock_says_so_where_it_is_used(use: str) -> None:
     def answer(request: Any) -> HttpResponse:
         return HttpResponse(getattr(request.lock, use))
 
-    with pytest.raises(LockNotOwned, match=rf"lock\.{use}: A GET request takes no.*\['POST'\]"):
+    with pytest.raises(
+        LockNotOwned, match=rf"lock\.{use}: This view takes no lock for GET.*\['POST'\]"
+    ):
         answer(RequestFactory().get("/"))
     assert answer(RequestFactory().post("/")).status_code == 200
 
@@ -88,7 +90,7 @@ def test_no_lock_can_not_be_entered_but_copied() -> None:
     request = RequestFactory().get("/")
     locked("page", methods=["POST"])(lambda request: HttpResponse())(request)
     assert not copy.deepcopy(request.lock)
-    assert "A GET request takes no lock" in repr(request.lock)
+    assert "takes no lock for GET" in repr(request.lock)
     with pytest.raises(LockNotOwned, match="takes no lock"), request.lock:
         pass
 
