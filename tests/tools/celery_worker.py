@@ -194,7 +194,7 @@ def held(what: str) -> list[str]:
 
 def all_free(what: str) -> None:
     """Wait until no lock whose name contains a text is held, by a run or a message."""
-    # A list of locks misses the one of a run that takes it between the reading of names and holders.
+    # A list misses the lock that a run takes between the reading of names and of holders.
     eventually(lambda: not held(what) and not held(what), f"{what} free")
 
 
