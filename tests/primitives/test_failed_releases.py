@@ -11,6 +11,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from types import FrameType
 from typing import Any
 
@@ -204,7 +205,9 @@ def test_interrupted_release_is_no_loss(name: str) -> None:
             raise KeyboardInterrupt
 
     with handling(signal.SIGALRM, interrupt):
-        for number in range(300):
+        for number in count():
+            if interrupted > 20 and number >= 300:  # the faster the machine, the fewer hit
+                break
             held = lock(f"{name}:{number}", timeout=None)
             held.acquire()
             try:
@@ -217,7 +220,6 @@ def test_interrupted_release_is_no_loss(name: str) -> None:
                 interrupted += 1
             if held._lease is not None:
                 held.release()
-    assert interrupted > 20
     eventually(lambda: not list(locks["default"].holders()))
     assert locks["default"].history() == []
 

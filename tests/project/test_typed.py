@@ -21,13 +21,15 @@ TESTS = Path(__file__).parents[1]
 USED = "".join((TESTS / f"typed_{kind}.py").read_text() for kind in ("usage", "tasks"))
 
 
+FOR_DJANGO = {"do_not_call_in_templates"}
+"""What only Django's templates look for."""
 INTERNAL = {"event_of", "free", "page_size", "read_index"}
 """Methods of a backend that only the package calls."""
 
 
 def public(kind: type | ModuleType) -> set[str]:
     """Return the public names of a class and its bases, or of a module."""
-    return {name for name in dir(kind) if not name.startswith("_")}
+    return {name for name in dir(kind) if not name.startswith("_")} - FOR_DJANGO
 
 
 def subclasses(kind: type) -> list[type]:
