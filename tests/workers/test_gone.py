@@ -171,7 +171,7 @@ def test_a_task_that_waits_for_its_lock_is_there(app: Celery) -> None:
     (place,) = locks["default"].holders()
     run = Places(getattr(tasks.queued, GUARD).options, "queued:line", tasks.queued, result.id)
     with lock("queued:line", 60):
-        waiting = Background(lambda: run.wait(60, None))
+        waiting = Background(lambda: run.wait(60, None, for_runs=False))
         eventually(lambda: waiters("queued:line") == 1)
         assert release("--pattern", place.name).code == 3
     waiting.outcome().release()
