@@ -20,7 +20,7 @@ SHOWN = 3.0
 """Seconds for which a waiter that was killed shows, and after which it has lost its place; and
 what a busy machine adds."""
 DROPPED = 10.0
-SLACK = 2.0
+SLACK = 4.0
 
 CROWD = """
     from tests.tools import eventually, waiters
