@@ -84,8 +84,9 @@ def forget(lease: Lease) -> None:
 
 
 def _is_held_here(lease: Lease) -> bool:
-    gone = lease.lost or lease.passed or lease.given_up
-    return _owner(lease) is current_execution() and not gone
+    if _owner(lease) is not current_execution():
+        return False
+    return not (lease.lost or lease.passed or lease.given_up)
 
 
 def _owner(lease: Lease) -> object | None:
