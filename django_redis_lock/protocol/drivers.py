@@ -68,18 +68,19 @@ def run(port: Port, steps: Steps[Result]) -> Result:
     child that was forked meanwhile, since the parent continues with the steps.
     """
     process = current_process()
-    step: Step | None = None
+    first: Step | None = None
     resume: Callable[[Any], Step] = steps.send
     value: Any = None
     until: float | None = None  # set once it cleans up
     while True:
         try:
             step = resume(value)
+            first = first or step
             value = step.do(port) if until is None else _tidy(port, step, until)
             resume = steps.send
         except StopIteration as stop:
             if process is not known_process():
-                raise _begun_by(process, step) from None
+                raise _begun_by(process, first) from None
             result: Result = stop.value
             return result
         except BaseException as error:
@@ -91,7 +92,7 @@ def run(port: Port, steps: Steps[Result]) -> Result:
                 until = monotonic() + TIDY_FOR
         if process is not known_process():
             steps.close()
-            raise _begun_by(process, step)
+            raise _begun_by(process, first)
 
 
 def _tidy(port: Port, step: Step, until: float) -> Any:
@@ -127,8 +128,8 @@ def _late() -> LockUnavailable:
     return LockUnavailable(f"The server did not answer within {TIDY_FOR:g} s of the interruption")
 
 
-def _begun_by(process: Process, step: Step | None) -> LockError:
-    name = "" if step is None else step.lock_name
+def _begun_by(process: Process, first: Step | None) -> LockError:
+    name = "" if first is None else first.lock_name  # pauses and signals have none
     return LockError(
         f"This operation on lock {name!r} was begun by the parent process {process.pid}, which "
         f"continues it. Begin a new one in the forked child.",
@@ -154,10 +155,11 @@ async def _arun(
     *,
     until: float | None = None,
 ) -> Result:
-    step: Step | None = None
+    first: Step | None = None
     try:
         while process is known_process():
             step = resume(value)
+            first = first or step
             try:
                 answer = await (step.ado(port) if until is None else _atidy(port, step, until))
                 resume, value = steps.send, answer
@@ -180,7 +182,7 @@ async def _arun(
             result: Result = stop.value
             return result
     steps.close()
-    raise _begun_by(process, step)
+    raise _begun_by(process, first)
 
 
 async def _atidy(port: Port, step: Step, until: float) -> Any:

@@ -333,8 +333,6 @@ def test_a_child_does_not_go_on_with_what_its_parent_began(
     closed = []
 
     class Forks(Step):
-        name = "n"
-
         def do(self, port: Any) -> None:
             monkeypatch.setattr(drivers, "known_process", Process)
 
@@ -343,6 +341,7 @@ def test_a_child_does_not_go_on_with_what_its_parent_began(
 
     def steps() -> Steps[str]:
         try:
+            yield Glance("n")
             yield Forks()
             if not last:
                 yield Told()
@@ -351,7 +350,7 @@ def test_a_child_does_not_go_on_with_what_its_parent_began(
         return "the result"
 
     with pytest.raises(LockError) as caught:
-        driver(None, steps())
+        driver(Server(), steps())
     assert caught.value.name == "n"
     assert f"'n' was begun by the parent process {parent.pid}" in str(caught.value)
     assert closed
