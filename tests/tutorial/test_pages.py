@@ -11,6 +11,7 @@ nothing. HTML comments, which readers do not see, control this:
 from __future__ import annotations
 
 import doctest
+import faulthandler
 import importlib
 import os
 import re
@@ -99,7 +100,7 @@ def test_the_python_of_a_page_runs(path: Path, server: EmbeddedServer, tmp_path:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=60,
+        timeout=100,
         check=False,
     )
     assert finished.returncode == 0, finished.stdout
@@ -113,4 +114,5 @@ def test_few_blocks_are_not_run() -> None:
 
 
 if __name__ == "__main__":
+    faulthandler.dump_traceback_later(90, exit=True)  # a page that hangs shows where
     run_page(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
