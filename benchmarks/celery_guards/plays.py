@@ -360,11 +360,11 @@ def half_seconds(stage: Stage, name: str) -> Seen:
 
 def newest_first(stage: Stage, name: str) -> Seen:
     """Replace the one in the queue again and again, faster than the queue delivers it."""
-    until = time.monotonic() + REPLACED_FOR
-    while time.monotonic() < until and not stage.began():
+    until, began = time.monotonic() + REPLACED_FOR, []
+    while not began and time.monotonic() < until:
         stage.send(name, "call", countdown=1)
-        time.sleep(PROBE_EVERY)
-    return Seen(lost=int(not stage.began()), together=stage.together())
+        began = stage.wait(stage.began, PROBE_EVERY)
+    return Seen(lost=int(not began), together=stage.together())
 
 
 def like_its_own_names(stage: Stage, name: str) -> Seen:
@@ -392,13 +392,7 @@ def other_in_the_worker(stage: Stage, name: str) -> Seen:
     second = stage.wait(lambda: stage.began("second"), SETTLE)
     stage.go(times=10)
     stage.need(lambda: stage.ended("first"), "the end of the first run")
-    since = time.time()
-    until = time.monotonic() + CAP
-    while not stage.began("third") and time.monotonic() < until:
-        stage.send(name, "third", kwargs=kwargs)
-        time.sleep(PROBE_EVERY)
-    third = stage.began("third")
-    left = Left(max(0.0, third[0].at - since), CAP) if third else stage.left(CAP)
+    left = stage.probe(CAP, name=name, kwargs=kwargs)
     note = "the duplicate ran, too" if second and not stage.together() else ""
     return Seen(left=left, together=stage.together(), note=note)
 

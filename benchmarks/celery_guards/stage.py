@@ -131,6 +131,7 @@ class Stage:
         name: str = "work",
         since: float | None = None,
         watching: int | None = None,
+        **options: Any,
     ) -> Left:
         """Call again and again until a call runs; return how long the lock was left.
 
@@ -142,7 +143,7 @@ class Stage:
         while time.monotonic() < until:
             if watching and since is None and not is_alive(watching):
                 since, until = time.time(), time.monotonic() + cap
-            self.send(name, f"probe {number}")
+            self.send(name, f"probe {number}", **options)
             number += 1
             found = self.wait(lambda: self.began("probe"), PROBE_EVERY)
             if found:
