@@ -224,14 +224,22 @@ def test_delivery_waits_for_who_took_over_before(
         assert news["holder"].token_id != dead
 
 
+@pytest.mark.parametrize(("retries", "redelivered"), [("2", True), ("1", False)])
 def test_delivery_that_waited_in_vain_comes_again(
-    consumer: Consumer, patience: Callable[..., None], turns: list[float]
+    consumer: Consumer,
+    patience: Callable[..., None],
+    turns: list[float],
+    retries: str,
+    redelivered: bool,
 ) -> None:
-    """So that other tasks can run meanwhile; with its header, and as the try that it is."""
+    """So that other tasks can run meanwhile; with its header, and as the try that it is.
+
+    The run that sent it as its retry is no earlier delivery of it.
+    """
     patience(WAIT_FOR_FIRST=0.5)
     task = consumer.task(body)
     message = consumer.send(task, "a", retries=2, headers={"theirs": 1}, kwargs={})
-    other = held(task, id_of(message), retries="2")
+    other = held(task, id_of(message), retries=retries)
     before = datetime.now(UTC)
     began = time.monotonic()
     result = consumer.deliver(message)
@@ -243,7 +251,7 @@ def test_delivery_that_waited_in_vain_comes_again(
     assert id_of(again) == id_of(message)
     assert again.headers["retries"] == 2
     assert again.headers["theirs"] == 1
-    assert slip_of(again) == Slip(id_of(message), redelivered=True)
+    assert slip_of(again) == Slip(id_of(message), redelivered=redelivered)
     due = datetime.fromisoformat(again.headers["eta"]) - before
     assert timedelta(seconds=0.5) <= due < timedelta(seconds=0.5 + LONG)
     assert consumer.message() is None
@@ -274,6 +282,17 @@ def test_delivery_that_comes_again_is_still_of_its_task(
     first.release()
     runs = ended == "died" or foreign  # for whom a stored success proves nothing
     assert (consumer.deliver(again) == "ran") is runs
+
+
+def test_delivery_that_comes_again_by_a_policy_is_still_of_its_task(consumer: Consumer) -> None:
+    """The first may end while another task keeps the second from running."""
+    task = consumer.task(body, on_conflict="retry")
+    message = consumer.send(task)
+    other = held(task, "another")
+    assert isinstance(consumer.deliver(message, redelivered=True), Retry)
+    task.backend.store_result(id_of(message), "first", states.SUCCESS)
+    other.release()
+    assert isinstance(consumer.deliver(), Ignore)
 
 
 def test_delivery_keeps_to_its_time_for_waiting(
@@ -799,6 +818,23 @@ def test_namesake_whose_conflict_fails_stores_no_failure(
     running.ensure_held()
 
 
+@pytest.mark.parametrize(
+    "error", [Ignore("left"), Reject("later", requeue=True), LockUnavailable("gone")], ids=repr
+)
+def test_namesake_whose_conflict_settles_its_message_has_not_failed(
+    consumer: Consumer, log: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    """What a function that decides raises to that end is left to Celery, and to the guard."""
+
+    def settle(conflict: Any) -> str:
+        raise error
+
+    task = consumer.task(body, on_conflict=settle, on_unavailable="raise")
+    _, message = twins(consumer, task)
+    assert consumer.deliver(message) is error
+    assert lines(log) == []
+
+
 def test_namesake_that_has_waited_stores_its_result(consumer: Consumer) -> None:
     task = consumer.task(body, on_conflict="wait", blocking_timeout=LONG)
     running, message = twins(consumer, task)
@@ -1318,7 +1354,9 @@ def stop() -> Iterator[Callable[[], object]]:
     worker_shutdown.send(sender="this one")
 
 
-@pytest.mark.parametrize("how", ["by a policy", "in time", "among several", "in the queue"])
+@pytest.mark.parametrize(
+    "how", ["by a policy", "in time", "among several", "in the queue", "behind its id"]
+)
 def test_wait_ends_when_the_worker_is_to_stop(consumer: Consumer, stop: Any, how: str) -> None:
     """The message goes back with its place, and runs when its turn comes."""
     guard: dict[str, Any] = {
@@ -1326,10 +1364,15 @@ def test_wait_ends_when_the_worker_is_to_stop(consumer: Consumer, stop: Any, how
         "in time": {"blocking_timeout": 1000},
         "among several": {"concurrency": 2},
         "in the queue": {"scope": "queue"},
+        "behind its id": {},
     }[how]
     task = consumer.task(body, on_conflict={"run": "wait"}, **guard)
-    locks_of_others = [held(task) for _ in range(guard.get("concurrency", 1))]
-    message = consumer.send(task)
+    if how == "behind its id":
+        first, message = twins(consumer, task)
+        locks_of_others = [first]
+    else:
+        locks_of_others = [held(task) for _ in range(guard.get("concurrency", 1))]
+        message = consumer.send(task)
     consumer.when["waiting"] = stop
     assert isinstance(consumer.deliver(message), Ignore)
     assert consumer.ended == ["ack"]
