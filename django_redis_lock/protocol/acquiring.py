@@ -176,8 +176,9 @@ def _wait(hub: Hub, request: Request, until: float) -> Steps[Lease | None]:
             return lease
         yield from ask(Listen(hub, request.name, until=request.until))
     request.join_queue(hub.server_ms())
-    waiter = hub.join(request)
+    waiter = LocalWaiter(request)
     try:
+        hub.join(waiter)
         return (yield from _wait_in_queue(hub, request, waiter, until))
     except LockError:
         hub.look_soon(request.name)  # another waiter here, which has not seen what this one did

@@ -6,6 +6,7 @@ import itertools
 import math
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -63,13 +64,13 @@ class Watch:
     """
 
     __slots__ = (
+        "__weakref__",
         "_asked_ms",
         "_mutex",
         "_since_ms",
         "asked_at",
         "due",
         "glanced_at",
-        "members",
         "news",
     )
 
@@ -78,7 +79,6 @@ class Watch:
 
     def __init__(self, mutex: Any) -> None:
         self.due = monotonic() + LONGEST_SLEEP
-        self.members = 0
         self.asked_at = self.glanced_at = monotonic()  # when one of them last asked, or glanced
         self.news = 0  # how often they were told when to look
         self._asked_ms = self._since_ms = 0  # the server's clock: at the last answer, the first
@@ -134,11 +134,13 @@ class LocalWaiter:
         "watch",
     )
 
-    def __init__(self, request: Request, watch: Watch) -> None:
+    watch: Watch
+    """Shared with the others that wait for the lock; set as it joins."""
+
+    def __init__(self, request: Request) -> None:
         self.token = request.token
         self.name = request.name
         self.until = request.until
-        self.watch = watch
         self.grant: Grant | None = None
         self.nudged = False  # it has to look
         self.stirred = False  # one of the waiters of its lock has to look
@@ -171,7 +173,8 @@ class Hub:
     def _reset(self) -> None:
         self._mutex = threading.RLock()  # the collector may close a generator that waits here
         self._waiters: dict[str, LocalWaiter] = {}
-        self._watches: dict[str, Watch] = {}
+        # Its waiters keep a watch. A count of them would be wrong after an interruption.
+        self._watches: weakref.WeakValueDictionary[str, Watch] = weakref.WeakValueDictionary()
         self._number = next(_numbers)
 
     def after_fork(self) -> None:
@@ -235,27 +238,23 @@ class Hub:
     def close(self) -> None:
         """Close what receives grants."""
 
-    def join(self, request: Request) -> LocalWaiter:
-        """Expect a grant for the request."""
+    def join(self, waiter: LocalWaiter) -> None:
+        """Expect a grant for the waiter."""
         with self._mutex:
-            watch = self._watches.get(request.name)
+            watch = self._watches.get(waiter.name)
             if watch is None:
-                watch = self._watches[request.name] = Watch(self._mutex)
-            watch.members += 1
-            waiter = self._waiters[request.token] = LocalWaiter(request, watch)
-        return waiter
+                watch = self._watches[waiter.name] = Watch(self._mutex)
+            waiter.watch = watch
+            self._waiters[waiter.token] = waiter
 
     def leave(self, waiter: LocalWaiter) -> None:
-        """Expect no grant any more."""
+        """Expect no grant for it any more. It need not have joined."""
         heir: LocalWaiter | None = None
         with self._mutex:
-            if self._waiters.pop(waiter.token, None) is not None:
-                waiter.watch.members -= 1
-                if not waiter.watch.members:
-                    del self._watches[waiter.name]
-                elif waiter.looks:
-                    same = (item for item in self._waiters.values() if item.watch is waiter.watch)
-                    heir = next(same)
+            if self._waiters.pop(waiter.token, None) is not None and waiter.looks:
+                others = list(self._waiters.values())
+                heir = next((item for item in others if item.watch is waiter.watch), None)
+                if heir is not None:
                     heir.looks = heir.stirred = True
         if heir is not None:
             self._wake(heir)
@@ -266,7 +265,7 @@ class Hub:
 
     def _nudge(self, concerns: Callable[[LocalWaiter], bool]) -> None:
         with self._mutex:
-            nudged = [item for item in self._waiters.values() if concerns(item)]
+            nudged = [item for item in list(self._waiters.values()) if concerns(item)]
             for waiter in nudged:
                 waiter.nudged = True
         for waiter in nudged:
@@ -301,7 +300,7 @@ class Hub:
                 return
             watch.due = monotonic()
             watch.news += 1
-            stirred = [item for item in self._waiters.values() if item.name == name]
+            stirred = [item for item in list(self._waiters.values()) if item.name == name]
             for waiter in stirred:
                 waiter.stirred = True
         for waiter in stirred:

@@ -214,7 +214,7 @@ class LeadingHub(ServerHub, ABC):
             if self._thread is not None:
                 self._lead_is_free.set()
                 return
-            for waiter in self._waiters.values():
+            for waiter in list(self._waiters.values()):
                 if waiter.sleeper is not None:
                     waiter.wake()
                     return

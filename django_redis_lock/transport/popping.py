@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from django_redis_lock.protocol.lease import Request
 from django_redis_lock.protocol.waiting import LocalWaiter
 from django_redis_lock.support.clock import monotonic
 from django_redis_lock.transport.listener import ANSWER_WITHIN, Listener
@@ -40,11 +39,10 @@ class Popper(Listener):
         """What tells scripts to push grants to the list."""
         return f"@list:{self.list_key}"
 
-    def join(self, request: Request) -> LocalWaiter:
-        """Expect a grant for the request."""
-        waiter = super().join(request)
+    def join(self, waiter: LocalWaiter) -> None:
+        """Expect a grant for the waiter."""
+        super().join(waiter)
         self._wanted.set()
-        return waiter
 
     def close(self) -> None:
         """Close the connection. Waiters open another, which the last of them closes."""

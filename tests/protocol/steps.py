@@ -7,6 +7,15 @@ from typing import Any
 import pytest
 
 from django_redis_lock.exceptions import LockUnavailable
+from django_redis_lock.protocol.lease import Request
+from django_redis_lock.protocol.waiting import Hub, LocalWaiter
+
+
+def joined(hub: Hub, token: str, name: str = "name") -> LocalWaiter:
+    """Return a new waiter of a hub."""
+    waiter = LocalWaiter(Request(name, token, 30.0, "{}"))
+    hub.join(waiter)
+    return waiter
 
 
 def ended(steps: Any, answer: Any) -> Any:

@@ -27,7 +27,7 @@ from django_redis_lock.protocol.calls import (
 from django_redis_lock.protocol.lease import Request
 from django_redis_lock.protocol.waiting import CLAIM, LOOK_EVERY, Grant, Hub, LocalWaiter
 from django_redis_lock.support.clock import monotonic
-from tests.protocol.steps import ended, refused
+from tests.protocol.steps import ended, joined, refused
 
 
 class ClaimingHub(Hub):
@@ -350,7 +350,7 @@ def test_grant_that_need_not_be_claimed() -> None:
 def test_one_nudge_makes_one_look() -> None:
     """A waiter that was nudged looks once, and then sleeps again."""
     hub = Hub()
-    waiter = hub.join(request())
+    waiter = joined(hub, "token")
     until = monotonic() + 60
     hub.nudge("name")
     steps = acquiring._sleep(hub, waiter, until)
@@ -507,7 +507,7 @@ def test_new_waiter_does_not_postpone_a_glance(glances: bool) -> None:
     """It has not seen whether the lock was granted to another waiter of the process."""
     hub = Hub()
     hub.glances = glances
-    beside = hub.join(Request("name", "beside", 30.0, "{}"))
+    beside = joined(hub, "beside")
     soon = beside.watch.due = monotonic() + 0.1
     steps = acquiring.acquire(hub, request(), monotonic() + 60)
     call = look(steps)
@@ -525,7 +525,7 @@ def test_waiter_that_gets_its_lock_plans_for_the_others(
 ) -> None:
     """They look when its lease ends, at the latest; at once, if there was news meanwhile."""
     hub = Hub()
-    beside = hub.join(Request("name", "beside", 30.0, "{}"))
+    beside = joined(hub, "beside")
     steps = waiting(hub, request())
     hub.nudge_one("token")
     call = look(steps)
@@ -571,8 +571,8 @@ def test_waiter_that_does_not_know_the_servers_clock_tries_first(hub: PollingHub
 def test_all_look_where_a_waiter_has_lost_its_place(kind: int, lost_its_place: bool) -> None:
     """The queue was dropped, so nobody of this process stands in it any more."""
     hub = Hub()
-    beside = hub.join(Request("name", "beside", 30.0, "{}"))
-    elsewhere = hub.join(Request("other", "elsewhere", 30.0, "{}"))
+    beside = joined(hub, "beside")
+    elsewhere = joined(hub, "elsewhere", "other")
     steps = waiting(hub, request())
     assert not beside.nudged
     hub.nudge_one("token")
@@ -648,7 +648,7 @@ def test_waiter_bears_with_an_outage_as_long_as_it_waits(monkeypatch: pytest.Mon
 @pytest.fixture
 def waiter(hub: PollingHub) -> LocalWaiter:
     """A waiter that has just asked for the lock, and glanced at it."""
-    return hub.join(request())
+    return joined(hub, "token")
 
 
 def glancing(hub: PollingHub, waiter: LocalWaiter) -> Any:
@@ -706,8 +706,8 @@ def test_lock_that_was_handed_off_to_another_waiter_here(
 ) -> None:
     """That one has to look, and nobody else, even if it is late."""
     hub.clock = 9_000
-    heir = hub.join(Request("name", "heir", 30.0, "{}"))
-    third = hub.join(Request("name", "third", 30.0, "{}"))
+    heir = joined(hub, "heir")
+    third = joined(hub, "third")
     assert ended(glancing(hub, waiter), b'heir 7 {"unclaimed":"6200 x",') is False
     assert [each.nudged for each in (waiter, heir, third)] == [False, True, False]
 
@@ -736,8 +736,8 @@ def test_all_waiters_look_after_a_long_time_between_glances(
     hub: PollingHub, waiter: LocalWaiter, ago: float, missed: bool
 ) -> None:
     """A turn of theirs may have come and gone; waiters of other locks are left alone."""
-    beside = hub.join(Request("name", "beside", 30.0, "{}"))
-    elsewhere = hub.join(Request("other", "elsewhere", 30.0, "{}"))
+    beside = joined(hub, "beside")
+    elsewhere = joined(hub, "elsewhere", "other")
     waiter.watch.glanced_at = monotonic() - ago
     ended(glancing(hub, waiter), b"another 7 {}")
     assert hub.unseen == [pytest.approx(ago, abs=0.5)]

@@ -30,7 +30,7 @@ REQUEST = Request("name", "secret", 30.0, "{}")
     ("step", "shown"),
     [
         (Acquire(REQUEST, "channel"), "<Acquire 'name'>"),
-        (Wait(Hub(), Hub().join(REQUEST), 0.0), "<Wait 'name'>"),
+        (Wait(Hub(), LocalWaiter(REQUEST), 0.0), "<Wait 'name'>"),
         (ReleaseMany([("name", "secret")]), "<ReleaseMany ''>"),
         (Pause(1.0), "<Pause ''>"),
     ],
@@ -67,7 +67,7 @@ class Port(Hub):
 
 
 GLANCE = Glance("name")
-WAITER = Hub().join(REQUEST)
+WAITER = LocalWaiter(REQUEST)
 
 
 @pytest.mark.parametrize(

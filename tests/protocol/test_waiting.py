@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
+import math
 import time
+import weakref
 
 import pytest
 
-from django_redis_lock.protocol import waiting
+from django_redis_lock.protocol import acquiring, waiting
 from django_redis_lock.protocol.lease import Request
 from django_redis_lock.protocol.waiting import CLOCK_KEPT, Grant, Hub, LocalWaiter, ServerHub
 from django_redis_lock.support.clock import monotonic
+from tests.protocol.steps import joined
 from tests.tools import Background, eventually
-
-
-def joined(hub: Hub, token: str) -> LocalWaiter:
-    return hub.join(Request("name", token, 30.0, "{}"))
+from tests.tools.interruption import Interrupted, Interruption
 
 
 @pytest.mark.parametrize("wait", [*waiting.WAITING_SCHEMES, None])
@@ -55,11 +57,10 @@ def test_grant_reaches_only_who_waits() -> None:
 def test_waiter_whose_event_loop_is_closed_is_gone() -> None:
     """It can't take the lock, so it leaves, and the grant goes to the next."""
     hub = Hub()
-    closed, other = joined(hub, "closed"), joined(hub, "other")
+    closed, _ = joined(hub, "closed"), joined(hub, "other")
     closed.sleeper = lambda: False
     assert hub.dispatch("closed", Grant(7, 1_000, 0)) is False
     assert hub.nudge_one("closed") is False
-    assert other.watch.members == 1
     assert hub.nudge_one("other") is True
 
 
@@ -159,7 +160,7 @@ def test_sleep_ends_with_its_time() -> None:
 def test_look_soon_concerns_one_lock() -> None:
     """The waiters of others sleep on."""
     hub = Hub()
-    waiter, other = joined(hub, "token"), hub.join(Request("other", "other", 30.0, "{}"))
+    waiter, other = joined(hub, "token"), joined(hub, "other", "other")
     hub.look_soon("name")
     hub.look_soon("nobody waits for this")
     assert (waiter.stirred, other.stirred) == (True, False)
@@ -183,7 +184,7 @@ def test_another_waiter_looks_when_the_one_that_looked_leaves() -> None:
     """The others may sleep for longer than until the next look is due."""
     hub = Hub()
     one, two, three = (joined(hub, token) for token in ("one", "two", "three"))
-    elsewhere = hub.join(Request("another lock", "elsewhere", 30.0, "{}"))
+    elsewhere = joined(hub, "elsewhere", "another lock")
     woken: list[LocalWaiter] = []
     for waiter in (two, three, elsewhere):
         waiter.sleeper = lambda waiter=waiter: woken.append(waiter)
@@ -213,17 +214,37 @@ def test_forked_child_forgets_its_parents_waiters() -> None:
     assert joined(hub, "another").watch is not waiter.watch
 
 
-def test_last_waiter_to_leave_ends_the_watch() -> None:
-    """Who leaves twice is counted once."""
+def test_the_watch_of_a_lock_ends_with_its_waiters() -> None:
+    """The next one has nothing of what they knew."""
     hub = Hub()
     first, second = joined(hub, "first"), joined(hub, "second")
     assert first.watch is second.watch
     hub.leave(first)
-    hub.leave(first)
     assert joined(hub, "third").watch is second.watch
-    for token in ("second", "third"):
-        hub.leave(hub._waiters[token])
-    assert joined(hub, "fourth").watch is not second.watch
+    watch = weakref.ref(second.watch)
+    for waiter in list(hub._waiters.values()):
+        hub.leave(waiter)
+    del first, second, waiter
+    assert watch() is None
+    joined(hub, "fourth")
+
+
+def test_wherever_a_waiter_is_interrupted() -> None:
+    """A signal handler may raise as it joins or leaves; those who wait later are served."""
+    hub = Hub()
+    for at in itertools.count():
+        steps = acquiring.acquire(hub, Request("name", f"token {at}", 30.0, "{}"), math.inf)
+        interruption = Interruption(at, waiting)
+        with contextlib.suppress(Interrupted), interruption:
+            next(steps)
+            steps.close()
+        assert len(hub._waiters) <= at
+        for waiter in [joined(hub, f"other {at}"), joined(hub, f"another {at}")]:
+            waiter.looks = True
+            hub.leave(waiter)
+        if not interruption.raised:
+            break
+    assert at > 5
 
 
 @pytest.mark.parametrize(

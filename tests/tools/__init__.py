@@ -61,8 +61,7 @@ def waiters(name: str, using: str = "default") -> int:
     """Return the number of waiters of a lock; without a queue, of those in this process."""
     backend = locks[using]
     if "queue" in lacks(backend):
-        watch = backend.hub._watches.get(name)
-        return watch.members if watch else 0
+        return sum(waiter.name == name for waiter in list(backend.hub._waiters.values()))
     holder = backend.holder(name)
     return 0 if holder is None else holder.waiters
 

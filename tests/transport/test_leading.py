@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from django_redis_lock.protocol.lease import Request
 from django_redis_lock.support.clock import monotonic
 from django_redis_lock.transport.leading import LOOK_UP, LeadingHub
+from tests.protocol.steps import joined
 
 
 class QuietHub(LeadingHub):
@@ -15,7 +15,7 @@ class QuietHub(LeadingHub):
     def __init__(self) -> None:
         super().__init__()
         self.heard: list[float] = []
-        self.leaving = self.join(Request("name", "leaving", 30.0, "{}"))
+        self.leaving = joined(self, "leaving")
 
     def _hear(self, seconds: float) -> bool:
         self.heard.append(seconds)
@@ -36,7 +36,7 @@ def test_leader_notices_that_it_has_to_look_for_the_others() -> None:
     """The one that looked until then can't wake it while it reads."""
     hub = QuietHub()
     hub.leaving.looks = True
-    leader = hub.join(Request("name", "leader", 30.0, "{}"))
+    leader = joined(hub, "leader")
     hub.wait(leader, monotonic() + 60)
     assert leader.stirred
     assert hub.heard == [LOOK_UP]

@@ -61,7 +61,7 @@ def test_the_waiters_of_a_lock_share_their_looks(
         queue = [
             Background(lambda: backend.lock(name).acquire(blocking_timeout=60)) for _ in range(20)
         ]
-        eventually(lambda: backend.hub._watches[name].members == 20)
+        eventually(lambda: len(backend.hub._waiters) == 20)
         before = backend.looks
         eventually(lambda: backend.looks >= before + 20)  # each has looked for itself
         began, before = time.monotonic(), backend.looks

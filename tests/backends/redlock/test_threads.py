@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import dis
 import itertools
 import os
 import sys
 import threading
 import traceback
 from collections import Counter
-from types import FrameType
-from typing import Any
 
 import pytest
 
@@ -21,56 +18,11 @@ from django_redis_lock.backends.redlock.wires import Letter, Wire
 from django_redis_lock.protocol import calls, waiting
 from tests.backends.redlock.conftest import backend
 from tests.tools import Background, eventually, waiters
+from tests.tools.interruption import Interrupted, Interruption
 from tests.tools.quorums import Quorum
 
 # A process with threads forks here on purpose, as web servers do.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-
-
-class Interrupted(BaseException):
-    """What a signal handler raises."""
-
-
-class Interruption:
-    """Raises ``Interrupted`` at the n-th place in the code that callers share with the threads.
-
-    Places are those where Python runs signal handlers: as a function begins, after a call within
-    it (but not while it enters a ``with``), and where a loop begins anew.
-    """
-
-    FILES = tuple(module.__file__ for module in (wires, rounds, waiting, threading))
-
-    def __init__(self, at: int) -> None:
-        self._left = at
-        self._last: dict[FrameType, str] = {}
-        self.raised = False
-
-    def __enter__(self) -> None:
-        self._before = sys.gettrace()
-        sys.settrace(self._trace)
-
-    def __exit__(self, *error: object) -> None:
-        sys.settrace(self._before)
-
-    def _trace(self, frame: FrameType, event: str, argument: Any) -> Any:
-        if frame.f_code.co_filename not in self.FILES:
-            return None
-        if event == "call":
-            frame.f_trace_opcodes, frame.f_trace_lines = True, False
-            self._may_raise()
-        elif event == "opcode":
-            last = self._last.get(frame, "")
-            name = dis.opname[frame.f_code.co_code[frame.f_lasti]]
-            self._last[frame] = "ENTER" if last == "LOAD_SPECIAL" else name
-            if last.startswith(("CALL", "JUMP_BACKWARD")):
-                self._may_raise()
-        return self._trace
-
-    def _may_raise(self) -> None:
-        self._left -= 1
-        if self._left == -1:
-            self.raised = True
-            raise Interrupted
 
 
 @pytest.mark.parametrize("running", [True, False])
@@ -81,7 +33,7 @@ def test_an_exception_from_a_signal_handler_anywhere(
     for at in itertools.count():
         if not running:
             backend().close()
-        interruption = Interruption(at)
+        interruption = Interruption(at, wires, rounds, waiting, threading)
         key = f"{name}:{at}"
         with contextlib.suppress(Interrupted), interruption:
             for server in backend().servers:

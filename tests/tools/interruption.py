@@ -1,0 +1,53 @@
+"""Exceptions from signal handlers, at each place where Python may run one."""
+
+from __future__ import annotations
+
+import dis
+import sys
+from types import FrameType, ModuleType
+from typing import Any
+
+
+class Interrupted(BaseException):
+    """What a signal handler raises."""
+
+
+class Interruption:
+    """Raises ``Interrupted`` at the n-th place in the code of some modules.
+
+    Places are those where Python runs signal handlers: as a function begins, after a call within
+    it (but not while it enters a ``with``), and where a loop begins anew.
+    """
+
+    def __init__(self, at: int, *modules: ModuleType) -> None:
+        self._left = at
+        self._files = {module.__file__ for module in modules}
+        self._last: dict[FrameType, str] = {}
+        self.raised = False
+
+    def __enter__(self) -> None:
+        self._before = sys.gettrace()
+        sys.settrace(self._trace)
+
+    def __exit__(self, *error: object) -> None:
+        sys.settrace(self._before)
+
+    def _trace(self, frame: FrameType, event: str, argument: Any) -> Any:
+        if frame.f_code.co_filename not in self._files:
+            return None
+        if event == "call":
+            frame.f_trace_opcodes, frame.f_trace_lines = True, False
+            self._may_raise()
+        elif event == "opcode":
+            last = self._last.get(frame, "")
+            name = dis.opname[frame.f_code.co_code[frame.f_lasti]]
+            self._last[frame] = "ENTER" if last == "LOAD_SPECIAL" else name
+            if last.startswith(("CALL", "JUMP_BACKWARD")):
+                self._may_raise()
+        return self._trace
+
+    def _may_raise(self) -> None:
+        self._left -= 1
+        if self._left == -1:
+            self.raised = True
+            raise Interrupted
