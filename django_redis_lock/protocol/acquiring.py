@@ -27,7 +27,7 @@ from django_redis_lock.protocol.calls import (
     TakeOver,
     Wait,
 )
-from django_redis_lock.protocol.conversation import ask, set_leases, withdrawal
+from django_redis_lock.protocol.conversation import GRACE, ask, set_leases, withdrawal
 from django_redis_lock.protocol.drivers import Steps
 from django_redis_lock.protocol.lease import Lease, Request
 from django_redis_lock.protocol.waiting import CLAIM, LOOK_EVERY, Grant, Hub, LocalWaiter
@@ -37,8 +37,6 @@ OUTAGE_LIMIT = 10.0
 """Seconds that a waiter tolerates an unavailable server before it raises."""
 GIVE_UP_AFTER = 1.0
 """Seconds that a caller with a shorter wait, or none, gives the server to answer."""
-GRACE = 0.3
-"""Seconds after the end of its wait at which a caller gives up on a silent server."""
 _UNCLAIMED = re.compile(rb'^\S+ \d+ {"unclaimed":"(\d{1,16}) ')
 """Opens the value of a lock that was handed off and is not claimed yet; see ``common.lua``."""
 

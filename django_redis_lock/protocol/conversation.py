@@ -29,11 +29,15 @@ RETRY_PAUSES = (0.0, 0.05, 0.2, 0.5)
 """Seconds before each further sending of a call that the server did not answer."""
 RETRY_FOR = 2.0
 """Seconds after which a call is not sent again; a server that lets calls time out is down."""
+GRACE = 0.3
+"""Seconds that the server gets to answer once the wait of a caller has ended."""
 
 
 def ask(call: Call) -> Steps[Any]:
     """Carry out a call, sending it again for a short time if the server can't be reached."""
     began = monotonic()
+    # A caller that is late may have been stopped for a while; that proves nothing about the server.
+    call.until = max(call.until, began + GRACE)
     pauses = iter(RETRY_PAUSES if call.patient else ())
     while True:
         unproven = call.first_sent_at is not None

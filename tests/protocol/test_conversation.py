@@ -71,6 +71,17 @@ def test_call_is_not_sent_again_to_a_server_that_lets_it_time_out(
     assert caught.value.silent
 
 
+@pytest.mark.parametrize(("left", "given"), [(-5.0, 0.3), (0.1, 0.3), (4.0, 4.0)])
+def test_a_server_has_time_to_answer(
+    left: float, given: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that was stopped until after the end of its wait asks a server that is well."""
+    monkeypatch.setattr(conversation, "monotonic", lambda: 100.0)
+    call = next(conversation.ask(Glance("name", until=100.0 + left)))
+    assert isinstance(call, Glance)
+    assert call.until == 100.0 + given
+
+
 @pytest.mark.parametrize("sent", [False, True])
 @pytest.mark.parametrize("reached", [False, True])
 @pytest.mark.parametrize("undone", [False, True])
