@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import weakref
 from collections.abc import Callable, Sequence
@@ -134,11 +135,25 @@ class BlockingClient:
     def _broke(self, checkout: Checkout, error: BaseException) -> None:
         """Close a connection on which a reply may still come."""
         checkout.disconnect()
+        if isinstance(error, redis.exceptions.ConnectionError | OSError):
+            self._close_kept()
         self._keep(checkout)
         if isinstance(error, AttributeError | TypeError | ValueError):
             raise redis.exceptions.ConnectionError(
                 "The connection was closed while in use"
             ) from error
+
+    def _close_kept(self) -> None:
+        """Close the connections that nobody uses, which the server has probably closed as well.
+
+        Otherwise each of them could cost a call one of its few tries.
+        """
+        closed = []
+        with contextlib.suppress(IndexError):
+            while True:
+                closed.append(self._kept.pop())
+                closed[-1].disconnect()
+        self._kept.extend(closed)
 
     def _keep(self, checkout: Checkout) -> None:
         if len(self._kept) < self._most_kept:

@@ -65,6 +65,21 @@ def test_protocols_and_decoding(
     exercise(name)
 
 
+def test_a_server_that_went_away_costs_one_try(client: redis.Redis) -> None:
+    """A call that is sent again does not use another of the connections that broke meanwhile."""
+    backend = locks["default"]
+    calls = backend.servers.client
+    taken = [calls._take() for _ in range(3)]
+    for checkout in taken:
+        calls._keep(checkout)
+    client.client_kill_filter(_type="normal", skipme=True)
+    with pytest.raises(LockUnavailable, match="closed"):
+        backend.call(Glance("name"))
+    others = [calls._take() for _ in range(2)]
+    assert backend.call(Glance("name")) is None
+    assert len({id(checkout.connection) for checkout in [*others, *calls._kept]}) == 3
+
+
 def test_urls_speak_resp2(settings: Any, server: EmbeddedServer) -> None:
     settings.LOCKS = {"default": {"LOCATION": server.url()}}
     assert locks["default"].pool.connection_kwargs["protocol"] == 2
