@@ -135,7 +135,7 @@ class BlockingClient:
     def _broke(self, checkout: Checkout, error: BaseException) -> None:
         """Close a connection on which a reply may still come."""
         checkout.disconnect()
-        if isinstance(error, redis.exceptions.ConnectionError | OSError):
+        if isinstance(error, redis.exceptions.ConnectionError | ConnectionError):
             self._close_kept()
         self._keep(checkout)
         if isinstance(error, AttributeError | TypeError | ValueError):
