@@ -129,22 +129,22 @@ def set_leases(
     from the call on, even if no answer comes.
     """
     pairs = list(zip(leases, lease_ms, strict=True))
-    now = monotonic()
-    for lease, ms in pairs:
-        lease.version += 1
-        lease.being_set += 1
-        if ms > 0:
-            lease.deadline = min(lease.deadline, now + ms / 1000)
-        lease.longest = max(lease.longest, math.inf if ms < 0 else ms / 1000)
     call = Renew([(lease.name, lease.token, ms) for lease, ms in pairs], until=until)
+    now = monotonic()
     try:
+        for lease, ms in pairs:
+            lease.version += 1
+            lease.being_set |= {call}
+            if ms > 0:
+                lease.deadline = min(lease.deadline, now + ms / 1000)
+            lease.longest = max(lease.longest, math.inf if ms < 0 else ms / 1000)
         answers = yield from ask(call)
     except LockError as error:
         error.name = error.name or leases[0].name
         raise
     finally:
         for lease in leases:
-            lease.being_set -= 1
+            lease.being_set -= {call}
     for lease, left_ms in zip(leases, answers, strict=True):
         lease.renewed(left_ms, call.sent_at)
     return [lease for lease in leases if lease.lost]

@@ -78,7 +78,7 @@ class Lease:
         self.lost = False  # known to be lost
         self.reported = False  # and its holder was told
         self.version = 0  # counts the calls by which its holder sets it
-        self.being_set = 0  # how many of these are under way
+        self.being_set: frozenset[object] = frozenset()  # the calls of these that are under way
         # Until when (monotonic) the server keeps a lock that was handed off and not claimed; None
         # once the lease is confirmed.
         self.verify_by: float | None = None

@@ -53,7 +53,8 @@ class PollingHub(ServerHub):
                 return
             watch.due = monotonic()
             watch.news += 1
-            waiter = next((item for item in self._waiters.values() if item.name == name), None)
+            waiters = list(self._waiters.values())
+            waiter = next((item for item in waiters if item.name == name), None)
         if waiter is not None:
             waiter.stirred = True
             waiter.wake()
