@@ -160,6 +160,10 @@ def test_lease_that_is_set_twice_at_once() -> None:
         next(steps)
     assert (len(mine.being_set), mine.version) == (2, 2)
     assert mine.remaining <= 0.001
+    both[0].close()
+    assert mine.being_set
+    both[1].close()
+    assert not mine.being_set
 
 
 def test_wherever_the_setting_of_a_lease_is_interrupted() -> None:

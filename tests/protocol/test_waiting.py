@@ -226,7 +226,6 @@ def test_the_watch_of_a_lock_ends_with_its_waiters() -> None:
         hub.leave(waiter)
     del first, second, waiter
     assert watch() is None
-    joined(hub, "fourth")
 
 
 def test_a_waiter_leaves_while_others_are_nudged() -> None:

@@ -75,9 +75,19 @@ def test_a_server_that_went_away_costs_one_try(client: redis.Redis) -> None:
     client.client_kill_filter(_type="normal", skipme=True)
     with pytest.raises(LockUnavailable, match="closed"):
         backend.call(Glance("name"))
+    assert len(calls._kept) == 3
     others = [calls._take() for _ in range(2)]
     assert backend.call(Glance("name")) is None
     assert len({id(checkout.connection) for checkout in [*others, *calls._kept]}) == 3
+
+
+def test_a_time_out_leaves_idle_connections_open(client: redis.Redis) -> None:
+    """It says nothing about them."""
+    calls = locks["default"].servers.client
+    late, idle = calls._take(), calls._take()
+    calls._keep(idle)
+    calls._broke(late, TimeoutError())
+    assert (late.is_open, idle.is_open) == (False, True)
 
 
 def test_urls_speak_resp2(settings: Any, server: EmbeddedServer) -> None:
