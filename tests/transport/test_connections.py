@@ -399,6 +399,7 @@ def test_interruptions_lose_no_connection(
     assert len(backend.pool._available_connections) == backend.pool._created_connections
 
 
+@pytest.mark.usefixtures("server")
 def test_first_use_imports_nothing() -> None:
     """A signal handler that raises in an import can leave its lock taken for good, so none runs."""
     program = """
