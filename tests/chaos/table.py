@@ -18,7 +18,7 @@ def table(rows: Sequence[Row]) -> str:
     lines = aligned([HEADS, *(_cells(row) for row in rows)], left=2)
     lines.insert(1, "-" * max(map(len, lines)))
     if any("*" in line for line in lines):
-        lines.append("* is not promised: see docs/explanation/faults.md")
+        lines.append("* is not promised: see docs/explanation/failures.md")
     return "\n".join(lines)
 
 

@@ -127,6 +127,6 @@ def test_every_fault_is_played_and_explained() -> None:
     """The documentation has all those of the table."""
     used = {fault for layout in layouts.ALL for fault in layout.faults}
     assert used | set(PLAYED) == set(FAULTS)
-    page = (ROOT / "docs/explanation/faults.md").read_text()
+    page = (ROOT / "docs/explanation/failures.md").read_text()
     assert [fault for fault in used if f"| {fault} |" not in page] == []
     assert [layout.name for layout in layouts.ALL if f"| `{layout.name}` |" not in page] == []

@@ -341,7 +341,7 @@ def test_passwords_and_unix_sockets_are_ways_to_a_server(name: str) -> None:
 
 def test_the_documented_rule_of_acl_is_enough(own_quorum: Quorum, name: str) -> None:
     """A user with the usual rule and what the guide adds can do everything."""
-    guide = (ROOT / "docs/how-to/use-several-servers.md").read_text()
+    guide = (ROOT / "docs/how-to/server-layouts.md").read_text()
     (more,) = re.findall(r"beside it\s+`([^`]*)`", guide)
     rule = [word for word in acl_rule() if word != "+subscribe"] + more.split()
     for client in own_quorum.clients:

@@ -2,7 +2,7 @@
 
 A fault undoes what it did before it returns, and records from when to when it lasted by what it saw
 itself, so that a slow machine is not taken for a broken promise. It returns False if there was
-nothing to break just then. docs/explanation/faults.md tells what each does.
+nothing to break just then. docs/explanation/failures.md tells what each does.
 """
 
 from __future__ import annotations
