@@ -400,16 +400,6 @@ class TestClock:
         past.fails("lost", "1.1", 10.3, 10.4)
         assert broken_rules(past) == (["no cause"] if fences_tell else [])
 
-    def test_back(self, past: History) -> None:
-        """The lease of a holder that forgot to release lasts longer."""
-        past.takes("1.1", 10.1)
-        past.of("1.1", "abandoned", 10.2)
-        past.requests("2.1", 10.3)
-        past.keeps("2.1", 14.1, 14.3)
-        assert broken_rules(past) == ["left behind"]
-        past.driver("postponed", 10.5, since=10.5, seconds=2.0)
-        assert broken_rules(past) == []
-
 
 def test_tracebacks_in_a_log() -> None:
     """A traceback is found whole; an interruption in a destructor is none."""
