@@ -113,7 +113,7 @@ class Backends:
         if self.silent:
             which = ", ".join(map(repr, self.silent))
             raise CommandError(
-                f"The locks of {which} are not known; see above.",
+                f"The locks of {which} could not be read; see above.",
                 returncode=ERROR if self.silent.keys() <= self._misconfigured else NOT_KNOWN,
             )
 
