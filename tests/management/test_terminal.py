@@ -1,4 +1,4 @@
-"""``manage.py locks`` as a program: how it is called, and what it shows on terminals and in pipes."""
+"""``manage.py locks`` as a program: how it is called, on terminals and in pipes."""
 
 from __future__ import annotations
 

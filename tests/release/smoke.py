@@ -105,7 +105,7 @@ class _Project:
         self.manage("makemigrations", "--check", "--dry-run")
         self.shell(TAKE)
         self._expect(["smoke:1"])
-        if '"fence"' not in self.manage("locks", "show", "smoke:1", "--json"):
+        if '"fence"' not in self.manage("locks", "show", "smoke:1", "--format", "json"):
             raise ReleaseError("manage.py locks show does not show the holder")
         self.manage("locks", "release", "smoke:1", "--noinput", "--reason", "smoke test")
         self._expect([])
@@ -120,7 +120,7 @@ class _Project:
         return self._run("manage.py", *arguments)
 
     def _expect(self, names: list[str]) -> None:
-        found = json.loads(self.manage("locks", "list", "--json"))
+        found = json.loads(self.manage("locks", "list", "--format", "json"))
         listed = [each["name"] for each in found["locks"]]
         if listed != names:
             raise ReleaseError(f"manage.py locks list has {listed} in place of {names}")
