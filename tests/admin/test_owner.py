@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 from babel.messages.catalog import Catalog
 from babel.messages.mofile import write_mo
-from celery import Celery
-from django.contrib import admin
 
 from django_redis_lock import locks
 from django_redis_lock.admin.live import HEADER as LIVE_HEADER
 from django_redis_lock.admin.owner import liveness, task_links
-from django_redis_lock.models import HeldLock
 from django_redis_lock.protocol.records import read_holder
 from tests.tools import Child
 from tests.tools.admin import hold_as, page_of, root
@@ -73,6 +69,7 @@ def test_links_from_a_task(settings: Any) -> None:
 
 
 @pytest.mark.django_db
+@pytest.mark.usefixtures("server")
 def test_stopped_process_is_not_alive(name: str, settings: Any, tmp_path: Path) -> None:
     """The page of its lock says that it is stopped, and why in the user's language."""
     messages = Catalog(locale="de")
@@ -95,8 +92,8 @@ def test_stopped_process_is_not_alive(name: str, settings: Any, tmp_path: Path) 
 
 @pytest.mark.django_db
 @pytest.mark.usefixtures("server")
-def test_the_script_has_no_worker_asked(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers are asked when the page is opened, not at each refresh."""
+def test_the_script_does_not_ask_again(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether the holder is alive is told when the page is opened, not at each refresh."""
     asked: list[Any] = []
     monkeypatch.setattr(
         "django_redis_lock.admin.options.liveness",
