@@ -36,7 +36,7 @@ class DummyLockBackend(BaseLockBackend):
                 answer = [lease_ms or None for _, _, lease_ms in leases]
             case calls.Inspect(names=names):
                 answer = [time.time_ns() // 1_000_000, *[None, -2, 0] * len(names)]
-            case calls.ReadQueue() | calls.ReadContention():
+            case calls.ReadQueue():
                 answer = [time.time_ns() // 1_000_000]
             case calls.ReadIndex():
                 answer = [b"", b"", b""]

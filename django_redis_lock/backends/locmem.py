@@ -17,7 +17,6 @@ from django_redis_lock.backends.index import write_page
 from django_redis_lock.protocol import calls
 from django_redis_lock.protocol.audit import FORCE_RELEASED, Fields
 from django_redis_lock.protocol.calls import Call
-from django_redis_lock.protocol.contention import SLOT, SLOTS, Counts, add_counts, write_counts
 from django_redis_lock.protocol.records import token_id
 from django_redis_lock.protocol.waiting import Grant, Hub
 from django_redis_lock.support.clock import monotonic
@@ -42,7 +41,7 @@ class LocMemLockBackend(BaseLockBackend):
         self.store.after_fork()
 
     def clear_history(self) -> None:
-        """Forget the audit and the counts of this LOCATION."""
+        """Forget the audit of this LOCATION."""
         self.store.clear_history()
 
     def call(self, call: Call) -> Any:
@@ -85,14 +84,12 @@ class _Store:
         self._locks: dict[_Key, _Held] = {}
         self._queues: dict[_Key, deque[str]] = {}
         self._audits: dict[tuple[str, bool], deque[tuple[str, Fields]]] = {}
-        self._counted: dict[_Key, dict[int, Counts]] = {}  # by prefix and group, and by slot
         self._noted = 0
         self._last_fence = 0
 
     def clear_history(self) -> None:
         """Forget what happened to locks."""
         self._audits.clear()
-        self._counted.clear()
 
     def carry_out(self, call: Call, prefix: str) -> Any:
         """Carry out a call atomically."""
@@ -250,20 +247,6 @@ class _Store:
             pages.append(page)
         return pages
 
-    def _count(self, call: calls.Count, prefix: str) -> int:
-        slot = _wall_ms() // 1000 // SLOT
-        for group, counts in call.groups.items():
-            before = self._counted.get((prefix, group), {})
-            kept = {n: before[n] for n in before if slot - SLOTS < n <= slot}
-            kept[slot] = add_counts(kept.get(slot, {}), counts)
-            self._counted[prefix, group] = kept
-        return 1
-
-    def _read_contention(self, call: calls.ReadContention, prefix: str) -> list[Any]:
-        slots = self._counted.get((prefix, call.group), {})
-        pairs = [(str(slot), write_counts(counts)) for slot, counts in slots.items()]
-        return [_wall_ms(), *[part.encode() for pair in pairs for part in pair]]
-
     def _read_queue(self, call: calls.ReadQueue, prefix: str) -> list[Any]:
         queue = self._queues.get((prefix, call.name), ())
         return [_wall_ms(), *[entry.encode() for entry in islice(queue, call.limit)]]
@@ -289,8 +272,6 @@ class _Store:
         calls.ForceRelease: _force_release,
         calls.NoteLosses: _note_losses,
         calls.ReadHistory: _read_history,
-        calls.Count: _count,
-        calls.ReadContention: _read_contention,
         calls.ReadQueue: _read_queue,
         calls.ReadIndex: _read_index,
     }

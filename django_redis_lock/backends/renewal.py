@@ -20,7 +20,7 @@ from django_redis_lock.backends import keeping
 from django_redis_lock.backends.keeping import BATCH, Kept, Withdrawal, mark_lost
 from django_redis_lock.backends.watching import Watcher
 from django_redis_lock.exceptions import LockError, LockUnavailable
-from django_redis_lock.protocol import audit, contention
+from django_redis_lock.protocol import audit
 from django_redis_lock.protocol.calls import NoteLosses, Release, Renew
 from django_redis_lock.protocol.conversation import ask
 from django_redis_lock.protocol.drivers import Steps, run
@@ -335,7 +335,6 @@ class ServerRenewer:
         if lease.release_sent_at is not None:  # the release may have been carried out
             lease.lost = True
         elif mark_lost(lease, reason):
-            self._backend.count(lease.name, contention.LOST)
             sender, using = type(self._backend), self._backend.alias
             signals.lock_lost.send_robust(sender, using=using, name=lease.name, lock=kept.lock())
             return [audit.lost(lease, reason)]

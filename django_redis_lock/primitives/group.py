@@ -18,7 +18,6 @@ from django_redis_lock.primitives.leases import emit, finish, renew_in_time
 from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.primitives.transactions import released_here
 from django_redis_lock.protocol import acquiring, calls
-from django_redis_lock.protocol.contention import BUSY, WAITED
 from django_redis_lock.protocol.drivers import Steps
 from django_redis_lock.protocol.lease import milliseconds
 from django_redis_lock.support.clock import monotonic
@@ -118,7 +117,6 @@ class LockGroup(Handle):
                 return True
             if until is None:
                 self._busy = busy.name
-                self.backend.count(busy.name, BUSY)
                 news = {"waited": 0.0, "reason": "busy"}
                 yield from emit(signals.lock_not_acquired, busy, self.backend, **news)
                 return False
@@ -153,7 +151,6 @@ class LockGroup(Handle):
         for lock in locks:
             lock._acquired_at = monotonic()
             waited = lock._acquired_at - began
-            backend.count(lock.name, WAITED, waited)
             yield from emit(signals.lock_acquired, lock, backend, waited=waited)
         return None
 

@@ -13,7 +13,6 @@ from django_redis_lock.backends.renewal import renewer
 from django_redis_lock.exceptions import LockError, LockLost, LockUnavailable
 from django_redis_lock.primitives.held import Held
 from django_redis_lock.protocol import audit, calls, conversation
-from django_redis_lock.protocol.contention import HELD, LOST
 from django_redis_lock.protocol.drivers import Steps
 from django_redis_lock.protocol.lease import Lease
 from django_redis_lock.support.clock import monotonic
@@ -80,7 +79,6 @@ def release(held: Sequence[Held]) -> Steps[None]:
         if lease.token in ours:
             backend.freed(lease.name)
             held_for = monotonic() - each._acquired_at
-            backend.count(lease.name, HELD, held_for)
             if signals.lock_released.receivers:
                 yield from emit(signals.lock_released, each, backend, held_for=held_for)
         else:
@@ -136,7 +134,6 @@ def report_losses(holds: Sequence[Hold], backend: BaseLockBackend, reason: str) 
     entries = []
     for each, lease in holds:
         if mark_lost(lease, reason):
-            backend.count(lease.name, LOST)
             yield from emit(signals.lock_lost, each, backend)
             entries.append(audit.lost(lease, reason))
     if entries:

@@ -8,13 +8,12 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol.audit import PAGE, Fields
-from django_redis_lock.protocol.contention import Counts
 from django_redis_lock.protocol.lease import Request
 from django_redis_lock.protocol.waiting import Hub, LocalWaiter
 from django_redis_lock.signals import LockSignal
@@ -254,24 +253,6 @@ class ReadHistory(Call):
     def count(self) -> int:
         """How many entries to look at."""
         return PAGE if self.name else min(PAGE, self.limit)
-
-
-@dataclass(slots=True, eq=False, repr=False)
-class Count(Call):
-    """Add to what is counted of groups of locks, for the last hour; see ``count.lua``.
-
-    It is not sent again after a failure, because the server may have carried it out.
-    """
-
-    groups: Mapping[str, Counts]
-    patient: bool = field(default=False, kw_only=True)
-
-
-@dataclass(slots=True, eq=False, repr=False)
-class ReadContention(Call):
-    """Read what is counted of a group of locks; ``contention.lua`` describes the answer."""
-
-    group: str
 
 
 @dataclass(slots=True, eq=False, repr=False)

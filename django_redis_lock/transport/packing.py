@@ -12,7 +12,6 @@ from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol import calls
 from django_redis_lock.protocol.audit import FORCE_RELEASED, Fields
 from django_redis_lock.protocol.calls import Call
-from django_redis_lock.protocol.contention import MOST, SLOT, SLOTS, write_counts
 from django_redis_lock.protocol.lease import Request
 from django_redis_lock.transport import scripts
 from django_redis_lock.transport.resp import pack
@@ -107,7 +106,6 @@ class Packing:
         self.audit_key = f"{prefix}-audit{tag}"
         self.lost_key = f"{prefix}-lost{tag}"
         self.heard_key = f"{prefix}-heard{tag}"
-        self.contention_prefix = f"{prefix}-contention{tag}:"
         self._replicas = replicas
 
     def pack(self, call: Call, sending: Callable[[], None] | None = None) -> Packed:
@@ -187,14 +185,6 @@ class Packing:
     def _encode_read_history(self, call: calls.ReadHistory) -> _Encoded:
         return [self.audit_key, self.lost_key], [call.name, call.before, str(call.count)]
 
-    def _encode_count(self, call: calls.Count) -> _Encoded:
-        keys = [self.contention_prefix + group for group in call.groups]
-        args = [str(SLOT), str(SLOTS), str(MOST)]
-        return keys, args + [write_counts(counts) for counts in call.groups.values()]
-
-    def _encode_read_contention(self, call: calls.ReadContention) -> _Encoded:
-        return [self.contention_prefix + call.group], []
-
     def _encode_read_queue(self, call: calls.ReadQueue) -> _Encoded:
         most = -1 if call.limit is None else call.limit
         return [self.queue_prefix + call.name, self.heard_key], [str(most)]
@@ -243,8 +233,6 @@ _ENCODERS: dict[type[Call], _Encoder] = {
     calls.ForceRelease: (scripts.FORCE_RELEASE, Packing._encode_force_release),
     calls.NoteLosses: (scripts.NOTE_LOSSES, Packing._encode_note_losses),
     calls.ReadHistory: (scripts.HISTORY, Packing._encode_read_history),
-    calls.Count: (scripts.COUNT, Packing._encode_count),
-    calls.ReadContention: (scripts.CONTENTION, Packing._encode_read_contention),
     calls.ReadQueue: (scripts.WAITING, Packing._encode_read_queue),
     calls.ReadIndex: (scripts.INDEX, Packing._encode_read_index),
 }

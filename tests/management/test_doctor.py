@@ -839,33 +839,6 @@ def test_getset_needs_what_its_page_says(
     eventually(lambda: admin.keys("*") == [])
 
 
-COUNTING_RULE = re.findall(
-    r"`OPERATORS\[\"CONTENTION\"\]` also needs `([^`]+)`",
-    (DOCS / "how-to" / "restrict-by-acl.md").read_text(),
-)[0].split()
-
-
-@pytest.mark.parametrize("word", ["", *COUNTING_RULE])
-def test_counting_needs_a_few_words_more(
-    word: str, user: Callable[[list[str]], redis.Redis], settings: Any
-) -> None:
-    """Each of them is tried with ``CONTENTION``, and locks work without."""
-    entry = {**settings.LOCKS["default"], "OPERATORS": {"CONTENTION": True}}
-    settings.LOCKS = {"default": entry}
-    admin = user([*acl_rule(), *[item for item in COUNTING_RULE if item != word]])
-    code, found = examine()
-    status, told, remedy = only(found, "permissions")
-    assert (code, status) == (0, "warn" if word else "ok")
-    if word:
-        assert told == f"user locker lacks: {word}"
-        assert remedy.endswith(f"locker {word}, or do without the counts of CONTENTION.")
-    with lock("a", timeout=20):
-        pass
-    locks["default"].send_counts()
-    if word != "+hdel":  # which the first slot that is too old needs
-        assert admin.exists("lock-contention:other") == (not word)
-
-
 @pytest.mark.parametrize(
     "word", [word for word in acl_rule() if word[0] in "+~&" and word not in ("+select", "+time")]
 )

@@ -50,7 +50,6 @@ class GetSetLockBackend(ServersLockBackend):
     """
 
     options: ClassVar[tuple[str, ...]] = ("FORMAT", "KEY", "CLOCK", "POLL_INTERVAL")
-    supports_contention = False
     servers: SingleServer
 
     def configure(self, location: Any, options: dict[str, Any]) -> None:

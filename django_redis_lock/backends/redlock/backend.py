@@ -249,8 +249,6 @@ _FOLDS: dict[type[Call], Callable[[list[Any]], Any]] = {
     calls.Inspect: votes.holders,
     calls.NoteLosses: votes.greatest,
     calls.ReadHistory: votes.history,
-    calls.Count: votes.greatest,
-    calls.ReadContention: votes.contention,
     calls.ReadQueue: votes.queue,
     ReadPages: votes.everybody,
     ReadFences: votes.everybody,

@@ -23,7 +23,6 @@ from django_redis_lock.backends.servers.topology import Topology
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.protocol import calls
 from django_redis_lock.protocol.calls import Call
-from django_redis_lock.protocol.contention import Counts
 from django_redis_lock.protocol.conversation import ask
 from django_redis_lock.protocol.drivers import Steps
 from django_redis_lock.protocol.waiting import Hub
@@ -209,8 +208,6 @@ def _calls_of_shards(call: Call) -> tuple[dict[int, Call], Callable[[list[Any]],
             for part in noted.values():
                 part.first_sent_at = call.first_sent_at
             return {**noted}, sum
-        case calls.Count() | calls.ReadContention():
-            return _by_shard_of_group(call), lambda answers: answers[0]
         case calls.ReadHistory():
             return dict.fromkeys(range(SHARDS), call), lambda answers: [*chain(*answers)]
         case _ReadIndexes(shards=shards):
@@ -219,15 +216,6 @@ def _calls_of_shards(call: Call) -> tuple[dict[int, Call], Callable[[list[Any]],
                 for number, shard in shards.items()
             }, list
     raise TypeError(f"{type(call).__name__} can't be split over shards")
-
-
-def _by_shard_of_group(call: calls.Count | calls.ReadContention) -> dict[int, Call]:
-    if isinstance(call, calls.ReadContention):
-        return {shard_of(call.group): call}
-    groups: dict[int, dict[str, Counts]] = {}
-    for group, counts in call.groups.items():
-        groups.setdefault(shard_of(group), {})[group] = counts
-    return {shard: calls.Count(own) for shard, own in groups.items()}
 
 
 def _by_shard(names: Iterable[str]) -> Order:

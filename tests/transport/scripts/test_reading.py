@@ -1,4 +1,4 @@
-"""What scripts read: holders, the index, the queue, the audit and the contention."""
+"""What scripts read: holders, the index, the queue and the audit."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import pytest
 import redis
 
 from django_redis_lock.transport.scripts import (
-    CONTENTION,
-    COUNT,
     HISTORY,
     INDEX,
     INSPECT,
@@ -198,47 +196,3 @@ def test_the_audit_keeps_what_losses_tell_it_to(keys: Keys) -> None:
     """Or a little more: whole nodes of the stream go."""
     assert note(keys, *[(str(i), i) for i in range(300)], most=100) == 300
     assert 100 <= keys.client.xlen(keys.queue) <= 201
-
-
-# The contention.
-
-SECONDS = 1_000_000
-"""Of a slot: long enough for a test to be within one."""
-
-
-def count(keys: Keys, *adding: str) -> None:
-    hashes = [f"{keys.name}:{i}" for i in range(len(adding))]
-    assert keys.call(COUNT, hashes, SECONDS, 3, 100, *adding) == 1
-
-
-def test_counting(keys: Keys) -> None:
-    """Counts are added to those of the slot, up to the most."""
-    one, two = f"{keys.name}:0", f"{keys.name}:1"
-    count(keys, "b2a60", "c1")
-    count(keys, "a60z5")
-    slot = str(keys.now() // 1000 // SECONDS)
-    assert keys.client.hgetall(one) == {slot: "a100b2z5"}
-    assert keys.client.hgetall(two) == {slot: "c1"}
-    assert 0 <= 4 * SECONDS * 1000 - keys.client.pttl(one) < 5000
-
-
-def test_slots_that_are_too_old_go(keys: Keys) -> None:
-    """And those of a clock that was ahead."""
-    key = f"{keys.name}:0"
-    slot = keys.now() // 1000 // SECONDS
-    keys.client.hset(key, mapping={str(slot + i): f"a{i + 10}" for i in range(-4, 5) if i})
-    keys.client.hset(key, "foreign", "a5")
-    count(keys, "a1")
-    assert keys.client.hgetall(key) == {
-        str(slot - 2): "a8",
-        str(slot - 1): "a9",
-        str(slot): "a1",
-    }
-
-
-def test_reading_what_was_counted(keys: Keys) -> None:
-    keys.client.hset(keys.queue, "5", "a1")
-    before = keys.now()
-    now, *found = keys.call(CONTENTION, [keys.queue])
-    assert before <= now <= keys.now()
-    assert found == ["5", "a1"]

@@ -52,9 +52,6 @@ def _spare(target: Target) -> dict[str, str]:
     if not target.scripted:
         audit = {*_AUDIT, f"~{target.packing.audit_key}"}
         spare |= dict.fromkeys(audit, "forced releases and history")
-    if target.counts:
-        counting = {*_COUNTING, f"~{target.backend.key_prefix}-contention:*"}
-        spare |= dict.fromkeys(counting, "the counts of CONTENTION")
     return spare
 
 
@@ -63,11 +60,9 @@ _ADDERS = {"RPUSH", "LPUSH", "SETNX", "GETSET", "INCR"}
 _REPORTED_ELSEWHERE = {"EVAL", "EVALSHA", "PUBLISH", "SUBSCRIBE", "SPUBLISH", "SSUBSCRIBE"}
 """Commands of ``examine_scripts()`` and ``examine_channels()``."""
 _AUDIT = ("+xadd", "+xrevrange")
-_COUNTING = ("+hgetall", "+hset", "+hdel")
 _EXPECTED = (
     "No matching script",  # EVALSHA is allowed
     "greater than 0-0",  # XADD is allowed
-    "wrong number of arguments",  # HSET is allowed
     "READONLY",  # examine_replicas() reports it
     "read only",
 )
@@ -152,8 +147,6 @@ class Trial:
         yield "SET", of_fence, (fence, 0, "NX", "PX", 1)  # no change, or gone in a millisecond
         yield from self._auditing(packing.audit_key, of_audit)
         yield from self._auditing(packing.lost_key, of_lost)
-        if self._target.counts:
-            yield from self._counting(f"{packing.contention_prefix}{nobody}")
         if self._target.member:
             yield "INFO", "", ("server",)
             yield "GET", f"~{prefix}-server", (f"{prefix}-server",)
@@ -173,12 +166,6 @@ class Trial:
     def _auditing(self, part: str, of_part: str) -> Iterator[Try]:
         yield "XADD", of_part, (part, "0-0", "event", "doctor")  # an invalid id
         yield "XREVRANGE", of_part, (part, "+", "-", "COUNT", 1)
-
-    def _counting(self, key: str) -> Iterator[Try]:
-        of_key = f"~{self._prefix}-contention:*"
-        yield "HGETALL", of_key, (key,)
-        yield "HDEL", of_key, (key, "doctor")
-        yield "HSET", of_key, (key, "doctor", 1, "without a value")
 
     def _attempts_without_scripts(self) -> Iterator[Try]:
         prefix = self._prefix

@@ -14,7 +14,6 @@ from redis.exceptions import RedisError
 from django_redis_lock.backends.redis.backend import RedisLockBackend
 from django_redis_lock.backends.servers.base import ServersLockBackend
 from django_redis_lock.exceptions import InvalidLockBackend
-from django_redis_lock.handler import locks
 from django_redis_lock.support.text import without_passwords
 from django_redis_lock.transport.connections import listening_connection, master_of
 from django_redis_lock.transport.packing import Packing, Replicas
@@ -100,11 +99,6 @@ class Target:
     def member(self) -> bool:
         """Whether it is a member of a quorum."""
         return self.rejoin_delay is not None
-
-    @property
-    def counts(self) -> bool:
-        """Whether contention is counted on it."""
-        return locks[self.backend.alias].operators.contention
 
     @property
     def wait(self) -> str:
