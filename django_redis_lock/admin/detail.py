@@ -25,7 +25,7 @@ from django_redis_lock.admin.wording import (
 )
 from django_redis_lock.handler import locks
 from django_redis_lock.models import HeldLock
-from django_redis_lock.protocol.audit import FORCE_RELEASED, FREED, LOST, AuditEntry
+from django_redis_lock.protocol.audit import FORCE_RELEASED, FREED, AuditEntry
 from django_redis_lock.protocol.records import Holder, Waiter
 from django_redis_lock.support.text import visible
 
@@ -139,7 +139,6 @@ def _waiter(waiter: Waiter) -> dict[str, Any]:
 def _entry(entry: AuditEntry) -> dict[str, Any]:
     events = {
         FORCE_RELEASED: _("Released by force"),
-        LOST: _("Found lost"),
         FREED: _("Freed by a Celery worker"),
     }
     return {

@@ -27,8 +27,6 @@ class BaseLockBackend(LockOperations):
     ``configure``.
     """
 
-    supports_many: bool = False
-    """Whether one call can take, or release, several locks."""
     options: ClassVar[Collection[str]] = ()
     """The keys that ``OPTIONS`` may have."""
 

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.index import write_page
 from django_redis_lock.protocol import calls
-from django_redis_lock.protocol.audit import FORCE_RELEASED, Fields
+from django_redis_lock.protocol.audit import Fields
 from django_redis_lock.protocol.calls import Call
 from django_redis_lock.protocol.records import token_id
 from django_redis_lock.protocol.waiting import Grant, Hub
@@ -29,8 +29,6 @@ class LocMemLockBackend(BaseLockBackend):
     Threads, greenlets and asyncio tasks of the process exclude each other; other processes have
     locks of their own. Entries with the same LOCATION share their locks.
     """
-
-    supports_many = True
 
     def configure(self, location: Any, options: dict[str, Any]) -> None:
         self.store = _stores.setdefault(str(location or ""), _Store())
@@ -83,7 +81,7 @@ class _Store:
         self._mutex = threading.RLock()
         self._locks: dict[_Key, _Held] = {}
         self._queues: dict[_Key, deque[str]] = {}
-        self._audits: dict[tuple[str, bool], deque[tuple[str, Fields]]] = {}
+        self._audits: dict[str, deque[tuple[str, Fields]]] = {}
         self._noted = 0
         self._last_fence = 0
 
@@ -155,18 +153,6 @@ class _Store:
                 queue.append(entry)
         return [0, held.ttl_ms, _clock_ms(), kind]
 
-    def _acquire_many(self, call: calls.AcquireMany, prefix: str) -> list[int] | int:
-        for number, request in enumerate(call.requests, 1):
-            key = prefix, request.name
-            if self._get(key) is not None or self._hand_off(key, ""):
-                return number
-        answer = []
-        for request in call.requests:
-            key = prefix, request.name
-            fence = self._give(key, request.token, request.lease_ms, request.record)
-            answer += [fence, request.lease_ms]
-        return answer
-
     def _take_over(self, call: calls.TakeOver, prefix: str) -> int | None:
         request = call.request
         key = prefix, request.name
@@ -189,9 +175,6 @@ class _Store:
             if not queue:
                 del self._queues[key]
         return 0
-
-    def _release_many(self, call: calls.ReleaseMany, prefix: str) -> list[int]:
-        return [self._release(calls.Release(*hold), prefix) for hold in call.holds]
 
     def _renew(self, call: calls.Renew, prefix: str) -> list[int]:
         left = []
@@ -220,32 +203,21 @@ class _Store:
         held = self._get(key)
         if held is None or call.token_id != token_id(held.token.encode()):
             return None
-        self._note(prefix, call.entry, call.cap)
+        self._noted += 1
+        audit = self._audits.setdefault(prefix, deque())
+        audit.appendleft((f"{_wall_ms()}-{self._noted}", call.entry))
+        while len(audit) > call.cap:
+            audit.pop()
         self._hand_off(key, "")
         return 1
 
-    def _note(self, prefix: str, entry: Fields, cap: int) -> None:
-        self._noted += 1
-        audit = self._audits.setdefault((prefix, entry["event"] == FORCE_RELEASED), deque())
-        audit.appendleft((f"{_wall_ms()}-{self._noted}", entry))
-        while len(audit) > cap:
-            audit.pop()
-
-    def _note_losses(self, call: calls.NoteLosses, prefix: str) -> int:
-        for entry in call.entries:
-            self._note(prefix, entry, call.cap)
-        return len(call.entries)
-
     def _read_history(self, call: calls.ReadHistory, prefix: str) -> list[Any]:
-        pages = []
-        for forced in (True, False):
-            page: list[Any] = [b""]
-            for entry_id, entry in self._audits.get((prefix, forced), ()):
-                if not call.name or entry["name"] == call.name:
-                    pairs = [part.encode() for pair in entry.items() for part in pair]
-                    page.append([entry_id.encode(), pairs])
-            pages.append(page)
-        return pages
+        page: list[Any] = [b""]
+        for entry_id, entry in self._audits.get(prefix, ()):
+            if not call.name or entry["name"] == call.name:
+                pairs = [part.encode() for pair in entry.items() for part in pair]
+                page.append([entry_id.encode(), pairs])
+        return [page]
 
     def _read_queue(self, call: calls.ReadQueue, prefix: str) -> list[Any]:
         queue = self._queues.get((prefix, call.name), ())
@@ -263,14 +235,11 @@ class _Store:
 
     _operations: ClassVar[dict[type[Call], Callable[[Any, Any, str], Any]]] = {
         calls.Acquire: _acquire,
-        calls.AcquireMany: _acquire_many,
         calls.TakeOver: _take_over,
         calls.Release: _release,
-        calls.ReleaseMany: _release_many,
         calls.Renew: _renew,
         calls.Inspect: _inspect,
         calls.ForceRelease: _force_release,
-        calls.NoteLosses: _note_losses,
         calls.ReadHistory: _read_history,
         calls.ReadQueue: _read_queue,
         calls.ReadIndex: _read_index,

@@ -97,9 +97,9 @@ class LockOperations(ProtocolRunner):
     def history(self, name: str | None = None, limit: int = 100) -> list[AuditEntry]:
         """Return the audit of a lock, or of all locks, the newest entry first.
 
-        There is an entry for each forced release, each lock that a Celery worker freed, and each
-        loss that a holder noticed. About a thousand forced releases are kept, and as many other
-        entries; ``OPERATORS`` can set another number. Raises ``LockUnavailable``.
+        There is an entry for each forced release, and for each lock that a Celery worker freed.
+        About a thousand entries are kept; ``OPERATORS`` can set another number. Raises
+        ``LockUnavailable``.
         """
         return self.run(self._read_history(name, limit))
 

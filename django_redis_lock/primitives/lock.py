@@ -81,6 +81,7 @@ class Lock(Held, Handle):
         self._origin: dict[str, Any] = {"task_id": task_id, "task_name": task_name}
         if metadata:
             self._origin["metadata"] = check_metadata(metadata)
+        self._waited = False  # for its turn, when it was acquired
         self._again = 0  # how many more times this handle has entered the lock
         self._hold_nothing()
 
@@ -233,6 +234,7 @@ class Lock(Held, Handle):
                 renewer.withdraw(call, backend, request.longest)
 
     def _begin_to_wait(self, backend: BaseLockBackend, until: float) -> Steps[None]:
+        self._waited = True
         if until == math.inf:
             yield from self._check_own_lease()
         yield calls.BeginToWait()

@@ -161,28 +161,6 @@ class Claim(Call):
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class AcquireMany(Call):
-    """Take all locks or none, without waiting; ``acquire_many.lua`` describes the answer."""
-
-    requests: Sequence[Request]
-
-    def __post_init__(self) -> None:
-        self.until = self.requests[0].until
-
-    def sending(self) -> None:
-        for request in self.requests:
-            request.sent = request.under_way = True
-        Call.sending(self)
-
-
-@dataclass(slots=True, eq=False, repr=False)
-class ReleaseMany(Call):
-    """Release several locks, given as (name, token). Answers 1 or 0 for each."""
-
-    holds: Sequence[tuple[str, str]]
-
-
-@dataclass(slots=True, eq=False, repr=False)
 class Renew(Call):
     """Set leases, given as (name, token, ms). Answers what is left of each; see ``renew.lua``."""
 
@@ -225,19 +203,6 @@ class ForceRelease(Call):
 Breaking = Inspect, ForceRelease
 """The calls of a forced release. A server that answers one of them with an error has released
 nothing. Other calls may have been carried out in part, or on too few replicas."""
-
-
-@dataclass(slots=True, eq=False, repr=False)
-class NoteLosses(Call):
-    """Write lost leases into the audit. Answers how many were new to it."""
-
-    entries: Sequence[Fields]
-    cap: int
-    """How many such entries the audit keeps."""
-    patient: bool = field(default=False, kw_only=True)
-
-    def __post_init__(self) -> None:
-        self.entries = self.entries[-self.cap :]
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -12,14 +12,12 @@ from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol import acquiring, conversation
 from django_redis_lock.protocol.calls import (
     Acquire,
-    AcquireMany,
     Claim,
     Glance,
     Listen,
     Pause,
     Post,
     Release,
-    ReleaseMany,
     Renew,
     TakeOver,
     Wait,
@@ -201,55 +199,6 @@ def test_nothing_is_asked_of_a_server_that_lets_calls_time_out(
     assert caught.value.silent
 
 
-# Several locks at once.
-
-
-def several() -> list[Request]:
-    return [Request(f"name {n}", f"token {n}", 30.0, "{}") for n in (1, 2)]
-
-
-def acquiring_many(requests: list[Request]) -> Any:
-    steps = acquiring.acquire_many(requests)
-    call = next(steps)
-    assert isinstance(call, AcquireMany)
-    assert call.requests is requests
-    call.sending()
-    return steps, call
-
-
-def test_several_locks_are_taken_with_one_call() -> None:
-    """Each with its own fence, and with what the server left of its lease."""
-    requests = several()
-    steps, call = acquiring_many(requests)
-    assert all(each.sent for each in requests)
-    with pytest.raises(StopIteration) as stop:
-        steps.send([7, 30_000, 8, 20_000])
-    found = [(lease.name, lease.token, lease.fence) for lease in stop.value.value]
-    assert found == [("name 1", "token 1", 7), ("name 2", "token 2", 8)]
-    ends = [lease.deadline for lease in stop.value.value]
-    assert ends == pytest.approx([call.sent_at + 30, call.sent_at + 20])
-
-
-def test_held_lock_among_several_is_told_by_its_index() -> None:
-    """Then nothing was taken, and nothing has to be withdrawn."""
-    requests = several()
-    steps, _ = acquiring_many(requests)
-    assert ended(steps, 2) == 1
-    assert not any(each.sent for each in requests)
-
-
-def test_interrupted_acquisition_of_several_is_withdrawn() -> None:
-    """All of them, with the tokens under which the server may have taken them."""
-    requests = several()
-    steps, _ = acquiring_many(requests)
-    withdrawal = steps.throw(KeyboardInterrupt())
-    assert isinstance(withdrawal, ReleaseMany)
-    assert withdrawal.holds == [("name 1", "token 1"), ("name 2", "token 2")]
-    with pytest.raises(KeyboardInterrupt):
-        steps.send([1, 1])
-    assert all(each.sent for each in requests)  # the call may arrive after its withdrawal
-
-
 def test_call_that_was_answered_can_not_arrive_any_more() -> None:
     """So a request that is withdrawn during its wait needs no second withdrawal."""
     hub, wanted = HearingHub(), request()
@@ -267,19 +216,13 @@ def test_call_that_was_answered_can_not_arrive_any_more() -> None:
     assert not wanted.sent
 
 
-@pytest.mark.parametrize("many", [True, False])
-def test_answered_calls_that_take_at_once(many: bool) -> None:
-    """A takeover and the acquisition of several locks are answered by one call."""
-    requests = several()
-    steps = (
-        acquiring.acquire_many(requests)
-        if many
-        else acquiring.take_over(Hub(), requests[0], "digest")
-    )
+def test_take_over_that_was_answered_can_not_arrive_any_more() -> None:
+    wanted = request()
+    steps = acquiring.take_over(Hub(), wanted, "digest")
     next(steps).sending()
-    assert requests[0].under_way
-    ended(steps, [7, 30_000, 8, 20_000] if many else 7)
-    assert not any(each.under_way for each in requests)
+    assert wanted.under_way
+    ended(steps, 7)
+    assert not wanted.under_way
 
 
 @pytest.mark.parametrize(
@@ -775,9 +718,6 @@ def test_how_long_a_caller_waits_for_a_silent_server(wait: float | None, patienc
     first = next(acquiring.acquire(Hub(), request(), until))
     assert isinstance(first, Acquire)
     assert before + patience <= first.until <= monotonic() + patience
-    many = next(acquiring.acquire_many([request()], until))
-    assert isinstance(many, AcquireMany)
-    assert before + patience <= many.until <= monotonic() + patience
 
 
 def test_a_caller_that_gives_up_does_not_ask_again() -> None:

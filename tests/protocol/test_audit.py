@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 
-from django_redis_lock import lock
 from django_redis_lock.protocol import audit
 from django_redis_lock.protocol.audit import newest, read_entry
 from django_redis_lock.protocol.records import read_holder, token_id, write_record
-from django_redis_lock.support.arguments import MAX_TEXT_LENGTH
 from django_redis_lock.support.process import known_process
 
 FIELDS = {
@@ -87,25 +85,6 @@ def test_what_is_written_of_a_release() -> None:
     assert fields["fence"] == ""
 
 
-def test_what_is_written_of_a_loss() -> None:
-    held = lock("n", using="locmem", metadata={"shop": "7"})
-    with held:
-        lease = held._held()
-        fields = audit.lost(lease, "x" * (MAX_TEXT_LENGTH + 1))
-    process = known_process()
-    assert fields.pop("reason") == "x" * MAX_TEXT_LENGTH
-    assert fields == {
-        "event": "lost",
-        "name": "n",
-        "fence": str(lease.fence),
-        "by": "",
-        "token_id": token_id(lease.token.encode()),
-        "host": process.host,
-        "pid": str(process.pid),
-        "thread": "MainThread",
-    }
-
-
 def entries(*ids: str) -> list[Any]:
     return [[each.encode(), []] for each in ids]
 
@@ -131,9 +110,3 @@ def test_pages_are_merged(pages: list[Any], end: bytes, merged: list[str] | None
     found_end, found = newest(pages)
     expected = ["10-0", "9-10", "9-9", "9-0"] if merged is None else merged
     assert (found_end, [entry[0].decode() for entry in found]) == (end, expected)
-
-
-def test_a_loss_is_newer_than_what_caused_it() -> None:
-    """In the same millisecond the entry of a later stream comes first."""
-    released, lost = [b"5-0", [b"event", b"freed"]], [b"5-0", [b"event", b"lost"]]
-    assert newest([[b"", released], [b"", lost]])[1] == [lost, released]

@@ -13,10 +13,8 @@ from django_redis_lock.protocol.calls import (
     Acquire,
     Glance,
     Listen,
-    NoteLosses,
     Pause,
     Post,
-    ReleaseMany,
     Step,
     Wait,
 )
@@ -31,7 +29,6 @@ REQUEST = Request("name", "secret", 30.0, "{}")
     [
         (Acquire(REQUEST, "channel"), "<Acquire 'name'>"),
         (Wait(Hub(), LocalWaiter(REQUEST), 0.0), "<Wait 'name'>"),
-        (ReleaseMany([("name", "secret")]), "<ReleaseMany ''>"),
         (Pause(1.0), "<Pause ''>"),
     ],
 )
@@ -85,10 +82,3 @@ def test_what_a_step_does(
     step(port).do(port)
     asyncio.run(step(port).ado(port))
     assert port.asked == [blocking, under_asyncio]
-
-
-def test_the_newest_losses_are_noted() -> None:
-    """No more than the audit keeps."""
-    losses = [{"name": str(number)} for number in range(5)]
-    assert NoteLosses(losses, 2).entries == losses[3:]
-    assert NoteLosses(losses[:1], 2).entries == losses[:1]

@@ -11,7 +11,7 @@ import pytest
 
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol import conversation
-from django_redis_lock.protocol.calls import Glance, Pause, Release, ReleaseMany, Renew, TakeOver
+from django_redis_lock.protocol.calls import Glance, Pause, Release, Renew, TakeOver
 from django_redis_lock.protocol.lease import Lease, Request
 from django_redis_lock.support.clock import monotonic
 from tests.protocol.steps import ended, refused
@@ -228,34 +228,28 @@ def test_failure_to_set_leases_names_the_first_lock() -> None:
         assert caught.value.name == shown
 
 
-@pytest.mark.parametrize(("names", "kind"), [(["a"], Release), (["a", "b"], ReleaseMany)])
-def test_release_returns_what_was_still_held(names: list[str], kind: type) -> None:
-    """One lock and several are released in one call each."""
-    leases = [lease(name) for name in names]
+@pytest.mark.parametrize("held", [False, True])
+def test_release_returns_whether_it_was_still_held(held: bool) -> None:
+    mine = lease()
     before = monotonic()
-    steps = conversation.release(leases)
+    steps = conversation.release(mine)
     call = next(steps)
-    assert type(call) is kind
-    assert isinstance(call, Release | ReleaseMany)
-    holds = [(each.name, each.token) for each in leases]
-    assert holds == (call.holds if isinstance(call, ReleaseMany) else [(call.name, call.token)])
-    for each in leases:
-        assert each.release_sent_at is not None
-        assert before <= each.release_sent_at <= monotonic()
+    assert isinstance(call, Release)
+    assert (call.name, call.token) == (mine.name, mine.token)
+    assert mine.release_sent_at is not None
+    assert before <= mine.release_sent_at <= monotonic()
     call.sending()
-    held = [1] + [0] * (len(leases) - 1)
-    assert ended(steps, held if len(held) > 1 else 1) == {leases[0].token}
+    assert ended(steps, int(held)) is held
 
 
-@pytest.mark.parametrize("names", [["a"], ["a", "b"]])
-def test_interrupted_release_is_completed(names: list[str]) -> None:
+def test_interrupted_release_is_completed() -> None:
     """With one further call, which is not sent again; what comes of it changes nothing."""
-    steps = conversation.release([lease(name) for name in names])
+    steps = conversation.release(lease())
     first = next(steps)
-    assert isinstance(first, Release | ReleaseMany)
+    assert isinstance(first, Release)
     assert first.patient
     second = steps.throw(KeyboardInterrupt())
-    assert type(second) is type(first)
+    assert isinstance(second, Release)
     assert second is not first
     assert second.patient is False
     with pytest.raises(KeyboardInterrupt):
@@ -265,28 +259,28 @@ def test_interrupted_release_is_completed(names: list[str]) -> None:
 def test_release_whose_reply_was_lost_is_no_loss() -> None:
     """The second sending finds the lock free, which the first may have released."""
     mine = lease()
-    steps = conversation.release([mine])
+    steps = conversation.release(mine)
     lose_reply(steps, next(steps))
-    assert ended(steps, 0) == {mine.token}
+    assert ended(steps, 0) is True
 
 
 def test_release_of_an_expired_lease_is_a_loss() -> None:
     """A lease that had ended before the first sending was not released by it."""
     mine = lease()
     mine.deadline = monotonic() - 1
-    steps = conversation.release([mine])
+    steps = conversation.release(mine)
     lose_reply(steps, next(steps))
-    assert ended(steps, 0) == set()
+    assert ended(steps, 0) is False
 
 
 def test_release_that_is_repeated_by_the_caller_is_no_loss() -> None:
     """The first call failed, but the server may have carried it out while the lease was valid."""
     mine = lease()
     mine.release_sent_at = monotonic()
-    steps = conversation.release([mine])
+    steps = conversation.release(mine)
     call = next(steps)
     call.sending()
-    assert ended(steps, 0) == {mine.token}
+    assert ended(steps, 0) is True
 
 
 def detaching(mine: Lease) -> tuple[Any, TakeOver]:

@@ -313,7 +313,7 @@ class Exchanges(Readings):
         key = self._key(call.name)
         if not self._is_shown((yield PlainCommand("GET", key)), call.token_id):
             return (yield from self._complete_audit(call)) if call.deleted else None
-        yield from self._try_audit(self._part(call.entry["event"]))
+        yield from self._try_audit()
         if not self._is_shown((yield PlainCommand("GET", key)), call.token_id):
             return None  # released meanwhile
         call.deleted = True  # or may be, if no reply comes

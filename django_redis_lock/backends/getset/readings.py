@@ -13,7 +13,7 @@ from django_redis_lock.backends.getset.commands import PlainCommand
 from django_redis_lock.backends.getset.timestamps import read_stamp
 from django_redis_lock.backends.index import write_page
 from django_redis_lock.protocol import calls
-from django_redis_lock.protocol.audit import FORCE_RELEASED, LOST, Fields
+from django_redis_lock.protocol.audit import Fields
 from django_redis_lock.protocol.calls import Call
 from django_redis_lock.protocol.drivers import Steps
 
@@ -33,7 +33,6 @@ class Readings:
         self._clock = clock
         self._index_key = f"{prefix}-index"
         self._audit_key = f"{prefix}-audit"
-        self._lost_key = f"{prefix}-lost"
 
     def carry_out(self, call: Call) -> Steps[Any]:
         """Carry out a call. Returns what the script of its name returns."""
@@ -96,60 +95,41 @@ class Readings:
             if (passed or first == 0) and (ended or len(page) == call.count):
                 return page
 
-    def _note_losses(self, call: calls.NoteLosses) -> Steps[Any]:
-        # Another sending may have succeeded: an earlier one, or a later one that was faster.
-        looked_at = 100 if call.first_sent_at is None else 1000
-        found = yield PlainCommand("XREVRANGE", self._lost_key, "+", "-", "COUNT", looked_at)
-        known = {
-            fields.get(b"token_id", b"")
-            for fields in map(_fields, found)
-            if fields.get(b"event") == LOST.encode()
-        }
-        new = [entry for entry in call.entries if entry["token_id"].encode() not in known]
-        for entry in new:
-            yield self._entry(entry, call.cap)
-        return len(new)
-
     def _read_history(self, call: calls.ReadHistory) -> Steps[Any]:
         before = call.before if call.before == "+" else f"({call.before}"
-        pages = []
-        for key in (self._audit_key, self._lost_key):
-            found = yield PlainCommand("XREVRANGE", key, before, "-", "COUNT", call.count)
-            end = found[-1][0] if len(found) == call.count else b""
-            if call.name:
-                name = call.name.encode()
-                found = [entry for entry in found if _fields(entry).get(b"name") == name]
-            pages.append([end, *found])
-        return pages
-
-    def _part(self, event: str) -> str:
-        """Return the key of the stream that an event belongs to."""
-        return self._audit_key if event == FORCE_RELEASED else self._lost_key
+        found = yield PlainCommand("XREVRANGE", self._audit_key, before, "-", "COUNT", call.count)
+        end = found[-1][0] if len(found) == call.count else b""
+        if call.name:
+            name = call.name.encode()
+            found = [entry for entry in found if _fields(entry).get(b"name") == name]
+        return [[end, *found]]
 
     def _entry(self, entry: Fields, cap: int) -> PlainCommand:
         pairs = [part for pair in entry.items() for part in pair]
-        return PlainCommand("XADD", self._part(entry["event"]), "MAXLEN", "~", cap, "*", *pairs)
+        return PlainCommand("XADD", self._audit_key, "MAXLEN", "~", cap, "*", *pairs)
 
-    def _try_audit(self, key: str) -> Steps[Any]:
+    def _try_audit(self) -> Steps[Any]:
         """Raise the server's error if it would refuse an entry, unless it is out of memory.
 
         A forced release that can't be audited is refused, but an operator must be able to free a
         lock on a full server. The entry itself is written after the release.
         """
         try:
-            yield PlainCommand("XADD", key, "0-0", "event", "")  # no entry can have this id
+            yield PlainCommand(
+                "XADD", self._audit_key, "0-0", "event", ""
+            )  # no entry can have this id
         except ResponseError as error:
             text = str(error)
             if not ("greater than 0-0" in text or "used memory" in text):
                 raise
-        yield PlainCommand("XREVRANGE", key, "+", "-", "COUNT", 1)  # fails if it is no stream
+        yield PlainCommand(
+            "XREVRANGE", self._audit_key, "+", "-", "COUNT", 1
+        )  # fails if it is no stream
 
     def _complete_audit(self, call: calls.ForceRelease) -> Steps[Any]:
         """Write the entry, unless the earlier sending that deleted the lock did so."""
         ours = [part.encode() for pair in call.entry.items() for part in pair]
-        latest = yield PlainCommand(
-            "XREVRANGE", self._part(call.entry["event"]), "+", "-", "COUNT", 100
-        )
+        latest = yield PlainCommand("XREVRANGE", self._audit_key, "+", "-", "COUNT", 100)
         if any(entry[1] == ours for entry in latest):
             return 1
         return (yield from self._write_entry(call))
@@ -163,7 +143,6 @@ class Readings:
 
     _methods: ClassVar[Methods] = {
         calls.Inspect: _inspect,
-        calls.NoteLosses: _note_losses,
         calls.ReadHistory: _read_history,
         calls.ReadQueue: _read_queue,
         calls.ReadIndex: _read_index,

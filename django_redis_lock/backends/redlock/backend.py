@@ -247,7 +247,6 @@ _FOLDS: dict[type[Call], Callable[[list[Any]], Any]] = {
     calls.ForceRelease: _force_released,
     calls.Renew: votes.leases,
     calls.Inspect: votes.holders,
-    calls.NoteLosses: votes.greatest,
     calls.ReadHistory: votes.history,
     calls.ReadQueue: votes.queue,
     ReadPages: votes.everybody,

@@ -37,9 +37,6 @@ Order = dict[int, list[int]]
 class Cluster(Servers):
     """The nodes of a cluster."""
 
-    takes_many = False
-    """Several locks may be on several nodes."""
-
     def __init__(
         self,
         location: Location,
@@ -200,14 +197,6 @@ def _calls_of_shards(call: Call) -> tuple[dict[int, Call], Callable[[list[Any]],
             return {
                 shard: calls.Inspect([names[n] for n in own]) for shard, own in order.items()
             }, lambda answers: _inspected(order, answers)
-        case calls.NoteLosses(entries=entries):
-            noted = {
-                shard: calls.NoteLosses([entries[n] for n in own], call.cap)
-                for shard, own in _by_shard(entry["name"] for entry in entries).items()
-            }
-            for part in noted.values():
-                part.first_sent_at = call.first_sent_at
-            return {**noted}, sum
         case calls.ReadHistory():
             return dict.fromkeys(range(SHARDS), call), lambda answers: [*chain(*answers)]
         case _ReadIndexes(shards=shards):

@@ -112,8 +112,8 @@ class Trial:
         queue, of_queue = packing.queue_prefix + nobody, f"~{prefix}-queue:*"
         index, fence, heard = packing.index_key, packing.fence_key, packing.heard_key
         of_shards = ":*" if packing.shard else ""
-        of_index, of_fence, of_audit, of_lost, of_heard = (
-            f"~{prefix}-{kind}{of_shards}" for kind in ("index", "fence", "audit", "lost", "heard")
+        of_index, of_fence, of_audit, of_heard = (
+            f"~{prefix}-{kind}{of_shards}" for kind in ("index", "fence", "audit", "heard")
         )
         yield "EVAL", "", ("return 1", 0)
         yield "EVALSHA", "", ("0" * 40, 0)  # there is no such script
@@ -146,7 +146,6 @@ class Trial:
         yield "GET", of_fence, (fence,)
         yield "SET", of_fence, (fence, 0, "NX", "PX", 1)  # no change, or gone in a millisecond
         yield from self._auditing(packing.audit_key, of_audit)
-        yield from self._auditing(packing.lost_key, of_lost)
         if self._target.member:
             yield "INFO", "", ("server",)
             yield "GET", f"~{prefix}-server", (f"{prefix}-server",)
@@ -190,8 +189,8 @@ class Trial:
         yield "ZREM", of_index, (index, nobody)
         yield "ZREMRANGEBYSCORE", of_index, (index, 1, 0)
         yield from self._listing(index, of_index)
-        for part in (self._packing.audit_key, self._packing.lost_key):
-            yield from self._auditing(part, f"~{part}")
+        audit = self._packing.audit_key
+        yield from self._auditing(audit, f"~{audit}")
 
     def _attempts_apart(self) -> Iterator[Try]:
         """Yield commands that change the state of their connection, or block it."""
