@@ -55,7 +55,7 @@ class Packed:
         self,
         script: Script | Command,
         keys: Sequence[str],
-        args: Sequence[str],
+        args: Sequence[Any],
         sending: Callable[[], None],
         *,
         replicas: Replicas | None = None,

@@ -814,20 +814,17 @@ GETSET_RULE = re.findall(
 SPARE = ("+xadd", "+xrevrange", "~lock-audit")
 
 
-@pytest.mark.parametrize("clock", ["server", "local"])
 def test_getset_needs_what_its_page_says(
-    clock: str, user: Callable[[list[str]], redis.Redis], settings: Any
+    user: Callable[[list[str]], redis.Redis], settings: Any
 ) -> None:
     """Each word of its rule is tried; locks work without the audit."""
-    entry = {**settings.LOCKS["default"], "BACKEND": GETSET, "OPTIONS": {"CLOCK": clock}}
+    entry = {**settings.LOCKS["default"], "BACKEND": GETSET}
     settings.LOCKS = {"default": entry}
     admin = user(GETSET_RULE)
     pool = locks["default"].pool
     trial = Trial(redis.Redis(connection_pool=pool), Target(locks["default"], pool))
     assert (trial.run(), trial.failed) == ([], {})
     needed = [word for word in GETSET_RULE if word[0] in "+~"]
-    if clock == "local":
-        needed.remove("+time")
     assert trial.commands == {word[1:] for word in needed if word[0] == "+"}
     for word in needed:
         user([item for item in GETSET_RULE if item != word])

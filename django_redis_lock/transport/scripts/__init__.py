@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from importlib.resources import files
+from typing import Any
 
 from django_redis_lock.transport.resp import bulk, pack, pack_onto
 
@@ -35,7 +36,7 @@ class Command:
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def pack(self, keys: Sequence[str], args: Sequence[str], *, with_source: bool = False) -> bytes:
+    def pack(self, keys: Sequence[str], args: Sequence[Any], *, with_source: bool = False) -> bytes:
         """Return a call as RESP."""
         return pack([self.name, *keys, *args])
 

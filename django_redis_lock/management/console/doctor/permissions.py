@@ -9,7 +9,7 @@ from typing import Any
 
 from redis.exceptions import NoPermissionError, RedisError
 
-from django_redis_lock.backends.getset.readings import NAME
+from django_redis_lock.backends.getset.exchanges import NAME
 from django_redis_lock.management.console.doctor.services import is_unknown
 from django_redis_lock.management.console.doctor.targets import Finding, Target, fail, ok, warn
 from django_redis_lock.support.text import without_passwords
@@ -140,7 +140,9 @@ class Trial:
             yield command, of_queue, (queue, *arguments)  # any of them removes it
         yield "ZADD", of_index, (index, "XX", 0, nobody)
         yield "ZREM", of_index, (index, nobody)
-        yield from self._listing(index, of_index)
+        yield "ZRANGEBYSCORE", of_index, (index, 1, 0)
+        yield "ZRANGE", of_index, (index, 1, 0)
+        yield "ZCARD", of_index, (index,)
         yield "ZREM", of_heard, (heard, nobody)
         yield "ZSCORE", of_heard, (heard, nobody)
         yield "GET", of_fence, (fence,)
@@ -157,11 +159,6 @@ class Trial:
         if database := self._target.pool.connection_kwargs.get("db"):
             yield "SELECT", "", (database,)
 
-    def _listing(self, index: str, of_index: str) -> Iterator[Try]:
-        yield "ZRANGEBYSCORE", of_index, (index, 1, 0)
-        yield "ZRANGE", of_index, (index, 1, 0)
-        yield "ZCARD", of_index, (index,)
-
     def _auditing(self, part: str, of_part: str) -> Iterator[Try]:
         yield "XADD", of_part, (part, "0-0", "event", "doctor")  # an invalid id
         yield "XREVRANGE", of_part, (part, "+", "-", "COUNT", 1)
@@ -174,8 +171,7 @@ class Trial:
         lock, of_lock = key.replace(NAME, nobody), f"~{key.replace(NAME, '*')}"
         index, of_index = f"{prefix}-index", f"~{prefix}-index"
         yield from self._selecting()
-        if not self._target.local_clock:
-            yield "TIME", "", ()
+        yield "TIME", "", ()
         for command in ("GET", "DEL"):
             yield command, of_lock, (lock,)
         yield "SET", of_lock, (lock, "1", "XX")
@@ -188,7 +184,7 @@ class Trial:
         yield "ZADD", of_index, (index, "XX", 0, nobody)
         yield "ZREM", of_index, (index, nobody)
         yield "ZREMRANGEBYSCORE", of_index, (index, 1, 0)
-        yield from self._listing(index, of_index)
+        yield "ZRANGEBYSCORE", of_index, (index, 1, 0)
         audit = self._packing.audit_key
         yield from self._auditing(audit, f"~{audit}")
 

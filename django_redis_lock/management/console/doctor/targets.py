@@ -122,12 +122,6 @@ class Target:
         return f"{self.backend.key_prefix}-grant:{f'{{{shard}}}:' if shard else ''}{process}"
 
     @property
-    def local_clock(self) -> bool:
-        """Whether leases end by the clocks of the clients."""
-        options = self.backend.params.get("OPTIONS") or {}
-        return not self.scripted and options.get("CLOCK") == "local"
-
-    @property
     def user(self) -> str:
         return str(self.pool.connection_kwargs.get("username") or "default")
 
