@@ -33,8 +33,6 @@ class Deaf(LocMemLockBackend):
         return Lock(lambda: self, name, 20, **options)
 
 
-
-
 def test_the_waiters_of_a_lock_share_their_looks(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -56,8 +54,6 @@ def test_the_waiters_of_a_lock_share_their_looks(
         eventually(lambda: backend.holder(name))
         backend.force_release(name)
     assert all(waiting.outcome() for waiting in queue)
-
-
 
 
 @pytest.mark.parametrize(
