@@ -30,8 +30,6 @@ from tests.tools import Background, eventually, waiters
 from tests.tools.console import Done, command, held, read
 from tests.tools.docs import DOCS, table
 
-pytestmark = pytest.mark.usefixtures("no_workers")
-
 
 @pytest.fixture
 def one(server: EmbeddedServer, settings: Any) -> EmbeddedServer:
