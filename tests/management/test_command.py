@@ -346,7 +346,7 @@ def test_senseless_releases_are_refused(one: EmbeddedServer, words: list[str], t
 
 def test_history_tells_of_releases(one: EmbeddedServer) -> None:
     """Newest first, by name, as JSON; a notice if there are no events."""
-    assert command("history") == Done(0, "", "The audit has no forced releases.\n")
+    assert command("history") == Done(0, "", "The audit has no forced releases or freed locks.\n")
     for name, by in (("a", "ada"), ("b", "bob")):
         held(name)
         locks["default"].force_release(name, by=by, reason="it hangs")

@@ -174,7 +174,7 @@ def history(options: dict[str, Any], terminal: Terminal) -> None:
     if not found and name is not None:
         raise nothing(f"The audit has no events of {visible(name)!r}.")
     if not found:
-        terminal.notice("The audit has no forced releases.")
+        terminal.notice("The audit has no forced releases or freed locks.")
 
 
 def _event_columns(*, name: bool, many: bool = False) -> list[Column[AuditEntry]]:
