@@ -1,4 +1,4 @@
-"""The contract under each waiting scheme, and processes of all of them on one lock."""
+"""Processes of all waiting schemes on one lock."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from django.test import override_settings
 
 from django_redis_lock import lock, locks
 from example_project.embedded import EmbeddedServer
-from tests.contracts.locks import LayoutContract
 from tests.layouts.mixed import KINDS, Crew
 from tests.settings import REDIS, server_url
-from tests.tools import Background, Child, eventually
+from tests.tools import Child
 from tests.transport.test_waiting_schemes import OTHERS
 
 
@@ -29,20 +28,6 @@ def schemes(server: EmbeddedServer) -> Iterator[None]:
         LOCKS={"blpop": entry("blpop"), "poll": entry("poll", POLL_INTERVAL=0.05)}
     ):
         yield
-
-
-@pytest.mark.usefixtures("schemes")
-class TestBlpop(LayoutContract):
-    """Waiters that pop their grants from a list."""
-
-    using = "blpop"
-
-
-@pytest.mark.usefixtures("schemes")
-class TestPoll(LayoutContract):
-    """Waiters that look."""
-
-    using = "poll"
 
 
 @pytest.mark.timeout(300)
@@ -102,59 +87,3 @@ def test_a_forked_child_waits_by_itself(server: EmbeddedServer, name: str, wait:
         assert [who for who, _ in said] == ["parent", "child"]
         assert int(said[0][1]) < int(said[1][1])
         assert child.end() == 0
-
-
-GREENLETS = """
-    import gevent
-    done = []
-    def wait(number):
-        with lock(sys.argv[1], timeout=20, wait=sys.argv[2]):
-            done.append(number)
-    held = lock(sys.argv[1], timeout=20)
-    held.acquire()
-    queue = []
-    for number in range(10):
-        queue.append(gevent.spawn(wait, number))
-        while len(locks["default"].waiting(sys.argv[1])) <= number: gevent.sleep(0.005)
-    held.release()
-    gevent.joinall(queue)
-    say(*done)
-"""
-
-
-@pytest.mark.parametrize("wait", OTHERS)
-def test_greenlets_wait_beside_each_other(server: EmbeddedServer, name: str, wait: str) -> None:
-    """A waiting greenlet does not block the others, and they are served in order."""
-    with Child(
-        GREENLETS, name, wait, before="from gevent import monkey; monkey.patch_all()"
-    ) as child:
-        assert child.hear().split() == [*"0123456789"]
-
-
-def test_a_grant_that_went_to_a_dead_connection_is_found(
-    server: EmbeddedServer, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What the server pops for a connection that was given up is found when that can't be any more.
-
-    The test stands for the old connection: it pops before the new one does.
-    """
-    monkeypatch.setattr("django_redis_lock.transport.popping.ROUND", 4)
-    monkeypatch.setattr("django_redis_lock.protocol.waiting.LOOK_EVERY", 1000)  # no help from there
-    hub = locks["default"].hub_for("blpop")
-    held = lock(name, timeout=300)
-    held.acquire()
-    waiting = Background(lock(name, timeout=300, wait="blpop").acquire)
-    with redis.Redis.from_url(server.url(), decode_responses=True) as client:
-        before = eventually(lambda: popping(client))
-        (old,) = before
-        stolen = Background(lambda: redis.Redis.from_url(server.url()).blpop([hub.list_key], 20))
-        eventually(lambda: len(popping(client)) == 2)
-        client.client_kill_filter(_id=old)
-        eventually(lambda: len(popping(client)) == 2 and old not in popping(client))
-        held.release()
-        assert stolen.outcome()[1].startswith(b"grant ")
-        assert waiting.outcome() is True
-
-
-def popping(client: redis.Redis) -> set[str]:
-    return {item["id"] for item in client.client_list() if item["cmd"] == "blpop"}

@@ -142,8 +142,6 @@ def force(
     return keys.call(FORCE_RELEASE, [*keys.all, f"{keys.name}:audit"], *arguments)
 
 
-
-
 @pytest.mark.parametrize("held", [True, False])
 def test_a_forced_release_of_another_token(keys: Keys, held: bool) -> None:
     """An earlier sending may have released the lock, which its entry tells."""
