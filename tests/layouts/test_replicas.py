@@ -135,15 +135,6 @@ def test_handed_off_lock_counts_once_it_is_replicated(
     assert locks["plain"].holder(name) is None
 
 
-def test_release_needs_no_replica(pair: Pair, name: str) -> None:
-    """A lock can be released while the replica is away."""
-    held = lock(name, timeout=60, using="hasty")
-    held.acquire()
-    pair.replica.pause()
-    held.release()
-    assert locks["plain"].holder(name) is None
-
-
 @pytest.mark.parametrize("way", ["sync", "async"])
 def test_server_that_became_read_only_is_left(name: str, way: str) -> None:
     """A demoted master is not mistaken for a refusal: its connection is closed."""

@@ -1,9 +1,8 @@
-"""Processes of all waiting schemes on one lock."""
+"""The contract under each waiting scheme, and processes of all of them on one lock."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,9 +11,8 @@ from django.test import override_settings
 
 from django_redis_lock import lock, locks
 from example_project.embedded import EmbeddedServer
-from tests.layouts.mixed import KINDS, Crew
 from tests.settings import REDIS, server_url
-from tests.tools import Child
+from tests.tools import Background, Child, eventually
 from tests.transport.test_waiting_schemes import OTHERS
 
 
@@ -30,60 +28,57 @@ def schemes(server: EmbeddedServer) -> Iterator[None]:
         yield
 
 
-@pytest.mark.timeout(300)
-def test_all_schemes_on_one_lock(server: EmbeddedServer, name: str, tmp_path: Path) -> None:
-    """Processes of each scheme take turns fairly, though waiters and holders die."""
-    settings = {"default": entry("queue", POLL_INTERVAL=0.05)}
-    with override_settings(LOCKS=settings), Crew(name, settings, tmp_path) as crew:
-        crew.hire(*KINDS, *KINDS)
-        crew.all_go_on()
-        shares = crew.shares(30)
-        assert min(shares.values()) >= 15, shares
-        for doing in ("waiting", "holding"):
-            for kind in KINDS:
-                crew.replace(crew.one(kind, doing, locks["default"], name))
-        crew.all_go_on()
-        assert crew.check() > 150
-    with (
-        override_settings(LOCKS=settings),
-        redis.Redis.from_url(server_url(2), decode_responses=True) as client,
-    ):
-        with lock(name, timeout=20, blocking_timeout=60):  # the dead are passed over, or run out
-            pass
-        # What was pushed for those who were killed goes by itself, and so do their places.
-        for key in set(client.keys("*")) - {"lock-fence"}:
-            assert key.startswith(("lock-grant:", "lock-queue:", "lock-heard"))
-            assert 0 < client.pttl(key) <= 120_000 or not client.exists(key)
-
-
-FORK = """
+GREENLETS = """
+    import gevent
+    done = []
+    def wait(number):
+        with lock(sys.argv[1], timeout=20, wait=sys.argv[2]):
+            done.append(number)
     held = lock(sys.argv[1], timeout=20)
     held.acquire()
-    first = lock(sys.argv[1], timeout=20, wait=sys.argv[2])
-    waiting = threading.Thread(target=first.acquire)
-    waiting.start()
-    while not locks["default"].waiting(sys.argv[1]): time.sleep(0.005)
-    pid = os.fork()
-    if not pid:
-        with lock(sys.argv[1], timeout=20, wait=sys.argv[2]) as child:
-            say("child", child.fence)
-        os._exit(0)
-    while len(locks["default"].waiting(sys.argv[1])) < 2: time.sleep(0.005)
+    queue = []
+    for number in range(10):
+        queue.append(gevent.spawn(wait, number))
+        while len(locks["default"].waiting(sys.argv[1])) <= number: gevent.sleep(0.005)
     held.release()
-    waiting.join()
-    say("parent", first.fence)
-    first.release()
-    os.waitpid(pid, 0)
+    gevent.joinall(queue)
+    say(*done)
 """
 
 
 @pytest.mark.parametrize("wait", OTHERS)
-def test_a_forked_child_waits_by_itself(server: EmbeddedServer, name: str, wait: str) -> None:
-    """Parent and child each hear of their own grants."""
+def test_greenlets_wait_beside_each_other(server: EmbeddedServer, name: str, wait: str) -> None:
+    """A waiting greenlet does not block the others, and they are served in order."""
     with Child(
-        FORK, name, wait, before="import warnings; warnings.simplefilter('ignore')"
+        GREENLETS, name, wait, before="from gevent import monkey; monkey.patch_all()"
     ) as child:
-        said = [child.hear().split() for _ in range(2)]
-        assert [who for who, _ in said] == ["parent", "child"]
-        assert int(said[0][1]) < int(said[1][1])
-        assert child.end() == 0
+        assert child.hear().split() == [*"0123456789"]
+
+
+def test_a_grant_that_went_to_a_dead_connection_is_found(
+    server: EmbeddedServer, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the server pops for a connection that was given up is found when that can't be any more.
+
+    The test stands for the old connection: it pops before the new one does.
+    """
+    monkeypatch.setattr("django_redis_lock.transport.popping.ROUND", 4)
+    monkeypatch.setattr("django_redis_lock.protocol.waiting.LOOK_EVERY", 1000)  # no help from there
+    hub = locks["default"].hub_for("blpop")
+    held = lock(name, timeout=300)
+    held.acquire()
+    waiting = Background(lock(name, timeout=300, wait="blpop").acquire)
+    with redis.Redis.from_url(server.url(), decode_responses=True) as client:
+        before = eventually(lambda: popping(client))
+        (old,) = before
+        stolen = Background(lambda: redis.Redis.from_url(server.url()).blpop([hub.list_key], 20))
+        eventually(lambda: len(popping(client)) == 2)
+        client.client_kill_filter(_id=old)
+        eventually(lambda: len(popping(client)) == 2 and old not in popping(client))
+        held.release()
+        assert stolen.outcome()[1].startswith(b"grant ")
+        assert waiting.outcome() is True
+
+
+def popping(client: redis.Redis) -> set[str]:
+    return {item["id"] for item in client.client_list() if item["cmd"] == "blpop"}

@@ -808,7 +808,7 @@ def test_each_waiting_scheme_needs_commands_of_its_own(
 
 GETSET_RULE = re.findall(
     r"^ACL SETUSER locker (.*)$",
-    (DOCS / "how-to" / "share-locks-by-getset.md").read_text(),
+    (DOCS / "how-to" / "server-layouts.md").read_text(),
     re.MULTILINE,
 )[0].split()
 SPARE = ("+xadd", "+xrevrange", "~lock-audit")

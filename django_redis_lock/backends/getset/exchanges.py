@@ -5,7 +5,7 @@ proxy that spreads keys over servers can pass it on.
 
 The scheme is that of the documentation of SETNX. The value tells when the lock ends. A caller that
 finds it ended replaces it with GETSET, and has the lock if the replaced value had ended too.
-Anything can happen between two commands; ``docs/explanation/getset.md`` says what can't be
+Anything can happen between two commands; ``docs/explanation/layouts.md`` says what can't be
 prevented.
 """
 

@@ -176,7 +176,7 @@ def test_a_lease_that_may_have_ended_is_released_and_renewed(
     assert backend.call(calls.Release(name, mine.token)) == 0
 
 
-ACL = (DOCS / "how-to" / "share-locks-by-getset.md").read_text().split("ACL SETUSER locker ")[1]
+ACL = (DOCS / "how-to" / "server-layouts.md").read_text().split("ACL SETUSER locker ")[1]
 ACL = ACL.split("\n")[0]
 
 
