@@ -12,8 +12,7 @@ import pytest
 import redis
 
 from django_redis_lock import lock, lock_many, locks, signals
-from django_redis_lock.backends.keeping import BATCH
-from django_redis_lock.backends.renewal import renewer
+from django_redis_lock.backends.renewal import BATCH, renewer
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol.lease import Lease, Request
 from django_redis_lock.support.clock import monotonic
