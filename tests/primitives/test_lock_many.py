@@ -1,4 +1,4 @@
-"""Several locks at once: all or none, in any order, in one round trip."""
+"""Several locks at once: all or none, in any order."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import random
 import signal
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import redis
@@ -18,6 +19,7 @@ from django.test import override_settings
 from django_redis_lock import LockGroup, lock, lock_many, locks, signals
 from django_redis_lock.backends.renewal import renewer
 from django_redis_lock.exceptions import LockError, LockLost, LockNotAcquired, LockNotOwned
+from django_redis_lock.protocol.calls import Release
 from example_project.embedded import EmbeddedServer
 from tests.tools import Background, Child, counted, eventually, told, waiters
 from tests.tools.proxy import Proxy
@@ -263,6 +265,26 @@ class TestEveryBackend:
             asyncio.run(main())
             assert held(names, using) == ["c"]
             assert waiters(max(names), using) == 0
+
+    def test_interrupted_release(
+        self, names: list[str], using: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Ctrl-C during the release of one lock leaves none of them held."""
+        backend, interruptions = locks[using], [KeyboardInterrupt()]
+        carry_out = backend.call
+
+        def interrupted(call: Any) -> Any:
+            if isinstance(call, Release) and interruptions:
+                raise interruptions.pop()
+            return carry_out(call)
+
+        group = lock_many(names, using=using)
+        group.acquire()
+        monkeypatch.setattr(backend, "call", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            group.release()
+        eventually(lambda: held(names, using) == [])
+        assert group.remaining == 0.0
 
     def test_decorator_and_signals(self, names: list[str], using: str) -> None:
         """It decorates functions, and each lock sends its own signals."""
