@@ -15,7 +15,6 @@ from django_redis_lock.celery import (  # noqa: F401 - they connect to signals
     checks,
     deaths,
     dropped,
-    inspecting,
 )
 from django_redis_lock.celery.conflicts import (
     Conflict,
