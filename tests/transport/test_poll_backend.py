@@ -38,7 +38,6 @@ def test_it_uses_scripts_and_no_channels(name: str, client: redis.Redis) -> None
         with lock_many([f"{name}-1", f"{name}-2"], timeout=20):
             pass
     assert not {"watch", "multi", "exec", "publish", "subscribe", "blpop"} & counts.keys()
-    assert locks["default"].supports_many
 
 
 CROWD = """

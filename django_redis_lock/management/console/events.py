@@ -9,7 +9,7 @@ from django_redis_lock.management.console import facts
 from django_redis_lock.management.console.selection import Backends, nothing
 from django_redis_lock.management.console.table import Column, Paint
 from django_redis_lock.management.console.terminal import Terminal
-from django_redis_lock.protocol.audit import FORCE_RELEASED, LOST, AuditEntry
+from django_redis_lock.protocol.audit import FORCE_RELEASED, AuditEntry
 from django_redis_lock.support.text import visible
 
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
@@ -31,7 +31,7 @@ def run(options: dict[str, Any], terminal: Terminal) -> None:
     if not found and name is not None:
         raise nothing(f"The audit has no events of {visible(name)!r}.")
     if not found:
-        terminal.notice("The audit has no forced releases, freed locks or losses.")
+        terminal.notice("The audit has no forced releases or freed locks.")
 
 
 def columns(*, name: bool, many: bool = False) -> list[Column[AuditEntry]]:
@@ -52,5 +52,5 @@ def columns(*, name: bool, many: bool = False) -> list[Column[AuditEntry]]:
 
 
 def _of_event(entry: AuditEntry, style: Any) -> Paint | None:
-    paints: dict[str, Paint] = {LOST: style.ERROR, FORCE_RELEASED: style.WARNING}
+    paints: dict[str, Paint] = {FORCE_RELEASED: style.WARNING}
     return paints.get(entry.event)

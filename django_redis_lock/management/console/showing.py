@@ -1,4 +1,4 @@
-"""``locks show``: one lock with its holder, waiters, tasks, last hour and history."""
+"""``locks show``: one lock with its holder, waiters, tasks and history."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from django_redis_lock.backends.base import BaseLockBackend
-from django_redis_lock.management.console import contention, events, facts
+from django_redis_lock.management.console import events, facts
 from django_redis_lock.management.console.durations import duration, length
 from django_redis_lock.management.console.selection import Backends, hint_at_pattern, nothing
 from django_redis_lock.management.console.table import Column
@@ -16,7 +16,6 @@ from django_redis_lock.management.console.terminal import Terminal
 from django_redis_lock.operators.liveness import Verdict, judge
 from django_redis_lock.operators.workers import REPLY_SECONDS, InHand, TaskLine, in_hand
 from django_redis_lock.protocol.audit import AuditEntry
-from django_redis_lock.protocol.contention import Contention
 from django_redis_lock.protocol.records import Holder, Waiter
 from django_redis_lock.support.text import visible
 
@@ -36,17 +35,12 @@ class _Known:
     """The waiters; ``None`` if unknown."""
     history: list[AuditEntry] | None
     """The newest events; ``None`` if unknown."""
-    group: str | None
-    """The group in which its contention is counted; ``None`` if that is switched off."""
-    hour: Contention | None
-    """What was counted of that group; ``None`` if unknown."""
     tasks: InHand | None
     """The tasks of Celery's workers for it; ``None`` without Celery."""
 
     @property
     def is_any(self) -> bool:
-        counted = self.hour is not None and self.hour.is_any
-        return bool(self.holder or self.queue or self.history or self.its_tasks or counted)
+        return bool(self.holder or self.queue or self.history or self.its_tasks)
 
     @property
     def waiters(self) -> int | None:
@@ -95,18 +89,10 @@ def _ask(
     limit = WAITERS if holder[0] else None  # a holder knows the number of waiters
     queue = backends.attempt(backend, lambda: backend.waiting(name, limit), None)
     history = backends.attempt(backend, lambda: backend.history(name, EVENTS), None)
-    operators = backend.operators
-    group = operators.group(name) if operators.contention else None
-    hour = (
-        None if group is None else backends.attempt(backend, lambda: backend.contention(name), None)
-    )
-    return _Known(backend.alias, holder[0], queue, history, group, hour, tasks)
+    return _Known(backend.alias, holder[0], queue, history, tasks)
 
 
 def _facts(name: str, one: _Known, verdict: Verdict | None) -> dict[str, Any]:
-    counted: dict[str, Any] = {}
-    if one.group is not None:
-        counted["contention"] = contention.contention_facts(one.hour) if one.hour else None
     return {
         "name": name,
         "using": one.using,
@@ -122,7 +108,6 @@ def _facts(name: str, one: _Known, verdict: Verdict | None) -> dict[str, Any]:
         "tasks": (
             [asdict(task) for task in one.its_tasks] if one.tasks and one.tasks.is_known else None
         ),
-        **counted,
         "history": (
             None if one.history is None else [facts.entry_facts(entry) for entry in one.history]
         ),
@@ -145,8 +130,6 @@ def _show(name: str, one: _Known, verdict: Verdict | None, terminal: Terminal) -
     if one.tasks is not None:
         terminal.say(heading("Celery tasks of this lock"))
         _show_tasks(one.tasks, one.its_tasks, terminal)
-    if one.group is not None:
-        contention.show(one.hour, one.group, terminal)
     if one.history != []:
         terminal.say(heading("History, newest first"))
     if one.history is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 import time
 from typing import Any
@@ -21,60 +20,6 @@ from django_redis_lock.exceptions import (
 from django_redis_lock.transport import scripts
 from tests.backends.redlock.conftest import away, backend
 from tests.tools.quorums import Quorum, in_use
-
-
-@pytest.mark.parametrize("quick", [True, False], ids=["one round", "two rounds"])
-def test_fences_rise_across_majorities(
-    servers: Quorum, name: str, quick: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whichever two of three servers answer, and however their clocks differ, fences rise."""
-    if not quick:
-        monkeypatch.setattr(
-            "django_redis_lock.backends.redlock.servers.Clocks.next_fence", lambda self: 0
-        )
-    now = time.time_ns() // 1000
-    hour = 3_600_000_000
-    servers.clients[0].set("lock-fence", now + 5 * hour)  # as with a clock five hours ahead
-    servers.clients[1].set("lock-fence", now + 2 * hour)
-    fences = []
-    pairs = itertools.chain.from_iterable([itertools.permutations(range(3))] * 3)
-    for index, *_ in pairs:
-        with away(servers, index, name), lock(name, timeout=60, using="redlock") as held:
-            fences.append(held.fence)
-            assert backend().holder(name).fence == held.fence
-    assert fences == sorted(set(fences))
-    assert fences[0] > now + 2 * hour
-
-
-def test_a_fence_is_known_to_a_majority_before_it_is_given_out(servers: Quorum, name: str) -> None:
-    """A fence that only one server knows is written to others first."""
-    ahead = time.time_ns() // 1000 + 3_600_000_000
-    servers.clients[1].set("lock-fence", ahead)
-    with away(servers, 2, name), lock(name, timeout=60, using="redlock") as held:
-        assert held.fence > ahead
-        assert [int(client.get("lock-fence")) for client in servers.clients[:2]] == [held.fence] * 2
-        assert all(str(held.fence) in value for value in servers.values(name)[:2])
-
-
-def test_a_fence_is_known_to_a_majority_of_those_who_voted(servers: Quorum, name: str) -> None:
-    """A server that voted for another caller may have given a smaller fence with that vote."""
-    servers.clients[0].set("lock-fence", time.time_ns() // 1000 + 3_600_000_000)
-    servers.clients[2].set(f"lock:{name}", "other", px=60_000)
-    wire = backend().servers[1].wire
-    post = wire.post
-
-    def lose(letter: Letter) -> None:
-        if letter.packed.script is scripts.QUORUM_SETTLE:
-            letter.reply(ConnectionError("lost"))
-        else:
-            post(letter)
-
-    vars(wire)["post"] = lose
-    try:
-        with pytest.raises(LockUnavailable):
-            lock(name, timeout=60, using="redlock").acquire(blocking=False)
-    finally:
-        del vars(wire)["post"]
 
 
 def test_a_refusal_by_a_minority_is_asked_again(servers: Quorum, name: str) -> None:
