@@ -8,17 +8,14 @@ import os
 import resource
 import socket
 import sys
-from types import SimpleNamespace
 
 os.environ["DJANGO_SETTINGS_MODULE"] = "tests.settings"
 
 import uvicorn
 from django.conf import settings
 from django.core.asgi import get_asgi_application
-from django.db import connection
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.urls import path
-from django.utils.functional import SimpleLazyObject
 
 from django_redis_lock.views import locked
 
@@ -51,28 +48,10 @@ async def stay(request: HttpRequest, name: str) -> HttpResponse:
     raise AssertionError
 
 
-def read_user() -> SimpleNamespace:
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT 7")
-        return SimpleNamespace(pk=cursor.fetchone()[0])
-
-
-async def enter_as_user(request: HttpRequest, name: str) -> HttpResponse:
-    """Do the same with a user who is read when somebody asks, as Django's is."""
-    request.user = SimpleLazyObject(read_user)
-    return await enter_cart(request, name)
-
-
-@locked("asgi:{name}:{request.user.pk}")
-async def enter_cart(request: HttpRequest, name: str) -> HttpResponse:
-    return JsonResponse({"name": request.lock.name})
-
-
 urlpatterns = [
     path("ready/", ready),
     path("enter/<str:name>/", enter),
     path("enter-blocking/<str:name>/", enter_blocking),
-    path("enter-as-user/<str:name>/", enter_as_user),
     path("stay/<str:name>/", stay),
 ]
 

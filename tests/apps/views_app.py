@@ -7,7 +7,7 @@ from typing import Any
 from asgiref.sync import sync_to_async
 from django.contrib.auth import get_user_model
 from django.db import connection, transaction
-from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
+from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.urls import include, path, re_path
 from django.utils.decorators import method_decorator
 from django.views import View
@@ -56,12 +56,6 @@ class OnClass(View):
         return JsonResponse(told(request))
 
 
-@locked(PRODUCT, blocking=False)
-class OnAsyncClass(View):
-    async def post(self, request: HttpRequest, product_id: int) -> HttpResponse:
-        return JsonResponse(await atold(request))
-
-
 class OnMethod(View):
     @locked(PRODUCT, blocking=False)
     def post(self, request: HttpRequest, product_id: int) -> HttpResponse:
@@ -70,18 +64,6 @@ class OnMethod(View):
 
 class OnAsyncMethod(View):
     @locked(PRODUCT, blocking=False)
-    async def post(self, request: HttpRequest, product_id: int) -> HttpResponse:
-        return JsonResponse(await atold(request))
-
-
-class ByMethodDecorator(View):
-    @method_decorator(locked(PRODUCT, blocking=False))
-    def post(self, request: HttpRequest, product_id: int) -> HttpResponse:
-        return JsonResponse(told(request))
-
-
-class ByAsyncMethodDecorator(View):
-    @method_decorator(locked(PRODUCT, blocking=False))
     async def post(self, request: HttpRequest, product_id: int) -> HttpResponse:
         return JsonResponse(await atold(request))
 
@@ -124,12 +106,6 @@ class BetweenAsyncClass(View):
 
 @method_decorator([never_cache, locked(PRODUCT, blocking=False), require_POST], name="post")
 class BetweenAsyncMethod(View):
-    async def post(self, request: HttpRequest, product_id: int) -> HttpResponse:
-        return JsonResponse(await atold(request))
-
-
-@method_decorator([csrf_exempt, locked(PRODUCT, blocking=False), csrf_exempt], name="dispatch")
-class BetweenAsyncDispatch(View):
     async def post(self, request: HttpRequest, product_id: int) -> HttpResponse:
         return JsonResponse(await atold(request))
 
@@ -288,12 +264,6 @@ async def afailing(request: HttpRequest) -> HttpResponse:
     raise LookupError("the view's own")
 
 
-@locked("streaming")
-def streaming(request: HttpRequest) -> StreamingHttpResponse:
-    name = request.lock.name
-    return StreamingHttpResponse(str(locks["default"].holder(name)) for _ in range(1))
-
-
 @locked("released")
 def released(request: HttpRequest) -> HttpResponse:
     request.lock.release()
@@ -316,19 +286,6 @@ def losing(request: HttpRequest) -> HttpResponse:
 async def alosing(request: HttpRequest) -> HttpResponse:
     await locks["default"].aforce_release("lost")
     return HttpResponse("done")
-
-
-@locked("lost")
-def losing_and_failing(request: HttpRequest) -> HttpResponse:
-    locks["default"].force_release("lost")
-    raise LookupError("the view's own")
-
-
-@locked("outer")
-@locked("inner")
-def both(request: HttpRequest) -> HttpResponse:
-    names = sorted(holder.name for holder in locks["default"].holders())
-    return JsonResponse(told(request, names=names, **in_transaction()))
 
 
 @locked("again", reentrant=True)
@@ -406,7 +363,6 @@ router.register("products", Products, "products")
 KINDS = {
     "on-class": OnClass.as_view(),
     "on-method": OnMethod.as_view(),
-    "by-method-decorator": ByMethodDecorator.as_view(),
     "on-dispatch": OnDispatch.as_view(),
     "on-as-view": locked(PRODUCT, blocking=False)(Plain.as_view()),
     "on-api-view": OnAPIView.as_view(),
@@ -415,9 +371,7 @@ KINDS = {
     "below-api-view": below_api_view,
     "above-api-view": above_api_view,
     "async": abuy,
-    "on-async-class": OnAsyncClass.as_view(),
     "on-async-method": OnAsyncMethod.as_view(),
-    "by-async-method-decorator": ByAsyncMethodDecorator.as_view(),
     "on-async-dispatch": OnAsyncDispatch.as_view(),
     "on-async-as-view": locked(PRODUCT, blocking=False)(AsyncPlain.as_view()),
     "on-async-object": locked(PRODUCT, blocking=False)(AsyncObject()),
@@ -425,7 +379,6 @@ KINDS = {
     "between-async": between,
     "between-async-class": BetweenAsyncClass.as_view(),
     "between-async-method": BetweenAsyncMethod.as_view(),
-    "between-async-dispatch": BetweenAsyncDispatch.as_view(),
     "between-async-as-view": never_cache(
         locked(PRODUCT, blocking=False)(csrf_exempt(AsyncPlain.as_view()))
     ),
@@ -461,13 +414,10 @@ urlpatterns = [
     path("with-other/<slug:other>/", with_any),
     path("failing/", failing),
     path("afailing/", afailing),
-    path("streaming/", streaming),
     path("released/", released),
     path("detached/", detached),
     path("losing/", losing),
     path("alosing/", alosing),
-    path("losing-and-failing/", losing_and_failing),
-    path("both/", both),
     path("again/", again),
     *[path(f"{kind}/", view) for kind, view in ATOMIC.items()],
     path("atomic-method/", AtomicMethod.as_view()),

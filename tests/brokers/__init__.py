@@ -1,1 +1,1 @@
-"""Tests of the Celery guard on each broker and result backend: make brokers."""
+"""Tests of the Celery guard on each broker and result backend: make services."""

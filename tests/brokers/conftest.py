@@ -21,7 +21,7 @@ from tests.tools.proxy import Proxy
 
 SETTINGS = "tests.brokers.settings"
 if settings.SETTINGS_MODULE != SETTINGS:
-    raise pytest.UsageError(f"These tests need the option --ds={SETTINGS}: make brokers")
+    raise pytest.UsageError(f"These tests need the option --ds={SETTINGS}: make services")
 
 from tests.brokers.site import Broker, RabbitBroker, RedisBroker, Site  # noqa: E402 - needs those
 

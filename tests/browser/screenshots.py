@@ -1,4 +1,4 @@
-"""Takes the pictures for the documentation: ``make screenshots``.
+"""Takes the pictures for the documentation: ``python -m tests.browser.screenshots``.
 
 The shop runs as in the demo, with its web server. The sales are real; the holders on the admin page
 are made up, so that the pictures show every kind of them.

@@ -1,4 +1,1 @@
-"""Chaos: one fault at a time, on one layout of servers at a time, and a table of the outcomes.
-
-python -m tests.chaos --seconds-each 60
-"""
+"""Processes that use locks on real servers, faults, their recorded history, and its checker."""

@@ -1,4 +1,8 @@
-"""Run every fault on every layout: ``python -m tests.chaos``. Exit code 1 for a broken promise."""
+"""Break things for a while on each layout: ``python -m tests.chaos``. Exit code 1 if a rule broke.
+
+Each layout has a run in a process of its own, in which its faults are played at random. A run that
+shows too little fails as well.
+"""
 
 from __future__ import annotations
 
@@ -9,104 +13,107 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
 from pathlib import Path
 
-from tests.chaos import table
-from tests.chaos.layouts import LAYOUTS
-from tests.chaos.row import Row, judge
-from tests.rig.faults import FAULTS
-from tests.rig.history import read
-from tests.rig.verdict import Violation
+from tests.chaos.checker import check
+from tests.chaos.faults import name_of
+from tests.chaos.history import read
+from tests.chaos.layouts import LAYOUTS, QUIET_LEASES
+from tests.chaos.plan import ALONE, TASKS, THREADS, Plan, Role
+from tests.chaos.run import run
+from tests.chaos.storm import storm
+from tests.chaos.verdict import Verdict, Violation
 
+ROLES = [
+    *[Role(THREADS, 4)] * 2,
+    *[Role(TASKS, 4)] * 2,
+    Role(THREADS, 4, quiet=True),
+    *ALONE,
+]
+LEAST_TAKEN = 100
 PATIENCE = 600.0
 """Seconds beyond its faults after which a run is taken not to end."""
+SHOWN, WIDTH = 12, 200
+"""Violations, and characters of each, that are printed."""
 
 
-@dataclass(frozen=True)
-class Task:
-    """A run to be carried out."""
-
-    layout: str
-    fault: str
-    seconds: float
-    seed: int
-    directory: Path
-
-    def row(self) -> Row:
-        """Run, in a process of its own, and return what the run came to."""
-        self.directory.mkdir()
-        log = self.directory / "run.log"
-        with log.open("wb") as errors, contextlib.suppress(subprocess.TimeoutExpired):
-            patience = self.seconds + PATIENCE
-            done = subprocess.run(self.command(), stderr=errors, timeout=patience, check=False)
-            if not done.returncode:
-                return judge(LAYOUTS[self.layout], self.fault, read(self.directory))
-        why = log.read_text() or "the run did not end"
-        return Row(self.fault, self.layout, violations=[Violation("run failed", why)])
-
-    def command(self) -> list[str]:
-        arguments = (self.layout, self.fault, str(self.seconds), str(self.seed))
-        return [sys.executable, "-m", "tests.chaos.play", *arguments, str(self.directory)]
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run, print the table, and return the exit code."""
-    options = _parser().parse_args(arguments)
-    directory = Path(tempfile.mkdtemp(prefix="chaos-"))
-    seed = secrets.randbelow(1_000_000) if options.seed is None else options.seed
-    tasks = [
-        Task(layout.name, fault, options.seconds_each, seed, directory / f"{layout.name}-{fault}")
-        for layout in LAYOUTS.values()
-        for fault in layout.faults
-        if layout.name in (options.layout or LAYOUTS) and fault in (options.fault or FAULTS)
-    ]
-    if not tasks:
-        print("No layout is put through that fault; --list shows which are.", file=sys.stderr)
-        return 2
-    if options.list:
-        print("\n".join(f"{task.layout}: {task.fault}" for task in tasks))
+def main() -> int:
+    """Run, print a table for each layout, and return the exit code."""
+    options = _parser().parse_args()
+    if options.run:
+        play(options.layout[0], options.seconds, options.seed, options.run)
         return 0
-    print(f"{len(tasks)} runs, seed {seed}; histories in {directory}", flush=True)
-    began = time.monotonic()
-    rows = _carry_out(tasks, options.at_once)
-    print(f"\n{table.table(rows)}\n{time.monotonic() - began:.0f} s", flush=True)
-    if any(row.violations for row in rows):
-        print(table.broken_promises(rows, str(directory)))
-        return 1
-    if not options.keep:
+    seed = secrets.randbelow(1_000_000) if options.seed is None else options.seed
+    print(f"seed {seed}, {options.seconds:g} s for each layout", flush=True)
+    broken = [name for name in options.layout or LAYOUTS if not _passes(name, seed, options)]
+    if broken:
+        print(f"broken: {', '.join(broken)}")
+    return 1 if broken else 0
+
+
+def play(name: str, seconds: float, seed: int, directory: str) -> None:
+    """Carry out the run of a layout in this process; its history stays behind."""
+    layout = LAYOUTS[name]
+    calm = min(20.0, max(7.0, seconds * 0.2))
+    with contextlib.closing(layout.open()) as site:
+        plan = Plan(directory, seed, site.settings(), QUIET_LEASES)
+        run(
+            site,
+            plan,
+            ROLES,
+            lambda stage: storm(stage, layout.faults, seconds - calm),
+            calm=calm,
+            strict=layout.leaves_nothing,
+        )
+
+
+def _passes(name: str, seed: int, options: argparse.Namespace) -> bool:
+    """Run a layout, and print what it came to."""
+    directory = Path(tempfile.mkdtemp(prefix=f"chaos-{name}-"))
+    arguments = ("--layout", name, "--seconds", str(options.seconds), "--seed", str(seed))
+    command = [sys.executable, "-m", "tests.chaos", *arguments, "--run", str(directory)]
+    code = subprocess.run(command, timeout=options.seconds + PATIENCE, check=False).returncode
+    verdict = check(read(directory))
+    if code:
+        verdict.violations.append(Violation("run failed", f"exit code {code}"))
+    found = judge(name, verdict)
+    print(summary(name, verdict, found), flush=True)
+    if found or options.keep:
+        print(f"histories in {directory}")
+    else:
         shutil.rmtree(directory)
-    return 0
+    return not found
 
 
-def _carry_out(tasks: Sequence[Task], at_once: int) -> list[Row]:
-    """Carry the tasks out, some at a time; print the verdict on each when it is done."""
-    pool = ThreadPoolExecutor(at_once)
-    try:
-        running = {pool.submit(task.row): task for task in tasks}
-        for future in as_completed(running):
-            task, broken = running[future], len(future.result().violations)
-            verdict = f"{broken} BROKEN" if broken else "kept"
-            print(f"{task.layout}: {task.fault}: {verdict}", flush=True)
-        return [future.result() for future in running]
-    finally:
-        pool.shutdown(cancel_futures=True)
+def judge(name: str, verdict: Verdict) -> list[Violation]:
+    """Return what a layout promises and was broken, or was shown too little."""
+    layout = LAYOUTS[name]
+    found = [item for item in verdict.violations if item.rule not in layout.unpromised]
+    missing = [name_of(one) for one in layout.faults if not verdict.faults.get(name_of(one))]
+    if verdict.figures["acquisitions"] < LEAST_TAKEN:
+        missing.append(f"{LEAST_TAKEN} acquisitions")
+    if missing:
+        found.append(Violation("too little", f"the run had no {', '.join(missing)}"))
+    return found
+
+
+def summary(name: str, verdict: Verdict, found: list[Violation]) -> str:
+    """Return the figures of a run, its faults, and the first violations."""
+    rows = [*verdict.figures.items(), *sorted(verdict.faults.items()), ("violations", len(found))]
+    lines = [f"{name}:", *(f"  {what:36} {value:10g}" for what, value in rows)]
+    for violation in found[:SHOWN]:
+        text = " ... ".join(line.strip() for line in violation.text.splitlines() if line.strip())
+        lines.append(f"  {violation.rule}: {text}"[:WIDTH])
+    return "\n".join([*lines, *([found[0].text] if found else [])])
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
-    parser.add_argument(
-        "--seconds-each", type=float, default=2, help="for how long each fault goes on (default 2)"
-    )
     parser.add_argument("--layout", action="append", choices=LAYOUTS, help="only this layout")
-    parser.add_argument("--fault", action="append", choices=FAULTS, help="only this fault")
+    parser.add_argument("--seconds", type=float, default=60, help="for each (default 60)")
     parser.add_argument("--seed", type=int, help="of callers and faults (default: a new one)")
-    parser.add_argument("--at-once", type=int, default=3, help="runs at a time (default 3)")
     parser.add_argument("--keep", action="store_true", help="keep the histories of clean runs")
-    parser.add_argument("--list", action="store_true", help="list the runs, and do nothing")
+    parser.add_argument("--run", help=argparse.SUPPRESS)
     return parser
 
 

@@ -1,1 +1,1 @@
-"""Tests that need a PostgreSQL server on the machine: make databases."""
+"""Tests that need a PostgreSQL server on the machine: make services."""

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from django_redis_lock import lock, locks
-from django_redis_lock.backends.servers.cluster import Cluster as ClusterServers
 from django_redis_lock.backends.servers.sharding import SHARD_SLOTS, SHARDS, TAGS, shard_of
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.transport.clients import BlockingClient
@@ -66,11 +65,6 @@ def own_cluster(settings: Any) -> Any:
         locks.reset()
 
 
-def test_a_list_of_urls_is_a_cluster(cluster: Cluster) -> None:
-    """LOCATION decides; the backend is the same as for one server."""
-    assert isinstance(locks["default"].servers, ClusterServers)
-
-
 def test_keys_of_a_lock_share_a_slot(cluster: Cluster, name: str) -> None:
     """Lock, queue, index, fence and audit of a name are on one node, under its shard's tag."""
     lock(name, timeout=60).acquire()
@@ -96,7 +90,6 @@ def test_keys_of_a_lock_share_a_slot(cluster: Cluster, name: str) -> None:
         f"lock-fence:{tag}",
         f"lock-heard:{tag}",
         f"lock-audit:{tag}",
-        f"lock-lost:{tag}",
     }
     assert waiting.outcome() is True
 
@@ -149,20 +142,6 @@ def test_dead_waiter_is_skipped(cluster: Cluster, name: str) -> None:
         held.release()
         assert waiting.outcome() is True
         assert locks["default"].holder(name).pid == os.getpid()
-
-
-def test_hand_off_between_processes(cluster: Cluster, name: str) -> None:
-    """A lock passes from process to process and back."""
-    held = lock(name, timeout=60)
-    held.acquire()
-    with queued(name, before=_settings(cluster)) as other:
-        held.release()
-        assert other.hear().startswith("acquired")
-        waiting = Background(held.acquire)
-        eventually(lambda: waiters(name) == 1)
-        other.say()
-        assert other.hear() == "released"
-        assert waiting.outcome() is True
 
 
 def test_listing_costs_two_round_trips_a_node(
@@ -302,26 +281,6 @@ def _of_same_shard(name: str) -> Any:
     return lock(f"{name}:{number}", timeout=60)
 
 
-def test_moving_slot_does_not_break_a_release(cluster: Cluster, name: str) -> None:
-    """A release that empties the queue of a moving slot is carried out whole."""
-    slot = slot_of(name)
-    held = lock(name, timeout=60)
-    held.acquire()
-    with queued(name, before=_settings(cluster)) as dead:
-        with client(cluster.master_of(slot)) as master:  # by its second look
-            eventually(lambda: master.exists(f"lock-heard:{{{TAGS[shard_of(name)]}}}"))
-        dead.process.kill()
-        dead.end()
-        eventually(lambda: _receivers(cluster, name) == 0)
-        with cluster.moving_slot(slot, other_master(cluster, slot)):
-            held.release()  # all its keys are there still; the dead waiter's entry is the last
-            with client(cluster.master_of(slot)) as master:
-                left = master.execute_command("CLUSTER GETKEYSINSLOT", slot, 10)
-                assert f"lock:{{{TAGS[shard_of(name)]}}}:{name}" not in left
-    assert lock(name, timeout=5, blocking=False).acquire()
-    cluster.settle()
-
-
 def test_message_alone_is_no_grant(cluster: Cluster, name: str) -> None:
     """A message from a node that may have lost its slot is only a reason to look."""
     with lock(name, timeout=60) as held:
@@ -402,21 +361,6 @@ def test_resharding_under_load(cluster: Cluster, name: str) -> None:
     for one in names:
         assert fences[one] == sorted(set(fences[one]))
     cluster.settle()
-
-
-def test_planned_failover(own_cluster: Cluster, name: str) -> None:
-    """A replica takes over without loss: holders go on, waiters are served."""
-    slot = slot_of(name)
-    held = lock(name, timeout=60)
-    held.acquire()
-    waiting = Background(lock(name, timeout=60).acquire)
-    eventually(lambda: waiters(name) == 1)
-    own_cluster.failover(slot)
-    held.ensure_held()
-    eventually(lambda: _receivers(own_cluster, name) == 1)
-    eventually(lambda: waiters(name) == 1)
-    held.release()
-    assert waiting.outcome() is True
 
 
 def test_master_killed_while_locks_are_held_and_waited_for(own_cluster: Cluster, name: str) -> None:

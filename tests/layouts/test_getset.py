@@ -33,44 +33,16 @@ class TestRecord(LockContract):
     options: ClassVar[dict[str, str]] = {}
 
 
-class TestLocalClock(LayoutContract):
-    """With the clock of this machine."""
+class TestSeconds(LayoutContract):
+    """With nothing but the time in whole seconds, as the documentation of SETNX has it."""
 
     using = "getset"
-    lacks = LACKS_HERE
-
-    options: ClassVar[dict[str, str]] = {"CLOCK": "local"}
-
-
-class PlainContract(LayoutContract):
-    """With values that are nothing but a time, as other programs write and read them."""
-
-    using = "getset"
-    lacks = LACKS_HERE | {"fencing", "passing", "records"}
-
-
-class TestFractions(PlainContract):
-    """In seconds with microseconds, as ``float()`` reads them."""
-
-    options: ClassVar[dict[str, str]] = {"FORMAT": "fractions"}
-
-
-class TestMilliseconds(PlainContract):
-    """In milliseconds."""
-
-    options: ClassVar[dict[str, str]] = {"FORMAT": "milliseconds"}
-
-
-class TestSeconds(PlainContract):
-    """In whole seconds, as the documentation of SETNX has them."""
-
-    lacks = PlainContract.lacks | {"precision"}
+    lacks = LACKS_HERE | {"fencing", "passing", "records", "precision"}
     options: ClassVar[dict[str, str]] = {"FORMAT": "seconds"}
 
 
-@pytest.mark.parametrize("form", ["seconds", "fractions"])
 def test_many_programs_exclude_each_other(
-    name: str, server: EmbeddedServer, tmp_path: Path, form: str
+    name: str, server: EmbeddedServer, tmp_path: Path
 ) -> None:
     """Never two inside, of eight foreign and own processes, while many holders die."""
-    exclude_each_other(server, name, tmp_path / "inside", form, pairs=4, sections=100, dead=50)
+    exclude_each_other(server, name, tmp_path / "inside", pairs=4, sections=100, dead=50)

@@ -6,10 +6,8 @@ import json
 import re
 import signal
 import textwrap
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -125,16 +123,6 @@ def test_a_minority_fails_in_the_middle_of_a_hold_and_a_wait(
         assert last.fence > int(number)
 
 
-def test_renewal_goes_on_without_a_minority(own_quorum: Quorum, name: str) -> None:
-    """The servers that are left renew the leases of a process."""
-    with lock(name, timeout=6, auto_renew=True, using="redlock") as held:
-        pause(own_quorum)
-        first = held._lease.deadline
-        eventually(lambda: held._lease.deadline > first + 1)
-        held.ensure_held()
-        assert not held.lost
-
-
 def test_a_hold_of_which_too_few_know_does_not_hinder_the_renewal_of_others(
     own_quorum: Quorum, name: str
 ) -> None:
@@ -186,101 +174,6 @@ def test_an_interrupted_wait_leaves_nothing(own_quorum: Quorum, name: str) -> No
         own_quorum.resume()
         assert child.hear() == "interrupted"
         eventually(lambda: not any(own_quorum.values(name)))
-
-
-def test_a_dead_holder_delays_by_its_lease_only(own_quorum: Quorum, name: str) -> None:
-    """A killed process delays others by at most its lease, with a minority down as well."""
-    program = """
-        held = lock(name, timeout=3)
-        held.acquire()
-        say(held.fence)
-        hear()
-    """
-    with in_child(program, own_quorum.entry(SERVER_TIMEOUT=2), name) as child:
-        fence = int(child.hear())
-        child.process.kill()
-        kill(own_quorum)
-        began = time.monotonic()
-        with lock(name, timeout=60, blocking_timeout=20, using="redlock") as held:
-            assert held.fence > fence
-        assert time.monotonic() - began < 13
-
-
-WORKER = """
-    import fcntl
-    journal, enough = sys.argv[3], threading.Event()
-    def work():
-        witness = open(journal, "a+")
-        while not enough.is_set():
-            try:
-                with lock(name, timeout=20, blocking_timeout=20) as held:
-                    fcntl.flock(witness, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    try:
-                        witness.write(f"{held.fence} {os.getpid()}\\n")
-                        witness.flush()
-                        held.ensure_held()
-                    finally:
-                        fcntl.flock(witness, fcntl.LOCK_UN)
-            except LockUnavailable as error:
-                print(error, file=sys.stderr)
-    workers = [threading.Thread(target=work) for _ in range(2)]
-    say("ready")
-    hear()
-    failed = []
-    threading.excepthook = lambda problem: failed.append(repr(problem.exc_value))
-    for worker in workers: worker.start()
-    hear()
-    enough.set()
-    for worker in workers: worker.join()
-    say("failed" if failed else "done", *failed)
-"""
-
-
-def test_many_processes_exclude_each_other_while_servers_fail(
-    session_quorum: Quorum, name: str, tmp_path: Path
-) -> None:
-    """Servers are paused, and killed and restarted without data: never two holders, fences rise."""
-    size = len(session_quorum.servers)
-    journal = tmp_path / "journal"
-    options = {"SERVER_TIMEOUT": 2, "REJOIN_DELAY": 20}
-    with started(size) as quorum, in_use(quorum, **options), ExitStack() as stack:
-        for index, client in enumerate(quorum.clients):  # as with clocks that differ by hours
-            client.set("lock-fence", time.time_ns() // 1000 + (size - index) * 3_600_000_000)
-        entry = quorum.entry(**options)
-        children = [
-            stack.enter_context(in_child(WORKER, entry, name, str(journal))) for _ in range(4)
-        ]
-        for child in children:
-            assert child.hear() == "ready"
-        for child in children:
-            child.say()
-
-        def goes_on() -> None:
-            before = journal.stat().st_size
-            eventually(lambda: journal.stat().st_size > before + 200)
-
-        eventually(journal.exists)
-        goes_on()
-        quorum.servers[1].pause()
-        goes_on()
-        quorum.servers[1].resume()
-        goes_on()
-        quorum.servers[0].kill()
-        goes_on()
-        quorum.servers[0].restart()
-        goes_on()
-        quorum.servers[1 + size // 3].pause()
-        if size == 5:
-            goes_on()
-        quorum.resume()
-        goes_on()
-        for child in children:
-            child.say()
-        assert [child.hear() for child in children] == ["done"] * 4
-    fences = [int(line.split()[0]) for line in journal.read_text().splitlines()]
-    assert len(fences) > 50
-    assert fences == sorted(set(fences))
-    assert len({line.split()[1] for line in journal.read_text().splitlines()}) == 4
 
 
 GREENLETS = """
@@ -341,7 +234,7 @@ def test_passwords_and_unix_sockets_are_ways_to_a_server(name: str) -> None:
 
 def test_the_documented_rule_of_acl_is_enough(own_quorum: Quorum, name: str) -> None:
     """A user with the usual rule and what the guide adds can do everything."""
-    guide = (ROOT / "docs/how-to/use-several-servers.md").read_text()
+    guide = (ROOT / "docs/how-to/server-layouts.md").read_text()
     (more,) = re.findall(r"beside it\s+`([^`]*)`", guide)
     rule = [word for word in acl_rule() if word != "+subscribe"] + more.split()
     for client in own_quorum.clients:

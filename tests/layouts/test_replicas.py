@@ -110,14 +110,6 @@ def test_unmet_is_undone_and_unavailable(
     assert take(way, held, blocking=False)
 
 
-def test_held_lock_is_told_without_waiting_for_replicas(pair: Pair, name: str) -> None:
-    """A caller that finds the lock held is told so without waiting for replicas."""
-    with lock(name, timeout=60, using="plain"):
-        pair.replica.pause()
-        assert lock(name, using="hasty").acquire(blocking=False) is False
-        assert lock(name, using="hasty").acquire(blocking_timeout=0.05) is False
-
-
 def hand_off_without_the_replica(pair: Pair, name: str, way: str) -> tuple[Lock, Background]:
     """Hand a lock off while the replica is paused; return the next holder, which still waits."""
     held = lock(name, timeout=60, using="plain")
@@ -143,18 +135,6 @@ def test_handed_off_lock_counts_once_it_is_replicated(
     assert locks["plain"].holder(name) is None
 
 
-@pytest.mark.parametrize("way", ["sync", "async"])
-def test_waiter_tolerates_a_slow_replica(pair: Pair, name: str, way: str) -> None:
-    """A replica that is slow within the timeout only delays the hand-off."""
-    other, waiting = hand_off_without_the_replica(pair, name, way)
-    fence = eventually(lambda: locks["plain"].holder(name)).fence
-    assert waiting.is_alive()
-    pair.replica.resume()
-    assert waiting.outcome() is True
-    assert other.fence == fence
-    assert replica_knows(pair, name)
-
-
 def test_take_over_waits_for_replicas(pair: Pair, name: str) -> None:
     """A takeover waits for replicas, too."""
     first = lock(name, timeout=60, using="plain")
@@ -165,15 +145,6 @@ def test_take_over_waits_for_replicas(pair: Pair, name: str) -> None:
         second.take_over(first.token_id)
     assert locks["plain"].holder(name) is None
     pair.replica.resume()
-
-
-def test_release_needs_no_replica(pair: Pair, name: str) -> None:
-    """A lock can be released while the replica is away."""
-    held = lock(name, timeout=60, using="hasty")
-    held.acquire()
-    pair.replica.pause()
-    held.release()
-    assert locks["plain"].holder(name) is None
 
 
 def test_timeout_beyond_the_connections(pair: Pair, name: str) -> None:

@@ -1,1 +1,1 @@
-"""The metrics in a real Prometheus; apart from the other tests, for it needs one and takes time."""
+"""The alert rules and the dashboard; needs the promtool of Prometheus: make services."""

@@ -180,18 +180,6 @@ def test_a_view_that_answers_with_what_is_unfinished(kind: str) -> None:
     assert locks["default"].holder("one") is None
 
 
-def test_a_future_is_not_cancelled() -> None:
-    """Other code may await it as well, so it is not cancelled."""
-
-    async def main() -> None:
-        future = asyncio.get_running_loop().create_future()
-        with pytest.raises(TypeError, match=r"Future.*without the lock"):
-            lock("one", timeout=20)(lambda: future)()
-        assert not future.cancelled()
-
-    asyncio.run(main())
-
-
 def test_above_staticmethod_and_classmethod() -> None:
     """The order of the decorators makes no difference."""
 

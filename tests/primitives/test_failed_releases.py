@@ -83,29 +83,6 @@ def test_block_whose_release_fails_leaves_nothing_held(
     eventually(lambda: not refused.holds(name))
 
 
-def test_block_that_fails_itself_leaves_nothing_held(name: str, refused: Refusing) -> None:
-    """The caller gets the error of the body, and the release is completed all the same."""
-    with pytest.raises(KeyError), lock(name, timeout=3600):
-        refused.refuse()
-        raise KeyError
-    refused.accept()
-    eventually(lambda: not refused.holds(name))
-
-
-def test_release_of_a_lock_whose_lease_was_to_be_shorter(name: str, refused: Refusing) -> None:
-    """The server still has the former lease, so the release is tried for as long as that."""
-    with lock(name, timeout=60) as held:
-        held.extend(3600, replace_ttl=True)
-        refused.refuse()
-        for end in (lambda: held.extend(0.1, replace_ttl=True), held.release):
-            with pytest.raises(LockUnavailable):
-                end()
-        sent = refused.refusals()
-        eventually(lambda: refused.refusals() > sent)  # and the shorter lease has passed
-        refused.accept()
-        eventually(lambda: not refused.holds(name))
-
-
 @pytest.mark.parametrize("kind", ["lock", "group"])
 def test_release_can_be_called_again(name: str, refused: Refusing, kind: str) -> None:
     """It reports no loss if the release in the background came first."""
@@ -140,28 +117,6 @@ def test_asynchronous_release(name: str, refused: Refusing, kind: str) -> None:
 
     asyncio.run(main())
     assert locks["default"].history() == []
-
-
-def test_handle_can_be_used_again(name: str, refused: Refusing) -> None:
-    """A handle whose release is being retried can acquire its lock again."""
-    held = lock(name, timeout=60)
-    held.acquire()
-    with refused.refusing(), pytest.raises(LockUnavailable):
-        held.release()
-    with held:
-        held.ensure_held()
-
-
-def test_detach_that_fails_keeps_the_lock(name: str, refused: Refusing) -> None:
-    """The lock is still renewed, and can be detached later."""
-    held = lock(name, timeout=1.2, auto_renew=True)
-    held.acquire()
-    with refused.refusing(), pytest.raises(LockUnavailable):
-        held.detach(30)
-    first = held._lease.deadline
-    eventually(lambda: held._lease.deadline > first + 1.5 or held.lost)
-    held.ensure_held()
-    assert held.detach(30) == locks["default"].holder(name).token_id
 
 
 @pytest.mark.usefixtures("server")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import multiprocessing
-import os
 import subprocess
 import sys
 import threading
@@ -16,7 +15,7 @@ from typing import Any
 import pytest
 import redis
 
-from django_redis_lock import Lock, lock, locks
+from django_redis_lock import lock, locks
 from django_redis_lock.exceptions import LockNotOwned
 from tests.tools import ROOT, SOON, Background, Child, connections, eventually, waiters
 
@@ -104,58 +103,6 @@ def test_forked_child_locks_waits_and_renews_for_itself(name: str) -> None:
     assert waiting.outcome() is True
 
 
-def test_parent_hands_off_to_child(name: str) -> None:
-    """Parent and child are two processes, with a channel each."""
-    held = lock(name, timeout=20)
-    held.acquire()
-    context = multiprocessing.get_context("fork")
-
-    def child() -> None:
-        with lock(name, timeout=20):
-            os._exit(0)
-
-    process = context.Process(target=child)
-    process.start()
-    eventually(lambda: waiters(name) == 1)
-    held.release()
-    process.join(20)
-    assert process.exitcode == 0
-    assert locks["default"].holder(name).pid == process.pid
-
-
-def test_lock_handle_made_before_the_fork_is_usable_after_it(name: str) -> None:
-    """Decorators and handles at module level work in forked workers."""
-
-    @lock(name)
-    def work() -> int:
-        return os.getpid()
-
-    assert work() == os.getpid()
-    assert in_fork(work) != os.getpid()
-
-
-def test_fork_while_a_thread_opens_a_backend(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fork while a thread makes something for a backend does not block the child."""
-    opening, forked = threading.Event(), threading.Event()
-    slow = locks.create("url")
-    pool = slow.location.pool
-
-    def slowly() -> redis.ConnectionPool:
-        opening.set()
-        assert forked.wait(20)
-        return pool()
-
-    monkeypatch.setattr(slow.location, "pool", slowly)
-    opener = Background(lambda: slow.holder(name))
-    try:
-        assert opening.wait(20)
-        assert in_fork(lambda: locks.create("url").holder(name)) is None
-    finally:
-        forked.set()
-    assert opener.outcome() is None
-    slow.close()
-
-
 def test_concurrent_threads_open_a_backend_once(name: str) -> None:
     """Every further client would keep a connection open for ever."""
     backend = locks.create("url")
@@ -226,22 +173,6 @@ def test_event_loops_that_come_and_go_leave_no_connections(name: str, client: re
     eventually(lambda: connections(client) <= before, "no connection is left")
 
 
-def test_cancelled_release_still_releases(name: str) -> None:
-    """Cancelling an async release does not leave the lock held."""
-
-    async def main() -> None:
-        held = lock(name, timeout=20)
-        await held.aacquire()
-        task = asyncio.create_task(held.arelease())
-        await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert not await lock(name).alocked()
-
-    asyncio.run(main())
-
-
 def test_cancelled_acquisitions_strand_nothing(name: str) -> None:
     """An async acquisition that is cancelled at any step leaves neither lock nor waiter."""
 
@@ -260,20 +191,6 @@ def test_cancelled_acquisitions_strand_nothing(name: str) -> None:
             assert not await lock(name).alocked(), f"stranded after {steps} steps"
 
     asyncio.run(main())
-
-
-def test_killed_process_frees_its_lock_with_its_lease(name: str) -> None:
-    """A killed process keeps its renewed lock for one lease at most."""
-    program = """
-        held = lock(sys.argv[1], timeout=1, auto_renew=True)
-        held.acquire()
-        say("held")
-        hear()
-    """
-    with Child(program, name) as child:
-        assert child.hear() == "held"
-        child.process.kill()
-        assert lock(name).acquire(blocking_timeout=5)
 
 
 GEVENT = """
@@ -373,28 +290,3 @@ def test_package_imports_without_celery_and_without_django_redis() -> None:
         "from django_redis_lock import lock; lock('a')\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)
-
-
-def test_backend_works_again_after_it_was_closed(name: str) -> None:
-    """A change of settings closes a backend; handles that still use it work as before."""
-    backend = locks["default"]
-
-    def handle() -> Lock:
-        return Lock(lambda: backend, name, timeout=20)
-
-    async def main() -> None:
-        async with handle():
-            task = asyncio.create_task(handle().aacquire())
-            while (await backend.aholder(name)).waiters == 0:
-                await asyncio.sleep(0.001)
-        assert await task
-        await backend.aforce_release(name)
-
-    for _ in range(3):
-        asyncio.run(main())
-        with handle():
-            waiting = Background(handle().acquire)
-            eventually(lambda: backend.holder(name).waiters == 1)
-        assert waiting.outcome() is True
-        backend.force_release(name)
-        backend.close()

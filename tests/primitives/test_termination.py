@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from django_redis_lock import lock, locks
+from django_redis_lock import lock
 from tests.tools import SOON, Background, Child, eventually, waiters
 from tests.tools.docs import DOCS, blocks
 
@@ -63,15 +63,3 @@ def test_as_documented_the_queue_is_left(name: str) -> None:
         child.process.send_signal(signal.SIGTERM)
         assert child.end() == 128 + signal.SIGTERM
         assert waiters(name) == 0
-
-
-def test_by_default_the_lock_stays_for_its_lease(name: str) -> None:
-    """Python ends at once, and the lock stays held."""
-    with Child(HOLD, name) as child:
-        assert child.hear() == "held"
-        child.process.send_signal(signal.SIGTERM)
-        assert child.end() == -signal.SIGTERM
-        holder = locks["default"].holder(name)
-        assert holder is not None
-        assert holder.ttl is not None
-        assert holder.ttl > 500

@@ -70,7 +70,7 @@ def test_the_commands_of_the_readme_exist() -> None:
 def test_contributing_lists_the_targets() -> None:
     """Each target of the Makefile but those for maintainers has its row, and no other has one."""
     rows = {row[0].removeprefix("make ") for row in table(ROOT / "CONTRIBUTING.md", "Set up")}
-    maintenance = {"help", "screenshots", "messages", "constraints", "format", "build", "clean"}
+    maintenance = {"help", "messages", "constraints", "build"}
     assert rows == _targets() - maintenance
     assert _targets_of("CONTRIBUTING.md") <= _targets()
 

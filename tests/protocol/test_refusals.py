@@ -20,7 +20,7 @@ from tests.tools import ROOT, Background, eventually, leave_no_lease, waiters
 
 REDIS = "django_redis_lock.backends.redis.RedisLockBackend"
 GETSET = "django_redis_lock.backends.getset.GetSetLockBackend"
-PAGES = {REDIS: "how-to/restrict-by-acl.md", GETSET: "how-to/share-locks-by-getset.md"}
+PAGES = {REDIS: "how-to/restrict-by-acl.md", GETSET: "how-to/server-layouts.md"}
 CHANNEL = "lock-grant:waiter"
 WAITER = f'{CHANNEL} waiter 30000 {{"host":"far","pid":1}}'
 

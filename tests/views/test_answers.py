@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +10,6 @@ from typing import Any
 
 import pytest
 from django.http import HttpResponse
-from django.template import Context, Template
 from django.test import Client, RequestFactory
 from django.utils import translation
 
@@ -72,53 +70,12 @@ def test_a_request_without_a_lock_says_so_where_it_is_used(use: str) -> None:
     assert answer(RequestFactory().post("/")).status_code == 200
 
 
-@pytest.mark.parametrize("method", ["GET", "POST"])
-def test_the_lock_in_a_template(method: str) -> None:
-    """It can tell whether there is one, and show its attributes."""
-    template = Template("{% if request.lock %}{{ request.lock.name }}{% else %}none{% endif %}")
-
-    @locked("page", methods=["POST"])
-    def answer(request: Any) -> HttpResponse:
-        return HttpResponse(template.render(Context({"request": request})))
-
-    shown = answer(RequestFactory().generic(method, "/")).content
-    assert shown == (b"page" if method == "POST" else b"none")
-
-
-def test_no_lock_can_not_be_entered_but_copied() -> None:
-    """What Python and Django do with a request does not fail."""
-    request = RequestFactory().get("/")
-    locked("page", methods=["POST"])(lambda request: HttpResponse())(request)
-    assert not copy.deepcopy(request.lock)
-    assert "takes no lock for GET" in repr(request.lock)
-    with pytest.raises(LockNotOwned, match="takes no lock"), request.lock:
-        pass
-
-
-def test_a_method_that_only_the_outer_lock_is_for(web: Client) -> None:
-    """The view finds that."""
-
-    @locked("outer", methods=["GET"])
-    @locked("inner", methods=["POST"])
-    def answer(request: Any) -> HttpResponse:
-        return HttpResponse(request.lock.name)
-
-    assert answer(RequestFactory().get("/")).content == b"outer"
-    assert answer(RequestFactory().post("/")).content == b"inner"
-
-
 @pytest.mark.parametrize("status", STATUSES)
 def test_the_status_that_was_chosen(status: int) -> None:
     """A 503 also says when to try again."""
     answer = refused(status=status)
     assert answer.status_code == status
     assert answer.headers.get("Retry-After") == (str(RETRY_AFTER) if status == 503 else None)
-
-
-def test_when_to_come_again() -> None:
-    """Retry-After is sent with any status if configured."""
-    assert refused(retry_after=3)["Retry-After"] == "3"
-    assert refused(retry_after=3, status=503)["Retry-After"] == "3"
 
 
 @pytest.mark.parametrize(

@@ -177,22 +177,6 @@ def test_a_client_that_goes_away_gives_up_its_place(site: Site, name: str) -> No
     asyncio.run(main())
 
 
-def test_a_client_that_goes_away_gives_up_its_lock(site: Site, name: str) -> None:
-    """Its view is cancelled, and the next waiter gets the lock at once."""
-
-    async def main() -> None:
-        staying = await site.open(f"/stay/{name}/")
-        await happens(lambda: locks["default"].holder(f"asgi:{name}") is not None)
-        waiting = await site.open(f"/enter/{name}/")
-        await happens(lambda: waiters(f"asgi:{name}") == 1)
-        refused = await site.open(f"/stay/{name}/")
-        assert (await answers([refused]))[0][0] == 409
-        await staying.go_away()
-        assert (await answers([waiting]))[0][0] == 200
-
-    asyncio.run(main())
-
-
 def test_a_client_that_sends_slowly_holds_no_lock(site: Site, name: str) -> None:
     """Django calls a view, asynchronous or not, once the whole body has arrived."""
 
@@ -227,19 +211,5 @@ def test_blocking_views_in_threads(site: Site, name: str) -> None:
         answered = await answers([*blocking, *asynchronous])
         assert [status for status, _ in answered] == [200] * 40
         assert len({told["fence"] for _, told in answered}) == 40
-
-    asyncio.run(main())
-
-
-def test_a_name_of_the_user(site: Site, name: str) -> None:
-    """The user is read in a thread, and requests wait for the lock of their own user."""
-
-    async def main() -> None:
-        held = lock(f"asgi:{name}:7", timeout=600)
-        held.acquire()
-        clients = await site.open_many(f"/enter-as-user/{name}/", 20)
-        await happens(lambda: waiters(held.name) == 20)
-        held.release()
-        assert await answers(clients) == [(200, {"name": held.name})] * 20
 
     asyncio.run(main())

@@ -57,15 +57,6 @@ def test_the_transaction_is_inside_of_the_lock(
 
 
 @pytest.mark.usefixtures("atomic_requests")
-def test_the_transaction_is_inside_of_both_locks(
-    web: Client, moments: list[tuple[str, bool]]
-) -> None:
-    """With two locks it begins after the second."""
-    assert web.post("/both/").json()["atomic"]
-    assert moments == [(moment, False) for moment in ["acquired"] * 2 + ["released"] * 2]
-
-
-@pytest.mark.usefixtures("atomic_requests")
 def test_a_method_is_inside_of_the_transaction(
     web: Client, moments: list[tuple[str, bool]]
 ) -> None:
@@ -112,13 +103,6 @@ def test_a_view_that_takes_longer_than_max_hold_rolls_back() -> None:
 
 
 @pytest.mark.usefixtures("atomic_requests")
-def test_without_the_lock_there_is_a_transaction_all_the_same() -> None:
-    """Django leaves it to the decorator then, too."""
-    answer = locked("view")(lambda request: HttpResponse(str(connection.in_atomic_block)))
-    assert answer(RequestFactory().get("/")).content == b"True"
-
-
-@pytest.mark.usefixtures("atomic_requests")
 def test_a_server_that_goes_away_rolls_back(own_server: EmbeddedServer, settings: Any) -> None:
     """It is unknown whether the lock is held, so the transaction is rolled back."""
     settings.LOCKS = {"default": {**settings.LOCKS["default"], "LOCATION": own_server.url()}}
@@ -150,9 +134,7 @@ def test_the_unavailability_of_another_lock_is_the_views_own(settings: Any) -> N
 
 
 @pytest.mark.usefixtures("atomic_requests")
-@pytest.mark.parametrize(
-    "kind", ["async", "on-async-class", "on-async-dispatch", "on-async-as-view"]
-)
+@pytest.mark.parametrize("kind", ["async", "on-async-dispatch", "on-async-as-view"])
 def test_asynchronous_views_have_no_transaction(web: Client, kind: str) -> None:
     """They are refused, as Django does."""
     with pytest.raises(RuntimeError, match="ATOMIC_REQUESTS"):

@@ -1,0 +1,181 @@
+"""One handle, used as a careful caller would, with everything that happens to it recorded."""
+
+from __future__ import annotations
+
+import itertools
+import traceback
+import weakref
+from contextvars import ContextVar
+from time import monotonic
+from typing import Any
+
+from django_redis_lock import Lock, lock, signals
+from django_redis_lock.exceptions import LockNotAcquired, LockNotOwned, LockUnavailable
+from django_redis_lock.protocol.waiting import Hub, LocalWaiter
+from tests.chaos.history import Recorder
+from tests.chaos.means import GaveUp, Means
+from tests.chaos.plan import DEFAULT_LEASE
+
+RELEASES = 4
+"""How often a release is tried; after LockUnavailable it can be called again."""
+
+_FAILED = object()
+_numbers = itertools.count(1)
+_asking: ContextVar[Attempt] = ContextVar("asking")
+_by_lock: weakref.WeakValueDictionary[int, Attempt] = weakref.WeakValueDictionary()
+"""By the ``id()`` of the handle."""
+
+
+def watch_queue(hub: Hub) -> None:
+    """Have it recorded when an attempt begins to sleep in the queue of its lock."""
+    wait, await_ = hub.wait, hub.await_
+
+    def blocking(waiter: LocalWaiter, until: float) -> None:
+        _asking.get().sleeps()
+        wait(waiter, until)
+
+    async def awaiting(waiter: LocalWaiter, until: float) -> None:
+        _asking.get().sleeps()
+        await await_(waiter, until)
+
+    hub.wait, hub.await_ = blocking, awaiting  # type: ignore[method-assign]
+
+
+def watch_losses() -> None:
+    """Have it recorded when ``lock_lost`` tells of a handle, even one that is not used any more."""
+
+    def receive(lock: Lock | None, **kwargs: Any) -> None:
+        attempt = _by_lock.get(id(lock))
+        if attempt is not None:
+            attempt.note("told")
+
+    signals.lock_lost.connect(receive, weak=False)
+
+
+class Attempt:
+    """An acquisition and what follows. Methods that return a bool tell whether the lock is held."""
+
+    def __init__(self, means: Means, recorder: Recorder, name: str, **options: Any) -> None:
+        self.lock: Lock = lock(name, **options)
+        _by_lock[id(self.lock)] = self
+        self.name = name
+        self.handle = f"{recorder.process}.{next(_numbers)}"
+        self.lost = False
+        self._queued = False
+        self._means = means
+        self._recorder = recorder
+        self._asked = {
+            "name": name,
+            "wait": options.get("blocking_timeout") if self.lock.blocking else 0,
+            "lease": options.get("timeout", DEFAULT_LEASE),
+            "renewed": options.get("auto_renew", "timeout" not in options),
+        }
+
+    def note(self, kind: str, **fields: Any) -> None:
+        """Record an event of this handle."""
+        self._recorder.note(kind, handle=self.handle, **fields)
+
+    def sleeps(self) -> None:
+        """Record that it sleeps in the queue, the first time."""
+        if not self._queued:
+            self._queued = True
+            self.note("queued")
+
+    async def acquire(self, operation: str = "acquire") -> bool:
+        """Take the lock, as a context manager if ``operation`` is ``__enter__``."""
+        self.note("requested", **self._asked)
+        got = await self._ask(operation)
+        at = monotonic()
+        if got is _FAILED:
+            return False
+        if not got:
+            self.note("refused", at=at)
+            return False
+        self.note("acquired", at=at, fence=self.lock.fence, until=self._until())
+        return True
+
+    async def give_up_acquiring(self, seconds: float) -> bool:
+        """Begin to wait for the lock, and be interrupted or cancelled."""
+        self.note("requested", **self._asked)
+        got = await self._ask("acquire", interrupted_after=seconds)
+        if got is False:
+            self.note("refused")
+        if not self.lock.remaining:
+            return False
+        # It was interrupted too late, and then the handle says so.
+        self.note("acquired", fence=self.lock.fence, until=self._until())
+        return True
+
+    async def confirm(self) -> bool:
+        """Ask the server whether the lock is still held."""
+        return await self._confirmed("ensure_held")
+
+    async def extend(self, seconds: float, *, replace_ttl: bool) -> bool:
+        upto = seconds if replace_ttl else self.lock.remaining + seconds
+        self.note("extending", upto=upto)
+        return await self._confirmed("extend", seconds, replace_ttl=replace_ttl)
+
+    async def reacquire(self) -> bool:
+        self.note("extending", upto=self._asked["lease"])
+        return await self._confirmed("reacquire")
+
+    async def release(self) -> None:
+        """Release the lock; try again while the server is unavailable."""
+        for _ in range(RELEASES):
+            if await self._released("release") or self.lost:
+                return
+        self.note("abandoned")
+
+    async def leave(self, error: BaseException | None) -> None:
+        """Leave a with statement, by the error that its body raised if it did."""
+        operands = (type(error), error, None) if error else (None, None, None)
+        if not await self._released("__exit__", *operands) and not self.lost:
+            self.note("abandoned")
+
+    async def give_up_releasing(self, seconds: float) -> None:
+        """Begin to release the lock, and be interrupted or cancelled."""
+        await self._released("release", interrupted_after=seconds)
+
+    async def _released(self, operation: str, *args: Any, **options: Any) -> bool:
+        since = monotonic()
+        self.note("releasing", at=since)
+        done = await self._ask(operation, *args, **options) is not _FAILED
+        # __exit__ hides a failed release behind the error of the body.
+        done = done and not (operation == "__exit__" and self.lock.remaining)
+        if done:
+            self.note("released", since=since)
+        return done
+
+    async def _confirmed(self, operation: str, *args: Any, **kwargs: Any) -> bool:
+        since = monotonic()
+        if await self._ask(operation, *args, **kwargs) is _FAILED:
+            return False
+        self.note("confirmed", since=since, until=self._until(), doing=operation)
+        return True
+
+    async def _ask(
+        self, operation: str, *args: Any, interrupted_after: float | None = None, **kwargs: Any
+    ) -> Any:
+        since = monotonic()
+        _asking.set(self)
+        try:
+            if interrupted_after is not None:
+                return await self._means.give_up(self.lock, operation, interrupted_after)
+            return await self._means.do(self.lock, operation, *args, **kwargs)
+        except GaveUp:
+            self.note("gave_up", since=since, doing=operation)
+        except LockNotAcquired:
+            return False
+        except LockUnavailable as error:
+            self.note("unavailable", since=since, doing=operation, error=str(error))
+        except LockNotOwned as error:
+            self.lost = True
+            self.note("lost", since=since, doing=operation, error=repr(error))
+        except Exception:
+            self.note("failed", since=since, doing=operation, trace=traceback.format_exc())
+        return _FAILED
+
+    def _until(self) -> float:
+        """Return the end of the lease as the handle promises it, early rather than late."""
+        now = monotonic()
+        return now + self.lock.remaining

@@ -1,0 +1,161 @@
+"""The worker processes of a run: started, paused, killed, replaced, and awaited."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from dataclasses import asdict
+from pathlib import Path
+from time import monotonic
+from typing import Self
+
+from example_project.keeper import Keeper
+from tests.chaos.heartbeat import Heartbeat
+from tests.chaos.plan import Plan, Role
+from tests.tools import ROOT
+
+DRAIN_SECONDS = 20.0
+"""How long the callers may take to finish when told to end."""
+DUMP_SECONDS = 2.0
+
+
+class Worker:
+    """One process of callers."""
+
+    def __init__(self, number: int, role: Role, process: subprocess.Popen[bytes]) -> None:
+        self.number = number
+        self.role = role
+        self.process = process
+        self.paused = False
+
+
+def stop(pid: int) -> None:
+    """Stop a child by SIGSTOP; its threads may run on until one of them takes the signal."""
+    os.kill(pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+
+
+class Crew:
+    """All the workers. They end with this process at the latest."""
+
+    def __init__(self, plan: Plan, roles: list[Role], heart: Heartbeat) -> None:
+        self.workers: list[Worker] = []
+        self.killed: set[int] = set()
+        self._plan = plan
+        self._roles = roles
+        self._heart = heart
+        self._recorder = heart.recorder
+        self._keeper = Keeper()
+        self._number = 0
+        self._timers: list[threading.Timer] = []
+
+    def __enter__(self) -> Self:
+        for role in self._roles:
+            self._start(role)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.all_resumed()
+        self._keeper.close()
+
+    def _start(self, role: Role) -> None:
+        self._number += 1
+        arguments = (self._plan.dumps(), str(self._number), json.dumps(asdict(role)))
+        command = (sys.executable, "-m", "tests.chaos.worker", *arguments)
+        with self._log(self._number).open("ab") as log:
+            process = self._keeper.spawn(*command, cwd=ROOT, stderr=log)
+        self.workers.append(Worker(self._number, role, process))
+        self._recorder.note("started", worker=self._number, pid=process.pid, role=asdict(role))
+
+    def _log(self, number: int) -> Path:
+        return Path(self._plan.directory) / f"worker-{number:05}.log"
+
+    def running(self, pid: int | None = None) -> list[Worker]:
+        """Return the workers that are not paused; only the one with ``pid`` if given."""
+        return [
+            worker
+            for worker in self.workers
+            if not worker.paused and pid in (None, worker.process.pid)
+        ]
+
+    def any_running(self, dice: random.Random) -> Worker | None:
+        running = self.running()
+        return dice.choice(running) if running else None
+
+    def kill(self, worker: Worker, remembered: float) -> None:
+        """Kill a worker by SIGKILL, and start another in its place."""
+        since = monotonic()
+        worker.process.kill()
+        self._keeper.stop(worker.process, grace=0)
+        self.killed.add(worker.process.pid)
+        self._recorder.note("killed", worker=worker.number, since=since, remembered=remembered)
+        self.workers.remove(worker)
+        self._start(worker.role)
+
+    def pause(self, worker: Worker, seconds: float) -> None:
+        """Stop a worker by SIGSTOP; it goes on by itself after so many seconds."""
+        since = monotonic()
+        stop(worker.process.pid)
+        worker.paused = True
+        timer = threading.Timer(seconds, self._resume, (worker, since))
+        timer.start()
+        self._timers.append(timer)
+
+    def _resume(self, worker: Worker, since: float) -> None:
+        os.kill(worker.process.pid, signal.SIGCONT)
+        self._recorder.note("paused", worker=worker.number, since=since)
+        worker.paused = False
+
+    def all_resumed(self) -> None:
+        """Wait until no worker is paused."""
+        for timer in self._timers:
+            timer.join()
+
+    def drain(self) -> None:
+        """Wait until every worker has finished; record which does not, and where it hangs."""
+        self._heart.until(
+            lambda: all(worker.process.poll() is not None for worker in self.workers), DRAIN_SECONDS
+        )
+        for worker in self.workers:
+            code = worker.process.poll()
+            if code is None:
+                self._recorder.note("stuck", worker=worker.number, trace=self._stacks(worker))
+            elif code:
+                self._recorder.note("died", worker=worker.number, code=code)
+
+    def _stacks(self, worker: Worker) -> str:
+        """Return where the threads of a worker hang."""
+        log = self._log(worker.number)
+        written = log.stat().st_size
+        worker.process.send_signal(signal.SIGUSR1)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            worker.process.wait(DUMP_SECONDS)  # it goes on hanging while it writes
+        return log.read_bytes()[written:].decode(errors="replace")
+
+    def read_logs(self) -> None:
+        """Record the tracebacks that workers logged, for no log should hold one."""
+        for path in sorted(Path(self._plan.directory).glob("worker-*.log")):
+            for trace in tracebacks(path.read_text(errors="replace")):
+                self._recorder.note("logged", worker=int(path.stem.split("-")[1]), trace=trace)
+
+
+def tracebacks(text: str) -> list[str]:
+    """Return the tracebacks in a log, each with the line before it."""
+    lines = text.splitlines()
+    starts = [index for index, line in enumerate(lines) if line.startswith("Traceback (most")]
+    found = []
+    for start in starts:
+        end = start + 1
+        while "".join(lines[end : end + 2]).startswith(" "):  # a line of source may be empty
+            end += 1
+        trace = "\n".join(lines[max(0, start - 1) : end + 1])
+        # An interruption in a destructor: Python can only print it.
+        if not (trace.startswith("Exception ignored") and "Interrupted" in trace.splitlines()[-1]):
+            found.append(trace)
+    return found

@@ -1,0 +1,170 @@
+"""What goes wrong: processes and servers are killed and stopped, connections cut, locks taken.
+
+A fault undoes what it did before it returns, and records from when to when it lasted by what it saw
+itself, so that a slow machine is not taken for a broken promise. It returns False if there was
+nothing to break just then.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from time import monotonic
+from typing import cast
+
+from django_redis_lock import locks
+from django_redis_lock.exceptions import LockUnavailable
+from tests.chaos.crew import Worker
+from tests.chaos.plan import ALL_NAMES
+from tests.chaos.sites import Watched, client
+from tests.chaos.stage import Stage
+
+SHORT = (0.1, 0.4)
+DOWNTIME = (0.0, 2.0)
+PAUSE = (0.1, 2.0)
+BEYOND_LEASE = (0.1, 0.8)
+"""Seconds."""
+
+Fault = Callable[[Stage], bool | None]
+
+
+def client_killed(stage: Stage) -> bool:
+    """SIGKILL for a process that holds a lock."""
+    found = stage.holder()
+    return _kill(stage, found[0] if found else stage.crew.any_running(stage.dice))
+
+
+def any_client_killed(stage: Stage) -> bool:
+    return _kill(stage, stage.crew.any_running(stage.dice))
+
+
+def _kill(stage: Stage, worker: Worker | None) -> bool:
+    if worker is not None:
+        stage.crew.kill(worker, stage.site.facts.remembers)
+    return worker is not None
+
+
+def client_stopped(stage: Stage) -> bool:
+    """SIGSTOP for a process that holds a lock, until the lease has passed."""
+    found = stage.holder()
+    worker = found[0] if found else stage.crew.any_running(stage.dice)
+    lease = (found[1].ttl if found else None) or 0.0
+    if worker is not None:
+        stage.crew.pause(worker, lease + stage.dice.uniform(*BEYOND_LEASE))
+    return worker is not None
+
+
+def any_client_stopped(stage: Stage) -> bool:
+    worker = stage.crew.any_running(stage.dice)
+    if worker is not None:
+        stage.crew.pause(worker, stage.dice.uniform(*PAUSE))
+    return worker is not None
+
+
+def release_forced(stage: Stage) -> bool:
+    """The release of a lock is forced, of any holder or only of the one seen before."""
+    backend, name, since = locks["default"], stage.dice.choice(ALL_NAMES), monotonic()
+    holder = backend.holder(name)
+    if holder is None:
+        return False
+    only = holder.token_id if stage.dice.random() < 0.5 else None
+    try:
+        ended = backend.force_release(name, only)
+    except LockUnavailable:
+        stage.recorder.note("forced", name=name, fence=None, since=since)
+        return False
+    if ended is not None:
+        stage.recorder.note("forced", name=name, fence=ended.fence, since=since)
+    return ended is not None
+
+
+def calls_cut(stage: Stage) -> bool:
+    """The server closes the connections that carry calls."""
+    return _cut(stage, "normal")
+
+
+def listeners_cut(stage: Stage) -> bool:
+    """The server closes the connections that carry grants."""
+    return _cut(stage, "pubsub")
+
+
+def _cut(stage: Stage, kind: str) -> bool:
+    with client(stage.any_server().port) as one:
+        cut = one.execute_command("CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes")
+    stage.recorder.note("cut", what=kind, connections=cut)
+    return bool(cut)
+
+
+def scripts_flushed(stage: Stage) -> None:
+    with client(stage.any_server().port) as one:
+        one.script_flush()
+
+
+def server_stopped(stage: Stage) -> None:
+    """SIGSTOP: connections stay open, and nothing answers."""
+    server = stage.any_server()
+    with stage.outage("stopped"):
+        server.pause()
+        stage.rest(*DOWNTIME)
+        server.resume()
+
+
+def server_restarted(stage: Stage) -> None:
+    with stage.outage("restarted"):
+        stage.any_server().restart()
+    _rejoin(stage)
+
+
+def server_crashed(stage: Stage) -> None:
+    """SIGKILL for a server, which comes back with its data."""
+    server = stage.any_server()
+    with stage.outage("crashed"):
+        server.kill()
+        stage.rest(*DOWNTIME)
+        server.restart()
+    _rejoin(stage)
+
+
+def data_lost(stage: Stage) -> None:
+    """SIGKILL for a server, which comes back without its data."""
+    server = stage.any_server()
+    since = monotonic()
+    with stage.outage("crashed"):
+        server.kill()
+        for path in server.directory.glob("appendonly*"):
+            shutil.rmtree(path)
+        stage.rest(*stage.dice.choice((SHORT, DOWNTIME)))  # leases outlive the first
+        server.restart()
+        # One of several servers loses a vote, and a holder may lose its majority by that.
+        stage.recorder.note("wiped" if stage.site.needed == 1 else "vote_lost", since=since)
+    _rejoin(stage)
+
+
+def _rejoin(stage: Stage) -> None:
+    """Wait until a server that was started anew takes part again."""
+    if stage.site.facts.rejoins_in:
+        stage.rest(stage.site.facts.rejoins_in + SHORT[0], stage.site.facts.rejoins_in + SHORT[1])
+
+
+def failover(stage: Stage) -> None:
+    """A replica takes over in good order."""
+    since = monotonic()
+    with stage.outage("failover"):
+        cast("Watched", stage.site).fail_over()
+    stage.recorder.note("unsettled", since=since)  # until the old master has learnt of it
+
+
+def master_killed(stage: Stage) -> None:
+    """SIGKILL for a master, and a replica takes over."""
+    site, since = cast("Watched", stage.site), monotonic()
+    with stage.outage("killed"):
+        server = site.master()
+        server.kill()
+        stage.served_again()
+    server.restart()
+    site.layout.settle()
+    stage.recorder.note("unsettled", since=since)
+
+
+def name_of(fault: Fault) -> str:
+    return fault.__name__.replace("_", " ")

@@ -1,0 +1,287 @@
+"""The servers of a run, and the settings by which callers find them."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from typing import Any
+
+import redis
+from redis.backoff import NoBackoff
+from redis.cluster import ClusterNode, RedisCluster
+from redis.retry import Retry
+from redis.sentinel import Sentinel as SentinelClient
+
+from django_redis_lock import locks
+from django_redis_lock.backends.servers.sharding import SHARD_SLOTS, TAGS, shard_of
+from example_project.embedded import EmbeddedServer
+from tests.chaos.plan import ALL_NAMES, DEFAULT_LEASE
+from tests.layouts.servers import Cluster, Sentinel
+
+TIMEOUT = 1.0
+"""Seconds after which a reply is taken not to come, by callers and by the pulse."""
+DOWN_AFTER = 1.0
+NODE_TIMEOUT = 2.0
+"""Seconds without an answer after which sentinels and nodes take a master for dead."""
+SLOT = SHARD_SLOTS[shard_of(ALL_NAMES[0])]
+"""A slot of the cluster that a lock is in."""
+PULSE_KEY = "rig-pulse"
+PULSE_MS = 60_000
+STAYS = ("-fence", "-audit", "-lost", "-server", PULSE_KEY)
+"""Parts of keys that belong to all locks, and stay."""
+EXPIRE = ("-heard",)
+"""Parts of keys that stay until they expire."""
+OF_THE_DEAD = ("-claim:", "-grant:", "-queue:")
+"""Parts of keys that a dead process may leave until they expire."""
+
+
+def client(port: int) -> redis.Redis:
+    """Return a client that waits for a second, and tries again only if its connection breaks."""
+    return redis.Redis(
+        port=port,
+        socket_timeout=TIMEOUT,
+        socket_connect_timeout=TIMEOUT,
+        retry=Retry(NoBackoff(), 1, supported_errors=(redis.ConnectionError,)),
+    )
+
+
+def write(port: int) -> None:
+    with client(port) as one:
+        one.set(PULSE_KEY, "", px=PULSE_MS)
+
+
+def leftovers(servers: Iterable[EmbeddedServer], killed: set[int], *, strict: bool) -> list[str]:
+    """Return the keys that no lock needs any more.
+
+    Excused is what dead processes may leave until it expires. A ``strict`` look comes so late that
+    this is only the places of waiters of the ``killed`` processes, which may be kept for a minute.
+    """
+    excused = EXPIRE if strict else (*EXPIRE, *OF_THE_DEAD)
+    found: set[str] = set()
+    for server in servers:
+        with client(server.port) as one:
+            for key in one.scan_iter():
+                text = key.decode()
+                bounded = any(part in text for part in excused) or _waits_dead(one, text, killed)
+                stays = any(part in text for part in STAYS)
+                if not stays and not (bounded and one.pttl(key) != -1):
+                    found.add(text)
+    return sorted(found)
+
+
+def _waits_dead(one: redis.Redis, key: str, killed: set[int]) -> bool:
+    """Return whether a key is a queue in which only waiters of killed processes are left."""
+    entries = one.lrange(key, 0, -1) if "-queue:" in key else []
+    pids = {int(pid) for entry in entries for pid in re.findall(rb'"pid":(\d+)', entry)}
+    return bool(pids) and pids <= killed
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the checker and the faults must know of a layout."""
+
+    remembers: float = 0.0
+    """Seconds for which a dead waiter may still be granted a lock."""
+    rejoins_in: float = 0.0
+    """Seconds after its start in which a server takes no part; no other may fail meanwhile."""
+    fences_tell: bool = True
+    """Whether a fence is a moment of the clock that all processes share."""
+
+
+class Site:
+    """Servers that locks are kept on; ``needed`` of them have to work for locks to be available."""
+
+    servers: Sequence[EmbeddedServer]
+    needed = 1
+    facts = Facts()
+
+    def settings(self) -> dict[str, Any]:
+        """Return the Django settings of callers, without INSTALLED_APPS."""
+        raise NotImplementedError
+
+    def prepare(self) -> None:
+        """Do what locks need once; the settings are in force."""
+
+    def ask(self) -> None:
+        """Ask the servers the way callers do. Raises what a client raises."""
+        raise NotImplementedError
+
+    def masters(self) -> Sequence[EmbeddedServer]:
+        """Return the servers that locks are written to."""
+        return self.servers
+
+    def close(self) -> None:
+        """Stop what was started."""
+        raise NotImplementedError
+
+
+class Independent(Site):
+    """Servers that know nothing of each other: one, or a quorum's.
+
+    ``entry`` is the alias of LOCKS without LOCATION, which is a URL or a list of them.
+    """
+
+    def __init__(self, entry: dict[str, Any], count: int = 1, facts: Facts = Site.facts) -> None:
+        self._entry = entry
+        self.needed = count // 2 + 1
+        self.facts = facts
+        # A server that hangs keeps the threads that ask it until they give up.
+        self._pool = ThreadPoolExecutor(count * 40)
+        self.servers = [EmbeddedServer(persist=True) for _ in range(count)]
+        try:
+            for server in self.servers:
+                server.start()
+        except BaseException:
+            self.close()
+            raise
+        self._ports = [server.port for server in self.servers]
+
+    def settings(self) -> dict[str, Any]:
+        options = f"socket_timeout={TIMEOUT}&socket_connect_timeout={TIMEOUT}"
+        urls = [f"redis://127.0.0.1:{port}/0?{options}" for port in self._ports]
+        location = urls[0] if len(urls) == 1 else urls
+        entry = {"LOCATION": location, "TIMEOUT": DEFAULT_LEASE, **self._entry}
+        return {"LOCKS": {"default": entry}}
+
+    def prepare(self) -> None:
+        """Tell the servers of a quorum that no lock was held before."""
+        if len(self.servers) > 1:
+            locks["default"].admit()
+
+    def ask(self) -> None:
+        """Write on all servers until as many have answered as have to work."""
+        answered, error = 0, None
+        for future in as_completed([self._pool.submit(write, port) for port in self._ports]):
+            try:
+                future.result()
+            except (redis.RedisError, OSError) as raised:
+                error = raised
+            else:
+                answered += 1
+            if answered == self.needed:
+                return
+        assert error is not None
+        raise error
+
+    def close(self) -> None:
+        with contextlib.ExitStack() as stack:
+            for server in self.servers:
+                stack.callback(server.stop)
+            stack.callback(self._pool.shutdown, cancel_futures=True)
+
+
+class Watched(Site):
+    """Servers of which others watch the masters."""
+
+    def __init__(self, layout: Sentinel | Cluster) -> None:
+        self.layout = layout
+        layout.start()
+        self.servers = layout.servers
+        self.needed = len(self.servers)
+
+    def master(self) -> EmbeddedServer:
+        """Return a master that keeps locks."""
+        raise NotImplementedError
+
+    def fail_over(self) -> None:
+        """Have a replica take over from that master in good order."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        self.layout.stop()
+
+
+class SentinelSite(Watched):
+    """A master and a replica under three sentinels."""
+
+    layout: Sentinel
+
+    def __init__(self) -> None:
+        super().__init__(Sentinel(replicas=1, down_after=DOWN_AFTER))
+        self._sentinels = SentinelClient(
+            [("127.0.0.1", server.port) for server in self.layout.sentinels],
+            socket_timeout=TIMEOUT,
+        )
+
+    def settings(self) -> dict[str, Any]:
+        found = self.layout.locks(TIMEOUT=DEFAULT_LEASE)
+        for cache in found["CACHES"].values():
+            if "OPTIONS" in cache:
+                cache["OPTIONS"] |= {"SOCKET_TIMEOUT": TIMEOUT, "SOCKET_CONNECT_TIMEOUT": TIMEOUT}
+        return found
+
+    def ask(self) -> None:
+        """Ask for the master, and write there."""
+        _, port = self._sentinels.discover_master(self.layout.service)
+        write(port)
+
+    def master(self) -> EmbeddedServer:
+        return self.layout.master
+
+    def masters(self) -> Sequence[EmbeddedServer]:
+        return [self.layout.master]
+
+    def fail_over(self) -> None:
+        self.layout.failover()
+
+    def close(self) -> None:
+        for sentinel in self._sentinels.sentinels:
+            sentinel.close()
+        super().close()
+
+
+class ClusterSite(Watched):
+    """Three masters with a replica each."""
+
+    layout: Cluster
+
+    def __init__(self) -> None:
+        super().__init__(Cluster(node_timeout=NODE_TIMEOUT))
+        self._client: RedisCluster | None = None
+
+    def settings(self) -> dict[str, Any]:
+        found = self.layout.locks(TIMEOUT=DEFAULT_LEASE)
+        options = f"?socket_timeout={TIMEOUT}&socket_connect_timeout={TIMEOUT}"
+        for entry in found["LOCKS"].values():
+            entry["LOCATION"] = [url + options for url in entry["LOCATION"]]
+        return found
+
+    def ask(self) -> None:
+        """Write to the slot of each lock."""
+        try:
+            if self._client is None:
+                self._client = self._connected()
+            for tag in {TAGS[shard_of(name)] for name in ALL_NAMES}:
+                self._client.set(f"{{{tag}}}{PULSE_KEY}", "", px=PULSE_MS)
+        except (redis.RedisError, OSError, AttributeError) as error:
+            if self._client is not None:
+                self._client.close()
+                self._client = None
+            if isinstance(error, AttributeError):  # redis-py's, when it knows of no node any more
+                raise redis.ConnectionError(str(error)) from error
+            raise
+
+    def _connected(self) -> RedisCluster:
+        return RedisCluster(
+            startup_nodes=[ClusterNode("127.0.0.1", server.port) for server in self.servers],
+            socket_timeout=TIMEOUT,
+            socket_connect_timeout=TIMEOUT,
+            require_full_coverage=False,
+        )
+
+    def master(self) -> EmbeddedServer:
+        return self.layout.master_of(SLOT)
+
+    def masters(self) -> Sequence[EmbeddedServer]:
+        return self.layout.masters()
+
+    def fail_over(self) -> None:
+        self.layout.failover(SLOT)
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+        super().close()

@@ -1,0 +1,72 @@
+"""One process of callers: ``python -m tests.chaos.worker PLAN NUMBER ROLE``."""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import json
+import logging
+import random
+import signal
+import sys
+import threading
+
+import django
+from django.conf import settings
+
+from tests.chaos.attempt import watch_losses, watch_queue
+from tests.chaos.caller import Caller
+from tests.chaos.heartbeat import Heartbeat
+from tests.chaos.history import Recorder
+from tests.chaos.means import Awaiting, Blocking, Means, run_blocking
+from tests.chaos.plan import TASKS, Plan, Role
+
+
+def set_up(plan: Plan) -> None:
+    """Configure Django as the plan says."""
+    settings.configure(**plan.settings, INSTALLED_APPS=["django_redis_lock"])
+    django.setup()
+
+
+def main(plan: Plan, number: int, role: Role) -> None:
+    """Run the callers until the end of the run."""
+    faulthandler.register(signal.SIGUSR1)  # the driver asks where the threads hang
+    logging.basicConfig(level=logging.WARNING, format="%(threadName)s %(name)s %(message)s")
+    set_up(plan)
+    from django_redis_lock import locks
+
+    watch_queue(locks["default"].hub)  # imports it now, so that no request has to wait for that
+    watch_losses()
+    recorder = Recorder(plan.directory, number)
+
+    def caller(index: int, means: Means) -> Caller:
+        dice = random.Random(f"{plan.seed}/{number}/{index}")
+        hasty = index == 0 and not role.quiet
+        return Caller(plan, recorder, means, dice, quiet=role.quiet, hasty=hasty)
+
+    async def as_tasks() -> None:
+        async with asyncio.TaskGroup() as group:
+            for index in range(role.callers):
+                group.create_task(caller(index, Awaiting()).run(), name=f"caller-{index}")
+
+    def in_thread(index: int) -> None:
+        run_blocking(caller(index, Blocking()).run())
+
+    with Heartbeat(recorder):
+        if role.kind == TASKS:
+            asyncio.run(as_tasks())
+            return
+        indexes = range(1, role.callers)
+        threads = [
+            threading.Thread(target=in_thread, args=(index,), name=f"caller-{index}")
+            for index in indexes
+        ]
+        for thread in threads:
+            thread.start()
+        in_thread(0)  # in the main thread, the only one that signals interrupt
+        for thread in threads:
+            thread.join()
+
+
+if __name__ == "__main__":
+    main(Plan.loads(sys.argv[1]), int(sys.argv[2]), Role(**json.loads(sys.argv[3])))

@@ -1,1 +1,0 @@
-"""Checks what is about to be released: ``make release-check``."""

@@ -1,1 +1,0 @@
-"""The rig under soak and chaos: callers in processes, faults, their history, and its checker."""
