@@ -93,16 +93,6 @@ def test_new_workers_run_one_whoever_sent_it(
     assert second.get(timeout=WAIT) == "go"
 
 
-@pytest.mark.parametrize("task", TASKS)
-def test_old_workers_do_not_ask_for_our_lock(client: redis.Redis, task: str) -> None:
-    """Which is why workers are deployed before senders."""
-    result = getattr(new, task).apply_async(("7",), queue=OLD)
-    started(client, "7")
-    assert held() == []
-    go(client, "7")
-    assert result.get(timeout=WAIT) == "go"
-
-
 def refused(send: Callable[[], Any], first: Any) -> bool:
     try:
         return bool(send().id == first.id)
