@@ -25,8 +25,6 @@ from tests.tools.celery_worker import (
 )
 from tests.tools.proxy import Proxy
 
-CALLS_FOR_A_LOCK = 2
-"""Scripts that the parent of a dead child calls for a lock: it looks, and releases what it saw."""
 BUSY = 4.0
 """Seconds for which a run takes no notice of anything, in which others come to wait for it."""
 DUE = 4

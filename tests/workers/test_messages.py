@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import time
@@ -14,8 +15,9 @@ from celery.exceptions import TaskRevokedError
 from kombu import Connection
 
 from django_redis_lock import lock, locks
+from django_redis_lock.celery.message import HEADER
 from tests.apps.celery import deaths as tasks
-from tests.apps.celery.app import app
+from tests.apps.celery.app import NOWHERE, QUEUE_NAME, app
 from tests.settings import server_url
 from tests.tools import eventually
 from tests.tools.celery_worker import (
@@ -110,6 +112,40 @@ def test_lock_of_a_message_that_is_revoked_or_expires_is_freed(
             ours.ensure_held()
     for each in places:
         check_one_at_a_time(client, each, runs=0)
+
+
+@pytest.mark.parametrize("change", [{"task": "renamed"}, {"eta": "some day"}], ids=repr)
+@pytest.mark.parametrize("task", [tasks.queued, tasks.whole], ids=["queue", "queue_and_run"])
+def test_place_of_a_message_that_the_worker_refuses_is_freed(
+    client: redis.Redis, worker: Worker, name: str, task: Any, change: dict[str, str]
+) -> None:
+    """A message for an unknown task, or one that is invalid; the next call runs."""
+    result = task.apply_async((name,), queue=NOWHERE)
+    with redis.Redis.from_url(server_url(10)) as broker:
+        message = json.loads(broker.lpop(NOWHERE))
+        message["headers"] |= change
+        broker.lpush(QUEUE_NAME, json.dumps(message))
+    free(f"{name}~~queued:{task.name}" if task is tasks.queued else name)
+    again = task.delay(name)
+    assert again.id != result.id
+    go(client, name)
+    assert again.get(timeout=WAIT) == "go"
+
+
+@pytest.mark.parametrize("named", [{"using": "elsewhere"}, {"lock": 7}, {"ticket": ["x"]}])
+def test_garbage_in_the_header_does_no_harm(
+    client: redis.Redis, worker: Worker, name: str, named: dict[str, Any]
+) -> None:
+    """What anybody may write into a message stops neither the worker nor the freeing of places."""
+    task_id = f"{name}-garbage"
+    slip = {"task_id": task_id, "lock": name, "ticket": "0" * 16, "using": "default", **named}
+    app.send_task("renamed", task_id=task_id, headers={HEADER: slip})
+    if "using" in named:
+        eventually(lambda: worker.lines(f"Message {task_id} was dropped"), "the line")
+    result = tasks.queued.delay(name)
+    go(client, name)
+    assert result.get(timeout=WAIT) == "go"
+    free(f"{name}~~queued:{tasks.queued.name}")
 
 
 @pytest.mark.parametrize("how", ["SIGTERM", "SIGKILL"])

@@ -100,13 +100,6 @@ def late_successor(what: str) -> Any:
     return carry_out(what)
 
 
-@app.task(shared=False)
-@single_instance_task(key=lambda what, depth: f"{what}-{depth}-" + 400 * "x")
-def deep(what: str, depth: int) -> Any:
-    """Holds ``depth`` locks with long names."""
-    return deep(what, depth - 1) if depth > 1 else carry_out(what)
-
-
 @app.task(shared=False, acks_late=True)
 @single_instance_task(key="{what}")
 def late(what: str) -> Any:
