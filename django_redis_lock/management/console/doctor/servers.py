@@ -341,6 +341,23 @@ def _check_cluster(client: Any, server: Server) -> Iterator[Finding]:
         yield ok("cluster", found)
 
 
+def _check_channels(client: Any, server: Server) -> Iterator[Finding]:
+    backend = server.backend
+    if server.member or not isinstance(backend, RedisLockBackend) or backend.wait != "queue":
+        return
+    shard = backend.servers.packing_at(server.pool).shard
+    command = "SPUBLISH" if shard else "PUBLISH"
+    channel = f"{backend.key_prefix}-grant:{f'{{{shard}}}:' if shard else ''}doctor"
+    try:
+        client.execute_command(command, channel, "")
+    except ResponseError as error:  # which scripts pass over, so that the self-test succeeds
+        if shard and "unknown command" in str(error):
+            return  # a cluster without sharded channels has PUBLISH
+        found = f"waiters are not told of their turn: {without_passwords(str(error))}"
+        remedy = f'Allow {command}, or set "OPTIONS": {{"WAIT": "poll"}}.'
+        yield fail("channels", found, remedy)
+
+
 _CHECKS: dict[str, Callable[[Any, Server], Iterator[Finding]]] = {
     "version": _check_version,
     "round trip": _check_round_trip,
@@ -348,5 +365,6 @@ _CHECKS: dict[str, Callable[[Any, Server], Iterator[Finding]]] = {
     "persistence": _check_persistence,
     "replicas": _check_replicas,
     "cluster": _check_cluster,
+    "channels": _check_channels,
 }
 """Each takes a client of the server."""
