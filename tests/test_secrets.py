@@ -24,7 +24,7 @@ from django_redis_lock import lock, locks
 from django_redis_lock.checks import check_locks, check_reports
 from django_redis_lock.exceptions import InvalidLockBackend, LockUnavailable
 from django_redis_lock.support.text import keep_secrets, without_passwords
-from tests.tools.admin import LIST, hold_as, page_of, root
+from tests.tools.admin import LIST, page_of, root
 from tests.tools.console import command
 
 BACKENDS = "django_redis_lock.backends"
@@ -187,6 +187,9 @@ CACHES = {
         # Of redis-py 6.4 and 7.0, for a sentinel that is away.
         ("<Connection(password=unknown,db=0)>", "<Connection(password=***,db=0)>"),
         ("{'password': 'un)kn,own', 'db': 0}", "{'password': ***, 'db': 0}"),
+        ("rediss://:p@ss@host/1", "rediss://***@host/1"),
+        ("unix:///run/a.sock?db=1&password=unknown&x=1", "unix:///run/a.sock?db=1&password=***&x=1"),
+        ("redis://host?username=unknown", "redis://host?username=***"),
         ("redis://:un/kno#wn@host:1/0,redis://host2", "redis://***@host:1/0,redis://host2"),
         ("redis//:unknown@host", "redis//***@host"),
         ("redis://host?db=1&pwd=unknown&token=unknown", "redis://host?db=1&pwd=***&token=***"),
@@ -207,13 +210,10 @@ BROKEN_BROKER = "redis://:zzqxk/x@127.0.0.1:1/0"
 """What kombu tells of it has the beginning of its password, as a port."""
 
 
-@pytest.mark.django_db
 @pytest.mark.usefixtures("server", "no_workers")
 @pytest.mark.parametrize("place", ["the app", "the settings"])
-def test_no_message_tells_the_password_of_the_broker(
-    settings: Any, client: Any, monkeypatch: pytest.MonkeyPatch, place: str
-) -> None:
-    """Where the workers or the broker are asked: on the page of a lock, and by the command."""
+def test_no_message_tells_the_password_of_the_broker(settings: Any, place: str) -> None:
+    """The doctor asks it."""
     settings.LOCKS = {"default": settings.LOCKS["default"]}
     app = Celery("with a broken broker")
     if place == "the app":
@@ -221,23 +221,8 @@ def test_no_message_tells_the_password_of_the_broker(
     else:
         settings.CELERY_BROKER_URL = settings.CELERY_RESULT_BACKEND = BROKEN_BROKER
         app.config_from_object("django.conf:settings", namespace="CELERY")
-    hold_as(client, "a", task_id="1", task_name="a.task")
-    hold_as(
-        client,
-        "a~~queued:a.task",
-        held_for=99,
-        task_id="1",
-        task_name="a.task",
-        metadata={"state": "queued"},
-    )
-    told = told_by_the_admin(root(), page_of("a"))
-    for words in (
-        *(["show", "a"], ["show", "a", "--json"], ["doctor"], ["doctor", "--format", "json"]),
-        ["release", "--all", "--only-dead", "--noinput"],
-        ["release", "--queued", "--only-gone", "--noinput"],
-    ):
-        told += told_by_the_command(*words)
-    assert told.count("Port could not be cast to integer value as '***'") >= 5
+    told = told_by_the_command("doctor") + told_by_the_command("doctor", "--format", "json")
+    assert told.count("Port could not be cast to integer value as '***'") >= 2
     assert "zzqxk" not in told
     urls = ["redis://host", "redis://:qqxzv@host"]
     app.conf.broker_url = settings.CELERY_BROKER_URL = urls  # Celery 5.6 reads it only from there
