@@ -10,6 +10,7 @@ import redis
 from example_project.embedded import EmbeddedServer
 from tests.simulation.server import Server
 
+
 def command(dice: random.Random) -> list[Any]:
     """Return a random command of those that the scripts use, on few keys and values."""
     key, member = dice.choice(("a", "b", "c")), dice.choice(("x", "y", "z"))
