@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
-from celery.exceptions import TimeLimitExceeded
 
 from tests.apps.celery.app import QUEUE_AND_RUN, RUN, SCOPES
 from tests.apps.celery.brokers import STORING
@@ -104,17 +103,3 @@ def test_a_task_with_the_id_of_one_that_has_ended_survives_its_child(site: Site)
     go(site.client, what)
     all_free(what)
     assert site.ran(what) == ["ran"] * 3
-
-
-@pytest.mark.parametrize("scope", SCOPES)
-def test_a_hard_time_limit_frees_the_lock(site: Site, scope: str) -> None:
-    """The task fails, its lock is free, and the next one runs."""
-    what, task = site.name(), site.task(f"safe-{scope}")
-    result = task.apply_async((what,), time_limit=1)
-    with pytest.raises(TimeLimitExceeded):
-        value(result)
-    all_free(what)
-    again = task.delay(what)
-    go(site.client, what)
-    assert value(again) == f"ran {what}"
-    all_free(what)

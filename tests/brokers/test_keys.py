@@ -55,23 +55,6 @@ def test_a_run_of_the_new_key_is_not_overlapped(site: Site, scope: str, how: str
 
 
 @ways
-@scopes
-def test_a_run_under_another_key_is_not_overlapped(site: Site, scope: str, how: str) -> None:
-    """A message for the new key does not run beside the run that moved to it."""
-    what, to, name = site.name(), site.name(), f"moving-{scope}"
-    moving = site.task(name).delay(what, to, how)
-    started(site.client, what)
-    go(site.client, what)
-    started(site.client, to)
-    second = site.task(name).delay(to)
-    go(site.client, to, times=2)
-    assert value(moving) == f"ran {to}"
-    value(second)
-    assert set(site.ran(to)) == {"1"}
-    all_free(to)
-
-
-@ways
 def test_the_new_key_is_locked_in_between(site: Site, how: str) -> None:
     """With one lock from sending to the end, the waiting message holds that of its key."""
     what, to, name = site.name(), site.name(), f"moving-{QUEUE_AND_RUN}"

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 from celery import states
-from django.db import transaction
 
 from tests.apps.celery.app import WAITING
-from tests.apps.celery.brokers import BROKEN, LATER, REFUSED
+from tests.apps.celery.brokers import LATER
 from tests.brokers.site import Site, value
 from tests.tools import eventually
 from tests.tools.celery_worker import all_free, held
@@ -56,45 +55,3 @@ def test_unknown_to_the_worker(site: Site, scope: str) -> None:
     what = site.name()
     site.task(f"unregistered-{scope}").delay(what)
     all_free(what)
-
-
-@pytest.mark.parametrize("serializer", [REFUSED, BROKEN])
-@scopes
-def test_content_that_can_not_be_read(site: Site, scope: str, serializer: str) -> None:
-    """A message whose content is not accepted, or can't be decoded, gives up its place."""
-    what, name = site.name(), f"quick-{scope}"
-    site.task(name).apply_async((what,), serializer=serializer)
-    runs_at_once(site, name, what)
-
-
-@scopes
-def test_killed_before_the_call(site: Site, scope: str) -> None:
-    """A child that dies with a message in hand, before the task is called, leaves no place."""
-    what, name = site.name(), f"mortal-{scope}"
-    site.client.set(f"kill:{what}", "1")
-    site.task(name).delay(what)
-    runs_at_once(site, name, what)
-
-
-@scopes
-def test_rolled_back(site: Site, scope: str) -> None:
-    """A message whose transaction was rolled back leaves no place."""
-    what, name = site.name(), f"deferring-{scope}"
-    with transaction.atomic():
-        site.task(name).delay(what)
-        transaction.set_rollback(True)
-    assert held(what) == []
-    site.task(name).delay(what)
-    all_free(what)
-    assert site.ran(what) == ["1"]
-
-
-@scopes
-def test_committed(site: Site, scope: str) -> None:
-    """A message sent at the commit runs, and no other beside it."""
-    what, name = site.name(), f"deferring-{scope}"
-    with transaction.atomic():
-        site.task(name).delay(what)
-        site.task(name).delay(what)
-    all_free(what)
-    assert set(site.ran(what)) == {"1"}

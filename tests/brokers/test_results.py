@@ -96,10 +96,3 @@ def test_an_awaited_duplicate_is_told_of_who_waited(site: Site, variant: str) ->
     assert value(first) == f"ran {what}"
     assert site.ran(what) == ["1"]
     all_free(what)
-
-
-@variants
-def test_an_ignored_duplicate_fails_nowhere(site: Site, variant: str) -> None:
-    """The worker's log tells of no failure."""
-    _, task_id = duplicate(site, f"ignore-{variant}")
-    assert errors_of(site, task_id) == []

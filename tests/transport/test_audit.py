@@ -55,61 +55,6 @@ def test_refused_audit_stops_a_forced_release(name: str, client: redis.Redis) ->
         held.ensure_held()
 
 
-def test_entries_of_other_programs_are_shown_as_far_as_they_go(
-    name: str, client: redis.Redis
-) -> None:
-    """Garbage in the audit is shown with what can be read of it, and hides nothing else."""
-    client.xadd(AUDIT, {"what": "ever"}, id="5-1")
-    client.xadd(AUDIT, {b"\xff": b"\xfe", "fence": "-1", "pid": "x", "event": "moved"}, id="6-0")
-    client.xadd(
-        AUDIT, {"name": name, "fence": "9" * 40, "host": "h", "pid": "7"}, id="99999999999999999-0"
-    )
-    strange, moved, plain = locks["default"].history()
-    assert (strange.at, strange.fence, strange.host, strange.pid) == (None, None, "h", 7)
-    assert (moved.event, moved.fence, moved.pid, str(moved)) == (
-        "moved",
-        None,
-        None,
-        "another program",
-    )
-    assert (plain.event, plain.name, plain.by, plain.task_id) == ("", "", "", None)
-    assert plain.at.timestamp() == 0.005
-    assert [entry.id for entry in locks["default"].history(name)] == [strange.id]
-
-
-def test_waiters_of_an_older_version_are_shown_and_served(name: str, client: redis.Redis) -> None:
-    """An entry without a time is a waiter of unknown time; garbage is nobody in particular."""
-    with lock(name) as held:
-        waiting = Background(lock(name).acquire)
-        eventually(lambda: waiters(name) == 1)
-        (entry,) = client.lrange(f"lock-queue:{name}", 0, -1)
-        head, _, since = entry.rpartition(',"since":')
-        assert since[:-1].isdigit()
-        client.rpush(
-            f"lock-queue:{name}",
-            head.replace("lock-grant:", "lock-grant:gone") + "}",
-            "",
-            "garbage",
-            "a b -1 {}",
-            "a b 5 []",
-            'a b 5 {"since":"soon","host":7,"pid":true,"metadata":[]}',
-            'a b 5 {"since":1e400}',
-        )
-        ours, old, *garbage = locks["default"].waiting(name)
-        assert ours.waited is not None
-        assert (old.since, old.waited) == (None, None)
-        assert (old.host, old.pid, old.lease) == (ours.host, ours.pid, 30.0)
-        assert [str(item) for item in garbage] == ["unknown"] * 6
-        assert {(item.since, item.waited, item.pid) for item in garbage} == {(None, None, None)}
-        assert [item.lease for item in garbage] == [None, None, None, 0.005, 0.005, 0.005]
-        held.ensure_held()
-    assert waiting.outcome() is True
-    client.delete(f"lock-queue:{name}")
-    client.set(f"lock-queue:{name}", "no list")
-    assert locks["default"].waiting(name) == []
-    client.delete(f"lock-queue:{name}")
-
-
 def test_time_of_waiting_is_the_servers(
     name: str, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,7 +20,7 @@ from django_redis_lock.management.console.releasing import system_user
 from django_redis_lock.operators import liveness
 from django_redis_lock.operators.liveness import judge
 from django_redis_lock.protocol.records import Holder
-from django_redis_lock.support.process import Process, began_at, pid_space, state_of
+from django_redis_lock.support.process import began_at, pid_space, state_of
 from example_project.embedded import EmbeddedServer
 from tests.apps import operators_app
 from tests.apps.celery.app import app as tests_app
@@ -225,21 +225,6 @@ def test_another_container_with_the_same_host_name(server: EmbeddedServer, db: N
         assert (done.code, why in done.err) == (3, True)
         child.say()
         child.end()
-
-
-def test_a_system_without_proc(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """There the host's name has to do."""
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "read_text", lambda path: Path("/nowhere").stat())
-        alone = Process()
-    assert (alone.pid_space, "pid_space" in alone.record()) == ("", False)
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
-    holder = _holder(name, host=alone.host, pid=gone.pid)
-    with monkeypatch.context() as patch:
-        patch.setattr(liveness, "current_process", lambda: alone)
-        assert _verdict(holder)[0] == "dead"
-    assert Process().pid_space == pid_space() != ""
 
 
 def test_detached_lock_outlives_its_process(name: str) -> None:
