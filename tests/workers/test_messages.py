@@ -205,7 +205,7 @@ def test_lock_of_a_purged_message_is_bounded_and_can_be_broken(
 # Messages that the worker refuses.
 
 
-def send_changed(task: Any, what: str, **headers: Any) -> Any:
+def send_changed(task: Any, what: str, /, **headers: Any) -> Any:
     """Send a task, and change its message before a worker gets it."""
     result = task.apply_async((what,), queue=NOWHERE)
     with redis.Redis.from_url(server_url(10)) as broker:
