@@ -54,6 +54,5 @@ def _delete(backend: ServersLockBackend, *, locks_stay: bool) -> None:
 
 
 def _fixed(packing: Packing, *, locks_stay: bool) -> list[str]:
-    audit = [packing.audit_key, packing.lost_key]
     others = [packing.index_key, packing.fence_key, packing.heard_key]
-    return audit if locks_stay else [*audit, *others]
+    return [packing.audit_key, *([] if locks_stay else others)]

@@ -147,4 +147,3 @@ def holder_columns(*, many: bool) -> list[Column[Holder]]:
         Column("ATTENTION", mark),
         Column("FENCE", lambda one: str(one.fence or UNKNOWN), right=True),
     ]
-

@@ -142,4 +142,3 @@ def hint_at_pattern(name: str, way: str) -> str:
 def nothing(message: str) -> CommandError:
     """Return the error for a selection that nothing matches."""
     return CommandError(message, returncode=NOTHING)
-
