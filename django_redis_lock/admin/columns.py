@@ -18,51 +18,43 @@ from django_redis_lock.admin.wording import (
     waiters_text,
 )
 from django_redis_lock.models import HeldLock
+from django_redis_lock.protocol.attention import Attention
 from django_redis_lock.protocol.records import Holder
 from django_redis_lock.support.text import visible
 
 
 class Column(NamedTuple):
     label: Any
-    html: Callable[[HeldLock, Holder], str]
-    """What is shown; markup is escaped."""
+    html: Callable[[Holder, Attention | None], str]
     key: Callable[[Holder], Any]
     """To sort by: unknown values are lowest, and a lease without end is highest."""
 
 
+def _name(holder: Holder, attention: Attention | None) -> SafeString:
+    name = visible(holder.name)
+    return format_html('<bdi title="{}">{}</bdi>', name, name)  # the list cuts it to one line
+
+
 COLUMNS = {
-    "lock": Column(
-        _("Name"),
-        # The style sheet cuts it to one line.
-        lambda row, holder: format_html(
-            '<bdi title="{}">{}</bdi>', visible(row.name), visible(row.name)
-        ),
-        lambda holder: holder.name,
-    ),
-    "holder": Column(_("Holder"), lambda row, holder: origin_html(holder, brief=True), str),
+    "lock": Column(_("Name"), _name, lambda one: one.name),
+    "holder": Column(_("Holder"), lambda one, attention: origin_html(one, brief=True), str),
     "held_for": Column(
-        _("Held for"),
-        lambda row, holder: held_for_html(holder, row.attention),
-        lambda holder: (holder.held_for is not None, holder.held_for),
+        _("Held for"), held_for_html, lambda one: (one.held_for is not None, one.held_for)
     ),
-    "lease_left": Column(
-        _("Lease left"),
-        lambda row, holder: lease_left_html(holder, row.attention),
-        lambda holder: (holder.ttl is None, holder.ttl),
-    ),
+    "lease_left": Column(_("Lease left"), lease_left_html, lambda one: (one.ttl is None, one.ttl)),
     "waiters": Column(
         _("Waiters"),
-        lambda row, holder: waiters_text(holder),
-        lambda holder: (holder.waiters is not None, holder.waiters),
+        lambda one, attention: waiters_text(one),
+        lambda one: (one.waiters is not None, one.waiters),
     ),
     "fence": Column(
         _("Fence"),
         # Without digit separators, for comparing.
-        lambda row, holder: "-" if holder.fence is None else str(holder.fence),
-        lambda holder: (holder.fence is not None, holder.fence),
+        lambda one, attention: "-" if one.fence is None else str(one.fence),
+        lambda one: (one.fence is not None, one.fence),
     ),
     "backend": Column(
-        _("Backend"), lambda row, holder: name_html(row.using), lambda holder: holder.using
+        _("Backend"), lambda one, attention: name_html(one.using), lambda one: one.using
     ),
 }
 
@@ -74,7 +66,7 @@ def column(name: str) -> Callable[[Any, HeldLock], SafeString]:
     @admin.display(description=label, ordering=name)
     def display(self: Any, row: HeldLock) -> SafeString:
         assert row.holder, "the list has rows with holders only"
-        shown = html(row, row.holder)
+        shown = html(row.holder, row.attention)
         if name in ("lock", "holder"):
             return SafeString(shown)
         return format_html('<span data-label="{}">{}</span>', label, shown)

@@ -80,9 +80,7 @@ def detail(lock: HeldLock, recent_entries: int) -> dict[str, Any]:
 
 def audit() -> dict[str, Any]:
     """Return the context of the page of the audit, of all locks."""
-    answers, problems = ask_each(
-        dict.fromkeys(aliases()), lambda backend, _: backend.history(limit=MOST_RELEASES)
-    )
+    answers, problems = ask_each(aliases(), lambda one: one.history(limit=MOST_RELEASES))
     entries = [entry for answer in answers.values() for entry in answer]
     entries.sort(key=lambda one: one.at or datetime.min.replace(tzinfo=UTC), reverse=True)
     shown = [_entry(entry) for entry in entries[:MOST_RELEASES]]

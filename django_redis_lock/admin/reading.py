@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from heapq import nlargest
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from django.db import connections
 
@@ -66,29 +66,25 @@ def aliases() -> list[str]:
 
 
 def ask_each(
-    questions: dict[str, Any], question: Callable[[BaseLockBackend, Any], Answer]
+    usings: Iterable[str], question: Callable[[BaseLockBackend], Answer]
 ) -> tuple[dict[str, Answer], list[Problem]]:
-    """Ask backends, each with the value of its alias; return the answers and the problems.
+    """Ask backends by their aliases; return the answers and the problems.
 
     They are asked in parallel, because unavailable ones take until their timeout.
     """
 
     def ask(using: str) -> Answer | Problem:
         try:
-            return question(locks[using], questions[using])
+            return question(locks[using])
         except ERRORS as error:
             return Problem.of(using, error)
         finally:
             connections.close_all()  # a signal receiver may have opened one in this thread
 
     with ThreadPoolExecutor(AT_ONCE, "held-locks") as pool:
-        found = list(pool.map(ask, questions))
-    answers = {
-        using: one
-        for using, one in zip(questions, found, strict=True)
-        if not isinstance(one, Problem)
-    }
-    return answers, [one for one in found if isinstance(one, Problem)]
+        found = dict(zip(usings, pool.map(ask, usings), strict=True))
+    answers = {using: one for using, one in found.items() if not isinstance(one, Problem)}
+    return answers, [one for one in found.values() if isinstance(one, Problem)]
 
 
 def read_list(most: int, words: Sequence[str], using: str | None) -> Reading:
@@ -101,9 +97,7 @@ def read_list(most: int, words: Sequence[str], using: str | None) -> Reading:
         asked = list(locks)
     except InvalidLockBackend as error:
         return Reading(problems=[Problem.of("LOCKS", error)])
-    indexes, problems = ask_each(
-        dict.fromkeys(asked), lambda backend, _: list(backend.read_index().latest())
-    )
+    indexes, problems = ask_each(asked, lambda one: list(one.read_index().latest()))
     is_whole = sum(map(len, indexes.values())) <= most
     found = [
         (end, alias, name)
@@ -138,7 +132,7 @@ def read_rows(keys: Sequence[tuple[str, str]]) -> tuple[list[HeldLock], list[Pro
     for using, name in keys:
         names.setdefault(using, []).append(name)
     answers, problems = ask_each(
-        names, lambda backend, wanted: list(rows(backend.holders_of(wanted), backend))
+        names, lambda one: list(rows(one.holders_of(names[one.alias]), one))
     )
     found = {(row.using, row.name): row for answer in answers.values() for row in answer}
     return [found[key] for key in dict.fromkeys(keys) if key in found], problems
@@ -156,5 +150,5 @@ def unwritable(among: Iterable[str], silent: Iterable[Problem] = ()) -> list[Pro
     """Return the aliases whose server refuses writes; those with problems are not asked."""
     skipped = {problem.using for problem in silent}
     asked = [using for using in sorted(set(among)) if visible(using) not in skipped]
-    reasons, _ = ask_each(dict.fromkeys(asked), lambda backend, _: unwritable_because(backend))
+    reasons, _ = ask_each(asked, unwritable_because)
     return [Problem(visible(using), visible(str(why))) for using, why in reasons.items() if why]

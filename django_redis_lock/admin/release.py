@@ -12,17 +12,10 @@ from django.contrib.admin.models import LogEntry
 from django.db import router, transaction
 from django.utils.translation import gettext as _
 
+from django_redis_lock.admin.columns import COLUMNS
 from django_redis_lock.admin.reading import ERRORS, read_rows, unwritable
 from django_redis_lock.admin.tickets import Ticket, ticket_of
-from django_redis_lock.admin.wording import (
-    breakable,
-    duration,
-    held_for_html,
-    lease_left_html,
-    origin_html,
-    waiters_text,
-    who,
-)
+from django_redis_lock.admin.wording import duration, who
 from django_redis_lock.handler import locks
 from django_redis_lock.models import HeldLock
 from django_redis_lock.operators.breaking import Outcome, Result, release_shown
@@ -70,16 +63,10 @@ def reason_required(tickets: Iterable[Ticket]) -> bool:
 
 
 def _shown(row: HeldLock) -> dict[str, Any]:
-    assert row.holder
-    return {
-        "ticket": ticket_of(row),
-        "name": breakable(row.name),
-        "backend": breakable(row.using),
-        "holder": origin_html(row.holder),
-        "held_for": held_for_html(row.holder, row.attention),
-        "lease_left": lease_left_html(row.holder, row.attention),
-        "waiters": waiters_text(row.holder),
-    }
+    holder = row.holder
+    assert holder
+    cells = [(one.label, one.html(holder, row.attention)) for one in COLUMNS.values()]
+    return {"name": visible(row.name), "ticket": ticket_of(row), "cells": cells}
 
 
 def release(

@@ -141,7 +141,7 @@ def test_silent_servers_are_waited_for_side_by_side(settings: Any) -> None:
         }
         for number, one in enumerate(silent)
     }
-    asked = Background(lambda: ask_each(dict.fromkeys(settings.LOCKS), lambda b, _: b.read_index()))
+    asked = Background(lambda: ask_each(settings.LOCKS, lambda one: one.read_index()))
     connected = [one.accept()[0] for one in silent]  # by all, and none is answered
     for one in [*silent, *connected]:
         one.close()

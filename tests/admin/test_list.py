@@ -61,19 +61,6 @@ def test_the_list_tells_who_holds_what(client: redis.Redis) -> None:
     locks["default"].force_release("import:7")
 
 
-def test_a_lock_that_is_renewed_for_the_last_time(client: redis.Redis) -> None:
-    """No warning while its lease runs down to ``max_hold``, and no claim that it is renewed."""
-    record = {"auto_renew": True, "lease": 30_000, "max_hold": 60_000}
-    hold_as(client, "view", ttl=9, held_for=51, **record)
-    browser = root()
-    (row,) = browser.get(LIST).context["cl"].result_list
-    left = str(admin.site.get_model_admin(HeldLock).lease_left(row))
-    assert "renew" not in left
-    page = browser.get(page_of("view"))
-    assert ("Renewed for at most", "1 min") in page.context["facts"]
-    assert "Last renewed at" not in page.content.decode()
-
-
 def test_a_lock_of_another_program_and_one_without_end(client: redis.Redis) -> None:
     """Unknown values are left empty."""
     client.set("lock:foreign", "xyz", px=60_000)

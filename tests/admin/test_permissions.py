@@ -179,7 +179,7 @@ def test_of_several_locks_those_that_one_may_not_release_are_left() -> None:
     both = [ticket("a"), ticket("a", using="shop")]
     page = client.post(RELEASE, {"_selected_action": both})
     assert page.context["denied"] == ["a"]
-    assert [row["backend"] for row in page.context["held"]] == ["shop"]
+    assert [row["ticket"].using for row in page.context["held"]] == ["shop"]
     assert "You may not release these locks" in page.content.decode()
     page = client.post(RELEASE, {"_selected_action": both, "confirmed": "yes"}, follow=True)
     (released, refused) = told(page)
@@ -233,7 +233,7 @@ def test_a_permission_for_one_object_is_enough(settings: Any) -> None:
         page = client.get(page_of("a", using=using)).content.decode()
         assert (f'value="{tickets[using]}"' in page) == offered
     asked = client.post(RELEASE, {"_selected_action": [*tickets.values()]})
-    assert [row["backend"] for row in asked.context["held"]] == [SHOP]
+    assert [row["ticket"].using for row in asked.context["held"]] == [SHOP]
     confirmed = {"_selected_action": [*tickets.values()], "confirmed": "yes"}
     assert client.post(RELEASE, confirmed).status_code == 302
     assert [locks[using].holder("a") is None for using in (A, SHOP)] == [False, True]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from html import escape, unescape
 from typing import Any
 
 import pytest
@@ -12,11 +10,9 @@ from django.contrib.admin.models import CHANGE, LogEntry
 from django.db import connection
 
 from django_redis_lock import Lock, lock, locks
-from django_redis_lock.exceptions import LockLost
 from django_redis_lock.models import HeldLock
 from example_project.embedded import EmbeddedServer
 from tests.settings import REDIS, server_url
-from tests.tools import Background, eventually, waiters
 from tests.tools.admin import (
     LIST,
     MAY_RELEASE,
@@ -60,36 +56,9 @@ def test_server_that_can_not_be_written_is_told_of_before(
         ) in page.content.decode()
 
 
-def test_from_the_list_to_the_release(name: str) -> None:
-    """Tick, choose the action, read who would lose what, confirm, and see the result."""
-    held, other = holding(name), holding("other")
-    client = staff(VIEW, MAY_RELEASE)
-    assert ticket(name) in client.get(LIST).content.decode()
-
-    data = {"_selected_action": ticket(name), "action": "release_locks", "index": "0"}
-    page = client.post(f"{LIST}?o=1&waiting=no", data)
-    assert page.status_code == 200
-    ((shown,), text) = page.context["held"], page.content.decode()
-    assert shown["name"] == name
-    assert f'value="{ticket(name)}"' in text
-    assert "other" not in text
-    assert held.owned()
-    assert locks["default"].history() == []
-
-    data = {"_selected_action": str(shown["ticket"]), "confirmed": "x", "reason": " it hangs "}
-    page = client.post(RELEASE, {**data, "filters": page.context["filters"]}, follow=True)
-    assert page.redirect_chain == [(f"{LIST}?o=1&waiting=no", 302)]
-    ((level, message),) = told(page)
-    assert level == "success"
-    assert message.startswith(f"Released “{name}”, which ")
-    assert re.search(r" had held for \d+ s\.$", message)
-    with pytest.raises(LockLost):
-        held.ensure_held()
-    other.release()
-
-
 def test_it_is_written_down(name: str) -> None:
     """The audit, the lock's page and the admin's log say who released the lock, and why."""
+    name += "/a_b:c?d#é%2F"
     holding(name)
     client = staff(VIEW, MAY_RELEASE)
     release(client, ticket(name), reason="stuck since noon")
@@ -117,19 +86,6 @@ def test_failing_log_of_the_admin_spoils_nothing(name: str) -> None:
     assert "It is not in the admin's log: no room" in message
     assert not held.owned()
     assert not LogEntry.objects.exists()
-
-
-def test_the_lock_goes_to_who_waits(name: str) -> None:
-    """The message names the new holder."""
-    holding(name)
-    waiting = Background(lambda: lock(name, timeout=60, blocking_timeout=60).acquire())
-    eventually(lambda: waiters(name) == 1)
-    page = release(root(), ticket(name))
-    assert waiting.outcome()
-    holder = locks["default"].holder(name)
-    assert holder is not None
-    ((_, message),) = told(page)
-    assert message.endswith(f" It went to {holder.host}:{holder.pid}.")
 
 
 def test_the_holder_changes_between_the_list_and_the_click(name: str) -> None:
@@ -212,26 +168,11 @@ def test_an_action_without_a_ticked_box(name: str) -> None:
     assert held.owned()
 
 
-@pytest.mark.parametrize("path", [LIST, page_of("a/b?#", view="change")])
-def test_the_way_back_leads_where_one_came_from(path: str) -> None:
-    """To the list or to the lock's page, with its query, by the link and after the release."""
+def test_the_way_back_leads_nowhere_else() -> None:
+    """Whatever a form sends as filters is used as a query string only."""
     holding("a/b?#")
-    browser, came_from = root(), f"{path}?q=b&o=1&p=1"
-    shown = {"_selected_action": ticket("a/b?#")}
-    if path == LIST:
-        asked = browser.post(came_from, {**shown, "action": "release_locks", "index": "0"})
-    else:
-        form = browser.get(came_from).content.decode().split(f'action="{RELEASE}"')[1]
-        given = re.findall(r'name="(from_lock|filters)" value="([^"]*)"', form)
-        asked = browser.post(RELEASE, {**shown, **{key: unescape(text) for key, text in given}})
-    assert asked.context["back_url"] == came_from
-    assert f'href="{escape(came_from)}"' in asked.content.decode()
-    fields = {"filters": asked.context["filters"]}
-    if path != LIST:
-        fields["from_lock"] = "yes"
-    left = browser.post(RELEASE, {**shown, **fields, "confirmed": "yes"})
-    assert (left.status_code, left.url) == (302, came_from)
-    assert locks["default"].holder("a/b?#") is None
-    forged = {"from_lock": "//evil.example/", "filters": "/evil.example/", "confirmed": "yes"}
-    assert browser.post(RELEASE, {**shown, **forged}).url.startswith(f"{page_of('a/b?#')}?")
-    assert browser.post(RELEASE, forged).url.startswith(f"{LIST}?")
+    browser, shown = root(), {"_selected_action": ticket("a/b?#")}
+    for filters in ("//evil.example/?x=1", "\r\nLocation: //evil.example/"):
+        forged = {"from_lock": "//evil.example/", "filters": filters, "confirmed": "yes"}
+        assert browser.post(RELEASE, {**shown, **forged}).url.startswith(f"{page_of('a/b?#')}?")
+        assert browser.post(RELEASE, forged).url.startswith(f"{LIST}?")

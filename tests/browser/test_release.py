@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import socket
-from typing import Any
 
 import pytest
 from django.core.management import call_command
@@ -147,23 +146,3 @@ def test_the_command_releases_the_hold(visit: Visit, hold: Hold) -> None:
     assert words[:3] == ["python", "manage.py", "locks"]
     call_command("locks", *words[3:], "--noinput")
     assert not held.owned()
-
-
-def test_a_reason_that_is_required(visit: Visit, hold: Hold, settings: Any) -> None:
-    """The browser asks for it, and the site checks it."""
-    entry = {**settings.LOCKS["default"], "OPERATORS": {"REASON_REQUIRED": True}}
-    settings.LOCKS = {"default": entry}
-    held = hold("a", timeout=600)
-    page = visit().open()
-    choose_release(page, "a")
-    reason = page.get_by_label("Reason")
-    expect(reason).to_have_attribute("required", "")
-    expect(page.get_by_text("Required; kept in the audit.")).to_be_visible()
-    reason.fill("   ")
-    page.get_by_role("button", name="Release 1 lock").click()
-    expect(page.locator("#id_reason_error")).to_be_visible()
-    expect(reason).to_have_attribute("aria-invalid", "true")
-    assert held.owned()
-    reason.fill("hangs")
-    page.get_by_role("button", name="Release 1 lock").click()
-    expect(page.locator(".messagelist .success")).to_contain_text("Released “a”")

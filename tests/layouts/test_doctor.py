@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import redis
 from django.test import override_settings
-
-from django_redis_lock import locks
 from django_redis_lock.management.console.doctor.quorum import members_of
 from django_redis_lock.management.console.doctor.sharing import Neighbours
 from django_redis_lock.management.console.doctor.targets import Target
+
+from django_redis_lock import locks
 from example_project.embedded import EmbeddedServer
 from tests.layouts.servers import BACKEND, Cluster, Sentinel
 from tests.tools import eventually, leave_no_lease, taken_connections
