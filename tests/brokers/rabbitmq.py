@@ -16,7 +16,6 @@ from kombu import Connection
 from example_project.embedded import free_port
 from example_project.keeper import Keeper
 
-START_SECONDS = 60.0
 CONFIG = """
 loopback_users = none
 disk_free_limit.absolute = 1MB
@@ -60,7 +59,7 @@ def rabbitmq() -> Iterator[int]:
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
-        deadline = time.monotonic() + START_SECONDS
+        deadline = time.monotonic() + 60
         while not _answers(port):
             ended = server.poll() is not None or time.monotonic() > deadline
             assert not ended, f"RabbitMQ does not answer:\n{log.read_text()}"
