@@ -70,7 +70,7 @@ TESTS = """
     def test_a_task_that_rests(recorded_locks):
         assert rare.delay().get(timeout=20) == "done"
         assert rare.delay().get(timeout=20)["skipped"]
-        advance_clock(61)
+        expire_now("rare")
         assert rare.delay().get(timeout=20) == "done"
 
     def test_a_task_that_loses_its_lock(recorded_locks):
