@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 from django.utils.translation import gettext as _
 
-from django_redis_lock.admin.contention import hour_context, hour_heading
 from django_redis_lock.admin.durations import counting_up, duration, moment
 from django_redis_lock.admin.reading import ERRORS, Problem, aliases, read_one
 from django_redis_lock.admin.tickets import ticket_of
@@ -24,10 +23,9 @@ from django_redis_lock.admin.wording import (
     waiters_text,
     who,
 )
-from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.handler import locks
 from django_redis_lock.models import HeldLock
-from django_redis_lock.protocol.audit import FORCE_RELEASED, FREED, LOST, AuditEntry
+from django_redis_lock.protocol.audit import FORCE_RELEASED, FREED, AuditEntry
 from django_redis_lock.protocol.records import Holder, Waiter
 from django_redis_lock.support.text import visible
 
@@ -60,7 +58,6 @@ def detail(lock: HeldLock, recent_entries: int) -> dict[str, Any]:
         context["command"] = release_command(row.holder)
         context["ticket"] = ticket_of(row)
         context["unwritable"] = unwritable([lock.using], ())
-    context |= _hour(backend, lock.name)
     in_queue = (row.holder and row.holder.waiters) or 0
     return {
         **context,
@@ -71,17 +68,6 @@ def detail(lock: HeldLock, recent_entries: int) -> dict[str, Any]:
         "entries": [_entry(entry) for entry in entries],
         "entries_unknown": entries_unknown,
     }
-
-
-def _hour(backend: BaseLockBackend, name: str) -> dict[str, Any]:
-    """Return the last hour of the lock's group, nothing if it is not counted."""
-    if not backend.operators.contention:
-        return {}
-    heading = {"hour_heading": hour_heading(backend.operators.group(name))}
-    hours, unknown = _asked(lambda: [backend.contention(name)], backend.alias)
-    if not hours or hours[0] is None:
-        return {**heading, "hour_unknown": unknown}
-    return heading | hour_context(hours[0])
 
 
 def _asked(ask: Callable[[], list[Item]], using: str) -> tuple[list[Item], str]:
@@ -153,7 +139,6 @@ def _waiter(waiter: Waiter) -> dict[str, Any]:
 def _entry(entry: AuditEntry) -> dict[str, Any]:
     events = {
         FORCE_RELEASED: _("Released by force"),
-        LOST: _("Found lost"),
         FREED: _("Freed by a Celery worker"),
     }
     return {

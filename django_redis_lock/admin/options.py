@@ -33,7 +33,6 @@ from django_redis_lock.admin.owner import liveness, task_links
 from django_redis_lock.admin.reading import aliases
 from django_redis_lock.admin.release import confirmation, reason_required, release
 from django_redis_lock.admin.snapshots import snapshots
-from django_redis_lock.admin.tasks import tasks
 from django_redis_lock.admin.tickets import Ticket, lock_of, read_tickets, ticket_of
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.handler import locks
@@ -76,9 +75,6 @@ class HeldLockAdmin(Columns, _ModelAdmin):
     read, for searching and sorting, and the locks of the page shown."""
     recent_entries = 20
     """Audit entries on the page of a lock."""
-    worker_seconds: float | None = 1.0
-    """Seconds that Celery's workers get to list their tasks for a lock when its page is opened;
-    ``None`` if they are not asked."""
 
     @property
     def media(self) -> forms.Media:
@@ -196,20 +192,18 @@ class HeldLockAdmin(Columns, _ModelAdmin):
             "original": lock,
             **(known := detail(lock, self.recent_entries)),
             "can_release": self.has_release_permission(request, lock),
-            **self._more(request, lock, known["row"].holder),
+            **self._more(request, known["row"].holder),
             **self._live_context(),
             **(extra_context or {}),
         }
         page = self._page(request, "change_form.html", context)
         return self._live(request, page, "detail", begun)
 
-    def _more(self, request: HttpRequest, lock: HeldLock, holder: Holder | None) -> dict[str, Any]:
-        """Return the task's links and, unless the script asks, what the workers know."""
+    def _more(self, request: HttpRequest, holder: Holder | None) -> dict[str, Any]:
+        """Return the task's links and, unless the script asks, whether the holder is alive."""
         more: dict[str, Any] = {"task_links": task_links(holder) if holder else []}
-        if self.worker_seconds is not None and not live.is_live(request):
-            in_hand = more["tasks"] = tasks(lock, self.worker_seconds)
-            silence = in_hand["silence"] if in_hand else ""
-            more["liveness"] = liveness(holder, self.worker_seconds, silence) if holder else None
+        if holder and not live.is_live(request):
+            more["liveness"] = liveness(holder)
         return more
 
     # The release.

@@ -23,17 +23,12 @@ def task_links(holder: Holder) -> list[tuple[str, str]]:
     return [(title, url.format(task_id=task_id)) for title, url in links.items()]
 
 
-def liveness(holder: Holder, seconds: float, silence: str = "") -> dict[str, Any]:
-    """Return whether a holder is alive, why, and when its lease was last renewed.
-
-    Celery's workers get ``seconds`` to answer for their tasks. With ``silence``, the reason why
-    they did not answer another question, they are not asked.
-    """
-    notes: list[str] = []
-    ((_, verdict),) = judge([holder], notes.append, seconds, silence)
+def liveness(holder: Holder) -> dict[str, Any]:
+    """Return whether a holder is alive, why, and when its lease was last renewed."""
+    verdict = judge(holder)
     return {
         "life": str(verdict.life),
-        "why": visible(" ".join([verdict.why, *notes])),
+        "why": visible(verdict.why),
         "renewed_at": _renewed_at(holder),
     }
 

@@ -9,6 +9,7 @@ from typing import Any
 from django.contrib import messages
 from django.utils.translation import gettext as _
 
+from django_redis_lock.admin.adminlog import log_releases
 from django_redis_lock.admin.durations import duration
 from django_redis_lock.admin.reading import ERRORS, read_rows
 from django_redis_lock.admin.tickets import Ticket, ticket_of
@@ -86,11 +87,13 @@ def release(tickets: Sequence[Ticket], user: Any, reason: str) -> list[tuple[int
 
     Raises ``ValueError`` for an invalid reason, before anything is released.
     """
-    outcomes = release_shown(tickets, by=user.get_username(), reason=reason, user=user)
-    return [(LEVELS[outcome.result], _told(outcome)) for outcome in outcomes]
+    outcomes = release_shown(tickets, by=user.get_username(), reason=reason)
+    losers = [outcome.loser for outcome in outcomes if outcome.loser]
+    unlogged = log_releases(user, losers, reason) if losers else ""
+    return [(LEVELS[outcome.result], _told(outcome, unlogged)) for outcome in outcomes]
 
 
-def _told(outcome: Outcome) -> str:
+def _told(outcome: Outcome, unlogged: str) -> str:
     """Return the message; it starts with no name, because Django capitalizes it."""
     values = {"name": visible(outcome.shown.name), "error": visible(outcome.error)}
     match outcome.result:
@@ -113,7 +116,7 @@ def _told(outcome: Outcome) -> str:
         told = _("Released “%(name)s”, which %(loser)s had held for %(held_for)s.") % values
     if outcome.holder:
         told += " " + _("It went to %(holder)s.") % {"holder": who(outcome.holder)}
-    if outcome.unlogged:
-        reason = {"reason": visible(outcome.unlogged)}
+    if unlogged:
+        reason = {"reason": visible(unlogged)}
         told += " " + _("It is not in the admin's log: %(reason)s") % reason
     return told

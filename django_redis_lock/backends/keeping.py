@@ -7,18 +7,15 @@ import math
 import weakref
 from typing import Any
 
-from django_redis_lock.protocol.calls import NoteLosses, Release, ReleaseMany
+from django_redis_lock.protocol.calls import Release
 from django_redis_lock.protocol.lease import Lease, milliseconds
 from django_redis_lock.support.clock import monotonic
 
 logger = logging.getLogger("django_redis_lock")
-Withdrawing = Release | ReleaseMany | NoteLosses
 BATCH = 500
 """How many leases one call renews: the server does nothing else while it runs a script."""
 VERIFY_AFTER = 0.25
 """Seconds after which the server is asked whether a lock that was handed off is still held."""
-NOTE_FOR = 60.0
-"""Seconds for which losses are sent to an audit that can't be reached."""
 MAX_HOLD_PASSED = "it was held for as long as its max_hold allows"
 """Why a lock is lost that is no longer renewed."""
 
@@ -77,25 +74,14 @@ class Kept:
 
 
 class Withdrawal:
-    """A call that did not reach the server, and when to send it again (monotonic)."""
+    """A release that did not reach the server, and when to send it again (monotonic)."""
 
     __slots__ = ("call", "due", "until")
 
-    def __init__(self, call: Withdrawing, until: float) -> None:
+    def __init__(self, call: Release, until: float) -> None:
         self.call = call
         self.until = until
         self.postpone()
-
-    @property
-    def name(self) -> str:
-        """A lock that it is about; the others are on the same server."""
-        match self.call:
-            case Release():
-                return self.call.name
-            case ReleaseMany():
-                return self.call.holds[0][0]
-            case NoteLosses():
-                return self.call.entries[0]["name"]
 
     def postpone(self) -> None:
         self.due = monotonic() + 0.5

@@ -22,11 +22,9 @@ from django_redis_lock.protocol.calls import (
     Emit,
     ForceRelease,
     Inspect,
-    ReadContention,
     ReadHistory,
     ReadQueue,
 )
-from django_redis_lock.protocol.contention import Contention, read_contention
 from django_redis_lock.protocol.conversation import ask
 from django_redis_lock.protocol.drivers import Steps
 from django_redis_lock.protocol.records import Holder, Waiter, read_holder, read_waiter
@@ -99,27 +97,15 @@ class LockOperations(ProtocolRunner):
     def history(self, name: str | None = None, limit: int = 100) -> list[AuditEntry]:
         """Return the audit of a lock, or of all locks, the newest entry first.
 
-        There is an entry for each forced release, each lock that a Celery worker freed, and each
-        loss that a holder noticed. About a thousand forced releases are kept, and as many other
-        entries; ``OPERATORS`` can set another number. Raises ``LockUnavailable``.
+        There is an entry for each forced release, and for each lock that a Celery worker freed.
+        About a thousand entries are kept; ``OPERATORS`` can set another number. Raises
+        ``LockUnavailable``.
         """
         return self.run(self._read_history(name, limit))
 
     async def ahistory(self, name: str | None = None, limit: int = 100) -> list[AuditEntry]:
         """Return the audit, as ``history`` does."""
         return await self.arun(self._read_history(name, limit))
-
-    def contention(self, name: str) -> Contention | None:
-        """Return what happened within the last hour to the locks in the group of a lock.
-
-        ``None`` if ``CONTENTION`` of ``OPERATORS`` does not switch it on. The last seconds may be
-        missing. Raises ``LockUnavailable``.
-        """
-        return self.run(self._read_contention(name))
-
-    async def acontention(self, name: str) -> Contention | None:
-        """Return what happened within the last hour, as ``contention`` does."""
-        return await self.arun(self._read_contention(name))
 
     def force_release(
         self, name: str, token_id: str | None = None, *, by: str = "", reason: str = ""
@@ -191,13 +177,6 @@ class LockOperations(ProtocolRunner):
             read_entry(entry_id, pairs, using=self.alias)
             for entry_id, pairs in list(found.values())[:limit]
         ]
-
-    def _read_contention(self, name: str) -> Steps[Contention | None]:
-        group = self.operators.group(check_name(name))
-        if not self.operators.contention:
-            return None
-        answer = yield from ask(ReadContention(group))
-        return read_contention(group, self.alias, answer)
 
     def _force_release(
         self,

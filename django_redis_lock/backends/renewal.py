@@ -20,10 +20,9 @@ from django_redis_lock.backends import keeping
 from django_redis_lock.backends.keeping import BATCH, Kept, Withdrawal, mark_lost
 from django_redis_lock.backends.watching import Watcher
 from django_redis_lock.exceptions import LockError, LockUnavailable
-from django_redis_lock.protocol import audit, contention
-from django_redis_lock.protocol.calls import NoteLosses, Release, Renew
+from django_redis_lock.protocol.calls import Release, Renew
 from django_redis_lock.protocol.conversation import ask
-from django_redis_lock.protocol.drivers import Steps, run
+from django_redis_lock.protocol.drivers import run
 from django_redis_lock.protocol.lease import Lease
 from django_redis_lock.support.clock import monotonic
 from django_redis_lock.support.process import forget_after_fork
@@ -83,7 +82,7 @@ class Renewer:
                     server.wake(kept.due)
 
     def withdraw(
-        self, call: keeping.Withdrawing, backend: Any, seconds: float, *, at_once: bool = False
+        self, call: Release, backend: Any, seconds: float, *, at_once: bool = False
     ) -> None:
         """Send a call in the background until it arrives, or for so many seconds.
 
@@ -93,24 +92,10 @@ class Renewer:
         if at_once:
             withdrawal.due = monotonic()
         with self.mutex:
-            server = self._server(backend, withdrawal.name)
+            server = self._server(backend, call.name)
             server.withdrawals[withdrawal] = None
             with suppress(RuntimeError):  # the process is ending: ``at_exit`` sends it
                 server.wake(withdrawal.due)
-
-    def note_losses(self, entries: list[audit.Fields], backend: Any) -> Steps[None]:
-        """Write losses into the audit; a failure does not reach the caller."""
-        call = NoteLosses(entries, backend.operators.audit_entries)
-        try:
-            yield from ask(call)
-        except Exception as error:
-            if isinstance(error, LockUnavailable) and error.passing:
-                self.withdraw(call, backend, keeping.NOTE_FOR)
-            else:
-                logger.warning("The loss of %d locks is not in the audit: %s", len(entries), error)
-        except BaseException:  # the caller was interrupted or cancelled
-            self.withdraw(call, backend, keeping.NOTE_FOR)
-            raise
 
     def at_exit(self) -> None:
         """Try once more to send what could not be sent, for a second at most.
@@ -280,15 +265,14 @@ class ServerRenewer:
         holds = [(kept.name, kept.token, ms) for (kept, _), ms in zip(batch, wanted, strict=True)]
         call = Renew(holds, at_least=True, patient=False)
         answers = self._backend.run(ask(call))
-        losses: list[audit.Fields] = []
         told = zip(batch, versions, wanted, answers, strict=True)
         for (kept, lease), version, ms, left_ms in told:
             kept.tried = False
             if left_ms is None:  # too few servers of a quorum have answered
                 if lease.passed:
-                    losses += self._lose(kept, lease, "too few servers answered in time")
+                    self._lose(kept, lease, "too few servers answered in time")
             elif left_ms < -1:
-                losses += self._lose(kept, lease, "it expired or was broken", gone=True)
+                self._lose(kept, lease, "it expired or was broken", gone=True)
             else:
                 lease.verify_by = None
                 if not kept.ms:
@@ -298,8 +282,6 @@ class ServerRenewer:
                     lease.renewed(left_ms, call.sent_at)
                     kept.last = ms < kept.ms
                     kept.schedule(lease)
-        if losses:
-            self._backend.run(self._renewer.note_losses(losses, self._backend))
 
     def _failed(self, leases: Batch, error: LockError) -> None:
         now = monotonic()
@@ -311,35 +293,25 @@ class ServerRenewer:
         self._lose_overdue(overdue, f": {error}")
 
     def _lose_overdue(self, leases: Batch, error: str = "") -> None:
-        losses: list[audit.Fields] = []
         for kept, lease in leases:
             why = f"the server could not be reached in time{error}"
-            losses += self._lose(kept, lease, keeping.MAX_HOLD_PASSED if kept.last else why)
-        cap = self._backend.operators.audit_entries
-        for begin in range(0, len(losses), BATCH):  # in the background: the server does not answer
-            call = NoteLosses(losses[begin : begin + BATCH], cap)
-            self._renewer.withdraw(call, self._backend, keeping.NOTE_FOR)
+            self._lose(kept, lease, keeping.MAX_HOLD_PASSED if kept.last else why)
 
-    def _lose(
-        self, kept: Kept, lease: Lease, reason: str, *, gone: bool = False
-    ) -> list[audit.Fields]:
-        """Report a loss; return its entry for the audit, or none if it is no news.
+    def _lose(self, kept: Kept, lease: Lease, reason: str, *, gone: bool = False) -> None:
+        """Report a loss, unless it is no news.
 
         Unless it is ``gone``, the server may still hold the lock, so it is released.
         """
         if not self._renewer.forget(kept):
-            return []  # its holder has released it, or a lease that was only verified has ended
+            return  # its holder has released it, or a lease that was only verified has ended
         if not gone:
             call = Release(lease.name, lease.token, patient=False)
             self._renewer.withdraw(call, self._backend, lease.longest)
         if lease.release_sent_at is not None:  # the release may have been carried out
             lease.lost = True
         elif mark_lost(lease, reason):
-            self._backend.count(lease.name, contention.LOST)
             sender, using = type(self._backend), self._backend.alias
             signals.lock_lost.send_robust(sender, using=using, name=lease.name, lock=kept.lock())
-            return [audit.lost(lease, reason)]
-        return []
 
     def _send(self, owed: list[Withdrawal]) -> None:
         reachable = True

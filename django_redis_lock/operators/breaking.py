@@ -1,8 +1,4 @@
-"""Releases exactly the locks that an operator was shown; shared by the command and the admin.
-
-Neither ``django.contrib.admin`` nor ``django.contrib.auth`` is needed. Where both are installed,
-the admin's log gets an entry for each release.
-"""
+"""Releases exactly the locks that an operator was shown; shared by the command and the admin."""
 
 from __future__ import annotations
 
@@ -10,11 +6,10 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Protocol
 
 from django_redis_lock.exceptions import InvalidLockBackend, LockError, LockUnavailable
 from django_redis_lock.handler import locks
-from django_redis_lock.operators.adminlog import log_releases
 from django_redis_lock.protocol.records import Holder
 from django_redis_lock.support.arguments import check_text
 from django_redis_lock.support.text import visible, without_passwords
@@ -59,19 +54,13 @@ class Outcome:
     """Who holds it now: the waiter it was handed off to, or another new holder."""
     error: str = ""
     """Why it was refused or the outcome is not known; without passwords."""
-    unlogged: str = ""
-    """Why the admin's log lacks the release."""
 
 
-def release_shown(
-    shown: Iterable[Shown], *, by: str, reason: str = "", user: Any = None
-) -> list[Outcome]:
+def release_shown(shown: Iterable[Shown], *, by: str, reason: str = "") -> list[Outcome]:
     """Release each lock if the holder that was shown still has it; return an outcome for each.
 
-    ``by`` says who releases and ``reason`` why, for the audit. ``user`` is for the admin's log: a
-    user object or a username. All locks are released before the database is asked, which gets two
-    seconds; inside a transaction, the entries for a user object are written on its connection. A
-    server that does not answer is asked for its first lock only.
+    ``by`` says who releases and ``reason`` why, for the audit. A server that does not answer is
+    asked for its first lock only.
 
     Raises ``ValueError`` or ``TypeError`` for an invalid reason, and for a missing one if the
     ``OPERATORS`` of an alias require it, before anything is released.
@@ -80,7 +69,22 @@ def release_shown(
     by, reason = check_text(by, "by"), check_text(reason, "reason")
     if not reason:
         _check_reason_is_optional({one.using for one in shown})
-    return _release_each(shown, by, reason, user)
+    failed: dict[str, Outcome] = {}  # by alias; not asked again
+    outcomes: list[Outcome] = []
+    for one in shown:
+        if one.using in failed:
+            outcomes.append(replace(failed[one.using], shown=one))
+            continue
+        try:
+            outcome = _release(one, by, reason)
+        except (LockError, InvalidLockBackend, ValueError) as error:
+            outcome = _failure(one, error)
+            if _is_of_all(error):
+                failed[one.using] = outcome
+        if outcome.loser:
+            _log(outcome.loser, by, reason)
+        outcomes.append(outcome)
+    return outcomes
 
 
 def _check_reason_is_optional(aliases: Iterable[str]) -> None:
@@ -94,30 +98,6 @@ def _check_reason_is_optional(aliases: Iterable[str]) -> None:
                 f"A release of locks of LOCKS[{using!r}] needs a reason, because its "
                 f"OPERATORS['REASON_REQUIRED'] is True; give one."
             )
-
-
-def _release_each(shown: Iterable[Shown], by: str, reason: str, user: Any) -> list[Outcome]:
-    failed: dict[str, Outcome] = {}  # by alias; not asked again
-    outcomes: list[Outcome] = []
-    losers: list[Holder] = []
-    try:
-        for one in shown:
-            if one.using in failed:
-                outcomes.append(replace(failed[one.using], shown=one))
-                continue
-            try:
-                outcome = _release(one, by, reason)
-            except (LockError, InvalidLockBackend, ValueError) as error:
-                outcome = _failure(one, error)
-                if _is_of_all(error):
-                    failed[one.using] = outcome
-            if outcome.loser:
-                _tell(outcome.loser, by, reason)
-                losers.append(outcome.loser)
-            outcomes.append(outcome)
-    finally:  # also when interrupted
-        unlogged = log_releases(user, losers, reason)
-    return [replace(one, unlogged=unlogged) if one.loser else one for one in outcomes]
 
 
 def _failure(one: Shown, error: Exception) -> Outcome:
@@ -149,7 +129,7 @@ def _release(one: Shown, by: str, reason: str) -> Outcome:
     return Outcome(one, Result.RELEASED, loser, holder)
 
 
-def _tell(loser: Holder, by: str, reason: str) -> None:
+def _log(loser: Holder, by: str, reason: str) -> None:
     logger.warning(
         "Lock %r of LOCKS[%r] was taken from %s by %s: %s",
         loser.name,

@@ -16,5 +16,5 @@ def closing_commands(server: EmbeddedServer) -> Iterator[tuple[str, str]]:
         python = python.relative_to(ROOT)
     variable = f"SHOP_REDIS_URL={shlex.quote(server.url().rpartition('/')[0])}"
     manage = f"{variable} {shlex.quote(str(python))} example_project/manage.py"
-    yield "Locks", f"{manage} locks --watch"
+    yield "Locks", f"{manage} locks"
     yield "Server", f"{manage} locks doctor"

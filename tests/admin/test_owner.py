@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import json
-import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 from babel.messages.catalog import Catalog
 from babel.messages.mofile import write_mo
-from celery import Celery
-from django.contrib import admin
 
 from django_redis_lock import locks
 from django_redis_lock.admin.live import HEADER as LIVE_HEADER
 from django_redis_lock.admin.owner import liveness, task_links
-from django_redis_lock.models import HeldLock
-from django_redis_lock.operators.workers import ask
 from django_redis_lock.protocol.records import read_holder
 from tests.tools import Child
 from tests.tools.admin import hold_as, page_of, root
@@ -50,7 +45,7 @@ def held(ttl: float | None, *, held_for: float = 100, **record: Any) -> Any:
 )
 def test_when_a_lease_was_renewed_last(holder: Any, seconds_ago: float | None) -> None:
     """It is computed from the lease's end and length, if these are known."""
-    told = liveness(holder, 1)["renewed_at"]
+    told = liveness(holder)["renewed_at"]
     if seconds_ago is None:
         assert told is None
     else:
@@ -74,6 +69,7 @@ def test_links_from_a_task(settings: Any) -> None:
 
 
 @pytest.mark.django_db
+@pytest.mark.usefixtures("server")
 def test_stopped_process_is_not_alive(name: str, settings: Any, tmp_path: Path) -> None:
     """The page of its lock says that it is stopped, and why in the user's language."""
     messages = Catalog(locale="de")
@@ -96,8 +92,8 @@ def test_stopped_process_is_not_alive(name: str, settings: Any, tmp_path: Path) 
 
 @pytest.mark.django_db
 @pytest.mark.usefixtures("server")
-def test_the_script_has_no_worker_asked(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers are asked when the page is opened, not at each refresh."""
+def test_the_script_does_not_ask_again(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether the holder is alive is told when the page is opened, not at each refresh."""
     asked: list[Any] = []
     monkeypatch.setattr(
         "django_redis_lock.admin.options.liveness",
@@ -108,35 +104,3 @@ def test_the_script_has_no_worker_asked(client: Any, monkeypatch: pytest.MonkeyP
     assert browser.get(page_of("a")).context["liveness"] == {"life": "dead"}
     assert "liveness" not in browser.get(page_of("a"), headers={LIVE_HEADER: "live"}).context
     assert len(asked) == 1
-
-
-@pytest.mark.django_db
-@pytest.mark.parametrize(
-    ("broker", "connected", "why"),
-    [
-        ("redis://127.0.0.1:{port}", 0.1, "the broker does not answer"),
-        ("memory://", 10, "no worker answered"),
-    ],
-)
-def test_workers_that_say_nothing_are_asked_once(
-    client: Any, monkeypatch: pytest.MonkeyPatch, broker: str, connected: float, why: str
-) -> None:
-    """A worker that did not answer is not asked again; both parts of the page say why."""
-    asked: list[str] = []
-
-    def counting(command: str, **options: Any) -> Any:
-        asked.append(command)
-        return ask(command, **options)
-
-    for module in ("workers", "liveness"):
-        monkeypatch.setattr(f"django_redis_lock.operators.{module}.ask", counting)
-    monkeypatch.setattr("django_redis_lock.operators.workers.CONNECT_SECONDS", connected)
-    monkeypatch.setattr(admin.site.get_model_admin(HeldLock), "worker_seconds", 0.1)
-    hold_as(client, "a", task_id="1")
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        Celery("asked once", broker=broker.format(port=silent.getsockname()[1]))
-        page = root().get(page_of("a"))
-    assert asked == ["guarded_tasks"]
-    assert why in page.context["tasks"]["note"]
-    assert why in page.context["liveness"]["why"]
-    assert page.context["liveness"]["life"] == "unknown"

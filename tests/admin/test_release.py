@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import redis
 from django.contrib.admin.models import CHANGE, LogEntry
+from django.db import connection
 
 from django_redis_lock import Lock, lock, locks
 from django_redis_lock.admin.live import HEADER
@@ -119,6 +120,22 @@ def test_it_is_written_down(name: str) -> None:
     assert "stuck since noon" in logged.change_message
     assert client.get(logged.get_admin_url()).context["entries"][0]["reason"] == "stuck since noon"
     assert "stuck since noon" in client.get(page_of(name, view="history")).content.decode()
+
+
+def test_failing_log_of_the_admin_spoils_nothing(name: str) -> None:
+    """A lock is released though the database refuses the entry, and the page says so."""
+    held = holding(name)
+
+    def refuse(execute: Any, sql: str, *args: Any) -> Any:
+        if sql.startswith('INSERT INTO "django_admin_log"'):
+            raise RuntimeError("no room")
+        return execute(sql, *args)
+
+    with connection.execute_wrapper(refuse):
+        ((_, message),) = told(release(root(), ticket(name)))
+    assert "It is not in the admin's log: no room" in message
+    assert not held.owned()
+    assert not LogEntry.objects.exists()
 
 
 def test_the_lock_goes_to_who_waits(name: str) -> None:

@@ -54,7 +54,7 @@ def test_all_keys_of_a_lock_are_in_its_slot(name: str) -> None:
     shard = shard_of(name)
     packing = Packing("lock", TAGS[shard])
     keys = [packing.lock_prefix + name, packing.queue_prefix + name]
-    keys += [packing.index_key, packing.fence_key, packing.audit_key, packing.lost_key]
+    keys += [packing.index_key, packing.fence_key, packing.audit_key]
     assert {key_slot(key.encode()) for key in keys} == {SHARD_SLOTS[shard]}
 
 
@@ -62,7 +62,7 @@ def test_one_server_has_no_hash_tags() -> None:
     packing = Packing("lock")
     assert (packing.lock_prefix, packing.queue_prefix) == ("lock:", "lock-queue:")
     assert (packing.index_key, packing.fence_key) == ("lock-index", "lock-fence")
-    assert (packing.audit_key, packing.lost_key) == ("lock-audit", "lock-lost")
+    assert packing.audit_key == "lock-audit"
 
 
 def test_list_makes_a_cluster() -> None:

@@ -68,7 +68,6 @@ def test_stopped_server_costs_no_lease_on_another(
         assert elsewhere.lost
     stopped.resume()
     eventually(lambda: not owes("other"), "the lost lock is given back")
-    assert [entry.event for entry in locks["other"].history(name)] == ["lost"]
 
 
 def test_threads_end_when_idle(name: str, stopped: EmbeddedServer, monkeypatch: Any) -> None:
@@ -186,8 +185,6 @@ class TestHandedOff:
         assert lost[0]["lock"] is held
         assert held.lost
         assert client.get(f"lock:{name}") == "another"
-        (entry,) = eventually(lambda: locks["default"].history(name))
-        assert entry.event == "lost"
 
     def test_unreachable(
         self,
@@ -203,8 +200,6 @@ class TestHandedOff:
         eventually(lambda: lost)
         stopped.resume()
         eventually(lambda: not lock(name, using="other").locked())
-        (entry,) = eventually(lambda: locks["other"].history(name))
-        assert "could not be reached in time" in entry.reason
 
 
 def test_failed_renewals_are_reported(

@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 
 from django_redis_lock.backends.renewal import Renewer
-from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol import conversation
-from django_redis_lock.protocol.calls import NoteLosses
 from django_redis_lock.protocol.lease import Lease, Request
 from django_redis_lock.support.clock import monotonic
 from tests.protocol.steps import ended
@@ -94,24 +92,3 @@ def test_a_lock_that_has_moved_is_renewed_at_its_new_place_at_once(backend: Fake
         assert renewer._leases["token"] is not former
         assert kept.soon <= kept.due <= monotonic()
     renewer.discard(lease)
-
-
-def test_an_interrupted_note_of_a_loss_is_sent_in_the_background(
-    backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The audit tells every loss, whatever becomes of the caller."""
-    renewer = Renewer()
-    withdrawn: list[Any] = []
-    monkeypatch.setattr(renewer, "withdraw", lambda call, *_: withdrawn.append(call))
-    for error, raised, again in (
-        (KeyboardInterrupt(), KeyboardInterrupt, True),
-        (LockUnavailable("no answer"), StopIteration, True),
-        (ValueError("a bug"), StopIteration, False),
-    ):
-        withdrawn.clear()
-        steps = renewer.note_losses([{"name": "name"}], backend)
-        call = next(steps)
-        assert isinstance(call, NoteLosses)
-        with pytest.raises(raised):
-            steps.throw(error)
-        assert withdrawn == [call] * again

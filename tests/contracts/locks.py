@@ -20,7 +20,6 @@ from django_redis_lock.exceptions import (
 )
 from tests.contracts.base import needs
 from tests.contracts.callers import CallerContract
-from tests.contracts.contention import ContentionContract
 from tests.contracts.handles import HandleContract
 from tests.contracts.records import RecordContract
 from tests.contracts.standstills import StandstillContract
@@ -28,9 +27,7 @@ from tests.contracts.waiting import WaitingContract
 from tests.tools import SOON, Background, eventually
 
 
-class LayoutContract(
-    HandleContract, WaitingContract, StandstillContract, RecordContract, ContentionContract
-):
+class LayoutContract(HandleContract, WaitingContract, StandstillContract, RecordContract):
     """What depends on the servers that keep the locks, and on how they are reached."""
 
     @pytest.mark.parametrize("blocking_timeout", [0, 0.05])

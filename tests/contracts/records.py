@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
 from dataclasses import replace
 from typing import Any
@@ -19,8 +18,7 @@ from django_redis_lock.exceptions import (
     LockNotOwned,
     LockUnavailable,
 )
-from django_redis_lock.protocol.calls import ForceRelease, NoteLosses
-from django_redis_lock.protocol.conversation import ask
+from django_redis_lock.protocol.calls import ForceRelease
 from tests.contracts.base import Contract, needs
 from tests.tools import Background, eventually, told, waiters
 
@@ -200,39 +198,6 @@ class RecordContract(Contract):
         assert backend.history(name) == []
 
     @needs("records")
-    @pytest.mark.parametrize("how", ["ensure_held", "release", "extend", "renewal", "async"])
-    def test_loss_is_in_the_audit_once(self, name: str, how: str) -> None:
-        """The first that finds a lease lost adds it to the audit; nobody adds it again."""
-        backend = locks[self.using]
-        held = self.lock(name, timeout=0.6 if how == "renewal" else 20, auto_renew=how == "renewal")
-        held.acquire()
-        fence, token_id = held.fence, backend.holder(name).token_id
-        backend.force_release(name)
-        if how == "renewal":
-            eventually(lambda: len(backend.history(name)) == 2)
-            assert held.lost
-        else:
-            find = {
-                "ensure_held": held.ensure_held,
-                "release": held.release,
-                "extend": lambda: held.extend(1),
-                "async": lambda: asyncio.run(held.aensure_held()),
-            }
-            with pytest.raises(LockLost):
-                find[how]()
-        with contextlib.suppress(LockLost, LockNotOwned):
-            held.ensure_held()
-        with contextlib.suppress(LockLost, LockNotOwned):
-            held.release()
-        lost, forced = backend.history(name)
-        assert (lost.event, forced.event) == ("lost", "force_released")
-        assert (lost.fence, lost.token_id) == (fence, token_id)
-        assert (lost.host, lost.pid, lost.thread) == (forced.host, forced.pid, forced.thread)
-        assert "expired or was broken" in lost.reason
-        assert lost.by == ""
-        assert lost.at >= forced.at
-
-    @needs("records")
     def test_freed_lock_is_no_release_by_force(self, name: str) -> None:
         """A lock that a worker frees for a dead holder has its own signal and event."""
         backend = locks[self.using]
@@ -262,7 +227,7 @@ class RecordContract(Contract):
         )
 
     def test_audit_has_an_end(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        """It keeps about as many forced releases as the alias says, however many losses follow."""
+        """It keeps about as many entries as the alias says."""
         backend = locks[self.using]
         cap = 50
         monkeypatch.setattr(backend, "operators", replace(backend.operators, audit_entries=cap))
@@ -273,14 +238,6 @@ class RecordContract(Contract):
         kept = [item.reason for item in backend.history(name, limit=10 * cap)]
         assert cap <= len(kept) <= cap + 100
         assert kept[:2] == [str(cap + 219), str(cap + 218)]
-        losses = [
-            {"event": "lost", "name": name, "token_id": str(number)} for number in range(cap + 220)
-        ]
-        for begin in range(0, len(losses), cap):
-            backend.run(ask(NoteLosses(losses[begin : begin + cap], cap)))
-        events = [item.event for item in backend.history(name, limit=20 * cap)]
-        assert events.count("force_released") == len(kept)
-        assert cap <= events.count("lost") <= cap + 100
 
     def test_history_is_read_in_pages(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         """Pages of any size give the whole history, in order, each event once."""

@@ -90,7 +90,6 @@ def test_keys_of_a_lock_share_a_slot(cluster: Cluster, name: str) -> None:
         f"lock-fence:{tag}",
         f"lock-heard:{tag}",
         f"lock-audit:{tag}",
-        f"lock-lost:{tag}",
     }
     assert waiting.outcome() is True
 

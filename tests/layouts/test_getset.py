@@ -34,7 +34,7 @@ class TestRecord(LockContract):
 
 
 class TestSeconds(LayoutContract):
-    """With values that are nothing but a time, as other programs write and read them."""
+    """With nothing but the time in whole seconds, as the documentation of SETNX has it."""
 
     using = "getset"
     lacks = LACKS_HERE | {"fencing", "passing", "records", "precision"}
@@ -45,4 +45,4 @@ def test_many_programs_exclude_each_other(
     name: str, server: EmbeddedServer, tmp_path: Path
 ) -> None:
     """Never two inside, of eight foreign and own processes, while many holders die."""
-    exclude_each_other(server, name, tmp_path / "inside", "seconds", pairs=4, sections=100, dead=50)
+    exclude_each_other(server, name, tmp_path / "inside", pairs=4, sections=100, dead=50)

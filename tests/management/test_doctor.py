@@ -814,20 +814,17 @@ GETSET_RULE = re.findall(
 SPARE = ("+xadd", "+xrevrange", "~lock-audit")
 
 
-@pytest.mark.parametrize("clock", ["server", "local"])
 def test_getset_needs_what_its_page_says(
-    clock: str, user: Callable[[list[str]], redis.Redis], settings: Any
+    user: Callable[[list[str]], redis.Redis], settings: Any
 ) -> None:
     """Each word of its rule is tried; locks work without the audit."""
-    entry = {**settings.LOCKS["default"], "BACKEND": GETSET, "OPTIONS": {"CLOCK": clock}}
+    entry = {**settings.LOCKS["default"], "BACKEND": GETSET}
     settings.LOCKS = {"default": entry}
     admin = user(GETSET_RULE)
     pool = locks["default"].pool
     trial = Trial(redis.Redis(connection_pool=pool), Target(locks["default"], pool))
     assert (trial.run(), trial.failed) == ([], {})
     needed = [word for word in GETSET_RULE if word[0] in "+~"]
-    if clock == "local":
-        needed.remove("+time")
     assert trial.commands == {word[1:] for word in needed if word[0] == "+"}
     for word in needed:
         user([item for item in GETSET_RULE if item != word])
@@ -837,33 +834,6 @@ def test_getset_needs_what_its_page_says(
     status, told, _ = only(found, "permissions")
     assert (code, status, "+xadd +xrevrange" in told) == (0, "warn", True)
     eventually(lambda: admin.keys("*") == [])
-
-
-COUNTING_RULE = re.findall(
-    r"`OPERATORS\[\"CONTENTION\"\]` also needs `([^`]+)`",
-    (DOCS / "how-to" / "restrict-by-acl.md").read_text(),
-)[0].split()
-
-
-@pytest.mark.parametrize("word", ["", *COUNTING_RULE])
-def test_counting_needs_a_few_words_more(
-    word: str, user: Callable[[list[str]], redis.Redis], settings: Any
-) -> None:
-    """Each of them is tried with ``CONTENTION``, and locks work without."""
-    entry = {**settings.LOCKS["default"], "OPERATORS": {"CONTENTION": True}}
-    settings.LOCKS = {"default": entry}
-    admin = user([*acl_rule(), *[item for item in COUNTING_RULE if item != word]])
-    code, found = examine()
-    status, told, remedy = only(found, "permissions")
-    assert (code, status) == (0, "warn" if word else "ok")
-    if word:
-        assert told == f"user locker lacks: {word}"
-        assert remedy.endswith(f"locker {word}, or do without the counts of CONTENTION.")
-    with lock("a", timeout=20):
-        pass
-    locks["default"].send_counts()
-    if word != "+hdel":  # which the first slot that is too old needs
-        assert admin.exists("lock-contention:other") == (not word)
 
 
 @pytest.mark.parametrize(

@@ -1,42 +1,37 @@
-"""The tables of ``manage.py locks``: on terminals of any width, in pipes, and drawn again."""
+"""``manage.py locks`` as a program: how it is called, on terminals and in pipes."""
 
 from __future__ import annotations
 
-import itertools
 import re
-import signal
+import shlex
 import subprocess
+import sys
+import textwrap
 from pathlib import Path
-from typing import Any
 
 import pytest
-import redis
-from django.core.management.color import no_style
 
-from django_redis_lock import lock, locks
-from django_redis_lock.management.console import facts
-from django_redis_lock.management.console.table import Column, lines, shorten, text_width
-from django_redis_lock.protocol.records import read_holder, write_record
+from django_redis_lock import locks
+from django_redis_lock.management.commands.locks import Command
+from django_redis_lock.management.console import arguments
+from example_project.demo.hints import closing_commands
 from example_project.embedded import EmbeddedServer
-from tests.tools import eventually, state_of
-from tests.tools.console import ESCAPES, Screen, arguments, environment, program
+from tests.tools import ROOT, eventually, state_of
+from tests.tools.console import ESCAPES, Screen, environment, held, program
+from tests.tools.console import arguments as program_arguments
 
 USING = ("--using", "default")
 
 
-def held(name: str) -> Any:
-    """Return a handle that holds a lock."""
-    handle = lock(name, 600)
-    assert handle.acquire(blocking=False)
-    return handle
+# On a terminal.
 
 
 @pytest.fixture
 def many(server: EmbeddedServer) -> list[str]:
-    """Locks with names of all lengths and widths."""
-    names = ["short", "a name that goes on and on " * 8, "鎖" * 60, "ключ 🔒 " * 12]
+    """Locks with short and long names."""
+    names = ["short", "a name that goes on and on " * 8, "ключ " * 40]
     for name in names:
-        held(name)
+        held(name, 600)
     return names
 
 
@@ -47,34 +42,13 @@ def test_table_fits_the_terminal(many: list[str], columns: int) -> None:
         assert screen.end() == 0
         rows = screen.plain.splitlines()
     assert len(rows) == 1 + len(many)
-    if columns >= 80:
-        assert [row for row in rows if text_width(row) > columns] == []
-    cut = [row for row in rows if "…" in row]
-    assert len(cut) == {40: 4, 80: 3, 200: 1}[columns]
+    assert [row for row in rows if len(row) > columns] == []
+    assert len([row for row in rows if "…" in row[:80]]) >= 2
     assert any(row.startswith("short ") for row in rows)
-    assert "WAITERS" in rows[0]
+    assert ("WAITERS" in rows[0]) is (columns >= 80)
     assert ("FENCE" in rows[0]) is (columns == 200)
-    starts = {text_width(row[: row.index("10m00s")]) for row in rows[1:] if "10m00s" in row}
-    starts |= {text_width(row[: row.index("9m5")]) for row in rows[1:] if "9m5" in row}
-    assert len(starts) <= 2  # the column stands in one line, at either width of its cell
-
-
-def test_terminal_that_is_wide_enough_shows_all(server: EmbeddedServer) -> None:
-    """Short names leave room for every column at 80 columns."""
-    handle = held("a")
-    with Screen("list", *USING, columns=80) as screen:
-        assert screen.end() == 0
-        assert str(handle.fence) in screen.plain
-        assert "…" not in screen.plain
-
-
-def test_pipe_is_not_cut_and_not_coloured(many: list[str]) -> None:
-    """In a pipe every name is whole, whatever COLUMNS says, and there is no escape sequence."""
-    done = program("list", *USING, COLUMNS="80")
-    assert done.code == 0
-    for name in many:
-        assert name in done.out
-    assert not ESCAPES.search(done.out)
+    if columns == 200:
+        assert len({row.rindex("  ") for row in rows[1:]}) == 1  # the column stands in one line
 
 
 @pytest.mark.parametrize(
@@ -97,98 +71,10 @@ def test_colours_are_for_terminals_that_want_them(
         assert bool(re.search(r"\x1b\[[0-9;]+m", screen.seen)) is coloured
 
 
-def test_force_color_colours_a_pipe(server: EmbeddedServer) -> None:
-    """``--force-color`` is for pagers that show colours."""
-    held("a")
-    assert "\x1b[" in program("list", "--force-color", *USING).out
-
-
-def test_watch_draws_again_until_interrupted(server: EmbeddedServer) -> None:
-    """Locks come and go on the screen; Ctrl-C ends it with 130, and leaves the last picture."""
-    first = held("first")
-    with Screen("list", "--watch", "0.1", *USING) as screen:
-        screen.see("first")
-        held("second")
-        screen.see("second")
-        locks["default"].force_release("first")
-        assert not first.owned()
-        screen.see("1 held")
-        frame = screen.see("Ctrl-C ends")
-        assert "\x1b[2J" not in screen.seen  # it is not wiped, so it does not flicker
-        assert "\x1b[H" in frame
-        screen.interrupt()
-        assert screen.end() == 130
-        assert "Traceback" not in screen.plain
-        assert screen.seen.endswith("\n")
-
-
-def test_watch_fits_the_screen(server: EmbeddedServer) -> None:
-    """What has no room is counted, and no frame scrolls."""
-    for number in range(40):
-        held(f"product:{number}")
-    with Screen("list", "--watch", "0.1", *USING, rows=20) as screen:
-        screen.see("more")
-        screen.see("more")
-        screen.interrupt()
-        assert screen.end() == 130
-        frames = screen.seen.split("\x1b[H")[1:]
-        assert "40 held" in ESCAPES.sub("", frames[0])
-        assert {frame.count("\n") for frame in frames[:-1]} == {19}  # and the cursor's line
-        shown = frames[0].count("product:")
-        assert f"... and {40 - shown} more" in ESCAPES.sub("", frames[0])
-        assert shown > 10
-
-
-def test_watch_outlives_the_server(own_server: EmbeddedServer, tmp_path: Any) -> None:
-    """What was seen last stays, grey, under the time of that look, while a server is silent.
-
-    How many are held is not known meanwhile, and what no server tells any more is none.
-    """
-    module = tmp_path / "watched_settings.py"
-    module.write_text(
-        "from tests.settings import *\n"
-        f"LOCKS = {{'default': {{'LOCATION': '{own_server.url()}'}}}}\n"
-    )
-    redis.Redis.from_url(own_server.url()).set("lock:seen", "by-a-stranger", px=600_000)
-    redis.Redis.from_url(own_server.url()).zadd("lock-index", {"seen": 9e15})
-    words = ("list", "--watch", "0.1", "--pythonpath", str(tmp_path))
-    with Screen(*words, "--settings", "watched_settings") as screen:
-        screen.see("1 held")
-        own_server.kill()
-        screen.see("can't be asked")
-        frame = screen.see("Ctrl-C ends") + screen.see("seen")
-        assert "not known  every" in frame
-        assert re.search(r"Last answer at \d\d:\d\d:\d\d: 1 held, greyed below", frame)
-        assert "\x1b[2mseen" in frame
-        own_server.restart()
-        screen.see("0 held  every")
-        assert "Last answer" not in screen.see("0 held  every")
-        screen.interrupt()
-        assert screen.end() == 130
-
-
-def test_watch_in_a_pipe_has_no_escape_sequences(server: EmbeddedServer) -> None:
-    """Frames in a pipe follow each other as plain text."""
-    held("a")
-    with subprocess.Popen(
-        arguments("list", "--watch", "0.1", *USING),
-        env=environment(),
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdout
-        read = list(itertools.islice(process.stdout, 12))
-        process.send_signal(signal.SIGINT)
-        process.stdout.read()
-        assert process.wait(20) == 130
-    assert sum(line.startswith("a ") for line in read) >= 2
-    assert not ESCAPES.search("".join(read))
-
-
 def test_question_on_a_terminal(server: EmbeddedServer) -> None:
     """Ctrl-D at the question declines, Ctrl-C interrupts; a yes releases."""
     handle = held("a")
-    for key, ends in (("\x04", 1), ("\x03", 130), ("n\n", 1), ("y\n", 0)):
+    for key, ends in (("\x04", 1), ("\x03", 130), ("yess\n", 1), ("y\n", 0)):
         with Screen("release", "a", "--reason", "stuck", *USING) as screen:
             screen.see("[y/N]")
             handle.ensure_held()
@@ -203,15 +89,14 @@ def test_question_on_a_terminal(server: EmbeddedServer) -> None:
 
 def test_reason_is_asked_for_on_a_terminal(server: EmbeddedServer, tmp_path: Path) -> None:
     """Nobody has to know the option; an empty answer is none, unless the alias needs one."""
-    for typed, kept in (("it hangs\n", "it hangs"), ("\n", "")):
-        held("a")
-        with Screen("release", "a", *USING) as screen:
-            screen.see("Reason for the audit:")
-            screen.type(typed)
-            screen.see("Release 1 lock?")
-            screen.type("y\n")
-            assert screen.end() == 0, screen.plain
-        assert locks["default"].history("a", 1)[0].reason == kept
+    held("a")
+    with Screen("release", "a", *USING) as screen:
+        screen.see("Reason for the audit:")
+        screen.type("it hangs\n")
+        screen.see("Release 1 lock?")
+        screen.type("y\n")
+        assert screen.end() == 0, screen.plain
+    assert locks["default"].history("a", 1)[0].reason == "it hangs"
     (tmp_path / "strict_settings.py").write_text(
         "from tests.settings import *\nLOCKS['default']['OPERATORS'] = {'REASON_REQUIRED': True}\n"
     )
@@ -223,83 +108,175 @@ def test_reason_is_asked_for_on_a_terminal(server: EmbeddedServer, tmp_path: Pat
             screen.type(typed)
             screen.see(ends)
             assert screen.end() == 2
-    for words in (["--noinput"], ["--dry-run"]):
-        with Screen("release", "a", *words, *USING) as screen:
-            assert screen.end() == 0
-            assert "Reason" not in screen.plain
-        assert handle.owned() is (words == ["--dry-run"])
-        handle = held("a") if not handle.owned() else handle
-    done = program("release", "a", *USING, answer="y\n")
-    assert (done.code, "Reason" in done.err) == (0, False)
+    with Screen("release", "a", "--noinput", *USING) as screen:
+        assert screen.end() == 0
+        assert "Reason" not in screen.plain
+    assert not handle.owned()
 
 
-# The table by itself.
+# In a pipe.
 
 
-def table(width: int | None, *rows: tuple[str, str, int]) -> list[str]:
-    """Draw a table of two elastic columns, a number, and one that can be spared."""
-    columns = [
-        Column("A", lambda row: row[0], elastic=True),
-        Column("B", lambda row: row[1], elastic=True),
-        Column("N", lambda row: str(row[2]), right=True),
-        Column("SPARE", lambda row: "x" * 16, spare=True),
-    ]
-    return "\n".join(lines(columns, rows, width=width, style=no_style(), page=2)).splitlines()
+def test_pipe_is_not_cut_and_not_coloured(many: list[str]) -> None:
+    """In a pipe every name is whole, whatever COLUMNS says, and there is no escape sequence."""
+    done = program("list", *USING, COLUMNS="80")
+    assert done.code == 0
+    for name in many:
+        assert name in done.out
+    assert not ESCAPES.search(done.out)
+    assert "\x1b[" in program("list", "--force-color", *USING).out  # for pagers that show it
 
 
-@pytest.mark.parametrize("width", range(34, 120, 7))
-def test_any_width_is_used_and_kept(width: int) -> None:
-    """Whatever the width, lines keep it, and numbers stand below each other."""
-    drawn = table(width, ("a" * 50, "b" * 30, 7), ("a", "b" * 90, 1234), ("ab", "c", 5))
-    assert [line for line in drawn if text_width(line) > width] == []
-    ends = {
-        line.index(number) + len(number)
-        for line, number in zip(drawn[1:], ("7", "1234", "5"), strict=True)
-    }
-    assert len(ends) == 1
+@pytest.mark.parametrize(("answer", "code"), [("", 1), ("no\n", 1), ("YES\n", 0)])
+def test_question_is_answered_by_another_program(
+    server: EmbeddedServer, answer: str, code: int
+) -> None:
+    """What is asked about stands on standard error; only a yes releases."""
+    handle = held("a")
+    done = program("release", "a", *USING, "--format", "json", answer=answer)
+    assert done.code == code
+    assert "a: " in done.err
+    assert "Release 1 lock? The holders are not stopped. [y/N]" in done.err
+    assert "Reason" not in done.err
+    assert ("Declined: nothing was released" in done.err) is bool(code)
+    assert ('"result": "released"' in done.out) is not handle.owned()
 
 
-def test_cell_that_does_not_fit_says_it_briefly() -> None:
-    """A cell with a shorter form takes that, and is cut only where that does not fit either."""
-    column: Column[str] = Column("A", str, elastic=True, brief=lambda row: row[:15])
-    for width, seen in ((20, "a" * 20), (19, "a" * 15), (14, "a" * 13 + "…")):
-        drawn = list(lines([column], ["a" * 20], width=width, style=no_style()))
-        assert drawn[1] == seen
-    record = write_record(auto_renew=False, task_id="0319efa8-9d", task_name="shop.tasks.work")
-    value = f"t 1 {record}".encode()
-    holder = read_holder(value, name="n", using="u", ttl_ms=1, waiters=0, now_ms=1)
-    assert facts.brief(holder) == f"work[0319efa8] on {holder.host}:{holder.pid}"
-    assert facts.who(holder) == f"task shop.tasks.work[0319efa8-9d] on {holder.host}:{holder.pid}"
+def test_reader_that_leaves_early_is_no_error(server: EmbeddedServer) -> None:
+    """``locks | head -1`` ends without a traceback."""
+    for number in range(2000):
+        held(f"product:{number:0200}")
+    with subprocess.Popen(
+        program_arguments("list", *USING),
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout
+        assert process.stderr
+        assert process.stdout.readline().startswith("NAME")
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        process.wait(20)
+    assert process.returncode == 141  # as of a program that SIGPIPE ended
 
 
-def test_short_cells_leave_their_room_to_long_ones() -> None:
-    """A column that wants little gets it, and the rest goes to who wants more."""
-    heading, row = table(40, ("short", "b" * 100, 1))
-    assert row.startswith("short  bbb")
-    assert text_width(row) == 40
-    assert "SPARE" not in heading
+def test_stream_that_can_not_show_a_name_escapes_it(server: EmbeddedServer) -> None:
+    """An output in ASCII has the name escaped, and no error."""
+    held("鎖")
+    done = program("list", *USING, PYTHONIOENCODING="ascii", PYTHONUTF8="0")
+    assert done.code == 0
+    assert done.lines[1].startswith("\\u9396 ")
 
 
-def test_no_width_cuts_nothing() -> None:
-    """In a pipe all is shown, later pages that are wider included."""
-    drawn = table(None, ("a", "b", 1), ("a", "b", 2), ("a" * 300, "b", 3))
-    assert "a" * 300 in drawn[3]
-    assert table(None) == []
-
-
-@pytest.mark.parametrize(
-    ("text", "width"), [("abc", 3), ("鎖", 2), ("é", 1), ("e\u0301", 1), ("🔒", 2), ("", 0)]
-)
-def test_width_of_a_text_is_that_on_the_screen(text: str, width: int) -> None:
-    """Wide characters take two columns, combining ones none."""
-    assert text_width(text) == width
+# How it is called.
 
 
 @pytest.mark.parametrize(
-    ("text", "width", "cut"),
-    [("abc", 3, "abc"), ("abcd", 3, "ab…"), ("鎖鎖鎖", 5, "鎖鎖…"), ("鎖鎖鎖", 4, "鎖…")],
+    "words",
+    [
+        ["--no-color", "list"],
+        ["list", "--no-color"],
+        ["--no-color", "--using", "default"],
+        ["--using", "default", "--no-color"],
+        ["--settings=tests.settings", "--no-color", "--verbosity", "1", "list"],
+        ["list", "--settings", "tests.settings", "-v", "2", "--no-color", "--traceback"],
+    ],
 )
-def test_text_is_cut_to_its_room(text: str, width: int, cut: str) -> None:
-    """What is cut says so, and fits."""
-    assert shorten(text, width) == cut
-    assert text_width(cut) <= width
+def test_common_options_stand_before_or_after_the_command(words: list[str]) -> None:
+    """``locks --no-color list`` and ``locks list --no-color`` are the same."""
+    parsed = Command().create_parser("manage.py", "locks").parse_args(words)
+    assert (parsed.command, parsed.pattern, parsed.no_color) == ("list", "*", True)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["relase", "a"], "did you mean 'release'?"),
+        (["list", "--older-than", "soon"], "'soon' is not a duration"),
+        (["list", "--limit", "0"], "'0' is not a positive integer"),
+        (["release"], "Specify what to release"),
+        (["show", "a\nb", "--using", "default"], "control characters"),
+    ],
+)
+def test_wrong_use_is_exit_code_two(server: EmbeddedServer, words: list[str], told: str) -> None:
+    """The error is one line that explains the usage."""
+    done = program(*words)
+    assert (done.code, done.out) == (2, "")
+    assert told in done.err
+    assert "Traceback" not in done.err
+
+
+def test_help_names_the_commands_and_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    """``--help`` of the command and of each of its commands; ``--version`` is the package's."""
+    parser = Command().create_parser("manage.py", "locks")
+
+    def told(*words: str) -> str:
+        with pytest.raises(SystemExit):
+            parser.parse_args(words)
+        return capsys.readouterr().out
+
+    for words in ([], *([name] for name in arguments.COMMANDS)):
+        text = told(*words, "--help")
+        assert "Exit codes: 0 done" in text
+        assert words or all(name in text for name in arguments.COMMANDS)
+    assert re.fullmatch(r"django-redis-lock \d+\.\d+\S*\n", told("--version"))
+
+
+def test_every_example_of_the_help_can_be_written() -> None:
+    """What ``--help`` gives as an example is parsed without complaint."""
+    parser = Command().create_parser("manage.py", "locks")
+    for name, examples in arguments.EXAMPLES.items():
+        for example in examples:
+            _, *words = shlex.split(re.split(r" [|>] ", example)[0])
+            completed = arguments.complete(words)
+            assert parser.parse_args(completed).command == completed[0]
+            assert name in ("", completed[0])
+
+
+def test_closing_commands_of_the_demo_run_as_printed(server: EmbeddedServer) -> None:
+    """Pasted into a shell in the repository's root."""
+    for _, line in closing_commands(server):
+        done = subprocess.run(
+            ["bash", "-c", line],
+            cwd=ROOT,
+            env=environment(PYTHONPATH=str(ROOT)),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_without_admin_auth_and_celery(server: EmbeddedServer) -> None:
+    """All commands work without them."""
+    program_text = """
+        import sys
+        sys.modules["celery"] = None  # as if it were not installed
+        from django.core.management import execute_from_command_line
+        execute_from_command_line(["manage.py", "locks", *sys.argv[1:]])
+    """
+    held("a")
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(program_text), *words],
+            env=environment(
+                DJANGO_SETTINGS_MODULE="tests.apps.bare_settings",
+                LOCK_TEST_APPS="django_redis_lock",
+            ),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    assert "a " in run("list").stdout
+    assert run("release", "a", "--noinput", "--only-dead").returncode == 3
+    done = run("release", "a", "--noinput", "--reason", "stuck")
+    assert (done.returncode, "a: released" in done.stdout) == (0, True), done.stderr
+    assert "stuck" in run("history").stdout
+    done = run("doctor")
+    assert (done.returncode, "Celery" in done.stdout) == (0, False), done.stdout

@@ -18,24 +18,17 @@ from django.test import override_settings
 from django_redis_lock import LockGroup, lock, lock_many, locks, signals
 from django_redis_lock.backends.renewal import renewer
 from django_redis_lock.exceptions import LockError, LockLost, LockNotAcquired, LockNotOwned
-from django_redis_lock.protocol.calls import AcquireMany
-from django_redis_lock.protocol.lease import Request
 from example_project.embedded import EmbeddedServer
 from tests.tools import Background, Child, counted, eventually, told, waiters
 from tests.tools.proxy import Proxy
 
-KINDS = ["redis", "redis, one by one", "locmem"]
+KINDS = ["default", "locmem"]
 
 
 @pytest.fixture(params=KINDS)
-def using(
-    request: pytest.FixtureRequest, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
-) -> str:
-    """Return the alias of a backend; one can't acquire several locks in one call."""
-    backend, _, one_by_one = request.param.partition(", ")
-    alias = {"redis": "default", "locmem": "locmem"}[backend]
-    if one_by_one:
-        monkeypatch.setattr(type(locks[alias]), "supports_many", False)
+def using(request: pytest.FixtureRequest, server: EmbeddedServer) -> str:
+    """Return the alias of a backend."""
+    alias: str = request.param
     return alias
 
 
@@ -362,14 +355,14 @@ class TestOnAServer:
     """Tests that need a server."""
 
     def test_one_round_trip_each(self, names: list[str], client: redis.Redis) -> None:
-        """Any number of free locks is acquired in one call, and released in another."""
+        """A free lock is acquired in one call, and released in another."""
         with lock_many(names):
             pass
-        many = [f"{names[0]}-{number}" for number in range(50)]
+        many = [f"{names[0]}-{number}" for number in range(5)]
         with counted(client) as counts:
             with lock_many(many):
                 pass
-        assert counts["evalsha"] == 2
+        assert counts["evalsha"] == 10
 
     def test_renewal(self, names: list[str]) -> None:
         """Without a ``timeout`` every lease is renewed until the release."""
@@ -404,18 +397,6 @@ class TestOnAServer:
         proxy.lose_replies(1)
         group.release()
         assert held(names) == []
-
-    def test_sent_again_after_a_loss(self, names: list[str]) -> None:
-        """Where one was lost before a call comes the second time, none of the others is kept."""
-        backend = locks["default"]
-        requests = [Request(name, f"token-{name}", 30, "{}") for name in sorted(names)]
-        call = AcquireMany(requests)
-        assert len(backend.call(call)) == 6
-        assert backend.call(call)[::2] == [backend.holder(name).fence for name in sorted(names)]
-        backend.force_release(names[0])
-        with lock(names[0]):
-            assert backend.call(call) == sorted(names).index(names[0]) + 1
-            assert held(names) == [names[0][-1]]
 
     def test_interrupted_acquisition(self, proxy: Proxy, names: list[str]) -> None:
         """Where every reply is lost the locks are withdrawn when the server can be asked again."""

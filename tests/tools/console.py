@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import pty
 import re
@@ -20,6 +21,7 @@ from typing import Any, Self
 from django.core.management import call_command
 from django.core.management.base import CommandError
 
+from django_redis_lock import lock
 from tests.tools import PATIENCE, ROOT
 
 ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
@@ -36,6 +38,20 @@ class Done:
     @property
     def lines(self) -> list[str]:
         return self.out.splitlines()
+
+
+def held(name: str, timeout: float | None = 60, **options: Any) -> Any:
+    """Return a handle that holds a lock."""
+    handle = lock(name, timeout, **options)
+    assert handle.acquire(blocking=False)
+    return handle
+
+
+def read(done: Done, name: str) -> Any:
+    """Return what is under a name in an output of JSON, of which nothing is missing."""
+    answer = json.loads(done.out)
+    assert (answer["schema"], answer["not_known"]) == (1, [])
+    return answer[name]
 
 
 def command(*words: str, **options: Any) -> Done:

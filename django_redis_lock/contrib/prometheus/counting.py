@@ -27,7 +27,7 @@ from prometheus_client.registry import Collector
 
 from django_redis_lock import signals
 from django_redis_lock.backends.operator_settings import OTHER
-from django_redis_lock.backends.tallies import Tally
+from django_redis_lock.contrib.prometheus.notes import Notes
 from django_redis_lock.contrib.reading import this_thread
 from django_redis_lock.handler import locks
 
@@ -171,7 +171,7 @@ def _settings_changed(*, setting: str, **kwargs: Any) -> None:
         _finders.clear()
 
 
-class _Tally(Tally):
+class _Tally(Notes):
     """Notes of acquired and released locks: what finds the group of a name, the name, the outcome,
     and how many seconds it took."""
 
@@ -182,11 +182,6 @@ class _Tally(Tally):
         with _counting:
             for (group, outcome), values in found.items():
                 group.count(outcome, values)
-
-    def add_up_now(self) -> None:
-        """Add up in this thread."""
-        with self._mutex:
-            self.add_up()
 
 
 _tally = _Tally("django-redis-lock-metrics")

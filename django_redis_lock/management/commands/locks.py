@@ -12,7 +12,6 @@ from django.core.management.base import BaseCommand, CommandParser, no_translati
 from django_redis_lock import __version__
 from django_redis_lock.management.console import (
     arguments,
-    completion,
     doctor,
     events,
     listing,
@@ -28,7 +27,6 @@ RUN = {
     "release": releasing.run,
     "doctor": doctor.run,
     "history": events.run,
-    "completion": completion.run,
 }
 CLOSED_PIPE = 128 + 13
 """The exit code of a program that SIGPIPE ended."""

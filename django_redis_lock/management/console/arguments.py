@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import math
 from typing import Any
 
 from django.core.management.base import CommandParser, DjangoHelpFormatter
@@ -13,7 +12,7 @@ from django_redis_lock.management.console.durations import parse_duration
 from django_redis_lock.management.console.selection import SORTS
 from django_redis_lock.support.text import visible
 
-COMMANDS = ("list", "show", "release", "doctor", "history", "completion")
+COMMANDS = ("list", "show", "release", "doctor", "history")
 EXIT_CODES = (
     "Exit codes: 0 done; 1 error, or declined; 2 wrong usage, or a server is\n"
     "unavailable; 3 the holder changed, or nothing matched; 130 Ctrl-C;\n"
@@ -30,8 +29,7 @@ EXAMPLES = {
         "locks list 'product:*'",
         "locks list --attention",
         "locks list --older-than 10m --sort held --limit 20",
-        "locks list --watch 5",
-        "locks list --json | jq -r '.locks[].name'",
+        "locks list --format json | jq -r '.locks[].name'",
     ),
     "show": ("locks show import:7",),
     "release": (
@@ -41,11 +39,9 @@ EXAMPLES = {
         "locks release --all --only-dead --reason 'web2 was killed'",
     ),
     "doctor": ("locks doctor --using default",),
-    "history": ("locks history import:7", "locks history --limit 500 --json"),
-    "completion": ("locks completion > ~/.locks-completion.bash",),
+    "history": ("locks history import:7", "locks history --limit 500 --format json"),
 }
 """Example command lines, by command."""
-SHORTEST_WATCH = 0.1
 
 
 def add_commands(parser: CommandParser) -> None:
@@ -53,7 +49,7 @@ def add_commands(parser: CommandParser) -> None:
     parser.formatter_class = Formatter
     commands = parser.add_subparsers(dest="command", title="commands", metavar="COMMAND")
     _add_list(commands)
-    showing = _add(commands, "show", "show one lock with its holder, waiters, tasks and history")
+    showing = _add(commands, "show", "show one lock with its holder, waiters and history")
     showing.add_argument("name", help="the lock's name")
     _add_release(commands)
     examining = _add(commands, "doctor", "check whether the servers are fit for locks")
@@ -64,14 +60,11 @@ def add_commands(parser: CommandParser) -> None:
         help="exit with 1 on a failure (fail), or on a warning too (warn)",
     )
 
-    history = _add(commands, "history", "show forced releases, freed locks and losses")
+    history = _add(commands, "history", "show the forced releases")
     history.add_argument("name", nargs="?", help="only events of this lock")
     history.add_argument(
         "--limit", type=_count, default=50, metavar="N", help="show at most N events (default: 50)"
     )
-
-    completion = _add(commands, "completion", "print a completion script for bash")
-    completion.set_defaults(parser=parser)
 
 
 def _add_list(commands: Any) -> None:
@@ -89,19 +82,8 @@ def _add_list(commands: Any) -> None:
         metavar="DURATION",
         help="only locks held for at least this long, such as 90s, 10m, 1h30m or 2d",
     )
-    listing.add_argument(
-        "--queued", action="store_true", help="only locks held for a message in a Celery queue"
-    )
     listing.add_argument("--attention", action="store_true", help="only locks that need attention")
     listing.add_argument("--limit", type=_count, metavar="N", help="show at most N locks")
-    listing.add_argument(
-        "--watch",
-        nargs="?",
-        type=_interval,
-        const=2.0,
-        metavar="SECONDS",
-        help="redraw every SECONDS (default: 2) until Ctrl-C",
-    )
 
 
 def _add_release(commands: Any) -> None:
@@ -120,17 +102,7 @@ def _add_release(commands: Any) -> None:
     releasing.add_argument(
         "--only-dead",
         action="store_true",
-        help="only if this host or its Celery worker confirms that the holder's process is gone",
-    )
-    releasing.add_argument(
-        "--queued",
-        action="store_true",
-        help="only locks held for a message in a Celery queue; without names, all of them",
-    )
-    releasing.add_argument(
-        "--only-gone",
-        action="store_true",
-        help="only if the message that the lock is held for is known to be gone",
+        help="only if the holder's process ran on this host and is gone",
     )
     releasing.add_argument(
         "--reason", default="", metavar="TEXT", help="reason for the audit; a terminal asks for it"
@@ -166,14 +138,6 @@ def _add(commands: Any, name: str, text: str) -> CommandParser:
         formatter_class=Formatter,
     )
     parser.add_argument("--format", choices=("table", "json"), default="table")
-    parser.add_argument(
-        "--json",
-        dest="format",
-        action="store_const",
-        const="json",
-        default=argparse.SUPPRESS,
-        help="same as --format json",
-    )
     parser.add_argument("--using", metavar="ALIAS", help="an alias in LOCKS; by default, all")
     # Options that may stand before or after the command.
     anywhere = parser.add_argument_group("everywhere", argument_default=argparse.SUPPRESS)
@@ -227,15 +191,3 @@ def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer.")
     return int(text)
-
-
-def _interval(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not SHORTEST_WATCH <= seconds <= 86400:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not an interval; give {SHORTEST_WATCH} to 86400 seconds."
-        )
-    return seconds

@@ -45,10 +45,3 @@ def duration(seconds: float) -> str:
 def length(seconds: float) -> str:
     """Return a duration as people write it, without a zero at its end: ``10s``, ``15m``, ``2h``."""
     return re.sub(r"\.0(?=s)|(?<=[mhd])00[smh]$", "", duration(seconds))
-
-
-def about(seconds: float) -> str:
-    """Return a duration that is not exact: ``under 1ms``, ``about 20ms``, ``about 3m12s``."""
-    if seconds < 0.001:
-        return "under 1ms"
-    return f"about {seconds * 1000:.0f}ms" if seconds < 0.9995 else f"about {duration(seconds)}"

@@ -1,4 +1,4 @@
-"""``locks history``: forced releases, freed locks and losses."""
+"""``locks history``: the forced releases."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import Any
 
 from django_redis_lock.management.console import facts
 from django_redis_lock.management.console.selection import Backends, nothing
-from django_redis_lock.management.console.table import Column, Paint
-from django_redis_lock.management.console.terminal import Terminal
-from django_redis_lock.protocol.audit import FORCE_RELEASED, LOST, AuditEntry
+from django_redis_lock.management.console.terminal import Column, Terminal
+from django_redis_lock.protocol.audit import AuditEntry
 from django_redis_lock.support.text import visible
 
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
@@ -31,26 +30,19 @@ def run(options: dict[str, Any], terminal: Terminal) -> None:
     if not found and name is not None:
         raise nothing(f"The audit has no events of {visible(name)!r}.")
     if not found:
-        terminal.notice("The audit has no forced releases, freed locks or losses.")
+        terminal.notice("The audit has no forced releases.")
 
 
 def columns(*, name: bool, many: bool = False) -> list[Column[AuditEntry]]:
-    of_name: list[Column[AuditEntry]] = [
-        Column("NAME", lambda one: visible(one.name), elastic=True)
-    ]
+    of_name: list[Column[AuditEntry]] = [Column("NAME", lambda one: visible(one.name), cut=True)]
     backend: list[Column[AuditEntry]] = [Column("USING", lambda one: visible(one.using))]
     return [
         Column("AT (UTC)", lambda one: facts.clock(one.at)),
-        Column("EVENT", lambda one: visible(one.event) or facts.UNKNOWN, paint=_of_event),
+        Column("EVENT", lambda one: visible(one.event) or facts.UNKNOWN),
         *(of_name if name else []),
         *(backend if many else []),
-        Column("HOLDER", facts.who, elastic=True, brief=facts.brief),
+        Column("HOLDER", facts.who, cut=True),
         Column("BY", lambda one: visible(one.by) or facts.UNKNOWN),
-        Column("REASON", lambda one: visible(one.reason) or facts.UNKNOWN, elastic=True),
-        Column("FENCE", lambda one: str(one.fence or facts.UNKNOWN), right=True, spare=True),
+        Column("REASON", lambda one: visible(one.reason) or facts.UNKNOWN, cut=True),
+        Column("FENCE", lambda one: str(one.fence or facts.UNKNOWN), right=True),
     ]
-
-
-def _of_event(entry: AuditEntry, style: Any) -> Paint | None:
-    paints: dict[str, Paint] = {LOST: style.ERROR, FORCE_RELEASED: style.WARNING}
-    return paints.get(entry.event)

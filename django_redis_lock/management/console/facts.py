@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
-
-from django.utils.dateparse import parse_datetime
 
 from django_redis_lock.handler import locks
 from django_redis_lock.management.console.durations import duration
-from django_redis_lock.management.console.table import NOTHING, Column, Paint
-from django_redis_lock.management.console.terminal import Terminal
+from django_redis_lock.management.console.terminal import Column
 from django_redis_lock.operators.breaking import Outcome
 from django_redis_lock.protocol.attention import Attention, attention
 from django_redis_lock.protocol.audit import AuditEntry
 from django_redis_lock.protocol.records import Holder, Waiter
 from django_redis_lock.support.text import visible
 
-UNKNOWN = NOTHING
+UNKNOWN = "-"
+"""The cell of an absent value."""
 NOT_COUNTED = "?"
 """The number of waiters where the server does not report it."""
 
@@ -80,7 +77,6 @@ def outcome_facts(outcome: Outcome) -> dict[str, Any]:
         "result": outcome.result.value,
         "holder_now": str(outcome.holder) if outcome.holder else None,
         "error": outcome.error or None,
-        "unlogged": outcome.unlogged or None,
     }
 
 
@@ -92,10 +88,6 @@ def _origin(one: Holder | Waiter | AuditEntry) -> dict[str, Any]:
         "task_id": one.task_id,
         "task_name": one.task_name,
     }
-
-
-def now() -> datetime:
-    return datetime.now(UTC)
 
 
 def iso(moment: datetime | None) -> str | None:
@@ -111,12 +103,6 @@ def clock(moment: datetime | None) -> str:
     return UNKNOWN if moment is None else f"{moment:%Y-%m-%d %H:%M:%S}"
 
 
-def due(eta: str | None) -> str:
-    """Return when a task is due, for people; unparsed if it is no ISO 8601."""
-    moment = eta and parse_datetime(eta)
-    return clock(moment.astimezone(UTC)) if moment else visible(eta or UNKNOWN)
-
-
 def held_for(holder: Holder) -> str:
     return UNKNOWN if holder.held_for is None else duration(holder.held_for)
 
@@ -129,23 +115,6 @@ def waiters(holder: Holder) -> str:
     return NOT_COUNTED if holder.waiters is None else str(holder.waiters)
 
 
-def show_holders(
-    terminal: Terminal, holders: Iterable[Holder], columns: list[Column[Holder]]
-) -> None:
-    """Write a table of holders, and explain the sign for an unknown number of waiters."""
-    uncounted = False
-
-    def noted() -> Iterator[Holder]:
-        nonlocal uncounted
-        for one in holders:
-            uncounted |= one.waiters is None
-            yield one
-
-    terminal.table(columns, noted())
-    if uncounted:
-        terminal.notice(f"WAITERS {NOT_COUNTED}: the server does not report how many wait.")
-
-
 def attention_of(holder: Holder) -> Attention | None:
     """Return why a hold deserves attention, if it does."""
     return attention(holder, locks[holder.using].operators.threshold(holder.name))
@@ -153,19 +122,11 @@ def attention_of(holder: Holder) -> Attention | None:
 
 def mark(holder: Holder) -> str:
     """Return it for a table, as in the JSON."""
-    return attention_of(holder) or NOTHING
+    return attention_of(holder) or UNKNOWN
 
 
 def waited(waiter: Waiter) -> str:
     return UNKNOWN if waiter.waited is None else duration(waiter.waited)
-
-
-def brief(one: Holder | Waiter | AuditEntry) -> str:
-    """Return a holder in few characters: the end of the task's name, the start of its id."""
-    if not one.task_id or not one.task_name:
-        return who(one)
-    task = one.task_name.rpartition(".")[2]
-    return visible(f"{task}[{one.task_id[:8]}] on {one.host}:{one.pid}")
 
 
 def who(one: Holder | Waiter | AuditEntry) -> str:
@@ -177,16 +138,12 @@ def holder_columns(*, many: bool) -> list[Column[Holder]]:
     """Return the columns of a table of holders; with ``many`` backends it names each."""
     using: list[Column[Holder]] = [Column("USING", lambda one: visible(one.using))]
     return [
-        Column("NAME", lambda one: visible(one.name), elastic=True),
+        Column("NAME", lambda one: visible(one.name), cut=True),
         *(using if many else []),
-        Column("HOLDER", who, elastic=True, brief=brief),
-        Column("HELD FOR", held_for, right=True, paint=_of_mark),
+        Column("HOLDER", who, cut=True),
+        Column("HELD FOR", held_for, right=True),
         Column("LEASE LEFT", lease_left, right=True),
         Column("WAITERS", waiters, right=True),
-        Column("ATTENTION", mark, spare=True, paint=_of_mark),
-        Column("FENCE", lambda one: str(one.fence or UNKNOWN), right=True, spare=True),
+        Column("ATTENTION", mark),
+        Column("FENCE", lambda one: str(one.fence or UNKNOWN), right=True),
     ]
-
-
-def _of_mark(holder: Holder, style: Any) -> Paint | None:
-    return style.WARNING if attention_of(holder) else None

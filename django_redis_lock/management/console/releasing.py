@@ -10,7 +10,6 @@ from typing import Any
 from django.core.management.base import CommandError
 
 from django_redis_lock.management.console import facts
-from django_redis_lock.management.console.places import judge_places
 from django_redis_lock.management.console.selection import (
     INTERRUPTED,
     NOT_KNOWN,
@@ -19,10 +18,9 @@ from django_redis_lock.management.console.selection import (
     hint_at_pattern,
     nothing,
 )
-from django_redis_lock.management.console.table import Column
-from django_redis_lock.management.console.terminal import Terminal
+from django_redis_lock.management.console.terminal import Column, Terminal
 from django_redis_lock.operators.breaking import Outcome, Result, release_shown
-from django_redis_lock.operators.liveness import Life, Verdict, is_place, judge
+from django_redis_lock.operators.liveness import Life, Verdict, judge
 from django_redis_lock.protocol.records import Holder
 from django_redis_lock.support.arguments import check_text
 from django_redis_lock.support.text import visible
@@ -39,12 +37,14 @@ def run(options: dict[str, Any], terminal: Terminal) -> None:
     shown = list(_selected(options, backends))
     missing = _missing(options, shown, backends, terminal)
     verdicts: dict[str, Verdict] = {}
-    if options["only_dead"] or options["only_gone"]:
-        judged = (judge_places if options["only_gone"] else judge)(shown, terminal.notice)
-        verdicts = {one.token_id: verdict for one, verdict in judged}
+    if options["only_dead"]:
+        verdicts = {one.token_id: judge(one) for one in shown}
         shown = _the_dead(shown, verdicts, terminal)
     if not terminal.as_json:
-        facts.show_holders(terminal, shown, _columns(verdicts, options, many=backends.many))
+        columns = facts.holder_columns(many=backends.many)
+        if verdicts:
+            columns.append(Column("DEAD BECAUSE", lambda one: verdicts[one.token_id].why))
+        terminal.table(columns, shown, facts.attention_of)
     if shown and (options["dry_run"] or options["interactive"]):
         backends.warn_of_unwritable()
     if options["dry_run"]:
@@ -60,15 +60,9 @@ def run(options: dict[str, Any], terminal: Terminal) -> None:
 
 def _check(options: dict[str, Any]) -> None:
     ways = [bool(options["names"]), options["match"] is not None, options["all"]]
-    if sum(ways) != 1 and not (options["queued"] and sum(ways) == 0):
+    if sum(ways) != 1:
         raise CommandError(
-            "Specify what to release: names, --pattern GLOB or --all, but only one of them. "
-            "--queued can stand alone or with one of them.",
-            returncode=USAGE,
-        )
-    if options["only_dead"] and options["only_gone"]:
-        raise CommandError(
-            "Use --only-dead, for processes, or --only-gone, for messages, but not both.",
+            "Specify what to release: names, --pattern GLOB or --all, but only one of them.",
             returncode=USAGE,
         )
     if options["token_id"] and len(options["names"]) != 1:
@@ -102,11 +96,7 @@ def _selected(options: dict[str, Any], backends: Backends) -> Iterator[Holder]:
     else:
         found = backends.holders("*" if options["match"] is None else options["match"])
     wanted = options["token_id"]
-    return (
-        one
-        for one in found
-        if wanted in (None, one.token_id) and (is_place(one) or not options["queued"])
-    )
+    return (one for one in found if wanted in (None, one.token_id))
 
 
 def _missing(
@@ -114,9 +104,10 @@ def _missing(
 ) -> list[str]:
     """Return the names that are not known to be held, with a notice for each."""
     held = {one.name for one in shown}
+    token = f" with token id {visible(options['token_id'])}" if options["token_id"] else ""
     missing = [name for name in dict.fromkeys(options["names"]) if name not in held]
     for name in missing:
-        free = f"Lock {visible(name)!r} is not held{_with_token(options)}"
+        free = f"Lock {visible(name)!r} is not held{token}"
         if backends.none_answered:
             terminal.notice(f"Whether lock {visible(name)!r} is held is not known.")
         elif backends.silent:
@@ -126,32 +117,17 @@ def _missing(
     return missing
 
 
-def _with_token(options: dict[str, Any]) -> str:
-    words = f" with token id {visible(options['token_id'])}" if options["token_id"] else ""
-    return words + (" for a message in a Celery queue" if options["queued"] else "")
-
-
-def _columns(
-    verdicts: dict[str, Verdict], options: dict[str, Any], *, many: bool
-) -> list[Column[Holder]]:
-    found = facts.holder_columns(many=many)
-    if verdicts:
-        heading = "GONE BECAUSE" if options["only_gone"] else "DEAD BECAUSE"
-        found.append(Column(heading, lambda one: verdicts[one.token_id].why))
-    return found
-
-
 def _the_dead(
     shown: list[Holder], verdicts: dict[str, Verdict], terminal: Terminal
 ) -> list[Holder]:
     """Return the dead holders, with a notice why the others are kept."""
     judged = (verdicts[one.token_id] for one in shown)
-    others = Counter(verdict for verdict in judged if not verdict.dead)
+    others = Counter(verdict for verdict in judged if verdict.life is not Life.DEAD)
     for (life, why), number in others.most_common():
         doubt = " as not known to be gone" if life is Life.UNKNOWN else ""
         each = "each " if number > 1 else ""
         terminal.notice(f"{_count(number)} kept{doubt}, {each}because {why}.")
-    return [one for one in shown if verdicts[one.token_id].dead]
+    return [one for one in shown if verdicts[one.token_id].life is Life.DEAD]
 
 
 def _rehearse(shown: list[Holder], backends: Backends, terminal: Terminal) -> list[Result]:
@@ -189,19 +165,12 @@ def _release(
     shown: list[Holder], options: dict[str, Any], backends: Backends, terminal: Terminal
 ) -> list[Result]:
     by = (options["by"] or "").strip() or system_user()
-    outcomes = release_shown(shown, by=by, reason=options["reason"], user=by)
-    results: list[Result] = []
-
-    def noted() -> Iterator[Outcome]:
-        for outcome in outcomes:
-            results.append(outcome.result)
-            yield outcome
-
+    outcomes = release_shown(shown, by=by, reason=options["reason"])
     if terminal.as_json:
-        terminal.json_object("outcomes", map(facts.outcome_facts, noted()), backends.not_known)
+        terminal.json_object("outcomes", map(facts.outcome_facts, outcomes), backends.not_known)
     else:
-        _say(noted(), terminal)
-    return results
+        _say(outcomes, terminal)
+    return [outcome.result for outcome in outcomes]
 
 
 def _conclude(results: list[Result], missing: list[str], *, dry_run: bool) -> None:
@@ -243,8 +212,6 @@ def _say(outcomes: Iterable[Outcome], terminal: Terminal) -> None:
             Result.REFUSED: f"not released: {visible(outcome.error)}",
             Result.UNAVAILABLE: f"outcome not known: {visible(outcome.error)}",
         }[outcome.result]
-        if outcome.unlogged:
-            text += f"; not in the admin's log: {visible(outcome.unlogged)}"
         paint = styles.get(outcome.result, style.ERROR)
         terminal.say(paint(f"{visible(outcome.shown.name)}: {text}"))
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import heapq
 import shlex
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from itertools import chain, islice
 from typing import Any, TypeVar
 
 from django.core.management.base import CommandError
@@ -14,8 +11,6 @@ from django.core.management.base import CommandError
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.exceptions import InvalidLockBackend, LockError
 from django_redis_lock.handler import locks
-from django_redis_lock.management.console.facts import attention_of
-from django_redis_lock.operators.liveness import is_place
 from django_redis_lock.operators.writability import unwritable_because
 from django_redis_lock.protocol.records import Holder
 from django_redis_lock.support.text import visible, without_passwords
@@ -68,16 +63,10 @@ class Backends:
     def each(self, ask: Callable[[BaseLockBackend], Iterable[Any]]) -> Iterator[Any]:
         """Yield what each backend answers; note one that is unavailable and go on."""
         for backend in self.all:
-            yield from self.of(backend, ask)
-
-    def of(
-        self, backend: BaseLockBackend, ask: Callable[[BaseLockBackend], Iterable[Any]]
-    ) -> Iterator[Any]:
-        """Yield what one backend answers; note it if it is unavailable."""
-        try:
-            yield from ask(backend)
-        except (LockError, InvalidLockBackend, ValueError) as error:
-            self._note(backend.alias, error)
+            try:
+                yield from ask(backend)
+            except (LockError, InvalidLockBackend, ValueError) as error:
+                self._note(backend.alias, error)
 
     def attempt(
         self, backend: BaseLockBackend, read: Callable[[], Answer], otherwise: Answer
@@ -124,7 +113,7 @@ class Backends:
         if self.silent:
             which = ", ".join(map(repr, self.silent))
             raise CommandError(
-                f"The locks of {which} are not known; see above.",
+                f"The locks of {which} could not be read; see above.",
                 returncode=ERROR if self.silent.keys() <= self._misconfigured else NOT_KNOWN,
             )
 
@@ -153,39 +142,3 @@ def hint_at_pattern(name: str, way: str) -> str:
 def nothing(message: str) -> CommandError:
     """Return the error for a selection that nothing matches."""
     return CommandError(message, returncode=NOTHING)
-
-
-def in_order(
-    holders: Iterator[Holder], sort: str | None, *, reverse: bool, limit: int | None
-) -> Iterator[Holder]:
-    """Return the first ``limit`` holders in order, keeping no more in memory.
-
-    Without ``sort`` they keep the order in which they are read.
-    """
-    if sort is None:
-        return reversed(deque(holders, limit)) if reverse else islice(holders, limit)
-    if limit is None:
-        return iter(sorted(holders, key=SORTS[sort], reverse=reverse))
-    first = heapq.nlargest if reverse else heapq.nsmallest
-    return iter(first(limit, holders, key=SORTS[sort]))
-
-
-def selected(options: dict[str, Any], found: Iterator[Holder]) -> Iterator[Holder]:
-    found, limit = narrowed(options, found), options["limit"]
-    return in_order(found, options["sort"], reverse=options["reverse"], limit=limit)
-
-
-def narrowed(options: dict[str, Any], found: Iterator[Holder]) -> Iterator[Holder]:
-    """Return the holders that match ``--older-than``, ``--attention`` and ``--queued``."""
-    if options["older_than"]:
-        found = (one for one in found if (one.held_for or 0.0) >= options["older_than"])
-    if options["attention"]:
-        found = filter(attention_of, found)
-    return filter(is_place, found) if options["queued"] else found
-
-
-def peek(items: Iterator[Any]) -> Iterator[Any] | None:
-    """Return the items, ``None`` if there are none."""
-    for first in items:
-        return chain([first], items)
-    return None

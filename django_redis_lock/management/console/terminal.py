@@ -7,20 +7,36 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Generic, TypeVar
 
 from django.core.management.color import no_style
 
-from django_redis_lock.management.console.table import Column, lines
 from django_redis_lock.support.text import without_passwords
 
 Row = TypeVar("Row")
 SCHEMA = 1
 """The version of the JSON; it rises when a key is removed or changes its meaning."""
 BATCH = 250
-"""Items per write."""
+"""Items or rows per write."""
+GAP = "  "
+NARROWEST = 16
+"""The least width of a cell that is cut to fit the terminal."""
 
 _encode = json.JSONEncoder(check_circular=False).encode
+
+
+@dataclass(frozen=True)
+class Column(Generic[Row]):
+    """A column of a table: its heading, and the text of a row's cell."""
+
+    heading: str
+    cell: Callable[[Row], str]
+    right: bool = False
+    """Whether its cells are aligned to the right, as numbers are."""
+    cut: bool = False
+    """Whether its cells may be cut to fit the terminal."""
 
 
 class Terminal:
@@ -34,44 +50,39 @@ class Terminal:
         self.style = style if wanted and not as_json else no_style()
 
     @property
-    def is_interactive(self) -> bool:
-        return bool(self._out.isatty())
-
-    @property
-    def colourful(self) -> bool:
-        return bool(self.style.ERROR("") != "")
-
-    def fade(self, text: str) -> str:
-        """Return an outdated text in grey, if there are colours."""
-        return f"\x1b[2m{text}\x1b[0m" if self.colourful else text
-
-    @property
     def width(self) -> int | None:
         """The columns of the terminal; ``None`` in a pipe, where nothing is cut."""
-        return shutil.get_terminal_size().columns if self.is_interactive else None
-
-    @property
-    def height(self) -> int:
-        return shutil.get_terminal_size().lines
+        return shutil.get_terminal_size().columns if self._out.isatty() else None
 
     def say(self, text: str = "") -> None:
         self._out.write(text)
-
-    def redraw(self, text: str) -> None:
-        """Overwrite the screen from its top; in a pipe, append."""
-        if self.is_interactive:
-            text = "\x1b[H" + "".join(f"{line}\x1b[K\n" for line in text.splitlines()) + "\x1b[J"
-        self._out.write(text, ending="")
-        self._out.flush()
 
     def notice(self, text: str) -> None:
         """Write a notice to standard error, without passwords."""
         self._err.write(without_passwords(text))
 
-    def table(self, columns: Sequence[Column[Row]], rows: Iterable[Row]) -> None:
-        """Write a table page by page, as its rows are read."""
-        for page in lines(columns, rows, width=self.width, style=self.style):
-            self.say(page)
+    def table(
+        self,
+        columns: Sequence[Column[Row]],
+        rows: Iterable[Row],
+        warn: Callable[[Row], object] = lambda row: False,
+    ) -> None:
+        """Write a table as its rows are read; the first ones set the widths of its columns.
+
+        ``warn`` says which rows are coloured.
+        """
+        remaining, width = iter(rows), self.width
+        widths: list[int] = []
+        while batch := list(islice(remaining, BATCH)):
+            cells = [[column.cell(row) for column in columns] for row in batch]
+            if not widths:
+                headings = [column.heading for column in columns]
+                widths = _widths(columns, [headings, *cells], width)
+                self.say(self.style.MIGRATE_HEADING(_line(columns, widths, headings, width)))
+            lines = [_line(columns, widths, texts, width) for texts in cells]
+            paint = self.style.WARNING
+            marked = zip(batch, lines, strict=True)
+            self.say("\n".join(paint(line) if warn(row) else line for row, line in marked))
             self._out.flush()
 
     def json_object(
@@ -79,29 +90,22 @@ class Terminal:
         name: str,
         items: Iterable[Any],
         trailer: Callable[[], Mapping[str, Any]] = dict,
-        *,
-        one_line: bool = False,
     ) -> None:
         """Write a JSON object with the schema's version, the items, and what ``trailer`` returns.
 
-        The items are written as they are read, one per line, or all on one with ``one_line``.
+        The items are written as they are read, one per line.
         """
-        gap = "" if one_line else "\n"
-        before = f'{{"schema": {SCHEMA}, {json.dumps(name)}: [{gap}'
-        batch: list[str] = []
-        for item in items:
-            batch.append(before + _encode(item))
-            before = f",{gap or ' '}"
-            if len(batch) == BATCH:
-                self._write_raw("".join(batch))
-                batch.clear()
-        if before[0] == "{":  # no items
-            batch.append(before.rstrip("\n"))
+        remaining = map(_encode, items)
+        before = f'{{"schema": {SCHEMA}, {json.dumps(name)}: ['
+        gap = "\n"
+        while batch := list(islice(remaining, BATCH)):
+            self._write_raw(before + gap + ",\n".join(batch))
+            before = ","
+        if before != ",":  # no items
+            self._write_raw(before)
             gap = ""
-        rest = "".join(
-            f", {json.dumps(key)}: {json.dumps(item)}" for key, item in trailer().items()
-        )
-        self._write_raw("".join(batch) + f"{gap}]{rest}}}\n")
+        rest = (f", {json.dumps(key)}: {json.dumps(item)}" for key, item in trailer().items())
+        self._write_raw(f"{gap}]{''.join(rest)}}}\n")
 
     def _write_raw(self, text: str) -> None:
         self._out.write(text, ending="")
@@ -127,3 +131,37 @@ class Terminal:
             if not answer.endswith("\n"):
                 self._err.write("")
         return answer.strip()
+
+
+def _widths(
+    columns: Sequence[Column[Any]], rows: Sequence[Sequence[str]], width: int | None
+) -> list[int]:
+    """Return the widths of the columns, which share what room a terminal has for long cells."""
+    needed = [max(map(len, texts)) for texts in zip(*rows, strict=True)]
+    cut = sum(column.cut for column in columns)
+    if width is None or not cut:
+        return needed
+    whole = sum(
+        need + len(GAP) for column, need in zip(columns, needed, strict=True) if not column.cut
+    )
+    most = max(NARROWEST, (width - whole) // cut - len(GAP))
+    return [
+        min(need, most) if column.cut else need
+        for column, need in zip(columns, needed, strict=True)
+    ]
+
+
+def _line(
+    columns: Sequence[Column[Any]], widths: list[int], texts: Sequence[str], terminal: int | None
+) -> str:
+    cells = []
+    for column, width, text in zip(columns, widths, texts, strict=True):
+        shown = text if terminal is None else shorten(text, width)
+        cells.append(shown.rjust(width) if column.right else shown.ljust(width))
+    line = GAP.join(cells).rstrip()
+    return line if terminal is None else shorten(line, terminal)
+
+
+def shorten(text: str, width: int) -> str:
+    """Cut a text to a width, ending in an ellipsis."""
+    return text if len(text) <= width else f"{text[: width - 1]}…"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from itertools import permutations
@@ -21,7 +20,7 @@ from django_redis_lock.exceptions import (
 from django_redis_lock.protocol import calls
 from django_redis_lock.protocol.lease import Request
 from django_redis_lock.protocol.records import token_id
-from tests.backends.getset.conftest import PLAIN, Configure
+from tests.backends.getset.conftest import Configure
 from tests.tools import counted
 from tests.tools.proxy import Proxy
 
@@ -112,12 +111,11 @@ def test_only_one_of_ours_replaces_an_ended_value(
     assert not lock(name).acquire(blocking=False)
 
 
-@pytest.mark.parametrize("form", FORMATS)
 def test_taking_an_ended_lock_keeps_the_connection(
-    name: str, configure: Configure, client: redis.Redis, form: str
+    name: str, configure: Configure, client: redis.Redis
 ) -> None:
     """The OK of a SET is an answer, and no sign that the connection is out of step."""
-    configure(FORMAT=form)
+    configure()
     with lock(name, timeout=20):
         pass
     before = client.info("stats")["total_connections_received"]
@@ -138,12 +136,11 @@ def test_dead_claimant_is_waited_out(name: str, configure: Configure, client: re
     assert lock(name).acquire(blocking_timeout=10)
 
 
-@pytest.mark.parametrize("form", PLAIN)
 def test_winner_writes_its_time_again_where_a_loser_went_over_it(
-    name: str, configure: Configure, client: redis.Redis, form: str
+    name: str, configure: Configure, client: redis.Redis
 ) -> None:
     """The GETSET of another program that lost the race does not shorten our lease."""
-    backend = configure(FORMAT=form)
+    backend = configure(FORMAT="seconds")
     client.set(f"lock:{name}", "1000000000")
     mine = request(name)
     winner = Halted(backend, calls.Acquire(mine, ""), before="GETSET")
@@ -323,23 +320,3 @@ def test_release_at_the_last_moment_deletes_nothing(
     with counted(client) as counts:
         assert backend.call(calls.Release(name, mine.token)) in (0, 1)
     assert "del" not in counts
-
-
-@pytest.mark.parametrize("left", [True, False])
-def test_page_is_whole_when_its_place_shifts_while_it_is_looked_for(
-    configure: Configure, client: redis.Redis, left: bool
-) -> None:
-    """Before the page is read, many entries before it leave or enter."""
-    backend = configure()
-    names = [f"n{number:03}" for number in range(500)]
-    client.zadd("lock-index", dict.fromkeys(names, math.inf))
-    page = Halted(backend, calls.ReadIndex("inf", b"n299", 50), before="ZRANGE")
-    while page.command[2] == page.command[3]:
-        page.step()
-    if left:
-        client.zrem("lock-index", *names[:250])
-    else:
-        client.zadd("lock-index", {f"m{number:03}": math.inf for number in range(250)})
-    read, _, last = page.go_on()
-    assert read.decode().split("\n") == names[300:350]
-    assert last == b"n349"

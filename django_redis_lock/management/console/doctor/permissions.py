@@ -9,7 +9,7 @@ from typing import Any
 
 from redis.exceptions import NoPermissionError, RedisError
 
-from django_redis_lock.backends.getset.readings import NAME
+from django_redis_lock.backends.getset.exchanges import NAME
 from django_redis_lock.management.console.doctor.services import is_unknown
 from django_redis_lock.management.console.doctor.targets import Finding, Target, fail, ok, warn
 from django_redis_lock.support.text import without_passwords
@@ -52,9 +52,6 @@ def _spare(target: Target) -> dict[str, str]:
     if not target.scripted:
         audit = {*_AUDIT, f"~{target.packing.audit_key}"}
         spare |= dict.fromkeys(audit, "forced releases and history")
-    if target.counts:
-        counting = {*_COUNTING, f"~{target.backend.key_prefix}-contention:*"}
-        spare |= dict.fromkeys(counting, "the counts of CONTENTION")
     return spare
 
 
@@ -63,11 +60,9 @@ _ADDERS = {"RPUSH", "LPUSH", "SETNX", "GETSET", "INCR"}
 _REPORTED_ELSEWHERE = {"EVAL", "EVALSHA", "PUBLISH", "SUBSCRIBE", "SPUBLISH", "SSUBSCRIBE"}
 """Commands of ``examine_scripts()`` and ``examine_channels()``."""
 _AUDIT = ("+xadd", "+xrevrange")
-_COUNTING = ("+hgetall", "+hset", "+hdel")
 _EXPECTED = (
     "No matching script",  # EVALSHA is allowed
     "greater than 0-0",  # XADD is allowed
-    "wrong number of arguments",  # HSET is allowed
     "READONLY",  # examine_replicas() reports it
     "read only",
 )
@@ -117,8 +112,8 @@ class Trial:
         queue, of_queue = packing.queue_prefix + nobody, f"~{prefix}-queue:*"
         index, fence, heard = packing.index_key, packing.fence_key, packing.heard_key
         of_shards = ":*" if packing.shard else ""
-        of_index, of_fence, of_audit, of_lost, of_heard = (
-            f"~{prefix}-{kind}{of_shards}" for kind in ("index", "fence", "audit", "lost", "heard")
+        of_index, of_fence, of_audit, of_heard = (
+            f"~{prefix}-{kind}{of_shards}" for kind in ("index", "fence", "audit", "heard")
         )
         yield "EVAL", "", ("return 1", 0)
         yield "EVALSHA", "", ("0" * 40, 0)  # there is no such script
@@ -145,15 +140,14 @@ class Trial:
             yield command, of_queue, (queue, *arguments)  # any of them removes it
         yield "ZADD", of_index, (index, "XX", 0, nobody)
         yield "ZREM", of_index, (index, nobody)
-        yield from self._listing(index, of_index)
+        yield "ZRANGEBYSCORE", of_index, (index, 1, 0)
+        yield "ZRANGE", of_index, (index, 1, 0)
+        yield "ZCARD", of_index, (index,)
         yield "ZREM", of_heard, (heard, nobody)
         yield "ZSCORE", of_heard, (heard, nobody)
         yield "GET", of_fence, (fence,)
         yield "SET", of_fence, (fence, 0, "NX", "PX", 1)  # no change, or gone in a millisecond
         yield from self._auditing(packing.audit_key, of_audit)
-        yield from self._auditing(packing.lost_key, of_lost)
-        if self._target.counts:
-            yield from self._counting(f"{packing.contention_prefix}{nobody}")
         if self._target.member:
             yield "INFO", "", ("server",)
             yield "GET", f"~{prefix}-server", (f"{prefix}-server",)
@@ -165,20 +159,9 @@ class Trial:
         if database := self._target.pool.connection_kwargs.get("db"):
             yield "SELECT", "", (database,)
 
-    def _listing(self, index: str, of_index: str) -> Iterator[Try]:
-        yield "ZRANGEBYSCORE", of_index, (index, 1, 0)
-        yield "ZRANGE", of_index, (index, 1, 0)
-        yield "ZCARD", of_index, (index,)
-
     def _auditing(self, part: str, of_part: str) -> Iterator[Try]:
         yield "XADD", of_part, (part, "0-0", "event", "doctor")  # an invalid id
         yield "XREVRANGE", of_part, (part, "+", "-", "COUNT", 1)
-
-    def _counting(self, key: str) -> Iterator[Try]:
-        of_key = f"~{self._prefix}-contention:*"
-        yield "HGETALL", of_key, (key,)
-        yield "HDEL", of_key, (key, "doctor")
-        yield "HSET", of_key, (key, "doctor", 1, "without a value")
 
     def _attempts_without_scripts(self) -> Iterator[Try]:
         prefix = self._prefix
@@ -188,8 +171,7 @@ class Trial:
         lock, of_lock = key.replace(NAME, nobody), f"~{key.replace(NAME, '*')}"
         index, of_index = f"{prefix}-index", f"~{prefix}-index"
         yield from self._selecting()
-        if not self._target.local_clock:
-            yield "TIME", "", ()
+        yield "TIME", "", ()
         for command in ("GET", "DEL"):
             yield command, of_lock, (lock,)
         yield "SET", of_lock, (lock, "1", "XX")
@@ -202,9 +184,9 @@ class Trial:
         yield "ZADD", of_index, (index, "XX", 0, nobody)
         yield "ZREM", of_index, (index, nobody)
         yield "ZREMRANGEBYSCORE", of_index, (index, 1, 0)
-        yield from self._listing(index, of_index)
-        for part in (self._packing.audit_key, self._packing.lost_key):
-            yield from self._auditing(part, f"~{part}")
+        yield "ZRANGEBYSCORE", of_index, (index, 1, 0)
+        audit = self._packing.audit_key
+        yield from self._auditing(audit, f"~{audit}")
 
     def _attempts_apart(self) -> Iterator[Try]:
         """Yield commands that change the state of their connection, or block it."""

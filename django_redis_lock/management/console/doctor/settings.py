@@ -11,12 +11,21 @@ import redis
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.management.console.doctor.targets import Finding, fail, ok, warn
 from django_redis_lock.management.console.durations import length
-from django_redis_lock.operators.workers import celery_app
 from django_redis_lock.support.text import keep_secrets, without_passwords
 
 UNLIMITED = 1 << 16
 THREADED = ("threads", "gevent", "eventlet")
 """Celery pools that run several tasks in one process."""
+
+
+def celery_app() -> Any:
+    """Return this project's Celery app; ``None`` without Celery or a broker."""
+    try:
+        from celery.app import app_or_default
+    except ImportError:
+        return None
+    app = app_or_default()
+    return app if app.conf.broker_url or app.conf.broker_write_url else None
 
 
 def examine_settings(backend: BaseLockBackend) -> Iterator[Finding]:

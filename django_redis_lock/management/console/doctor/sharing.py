@@ -15,6 +15,7 @@ from django.conf import settings
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.redlock.backend import RedlockLockBackend
 from django_redis_lock.backends.servers.errors import reason
+from django_redis_lock.management.console.doctor.settings import celery_app
 from django_redis_lock.management.console.doctor.targets import (
     PATIENCE,
     Finding,
@@ -26,7 +27,6 @@ from django_redis_lock.management.console.doctor.targets import (
     ok,
     warn,
 )
-from django_redis_lock.operators.workers import celery_app
 from django_redis_lock.support.text import keep_secrets
 from django_redis_lock.transport.caches import pool_of_cache
 from django_redis_lock.transport.connections import pool_from_url

@@ -14,7 +14,6 @@ from redis.exceptions import RedisError
 from django_redis_lock.backends.redis.backend import RedisLockBackend
 from django_redis_lock.backends.servers.base import ServersLockBackend
 from django_redis_lock.exceptions import InvalidLockBackend
-from django_redis_lock.handler import locks
 from django_redis_lock.support.text import without_passwords
 from django_redis_lock.transport.connections import listening_connection, master_of
 from django_redis_lock.transport.packing import Packing, Replicas
@@ -102,11 +101,6 @@ class Target:
         return self.rejoin_delay is not None
 
     @property
-    def counts(self) -> bool:
-        """Whether contention is counted on it."""
-        return locks[self.backend.alias].operators.contention
-
-    @property
     def wait(self) -> str:
         """The waiting scheme; ``""`` if it does not involve the server."""
         return "" if self.member else getattr(self.backend, "wait", "")
@@ -126,12 +120,6 @@ class Target:
         """Return the channel on which a process receives its grants."""
         shard = self.packing.shard
         return f"{self.backend.key_prefix}-grant:{f'{{{shard}}}:' if shard else ''}{process}"
-
-    @property
-    def local_clock(self) -> bool:
-        """Whether leases end by the clocks of the clients."""
-        options = self.backend.params.get("OPTIONS") or {}
-        return not self.scripted and options.get("CLOCK") == "local"
 
     @property
     def user(self) -> str:
