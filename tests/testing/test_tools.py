@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from django.db import transaction
 from django.test import override_settings
 
 from django_redis_lock import lock, locks, signals
 from django_redis_lock.exceptions import (
-    InvalidLockBackend,
     LockError,
     LockLost,
     LockNotAcquired,
@@ -25,7 +26,7 @@ from django_redis_lock.testing import (
     lose,
     unavailable,
 )
-from tests.settings import LOCKS, REDIS
+from tests.settings import LOCKS
 from tests.tools import Background, eventually, waiters
 
 
