@@ -63,6 +63,15 @@ def test_message_takes_its_place(consumer: Consumer, scope: str) -> None:
     assert not list(locks["locmem"].holders(pattern=f"{task.app.main}*"))
 
 
+def test_delay_is_as_given_where_the_worker_delays(consumer: Consumer) -> None:
+    """It is rounded only where the broker knows nothing shorter than a second."""
+    task = consumer.task(body)
+    sent = datetime.now(UTC)
+    for options in ({"countdown": 0.5}, {"eta": sent + timedelta(seconds=0.5)}):
+        eta = datetime.fromisoformat(consumer.send(task, **options).headers["eta"])
+        assert timedelta(seconds=0.5) <= eta - sent < timedelta(seconds=0.9)
+
+
 @pytest.mark.parametrize("scope", WAITING)
 @pytest.mark.parametrize(
     ("options", "seconds"),
@@ -72,12 +81,15 @@ def test_message_takes_its_place(consumer: Consumer, scope: str) -> None:
         ({"expires": 30}, 30 + EXPIRY_SLACK),
         ({"countdown": 50, "expires": 1000}, 150),
         ({"eta": 50}, 150),
+        ({"task": {"expires": 30}}, 30 + EXPIRY_SLACK),
+        ({"task": {"expires": 30}, "expires": 1000}, 100),
     ],
 )
 def test_place_is_kept_while_the_message_can_wait(
     consumer: Consumer, scope: str, options: dict[str, Any], seconds: float
 ) -> None:
-    task = consumer.task(body, scope=scope, queue_timeout=100)
+    options = dict(options)
+    task = consumer.task(body, options.pop("task", {}), scope=scope, queue_timeout=100)
     if "eta" in options:
         options = {"eta": datetime.now(UTC) + timedelta(seconds=options["eta"])}
     consumer.send(task, **options)
@@ -313,6 +325,14 @@ def test_message_that_had_a_place_needs_none(
 
 
 # Runs that send a message in their own place.
+
+
+@pytest.mark.parametrize("scope", WAITING)
+def test_header_of_another_task_counts_for_nothing(consumer: Consumer, scope: str) -> None:
+    """Celery copies the headers of a run to what it sends."""
+    task = consumer.task(body, scope=scope)
+    message = consumer.send(task, headers=Slip("another").header())
+    assert slip_of(message).lock == place_of(task, scope)
 
 
 @pytest.mark.parametrize("scope", SCOPES)

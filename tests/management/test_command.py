@@ -384,12 +384,12 @@ def _documented(word: str) -> str:
     return word if word.startswith("-") else {"names": "NAME"}.get(word, word.upper())
 
 
-def test_the_examinations_are_those_of_the_reference() -> None:
+def test_the_checks_are_those_of_the_reference() -> None:
     """Each line of the doctor is in the table, and the other way round."""
     package = Path(console.__file__).parent / "doctor"
     source = "".join(path.read_text() for path in package.glob("*.py"))
-    found = set(re.findall(r'\b(?:ok|warn|fail|unavailable|status)\)?\(\s*"([a-z ]+)"', source))
-    documented = {row[0] for row in table(PAGE, "The examinations of doctor")}
+    found = set(re.findall(r'\b(?:ok|warn|fail|unavailable|status)\)?\(\s*"([a-z -]+)"', source))
+    documented = {row[0] for row in table(PAGE, "The checks of doctor")}
     assert documented == found
 
 

@@ -362,7 +362,7 @@ def test_what_shares_the_database_is_found_by_run_id(
     }
     shop.conf.broker_url = renamed
     status, told, remedy = only(examine()[1], "sharing")
-    shared = "CACHES['pages'], CACHES['django'], Celery's broker;"
+    shared = "CACHES['pages'], CACHES['django'], Celery's broker frees"
     assert (status, shared in told, "a database of their own" in remedy) == ("warn", True, True)
     del settings.CACHES["pages"], settings.CACHES["django"]
     shop.conf.broker_url = own_server.url(3)

@@ -93,19 +93,15 @@ def check_sharing(servers: list[Server]) -> Finding:
             same_database.append(name)
         elif place.run_id in [one.run_id for one in places]:
             same_server.append(name)
+    found = [f"not known: {'; '.join(unknown)}"] if unknown else []
+    remedy = "Fix its settings, start its server, or let its user run INFO."
     if same_database:
-        return warn(
-            "sharing",
-            f"in the database of the locks: {', '.join(same_database)}; clearing or flushing it "
-            "frees locks that are held",
-            "Give the locks a database of their own, in a cluster servers of their own.",
-        )
-    if unknown:
-        remedy = "Fix its settings, start its server, or let its user run INFO."
-        return warn("sharing", f"not known: {'; '.join(unknown)}", remedy)
+        found.insert(0, f"clearing {', '.join(same_database)} frees locks: in the same database")
+        remedy = "Give the locks a database of their own, in a cluster servers of their own."
+    if found:
+        return warn("sharing", "; ".join(found), remedy)
     if same_server:
-        found = f"on the same server, in another database: {', '.join(same_server)}"
-        return ok("sharing", found)
+        return ok("sharing", f"on the same server, in another database: {', '.join(same_server)}")
     return ok("sharing", "neither a cache nor Celery's broker is on a server of the locks")
 
 
