@@ -29,10 +29,7 @@ FOR_ALL: dict[Any, Any] = {QueueOnce: {"once": {}}, Singleton: {}}
 @pytest.fixture
 def apps(server: object) -> Iterator[list[Celery]]:
     """The project's app in the old code and in the new code; no worker takes their messages."""
-    made = [
-        Celery(code, broker=server_url(10), set_as_current=False)
-        for code in ("old", "new")
-    ]
+    made = [Celery(code, broker=server_url(10), set_as_current=False) for code in ("old", "new")]
     made[0].conf.update(
         ONCE={"backend": "celery_once.backends.Redis", "settings": {"url": OLD_LOCKS}},
         singleton_backend_url=OLD_LOCKS,
