@@ -9,8 +9,7 @@ import weakref
 from collections.abc import Iterable
 
 from django_redis_lock.backends.base import BaseLockBackend
-from django_redis_lock.backends.keeping import Kept
-from django_redis_lock.backends.renewal import ServerRenewer, renewer
+from django_redis_lock.backends.renewal import Kept, ServerRenewer, renewer
 from django_redis_lock.protocol import lease as leases
 from django_redis_lock.protocol.conversation import set_leases
 from django_redis_lock.protocol.lease import Lease, milliseconds

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from redis.crc import key_slot
 
-from django_redis_lock import locks
 from django_redis_lock.backends.cluster import RedisClusterLockBackend
 from django_redis_lock.backends.redis import RedisLockBackend
 from django_redis_lock.backends.servers.cluster import Cluster
@@ -85,13 +84,6 @@ def test_mistakes_in_a_list(location: Any, words: str) -> None:
         backend(location)
 
 
-def test_mistakes_do_not_show_passwords() -> None:
-    with pytest.raises(InvalidLockBackend) as caught:
-        backend(["redis://user:hush@10.0.0.1:7000/3"])
-    assert "hush" not in str(caught.value)
-    assert "10.0.0.1:7000/3" in str(caught.value)
-
-
 def test_braces_in_a_prefix_of_a_cluster() -> None:
     """A prefix with braces would choose the slot in place of the shard."""
     with pytest.raises(InvalidLockBackend, match="leave them out"):
@@ -109,25 +101,3 @@ def test_invalid_numbers_of_replicas(number: Any) -> None:
 def test_invalid_timeouts_of_replicas(timeout: Any) -> None:
     with pytest.raises(InvalidLockBackend, match="REPLICA_TIMEOUT"):
         backend(NODES[0], OPTIONS={"REPLICAS": 1, "REPLICA_TIMEOUT": timeout})
-
-
-def test_replicas_of_a_cluster_are_configured_alike() -> None:
-    """The options are the same whatever LOCATION is."""
-    for location in (NODES, NODES[0]):
-        made = backend(location, OPTIONS={"REPLICAS": 2, "REPLICA_TIMEOUT": 0.5})
-        assert made.replicas is not None
-        assert (made.replicas.number, made.replicas.timeout) == (2, 0.5)
-        assert made.replicas.command == b"*3\r\n$4\r\nWAIT\r\n$1\r\n2\r\n$3\r\n500\r\n"
-        assert backend(location).replicas is None
-
-
-def test_shared_database_is_warned_of(settings: Any) -> None:
-    """A cache on a node of the cluster shares its one database."""
-    cache = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": f"{NODES[1]}/0"}
-    settings.CACHES = {"default": cache}
-    settings.LOCKS = {"default": {"LOCATION": NODES}}
-    (message,) = locks["default"].check()
-    assert message.id == "django_redis_lock.W001"
-    assert "one database" in message.hint
-    settings.CACHES = {"default": {**cache, "LOCATION": "redis://10.0.0.9:7000/0"}}
-    assert locks["default"].check() == []

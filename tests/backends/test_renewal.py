@@ -14,7 +14,7 @@ from django_redis_lock import Lock, lock, locks, signals
 from django_redis_lock.backends.renewal import renewer
 from django_redis_lock.exceptions import LockLost, LockNotOwned
 from example_project.embedded import EmbeddedServer
-from tests.tools import Background, Child, counted, eventually, renewing, told
+from tests.tools import Background, counted, eventually, renewing, told
 
 pytestmark = pytest.mark.usefixtures("server")
 
@@ -131,33 +131,6 @@ def test_outage_longer_than_the_lease_is_a_loss(
     assert held.remaining == 0.0
     eventually(lambda: lost)
     assert lost[0]["lock"] is held
-
-
-def test_holder_paused_beyond_its_lease_finds_it_lost(name: str) -> None:
-    """A process that was stopped for longer than its lease finds that the lock is lost."""
-    program = """
-        held = lock(sys.argv[1], timeout=0.5, auto_renew=True)
-        held.acquire()
-        say("held")
-        hear()
-        say(held.lost)
-        try:
-            held.ensure_held()
-        except LockLost:
-            say("LockLost")
-        try:
-            held.release()
-        except LockLost:
-            say("LockLost")
-    """
-    with Child(program, name) as child:
-        assert child.hear() == "held"
-        child.stop()
-        with lock(name, blocking_timeout=10) as successor:
-            child.say()
-            child.go_on()
-            assert [child.hear() for _ in range(3)] == ["True", "LockLost", "LockLost"]
-            successor.ensure_held()
 
 
 def test_dropped_handle_is_not_renewed(name: str, caplog: pytest.LogCaptureFixture) -> None:

@@ -11,7 +11,6 @@ import redis
 
 from django_redis_lock import lock
 from django_redis_lock.backends.getset import GetSetLockBackend
-from django_redis_lock.backends.getset.exchanges import CLAIM_KEPT
 from django_redis_lock.backends.getset.timestamps import FORMATS
 from django_redis_lock.exceptions import (
     LockError,
@@ -79,21 +78,6 @@ def test_who_comes_too_late_puts_the_time_of_the_winner_back(
     assert client.get(f"lock:{name}") == winner
 
 
-def test_only_one_of_ours_replaces_an_ended_value(
-    name: str, configure: Configure, client: redis.Redis
-) -> None:
-    """A value that another process is about to replace is left alone until that process is dead."""
-    backend = configure()
-    client.set(f"lock:{name}", "1000000000")
-    first = Halted(backend, calls.Acquire(request(name), ""), before="GETSET")
-    assert not lock(name).acquire(blocking=False)
-    assert client.get(f"lock:{name}") == "1000000000"
-    (claim,) = client.keys(f"lock-claim:*:{name}")
-    assert 0 < client.pttl(claim) <= CLAIM_KEPT * 1000
-    assert first.go_on()[0] > 0
-    assert not lock(name).acquire(blocking=False)
-
-
 def test_taking_an_ended_lock_keeps_the_connection(
     name: str, configure: Configure, client: redis.Redis
 ) -> None:
@@ -122,29 +106,6 @@ def test_winner_writes_its_time_again_where_a_loser_went_over_it(
     assert winner.go_on()[0] > 0
     assert float(client.get(f"lock:{name}")) > time.time() + 15
     assert backend.call(calls.Release(name, mine.token)) == 1
-
-
-@pytest.mark.parametrize("form", FORMATS)
-def test_late_renewal_leaves_the_successor_alone(
-    name: str, configure: Configure, client: redis.Redis, form: str
-) -> None:
-    """A renewal that arrives after the end of the lease does not take the lock back."""
-    backend = configure(FORMAT=form)
-    mine = request(name)
-    assert backend.call(calls.Acquire(mine, ""))[0] > 0
-    late = Halted(backend, calls.Renew([(name, mine.token, 20_000)]), before="GETSET")
-    client.delete(f"lock:{name}")  # as if the lease had passed
-    with lock(name, timeout=77) as successor:
-        value = client.get(f"lock:{name}")
-        assert late.go_on() == [-2]
-        assert client.get(f"lock:{name}") == value
-        successor.ensure_held()
-    late = Halted(backend, calls.Acquire(mine, ""), before="SETNX")
-    late.go_on()
-    late = Halted(backend, calls.Renew([(name, mine.token, 20_000)]), before="GETSET")
-    client.delete(f"lock:{name}")
-    assert late.go_on() == [-2]
-    assert not client.exists(f"lock:{name}"), "a renewal must not bring a lost lock back"
 
 
 @pytest.mark.parametrize("order", sorted(set(permutations("AAABBB"))), ids="".join)

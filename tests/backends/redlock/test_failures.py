@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -12,13 +14,13 @@ import pytest
 from django_redis_lock import lock
 from django_redis_lock.backends.redlock import votes
 from django_redis_lock.backends.redlock.rounds import PENDING
-from django_redis_lock.exceptions import (
-    LockLost,
-    LockUnavailable,
-)
+from django_redis_lock.backends.redlock.wires import Wire
+from django_redis_lock.exceptions import LockLost, LockUnavailable
 from django_redis_lock.operators.breaking import Result, release_shown
-from tests.backends.redlock.conftest import away, backend
-from tests.tools import eventually
+from django_redis_lock.transport import scripts
+from tests.backends.redlock.conftest import backend
+from tests.tools import Background, eventually
+from tests.tools.proxy import Proxy
 from tests.tools.quorums import Quorum, in_use, started
 
 
@@ -106,34 +108,6 @@ def test_a_loss_is_what_a_majority_tells_at_the_first_asking(
     assert votes.in_doubt(answers, again) is in_doubt
 
 
-@pytest.mark.parametrize("how", ["restart", "flush", "old data"])
-def test_a_server_that_forgot_gives_no_lock_to_anybody(
-    name: str, how: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A server that lost its data can't form a second majority with one that missed the lock."""
-    monkeypatch.setattr("django_redis_lock.protocol.conversation.RETRY_PAUSES", ())
-    with started(3) as servers, in_use(servers, REJOIN_DELAY=600):
-        held = lock(name, timeout=60, using="redlock")
-        with away(servers, 2, name):
-            held.acquire()  # by the first two
-        if how == "flush":
-            servers.clients[1].flushall()
-        else:
-            mark = servers.clients[1].get("lock-server")
-            servers.servers[1].kill()
-            servers.servers[1].restart()
-            if how == "old data":
-                servers.clients[1].set("lock-server", mark)
-        assert lock(name, timeout=60, using="redlock").acquire(blocking=False) is False
-        with pytest.raises(LockLost):  # and the holder is told
-            held.ensure_held()
-        servers.servers[0].kill()
-        with pytest.raises(LockUnavailable, match=r"restarted.*\(REJOIN_DELAY\)"):
-            lock(name, timeout=60, using="redlock").acquire(blocking=False)
-        backend().admit()
-        assert lock(name, timeout=60, using="redlock").acquire(blocking=False) is True
-
-
 @pytest.mark.parametrize(
     ("setting", "number", "result"),
     [
@@ -161,3 +135,69 @@ def test_forced_release_where_servers_refuse(
         for client in servers.clients:
             client.config_set(setting, 0)
     assert outcome.result is result
+
+
+class Proxied(Quorum):
+    """Servers with a proxy in front of each."""
+
+    def __init__(self, servers: Quorum, proxies: list[Proxy]) -> None:
+        super().__init__(servers.servers)
+        self.proxies = proxies
+
+    @property
+    def urls(self) -> list[str]:
+        return [f"redis://127.0.0.1:{proxy.port}/0" for proxy in self.proxies]
+
+
+@pytest.fixture
+def proxied(session_quorum: Quorum) -> Iterator[Proxied]:
+    """The servers, empty, behind proxies, as an entry of LOCKS."""
+    with ExitStack() as stack:
+        ports = [server.port for server in session_quorum.servers]
+        proxies = [stack.enter_context(Proxy(port)) for port in ports]
+        servers = Proxied(session_quorum, proxies)
+        stack.enter_context(in_use(servers, SERVER_TIMEOUT=20))
+        yield servers
+
+
+def test_a_release_that_is_told_again_is_no_loss(
+    proxied: Proxied, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Servers whose replies are lost are asked again, and then do not know the lock."""
+    monkeypatch.setattr("django_redis_lock.backends.redlock.wires.Wire.OWED_AGAIN", 0.02)
+    held = lock(name, timeout=600, using="redlock")
+    with held:
+        eventually(lambda: all(proxied.values(name)))
+    eventually(lambda: proxied.values(name) == [None] * 3)  # all know the script now
+    held.acquire()
+    eventually(lambda: all(proxied.values(name)))
+    for server in proxied.servers[1:]:
+        server.pause()
+    for proxy in proxied.proxies[:2]:
+        proxy.lose_replies(1, scripts.QUORUM_RELEASE.sha.encode())
+    releasing = Background(held.release)
+    wire = backend().servers[0].wire
+    eventually(lambda: not proxied.proxies[0].losing and _settled(wire))
+    proxied.servers[1].resume()
+    assert releasing.outcome() is None
+    proxied.resume()
+    eventually(lambda: proxied.values(name) == [None] * 3)
+
+
+def _settled(wire: Wire) -> bool:
+    with wire._mutex:
+        return not wire.busy and not wire._owed
+
+
+def test_a_lock_without_its_majority_is_lost(name: str) -> None:
+    """When two servers of three lost their data, the holder is told, and the third is freed."""
+    with started(3) as servers, in_use(servers):
+        held = lock(name, timeout=60, using="redlock")
+        held.acquire()
+        eventually(lambda: all(servers.values(name)))
+        servers.clients[0].flushall()
+        held.ensure_held()
+        servers.clients[1].flushall()
+        with pytest.raises(LockLost):
+            held.ensure_held()
+        eventually(lambda: servers.values(name) == [None] * 3)

@@ -115,3 +115,16 @@ def test_votes_are_counted_as_soon_as_they_decide() -> None:
     for answers in ([yes, down, down], [yes, silent, silent], [no, down, silent]):
         with pytest.raises(votes.NoQuorum):
             count(answers)
+
+
+def test_a_lease_is_what_a_majority_keeps() -> None:
+    """The lease is what a majority keeps at least, less the drift."""
+    assert votes.leases([[10_000], [5_000], [1_000]]) == [votes.trusted(5_000)]
+    assert votes.trusted(5_000) == 4_948
+    assert votes.leases([[10_000], [5_000], PENDING]) == [votes.trusted(5_000)]
+    assert votes.leases([[-1], [-1], [-2]]) == [-1]
+    assert votes.leases([[-2], [-2], PENDING]) == [-2]
+    assert votes.leases([[9], [-2], PENDING]) is PENDING
+    assert votes.leases([[9, -1], [-2, -1], OSError()]) == [None, -1]
+    with pytest.raises(votes.NoQuorum):
+        votes.leases([[9], [-2], OSError()])
