@@ -101,8 +101,7 @@ def check_sharing(servers: list[Server]) -> Finding:
     if found:
         return warn("sharing", "; ".join(found), remedy)
     if same_server:
-        found = f"on the same server, in another database: {', '.join(same_server)}"
-        return ok("sharing", found)
+        return ok("sharing", f"on the same server, in another database: {', '.join(same_server)}")
     return ok("sharing", "neither a cache nor Celery's broker is on a server of the locks")
 
 
