@@ -22,6 +22,7 @@ from django_redis_lock.contrib.opentelemetry import LockInstrumentor, names
 from django_redis_lock.contrib.opentelemetry.apps import OpenTelemetryConfig
 from django_redis_lock.exceptions import LockLost, LockNotAcquired, LockUnavailable
 from tests.contrib.opentelemetry.telemetry import Telemetry
+from tests.settings import server_url
 from tests.tools import told, waiters
 
 pytestmark = pytest.mark.usefixtures("server")
@@ -83,33 +84,27 @@ def test_each_waiter_has_a_span_for_its_wait_and_one_for_its_hold(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "reason", "status"),
-    [
-        ({"blocking_timeout": 0.02}, "timeout", StatusCode.ERROR),
-        ({"blocking": False}, "busy", StatusCode.UNSET),
-    ],
+    ("arguments", "outcome"),
+    [({"blocking_timeout": 0.02}, "timeout"), ({"blocking": False}, "busy"), ({}, "unavailable")],
 )
 def test_a_lock_that_was_not_acquired(
-    telemetry: Telemetry, name: str, arguments: Any, reason: str, status: StatusCode
+    telemetry: Telemetry, name: str, settings: Any, arguments: Any, outcome: str
 ) -> None:
-    """A wait that ran out is an error; a caller that did not want to wait expected it."""
-    with lock(name), pytest.raises(LockNotAcquired):
-        with telemetry.tracer.start_as_current_span("view") as view, lock(name, **arguments):
-            pass
+    """It is an error, unless the caller did not want to wait."""
+    settings.LOCKS = {
+        "default": {"LOCATION": server_url()},
+        "dead": {"LOCATION": "redis://127.0.0.1:1"},
+    }
+    using = "default" if arguments else "dead"
+    with lock(name), pytest.raises((LockNotAcquired, LockUnavailable)):
+        with telemetry.tracer.start_as_current_span("view") as view:
+            lock(name, using=using, **arguments).__enter__()
     wait = telemetry.span(names.WAIT)
     assert parent_of(wait) == view.context.span_id
-    assert wait.attributes[names.OUTCOME] == reason
-    assert wait.status.status_code is status
-    assert wait.attributes.get(names.ERROR_TYPE) == ("timeout" if reason == "timeout" else None)
-
-
-def test_an_unavailable_server_is_an_error(telemetry: Telemetry, name: str, settings: Any) -> None:
-    settings.LOCKS = {"default": {"LOCATION": "redis://127.0.0.1:1"}}
-    with pytest.raises(LockUnavailable):
-        lock(name).acquire()
-    wait = telemetry.span(names.WAIT)
-    assert wait.attributes[names.OUTCOME] == wait.attributes[names.ERROR_TYPE] == "unavailable"
-    assert wait.status.status_code is StatusCode.ERROR
+    assert wait.attributes[names.OUTCOME] == outcome
+    is_error = outcome != "busy"
+    assert (wait.status.status_code is StatusCode.ERROR) is is_error
+    assert wait.attributes.get(names.ERROR_TYPE) == (outcome if is_error else None)
 
 
 def test_a_hold_ends_where_it_is_released_detached_or_lost(telemetry: Telemetry, name: str) -> None:
