@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import math
 import weakref
+from time import monotonic
 from typing import Any
 
 from django_redis_lock.protocol.calls import Release
 from django_redis_lock.protocol.lease import Lease, milliseconds
-from django_redis_lock.support.clock import monotonic
 
 logger = logging.getLogger("django_redis_lock")
 BATCH = 500

@@ -6,6 +6,7 @@ import hashlib
 import random
 from collections.abc import Mapping
 from functools import cached_property
+from time import monotonic
 from typing import Any
 
 from django_redis_lock.backends.base import BaseLockBackend
@@ -21,7 +22,6 @@ from django_redis_lock.protocol.lease import Lease, Request
 from django_redis_lock.protocol.records import Holder
 from django_redis_lock.protocol.waiting import LOOK_EVERY
 from django_redis_lock.support.arguments import MAX_NAME_LENGTH, Default, check_name
-from django_redis_lock.support.clock import monotonic
 
 QUEUED = "queued"
 """The ``state`` in the metadata of a lock that is held for a message in a queue."""

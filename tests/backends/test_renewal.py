@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import threading
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -13,7 +14,6 @@ import redis
 from django_redis_lock import Lock, lock, locks, signals
 from django_redis_lock.backends.renewal import renewer
 from django_redis_lock.exceptions import LockLost, LockNotOwned
-from django_redis_lock.support.clock import monotonic
 from example_project.embedded import EmbeddedServer
 from tests.tools import Background, Child, counted, eventually, renewing, told
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from time import monotonic
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,6 @@ import pytest
 from django_redis_lock.backends.renewal import Renewer
 from django_redis_lock.protocol import conversation
 from django_redis_lock.protocol.lease import Lease, Request
-from django_redis_lock.support.clock import monotonic
 from tests.protocol.steps import ended
 from tests.tools import eventually
 

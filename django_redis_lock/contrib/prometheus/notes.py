@@ -13,10 +13,10 @@ import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from contextlib import suppress
+from time import monotonic
 from typing import Any
 
 from django_redis_lock.backends.watching import Watcher
-from django_redis_lock.support.clock import monotonic
 from django_redis_lock.support.process import forget_after_fork
 
 EVERY = 2.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -12,7 +13,6 @@ from django_redis_lock.backends.servers.cluster import Cluster
 from django_redis_lock.backends.servers.cluster_clients import Part
 from django_redis_lock.backends.servers.sharding import shard_of
 from django_redis_lock.protocol.calls import Renew
-from django_redis_lock.support.clock import monotonic
 from django_redis_lock.transport.location import Location
 from tests.tools import eventually
 
