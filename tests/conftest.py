@@ -72,7 +72,7 @@ def _empty_locmem() -> Iterator[None]:
 
 @pytest.fixture
 def no_workers() -> Iterator[None]:
-    """No broker of another test's app, whose workers would be waited for at each look."""
+    """No broker of another test's app, which the doctor would ask."""
     before = current_app._get_current_object()
     Celery("without a broker")
     yield

@@ -269,7 +269,7 @@ class Tests(LockTestMixin, TestCase):
     def test_purchase(self) -> None:
         recorded = self.enterContext(LockRecorder())
         with held_by_another("a", timeout=5, using="shop"), unavailable():
-            pass
+            expire_now("a")
         lose("a")
         expire_now("b", using="shop")
         assert_type(recorded.acquired, list[str])

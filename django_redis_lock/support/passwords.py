@@ -82,7 +82,7 @@ def _gather(value: Any, found: set[str], ordinary: set[str]) -> None:
 
 def _read(url: str, found: set[str], ordinary: set[str]) -> None:
     """Collect what is a password in a URL, or may be one because the URL is malformed."""
-    before, _, _ = url.rpartition("@")
+    before = url.rpartition("@")[0]
     inside = before.partition("//")[2] or before
     _, colon, password = inside.partition(":")
     found.add(password if colon else inside)

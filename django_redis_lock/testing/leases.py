@@ -10,8 +10,7 @@ from collections.abc import Iterable
 from time import monotonic
 
 from django_redis_lock.backends.base import BaseLockBackend
-from django_redis_lock.backends.keeping import Kept
-from django_redis_lock.backends.renewal import ServerRenewer, renewer
+from django_redis_lock.backends.renewal import Kept, ServerRenewer, renewer
 from django_redis_lock.protocol import lease as leases
 from django_redis_lock.protocol.lease import Lease
 from django_redis_lock.protocol.records import token_id

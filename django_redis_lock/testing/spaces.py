@@ -1,4 +1,4 @@
-"""Lock spaces: where the locks of tests are kept, apart from all others."""
+"""The lock space of tests: where their locks are kept, apart from all others."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class LockSpace:
     - ``"settings"``: where ``LOCKS`` says, with nothing changed.
 
     It goes on to apply when a test changes ``LOCKS``. Entries with the dummy backend stay as they
-    are. At the end the memory is emptied.
+    are.
     """
 
     def __init__(self, kind: Kind = "memory") -> None:
@@ -36,8 +36,8 @@ class LockSpace:
                 f"{kind!r} is no lock space; there are {', '.join(map(repr, get_args(Kind)))}."
             )
         self.kind = kind
-        self.isolated = kind != "settings"
-        """Whether nobody else has locks here."""
+        self.isolated = kind == "memory"
+        """Whether no other process has locks here."""
         self._id = f"test-{secrets.token_hex(4)}"
         self._made: dict[str, BaseLockBackend] = {}
         self._outer: Any = None
@@ -80,11 +80,12 @@ class LockSpace:
         """Return the class and the settings of an entry of ``LOCKS`` in this space."""
         if not self.isolated or issubclass(kind, DummyLockBackend):
             return kind, params
-        location = f"{self._id} {params.get('LOCATION') or ''}"
-        if issubclass(kind, LocMemLockBackend):
-            return kind, {**params, "LOCATION": location}
-        params = {key: value for key, value in params.items() if key != "OPTIONS"}
-        return LocMemLockBackend, {**params, "LOCATION": location}
+        if not issubclass(kind, LocMemLockBackend):
+            params = {key: value for key, value in params.items() if key != "OPTIONS"}
+        return LocMemLockBackend, {
+            **params,
+            "LOCATION": f"{self._id} {params.get('LOCATION') or ''}",
+        }
 
     def note(self, backend: BaseLockBackend) -> None:
         """Learn of a backend that was made in this space."""
@@ -107,10 +108,13 @@ class LockSpace:
         return found
 
     def _empty(self, kept: leftovers.Holds) -> None:
-        """Release what is held in memory, all but ``kept``, and forget the audit."""
+        """Release what is held, all but ``kept``, and forget the rest if that is nothing."""
         for backend in self._backends:
-            found = leftovers.held([backend], others=True)
-            left = {key: hold for key, hold in found.items() if key not in kept}
-            leftovers.release(left, [backend], kept)
             if isinstance(backend, LocMemLockBackend):
-                backend.clear_history() if kept else backend.clear()
+                found = leftovers.held([backend], others=True)
+                left = {key: hold for key, hold in found.items() if key not in kept}
+                leftovers.release(left, [backend], kept)
+                if kept:
+                    backend.clear_history()
+                else:
+                    backend.clear()

@@ -218,7 +218,6 @@ def take_list(page: Page, name: str) -> None:
 def take_lock(page: Page) -> None:
     page.get_by_role("link", name="import:7").click()
     page.locator("#held-locks-live").wait_for()
-    page.locator("#lock-owner").wait_for()
     take(page, "admin-lock", whole=True)
 
 

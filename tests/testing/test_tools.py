@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.test import override_settings
 
-from django_redis_lock import lock, locks
+from django_redis_lock import lock, locks, signals
 from django_redis_lock.backends.dummy import DummyLockBackend
 from django_redis_lock.exceptions import (
     InvalidLockBackend,
@@ -251,3 +251,9 @@ def test_a_space_in_memory_needs_no_server_and_leaves_dummy_alone(settings: Any)
         del settings.LOCKS
         with lock("a"):
             pass
+
+
+def test_the_recorder_notes_each_signal() -> None:
+    recorded = {key for key, value in vars(LockRecorder()).items() if isinstance(value, list)}
+    known = {key.removeprefix("lock_") for key in vars(signals) if key.startswith("lock_")}
+    assert recorded - {"events"} == known
