@@ -1,7 +1,7 @@
 """``locks doctor``: checks whether the servers are fit for locks.
 
-``servers`` checks each server, ``comparing`` whether a majority of a quorum answers and what else uses
-the servers. ``selftest`` uses a lock.
+``servers`` checks each server, ``comparing`` whether a majority of a quorum answers and what else
+uses the servers. ``selftest`` uses a lock.
 """
 
 from __future__ import annotations

@@ -238,10 +238,8 @@ def _check_round_trip(client: Any, server: Server) -> Iterator[Finding]:
 
 def _check_eviction(client: Any, server: Server) -> Iterator[Finding]:
     info = client.info("memory")
-    policy, limited = (
-        str(info.get("maxmemory_policy", "not known")),
-        int(info.get("maxmemory", 0)) > 0,
-    )
+    policy = str(info.get("maxmemory_policy", "not known"))
+    limited = int(info.get("maxmemory", 0)) > 0
     evicted = int(client.info("stats").get("evicted_keys", 0))
     if policy == "noeviction" and not evicted:
         yield ok("eviction", "noeviction: locks are not evicted")
@@ -251,7 +249,7 @@ def _check_eviction(client: Any, server: Server) -> Iterator[Finding]:
         yield warn("eviction", found, remedy)
     else:  # locks expire, so volatile-* policies can evict them too
         found = f"{policy}: held locks can be evicted when memory runs out"
-        status = fail if most or evicted else warn
+        status = fail if limited or evicted else warn
         yield status("eviction", f"{found}; {evicted} keys were evicted", NO_EVICTION)
 
 
