@@ -1,1 +1,1 @@
-"""Measure django-redis-lock beside its peers: one server, one run, one loop for all."""
+"""django-redis-lock measured beside its peers: ``python -m benchmarks``."""

@@ -1,69 +1,128 @@
-"""Run the benchmark: `python -m benchmarks [--quick] [--only NAME] [--output DIR]`."""
+"""Measure django-redis-lock beside its peers: ``python -m benchmarks [--quick] [--only NAME]``.
 
-import signal
-import sys
-from dataclasses import asdict
-from typing import Any
+Everything runs on one embedded server, with the settings of README. The contenders alternate in
+each round, and a ratio is the median of the ratios within the rounds. ``--before DIR`` also
+measures the package of another checkout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+from importlib.metadata import version
+from pathlib import Path
 
 from redis import Redis
 
-from benchmarks.bench import QUICK, Bench, Sizes
-from benchmarks.frame.environment import environment
-from benchmarks.frame.run import INTERRUPTED, Run, parser, write
-from benchmarks.frame.server import ADMIN
-from benchmarks.frame.targets import judged
-from benchmarks.report import TARGETS, draw, markdown
-from benchmarks.scenarios import SCENARIOS
+from benchmarks import scenarios
+from benchmarks.contenders import BEFORE, CONTENDERS, OURS, REDIS_PY, TOKEN
+from benchmarks.scenarios import Bench, Figures
+from benchmarks.tasks import guarded
 from example_project.embedded import EmbeddedServer
 
 CLIENT_OPTIONS = "?socket_timeout=30&max_connections=256"
-"""For all clients: a BLPOP may last as long as a lease, and 100 threads may need 100 connections;
-redis-py's own limits are 5 s and 100."""
+"""A BLPOP may last as long as a lease, and 100 threads may need 100 connections."""
+SCENARIOS = {
+    "free": scenarios.free,
+    "free, with hiredis": scenarios.free_with_hiredis,
+    "hand-off": scenarios.hand_off,
+    "crowd": scenarios.crowd,
+    "waiting": scenarios.waiting,
+    "listing": scenarios.listing,
+    "sale": scenarios.sale,
+    "walk": scenarios.walk,
+    "tasks": guarded,
+}
+TARGETS = (
+    ("free", OURS, f"client µs / {REDIS_PY}", "at most", 0.60),
+    ("free", OURS, f"client µs paused / {REDIS_PY}", "at most", 0.60),
+    ("free, with hiredis", OURS, f"client µs / {REDIS_PY}", "at most", 0.65),
+    ("free, with hiredis", OURS, f"client µs paused / {REDIS_PY}", "at most", 0.65),
+    ("free", OURS, f"server µs / {REDIS_PY}", "at most", 1.25),
+    ("hand-off", OURS, f"ms / {TOKEN}", "at most", 1.4),
+    ("crowd", OURS, f"acquisitions/s / {TOKEN}", "at least", 0.9),
+    ("crowd", OURS, "least / most", "at least", 0.98),
+    ("waiting", OURS, "more connections", "at most", 1),
+    ("waiting", OURS, "requests/s", "at most", 2),
+    ("listing", OURS, "times faster", "at least", 50),
+    ("tasks", "run", "tasks/s / plain", "at least", 0.95),
+    ("walk", OURS, "files", "at most", 15),
+    ("walk", OURS, "functions", "at most", 65),
+    ("walk", OURS, "lines", "at most", 350),
+    ("walk", OURS, "imported lines", "at most", 6500),
+)
 
 
-def main() -> int:
-    """Measure; print the table, and write it with JSON and a picture."""
+def main() -> None:
     options = _options()
-    sizes = QUICK if options.quick else Sizes()
-    chosen = [each for each in SCENARIOS if not options.only or each.name in options.only]
-    run = Run({sizes.fill(each.title): each.seconds(sizes) for each in chosen})
-    scenarios: dict[str, Any] = {}
-    with run.interruptible(signal.SIGINT, signal.SIGTERM), EmbeddedServer() as server:
+    results: dict[str, Figures] = {}
+    pages = [f"# {_environment()}"]
+    with EmbeddedServer() as server:
         url = server.url() + CLIENT_OPTIONS
-        with Redis.from_url(url, client_name=ADMIN) as admin:
-            bench = Bench(url, server.port, sizes, admin, run)
-            results = {"environment": environment(admin), "quick": options.quick}
-            for scenario in chosen:
-                if result := scenario.run(bench):
-                    scenarios[scenario.name] = result
-    results |= {
-        "missing": run.missing,
-        "sizes": asdict(sizes),
-        "seconds": round(run.seconds, 1),
-        "targets": list(judged(scenarios, TARGETS)),
-        "scenarios": scenarios,
-    }
-    page = markdown(results, SCENARIOS, run.note())
-    print(page)
-    write(options.output, "latest", results, page)
-    draw(results, SCENARIOS, options.output / "latest.png")
-    return INTERRUPTED if run.missing else 0
+        with Redis.from_url(url) as admin:
+            bench = Bench(url, admin, options.before, options.quick)
+            for name in options.only or SCENARIOS:
+                print(f"{name} ...", flush=True)
+                admin.flushall()
+                results[name] = SCENARIOS[name](bench)
+                pages.append(f"## {name}\n\n{SCENARIOS[name].__doc__}\n\n{_table(results[name])}")
+    pages.append(f"## targets\n\n{_verdicts(results)}")
+    page = "\n\n".join(pages)
+    print(f"\n{page}")
+    options.output.mkdir(parents=True, exist_ok=True)
+    (options.output / "latest.md").write_text(page + "\n")
+    (options.output / "latest.json").write_text(json.dumps(results, indent=1) + "\n")
 
 
-def _options() -> Any:
-    made = parser(
-        "benchmarks",
-        "Measure django-redis-lock beside its peers on an embedded server.",
-        "a few minutes, rough figures: does the benchmark work?",
-        "latest",
-        " and latest.png",
-    )
-    names = [scenario.name for scenario in SCENARIOS]
-    made.add_argument(
-        "--only", action="append", choices=names, help="run only this scenario; repeatable"
-    )
-    return made.parse_args()
+def _environment() -> str:
+    packages = ("django", "redis", "hiredis", "django-redis", "python-redis-lock", "celery")
+    versions = ", ".join(f"{name} {version(name)}" for name in packages)
+    return f"CPython {platform.python_version()}, {versions}, {os.cpu_count()} CPUs"
+
+
+def _table(figures: Figures) -> str:
+    columns = list(dict.fromkeys(column for row in figures.values() for column in row))
+    lines = [["", *columns]]
+    for slug, row in figures.items():
+        title = CONTENDERS[slug].title if slug in CONTENDERS else slug
+        lines.append([title, *(_shown(row.get(column)) for column in columns)])
+    widths = [max(len(line[at]) for line in lines) for at in range(len(lines[0]))]
+    lines.insert(1, ["-" * width for width in widths])
+    cells = [
+        [cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in lines
+    ]
+    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
+
+
+def _shown(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def _verdicts(results: dict[str, Figures]) -> str:
+    lines = []
+    for name, slug, what, bound, limit in TARGETS:
+        rows = [(slug, "")] + ([(BEFORE, " before")] if slug == OURS else [])
+        for row, suffix in rows:
+            value = results.get(name, {}).get(row, {}).get(what)
+            if value is not None:
+                met = value <= limit if bound == "at most" else value >= limit
+                said = f"{name}: {what}{suffix}: {_shown(value)}, {bound} {limit}"
+                lines.append(f"- {said}: {'met' if met else 'NOT MET'}")
+    return "\n".join(lines)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="rough figures, within a minute")
+    parser.add_argument("--only", action="append", choices=SCENARIOS, help="only this; repeatable")
+    parser.add_argument("--before", default="", help="another checkout of the package")
+    parser.add_argument("--output", type=Path, default=Path("build/bench"), help="a directory")
+    return parser.parse_args()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

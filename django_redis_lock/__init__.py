@@ -7,7 +7,6 @@ if TYPE_CHECKING:
     from django_redis_lock.primitives.group import LockGroup
     from django_redis_lock.primitives.lock import Lock
     from django_redis_lock.protocol.audit import AuditEntry
-    from django_redis_lock.protocol.contention import Contention
     from django_redis_lock.protocol.records import Holder, Waiter
 else:
     from django_redis_lock.support.lazy import imported_when_used
@@ -16,7 +15,6 @@ else:
         __name__,
         {
             "AuditEntry": "django_redis_lock.protocol.audit",
-            "Contention": "django_redis_lock.protocol.contention",
             "Holder": "django_redis_lock.protocol.records",
             "Lock": "django_redis_lock.primitives.lock",
             "LockGroup": "django_redis_lock.primitives.group",
@@ -29,7 +27,6 @@ else:
 
 __all__ = [
     "AuditEntry",
-    "Contention",
     "Holder",
     "Lock",
     "LockGroup",

@@ -23,7 +23,7 @@ from django_redis_lock.support.text import keep_secrets
 
 DEFAULT_ALIAS = "default"
 MOST_NAMES = 1000
-"""The most locks that one call takes; the server does nothing else meanwhile."""
+"""The most locks of one handle."""
 DEFAULT_BACKEND = "django_redis_lock.backends.redis.RedisLockBackend"
 BACKENDS = (
     DEFAULT_BACKEND,
@@ -163,8 +163,8 @@ class LockHandler:
             ) from error
         if not (isinstance(kind, type) and issubclass(kind, BaseLockBackend)):
             raise InvalidLockBackend(
-                f"LOCKS[{alias!r}]['BACKEND'] is {path!r}, which is no BaseLockBackend. "
-                f"The backends are {', '.join(BACKENDS)}."
+                f"LOCKS[{alias!r}]['BACKEND'] is {path!r}, which is not a subclass of "
+                f"BaseLockBackend. The backends are {', '.join(BACKENDS)}."
             )
         return kind, dict(params)
 
@@ -241,10 +241,10 @@ def lock_many(
 ) -> LockGroup:
     """Return a handle for several locks, of which it acquires all or none.
 
-    If all are free, acquiring takes one round trip, and so does the release. Otherwise the locks
-    are acquired one by one in the order of their names, so that callers never deadlock; the leases
-    begin with the last one. Duplicate names count once. ``blocking_timeout`` is for all locks
-    together; the other arguments are those of ``lock()``.
+    The locks are acquired one by one in the order of their names, so that callers never deadlock;
+    after a wait, all leases begin with the last one. If one is held, those before it are given back
+    at once. Duplicate names count once. ``blocking_timeout`` is for all locks together; the other
+    arguments are those of ``lock()``.
 
     Raises ``ValueError`` or ``TypeError`` for invalid arguments.
     """

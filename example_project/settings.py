@@ -84,7 +84,6 @@ LOCKS = {
         # Metrics tell products from imports, not one product from another.
         "OPERATORS": {
             "GROUPS": {"product:*": "product", "import:*": "import"},
-            "CONTENTION": True,
         },
     },
 }

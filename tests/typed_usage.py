@@ -36,12 +36,10 @@ from django_redis_lock.exceptions import (
 )
 from django_redis_lock.fencing import Fenced, FencedManager, FencedQuerySet
 from django_redis_lock.operators.breaking import Result, release_shown
-from django_redis_lock.protocol.contention import Contention
 from django_redis_lock.testing import (
     LockRecorder,
     LockSpace,
     LockTestMixin,
-    advance_clock,
     assert_no_locks_held,
     expire_now,
     held_by_another,
@@ -95,7 +93,6 @@ async def asynchronous() -> None:
     assert_type(await backend.awaiting("a", limit=3), list[Waiter])
     assert_type(await backend.ahistory("a"), list[AuditEntry])
     assert_type(await backend.aforce_release("a"), Holder | None)
-    assert_type(await backend.acontention("a"), Contention | None)
 
 
 def several() -> None:
@@ -123,10 +120,6 @@ def operators() -> None:
     assert_type(backend.history("a", limit=10), list[AuditEntry])
     assert_type(decorated(1), str)
     assert_type([*backend.holders_of(["a", "b"])], list[Holder])
-    hour = backend.contention("a")
-    if hour is not None:
-        assert_type(hour.total.waited.quantile(0.95), float | None)
-        assert_type([slot.acquired for slot in hour.slots], list[int])
     for outcome in release_shown(backend.holders("a*"), by="ada", reason="stuck"):
         assert_type(outcome.result, Result)
         assert_type(outcome.holder, Holder | None)
@@ -271,12 +264,12 @@ def fence_with_a_queryset_of_ones_own() -> None:
 
 
 class Tests(LockTestMixin, TestCase):
-    lock_space = "server"
+    lock_space = "settings"
 
     def test_purchase(self) -> None:
         recorded = self.enterContext(LockRecorder())
         with held_by_another("a", timeout=5, using="shop"), unavailable():
-            advance_clock(5)
+            expire_now("a")
         lose("a")
         expire_now("b", using="shop")
         assert_type(recorded.acquired, list[str])

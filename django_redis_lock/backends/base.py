@@ -16,8 +16,6 @@ from django_redis_lock.backends.settings import (
     read_options,
     read_timeout,
 )
-from django_redis_lock.backends.tallies import ServerTally, send_now
-from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.protocol.waiting import Hub
 from django_redis_lock.support.arguments import check_wait
 
@@ -29,10 +27,6 @@ class BaseLockBackend(LockOperations):
     ``configure``.
     """
 
-    supports_many: bool = False
-    """Whether one call can take, or release, several locks."""
-    supports_contention: ClassVar[bool] = True
-    """Whether it carries out ``Count``, for ``CONTENTION`` of ``OPERATORS``."""
     options: ClassVar[Collection[str]] = ()
     """The keys that ``OPTIONS`` may have."""
 
@@ -53,19 +47,8 @@ class BaseLockBackend(LockOperations):
         """What the key of each lock begins with."""
         self.operators = read_operators(params.get("OPERATORS"), alias)
         """What the entry sets for the command and the admin page."""
-        self.tally = self._tally()
         options = read_options(params.get("OPTIONS"), self.options, alias, type(self).__name__)
         self.configure(params.get("LOCATION"), options)
-
-    def _tally(self) -> ServerTally | None:
-        if not self.operators.contention:
-            return None
-        if not self.supports_contention:
-            raise InvalidLockBackend(
-                f"LOCKS[{self.alias!r}]['OPERATORS']['CONTENTION'] is True, but "
-                f"{type(self).__name__} can't count without scripts; leave it out."
-            )
-        return ServerTally(self)
 
     def configure(self, location: Any, options: dict[str, Any]) -> None:
         """Read LOCATION and OPTIONS, without connecting. Raises ``InvalidLockBackend``."""
@@ -87,18 +70,7 @@ class BaseLockBackend(LockOperations):
 
     def close(self) -> None:
         """Close connections and stop threads; the backend can be used again afterwards."""
-        self.send_counts()
         self.hub.close()
-
-    def count(self, name: str, what: str, seconds: float = 0.0) -> None:
-        """Count an event of ``protocol.contention``, if that is switched on."""
-        if self.tally is not None:
-            self.tally.note(name, what, seconds)
-
-    def send_counts(self) -> None:
-        """Send what was counted of the contention; waits for a second at most."""
-        if self.tally is not None:
-            send_now([self.tally])
 
     def hub_for(self, wait: str | None) -> Hub:
         """Return the hub of a waiting scheme, ``None`` for that of the backend.

@@ -14,8 +14,6 @@ from django_redis_lock.protocol.waiting import Hub
 class DummyLockBackend(BaseLockBackend):
     """Acquires at once, excludes nobody and remembers nothing. LOCATION means nothing."""
 
-    supports_many = True
-
     def configure(self, location: Any, options: dict[str, Any]) -> None:
         self.hub = Hub()
 
@@ -25,18 +23,13 @@ class DummyLockBackend(BaseLockBackend):
         match call:
             case calls.Acquire() | calls.TakeOver():
                 answer = time.time_ns() // 1000
-            case calls.AcquireMany(requests=requests):
-                fence = time.time_ns() // 1000
-                answer = [number for item in requests for number in (fence, item.lease_ms)]
             case calls.Release():
                 answer = 1
-            case calls.ReleaseMany(holds=holds):
-                answer = [1] * len(holds)
             case calls.Renew(leases=leases):
                 answer = [lease_ms or None for _, _, lease_ms in leases]
             case calls.Inspect(names=names):
                 answer = [time.time_ns() // 1_000_000, *[None, -2, 0] * len(names)]
-            case calls.ReadQueue() | calls.ReadContention():
+            case calls.ReadQueue():
                 answer = [time.time_ns() // 1_000_000]
             case calls.ReadIndex():
                 answer = [b"", b"", b""]

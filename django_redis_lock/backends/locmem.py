@@ -15,9 +15,8 @@ from typing import Any, ClassVar
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.index import write_page
 from django_redis_lock.protocol import calls
-from django_redis_lock.protocol.audit import FORCE_RELEASED, Fields
+from django_redis_lock.protocol.audit import Fields
 from django_redis_lock.protocol.calls import Call
-from django_redis_lock.protocol.contention import SLOT, SLOTS, Counts, add_counts, write_counts
 from django_redis_lock.protocol.records import token_id
 from django_redis_lock.protocol.waiting import Grant, Hub
 from django_redis_lock.support.clock import monotonic
@@ -31,8 +30,6 @@ class LocMemLockBackend(BaseLockBackend):
     locks of their own. Entries with the same LOCATION share their locks.
     """
 
-    supports_many = True
-
     def configure(self, location: Any, options: dict[str, Any]) -> None:
         self.store = _stores.setdefault(str(location or ""), _Store())
         self.hub = self.store.hub
@@ -42,7 +39,7 @@ class LocMemLockBackend(BaseLockBackend):
         self.store.after_fork()
 
     def clear_history(self) -> None:
-        """Forget the audit and the counts of this LOCATION."""
+        """Forget the audit of this LOCATION."""
         self.store.clear_history()
 
     def call(self, call: Call) -> Any:
@@ -84,15 +81,13 @@ class _Store:
         self._mutex = threading.RLock()
         self._locks: dict[_Key, _Held] = {}
         self._queues: dict[_Key, deque[str]] = {}
-        self._audits: dict[tuple[str, bool], deque[tuple[str, Fields]]] = {}
-        self._counted: dict[_Key, dict[int, Counts]] = {}  # by prefix and group, and by slot
+        self._audits: dict[str, deque[tuple[str, Fields]]] = {}
         self._noted = 0
         self._last_fence = 0
 
     def clear_history(self) -> None:
         """Forget what happened to locks."""
         self._audits.clear()
-        self._counted.clear()
 
     def carry_out(self, call: Call, prefix: str) -> Any:
         """Carry out a call atomically."""
@@ -158,18 +153,6 @@ class _Store:
                 queue.append(entry)
         return [0, held.ttl_ms, _clock_ms(), kind]
 
-    def _acquire_many(self, call: calls.AcquireMany, prefix: str) -> list[int] | int:
-        for number, request in enumerate(call.requests, 1):
-            key = prefix, request.name
-            if self._get(key) is not None or self._hand_off(key, ""):
-                return number
-        answer = []
-        for request in call.requests:
-            key = prefix, request.name
-            fence = self._give(key, request.token, request.lease_ms, request.record)
-            answer += [fence, request.lease_ms]
-        return answer
-
     def _take_over(self, call: calls.TakeOver, prefix: str) -> int | None:
         request = call.request
         key = prefix, request.name
@@ -192,9 +175,6 @@ class _Store:
             if not queue:
                 del self._queues[key]
         return 0
-
-    def _release_many(self, call: calls.ReleaseMany, prefix: str) -> list[int]:
-        return [self._release(calls.Release(*hold), prefix) for hold in call.holds]
 
     def _renew(self, call: calls.Renew, prefix: str) -> list[int]:
         left = []
@@ -223,46 +203,21 @@ class _Store:
         held = self._get(key)
         if held is None or call.token_id != token_id(held.token.encode()):
             return None
-        self._note(prefix, call.entry, call.cap)
+        self._noted += 1
+        audit = self._audits.setdefault(prefix, deque())
+        audit.appendleft((f"{_wall_ms()}-{self._noted}", call.entry))
+        while len(audit) > call.cap:
+            audit.pop()
         self._hand_off(key, "")
         return 1
 
-    def _note(self, prefix: str, entry: Fields, cap: int) -> None:
-        self._noted += 1
-        audit = self._audits.setdefault((prefix, entry["event"] == FORCE_RELEASED), deque())
-        audit.appendleft((f"{_wall_ms()}-{self._noted}", entry))
-        while len(audit) > cap:
-            audit.pop()
-
-    def _note_losses(self, call: calls.NoteLosses, prefix: str) -> int:
-        for entry in call.entries:
-            self._note(prefix, entry, call.cap)
-        return len(call.entries)
-
     def _read_history(self, call: calls.ReadHistory, prefix: str) -> list[Any]:
-        pages = []
-        for forced in (True, False):
-            page: list[Any] = [b""]
-            for entry_id, entry in self._audits.get((prefix, forced), ()):
-                if not call.name or entry["name"] == call.name:
-                    pairs = [part.encode() for pair in entry.items() for part in pair]
-                    page.append([entry_id.encode(), pairs])
-            pages.append(page)
-        return pages
-
-    def _count(self, call: calls.Count, prefix: str) -> int:
-        slot = _wall_ms() // 1000 // SLOT
-        for group, counts in call.groups.items():
-            before = self._counted.get((prefix, group), {})
-            kept = {n: before[n] for n in before if slot - SLOTS < n <= slot}
-            kept[slot] = add_counts(kept.get(slot, {}), counts)
-            self._counted[prefix, group] = kept
-        return 1
-
-    def _read_contention(self, call: calls.ReadContention, prefix: str) -> list[Any]:
-        slots = self._counted.get((prefix, call.group), {})
-        pairs = [(str(slot), write_counts(counts)) for slot, counts in slots.items()]
-        return [_wall_ms(), *[part.encode() for pair in pairs for part in pair]]
+        page: list[Any] = [b""]
+        for entry_id, entry in self._audits.get(prefix, ()):
+            if not call.name or entry["name"] == call.name:
+                pairs = [part.encode() for pair in entry.items() for part in pair]
+                page.append([entry_id.encode(), pairs])
+        return [page]
 
     def _read_queue(self, call: calls.ReadQueue, prefix: str) -> list[Any]:
         queue = self._queues.get((prefix, call.name), ())
@@ -280,17 +235,12 @@ class _Store:
 
     _operations: ClassVar[dict[type[Call], Callable[[Any, Any, str], Any]]] = {
         calls.Acquire: _acquire,
-        calls.AcquireMany: _acquire_many,
         calls.TakeOver: _take_over,
         calls.Release: _release,
-        calls.ReleaseMany: _release_many,
         calls.Renew: _renew,
         calls.Inspect: _inspect,
         calls.ForceRelease: _force_release,
-        calls.NoteLosses: _note_losses,
         calls.ReadHistory: _read_history,
-        calls.Count: _count,
-        calls.ReadContention: _read_contention,
         calls.ReadQueue: _read_queue,
         calls.ReadIndex: _read_index,
     }

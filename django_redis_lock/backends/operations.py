@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Hashable, Iterable, Iterator
-from typing import ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from django_redis_lock import signals
 from django_redis_lock.backends.index import Index, in_pages, names_of, read_whole
 from django_redis_lock.backends.operator_settings import Operators
-from django_redis_lock.backends.running import ProtocolRunner
+from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol.audit import (
     FORCE_RELEASED,
     FREED,
@@ -19,20 +19,68 @@ from django_redis_lock.protocol.audit import (
     taken,
 )
 from django_redis_lock.protocol.calls import (
+    Call,
     Emit,
     ForceRelease,
     Inspect,
-    ReadContention,
     ReadHistory,
     ReadQueue,
 )
-from django_redis_lock.protocol.contention import Contention, read_contention
 from django_redis_lock.protocol.conversation import ask
-from django_redis_lock.protocol.drivers import Steps
+from django_redis_lock.protocol.drivers import Steps, arun, run
 from django_redis_lock.protocol.records import Holder, Waiter, read_holder, read_waiter
 from django_redis_lock.support.arguments import check_limit, check_name, check_text
 
+Result = TypeVar("Result")
 logger = logging.getLogger("django_redis_lock")
+
+
+class ProtocolRunner:
+    """Runs the steps of the protocol, with the calls that a subclass carries out."""
+
+    alias: str
+
+    def call(self, call: Call) -> Any:
+        """Carry out one call. Raises ``LockUnavailable``."""
+        raise NotImplementedError
+
+    async def acall(self, call: Call) -> Any:
+        """Carry out one call under asyncio. Raises ``LockUnavailable``."""
+        return self.call(call)
+
+    def post(self, call: Call) -> None:
+        """Send a call whose reply is not needed. Raises ``LockUnavailable``.
+
+        By default it waits for the reply; a backend that can send without waiting overrides it.
+        """
+        self.call(call)
+
+    async def apost(self, call: Call) -> None:
+        """Send a call whose reply is not needed, under asyncio."""
+        await self.acall(call)
+
+    def run(self, steps: Steps[Result]) -> Result:
+        """Carry out steps of the protocol, blocking."""
+        try:
+            return run(self, steps)
+        except LockUnavailable as error:
+            run(self, self.tell_unavailable(error))
+            raise
+
+    async def arun(self, steps: Steps[Result]) -> Result:
+        """Carry out steps of the protocol under asyncio."""
+        try:
+            return await arun(self, steps)
+        except LockUnavailable as error:
+            await arun(self, self.tell_unavailable(error))
+            raise
+
+    def tell_unavailable(self, error: LockUnavailable) -> Steps[None]:
+        """Send ``lock_unavailable`` for an operation that failed with this error."""
+        signal = signals.lock_unavailable
+        if signal.receivers:
+            arguments = {"sender": type(self), "using": self.alias, "name": error.name}
+            yield Emit(signal, {**arguments, "error": error})
 
 
 class LockOperations(ProtocolRunner):
@@ -99,27 +147,15 @@ class LockOperations(ProtocolRunner):
     def history(self, name: str | None = None, limit: int = 100) -> list[AuditEntry]:
         """Return the audit of a lock, or of all locks, the newest entry first.
 
-        There is an entry for each forced release, each lock that a Celery worker freed, and each
-        loss that a holder noticed. About a thousand forced releases are kept, and as many other
-        entries; ``OPERATORS`` can set another number. Raises ``LockUnavailable``.
+        There is an entry for each forced release, and for each lock that a Celery worker freed.
+        About a thousand entries are kept; ``OPERATORS`` can set another number. Raises
+        ``LockUnavailable``.
         """
         return self.run(self._read_history(name, limit))
 
     async def ahistory(self, name: str | None = None, limit: int = 100) -> list[AuditEntry]:
         """Return the audit, as ``history`` does."""
         return await self.arun(self._read_history(name, limit))
-
-    def contention(self, name: str) -> Contention | None:
-        """Return what happened within the last hour to the locks in the group of a lock.
-
-        ``None`` if ``CONTENTION`` of ``OPERATORS`` does not switch it on. The last seconds may be
-        missing. Raises ``LockUnavailable``.
-        """
-        return self.run(self._read_contention(name))
-
-    async def acontention(self, name: str) -> Contention | None:
-        """Return what happened within the last hour, as ``contention`` does."""
-        return await self.arun(self._read_contention(name))
 
     def force_release(
         self, name: str, token_id: str | None = None, *, by: str = "", reason: str = ""
@@ -191,13 +227,6 @@ class LockOperations(ProtocolRunner):
             read_entry(entry_id, pairs, using=self.alias)
             for entry_id, pairs in list(found.values())[:limit]
         ]
-
-    def _read_contention(self, name: str) -> Steps[Contention | None]:
-        group = self.operators.group(check_name(name))
-        if not self.operators.contention:
-            return None
-        answer = yield from ask(ReadContention(group))
-        return read_contention(group, self.alias, answer)
 
     def _force_release(
         self,

@@ -31,7 +31,7 @@ class Operators:
     warn_after: Mapping[str, float] = field(default_factory=dict)
     """After how many seconds a held lock is marked, by shell patterns of names."""
     audit_entries: int = AUDIT_ENTRIES
-    """How many forced releases the audit keeps, and how many losses."""
+    """How many entries the audit keeps."""
     reason_required: bool = False
     """Whether a forced release needs a reason."""
     release_permission: str | None = None
@@ -41,8 +41,6 @@ class Operators:
     """Links from a Celery task, by title; ``{task_id}`` stands for the task's id."""
     groups: Mapping[str, str] = field(default_factory=dict)
     """Groups of locks for metrics, by shell patterns of names."""
-    contention: bool = False
-    """Whether waits, holds, refusals and losses of the last hour are counted for each group."""
 
     def threshold(self, name: str) -> float | None:
         """Return after how many seconds a lock is marked, ``None`` for never.
@@ -173,5 +171,4 @@ _READERS = {
     "RELEASE_PERMISSION": _release_permission,
     "TASK_LINKS": _task_links,
     "GROUPS": _groups,
-    "CONTENTION": _yes_or_no,
 }

@@ -7,10 +7,7 @@ from collections.abc import Iterable, Iterator
 from django_redis_lock.backends.base import BaseLockBackend
 
 HINT = "Give one of them another KEY_PREFIX, or a database of its own."
-WORDS = (
-    *("queue", "index", "fence", "audit", "lost", "grant", "heard", "server", "claim"),
-    "contention",
-)
+WORDS = ("queue", "index", "fence", "audit", "grant", "heard", "server", "claim")
 """What follows the prefix and a hyphen in all keys except those of the locks. Some go on with a
 colon and more."""
 

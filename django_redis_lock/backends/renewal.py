@@ -11,27 +11,110 @@ import logging
 import math
 import threading
 import time
+import weakref
 from collections.abc import Hashable, Iterable
 from contextlib import suppress
 from typing import Any
 
 from django_redis_lock import signals
-from django_redis_lock.backends import keeping
-from django_redis_lock.backends.keeping import BATCH, Kept, Withdrawal, mark_lost
 from django_redis_lock.backends.watching import Watcher
 from django_redis_lock.exceptions import LockError, LockUnavailable
-from django_redis_lock.protocol import audit, contention
-from django_redis_lock.protocol.calls import NoteLosses, Release, Renew
+from django_redis_lock.protocol.calls import Release, Renew
 from django_redis_lock.protocol.conversation import ask
-from django_redis_lock.protocol.drivers import Steps, run
-from django_redis_lock.protocol.lease import Lease
+from django_redis_lock.protocol.drivers import run
+from django_redis_lock.protocol.lease import Lease, milliseconds
 from django_redis_lock.support.clock import monotonic
 from django_redis_lock.support.process import forget_after_fork
 
 logger = logging.getLogger("django_redis_lock")
-Batch = list[tuple[Kept, Lease]]
 EXIT = 1.0
 """Seconds for which the end of the process waits for releases that could not be sent before."""
+BATCH = 500
+"""How many leases one call renews: the server does nothing else while it runs a script."""
+VERIFY_AFTER = 0.25
+"""Seconds after which the server is asked whether a lock that was handed off is still held."""
+MAX_HOLD_PASSED = "it was held for as long as its max_hold allows"
+"""Why a lock is lost that is no longer renewed."""
+
+
+class Kept:
+    """A lease to renew or to verify, and when that is due (monotonic)."""
+
+    __slots__ = ("due", "last", "lease", "lock", "ms", "name", "period", "soon", "token", "tried")
+
+    def __init__(self, lease: Lease, lock: Any, *, renew: bool) -> None:
+        self.lease = weakref.ref(lease)
+        self.lock = weakref.ref(lock)
+        self.name = lease.name
+        self.token = lease.token
+        self.tried = False  # and not answered yet
+        self.last = False  # this was the last renewal: the lease ends at its ``renew_until``
+        if renew and lease.timeout is not None:
+            self.ms, self.period = milliseconds(lease.timeout), lease.timeout / 3
+        else:
+            self.ms, self.period = 0, math.inf  # only to be verified
+        self.schedule(lease)
+
+    def schedule(self, lease: Lease) -> None:
+        """Set ``due``, and ``soon``: from when on it can join a call for other leases."""
+        now = monotonic()
+        pause = min(self.period, (lease.deadline - now) / 3)
+        if self.last:
+            self.soon = self.due = lease.deadline
+        elif lease.verify_by is not None and (not self.ms or pause > VERIFY_AFTER):
+            self.soon = now + VERIFY_AFTER
+            self.due = now + 1.2 * VERIFY_AFTER
+        else:
+            self.due = now + pause
+            self.soon = self.due - pause / 4
+
+    def wanted(self, lease: Lease) -> int:
+        """Return how much of the lease to ask for (ms); 0 only looks at it."""
+        if lease.renew_until == math.inf:
+            return self.ms
+        return min(self.ms, max(0, milliseconds(lease.renew_until - monotonic())))
+
+    def hurry(self, seconds: float) -> None:
+        """Be due in time for a lease that may end in so many seconds."""
+        if self.ms:
+            self.due = min(self.due, monotonic() + seconds / 3)
+            self.soon = min(self.soon, self.due)
+
+    def end(self, lease: Lease) -> float:
+        """Return when the lock counts as lost if the server does not answer."""
+        return lease.deadline if lease.verify_by is None else min(lease.deadline, lease.verify_by)
+
+    def postpone(self, lease: Lease, now: float) -> None:
+        """Try again later, but several times before the end."""
+        left = max(0.05, (self.end(lease) - now) / 4)
+        self.soon = self.due = now + min(1.0, self.period / 4, left)
+
+
+class Withdrawal:
+    """A release that did not reach the server, and when to send it again (monotonic)."""
+
+    __slots__ = ("call", "due", "until")
+
+    def __init__(self, call: Release, until: float) -> None:
+        self.call = call
+        self.until = until
+        self.postpone()
+
+    def postpone(self) -> None:
+        self.due = monotonic() + 0.5
+
+
+def mark_lost(lease: Lease, reason: str) -> bool:
+    """Mark and log a lease as lost; return whether it was not known yet."""
+    lease.lost = True
+    if lease.reported:
+        return False
+    lease.reported = True
+    logger.error("Lock %r was lost while it was held: %s", lease.name, reason)
+    return True
+
+
+Batch = list[tuple[Kept, Lease]]
 
 
 class Renewer:
@@ -83,7 +166,7 @@ class Renewer:
                     server.wake(kept.due)
 
     def withdraw(
-        self, call: keeping.Withdrawing, backend: Any, seconds: float, *, at_once: bool = False
+        self, call: Release, backend: Any, seconds: float, *, at_once: bool = False
     ) -> None:
         """Send a call in the background until it arrives, or for so many seconds.
 
@@ -93,24 +176,10 @@ class Renewer:
         if at_once:
             withdrawal.due = monotonic()
         with self.mutex:
-            server = self._server(backend, withdrawal.name)
+            server = self._server(backend, call.name)
             server.withdrawals[withdrawal] = None
             with suppress(RuntimeError):  # the process is ending: ``at_exit`` sends it
                 server.wake(withdrawal.due)
-
-    def note_losses(self, entries: list[audit.Fields], backend: Any) -> Steps[None]:
-        """Write losses into the audit; a failure does not reach the caller."""
-        call = NoteLosses(entries, backend.operators.audit_entries)
-        try:
-            yield from ask(call)
-        except Exception as error:
-            if isinstance(error, LockUnavailable) and error.passing:
-                self.withdraw(call, backend, keeping.NOTE_FOR)
-            else:
-                logger.warning("The loss of %d locks is not in the audit: %s", len(entries), error)
-        except BaseException:  # the caller was interrupted or cancelled
-            self.withdraw(call, backend, keeping.NOTE_FOR)
-            raise
 
     def at_exit(self) -> None:
         """Try once more to send what could not be sent, for a second at most.
@@ -280,15 +349,14 @@ class ServerRenewer:
         holds = [(kept.name, kept.token, ms) for (kept, _), ms in zip(batch, wanted, strict=True)]
         call = Renew(holds, at_least=True, patient=False)
         answers = self._backend.run(ask(call))
-        losses: list[audit.Fields] = []
         told = zip(batch, versions, wanted, answers, strict=True)
         for (kept, lease), version, ms, left_ms in told:
             kept.tried = False
             if left_ms is None:  # too few servers of a quorum have answered
                 if lease.passed:
-                    losses += self._lose(kept, lease, "too few servers answered in time")
+                    self._lose(kept, lease, "too few servers answered in time")
             elif left_ms < -1:
-                losses += self._lose(kept, lease, "it expired or was broken", gone=True)
+                self._lose(kept, lease, "it expired or was broken", gone=True)
             else:
                 lease.verify_by = None
                 if not kept.ms:
@@ -298,8 +366,6 @@ class ServerRenewer:
                     lease.renewed(left_ms, call.sent_at)
                     kept.last = ms < kept.ms
                     kept.schedule(lease)
-        if losses:
-            self._backend.run(self._renewer.note_losses(losses, self._backend))
 
     def _failed(self, leases: Batch, error: LockError) -> None:
         now = monotonic()
@@ -311,35 +377,25 @@ class ServerRenewer:
         self._lose_overdue(overdue, f": {error}")
 
     def _lose_overdue(self, leases: Batch, error: str = "") -> None:
-        losses: list[audit.Fields] = []
         for kept, lease in leases:
             why = f"the server could not be reached in time{error}"
-            losses += self._lose(kept, lease, keeping.MAX_HOLD_PASSED if kept.last else why)
-        cap = self._backend.operators.audit_entries
-        for begin in range(0, len(losses), BATCH):  # in the background: the server does not answer
-            call = NoteLosses(losses[begin : begin + BATCH], cap)
-            self._renewer.withdraw(call, self._backend, keeping.NOTE_FOR)
+            self._lose(kept, lease, MAX_HOLD_PASSED if kept.last else why)
 
-    def _lose(
-        self, kept: Kept, lease: Lease, reason: str, *, gone: bool = False
-    ) -> list[audit.Fields]:
-        """Report a loss; return its entry for the audit, or none if it is no news.
+    def _lose(self, kept: Kept, lease: Lease, reason: str, *, gone: bool = False) -> None:
+        """Report a loss, unless it is no news.
 
         Unless it is ``gone``, the server may still hold the lock, so it is released.
         """
         if not self._renewer.forget(kept):
-            return []  # its holder has released it, or a lease that was only verified has ended
+            return  # its holder has released it, or a lease that was only verified has ended
         if not gone:
             call = Release(lease.name, lease.token, patient=False)
             self._renewer.withdraw(call, self._backend, lease.longest)
         if lease.release_sent_at is not None:  # the release may have been carried out
             lease.lost = True
         elif mark_lost(lease, reason):
-            self._backend.count(lease.name, contention.LOST)
             sender, using = type(self._backend), self._backend.alias
             signals.lock_lost.send_robust(sender, using=using, name=lease.name, lock=kept.lock())
-            return [audit.lost(lease, reason)]
-        return []
 
     def _send(self, owed: list[Withdrawal]) -> None:
         reachable = True

@@ -1,8 +1,8 @@
 """The handle of several locks, which are acquired and released together.
 
-If all of them are free they are acquired in one call. Otherwise they are acquired one after
-another in the order of their names, each through its queue. A waiter then only holds locks that
-come before the one it waits for, so callers never deadlock, and no waiter is overtaken.
+They are acquired one after another in the order of their names, each through its queue. A waiter
+only holds locks that come before the one it waits for, so callers never deadlock, and no waiter is
+overtaken.
 """
 
 from __future__ import annotations
@@ -10,18 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Self
 
-from django_redis_lock import signals
 from django_redis_lock.backends.renewal import renewer
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.primitives.handle import Handle
-from django_redis_lock.primitives.leases import emit, finish, renew_in_time
+from django_redis_lock.primitives.leases import finish, renew_in_time
 from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.primitives.transactions import released_here
-from django_redis_lock.protocol import acquiring, calls
-from django_redis_lock.protocol.contention import BUSY, WAITED
 from django_redis_lock.protocol.drivers import Steps
 from django_redis_lock.protocol.lease import milliseconds
-from django_redis_lock.support.clock import monotonic
 
 
 class LockGroup(Handle):
@@ -110,18 +106,6 @@ class LockGroup(Handle):
         for lock in retaken:
             yield from lock._acquire(None)
         others = [lock for lock in locks if lock not in retaken]
-        if not others:
-            return True
-        if self.backend.supports_many:
-            busy = yield from self._take_all(others, until)
-            if busy is None:
-                return True
-            if until is None:
-                self._busy = busy.name
-                self.backend.count(busy.name, BUSY)
-                news = {"waited": 0.0, "reason": "busy"}
-                yield from emit(signals.lock_not_acquired, busy, self.backend, **news)
-                return False
         while True:
             if not (yield from self._take_in_turn(others, until)):
                 return False
@@ -130,50 +114,26 @@ class LockGroup(Handle):
             # One was lost during the wait for another.
             yield from finish([lock for lock in others if lock._lease is not None])
 
-    def _take_all(self, locks: list[Lock], until: float | None) -> Steps[Lock | None]:
-        """Acquire all locks in one call; if one of them is held, acquire none and return it."""
-        backend, began = self.backend, monotonic()
-        requests = [lock._request(backend) for lock in locks]
-        try:
-            leases = yield from acquiring.acquire_many(requests, until)
-            if isinstance(leases, int):
-                return locks[leases]
-            for lock, lease in zip(locks, leases, strict=True):
-                lock._keep(lease, backend)
-        except LockUnavailable:
-            news = {"waited": monotonic() - began, "reason": "unavailable"}
-            yield from emit(signals.lock_not_acquired, locks[0], backend, **news)
-            raise
-        finally:
-            pairs = zip(locks, requests, strict=True)
-            adrift = [request for lock, request in pairs if request.adrift and not lock._lease]
-            if adrift:  # given up, but the server may still grant them
-                call = calls.ReleaseMany([(item.name, item.token) for item in adrift])
-                renewer.withdraw(call, backend, adrift[0].longest)
-        for lock in locks:
-            lock._acquired_at = monotonic()
-            waited = lock._acquired_at - began
-            backend.count(lock.name, WAITED, waited)
-            yield from emit(signals.lock_acquired, lock, backend, waited=waited)
-        return None
-
     def _take_in_turn(self, locks: list[Lock], until: float | None) -> Steps[bool]:
         """Acquire one lock after another, and renew those that are held meanwhile."""
         for lock in locks:
+            lock._waited = False
             if not (yield from lock._acquire(until)):
                 self._busy = lock.name
                 return False
             lease = lock._held()
-            if not lease.auto_renew and lease.timeout is not None:
+            if until is not None and not lease.auto_renew and lease.timeout is not None:
                 renewer.add(lease, self.backend, lock)
         return True
 
     def _begin_leases(self, locks: list[Lock]) -> Steps[bool]:
-        """Let all leases begin now, together; return False if one is lost."""
+        """Let all leases begin now, if there was a wait; return False if one is lost."""
         leases = [lock._held() for lock in locks]
         for lease in leases:
             if not lease.auto_renew:
                 renewer.discard(lease)
+        if not any(lock._waited for lock in locks):
+            return True
         full = [-1 if lease.timeout is None else milliseconds(lease.timeout) for lease in leases]
         return not (yield from renew_in_time(leases, full))
 

@@ -262,7 +262,10 @@ class Handle(ABC):
     def _release(self) -> Steps[None]:
         held = self._to_release()
         if held and not transactions.defer(held):
-            yield from leases.release(held)
+            if len(held) == 1:
+                yield from leases.release(held[0])
+            else:
+                yield from leases.release_all(held)
 
     def _extend(self, seconds: float | None, *, replace_ttl: bool) -> Steps[bool]:
         held = self._acquired()

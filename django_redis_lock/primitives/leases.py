@@ -8,12 +8,10 @@ from typing import Any
 
 from django_redis_lock import signals
 from django_redis_lock.backends.base import BaseLockBackend
-from django_redis_lock.backends.keeping import mark_lost
-from django_redis_lock.backends.renewal import renewer
+from django_redis_lock.backends.renewal import mark_lost, renewer
 from django_redis_lock.exceptions import LockError, LockLost, LockUnavailable
 from django_redis_lock.primitives.held import Held
-from django_redis_lock.protocol import audit, calls, conversation
-from django_redis_lock.protocol.contention import HELD, LOST
+from django_redis_lock.protocol import calls, conversation
 from django_redis_lock.protocol.drivers import Steps
 from django_redis_lock.protocol.lease import Lease
 from django_redis_lock.support.clock import monotonic
@@ -46,57 +44,60 @@ def renew_in_time(leases: Sequence[Lease], lease_ms: Sequence[int]) -> Steps[lis
         renewer.was_set(leases, lease_ms)
 
 
-def release(held: Sequence[Held]) -> Steps[None]:
-    """Release locks of one backend.
+def release(held: Held) -> Steps[None]:
+    """Release a lock.
 
-    Raises ``LockLost`` where one was lost, after releasing the others, and ``LockUnavailable``
-    where that is not known; then it can be called again. However it fails, the locks are released
-    in the background as soon as the server answers, unless they expire before.
+    Raises ``LockLost``, and ``LockUnavailable`` where it is not known whether it was lost; then it
+    can be called again. However it fails, the lock is released in the background as soon as the
+    server answers, unless it expires before.
     """
-    if len(held) > 1 and not held[0].backend.supports_many:
-        yield from _release_in_turn(held)
-        return
-    holds = [(each, each._held()) for each in held]
-    backend = held[0].backend
-    asked = []
+    lease, backend = held._held(), held.backend
     try:
-        for _, lease in holds:
-            lease.given_up = True
-            renewer.discard(lease)  # before the release is sent, so nothing renews it afterwards
-            # An earlier release may have been carried out without an answer; then it is no loss.
-            if not lease.lost or lease.release_sent_at is not None:
-                asked.append(lease)
-        ours = (yield from conversation.release(asked)) if asked else set[str]()
+        lease.given_up = True
+        renewer.discard(lease)  # before the release is sent, so nothing renews it afterwards
+        # An earlier release may have been carried out without an answer; then it is no loss.
+        asked = not lease.lost or lease.release_sent_at is not None
+        ours = asked and (yield from conversation.release(lease))
     except LockError:
-        _release_in_background(holds, backend)
-        raise  # the handles keep their leases, so that the caller can try again
+        _release_in_background(held, lease)
+        raise  # the handle keeps its lease, so that the caller can try again
     except BaseException:
-        _release_in_background(holds, backend)
-        _forget(holds)
+        _release_in_background(held, lease)
+        held._forget(lease)
         raise
-    _forget(holds)
-    lost = []
-    for each, lease in holds:
-        if lease.token in ours:
-            backend.freed(lease.name)
-            held_for = monotonic() - each._acquired_at
-            backend.count(lease.name, HELD, held_for)
-            if signals.lock_released.receivers:
-                yield from emit(signals.lock_released, each, backend, held_for=held_for)
-        else:
-            lost.append((each, lease))
-    if lost:
+    held._forget(lease)
+    if not ours:
         reason = "it expired or was broken before its release"
-        raise (yield from report_losses(lost, backend, reason))
+        raise (yield from report_losses([(held, lease)], backend, reason))
+    backend.freed(lease.name)
+    if signals.lock_released.receivers:
+        held_for = monotonic() - held._acquired_at
+        yield from emit(signals.lock_released, held, backend, held_for=held_for)
 
 
-def _release_in_turn(held: Sequence[Held]) -> Steps[None]:
-    failure = None
-    for each in held:
-        try:
-            yield from release([each])
-        except LockError as error:
-            failure = failure or error
+def release_all(held: Sequence[Held]) -> Steps[None]:
+    """Release locks of one backend, one after another; raise the first error at the end.
+
+    Once the server does not answer, or if this is interrupted, the others are released in the
+    background.
+    """
+    failure: LockError | None = None
+    left = [*held]
+    try:
+        while left:
+            each = left.pop(0)
+            try:
+                yield from release(each)
+            except LockError as error:
+                failure = failure or error
+                if isinstance(error, LockUnavailable) and error.silent:
+                    break
+    except BaseException:
+        for each in left:
+            _give_up(each)._forget(each._held())
+        raise
+    for each in left:  # these handles keep their leases, so that the caller can try again
+        _give_up(each)
     if failure is not None:
         raise failure
 
@@ -106,41 +107,29 @@ def finish(held: Sequence[Held], *, later: bool = False) -> Steps[None]:
 
     With ``later`` that is left to the background, as the server does not answer now.
     """
-    if not held:
-        return
-    backend = held[0].backend
     if later:
-        holds = [(each, each._held()) for each in held]
-        for _, lease in holds:
-            lease.given_up = True
-            renewer.discard(lease)
-        _release_in_background(holds, backend)
-        _forget(holds)
+        for each in held:
+            _give_up(each)._forget(each._held())
         return
     try:
-        yield from release(held)
+        yield from release_all(held)
     except LockLost:
         pass  # and logged when it was found
     except LockError as error:
         names = ", ".join(repr(each.name) for each in held)
         logger.warning("Lock %s could not be released yet, trying again: %s", names, error)
-        for each in held:
-            if each._lease is not None:
-                each._forget(each._lease)
         if isinstance(error, LockUnavailable):
-            yield from backend.tell_unavailable(error)
+            yield from held[0].backend.tell_unavailable(error)
+    for each in held:
+        if each._lease is not None:
+            each._forget(each._lease)
 
 
 def report_losses(holds: Sequence[Hold], backend: BaseLockBackend, reason: str) -> Steps[LockLost]:
-    """Log, signal and audit lost leases; return the error about the first of them."""
-    entries = []
+    """Log and signal lost leases; return the error about the first of them."""
     for each, lease in holds:
         if mark_lost(lease, reason):
-            backend.count(lease.name, LOST)
             yield from emit(signals.lock_lost, each, backend)
-            entries.append(audit.lost(lease, reason))
-    if entries:
-        yield from renewer.note_losses(entries, backend)
     name = holds[0][1].name
     return LockLost(f"Lock {name!r} is no longer held: {reason}.", name=name)
 
@@ -174,13 +163,16 @@ def emission(
     return calls.Emit(signal, {**arguments, "lock": held, **news})
 
 
-def _release_in_background(holds: Sequence[Hold], backend: BaseLockBackend) -> None:
-    for _, lease in holds:
-        if lease.process is known_process():  # else this is a child, forked in the meantime
-            call = calls.Release(lease.name, lease.token, patient=False)
-            renewer.withdraw(call, backend, lease.longest)
+def _give_up(held: Held) -> Held:
+    """Leave the release of a lock to the background."""
+    lease = held._held()
+    lease.given_up = True
+    renewer.discard(lease)
+    _release_in_background(held, lease)
+    return held
 
 
-def _forget(holds: Sequence[Hold]) -> None:
-    for each, lease in holds:
-        each._forget(lease)
+def _release_in_background(held: Held, lease: Lease) -> None:
+    if lease.process is known_process():  # else this is a child, forked in the meantime
+        call = calls.Release(lease.name, lease.token, patient=False)
+        renewer.withdraw(call, held.backend, lease.longest)

@@ -25,7 +25,6 @@ from django_redis_lock.primitives.reentrance import (
 )
 from django_redis_lock.primitives.transactions import released_here
 from django_redis_lock.protocol import acquiring, calls, conversation
-from django_redis_lock.protocol.contention import BUSY, TIMED_OUT, WAITED
 from django_redis_lock.protocol.drivers import Steps
 from django_redis_lock.protocol.lease import Request, milliseconds
 from django_redis_lock.protocol.records import token_id, write_record
@@ -82,6 +81,7 @@ class Lock(Held, Handle):
         self._origin: dict[str, Any] = {"task_id": task_id, "task_name": task_name}
         if metadata:
             self._origin["metadata"] = check_metadata(metadata)
+        self._waited = False  # for its turn, when it was acquired
         self._again = 0  # how many more times this handle has entered the lock
         self._hold_nothing()
 
@@ -169,11 +169,9 @@ class Lock(Held, Handle):
         waited, backend = self._acquired_at - began, self.backend
         try:
             if acquired:
-                backend.count(self.name, WAITED, waited)
                 yield from emit(signals.lock_acquired, self, backend, waited=waited)
             else:
-                what, reason = (BUSY, "busy") if until is None else (TIMED_OUT, "timeout")
-                backend.count(self.name, what)
+                reason = "busy" if until is None else "timeout"
                 news = {"waited": waited, "reason": reason}
                 yield from emit(signals.lock_not_acquired, self, backend, **news)
         except GeneratorExit:
@@ -236,6 +234,7 @@ class Lock(Held, Handle):
                 renewer.withdraw(call, backend, request.longest)
 
     def _begin_to_wait(self, backend: BaseLockBackend, until: float) -> Steps[None]:
+        self._waited = True
         if until == math.inf:
             yield from self._check_own_lease()
         yield calls.BeginToWait()

@@ -9,21 +9,19 @@ import contextlib
 import math
 import random
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from enum import Enum, auto
-from typing import Any, TypeVar
+from typing import Any
 
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.protocol.calls import (
     Acquire,
-    AcquireMany,
     Call,
     Claim,
     Glance,
     Listen,
     Pause,
     Post,
-    ReleaseMany,
     TakeOver,
     Wait,
 )
@@ -40,8 +38,6 @@ GIVE_UP_AFTER = 1.0
 _UNCLAIMED = re.compile(rb'^\S+ \d+ {"unclaimed":"(\d{1,16}) ')
 """Opens the value of a lock that was handed off and is not claimed yet; see ``common.lua``."""
 
-NotTaken = TypeVar("NotTaken", int, None)
-
 
 def acquire(hub: Hub, request: Request, until: float | None) -> Steps[Lease | None]:
     """Take a lock, waiting until ``until`` (monotonic); ``None`` does not wait.
@@ -53,13 +49,10 @@ def acquire(hub: Hub, request: Request, until: float | None) -> Steps[Lease | No
     """
     request.until = _given_up_at(until)
 
-    def attempt() -> Steps[list[Lease] | None]:
-        steps = _try(hub, request) if until is None else _wait(hub, request, until)
-        lease = yield from steps
-        return None if lease is None else [lease]
+    def attempt() -> Steps[Lease | None]:
+        return _try(hub, request) if until is None else _wait(hub, request, until)
 
-    leases = yield from _obtain([request], attempt, lambda: _withdrawn(hub, request))
-    return leases[0] if leases else None
+    return (yield from _obtain(hub, request, attempt))
 
 
 def take_over(hub: Hub, request: Request, token_id: str) -> Steps[Lease | None]:
@@ -70,44 +63,13 @@ def take_over(hub: Hub, request: Request, token_id: str) -> Steps[Lease | None]:
     """
     request.until = _given_up_at(None)
 
-    def attempt() -> Steps[list[Lease] | None]:
+    def attempt() -> Steps[Lease | None]:
         call = TakeOver(request, token_id)
         fence = yield from ask(call)
         request.under_way = False
-        if fence is None:
-            return None
-        return [request.granted(fence, _end(call, request.lease_ms))]
+        return None if fence is None else request.granted(fence, _end(call, request.lease_ms))
 
-    leases = yield from _obtain([request], attempt, lambda: _withdrawn(hub, request))
-    return leases[0] if leases else None
-
-
-def acquire_many(
-    requests: Sequence[Request], until: float | None = None
-) -> Steps[list[Lease] | int]:
-    """Take all locks or none, without waiting; return the leases, or the index of a held lock.
-
-    Its caller would wait ``until`` (monotonic). If interrupted, it withdraws the requests as
-    ``acquire`` does.
-    """
-    for request in requests:
-        request.until = _given_up_at(until)
-
-    def attempt() -> Steps[list[Lease] | int]:
-        call = AcquireMany(requests)
-        answer = yield from ask(call)
-        for request in requests:
-            request.under_way = False
-        if isinstance(answer, int):
-            return answer - 1
-        numbers = zip(requests, answer[::2], answer[1::2], strict=True)
-        return [request.granted(fence, _end(call, ms)) for request, fence, ms in numbers]
-
-    def withdraw() -> Call:
-        holds = [(request.name, request.token) for request in requests]
-        return ReleaseMany(holds, until=requests[0].until)
-
-    return (yield from _obtain(requests, attempt, withdraw))
+    return (yield from _obtain(hub, request, attempt))
 
 
 def _given_up_at(until: float | None) -> float:
@@ -124,36 +86,31 @@ def _withdrawn(hub: Hub, request: Request, *, patient: bool = False) -> Call:
 
 
 def _obtain(
-    requests: Sequence[Request],
-    attempt: Callable[[], Steps[list[Lease] | NotTaken]],
-    withdraw: Callable[[], Call],
-) -> Steps[list[Lease] | NotTaken]:
+    hub: Hub, request: Request, attempt: Callable[[], Steps[Lease | None]]
+) -> Steps[Lease | None]:
     try:
         while True:
-            leases = yield from attempt()
-            if not isinstance(leases, list):
-                for request in requests:
-                    request.sent = False
-                return leases
-            endless = [lease for lease in leases if lease.timeout is None]
-            if not endless or not (
-                yield from set_leases(endless, [-1] * len(endless), requests[0].until)
+            lease = yield from attempt()
+            if lease is None:
+                request.sent = False
+                return None
+            if lease.timeout is not None or not (
+                yield from set_leases([lease], [-1], request.until)
             ):
-                return leases
+                return lease
     except GeneratorExit:
         raise
     except BaseException as error:
         if isinstance(error, LockError) and not error.name:
-            error.name = requests[0].name
+            error.name = request.name
         # A server that let a call time out would let the next one time out as well. The request is
         # then withdrawn in the background.
         silent = isinstance(error, LockUnavailable) and error.silent
-        if not silent and any(request.adrift for request in requests):
+        if not silent and request.adrift:
             with contextlib.suppress(LockError):
-                yield from ask(withdraw())
-                for request in requests:
-                    # Over another connection, a call may arrive after its withdrawal.
-                    request.sent = request.under_way
+                yield from ask(_withdrawn(hub, request))
+                # Over another connection, a call may arrive after its withdrawal.
+                request.sent = request.under_way
         raise
 
 

@@ -1,4 +1,4 @@
-"""The audit: which locks were released by force, freed, or found lost."""
+"""The audit: which locks were released by force, or freed."""
 
 from __future__ import annotations
 
@@ -7,24 +7,18 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from django_redis_lock.protocol.lease import Lease
 from django_redis_lock.protocol.records import (
     Holder,
-    load_record,
     moment,
     origin_text,
-    read_origin,
-    token_id,
 )
-from django_redis_lock.support.arguments import MAX_TEXT_LENGTH
 
 PAGE = 50
-"""Entries of each stream that one call reads, so that it does not block the server for long. A
+"""Entries that one call reads, so that it does not block the server for long. A
 script reads about a hundred in a millisecond."""
 
 FORCE_RELEASED: Final = "force_released"
 FREED: Final = "freed"
-LOST: Final = "lost"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +31,7 @@ class AuditEntry:
     """When it was written, by the server's clock."""
     event: str
     """``force_released``: taken from its holder; ``freed``: released by a Celery worker because its
-    holder was dead; ``lost``: found gone by its holder."""
+    holder was dead."""
     name: str
     """The lock's name, without the key prefix."""
     using: str
@@ -59,7 +53,7 @@ class AuditEntry:
     by: str
     """The ``by`` given to ``force_release()``."""
     reason: str
-    """The ``reason`` given to ``force_release()``; why it was freed; or how the loss was found."""
+    """The ``reason`` given to ``force_release()``, or why it was freed."""
 
     def __str__(self) -> str:
         return origin_text(self) or "another program"
@@ -79,19 +73,6 @@ def taken(event: str, holder: Holder, by: str, reason: str) -> Fields:
         "by": by,
         "reason": reason,
         **_written({key: getattr(holder, key) for key in _ORIGIN}),
-    }
-
-
-def lost(lease: Lease, reason: str) -> Fields:
-    """Return the entry for a lease that this process found lost."""
-    return {
-        "event": LOST,
-        "name": lease.name,
-        "fence": str(lease.fence),
-        "token_id": token_id(lease.token.encode()),
-        "by": "",
-        "reason": reason[:MAX_TEXT_LENGTH],
-        **_written(read_origin(load_record(lease.record.encode()))),
     }
 
 
@@ -120,15 +101,14 @@ def read_entry(entry_id: bytes, pairs: Sequence[bytes], *, using: str) -> AuditE
 
 
 def newest(pages: Iterable[Sequence[Any]]) -> tuple[bytes, list[Any]]:
-    """Merge the pages of all streams of the audit, each as ``history.lua`` returns it.
+    """Merge the pages of several audits, each as ``history.lua`` returns it.
 
     Returns the id before which the next page begins (empty after the last page), and the entries,
     newest first. Entries older than the end of any page are left for the next one.
     """
     pages = list(pages)
     end = max((page[0] for page in pages if page[0]), key=_place, default=b"")
-    # A forced release and the loss that it caused can share a millisecond; the loss is newer.
-    entries = [entry for page in reversed(pages) for entry in page[1:]]
+    entries = [entry for page in pages for entry in page[1:]]
     entries.sort(key=lambda entry: _place(entry[0]), reverse=True)
     return end, [entry for entry in entries if not end or _place(entry[0]) >= _place(end)]
 

@@ -8,13 +8,12 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol.audit import PAGE, Fields
-from django_redis_lock.protocol.contention import Counts
 from django_redis_lock.protocol.lease import Request
 from django_redis_lock.protocol.waiting import Hub, LocalWaiter
 from django_redis_lock.signals import LockSignal
@@ -162,28 +161,6 @@ class Claim(Call):
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class AcquireMany(Call):
-    """Take all locks or none, without waiting; ``acquire_many.lua`` describes the answer."""
-
-    requests: Sequence[Request]
-
-    def __post_init__(self) -> None:
-        self.until = self.requests[0].until
-
-    def sending(self) -> None:
-        for request in self.requests:
-            request.sent = request.under_way = True
-        Call.sending(self)
-
-
-@dataclass(slots=True, eq=False, repr=False)
-class ReleaseMany(Call):
-    """Release several locks, given as (name, token). Answers 1 or 0 for each."""
-
-    holds: Sequence[tuple[str, str]]
-
-
-@dataclass(slots=True, eq=False, repr=False)
 class Renew(Call):
     """Set leases, given as (name, token, ms). Answers what is left of each; see ``renew.lua``."""
 
@@ -229,19 +206,6 @@ nothing. Other calls may have been carried out in part, or on too few replicas."
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class NoteLosses(Call):
-    """Write lost leases into the audit. Answers how many were new to it."""
-
-    entries: Sequence[Fields]
-    cap: int
-    """How many such entries the audit keeps."""
-    patient: bool = field(default=False, kw_only=True)
-
-    def __post_init__(self) -> None:
-        self.entries = self.entries[-self.cap :]
-
-
-@dataclass(slots=True, eq=False, repr=False)
 class ReadHistory(Call):
     """Read a page of the audit, of one lock, or of all for ``""``; see ``history.lua``."""
 
@@ -254,24 +218,6 @@ class ReadHistory(Call):
     def count(self) -> int:
         """How many entries to look at."""
         return PAGE if self.name else min(PAGE, self.limit)
-
-
-@dataclass(slots=True, eq=False, repr=False)
-class Count(Call):
-    """Add to what is counted of groups of locks, for the last hour; see ``count.lua``.
-
-    It is not sent again after a failure, because the server may have carried it out.
-    """
-
-    groups: Mapping[str, Counts]
-    patient: bool = field(default=False, kw_only=True)
-
-
-@dataclass(slots=True, eq=False, repr=False)
-class ReadContention(Call):
-    """Read what is counted of a group of locks; ``contention.lua`` describes the answer."""
-
-    group: str
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -16,7 +16,6 @@ from django_redis_lock.protocol.calls import (
     Call,
     Pause,
     Release,
-    ReleaseMany,
     Renew,
     TakeOver,
 )
@@ -63,40 +62,26 @@ def withdrawal(
     return Release(request.name, request.token, entry, patient=patient, until=until)
 
 
-def release(leases: Sequence[Lease]) -> Steps[set[str]]:
-    """Release locks in one call; return the tokens of those that were still held.
+def release(lease: Lease) -> Steps[bool]:
+    """Release a lock; return whether it was still held.
 
     If an earlier sending may have been carried out, a lock that is no longer held was probably
     released by it. So it counts as released if the lease was valid at that sending.
     """
-    now = monotonic()
-    begun = []
-    for lease in leases:
-        begun.append(lease.release_sent_at)
-        if lease.release_sent_at is None:
-            lease.release_sent_at = now
-    call = _release_of(leases)
+    first = lease.release_sent_at
+    if first is None:
+        lease.release_sent_at = monotonic()
+    call = Release(lease.name, lease.token)
     try:
-        answer = yield from ask(call)
+        held = yield from ask(call)
     except GeneratorExit:
         raise
     except BaseException as error:
         if not isinstance(error, LockError):  # interrupted or cancelled: complete it
             with contextlib.suppress(LockError):
-                yield _release_of(leases, patient=False)
+                yield Release(lease.name, lease.token, patient=False)
         raise
-    answers = [answer] if isinstance(call, Release) else answer
-    return {
-        lease.token
-        for lease, first, held in zip(leases, begun, answers, strict=True)
-        if held or _done_before(call, first, lease)
-    }
-
-
-def _release_of(leases: Sequence[Lease], *, patient: bool = True) -> Release | ReleaseMany:
-    if len(leases) == 1:
-        return Release(leases[0].name, leases[0].token, patient=patient)
-    return ReleaseMany([(lease.name, lease.token) for lease in leases], patient=patient)
+    return bool(held) or _done_before(call, first, lease)
 
 
 def _done_before(call: Call, first: float | None, lease: Lease) -> bool:

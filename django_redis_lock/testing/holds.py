@@ -55,7 +55,7 @@ def held_by_another(
     finally:
         renewer.discard(lease)
         try:
-            freed = backend.run(conversation.release([lease]))
+            freed = backend.run(conversation.release(lease))
         except LockUnavailable:
             release = calls.Release(name, lease.token, patient=False)
             renewer.withdraw(release, backend, lease.longest)

@@ -10,9 +10,8 @@ from redis.exceptions import NoScriptError
 
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol import calls
-from django_redis_lock.protocol.audit import FORCE_RELEASED, Fields
+from django_redis_lock.protocol.audit import Fields
 from django_redis_lock.protocol.calls import Call
-from django_redis_lock.protocol.contention import MOST, SLOT, SLOTS, write_counts
 from django_redis_lock.protocol.lease import Request
 from django_redis_lock.transport import scripts
 from django_redis_lock.transport.resp import pack
@@ -56,7 +55,7 @@ class Packed:
         self,
         script: Script | Command,
         keys: Sequence[str],
-        args: Sequence[str],
+        args: Sequence[Any],
         sending: Callable[[], None],
         *,
         replicas: Replicas | None = None,
@@ -105,9 +104,7 @@ class Packing:
         self.index_key = f"{prefix}-index{tag}"
         self.fence_key = f"{prefix}-fence{tag}"
         self.audit_key = f"{prefix}-audit{tag}"
-        self.lost_key = f"{prefix}-lost{tag}"
         self.heard_key = f"{prefix}-heard{tag}"
-        self.contention_prefix = f"{prefix}-contention{tag}:"
         self._replicas = replicas
 
     def pack(self, call: Call, sending: Callable[[], None] | None = None) -> Packed:
@@ -144,21 +141,6 @@ class Packing:
             args.append("1")
         return self._granting_keys(call.request.name), args
 
-    def _encode_acquire_many(self, call: calls.AcquireMany) -> _Encoded:
-        args = [item for request in call.requests for item in _wanted(request)]
-        return self._keys_of_many([request.name for request in call.requests]), args
-
-    def _encode_release_many(self, call: calls.ReleaseMany) -> _Encoded:
-        args = [item for name, token in call.holds for item in (token, name)]
-        return self._keys_of_many([name for name, _ in call.holds]), args
-
-    def _keys_of_many(self, names: list[str]) -> list[str]:
-        first, *others = names
-        keys = self._granting_keys(first)
-        for name in others:
-            keys += self._own_keys(name)
-        return keys
-
     def _encode_take_over(self, call: calls.TakeOver) -> _Encoded:
         return self._granting_keys(call.request.name), [*_wanted(call.request), call.token_id]
 
@@ -172,28 +154,12 @@ class Packing:
         return [self.lock_prefix + call.name], [call.token, str(call.end_ms)]
 
     def _encode_force_release(self, call: calls.ForceRelease) -> _Encoded:
-        part = self.audit_key if call.entry["event"] == FORCE_RELEASED else self.lost_key
         again = "0" if call.first_sent_at is None else "1"
         args = [call.name, call.token_id, str(call.cap), again, *_pairs(call.entry)]
-        return [*self._granting_keys(call.name), part], args
-
-    def _encode_note_losses(self, call: calls.NoteLosses) -> _Encoded:
-        args = [str(call.cap), "0" if call.first_sent_at is None else "1"]
-        for entry in call.entries:
-            pairs = _pairs(entry)
-            args += [entry["token_id"], str(len(pairs)), *pairs]
-        return [self.lost_key], args
+        return [*self._granting_keys(call.name), self.audit_key], args
 
     def _encode_read_history(self, call: calls.ReadHistory) -> _Encoded:
-        return [self.audit_key, self.lost_key], [call.name, call.before, str(call.count)]
-
-    def _encode_count(self, call: calls.Count) -> _Encoded:
-        keys = [self.contention_prefix + group for group in call.groups]
-        args = [str(SLOT), str(SLOTS), str(MOST)]
-        return keys, args + [write_counts(counts) for counts in call.groups.values()]
-
-    def _encode_read_contention(self, call: calls.ReadContention) -> _Encoded:
-        return [self.contention_prefix + call.group], []
+        return [self.audit_key], [call.name, call.before, str(call.count)]
 
     def _encode_read_queue(self, call: calls.ReadQueue) -> _Encoded:
         most = -1 if call.limit is None else call.limit
@@ -232,19 +198,14 @@ _Encoded = tuple[list[str], list[str]]
 _Encoder = tuple[Script | Command, Callable[[Any, Any], _Encoded]]
 _ENCODERS: dict[type[Call], _Encoder] = {
     calls.Acquire: (scripts.ACQUIRE, Packing._encode_acquire),
-    calls.AcquireMany: (scripts.ACQUIRE_MANY, Packing._encode_acquire_many),
     calls.TakeOver: (scripts.TAKE_OVER, Packing._encode_take_over),
     calls.Release: (scripts.RELEASE, Packing._encode_release),
     calls.Claim: (scripts.CLAIM, Packing._encode_claim),
-    calls.ReleaseMany: (scripts.RELEASE_MANY, Packing._encode_release_many),
     calls.Renew: (scripts.RENEW, Packing._encode_renew),
     calls.Glance: (scripts.GET, Packing._encode_glance),
     calls.Inspect: (scripts.INSPECT, Packing._encode_inspect),
     calls.ForceRelease: (scripts.FORCE_RELEASE, Packing._encode_force_release),
-    calls.NoteLosses: (scripts.NOTE_LOSSES, Packing._encode_note_losses),
     calls.ReadHistory: (scripts.HISTORY, Packing._encode_read_history),
-    calls.Count: (scripts.COUNT, Packing._encode_count),
-    calls.ReadContention: (scripts.CONTENTION, Packing._encode_read_contention),
     calls.ReadQueue: (scripts.WAITING, Packing._encode_read_queue),
     calls.ReadIndex: (scripts.INDEX, Packing._encode_read_index),
 }

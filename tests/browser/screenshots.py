@@ -19,14 +19,6 @@ from typing import Any
 import redis
 from playwright.sync_api import Browser, FloatRect, Locator, Page, sync_playwright
 
-from django_redis_lock.protocol.contention import (
-    BUSY,
-    HELD,
-    SLOT,
-    WAITED,
-    letter_of,
-    write_counts,
-)
 from example_project.demo.services import Services, running
 from tests.browser.chromium import chromium_path
 
@@ -75,8 +67,6 @@ HOLDERS: dict[str, dict[str, Any]] = {
 }
 FOREIGN, FOREIGN_LEASE = "legacy-export", 540
 WAITERS = {"import:7": 3, "product:42": 2}
-LAST_HOUR = [2, 4, 3, 9, 12, 7, 3, 4, 2, 3, 5, 3]
-"""How many imports there were in each five minutes, the latest first."""
 
 
 def main() -> None:
@@ -187,9 +177,6 @@ def held_locks(services: Services) -> Iterator[None]:
         past = {**HOLDERS["import:7"], "held_for": 60, "host": "worker-2", "task_id": "e5b1"}
         hold_as(server, "import:7", **past)
         locks["default"].force_release("import:7", by="grace", reason="no row for an hour")
-        now = int(time.time()) // SLOT
-        slots = {now - age: counted(imports) for age, imports in enumerate(LAST_HOUR)}
-        server.hset("lock-contention:import", mapping=slots)
         for name, holder in HOLDERS.items():
             hold_as(server, name, **holder)
         server.set(f"lock:{FOREIGN}", "set by another program", ex=FOREIGN_LEASE)
@@ -203,14 +190,6 @@ def held_locks(services: Services) -> Iterator[None]:
         ended.set()
         renewing.outcome()
         locks.reset()
-
-
-def counted(imports: int) -> str:
-    """Return the counts of five minutes; more imports wait for longer, and some are refused."""
-    slow = imports // 3
-    waits = {letter_of(WAITED, 0.003): imports - slow, letter_of(WAITED, 40): slow}
-    holds = {letter_of(HELD, 90): imports - 1, letter_of(HELD, 280): 1}
-    return write_counts({**waits, **holds, BUSY: imports // 6})
 
 
 def logged_in(browser: Browser, services: Services, **options: Any) -> Page:
@@ -239,7 +218,6 @@ def take_list(page: Page, name: str) -> None:
 def take_lock(page: Page) -> None:
     page.get_by_role("link", name="import:7").click()
     page.locator("#held-locks-live").wait_for()
-    page.locator("#lock-owner").wait_for()
     take(page, "admin-lock", whole=True)
 
 

@@ -106,11 +106,6 @@ class Attempt:
         self.note("acquired", fence=self.lock.fence, until=self._until())
         return True
 
-    async def reenter(self, inner: Attempt) -> bool:
-        """Acquire with another handle of the same caller, which may share this lease."""
-        inner._asked["inside"] = self.handle
-        return await inner.acquire()
-
     async def confirm(self) -> bool:
         """Ask the server whether the lock is still held."""
         return await self._confirmed("ensure_held")

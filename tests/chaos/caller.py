@@ -56,7 +56,6 @@ class Caller:
                 self.at_once: 14,
                 self.renewed: 14,
                 self.extending: 8,
-                self.reentering: 7,
                 self.in_context: 7,
                 self.giving_up: 5 if self._means.can_give_up else 0,
                 self.overstaying: 2,
@@ -118,17 +117,6 @@ class Caller:
         )
         await extension()
         await self._hold_and_release(attempt)
-
-    async def reentering(self) -> None:
-        """Acquire a lock that this caller holds already."""
-        options: dict[str, Any] = {"timeout": self._lease(), "reentrant": True}
-        outer = self._attempt(**options)
-        if not await outer.acquire():
-            return
-        inner = self._attempt(outer.name, blocking_timeout=0.5, **options)
-        if await outer.reenter(inner):
-            await self._hold_and_release(inner)
-        await self._hold_and_release(outer)
 
     async def in_context(self) -> None:
         """Use a with statement, whose body may raise."""

@@ -27,7 +27,6 @@ def judge(story: Story) -> Verdict:
     verdict.figures |= {
         "acquisitions": len(story.holds),
         "hand-offs": _hand_offs(story),
-        "reentered": outcomes["acquired"] - len(story.holds),
         "refused": outcomes["refused"],
         "waits given up": outcomes["gave_up"],
         "LockLost": troubles["lost"],

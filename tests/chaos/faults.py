@@ -112,6 +112,7 @@ def server_stopped(stage: Stage) -> None:
 def server_restarted(stage: Stage) -> None:
     with stage.outage("restarted"):
         stage.any_server().restart()
+    _rejoin(stage)
 
 
 def server_crashed(stage: Stage) -> None:

@@ -62,8 +62,9 @@ LAYOUTS = {
     "poll": Layout(
         one(Facts(remembers=2.0), OPTIONS={"WAIT": "poll"}),
         (*OTHERS, *STOPS),
-        # Each waiter that died keeps the lock while its turn lasts, from which a fence is taken.
-        frozenset({"left behind", "promise too long"}),
+        # Each waiter that died keeps the lock while its turn lasts, from which a fence is
+        # taken; and a waiter that looks late loses its turn.
+        frozenset({"left behind", "promise too long", "overtaken"}),
     ),
     "redlock": Layout(lambda: three(QUIET_LEASES), (*OTHERS, *STOPS), frozenset({"overtaken"})),
     # A pause between two commands of one step can end another holder's lease.

@@ -27,7 +27,6 @@ class Request:
     wait: float | None
     lease: float
     renewed: bool
-    inside: str | None
     queued: float = math.inf
     """When it first slept in the queue."""
     ended: float = math.inf
@@ -168,7 +167,7 @@ class Story:
     def _on_requested(self, event: Event) -> None:
         fields = ("handle", "process", "name", "wait", "lease", "renewed")
         asked = {key: event[key] for key in fields}
-        request = Request(**asked, began=event["at"], inside=event.get("inside"))
+        request = Request(**asked, began=event["at"])
         self.requests.append(request)
         self._by_handle[request.handle] = request
 
@@ -178,10 +177,6 @@ class Story:
     def _on_acquired(self, event: Event) -> None:
         request = self._by_handle[event["handle"]]
         self._answered(event)
-        outer = self._by_handle[request.inside].hold if request.inside else None
-        if outer is not None and outer.fence == event["fence"]:
-            request.hold = outer  # reentered: one hold, two handles
-            return
         by_fence = self._moment_of(event["fence"])
         granted = min(event["at"], max(request.began, by_fence))
         request.hold = Hold(
@@ -213,10 +208,9 @@ class Story:
 
     def _on_releasing(self, event: Event) -> None:
         hold = self._hold(event)
-        if hold.request.handle == event["handle"]:  # else only the inner of two handles leaves
-            hold.promises.append((event["at"], -math.inf))
-            if hold.releasing is None:
-                hold.releasing = event["at"]
+        hold.promises.append((event["at"], -math.inf))
+        if hold.releasing is None:
+            hold.releasing = event["at"]
 
     def _on_told(self, event: Event) -> None:
         hold = self._by_handle[event["handle"]].hold
@@ -224,9 +218,7 @@ class Story:
             hold.promises.append((event["at"], -math.inf))
 
     def _on_released(self, event: Event) -> None:
-        hold = self._hold(event)
-        if hold.request.handle == event["handle"]:
-            hold.ended = event["at"]
+        self._hold(event).ended = event["at"]
 
     def _answered(self, event: Event) -> None:
         request = self._by_handle.get(event.get("handle", ""))

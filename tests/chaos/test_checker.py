@@ -54,27 +54,6 @@ class TestClean:
         assert verdict.figures["hand-offs"] == 1
         assert verdict.figures["pairs in queue compared"] == 1
 
-    def test_locks_of_different_names(self, past: History) -> None:
-        past.holds("1.1", 10.0, 12.0)
-        past.requests("2.1", 10.4, name="bellows", lease=5.0)
-        past.acquires("2.1", 10.5, fence=9_000_000)
-        past.confirms("2.1", 11.4, 11.5, 12.5)
-        assert broken_rules(past) == []
-
-    def test_reentered(self, past: History) -> None:
-        """Two handles of one caller that share a lease are one hold."""
-        past.takes("1.1", 10.1)
-        past.requests("1.2", 10.2, inside="1.1")
-        past.acquires("1.2", 10.2, granted=10.1)
-        past.confirms("1.2", 10.3, 10.4, 12.1)
-        past.releases("1.2", 10.5, 10.5)
-        past.confirms("1.1", 10.6, 10.7, 12.1)
-        past.releases("1.1", 10.8, 10.9)
-        verdict = check(past.events)
-        assert verdict.violations == []
-        assert verdict.figures["acquisitions"] == 1
-        assert verdict.figures["reentered"] == 1
-
     def test_paused_holder_that_learns_of_its_loss(self, past: History) -> None:
         past.takes("1.1", 10.1)
         past.requests("2.1", 10.3)
@@ -88,15 +67,6 @@ class TestClean:
 
 class TestHolding:
     """Two holders, fences that don't rise, broken promises, revivals."""
-
-    def test_overlap_inside_of_a_hold(self, past: History) -> None:
-        """It is found although the holds before it are clean."""
-        past.holds("1.1", 10.0, 11.9)
-        past.holds("2.1", 12.0, 12.5)
-        past.holds("1.2", 13.0, 14.9)
-        past.takes("2.2", 13.5)
-        past.confirms("2.2", 13.6, 13.7, 15.0)
-        assert broken_rules(past).count("overlap") == 1
 
     def test_overlap_is_not_excused_by_faults(self, past: History) -> None:
         """A loss of data and a forced release end a hold; what is confirmed after them overlaps."""
@@ -133,24 +103,11 @@ class TestHolding:
         past.holds("2.1", 11.9, 12.5)
         assert broken_rules(past) == ([] if cause else ["promise broken"])
 
-    def test_holder_that_is_told_too_late(self, past: History) -> None:
-        past.takes("1.1", 10.1)
-        past.holds("2.1", 11.5, 12.5)
-        past.of("1.1", "told", 11.7)
-        assert broken_rules(past) == ["promise broken"]
-
     def test_promise_that_is_too_long(self, past: History) -> None:
         past.requests("1.1", 10.0)
         past.acquires("1.1", 11.0, granted=10.1, until=13.0)
         past.releases("1.1", 11.1, 11.2)
         assert broken_rules(past) == ["promise too long"]
-
-    def test_lease_that_had_passed_by_the_answer(self, past: History) -> None:
-        """A caller that learns of the lock after its lease is promised nothing."""
-        past.requests("1.1", 10.0)
-        past.acquires("1.1", 12.0, granted=10.1, until=12.0)
-        past.fails("lost", "1.1", 12.0, 12.1)
-        assert broken_rules(past) == []
 
     @pytest.mark.parametrize("cause", ["forced", "data lost"])
     def test_hold_that_comes_back(self, past: History, cause: str) -> None:
@@ -170,12 +127,6 @@ class TestWaiting:
         past.requests("2.1", 10.5)
         past.driver("stuck", 31.0, worker=2)
         assert sorted(broken_rules(past)) == ["left behind", "stuck"]
-
-    def test_waiter_that_times_out_beside_a_free_lock(self, past: History) -> None:
-        past.holds("1.1", 10.0, 11.0)
-        past.requests("2.1", 10.5, wait=2.0)
-        past.of("2.1", "refused", 12.5)
-        assert broken_rules(past) == ["left behind"]
 
     @pytest.mark.parametrize(
         "reason", ["dead holder", "dead waiter", "outage", "standing still", "paused waiter"]
@@ -237,28 +188,6 @@ class TestWaiting:
         past.keeps("3.1", 11.0, 11.2)
         past.keeps("2.1", 11.2, 11.4)
         assert broken_rules(past) == ([] if stood_still else ["overtaken"])
-
-    @pytest.mark.parametrize("first", [False, True])
-    def test_overtaking_after_outages(self, past: History, first: bool) -> None:
-        """A short outage right after a long one finds waiters pausing for as long as before."""
-        past.requests("2.1", 9.0)
-        if first:
-            past.driver("outage", 12.0, since=10.0, what="crashed")
-        past.driver("outage", 13.1, since=13.0, what="restarted")
-        past.requests("3.1", 14.5)
-        past.holds("1.1", 14.55, 14.6, began=14.5)
-        past.keeps("3.1", 14.6, 14.8)
-        past.keeps("2.1", 14.8, 15.0)
-        assert ("overtaken" in broken_rules(past)) is not first
-
-    def test_overtaking_of_a_request_that_times_out(self, past: History) -> None:
-        past.holds("1.1", 10.0, 11.0)
-        past.requests("2.1", 10.1, wait=2.0)
-        past.requests("3.1", 10.6)
-        past.acquires("3.1", 11.0)
-        past.of("2.1", "refused", 12.1)
-        past.releases("3.1", 12.2, 12.3)
-        assert broken_rules(past) == ["overtaken"]
 
     @pytest.mark.parametrize("noticed", [True, False])
     def test_overtaking_of_the_first_to_wait_after_a_cut(
@@ -327,16 +256,6 @@ class TestErrors:
         past.is_ended("forced", 10.5, 10.6)
         assert broken_rules(past) == []
 
-    def test_loss_of_a_renewed_lease(self, past: History) -> None:
-        """A renewed lease passes only if its process or the server stood still."""
-        past.takes("1.1", 10.1, renewed=True)
-        past.confirms("1.1", 11.0, 11.1, 12.5)
-        past.fails("lost", "1.1", 12.6, 12.7)
-        past.of("1.1", "releasing", 12.8)
-        assert broken_rules(past) == ["no cause"]
-        disturb(past, "stalled", 11.2, 12.4)
-        assert broken_rules(past) == []
-
     @pytest.mark.parametrize("kind", ["away", "stalled"])
     def test_loss_of_a_hand_off(self, past: History, kind: str) -> None:
         """A hand-off is taken back after 1.2 s only if its claim may have come too late."""
@@ -349,56 +268,12 @@ class TestErrors:
         disturb(past, kind, 10.2, 10.3)
         assert broken_rules(past) == []
 
-    @pytest.mark.parametrize("why", ["too early", "never queued", "confirmed"])
-    def test_loss_of_a_lock_that_needs_no_claim(self, past: History, why: str) -> None:
-        past.requests("1.1", 10.0)
-        if why == "never queued":
-            past.events.pop()
-        past.acquires("1.1", 10.1)
-        disturb(past, "away", 10.2, 10.3)
-        if why == "confirmed":
-            past.confirms("1.1", 10.4, 10.5, 12.3)
-        past.fails("lost", "1.1", 10.9, 11.0 if why == "too early" else 11.5)
-        assert broken_rules(past) == ["no cause"]
-
-    def test_unavailable_when_the_time_is_up(self, past: History) -> None:
-        """A wait that runs out during a short outage ends in LockUnavailable."""
-        past.requests("1.1", 10.0, wait=0.5)
-        past.fails("unavailable", "1.1", 10.0, 10.5)
-        disturb(past, "away", 10.4, 10.6)
-        assert broken_rules(past) == []
-
     @pytest.mark.parametrize(
         ("kind", "fields"), [("died", {"worker": 1, "code": -11}), ("logged", {"trace": "a trace"})]
     )
     def test_what_the_driver_finds(self, past: History, kind: str, fields: dict[str, Any]) -> None:
         past.driver(kind, 10.0, **fields)
         assert broken_rules(past) == [kind]
-
-
-class TestClock:
-    """Steps of the server's clock."""
-
-    def test_forward(self, past: History) -> None:
-        """Leases end early, but a lock may not be held twice."""
-        past.takes("1.1", 10.1)
-        past.fails("lost", "1.1", 11.0, 11.1)
-        assert broken_rules(past) == ["no cause"]
-        past.driver("unsettled", 10.6, since=10.5)
-        assert broken_rules(past) == []
-        past.holds("1.2", 11.2, 12.0)
-        past.holds("2.1", 11.5, 12.5)
-        assert "overlap" in broken_rules(past)
-
-    @pytest.mark.parametrize("fences_tell", [True, False])
-    def test_grant_of_before_the_step(self, past: History, fences_tell: bool) -> None:
-        """A caller may learn of the lock after the step. Only the fence can tell otherwise."""
-        if not fences_tell:
-            past.events.clear()
-        past.takes("1.1", 10.2)
-        past.driver("unsettled", 10.19, since=10.1)
-        past.fails("lost", "1.1", 10.3, 10.4)
-        assert broken_rules(past) == (["no cause"] if fences_tell else [])
 
 
 def test_tracebacks_in_a_log() -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-CAPABILITIES = ("fencing", "queue", "listing", "passing", "records", "contention")
+CAPABILITIES = ("fencing", "queue", "listing", "passing", "records")
 """What a backend may promise: fences that rise; service in order of arrival; ``holders()``;
-``take_over()`` and ``detach()``; records of the holders; the counts of ``CONTENTION``. Those not
-named below promise all."""
+``take_over()`` and ``detach()``; records of the holders. Those not named below
+promise all."""
 LACKS = {
     "DummyLockBackend": frozenset(CAPABILITIES),
-    "GetSetLockBackend": frozenset({"queue", "contention"}),
+    "GetSetLockBackend": frozenset({"queue"}),
     "RedlockLockBackend": frozenset({"queue"}),
 }
 

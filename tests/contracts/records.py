@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
 from dataclasses import replace
 from typing import Any
@@ -19,8 +18,7 @@ from django_redis_lock.exceptions import (
     LockNotOwned,
     LockUnavailable,
 )
-from django_redis_lock.protocol.calls import ForceRelease, NoteLosses
-from django_redis_lock.protocol.conversation import ask
+from django_redis_lock.protocol.calls import ForceRelease
 from tests.contracts.base import Contract, needs
 from tests.tools import Background, eventually, told, waiters
 
@@ -47,14 +45,6 @@ class RecordContract(Contract):
             assert str(holder.pid) in str(holder)
         assert locks[self.using].holder(name) is None
 
-    @needs("records")
-    def test_auto_renewed_record(self, name: str) -> None:
-        """Without a timeout the lease is the backend's, and is renewed."""
-        with self.lock(name):
-            holder = locks[self.using].holder(name)
-            assert holder.auto_renew is True
-            assert 0 <= locks[self.using].timeout - holder.ttl < 1
-
     @needs("listing")
     def test_listing(self, name: str) -> None:
         """``holders`` yields what is held and matches, the newest lease end first."""
@@ -68,23 +58,6 @@ class RecordContract(Contract):
         found = [holder.name for holder in locks[self.using].holders(f"{name}:[0-9]")]
         assert found == [held[4].name, held[3].name, held[1].name, held[0].name]
         assert not list(locks[self.using].holders(f"{name}"))
-
-    @needs("listing")
-    def test_listing_turns_pages(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        """More locks than a page holds are all listed once, equal lease ends included."""
-        backend = locks[self.using]
-        monkeypatch.setattr(type(backend), "page_size", 7)
-        held = [self.lock(f"{name}:{number}", timeout=None) for number in range(30)]
-        held += [self.lock(f"{name}:x{number}", timeout=60) for number in range(30)]
-        for item in held:
-            item.acquire()
-        found = [holder.name for holder in backend.holders(f"{name}:*")]
-        assert sorted(found) == sorted(item.name for item in held)
-
-        async def collect() -> list[str]:
-            return [holder.name async for holder in backend.aholders(f"{name}:*")]
-
-        assert asyncio.run(collect()) == found
 
     @needs("listing")
     def test_lock_renewed_while_it_is_listed_is_not_missed(
@@ -106,29 +79,6 @@ class RecordContract(Contract):
         found = [holder.name for holder in locks[self.using].holders(f"{name}:*")]
         assert sorted(found) == sorted(item.name for item in held)
         assert found[0] == held[12].name
-
-    @needs("listing")
-    def test_locks_released_while_they_are_listed_hide_no_others(
-        self, name: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """All leases without an end sort alike, and some of these locks leave between two pages."""
-        monkeypatch.setattr(type(locks[self.using]), "page_size", 1)  # ten names a page
-        held = [self.lock(f"{name}:{number}", timeout=None) for number in range(80)]
-        for item in held:
-            item.acquire()
-        leaving = {item.name: item for item in held[::2]}
-        add = Index.add
-
-        def add_then_release(self: Index, page: Any, size: int) -> None:
-            add(self, page, size)
-            for listed in page[0]:
-                if listed in leaving:
-                    leaving.pop(listed).release()
-
-        monkeypatch.setattr(Index, "add", add_then_release)
-        found = {listed for listed, _ in locks[self.using].read_index(f"{name}:*").latest()}
-        assert {item.name for item in held[1::2]} <= found
-        assert not leaving
 
     @needs("precision")
     def test_expired_locks_are_not_listed(self, name: str) -> None:
@@ -200,39 +150,6 @@ class RecordContract(Contract):
         assert backend.history(name) == []
 
     @needs("records")
-    @pytest.mark.parametrize("how", ["ensure_held", "release", "extend", "renewal", "async"])
-    def test_loss_is_in_the_audit_once(self, name: str, how: str) -> None:
-        """The first that finds a lease lost adds it to the audit; nobody adds it again."""
-        backend = locks[self.using]
-        held = self.lock(name, timeout=0.6 if how == "renewal" else 20, auto_renew=how == "renewal")
-        held.acquire()
-        fence, token_id = held.fence, backend.holder(name).token_id
-        backend.force_release(name)
-        if how == "renewal":
-            eventually(lambda: len(backend.history(name)) == 2)
-            assert held.lost
-        else:
-            find = {
-                "ensure_held": held.ensure_held,
-                "release": held.release,
-                "extend": lambda: held.extend(1),
-                "async": lambda: asyncio.run(held.aensure_held()),
-            }
-            with pytest.raises(LockLost):
-                find[how]()
-        with contextlib.suppress(LockLost, LockNotOwned):
-            held.ensure_held()
-        with contextlib.suppress(LockLost, LockNotOwned):
-            held.release()
-        lost, forced = backend.history(name)
-        assert (lost.event, forced.event) == ("lost", "force_released")
-        assert (lost.fence, lost.token_id) == (fence, token_id)
-        assert (lost.host, lost.pid, lost.thread) == (forced.host, forced.pid, forced.thread)
-        assert "expired or was broken" in lost.reason
-        assert lost.by == ""
-        assert lost.at >= forced.at
-
-    @needs("records")
     def test_freed_lock_is_no_release_by_force(self, name: str) -> None:
         """A lock that a worker frees for a dead holder has its own signal and event."""
         backend = locks[self.using]
@@ -262,7 +179,7 @@ class RecordContract(Contract):
         )
 
     def test_audit_has_an_end(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        """It keeps about as many forced releases as the alias says, however many losses follow."""
+        """It keeps about as many entries as the alias says."""
         backend = locks[self.using]
         cap = 50
         monkeypatch.setattr(backend, "operators", replace(backend.operators, audit_entries=cap))
@@ -273,14 +190,6 @@ class RecordContract(Contract):
         kept = [item.reason for item in backend.history(name, limit=10 * cap)]
         assert cap <= len(kept) <= cap + 100
         assert kept[:2] == [str(cap + 219), str(cap + 218)]
-        losses = [
-            {"event": "lost", "name": name, "token_id": str(number)} for number in range(cap + 220)
-        ]
-        for begin in range(0, len(losses), cap):
-            backend.run(ask(NoteLosses(losses[begin : begin + cap], cap)))
-        events = [item.event for item in backend.history(name, limit=20 * cap)]
-        assert events.count("force_released") == len(kept)
-        assert cap <= events.count("lost") <= cap + 100
 
     def test_history_is_read_in_pages(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         """Pages of any size give the whole history, in order, each event once."""
@@ -356,19 +265,6 @@ class RecordContract(Contract):
         assert third.take_over(ticket) is False
         ticket = asyncio.run(second.adetach(0.05))
         assert third.acquire(blocking_timeout=10)
-
-    @needs("passing")
-    def test_detached_signal(self, name: str) -> None:
-        """It tells how long the handle held the lock, which is not released."""
-        with told(signals.lock_detached, signals.lock_released) as calls:
-            held = self.lock(name)
-            held.acquire()
-            held.detach(15)
-        (detached,) = calls
-        assert detached["signal"] is signals.lock_detached
-        assert (detached["name"], detached["using"]) == (name, self.using)
-        assert detached["lock"] is held
-        assert detached["held_for"] >= 0
 
     @needs("passing")
     def test_detaching_what_was_lost(self, name: str) -> None:

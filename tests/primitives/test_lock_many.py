@@ -1,4 +1,4 @@
-"""Several locks at once: all or none, in any order, in one round trip."""
+"""Several locks at once: all or none, in any order."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import random
 import signal
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import redis
@@ -17,25 +18,25 @@ from django.test import override_settings
 
 from django_redis_lock import LockGroup, lock, lock_many, locks, signals
 from django_redis_lock.backends.renewal import renewer
-from django_redis_lock.exceptions import LockError, LockLost, LockNotAcquired, LockNotOwned
-from django_redis_lock.protocol.calls import AcquireMany
-from django_redis_lock.protocol.lease import Request
+from django_redis_lock.exceptions import (
+    LockError,
+    LockLost,
+    LockNotAcquired,
+    LockNotOwned,
+    LockUnavailable,
+)
+from django_redis_lock.protocol.calls import Release
 from example_project.embedded import EmbeddedServer
 from tests.tools import Background, Child, counted, eventually, told, waiters
 from tests.tools.proxy import Proxy
 
-KINDS = ["redis", "redis, one by one", "locmem"]
+KINDS = ["default", "locmem"]
 
 
 @pytest.fixture(params=KINDS)
-def using(
-    request: pytest.FixtureRequest, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
-) -> str:
-    """Return the alias of a backend; one can't acquire several locks in one call."""
-    backend, _, one_by_one = request.param.partition(", ")
-    alias = {"redis": "default", "locmem": "locmem"}[backend]
-    if one_by_one:
-        monkeypatch.setattr(type(locks[alias]), "supports_many", False)
+def using(request: pytest.FixtureRequest, server: EmbeddedServer) -> str:
+    """Return the alias of a backend."""
+    alias: str = request.param
     return alias
 
 
@@ -271,6 +272,46 @@ class TestEveryBackend:
             assert held(names, using) == ["c"]
             assert waiters(max(names), using) == 0
 
+    def test_interrupted_release(
+        self, names: list[str], using: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Ctrl-C during the release of one lock leaves none of them held."""
+        backend, interruptions = locks[using], [KeyboardInterrupt()]
+        carry_out = backend.call
+
+        def interrupted(call: Any) -> Any:
+            if isinstance(call, Release) and interruptions:
+                raise interruptions.pop()
+            return carry_out(call)
+
+        group = lock_many(names, using=using)
+        group.acquire()
+        monkeypatch.setattr(backend, "call", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            group.release()
+        eventually(lambda: held(names, using) == [])
+        assert group.remaining == 0.0
+
+    def test_release_that_is_not_answered(
+        self, names: list[str], using: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The caller waits for one of the locks only; all are freed as soon as that is possible."""
+        backend, asked = locks[using], list[str]()
+        group = lock_many(names, using=using)
+        group.acquire()
+        with monkeypatch.context() as patch:
+
+            def deaf(call: Any) -> Any:
+                asked.append(threading.current_thread().name)
+                raise LockUnavailable("no answer")
+
+            patch.setattr("django_redis_lock.protocol.conversation.RETRY_FOR", -1.0)
+            patch.setattr(backend, "call", deaf)
+            with pytest.raises(LockUnavailable):
+                group.release()
+            assert asked.count(threading.current_thread().name) == 1
+        eventually(lambda: held(names, using) == [])
+
     def test_decorator_and_signals(self, names: list[str], using: str) -> None:
         """It decorates functions, and each lock sends its own signals."""
 
@@ -362,14 +403,14 @@ class TestOnAServer:
     """Tests that need a server."""
 
     def test_one_round_trip_each(self, names: list[str], client: redis.Redis) -> None:
-        """Any number of free locks is acquired in one call, and released in another."""
+        """A free lock is acquired in one call, and released in another."""
         with lock_many(names):
             pass
-        many = [f"{names[0]}-{number}" for number in range(50)]
+        many = [f"{names[0]}-{number}" for number in range(5)]
         with counted(client) as counts:
             with lock_many(many):
                 pass
-        assert counts["evalsha"] == 2
+        assert counts["evalsha"] == 10
 
     def test_renewal(self, names: list[str]) -> None:
         """Without a ``timeout`` every lease is renewed until the release."""
@@ -404,18 +445,6 @@ class TestOnAServer:
         proxy.lose_replies(1)
         group.release()
         assert held(names) == []
-
-    def test_sent_again_after_a_loss(self, names: list[str]) -> None:
-        """Where one was lost before a call comes the second time, none of the others is kept."""
-        backend = locks["default"]
-        requests = [Request(name, f"token-{name}", 30, "{}") for name in sorted(names)]
-        call = AcquireMany(requests)
-        assert len(backend.call(call)) == 6
-        assert backend.call(call)[::2] == [backend.holder(name).fence for name in sorted(names)]
-        backend.force_release(names[0])
-        with lock(names[0]):
-            assert backend.call(call) == sorted(names).index(names[0]) + 1
-            assert held(names) == [names[0][-1]]
 
     def test_interrupted_acquisition(self, proxy: Proxy, names: list[str]) -> None:
         """Where every reply is lost the locks are withdrawn when the server can be asked again."""

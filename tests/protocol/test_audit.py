@@ -2,44 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from django_redis_lock import lock
-from django_redis_lock.protocol import audit
 from django_redis_lock.protocol.audit import newest, read_entry
-from django_redis_lock.protocol.records import read_holder, token_id, write_record
-from django_redis_lock.support.arguments import MAX_TEXT_LENGTH
-from django_redis_lock.support.process import known_process
-
-FIELDS = {
-    "event": "freed",
-    "name": "a name",
-    "fence": "1700000000123456",
-    "token_id": "0123456789abcdef",
-    "by": "someone",
-    "reason": "it was stuck",
-    "host": "web1",
-    "pid": "12",
-    "thread": "MainThread",
-    "task_id": "id",
-    "task_name": "task",
-}
 
 
 def pairs(fields: dict[str, str]) -> list[bytes]:
     return [text.encode() for pair in fields.items() for text in pair]
-
-
-def test_an_entry() -> None:
-    entry = read_entry(b"1700000000123-4", pairs(FIELDS), using="other")
-    expected: dict[str, Any] = {**FIELDS, "fence": 1700000000123456, "pid": 12}
-    assert {key: getattr(entry, key) for key in FIELDS} == expected
-    assert (entry.id, entry.using) == ("1700000000123-4", "other")
-    assert entry.at == datetime(2023, 11, 14, 22, 13, 20, 123000, UTC)
-    assert str(entry) == "task task[id] on web1:12"
 
 
 @pytest.mark.parametrize("strange", ["", "x", "-1", "²", "12345678901234567"])
@@ -54,56 +25,6 @@ def test_an_entry_of_another_program(strange: str) -> None:
 def test_bytes_that_are_no_text() -> None:
     entry = read_entry(b"\xff-0", [b"name", b"a\xff", b"\xff", b"x", b"alone"], using="")
     assert (entry.id, entry.name) == ("\ufffd-0", "a\ufffd")
-
-
-def test_the_longest_numbers() -> None:
-    fields = {"fence": "1234567890123456", "pid": "1234567890123456"}
-    entry = read_entry(b"0123456789012345-0", pairs(fields), using="")
-    assert entry.fence == entry.pid == 1234567890123456
-    assert entry.at == datetime(5882, 3, 11, 0, 30, 12, 345000, UTC)
-
-
-def test_what_is_written_of_a_release() -> None:
-    record = write_record(auto_renew=True, task_id="id", task_name="task")
-    value = f"token 1700000000123456 {record}".encode()
-    holder = read_holder(value, name="n", using="u", ttl_ms=-1, waiters=0, now_ms=0)
-    process = known_process()
-    assert audit.taken("freed", holder, "someone", "stuck") == {
-        "event": "freed",
-        "name": "n",
-        "fence": "1700000000123456",
-        "by": "someone",
-        "token_id": token_id(b"token"),
-        "reason": "stuck",
-        "host": process.host,
-        "pid": str(process.pid),
-        "thread": "MainThread",
-        "task_id": "id",
-        "task_name": "task",
-    }
-    foreign = read_holder(b"token", name="n", using="u", ttl_ms=-1, waiters=0, now_ms=0)
-    fields = audit.taken("freed", foreign, "", "")
-    assert fields.keys() == {"event", "name", "fence", "token_id", "by", "reason"}
-    assert fields["fence"] == ""
-
-
-def test_what_is_written_of_a_loss() -> None:
-    held = lock("n", using="locmem", metadata={"shop": "7"})
-    with held:
-        lease = held._held()
-        fields = audit.lost(lease, "x" * (MAX_TEXT_LENGTH + 1))
-    process = known_process()
-    assert fields.pop("reason") == "x" * MAX_TEXT_LENGTH
-    assert fields == {
-        "event": "lost",
-        "name": "n",
-        "fence": str(lease.fence),
-        "by": "",
-        "token_id": token_id(lease.token.encode()),
-        "host": process.host,
-        "pid": str(process.pid),
-        "thread": "MainThread",
-    }
 
 
 def entries(*ids: str) -> list[Any]:
@@ -131,9 +52,3 @@ def test_pages_are_merged(pages: list[Any], end: bytes, merged: list[str] | None
     found_end, found = newest(pages)
     expected = ["10-0", "9-10", "9-9", "9-0"] if merged is None else merged
     assert (found_end, [entry[0].decode() for entry in found]) == (end, expected)
-
-
-def test_a_loss_is_newer_than_what_caused_it() -> None:
-    """In the same millisecond the entry of a later stream comes first."""
-    released, lost = [b"5-0", [b"event", b"freed"]], [b"5-0", [b"event", b"lost"]]
-    assert newest([[b"", released], [b"", lost]])[1] == [lost, released]

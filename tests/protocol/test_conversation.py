@@ -11,7 +11,7 @@ import pytest
 
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol import conversation
-from django_redis_lock.protocol.calls import Glance, Pause, Release, ReleaseMany, Renew, TakeOver
+from django_redis_lock.protocol.calls import Glance, Pause, Release, Renew, TakeOver
 from django_redis_lock.protocol.lease import Lease, Request
 from django_redis_lock.support.clock import monotonic
 from tests.protocol.steps import ended, refused
@@ -85,27 +85,6 @@ def test_a_server_has_time_to_answer(
     assert call.until == 100.0 + given
 
 
-@pytest.mark.parametrize("sent", [False, True])
-@pytest.mark.parametrize("reached", [False, True])
-@pytest.mark.parametrize("undone", [False, True])
-def test_call_that_is_known_not_to_be_carried_out(sent: bool, reached: bool, undone: bool) -> None:
-    """It counts as not sent, unless an earlier sending may have been carried out."""
-    call = Glance("name")
-    if sent:
-        call.sending()
-    steps = conversation.ask(call)
-    next(steps)
-    if reached:
-        call.sending()
-    error = refused()
-    error.undone = undone
-    with pytest.raises(LockUnavailable):
-        steps.throw(error)
-    known = undone and not sent
-    assert error.undone is known
-    assert (call.first_sent_at is None) is (known or not (sent or reached))
-
-
 def test_leases_are_set_as_the_server_says() -> None:
     """What is left counts from the sending; no end and no lock are told apart."""
     held, endless, lost = lease("held"), lease("endless"), lease("lost")
@@ -125,47 +104,6 @@ def test_leases_are_set_as_the_server_says() -> None:
     assert [each.version for each in (held, endless, lost)] == [1, 1, 1]
 
 
-def test_shortened_lease_counts_as_short_from_the_call_on() -> None:
-    """The server may have set it, though no answer comes; a longer one is not believed so far."""
-    short, longer, looked_at = lease("short"), lease("longer"), lease("looked at")
-    before = monotonic()
-    steps = conversation.set_leases([short, longer, looked_at], [5_000, 60_000, 0])
-    next(steps)
-    assert before + 5 <= short.deadline <= monotonic() + 5
-    assert all(each.being_set for each in (short, longer, looked_at))
-    with pytest.raises(LockUnavailable):
-        steps.throw(refused())
-    assert short.remaining == pytest.approx(5, abs=0.5)
-    for each in (longer, looked_at):
-        assert each.remaining == pytest.approx(30, abs=0.5)
-    assert not any(each.being_set for each in (short, longer, looked_at))
-
-
-def test_longest_lease_that_was_asked_for() -> None:
-    """It may be the one that the server has, if an answer is missing."""
-    mine = lease()
-    for ms, longest in [(5_000, 30.0), (0, 30.0), (60_000, 60.0), (-1, math.inf)]:
-        steps = conversation.set_leases([mine], [ms])
-        next(steps)
-        with pytest.raises(LockUnavailable):
-            steps.throw(refused())
-        assert mine.longest == longest
-
-
-def test_lease_that_is_set_twice_at_once() -> None:
-    """It is being set until both calls have ended, and counts as short even for a millisecond."""
-    mine = lease()
-    both = [conversation.set_leases([mine], [1]) for _ in range(2)]
-    for steps in both:
-        next(steps)
-    assert (len(mine.being_set), mine.version) == (2, 2)
-    assert mine.remaining <= 0.001
-    both[0].close()
-    assert mine.being_set
-    both[1].close()
-    assert not mine.being_set
-
-
 def test_wherever_the_setting_of_a_lease_is_interrupted() -> None:
     """A signal handler may raise at any moment; renewals of the lease are believed again."""
     mine = lease()
@@ -179,16 +117,6 @@ def test_wherever_the_setting_of_a_lease_is_interrupted() -> None:
         if not interruption.raised:
             break
     assert at > 10
-
-
-def test_each_renewal_counts() -> None:
-    """One that goes on beside it finds that its answer is not the newest."""
-    mine = lease()
-    for version in (1, 2):
-        steps = conversation.set_leases([mine], [5_000])
-        next(steps).sending()
-        assert ended(steps, [5_000]) == []
-        assert mine.version == version
 
 
 @pytest.mark.parametrize(
@@ -228,34 +156,28 @@ def test_failure_to_set_leases_names_the_first_lock() -> None:
         assert caught.value.name == shown
 
 
-@pytest.mark.parametrize(("names", "kind"), [(["a"], Release), (["a", "b"], ReleaseMany)])
-def test_release_returns_what_was_still_held(names: list[str], kind: type) -> None:
-    """One lock and several are released in one call each."""
-    leases = [lease(name) for name in names]
+@pytest.mark.parametrize("held", [False, True])
+def test_release_returns_whether_it_was_still_held(held: bool) -> None:
+    mine = lease()
     before = monotonic()
-    steps = conversation.release(leases)
+    steps = conversation.release(mine)
     call = next(steps)
-    assert type(call) is kind
-    assert isinstance(call, Release | ReleaseMany)
-    holds = [(each.name, each.token) for each in leases]
-    assert holds == (call.holds if isinstance(call, ReleaseMany) else [(call.name, call.token)])
-    for each in leases:
-        assert each.release_sent_at is not None
-        assert before <= each.release_sent_at <= monotonic()
+    assert isinstance(call, Release)
+    assert (call.name, call.token) == (mine.name, mine.token)
+    assert mine.release_sent_at is not None
+    assert before <= mine.release_sent_at <= monotonic()
     call.sending()
-    held = [1] + [0] * (len(leases) - 1)
-    assert ended(steps, held if len(held) > 1 else 1) == {leases[0].token}
+    assert ended(steps, int(held)) is held
 
 
-@pytest.mark.parametrize("names", [["a"], ["a", "b"]])
-def test_interrupted_release_is_completed(names: list[str]) -> None:
+def test_interrupted_release_is_completed() -> None:
     """With one further call, which is not sent again; what comes of it changes nothing."""
-    steps = conversation.release([lease(name) for name in names])
+    steps = conversation.release(lease())
     first = next(steps)
-    assert isinstance(first, Release | ReleaseMany)
+    assert isinstance(first, Release)
     assert first.patient
     second = steps.throw(KeyboardInterrupt())
-    assert type(second) is type(first)
+    assert isinstance(second, Release)
     assert second is not first
     assert second.patient is False
     with pytest.raises(KeyboardInterrupt):
@@ -265,28 +187,28 @@ def test_interrupted_release_is_completed(names: list[str]) -> None:
 def test_release_whose_reply_was_lost_is_no_loss() -> None:
     """The second sending finds the lock free, which the first may have released."""
     mine = lease()
-    steps = conversation.release([mine])
+    steps = conversation.release(mine)
     lose_reply(steps, next(steps))
-    assert ended(steps, 0) == {mine.token}
+    assert ended(steps, 0) is True
 
 
 def test_release_of_an_expired_lease_is_a_loss() -> None:
     """A lease that had ended before the first sending was not released by it."""
     mine = lease()
     mine.deadline = monotonic() - 1
-    steps = conversation.release([mine])
+    steps = conversation.release(mine)
     lose_reply(steps, next(steps))
-    assert ended(steps, 0) == set()
+    assert ended(steps, 0) is False
 
 
 def test_release_that_is_repeated_by_the_caller_is_no_loss() -> None:
     """The first call failed, but the server may have carried it out while the lease was valid."""
     mine = lease()
     mine.release_sent_at = monotonic()
-    steps = conversation.release([mine])
+    steps = conversation.release(mine)
     call = next(steps)
     call.sending()
-    assert ended(steps, 0) == {mine.token}
+    assert ended(steps, 0) is True
 
 
 def detaching(mine: Lease) -> tuple[Any, TakeOver]:
@@ -294,16 +216,6 @@ def detaching(mine: Lease) -> tuple[Any, TakeOver]:
     steps = conversation.detach(mine, call)
     assert next(steps) is call
     return steps, call
-
-
-def test_detach() -> None:
-    """A fence says that the lock is detached, none that it was no longer held."""
-    for answer, detached in ((7, True), (None, False)):
-        mine = lease()
-        steps, call = detaching(mine)
-        call.sending()
-        assert ended(steps, answer) is detached
-        assert mine.release_sent_at == call.first_sent_at
 
 
 def test_detach_whose_reply_was_lost_is_no_loss() -> None:

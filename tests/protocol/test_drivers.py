@@ -15,7 +15,6 @@ from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.protocol import drivers
 from django_redis_lock.protocol.calls import Glance, Pause, Step
 from django_redis_lock.protocol.drivers import Steps, arun, run
-from django_redis_lock.support.clock import monotonic
 from django_redis_lock.support.process import Process, known_process
 
 
@@ -182,13 +181,6 @@ def test_cleaning_up_does_not_wait_for_long(driver: Driver) -> None:
     assert len(server.asked_by) <= 2
 
 
-@both
-@pytest.mark.usefixtures("unhurried")
-def test_a_pause_while_cleaning_up_is_as_long_as_it_says(driver: Driver) -> None:
-    """So there is time left for a call."""
-    assert driver(Server(), interrupted(Pause(0.001), Glance("one"))) == [None, "answer about one"]
-
-
 @pytest.mark.usefixtures("unhurried")
 def test_a_task_that_is_cancelled_twice_cleans_up() -> None:
     """In a task of its own, which is kept until it has ended."""
@@ -222,37 +214,6 @@ def test_a_task_that_is_cancelled_twice_cleans_up() -> None:
 
 
 @pytest.mark.usefixtures("unhurried")
-def test_clean_up_that_is_cancelled_as_well_learns_of_it() -> None:
-    """As when the event loop ends: the steps are told again, and nothing is left to do."""
-    server = Server()
-    server.answering.clear()
-    told = []
-
-    def steps() -> Steps[None]:
-        try:
-            yield Interruption()
-        finally:
-            try:
-                yield Glance("one")
-            except asyncio.CancelledError:
-                told.append("again")
-                raise
-
-    async def main() -> None:
-        task = asyncio.ensure_future(arun(server, steps()))
-        while not server.asked_by:
-            await asyncio.sleep(0)
-        (kept,) = drivers._kept
-        kept.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert not drivers._kept
-
-    asyncio.run(main())
-    assert told == ["again"]
-
-
-@pytest.mark.usefixtures("unhurried")
 def test_error_of_a_clean_up_that_nobody_awaits_is_not_reported() -> None:
     """The caller was cancelled again, and has nothing to do with it any more."""
     server = Server()
@@ -280,25 +241,6 @@ def test_error_of_a_clean_up_that_nobody_awaits_is_not_reported() -> None:
     server.asked_by.clear()
     gc.collect()  # which is when asyncio reports an exception that nobody has retrieved
     assert reported == []
-
-
-def test_nothing_waits_once_the_time_to_clean_up_is_over() -> None:
-    left, pause = drivers._limited(Pause(5), monotonic() - 1)
-    assert isinstance(pause, Pause)
-    assert (left, pause.seconds) == (0, 0)
-
-
-@both
-@pytest.mark.usefixtures("unhurried")
-def test_an_error_while_cleaning_up_is_the_callers(driver: Driver) -> None:
-    def steps() -> Steps[None]:
-        try:
-            yield Interruption()
-        finally:
-            yield Glance("fails")
-
-    with pytest.raises(LookupError):
-        driver(Server(), steps())
 
 
 @each
@@ -354,23 +296,6 @@ def test_a_child_does_not_go_on_with_what_its_parent_began(
     assert caught.value.name == "n"
     assert f"'n' was begun by the parent process {parent.pid}" in str(caught.value)
     assert closed
-
-
-@both
-@pytest.mark.parametrize("name", ["", "one"])
-def test_child_that_was_forked_between_the_steps(
-    driver: Driver, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Before the first of them no lock is known."""
-
-    def steps() -> Steps[None]:
-        if name:
-            yield Glance(name)
-        monkeypatch.setattr(drivers, "known_process", Process)
-
-    with pytest.raises(LockError, match=f"on lock '{name}' was begun") as caught:
-        driver(Server(), steps())
-    assert caught.value.name == name
 
 
 def test_lock_error_is_no_interruption() -> None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import dataclasses
 import random
 import threading
-import uuid
 from datetime import UTC, datetime
-from typing import Any
 
 import pytest
 
@@ -44,16 +42,6 @@ def test_what_is_written_is_read_back() -> None:
     assert str(holder).startswith("task name[id] on ")
 
 
-@pytest.mark.parametrize(
-    "given", [{}, {"task_id": "id"}, {"task_name": "name"}, {"metadata": {"a": "b"}}]
-)
-def test_what_is_given_is_written(given: dict[str, Any]) -> None:
-    holder = read(f"token 1700000000123456 {write_record(auto_renew=False, **given)}".encode())
-    found = {key: getattr(holder, key) for key in ("task_id", "task_name", "metadata")}
-    assert found == {"task_id": None, "task_name": None, "metadata": {}, **given}
-    assert (holder.name, holder.using) == ("n", "u")
-
-
 def test_a_lease_that_has_just_ended() -> None:
     """It is not one without end."""
     holder = read(b"t 1700000000000000 {}", ttl_ms=0)
@@ -76,31 +64,10 @@ def test_an_origin_of_another_program() -> None:
     assert holder.pid_space == "4026531836"
 
 
-def test_records_of_tasks_are_not_kept() -> None:
-    """No other lock has the same; those of one process often have."""
-    before = records._cached_facts.cache_info()
-    read(b't 1 {"task_id":"%b"}' % uuid.uuid4().hex.encode())
-    assert records._cached_facts.cache_info() == before
-    once = b't 1 {"host":"%b"}' % uuid.uuid4().hex.encode()
-    assert read(once).host == read(once).host
-    after = records._cached_facts.cache_info()
-    assert (after.hits, after.misses) == (before.hits + 1, before.misses + 1)
-
-
-def test_digest_of_a_token() -> None:
-    """As the scripts compute it."""
-    assert token_id(b"token") == "ee977806d7286510"
-
-
 def test_token_is_never_shown() -> None:
     holder = read(b"secret-token 1700000000123456 {}")
     assert holder.token_id == token_id(b"secret-token")
     assert "secret-token" not in repr(dataclasses.asdict(holder))
-
-
-def test_holder_is_frozen() -> None:
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        read(b"t 1 {}").name = "other"  # type: ignore[misc]
 
 
 def test_endless_and_absurd_leases() -> None:
@@ -204,23 +171,7 @@ def test_a_waiter_of_another_program(entry: bytes) -> None:
     assert (found.auto_renew, found.metadata, str(found)) == (False, {}, "unknown")
 
 
-def test_the_longest_lease_of_a_waiter() -> None:
-    found = waiter(b"c t 1234567890123456")
-    assert found.lease == 1234567890123.456
-    assert found.token_id == token_id(b"t")
-
-
 @pytest.mark.parametrize("since", ["0", "-1", '"x"', "true", "9007199254740992", "1.5"])
 def test_a_waiter_since_no_time(since: str) -> None:
     found = waiter(f'c t 1 {{"since":{since}}}'.encode())
     assert (found.since, found.waited) == (None, None)
-
-
-@pytest.mark.parametrize(
-    ("since", "waited"), [(1, 1_700_000_009.999), (1_700_000_020_000, 0.0), (2**53 - 1, 0.0)]
-)
-def test_a_waiter_since_a_strange_time(since: int, waited: float) -> None:
-    """As if the clock was set back; then it has just come."""
-    found = waiter(f'c t 1 {{"since":{since}}}'.encode())
-    assert found.since is not None
-    assert found.waited == waited

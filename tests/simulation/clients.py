@@ -264,13 +264,11 @@ def too_late() -> redis.exceptions.TimeoutError:
 
 def words_of(packed: Any) -> list[bytes]:
     """Return the words of a call."""
-    script = getattr(packed, "script", None)
-    if script is None:
+    sha = getattr(packed.script, "sha", None)
+    if sha is None:
         return parse(packed.pack())
     rest = [word.encode() for word in (*packed.keys, *packed.args)]
-    if hasattr(script, "sha"):
-        return [b"EVALSHA", script.sha.encode(), b"%d" % len(packed.keys), *rest]
-    return [script.name.encode(), *rest]
+    return [b"EVALSHA", sha.encode(), b"%d" % len(packed.keys), *rest]
 
 
 def parse(command: bytes) -> list[bytes]:

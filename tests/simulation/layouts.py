@@ -138,7 +138,6 @@ def _promises_of_queues(
         promises.BoundedKeys(world, longest=33.0),
         promises.Indexed(world, view.place),
         promises.NothingLeft(world, view),
-        promises.AuditedLosses(world),
     )
 
 
@@ -172,7 +171,6 @@ def _quorum(size: int, *, loops: bool = False) -> Callable[[World], Sequence[Pro
             promises.PromptAnswers(world),
             promises.BoundedKeys(world, longest=REJOIN_DELAY + 0.1),
             promises.NothingLeft(world, view),
-            promises.AuditedLosses(world),
         )
 
     return prepare
@@ -197,7 +195,6 @@ def _times(world: World) -> Sequence[Promise]:
         promises.PromptAnswers(world),
         promises.BoundedKeys(world, longest=None),
         promises.NothingLeft(world, view),
-        promises.AuditedLosses(world),
     )
 
 

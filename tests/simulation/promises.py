@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from django_redis_lock.protocol.records import token_id
 from tests.simulation.ledger import Attempt
 from tests.simulation.network import Site
 from tests.simulation.views import Hold, View, stored
@@ -354,7 +352,6 @@ class BoundedKeys(Promise):
         (b"lock-index", None),
         (b"lock-fence", None),
         (b"lock-audit", None),
-        (b"lock-lost", None),
         (b"lock-server", None),
     )
     """For how many milliseconds a key may live, by what it begins with; ``None`` for ever."""
@@ -440,43 +437,3 @@ class NothingLeft(Promise):
         back = any(site.stepped_back_ms for site in self.world.sites)
         longer = back and attempt.lease_until <= self.world.machine.now  # it lasts on the server
         return None if late or longer else attempt
-
-
-class AuditedLosses(Promise):
-    """The audit tells every loss that a holder was told of, and tells it once."""
-
-    def ended(self) -> None:
-        told = self._told()
-        for attempt in self.ledger.attempts:
-            times = told.get(token_id(attempt.token.encode()), 0)
-            # One of several may be lost while another is waited for, before anybody has them.
-            lost = attempt.lease.reported if attempt.lease else min(times, 1)
-            if times > lost == 1 and self.world.has_gaps:
-                self.world.expect("a loss in the audit twice")
-            elif times > lost or (times < lost and self._must_be_told(attempt)):
-                raise self.broken(f"the loss of {attempt} is told {times} times")
-
-    def pending(self) -> bool:
-        """Whether an entry is still under way."""
-        lost = [item for item in self.ledger.attempts if item.lease and item.lease.reported]
-        told = self._told() if lost else {}
-        return any(token_id(item.token.encode()) not in told for item in lost)
-
-    def _must_be_told(self, attempt: Attempt) -> bool:
-        return not attempt.process.dead and not self.world.forgotten
-
-    def _told(self) -> dict[str, int]:
-        """Return how often a server tells of each loss at most, by the digest of the token."""
-        found: dict[str, int] = {}
-        for site in self.world.sites:
-            here: Counter[str] = Counter()
-            for key, entries in site.server.data.items():
-                if key.startswith(b"lock-lost"):
-                    here.update(
-                        fields[fields.index(b"token_id") + 1].decode()
-                        for _, fields in entries
-                        if fields[fields.index(b"event") + 1] == b"lost"
-                    )
-            for digest, times in here.items():
-                found[digest] = max(times, found.get(digest, 0))
-        return found

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from tests.simulation import product
 from tests.simulation.choices import Choices
 from tests.simulation.layouts import Layout
-from tests.simulation.promises import AuditedLosses, NothingLeft
+from tests.simulation.promises import NothingLeft
 from tests.simulation.world import Broken, TooLong, World
 
 FAULTS = 3
@@ -76,8 +76,6 @@ def _populate(world: World, layout: Layout) -> None:
 
 def _settle(world: World) -> None:
     """Wait for what is done in the background, if anything has to be."""
-    checks = [
-        item for item in world.ledger.watchers if isinstance(item, NothingLeft | AuditedLosses)
-    ]
+    checks = [item for item in world.ledger.watchers if isinstance(item, NothingLeft)]
     if any(check.pending() for check in checks):
         world.settle(SETTLED)

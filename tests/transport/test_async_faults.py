@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import os
-import signal
 import threading
 import time
 import weakref
@@ -17,10 +15,10 @@ from typing import Any
 import pytest
 import redis
 
-from django_redis_lock import lock, lock_many, locks
+from django_redis_lock import lock, locks
 from django_redis_lock.exceptions import LockUnavailable
 from example_project.embedded import EmbeddedServer
-from tests.tools import Background, connections, eventually, handling, waiters
+from tests.tools import connections, eventually
 
 
 @pytest.fixture
@@ -81,74 +79,6 @@ def test_a_cancelled_acquisition_ends_soon_on_a_server_that_hangs(
 
     asyncio.run(main())
     eventually(lambda: not lock(name, using="direct").locked())
-
-
-def test_a_cancelled_waiter_ends_soon_on_a_server_that_hangs(
-    name: str, own_server: EmbeddedServer, frozen: Callable[[], None]
-) -> None:
-    """It leaves the queue as soon as the server can be told, though its loop has ended."""
-
-    async def main() -> None:
-        task = asyncio.create_task(lock(name, timeout=60).aacquire())
-        while waiters(name, "direct") == 0:
-            await asyncio.sleep(0.01)
-        frozen()
-        task.cancel()
-        began = time.monotonic()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert time.monotonic() - began < 0.75
-
-    with lock(name, using="direct", timeout=60):
-        asyncio.run(main())
-        own_server.resume()
-        eventually(lambda: waiters(name, "direct") == 0)
-
-
-def test_a_cancelled_release_ends_soon_on_a_server_that_hangs(
-    name: str, own_server: EmbeddedServer, frozen: Callable[[], None]
-) -> None:
-    """The lock comes free as soon as the server can be told."""
-
-    async def main() -> None:
-        held = lock(name, timeout=60)
-        await held.aacquire()
-        frozen()
-        began = time.monotonic()
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(held.arelease(), 0.2)
-        assert time.monotonic() - began < 1
-
-    asyncio.run(main())
-    own_server.resume()
-    eventually(lambda: not lock(name, using="direct").locked())
-
-
-@pytest.mark.parametrize("operation", ["acquire", "release", "several"])
-def test_an_interruption_ends_soon_on_a_server_that_hangs(
-    name: str, own_server: EmbeddedServer, settings: Any, operation: str
-) -> None:
-    """Ctrl-C does not wait for the socket's timeout, and leaves no lock behind."""
-
-    class InterruptedError(Exception):
-        """As Celery's SoftTimeLimitExceeded, it is no BaseException."""
-
-    settings.LOCKS = {"default": {"LOCATION": own_server.url()}}
-    several = operation == "several"
-    held: Any = lock_many([name, f"{name}-2"], timeout=60) if several else lock(name, timeout=60)
-    if operation == "release":
-        held.acquire()
-    else:
-        assert not lock(name).locked()
-    own_server.pause()
-    with handling(signal.SIGUSR1, InterruptedError):
-        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGUSR1)).start()
-        began = time.monotonic()
-        with pytest.raises(InterruptedError):
-            held.release() if operation == "release" else held.acquire()
-        assert time.monotonic() - began < 1.5
-    own_server.resume()
-    eventually(lambda: not lock(name).locked())
 
 
 @pytest.fixture
@@ -220,26 +150,6 @@ def test_loops_that_are_closed_as_they_are_leave_no_connection(
     assert sum(item() is not None for item in loops) <= 1
     eventually(lambda: len(connections(client) - before) <= 2)  # the last, and one for blocking
     asyncio.run(main())
-
-
-def test_tasks_in_many_loops_share_a_client(name: str, server: EmbeddedServer) -> None:
-    async def one(number: int) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(0.001 * (number % 7)):
-                async with lock(f"{name}-{number % 5}", timeout=20):
-                    await asyncio.sleep(0.001)
-
-    async def main() -> None:
-        await asyncio.gather(*(one(number) for number in range(30)))
-
-    def loops() -> None:
-        for _ in range(5):
-            asyncio.run(main())
-
-    for thread in [Background(loops) for _ in range(4)]:
-        thread.outcome()
-    for number in range(5):
-        eventually(lambda number=number: not lock(f"{name}-{number}").locked())
 
 
 def test_a_connection_counts_for_tasks_even_if_the_one_that_opened_it_is_interrupted(

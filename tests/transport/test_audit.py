@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,15 +9,14 @@ import pytest
 import redis
 
 from django_redis_lock import lock, locks
-from django_redis_lock.backends.operator_settings import AUDIT_ENTRIES as CAP
-from django_redis_lock.exceptions import LockError, LockLost
+from django_redis_lock.exceptions import LockError
 from django_redis_lock.protocol.waiting import CLOCK_KEPT
 from django_redis_lock.transport import scripts
 from example_project.embedded import EmbeddedServer
-from tests.tools import Background, eventually, owes, waiters
+from tests.tools import Background, eventually, waiters
 from tests.tools.proxy import Proxy
 
-AUDIT, LOST = "lock-audit", "lock-lost"
+AUDIT = "lock-audit"
 
 
 @pytest.fixture
@@ -48,46 +46,6 @@ def test_lost_reply_to_a_forced_release_is_one_entry(name: str, proxy: Proxy) ->
     assert (entry.event, entry.by, entry.reason) == ("force_released", "ada", "stuck")
 
 
-def test_lost_reply_to_a_noted_loss_is_one_entry(name: str, proxy: Proxy) -> None:
-    """A loss whose entry is sent twice is in the audit once; others are written beside it."""
-    held = [lock(f"{name}:{number}", timeout=20) for number in range(3)]
-    for item in held:
-        item.acquire()
-        locks["direct"].force_release(item.name)
-    proxy.lose_replies(1, marker=scripts.NOTE_LOSSES.sha.encode())
-    for item in held:
-        with pytest.raises(LockLost):
-            item.ensure_held()
-    assert proxy.lost.acquire(timeout=1)
-    eventually(lambda: not owes(), "the second sending")
-    for item in held:
-        events = [entry.event for entry in locks["direct"].history(item.name)]
-        assert events == ["lost", "force_released"]
-
-
-def test_loss_by_an_outage_is_written_when_the_server_is_back(
-    name: str, own_server: EmbeddedServer, settings: Any
-) -> None:
-    """A lease that passed while the server was away is in the audit once the server is there."""
-    settings.LOCKS = {"default": {"LOCATION": own_server.url(), "TIMEOUT": 0.6}}
-    held = lock(name)
-    held.acquire()
-    own_server.kill()
-    eventually(lambda: held.lost)
-    own_server.restart()
-    (entry,) = eventually(lambda: _history(name))
-    assert entry.event == "lost"
-    assert "could not be reached in time" in entry.reason
-    assert entry.fence == held.fence
-
-
-def _history(name: str) -> Any:
-    try:
-        return locks["default"].history(name)
-    except LockError:
-        return []
-
-
 def test_refused_audit_stops_a_forced_release(name: str, client: redis.Redis) -> None:
     """What leaves no trace is not done: the holder keeps its lock, and the error says why."""
     client.set(AUDIT, "another program's")
@@ -95,87 +53,6 @@ def test_refused_audit_stops_a_forced_release(name: str, client: redis.Redis) ->
         with pytest.raises(LockError, match=r"not a lock: WRONGTYPE .* value\. Choose"):
             locks["default"].force_release(name)
         held.ensure_held()
-
-
-def test_refused_audit_disturbs_nobody_who_lost(
-    name: str, client: redis.Redis, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A loss that can't be written is told to its holder all the same, and to the log."""
-    held = lock(name, timeout=20)
-    held.acquire()
-    client.delete(f"lock:{name}")
-    client.set(LOST, "another program's")
-    with caplog.at_level(logging.WARNING, "django_redis_lock"), pytest.raises(LockLost):
-        held.release()
-    assert "not in the audit" in caplog.text
-
-
-def test_many_losses_are_one_round_trip(name: str, client: redis.Redis) -> None:
-    """Leases that are found lost together are written together, and no more than are kept."""
-    held = [lock(f"{name}:{number}", timeout=1, auto_renew=True) for number in range(50)]
-    for item in held:
-        item.acquire()
-    client.delete(*[f"lock:{item.name}" for item in held])
-    eventually(lambda: len(locks["default"].history(limit=CAP)) == len(held))
-    assert {entry.name for entry in locks["default"].history(limit=CAP)} == {
-        item.name for item in held
-    }
-    assert all(item.lost for item in held)
-
-
-def test_entries_of_other_programs_are_shown_as_far_as_they_go(
-    name: str, client: redis.Redis
-) -> None:
-    """Garbage in the audit is shown with what can be read of it, and hides nothing else."""
-    client.xadd(AUDIT, {"what": "ever"}, id="5-1")
-    client.xadd(AUDIT, {b"\xff": b"\xfe", "fence": "-1", "pid": "x", "event": "moved"}, id="6-0")
-    client.xadd(
-        AUDIT, {"name": name, "fence": "9" * 40, "host": "h", "pid": "7"}, id="99999999999999999-0"
-    )
-    strange, moved, plain = locks["default"].history()
-    assert (strange.at, strange.fence, strange.host, strange.pid) == (None, None, "h", 7)
-    assert (moved.event, moved.fence, moved.pid, str(moved)) == (
-        "moved",
-        None,
-        None,
-        "another program",
-    )
-    assert (plain.event, plain.name, plain.by, plain.task_id) == ("", "", "", None)
-    assert plain.at.timestamp() == 0.005
-    assert [entry.id for entry in locks["default"].history(name)] == [strange.id]
-
-
-def test_waiters_of_an_older_version_are_shown_and_served(name: str, client: redis.Redis) -> None:
-    """An entry without a time is a waiter of unknown time; garbage is nobody in particular."""
-    with lock(name) as held:
-        waiting = Background(lock(name).acquire)
-        eventually(lambda: waiters(name) == 1)
-        (entry,) = client.lrange(f"lock-queue:{name}", 0, -1)
-        head, _, since = entry.rpartition(',"since":')
-        assert since[:-1].isdigit()
-        client.rpush(
-            f"lock-queue:{name}",
-            head.replace("lock-grant:", "lock-grant:gone") + "}",
-            "",
-            "garbage",
-            "a b -1 {}",
-            "a b 5 []",
-            'a b 5 {"since":"soon","host":7,"pid":true,"metadata":[]}',
-            'a b 5 {"since":1e400}',
-        )
-        ours, old, *garbage = locks["default"].waiting(name)
-        assert ours.waited is not None
-        assert (old.since, old.waited) == (None, None)
-        assert (old.host, old.pid, old.lease) == (ours.host, ours.pid, 30.0)
-        assert [str(item) for item in garbage] == ["unknown"] * 6
-        assert {(item.since, item.waited, item.pid) for item in garbage} == {(None, None, None)}
-        assert [item.lease for item in garbage] == [None, None, None, 0.005, 0.005, 0.005]
-        held.ensure_held()
-    assert waiting.outcome() is True
-    client.delete(f"lock-queue:{name}")
-    client.set(f"lock-queue:{name}", "no list")
-    assert locks["default"].waiting(name) == []
-    client.delete(f"lock-queue:{name}")
 
 
 def test_time_of_waiting_is_the_servers(

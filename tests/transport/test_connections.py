@@ -90,11 +90,6 @@ def test_a_time_out_leaves_idle_connections_open(client: redis.Redis) -> None:
     assert (late.is_open, idle.is_open) == (False, True)
 
 
-def test_urls_speak_resp2(settings: Any, server: EmbeddedServer) -> None:
-    settings.LOCKS = {"default": {"LOCATION": server.url()}}
-    assert locks["default"].pool.connection_kwargs["protocol"] == 2
-
-
 @pytest.mark.parametrize("protocol", [2, 3])
 def test_through_django_redis(
     name: str, settings: Any, server: EmbeddedServer, protocol: int
@@ -168,22 +163,6 @@ def test_password(name: str, settings: Any) -> None:
         with pytest.raises(LockUnavailable, match=r"(?i)auth"):
             lock(name).acquire(blocking=False)
         locks.reset()
-
-
-def test_acl_user(name: str, settings: Any, own_server: EmbeddedServer) -> None:
-    """A user with only the keys, channels and commands that locks need."""
-    admin = redis.Redis.from_url(own_server.url())
-    commands = (
-        "eval evalsha get set del exists time pttl pexpire persist zadd zrem zrangebyscore zrange "
-        "zcard lpop rpush lpos lrem llen lrange publish subscribe xadd xrevrange "
-        "hello select ping client|setinfo client|setname"
-    )
-    allowed = [f"+{command}" for command in commands.split()]
-    keys = ["~lock:*", "~lock-*", "&lock-grant:*"]
-    admin.execute_command("ACL", "SETUSER", "app", "on", ">secret", *keys, "-@all", *allowed)
-    admin.close()
-    settings.LOCKS = {"default": {"LOCATION": f"redis://app:secret@127.0.0.1:{own_server.port}/0"}}
-    exercise(name)
 
 
 def test_hiredis_or_not(name: str, settings: Any, server: EmbeddedServer) -> None:

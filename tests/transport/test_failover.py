@@ -12,14 +12,12 @@ import pytest
 import redis
 from redis.connection import DefaultParser
 
-from django_redis_lock import lock, lock_many
-from django_redis_lock.backends.renewal import renewer
+from django_redis_lock import lock
 from django_redis_lock.backends.servers.errors import passes, refused
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.transport.redis_py import cluster_error
 from example_project.embedded import EmbeddedServer
-from tests.tools import PATIENCE, Background, eventually, owes, renewing, waiters
-from tests.tools.quorums import in_use, started
+from tests.tools import PATIENCE, Background, eventually, owes
 
 GETSET = "django_redis_lock.backends.getset.GetSetLockBackend"
 
@@ -97,42 +95,6 @@ def test_a_demoted_master_that_is_promoted_again_is_asked_again(
         with failover(own):
             step()
     assert not held.locked()
-
-
-def test_several_locks_and_a_waiter_come_through_it(name: str, own: redis.Redis) -> None:
-    """Acquiring several locks is retried, and a waiter in the queue goes on waiting."""
-    with failover(own):
-        both = lock_many([f"{name}-1", f"{name}-2"], 20)
-        assert both.acquire()
-    waiting = Background(lock(f"{name}-1", 20).acquire)
-    eventually(lambda: waiters(f"{name}-1") == 1)
-    with failover(own):
-        both.release()
-    assert waiting.outcome() is True
-
-
-def test_a_lease_is_renewed_when_it_is_over(name: str, own: redis.Redis) -> None:
-    """A renewal that was refused meanwhile is made, and the lock is not lost."""
-    held = lock(name, 20, auto_renew=True)
-    held.acquire()
-    first = held._lease.deadline
-    with failover(own):
-        renewer.was_set([held._lease], [1])  # so that it is renewed at once
-    renewer.was_set([held._lease], [1])
-    eventually(lambda: held._lease.deadline > first)
-    assert not held.lost
-    assert renewing()
-
-
-def test_a_quorum_comes_through_it(name: str) -> None:
-    """A majority that was demoted is asked again."""
-    with started(3) as quorum, in_use(quorum, using="redlock"):
-        held = lock(name, 20, using="redlock", blocking_timeout=5)
-        with failover(*quorum.clients[:2]):
-            assert held.acquire()
-        voters = zip(quorum.clients, quorum.values(name), strict=True)
-        with failover(*(client for client, vote in voters if vote)):
-            held.release()
 
 
 def test_a_permanent_replica_is_told_in_bounded_time(

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
-import signal
 import time
 from collections import Counter
 from typing import Any
@@ -13,12 +11,10 @@ from typing import Any
 import pytest
 import redis
 
-from django_redis_lock import lock, lock_many, locks
-from django_redis_lock.backends.renewal import renewer
-from django_redis_lock.exceptions import LockError, LockLost, LockNotOwned, LockUnavailable
-from django_redis_lock.transport import scripts
+from django_redis_lock import lock, locks
+from django_redis_lock.exceptions import LockLost, LockUnavailable
 from example_project.embedded import EmbeddedServer
-from tests.tools import Background, eventually, handling, owes, waiters
+from tests.tools import Background, eventually, waiters
 from tests.tools.proxy import Proxy
 
 
@@ -53,77 +49,6 @@ def test_lost_reply_to_a_release(name: str, proxy: Proxy) -> None:
     assert not lock(name, using="direct").locked()
 
 
-def test_lost_reply_to_a_take_over(name: str, proxy: Proxy) -> None:
-    """A lock whose taking over is not answered is found to be ours when that is sent again."""
-    first, second = lock(name, using="direct"), lock(name, timeout=10)
-    first.acquire()
-    lock("warm-up").acquire()
-    proxy.lose_replies(1)
-    assert second.take_over(first.token_id) is True
-    assert proxy.lost.acquire(timeout=1)
-    second.ensure_held()
-    assert not first.owned()
-
-
-def test_lost_reply_to_a_detachment(name: str, proxy: Proxy) -> None:
-    """A lock whose detachment is not answered is detached, and its ticket is good."""
-    held = lock(name, timeout=10)
-    held.acquire()
-    proxy.lose_replies(1)
-    ticket = held.detach(10)
-    assert proxy.lost.acquire(timeout=1)
-    assert lock(name, using="direct").take_over(ticket) is True
-
-
-def test_lost_reply_to_a_detachment_whose_ticket_is_used(name: str, proxy: Proxy) -> None:
-    """That holds when the lock is another's by the time the detachment is sent again."""
-    held, successor = lock(name, timeout=10), lock(name, using="direct")
-    held.acquire()
-    ticket, backend = held.ticket, locks["default"]
-    carry_out, answers = backend.call, []
-
-    def lose_the_first(call: Any) -> Any:
-        answers.append(carry_out(call))
-        if len(answers) == 1:
-            assert successor.take_over(ticket)
-            raise LockUnavailable("the reply was lost")
-        return answers[-1]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(backend, "call", lose_the_first)
-        assert held.detach(10) == ticket
-    assert answers[-1] is None
-    successor.ensure_held()
-
-
-def test_lost_reply_to_a_release_taken_by_a_waiter(name: str, proxy: Proxy) -> None:
-    """That holds when the lock is another's by the time the release is sent again."""
-    held = lock(name, timeout=10)
-    held.acquire()
-    waiting = Background(lock(name, using="direct").acquire)
-    eventually(lambda: waiters(name, "direct") == 1)
-    proxy.lose_replies(1)
-    held.release()
-    assert waiting.outcome() is True
-    assert lock(name, using="direct").locked()
-
-
-def test_lost_reply_to_joining_the_queue(name: str, proxy: Proxy) -> None:
-    """A waiter whose reply is lost stands in the queue once."""
-    with lock(name, using="direct"):
-        locks["default"].hub.listen()
-        # Learns the server's clock, so that the next acquisition joins the queue at once.
-        lock(name).acquire(blocking=False)
-        proxy.lose_replies(1)
-        waiting = Background(lock(name, timeout=10).acquire)
-        assert proxy.lost.acquire(timeout=5)
-        eventually(lambda: waiters(name, "direct") == 1)
-        client = redis.Redis.from_url(f"redis://127.0.0.1:{proxy.port}/0")
-        assert client.llen(f"lock-queue:{name}") == 1
-        client.close()
-    assert waiting.outcome() is True
-
-
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_lost_reply_to_a_subscription(name: str, proxy: Proxy, asynchronous: bool) -> None:
     """A waiter whose first subscription fails subscribes again, as calls are sent again."""
@@ -150,36 +75,6 @@ def test_lost_reply_to_an_extension_adds_once(name: str, proxy: Proxy) -> None:
         assert 19 < locks["direct"].holder(name).ttl <= 20
 
 
-def test_lost_replies_under_asyncio(name: str, proxy: Proxy) -> None:
-    async def main() -> None:
-        for _ in range(3):
-            proxy.lose_replies(1)
-            async with lock(name, timeout=10) as held:
-                assert proxy.lost.acquire(timeout=1)
-                await held.aensure_held()
-                proxy.lose_replies(1)
-            assert proxy.lost.acquire(timeout=1)
-        assert not await lock(name, using="direct").alocked()
-
-    asyncio.run(main())
-
-
-def test_lost_reply_to_a_forced_release_hits_one_holder(name: str, proxy: Proxy) -> None:
-    """A forced release that is sent twice leaves the next holder alone, and tells who lost it."""
-    held = lock(name, using="direct")
-    held.acquire()
-    fence = held.fence
-    other = lock(name, using="direct")
-    waiting = Background(other.acquire)
-    eventually(lambda: waiters(name, "direct") == 1)
-    lock("warm-up").acquire()
-    proxy.lose_replies(1, marker=scripts.FORCE_RELEASE.sha.encode())
-    assert locks["default"].force_release(name).fence == fence
-    assert proxy.lost.acquire(timeout=1)
-    assert waiting.outcome() is True
-    other.ensure_held()
-
-
 def test_silent_connection_is_noticed(
     name: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,25 +97,6 @@ def test_silent_connection_is_noticed(
     assert time.monotonic() - began < 5
 
 
-def test_interrupted_release_is_seen_through(name: str, proxy: Proxy) -> None:
-    """Ctrl-C in a release whose replies are lost reaches the caller, and the lock is freed."""
-    held = lock(name, timeout=60)
-    held.acquire()
-    with handling(signal.SIGUSR1, KeyboardInterrupt):
-        proxy.silence()  # so that the release hangs
-        trigger = Background(
-            lambda: (
-                eventually(lambda: held._lease.token not in renewer._leases),
-                time.sleep(0.1),
-                os.kill(os.getpid(), signal.SIGUSR1),
-            )
-        )
-        with pytest.raises(KeyboardInterrupt):
-            held.release()
-        trigger.outcome()
-    eventually(lambda: not lock(name, using="direct").locked())
-
-
 def test_withdrawal_that_is_refused_is_repeated(
     name: str, settings: Any, own_server: EmbeddedServer
 ) -> None:
@@ -238,38 +114,6 @@ def test_withdrawal_that_is_refused_is_repeated(
     client.close()
 
 
-def test_failed_release_keeps_the_token(
-    name: str, settings: Any, own_server: EmbeddedServer
-) -> None:
-    """A release that fails does not lose the token: it works when the server is back."""
-    settings.LOCKS = {"default": {"LOCATION": own_server.url()}}
-    held = lock(name, timeout=60)
-    held.acquire()
-    client = redis.Redis.from_url(own_server.url())
-    client.config_set("maxmemory", 1)
-    client.config_set("min-replicas-to-write", 1)  # every write is refused
-    with pytest.raises(LockUnavailable):
-        held.release()
-    client.config_set("min-replicas-to-write", 0)
-    held.release()
-    assert not client.exists(f"lock:{name}")
-    client.close()
-    with pytest.raises(LockNotOwned):
-        held.release()
-
-
-def test_release_that_was_carried_out_unseen(name: str, proxy: Proxy) -> None:
-    """A release that failed for the caller, though the server did it, succeeds when repeated."""
-    held = lock(name, timeout=60)
-    held.acquire()
-    proxy.lose_replies(100)
-    with pytest.raises(LockUnavailable):
-        held.release()
-    proxy.lose_replies(0)
-    held.release()
-    assert not lock(name, using="direct").locked()
-
-
 def test_body_error_is_not_masked_by_an_outage(name: str, proxy: Proxy) -> None:
     with pytest.raises(KeyError), lock(name, timeout=10):
         proxy.lose_replies(100)
@@ -284,28 +128,6 @@ def test_acquisition_that_fails_strands_nothing(name: str, proxy: Proxy) -> None
         lock(name, timeout=60).acquire()
     assert caught.value.name == name
     assert not lock(name, using="direct").locked()
-
-
-@pytest.mark.parametrize("several", [False, True], ids=["lock", "lock_many"])
-def test_acquisition_waits_for_a_silent_server_once(
-    own_server: EmbeddedServer, name: str, settings: Any, several: bool
-) -> None:
-    """The caller is told after one timeout; what it asked for is withdrawn in the background."""
-    with Proxy(own_server.port) as proxy:
-        url = f"redis://127.0.0.1:{proxy.port}/0?socket_timeout=2.2"  # beyond what is tried again
-        direct = {"LOCATION": own_server.url()}
-        settings.LOCKS = {"default": {"LOCATION": url}, "direct": direct}
-        with lock("warm-up", timeout=10):
-            pass
-        wanted = lock_many([name], timeout=60) if several else lock(name, timeout=60)
-        proxy.hold_back()
-        began = time.monotonic()
-        with pytest.raises(LockUnavailable):
-            wanted.acquire(blocking=False)
-        assert time.monotonic() - began < 2 * 2.2
-        proxy.let_go()
-        eventually(lambda: not owes())
-        assert not lock(name, using="direct").locked()
 
 
 @pytest.mark.usefixtures("server")
@@ -405,26 +227,6 @@ def test_unreachable_server(name: str, settings: Any) -> None:
             operation()
 
 
-def test_server_that_does_not_answer(name: str, settings: Any, own_server: EmbeddedServer) -> None:
-    """A server that hangs is LockUnavailable after the socket's timeout, sync and async."""
-    settings.LOCKS = {"default": {"LOCATION": own_server.url() + "?socket_timeout=0.3"}}
-    with lock(name):
-        pass
-    own_server.pause()
-    try:
-        for operation in (
-            lambda: lock(name).acquire(blocking=False),
-            lambda: asyncio.run(lock(name).aacquire(blocking=False)),
-        ):
-            began = time.monotonic()
-            with pytest.raises(LockUnavailable):
-                operation()
-            assert time.monotonic() - began < 8
-    finally:
-        own_server.resume()
-    assert lock(name).acquire(blocking_timeout=10)
-
-
 def test_waiter_tolerates_a_socket_timeout_shorter_than_its_wait(
     name: str, settings: Any, server: EmbeddedServer
 ) -> None:
@@ -479,28 +281,6 @@ def test_read_only_replica(
     client.replicaof("NO", "ONE")
     client.close()
     held.release()
-
-
-@pytest.mark.usefixtures("server")
-def test_another_type_under_our_key(name: str, client: redis.Redis) -> None:
-    client.hset(f"lock:{name}", "a", "b")
-    with pytest.raises(LockError, match="KEY_PREFIX") as caught:
-        lock(name).acquire(blocking=False)
-    assert not isinstance(caught.value, LockUnavailable)
-    client.zadd("lock-index", {name: 1e15})
-    assert locks["default"].holder(name) is None
-    assert list(locks["default"].holders()) == []
-
-
-@pytest.mark.usefixtures("server")
-@pytest.mark.parametrize("value", ["", " ", "a b c", "t 1", "t 99999999999999999999 {", "t 1 [1]"])
-def test_garbage_under_our_key(name: str, value: str, client: redis.Redis) -> None:
-    """Any string under the key is a holder, of whom little may be known."""
-    client.set(f"lock:{name}", value, px=60_000)
-    assert not lock(name).acquire(blocking=False)
-    holder = locks["default"].holder(name)
-    assert 0 < holder.ttl <= 60
-    assert holder.host is None
 
 
 @pytest.mark.usefixtures("server")

@@ -208,9 +208,7 @@ def test_key_of_another_kind(key: str, raw: redis.Redis, bystander: Callable[[],
     bystander()
 
 
-@pytest.mark.parametrize(
-    "key", ["lock-index", "lock-fence", "lock-heard", "lock-audit", "lock-lost"]
-)
+@pytest.mark.parametrize("key", ["lock-index", "lock-fence", "lock-heard", "lock-audit"])
 def test_shared_key_of_another_kind(key: str, raw: redis.Redis) -> None:
     """Another kind of data under a key of all locks is a clear error, until it is deleted."""
     backend, browser = locks["default"], root()
@@ -367,13 +365,13 @@ def test_audit_entries_of_other_programs(raw: redis.Redis, bystander: Callable[[
     for fields in (
         {"a": "b"},
         {b"\xff": b"\xfe", "event": b"\xff"},
-        {"event": "lost", "name": VICTIM, "fence": "x", "pid": "٣", "reason": "\x1b[2J\n"},
-        {"event": "lost", "name": b"\xff\xfe", "fence": "9" * 5000, "pid": "9" * 5000},
+        {"event": "freed", "name": VICTIM, "fence": "x", "pid": "٣", "reason": "\x1b[2J\n"},
+        {"event": "freed", "name": b"\xff\xfe", "fence": "9" * 5000, "pid": "9" * 5000},
         {"event": "force_released", "name": VICTIM, "by": "y" * 100_000, "host": "\u202e"},
         {"event": "", "name": "", "token_id": "", "host": "", "task_id": "z", "task_name": ""},
     ):
         raw.xadd("lock-audit", fields)
-    raw.xadd("lock-audit", {"event": "lost", "name": VICTIM}, id="9999999999999999-5")
+    raw.xadd("lock-audit", {"event": "freed", "name": VICTIM}, id="9999999999999999-5")
     assert len(locks["default"].history()) == 7
     assert len(locks["default"].history(VICTIM)) == 3
     shown(browser, VICTIM)

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from typing import Any
 
 import pytest
-import redis
 from django.conf import settings
 from django.core.cache import caches, close_caches
 from django.test import override_settings
 from django_redis.cache import RedisCache
 
-from django_redis_lock import Lock, lock, lock_many, locks
+from django_redis_lock import Lock, lock, locks
 from example_project.embedded import EmbeddedServer
 from tests.settings import REDIS
-from tests.tools import Background, Child, counted, eventually
+from tests.tools import Background, eventually
 
 pytestmark = pytest.mark.usefixtures("server")
 
@@ -28,44 +26,6 @@ POLL = {"BACKEND": REDIS, "LOCATION": "locks", "OPTIONS": {"WAIT": "poll", "POLL
 def _settings() -> Iterator[None]:
     with override_settings(LOCKS={"default": POLL}, DJANGO_REDIS_CLOSE_CONNECTION=True):
         yield
-
-
-def test_it_uses_scripts_and_no_channels(name: str, client: redis.Redis) -> None:
-    """A lock takes one call and a release one; several locks take as many; nobody is told."""
-    with counted(client) as counts:
-        with lock(name, timeout=20):
-            assert lock(name).acquire(blocking_timeout=0.1) is False
-        with lock_many([f"{name}-1", f"{name}-2"], timeout=20):
-            pass
-    assert not {"watch", "multi", "exec", "publish", "subscribe", "blpop"} & counts.keys()
-    assert locks["default"].supports_many
-
-
-CROWD = """
-    import asyncio
-    from django.test import override_settings
-    from tests.transport.test_poll_backend import POLL
-    override_settings(LOCKS={"default": {**POLL, "OPTIONS": {"WAIT": "poll"}}}).enable()
-    async def one():
-        async with lock(sys.argv[1], timeout=30, blocking_timeout=60):
-            await asyncio.sleep(0.001)
-    async def main():
-        await asyncio.gather(*[one() for _ in range(40)])
-    say("ready"); hear()
-    asyncio.run(main())
-    say("served")
-"""
-
-
-@pytest.mark.timeout(120)
-def test_a_crowd_is_served(name: str) -> None:
-    """Tasks of several processes, 120 in all, come at once, and each gets its turn."""
-    with ExitStack() as stack:
-        crowd = [stack.enter_context(Child(CROWD, name)) for _ in range(3)]
-        assert [child.hear() for child in crowd] == ["ready"] * 3
-        for child in crowd:
-            child.say()
-        assert [child.hear() for child in crowd] == ["served"] * 3
 
 
 def disconnect() -> None:

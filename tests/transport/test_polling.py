@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import Any
 
@@ -34,23 +33,6 @@ class Deaf(LocMemLockBackend):
         return Lock(lambda: self, name, 20, **options)
 
 
-def test_a_waiter_sees_the_release(name: str) -> None:
-    """A waiter looks until the lock is free, in threads and under asyncio."""
-    backend = Deaf()
-    for acquire in (
-        lambda: backend.lock(name).acquire(),
-        lambda: asyncio.run(backend.lock(name).aacquire()),
-    ):
-        held = backend.lock(name)
-        held.acquire()
-        waiting = Background(acquire)
-        eventually(lambda: backend.looks >= 4)
-        held.release()
-        assert waiting.outcome() is True
-        backend.force_release(name)
-        backend.looks = 0
-
-
 def test_the_waiters_of_a_lock_share_their_looks(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -72,13 +54,6 @@ def test_the_waiters_of_a_lock_share_their_looks(
         eventually(lambda: backend.holder(name))
         backend.force_release(name)
     assert all(waiting.outcome() for waiting in queue)
-
-
-def test_the_interval_has_a_default() -> None:
-    """The default is the documented one, or that of the backend."""
-    assert read_poll_interval({}, "default") == 0.25
-    assert read_poll_interval({}, "default", 0.1) == 0.1
-    assert read_poll_interval({"POLL_INTERVAL": 2}, "default") == 2.0
 
 
 @pytest.mark.parametrize(

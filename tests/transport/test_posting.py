@@ -15,7 +15,7 @@ from django_redis_lock.backends.redis import RedisLockBackend
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol.calls import Glance, Release
 from example_project.embedded import EmbeddedServer
-from tests.tools import Background, Child, counted, eventually
+from tests.tools import counted, eventually
 
 
 @pytest.fixture(params=["tcp", "unix", "small pool"])
@@ -66,25 +66,6 @@ def test_a_posted_call_is_carried_out_before_the_next(
         assert backend.call(Glance(f"{name}-other")) == f"{number} 1 {{}}".encode()
 
 
-def test_replies_find_their_calls_in_threads(
-    name: str, backend: RedisLockBackend, control: redis.Redis
-) -> None:
-    """Threads that post and call at random get what they asked for."""
-    with lock(name, timeout=20):
-        pass
-
-    def work(number: int) -> None:
-        mine = f"{name}-{number}"
-        control.set(f"lock:{mine}", f"{number} 1 {{}}")
-        for turn in range(100):
-            if turn % 3:
-                backend.post(Release(name, "nobody"))
-            assert backend.call(Glance(mine)) == f"{number} 1 {{}}".encode()
-
-    for thread in [Background(lambda number=number: work(number)) for number in range(8)]:
-        thread.outcome()
-
-
 def test_a_connection_goes_back_to_its_pool_in_step(
     name: str, backend: RedisLockBackend, control: redis.Redis
 ) -> None:
@@ -124,32 +105,6 @@ def test_a_pool_that_is_disconnected_with_replies_owed(
     began = time.monotonic()
     assert backend.call(Glance(name)) == b"mine 2 {}"
     assert time.monotonic() - began < 2
-
-
-def test_a_posted_call_leaves_while_the_process_does_nothing(
-    name: str, own_server: EmbeddedServer, control: redis.Redis
-) -> None:
-    """Though nothing follows that it could share a packet with, and though Python stands still."""
-    program = """
-        import ctypes
-        from django.conf import settings
-        from django_redis_lock.protocol.calls import Release
-        settings.LOCKS = {"default": {"LOCATION": sys.argv[1]}}
-        with lock("warm", timeout=5):
-            pass
-        say("ready")
-        hear()
-        locks["default"].post(Release(sys.argv[2], "token"))
-        ctypes.PyDLL(None).sleep(5)  # with the GIL held
-    """
-    held(control, name)
-    with Child(program, own_server.url(), name) as child:
-        assert child.hear() == "ready"
-        control.script_flush()  # nobody could send the source later
-        child.say()
-        began = time.monotonic()
-        eventually(lambda: control.get(f"lock:{name}") is None)
-        assert time.monotonic() - began < 0.3 + 0.5  # of a machine that is busy
 
 
 def test_posting_under_asyncio(name: str, backend: RedisLockBackend, control: redis.Redis) -> None:

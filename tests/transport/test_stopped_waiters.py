@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
-import signal
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 
-from django_redis_lock import lock, locks
-from django_redis_lock.protocol.conversation import withdrawal
-from django_redis_lock.protocol.lease import Request
+from django_redis_lock import lock
 from django_redis_lock.protocol.waiting import CLAIM, LOOK_EVERY, WAITING_SCHEMES
 from django_redis_lock.transport import scripts
-from tests.settings import server_url
-from tests.tools import Background, Child, connections, eventually, handling, waiters
+from tests.tools import Background, Child, eventually, waiters
 
 pytestmark = pytest.mark.usefixtures("server")
 
@@ -103,72 +97,6 @@ def test_a_hundred_stopped_waiters_delay_a_caller_once(
         assert time.monotonic() - back_at < 10  # and not 100 looks one after another
 
 
-def test_processes_of_a_host_that_vanished_delay_a_caller_once(name: str) -> None:
-    """Processes that were not heard of lately are not tried one after another."""
-    held = lock(name, timeout=60)
-    held.acquire()
-    with ExitStack() as stack:
-        children = [stack.enter_context(crowd(name, "queue", 3)) for _ in range(4)]
-        healthy = take(name)
-        for child in children:
-            child.stop()
-        began = time.monotonic()
-        held.release()
-        healthy.outcome().release()
-        assert healthy.ended_at - began < DELAY + SLACK
-
-
-def test_a_waiter_that_wakes_late_waits_on_in_its_place(name: str) -> None:
-    """It asks, learns that its grant is gone, and keeps its place before those who joined later."""
-    held = lock(name, timeout=60)
-    held.acquire()
-    with crowd(name, "queue", 1) as child:
-        healthy, later = take(name), take(name)
-        child.stop()
-        held.release()
-        handle = healthy.outcome()
-        assert waiters(name) == 2  # the one that was passed over, and the last
-        child.go_on()
-        # It is heard again by its next look, which is then the latest.
-        eventually(lambda: _silent(name) == 0)
-        handle.ensure_held()
-        first = handle.fence
-        handle.release()
-        holds, fence = child.hear().split()
-        assert (holds, int(fence) > first) == ("holds", True)
-        last = later.outcome()
-        assert last.fence > int(fence)
-        last.release()
-
-
-def _silent(name: str) -> int:
-    client = redis.Redis.from_url(server_url(0))
-    with client:
-        return int(client.zcount("lock-heard", "-inf", "(0"))
-
-
-def test_a_claimed_lock_is_not_taken_back(name: str) -> None:
-    """A holder that claimed the lock and then stops keeps it for its lease."""
-    held = lock(name, timeout=60)
-    held.acquire()
-    program = CROWD.replace('say("holds", held.fence)', 'say("holds"); hear()')
-    with Child(program, name, "queue", "1", "30") as child:
-        assert child.hear() == "ready"
-        eventually(lambda: waiters(name) == 1)
-        held.release()
-        assert child.hear() == "holds"
-        eventually(lambda: b'"unclaimed"' not in (_value(name) or b""))
-        child.stop()
-        assert not lock(name).acquire(blocking_timeout=2 * CLAIM)
-        child.go_on()
-
-
-def _value(name: str) -> bytes | None:
-    with redis.Redis.from_url(server_url(0)) as client:
-        value: bytes | None = client.get(f"lock:{name}")
-        return value
-
-
 def test_a_body_that_lets_no_other_thread_run_keeps_its_lock(
     name: str, client: redis.Redis
 ) -> None:
@@ -229,46 +157,6 @@ def test_a_blocked_event_loop_delays_a_caller_once(name: str, tmp_path: Path) ->
         assert [child.hear() for _ in range(20)] == ["holds"] * 20
 
 
-def test_lock_many_takes_what_a_stopped_process_does_not_claim(name: str) -> None:
-    """Taking several locks without waiting finds that a grant is overdue, as taking one does."""
-    from django_redis_lock import lock_many
-
-    held = lock(name, timeout=60)
-    held.acquire()
-    with crowd(name, "queue", 2) as child:
-        child.stop()
-        held.release()
-        group = lock_many([name, f"{name}-2"], timeout=10, blocking=False)
-        eventually(group.acquire)
-        group.release()
-
-
-def test_a_grant_without_a_waiter_is_given_back_at_once(name: str, client: redis.Redis) -> None:
-    """An acquisition that reached the server after its caller had left strands no lock."""
-    held = lock(name, timeout=60)
-    held.acquire()
-    hub = locks["default"].hub
-    hub.listen()
-    request = Request(name, "a" * 32, 30.0, '{"host":"gone"}')
-    client.rpush(f"lock-queue:{name}", request.entry(hub.channel))
-    behind = take(name)  # and reads for its process
-    began = time.monotonic()
-    held.release()
-    behind.outcome().release()
-    assert behind.ended_at - began < CLAIM
-
-
-def test_a_claimed_lock_is_not_given_back(name: str) -> None:
-    """A grant whose message comes after its waiter has found it by looking releases nothing."""
-    held = lock(name, timeout=60)
-    held.acquire()
-    call = withdrawal(locks["default"].hub, Request(name, held._lease.token, 60.0, "{}"))
-    call.unclaimed = True
-    assert locks["default"].call(call) == 0
-    held.ensure_held()
-    held.release()
-
-
 def test_waiter_of_a_closed_loop_is_passed_over(name: str) -> None:
     """A task that was never cancelled nor finished is not given the lock."""
     held = lock(name, timeout=60)
@@ -285,16 +173,6 @@ def test_waiter_of_a_closed_loop_is_passed_over(name: str) -> None:
     healthy.outcome().release()
     assert healthy.ended_at - began < CLAIM
     task._log_destroy_pending = False
-
-
-def test_waiters_are_heard_though_idle(name: str, client: redis.Redis) -> None:
-    """Those who wait look in once in a while, and what is noted of that goes by itself."""
-    with lock(name, timeout=60):
-        waiting = take(name)
-        heard = eventually(lambda: client.zrange("lock-heard", 0, -1, withscores=True))
-        assert [channel for channel, _ in heard] == [locks["default"].hub.channel]
-        assert 0 < client.pttl("lock-heard") <= 120_000
-    waiting.outcome().release()
 
 
 def test_numbers_are_the_same_in_lua_and_in_python() -> None:
@@ -332,123 +210,6 @@ def test_aliases_that_share_a_server_pop_their_own_grants(name: str, settings: A
             handle.release()
 
 
-def test_handler_of_a_signal_may_wait_while_its_thread_subscribes(name: str) -> None:
-    """What it interrupts holds nothing that it needs."""
-    hub = locks["default"].hub
-    others = lock(f"{name}-2", timeout=60)
-    others.acquire()
-    connect, taken = hub._connect, []
-
-    def interrupted_connect() -> Any:
-        hub._connect = connect
-        os.kill(os.getpid(), signal.SIGUSR1)
-        return connect()
-
-    def handler(signum: int, frame: object) -> None:
-        threading.Timer(0.1, others.release).start()
-        taken.append(lock(f"{name}-2", timeout=60).acquire(blocking_timeout=10))
-
-    hub._connect = interrupted_connect
-    with handling(signal.SIGUSR1, handler), lock(name, timeout=60):
-        assert lock(name).acquire(blocking_timeout=0.3) is False
-    assert taken == [True]
-
-
-def test_reset_with_waiting_tasks_leaves_nothing_behind(name: str, client: redis.Redis) -> None:
-    """Those who wait over a reset are served; the last takes thread and connection along."""
-
-    def listening() -> list[threading.Thread]:
-        return [item for item in threading.enumerate() if item.name.endswith("-listener")]
-
-    async def wait() -> None:
-        async with lock(name, timeout=60):
-            pass
-
-    async def main() -> None:
-        held = lock(name, timeout=60)
-        await held.aacquire()
-        tasks = [asyncio.create_task(wait()) for _ in range(3)]
-        while waiters(name) < 3:
-            await asyncio.sleep(0.01)
-        locks.reset()
-        while not connections(client, "pubsub"):
-            await asyncio.sleep(0.01)
-        await held.arelease()
-        await asyncio.gather(*tasks)
-
-    threads = len(listening())
-    asyncio.run(main())
-    eventually(lambda: len(listening()) == threads)
-    eventually(lambda: not connections(client, "pubsub"))
-
-
-async def _with_a_busy_executor(name: str, wait: str) -> float:
-    loop = asyncio.get_running_loop()
-    ended = threading.Event()
-    for _ in range(64):
-        loop.run_in_executor(None, ended.wait)
-    try:
-        async with lock(name, timeout=60):
-            began = time.monotonic()
-            assert not await lock(name, wait=wait).aacquire(blocking_timeout=0.2)
-            return time.monotonic() - began
-    finally:
-        ended.set()
-
-
-@pytest.mark.parametrize("wait", WAITING_SCHEMES)
-def test_a_task_waits_without_the_executor_of_its_loop(name: str, wait: str) -> None:
-    """However busy that is, a wait begins at once, and ends in time."""
-    assert asyncio.run(_with_a_busy_executor(name, wait)) < DELAY
-
-
-def test_a_process_that_goes_on_joining_is_heard(name: str) -> None:
-    """Each request of a process counts as a sign of life for those that waited before."""
-    held = lock(name, timeout=60)
-    held.acquire()
-    with crowd(name, "queue", 1) as child:
-        first = take(name)
-        eventually(lambda: _heard(locks["default"].hub.channel))
-        child.stop()
-        held.release()
-        second = take(name)
-        assert _heard(locks["default"].hub.channel) > 0
-        handle = first.outcome()
-        handle.release()
-        second.outcome().release()
-        assert first.ended_at < second.ended_at
-
-
-def test_a_process_that_looks_late_is_heard(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The look that takes a lock back is a sign of life of its own process, however late it is."""
-    monkeypatch.setattr("django_redis_lock.protocol.waiting.LOOK_EVERY", 30.0)
-    held = lock(name, timeout=60)
-    held.acquire()
-    with crowd(name, "queue", 1) as child:
-        first = take(name)
-        child.stop()
-        held.release()
-        second = take(name)  # is the one that looks, when the time to claim the lock is over
-        first.outcome().release()
-        second.outcome().release()
-        assert first.ended_at < second.ended_at
-
-
-def test_a_process_that_takes_a_free_lock_is_heard(name: str, client: redis.Redis) -> None:
-    """Back again, its waiters hand the lock to each other, and don't each wait for a look."""
-    client.set(f"lock:{name}", "another 1 {}", px=60_000)
-    first, second = take(name), take(name)
-    channel = locks["default"].hub.channel
-    with client.pipeline() as pipeline:
-        pipeline.zadd("lock-heard", {channel: -time.time_ns() // 1_000_000})
-        pipeline.delete(f"lock:{name}")
-        pipeline.execute()
-    held = first.outcome()
-    assert _heard(channel) > 0
-    held.release()
-    second.outcome().release()
-
-
 def test_waiters_of_a_silent_process_are_forgotten_after_a_minute(
     name: str, client: redis.Redis
 ) -> None:
@@ -463,9 +224,3 @@ def test_waiters_of_a_silent_process_are_forgotten_after_a_minute(
     first = healthy.outcome()
     assert not client.exists(f"lock-queue:{name}")
     first.release()
-
-
-def _heard(channel: str) -> float:
-    """Return when a process was last heard by the server's clock; below zero if it is silent."""
-    with redis.Redis.from_url(server_url(0)) as client:
-        return float(client.zscore("lock-heard", channel) or 0)

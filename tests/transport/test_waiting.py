@@ -5,23 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import textwrap
 import threading
 import time
-from contextlib import ExitStack
-from typing import Any
 
 import pytest
 import redis
 
 from django_redis_lock import Lock, lock, locks
-from django_redis_lock.exceptions import LockNotAcquired
-from django_redis_lock.protocol.lease import Request
 from django_redis_lock.protocol.waiting import WAITING_SCHEMES
 from tests.tools import (
-    PATIENCE,
-    QUEUED,
-    SOON,
     Background,
     Child,
     connections,
@@ -111,23 +103,6 @@ def test_dead_waiter_is_skipped_at_once(name: str) -> None:
         assert float(when) - began < 1
 
 
-def test_waiter_that_dies_with_the_grant(name: str) -> None:
-    """If the woken waiter dies before it takes the lock, the next gets it when the lease ends."""
-    held = lock(name, timeout=20)
-    held.acquire()
-    with queued(name, timeout=1) as dead:
-        dead.stop()  # so that it is granted the lock and does not know
-        next_one = Background(lock(name, timeout=20).acquire)
-        eventually(lambda: waiters(name) == 2)
-        held.release()
-        holder = eventually(lambda: locks["default"].holder(name))
-        assert holder.pid == dead.pid
-        end = time.monotonic() + holder.ttl
-        dead.process.kill()
-        assert next_one.outcome() is True
-        assert time.monotonic() - end < SOON
-
-
 def check_missed_grant(name: str, held: Lock, paused: Child) -> None:
     """Stop a waiter for longer than its grant lasts; it has to wait again."""
     paused.stop()
@@ -146,63 +121,6 @@ def test_paused_waiter_finds_its_grant_stale(name: str) -> None:
         check_missed_grant(name, held, paused)
 
 
-def test_expired_holder_is_followed_in_order(name: str) -> None:
-    """When a lease runs out the first in the queue is served first, whoever looks first."""
-    order = []
-    lock(name, timeout=0.6).acquire()
-
-    def wait(number: int) -> None:
-        with lock(name, timeout=20):
-            order.append(number)
-
-    queue = []
-    for number in range(5):
-        queue.append(Background(lambda number=number: wait(number)))
-        eventually(lambda number=number: waiters(name) == number + 1)
-    for waiting in queue:
-        waiting.outcome()
-    assert order == list(range(5))
-
-
-def test_newcomer_does_not_pass_the_queue_of_an_expired_lock(name: str) -> None:
-    """A try that finds the lock expired and a waiter in the queue hands the lock to the waiter."""
-    held = lock(name, timeout=20)
-    held.acquire()
-    with queued(name) as child:
-        child.stop()  # so that it can't look by itself
-        held.extend(0.05, replace_ttl=True)
-        eventually(lambda: locks["default"].holder(name) is None)
-        assert lock(name).acquire(blocking=False) is False
-        assert locks["default"].holder(name).pid == child.pid
-        child.go_on()
-        assert child.hear().startswith("acquired")
-
-
-def test_endless_lock_given_to_a_dying_waiter_is_not_stuck(name: str) -> None:
-    """A never-expiring lock has an end until the waiter that was granted it confirms that."""
-    held = lock(name, timeout=20)
-    held.acquire()
-    shorten = "from django_redis_lock.protocol.lease import Request; Request.PROBATION = 500\n"
-    program = shorten + textwrap.dedent(QUEUED).replace("float(sys.argv[2])", "None")
-    with queued(name, program=program) as dead:
-        dead.stop()
-        held.release()
-        assert 0 < locks["default"].holder(name).ttl < Request.PROBATION / 1000
-        dead.process.kill()
-        assert lock(name).acquire(blocking_timeout=10)
-
-
-def test_endless_lock_is_confirmed(name: str) -> None:
-    """A waiter that receives a never-expiring lock makes it endless."""
-    held = lock(name, timeout=20)
-    held.acquire()
-    waiting = Background(lock(name, timeout=None).acquire)
-    eventually(lambda: waiters(name) == 1)
-    held.release()
-    assert waiting.outcome() is True
-    assert locks["default"].holder(name).ttl is None
-
-
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, RuntimeError])
 def test_interrupted_waiter_leaves_the_queue(name: str, error: type[BaseException]) -> None:
     """Whatever interrupts a wait, the place is given up: no orphan in the queue."""
@@ -219,82 +137,6 @@ def test_interrupted_waiter_leaves_the_queue(name: str, error: type[BaseExceptio
             trigger.outcome()
         assert waiters(name) == 0
     assert lock(name).acquire(blocking=False)
-
-
-def test_interrupted_leader_leaves_the_others_waiting(name: str) -> None:
-    """The waiter that reads for all is interrupted; the others are still granted their lock."""
-    held = lock(name, timeout=20)
-    held.acquire()
-
-    def pass_through() -> bool:
-        with lock(name, timeout=20):
-            return True
-
-    with handling(signal.SIGUSR1, KeyboardInterrupt):
-        queue: list[Background] = []
-
-        def join_and_interrupt() -> None:
-            eventually(lambda: waiters(name) == 1)
-            for number in (2, 3):
-                queue.append(Background(pass_through))
-                eventually(lambda number=number: waiters(name) == number)
-            os.kill(os.getpid(), signal.SIGUSR1)
-
-        trigger = Background(join_and_interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            lock(name).acquire()
-        trigger.outcome()
-    held.release()
-    assert [waiting.outcome() for waiting in queue] == [True, True]
-
-
-def test_interrupted_leader_costs_the_others_no_place(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A release between the interruption and the next subscription passes nobody over."""
-    hub = locks["default"].hub
-    connect, released = hub._connect, threading.Event()
-
-    def connect_after_the_release() -> Any:
-        assert released.wait(PATIENCE)
-        return connect()
-
-    def join_and_interrupt() -> Background:
-        eventually(lambda: waiters(name) == 1)
-        second = Background(lock(name, timeout=20).acquire)
-        eventually(lambda: waiters(name) == 2)
-        stack.enter_context(queued(name))
-        monkeypatch.setattr(hub, "_connect", connect_after_the_release)
-        os.kill(os.getpid(), signal.SIGUSR1)
-        return second
-
-    held = lock(name, timeout=20)
-    held.acquire()
-    with handling(signal.SIGUSR1, KeyboardInterrupt), ExitStack() as stack:
-        trigger = Background(join_and_interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            lock(name).acquire()
-        second = trigger.outcome()
-        held.release()
-        holder = locks["default"].holder(name)
-        assert (holder.pid, holder.waiters) == (os.getpid(), 1)
-        released.set()
-        assert second.outcome() is True
-
-
-def test_grant_that_crosses_with_giving_up_is_passed_on(name: str) -> None:
-    """A wait that ends just as the lock is handed off never strands it."""
-    for _ in range(60):
-        held = lock(name, timeout=20)
-        assert held.acquire(blocking_timeout=5)
-        hasty = lock(name, timeout=20)
-        waiting = Background(lambda hasty=hasty: hasty.acquire(blocking_timeout=0.012))
-        eventually(lambda waiting=waiting: waiters(name) == 1 or not waiting.is_alive())
-        time.sleep(0.01)  # aims the release at the end of the wait
-        held.release()
-        if waiting.outcome():
-            hasty.release()
-        assert lock(name).locked() is False
 
 
 def test_hundred_waiting_threads_share_one_connection(name: str, client: redis.Redis) -> None:
@@ -345,20 +187,6 @@ def test_thousand_waiting_tasks_share_one_connection(name: str, client: redis.Re
 
     # Debugging, asyncio notes a stack for each of a thousand who wake.
     assert asyncio.run(main(), debug=False) == 1000
-
-
-def test_waiters_look_in_turns(name: str, client: redis.Redis) -> None:
-    """When a lease is due to end the waiters of a process ask once, not each for itself."""
-    held = lock(name, timeout=0.5)
-    held.acquire()
-    queue = [Background(lambda: lock(name).acquire(blocking_timeout=2)) for _ in range(20)]
-    eventually(lambda: waiters(name) == 20)
-    held.extend(20, replace_ttl=True)
-    with counted(client) as counts:
-        for waiting in queue:
-            waiting.outcome()
-    # Each gives up with one call; the looks beside them are a few.
-    assert counts["evalsha"] <= 20 + 5
 
 
 def test_lock_of_another_program_excludes_and_is_followed(name: str, client: redis.Redis) -> None:
@@ -423,28 +251,3 @@ def test_listing_costs_the_held_locks_only(name: str, client: redis.Redis) -> No
         assert len(list(locks["default"].holders())) == 1200
     assert not {"keys", "scan", "randomkey"} & counts.keys()
     assert counts["evalsha"] == 4  # the index, and three pages of locks
-
-
-def test_queue_lost_to_a_flush_forms_again(name: str, client: redis.Redis) -> None:
-    """A flush removes lock and queue; the waiters are all served even so."""
-    lock(name, timeout=1).acquire()
-    done = []
-
-    def wait() -> None:
-        with lock(name, timeout=5):
-            done.append(1)
-
-    began = time.monotonic()
-    queue = [Background(wait) for _ in range(6)]
-    eventually(lambda: waiters(name) == 6)
-    client.flushdb()
-    for waiting in queue:
-        waiting.outcome()
-    assert len(done) == 6
-    assert time.monotonic() - began < 5
-
-
-def test_with_statement_says_for_how_long_it_tried(name: str) -> None:
-    with lock(name), pytest.raises(LockNotAcquired, match=r"0\.02 s"):
-        with lock(name, blocking_timeout=0.02):
-            pass

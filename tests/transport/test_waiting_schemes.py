@@ -15,7 +15,6 @@ from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.protocol.waiting import LOOK_EVERY, WAITING_SCHEMES
 from tests.settings import server_url
 from tests.tools import QUEUED, Background, connections, counted, eventually, queued, waiters
-from tests.transport.test_waiting import check_missed_grant
 
 pytestmark = pytest.mark.usefixtures("server")
 
@@ -84,30 +83,6 @@ def test_a_waiter_that_is_killed_delays_the_next_by_little(name: str, wait: str)
         next_one.release()
 
 
-def test_a_poller_that_misses_its_turn_rejoins_the_queue(name: str) -> None:
-    """A waiter that sleeps through its turn loses that, and gets another."""
-    held = lock(name, timeout=20)
-    held.acquire()
-    with queued(name, "poll", program=HASTY) as paused:
-        check_missed_grant(name, held, paused)
-
-
-@pytest.mark.parametrize("wait", OTHERS)
-def test_a_grant_that_crosses_with_giving_up_is_passed_on(name: str, wait: str) -> None:
-    """A waiter that leaves as its turn comes strands nothing."""
-    for pause in (0.0, 0.005, 0.01, 0.02):
-        held = lock(name, timeout=20)
-        assert held.acquire(blocking_timeout=10)
-        hasty = lock(name, timeout=20, wait=wait)
-        waiting = Background(lambda hasty=hasty: hasty.acquire(blocking_timeout=0.02))
-        eventually(lambda waiting=waiting: waiters(name) == 1 or not waiting.is_alive())
-        time.sleep(pause)  # aims the release at the end of the wait
-        held.release()
-        if waiting.outcome():
-            hasty.release()
-        assert lock(name).locked() is False
-
-
 @pytest.mark.parametrize("wait", OTHERS)
 def test_a_hundred_waiters_cost_as_much_as_one(name: str, wait: str, client: redis.Redis) -> None:
     """Threads and tasks that wait for one lock share what is asked, and a connection."""
@@ -160,23 +135,6 @@ def test_nothing_is_left_behind(name: str, wait: str, client: redis.Redis) -> No
     assert {key for key in client.keys("*") if client.pttl(key) < 0} == {"lock-fence"}
 
 
-def test_a_grant_that_is_not_popped_expires(name: str, client: redis.Redis) -> None:
-    """A grant for a process that dies before it reads it has an end."""
-    held = lock(name, timeout=20)
-    held.acquire()
-    with queued(name, "blpop", program=HASTY) as dead:
-        channel = client.lindex(f"lock-queue:{name}", 0).split()[0]
-        dead.process.kill()
-        dead.process.wait()
-        # The server notices, and pops for the dead no more.
-        eventually(lambda: not any("blpop" in item["cmd"] for item in client.client_list()))
-        key = channel.removeprefix("@list:")
-        client.set(f"{key}:alive", "")
-        held.release()
-    assert client.lindex(key, 0).startswith("grant ")
-    assert 0 < client.pttl(key) <= 60_000
-
-
 @pytest.mark.parametrize("wait", ["", "Queue", "pubsub", 1, True, ("poll",)])
 def test_an_unknown_scheme_is_refused_at_once(name: str, wait: Any, settings: Any) -> None:
     """The error names the value and what there is, before anything is sent."""
@@ -185,29 +143,6 @@ def test_an_unknown_scheme_is_refused_at_once(name: str, wait: Any, settings: An
     settings.LOCKS = {"default": {"LOCATION": "locks", "OPTIONS": {"WAIT": wait}}}
     with pytest.raises(InvalidLockBackend, match="'queue' or 'blpop' or 'poll'"):
         _ = locks["default"]
-
-
-def test_a_backend_with_one_way_to_wait_takes_no_notice(name: str) -> None:
-    """Code that names a scheme runs on the backends for tests."""
-    for using in ("locmem", "dummy"):
-        with lock(name, wait="poll", using=using):
-            pass
-
-
-def test_the_decorator_takes_a_scheme(name: str) -> None:
-    """A decorated function waits as it is told."""
-    seen = []
-
-    @lock(name, timeout=20, wait="blpop")
-    def work() -> None:
-        seen.append(locks["default"].holder(name))
-
-    with lock(name, timeout=20):
-        waiting = Background(work)
-        (waiter,) = eventually(lambda: locks["default"].waiting(name))
-        assert waiter.waited is not None
-    waiting.outcome()
-    assert len(seen) == 1
 
 
 def test_a_wait_outlasts_the_socket_timeout(name: str, settings: Any) -> None:
@@ -263,32 +198,6 @@ def test_nothing_is_popped_while_nobody_waits(
         with counted(client) as counts:
             time.sleep(0.5)  # idle time is what is measured
         assert counts.get("blpop", 0) <= 1
-
-
-def test_a_poller_sees_what_its_own_process_releases(name: str) -> None:
-    """A release wakes a poller of the same process, however long its interval is."""
-    locks["default"].hub_for("poll").interval = 1000
-    for acquire in (
-        lambda: lock(name, timeout=20, wait="poll").acquire(),
-        lambda: asyncio.run(lock(name, timeout=20, wait="poll").aacquire()),
-    ):
-        with lock(name, timeout=300):
-            waiting = Background(acquire)
-            eventually(lambda: waiters(name) == 1)
-        assert waiting.outcome() is True
-        locks["default"].force_release(name)
-
-
-def test_a_process_that_pops_says_that_it_lives(
-    name: str, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """While somebody waits its process renews the key that says so."""
-    key = f"{locks['default'].hub_for('blpop').list_key}:alive"
-    monkeypatch.setattr("django_redis_lock.transport.popping.ALIVE_MS", 60_000)
-    with lock(name, timeout=20):
-        waiter = stand(name, "blpop", 1)
-        eventually(lambda: client.pttl(key) > 5000)
-    assert waiter.waiting.outcome() is True
 
 
 @pytest.mark.parametrize("wait", ["queue", "blpop"])

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar
 
 from redis.exceptions import RedisError
 
-from django_redis_lock.backends.getset.clocks import LocalClock, ServerClock
-from django_redis_lock.backends.getset.commands import Word
-from django_redis_lock.backends.getset.exchanges import Exchanges
-from django_redis_lock.backends.getset.readings import NAME
-from django_redis_lock.backends.getset.timestamps import FORMATS, Form, read_stamp
+from django_redis_lock.backends.getset.exchanges import NAME, Exchanges
+from django_redis_lock.backends.getset.timestamps import FORMATS, Word, read_stamp
 from django_redis_lock.backends.servers.base import ServersLockBackend
 from django_redis_lock.backends.servers.errors import lock_error
 from django_redis_lock.backends.servers.single import SingleServer
@@ -27,9 +23,7 @@ from django_redis_lock.transport.clients import BlockingClient
 from django_redis_lock.transport.location import Location
 from django_redis_lock.transport.packing import Packed
 from django_redis_lock.transport.polling import PollingHub
-from django_redis_lock.transport.resp import pack
-
-CLOCKS = ("server", "local")
+from django_redis_lock.transport.scripts import Command
 
 
 class GetSetLockBackend(ServersLockBackend):
@@ -43,14 +37,12 @@ class GetSetLockBackend(ServersLockBackend):
     LOCATION is an alias of CACHES that django-redis or Django's RedisCache serves, or a URL.
 
     OPTIONS["FORMAT"] is what is written: ``record`` (the time, the token and the holder's record)
-    or, for other programs to read, only the time in ``seconds``, ``fractions`` (of a second) or
-    ``milliseconds``. All formats are read. OPTIONS["KEY"] is the key of a lock, by default
-    ``"{KEY_PREFIX}:{name}"``. OPTIONS["CLOCK"] is ``server``, or ``local`` where TIME is forbidden.
+    or, for other programs to read, only the time in whole ``seconds``. Both are read, and seconds
+    with a fraction. OPTIONS["KEY"] is the key of a lock, by default ``"{KEY_PREFIX}:{name}"``.
     Waiters look every OPTIONS["POLL_INTERVAL"] seconds.
     """
 
-    options: ClassVar[tuple[str, ...]] = ("FORMAT", "KEY", "CLOCK", "POLL_INTERVAL")
-    supports_contention = False
+    options: ClassVar[tuple[str, ...]] = ("FORMAT", "KEY", "POLL_INTERVAL")
     servers: SingleServer
 
     def configure(self, location: Any, options: dict[str, Any]) -> None:
@@ -61,18 +53,11 @@ class GetSetLockBackend(ServersLockBackend):
                 f"or a proxy that looks like one; write an alias of CACHES, or a URL."
             )
         self.servers = SingleServer(self.location)
-        form = Form(read_choice(options, "FORMAT", FORMATS, self.alias))
-        clock = read_choice(options, "CLOCK", CLOCKS, self.alias)
+        form = read_choice(options, "FORMAT", FORMATS, self.alias)
         self.hub = PollingHub(read_poll_interval(options, self.alias))
         key = self._key_of_locks(options.get("KEY", f"{self.key_prefix}:{NAME}"))
         self.lock_keys = key.partition(NAME)[0]
-        self._exchanges = Exchanges(
-            self.key_prefix,
-            key,
-            form,
-            ServerClock() if clock == "server" else LocalClock(),
-            freed=self.hub.freed,
-        )
+        self._exchanges = Exchanges(self.key_prefix, key, form, self.hub.freed)
 
     def _key_of_locks(self, key: Any) -> str:
         if not isinstance(key, str) or key.count(NAME) != 1:
@@ -148,29 +133,20 @@ class _Port:
     async def asend(self, words: tuple[Word, ...]) -> Any:
         return await self._backend._async_client.call(self._plain(words))
 
-    def _plain(self, words: tuple[Word, ...]) -> _Plain:
+    def _plain(self, words: tuple[Word, ...]) -> Packed:
         sending, self._sending = self._sending, _nothing
-        return _Plain(words, sending, self._until)
+        kind = _Set if words[0] == "SET" else Packed
+        command = Command(str(words[0]))
+        return kind(command, (), words[1:], sending, until=self._until)
 
 
 def _nothing() -> None:
     pass
 
 
-class _Plain(Packed):
-    """A plain command, ready to be sent."""
+class _Set(Packed):
+    """A command that is answered with OK."""
 
-    __slots__ = ("_command", "says_ok")
+    __slots__ = ()
 
-    def __init__(
-        self, command: tuple[Word, ...], sending: Callable[[], None], until: float
-    ) -> None:
-        self._command = command
-        self.says_ok = command[0] == "SET"
-        self.sending = sending
-        self.replicas = None
-        self.until = until
-
-    def pack(self, *, with_source: bool = False) -> bytes:
-        """Return the bytes of the command."""
-        return pack(self._command)
+    says_ok = True

@@ -14,23 +14,31 @@ from __future__ import annotations
 import contextlib
 import math
 import random
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
 from redis.exceptions import ResponseError
 
-from django_redis_lock.backends.getset.clocks import Clock
-from django_redis_lock.backends.getset.commands import PlainCommand
-from django_redis_lock.backends.getset.readings import Methods, Readings
-from django_redis_lock.backends.getset.timestamps import Form, OwnValues, Stamp, read_stamp
+from django_redis_lock.backends.getset.timestamps import (
+    PlainCommand,
+    ServerClock,
+    Stamp,
+    Values,
+    read_stamp,
+)
+from django_redis_lock.backends.index import write_page
 from django_redis_lock.exceptions import LockError
 from django_redis_lock.protocol import calls
+from django_redis_lock.protocol.calls import Call
 from django_redis_lock.protocol.drivers import Steps
 from django_redis_lock.protocol.lease import Request
 from django_redis_lock.protocol.records import token_id
 from django_redis_lock.support.clock import monotonic
 
+NAME = "{name}"
+"""The placeholder of the lock's name in the key of a lock."""
 CLAIM_KEPT = 5.0
 """Seconds for which one caller has the right to replace an ended value; it uses half of them."""
 TOO_LATE_MS = 50
@@ -41,33 +49,30 @@ BUSY = 3
 """The kind that ``acquire.lua`` returns for a lock that hands off to nobody: poll."""
 
 
-class Exchanges(Readings):
+class Exchanges:
     """The commands of each call, for the locks under one prefix."""
 
-    def __init__(
-        self,
-        prefix: str,
-        key: str,
-        form: Form,
-        clock: Clock,
-        freed: Callable[[str], object],
-    ) -> None:
-        super().__init__(prefix, key, clock)
-        self._form = form
+    def __init__(self, prefix: str, key: str, form: str, freed: Callable[[str], object]) -> None:
+        self._before, _, self._after = key.partition(NAME)
         self._freed = freed  # called with the name of each lock that this process frees
+        self._clock = ServerClock()
+        self._own = Values(form)
         self._claim_prefix = f"{prefix}-claim:"
+        self._index_key = f"{prefix}-index"
         self._fence_key = f"{prefix}-fence"
-        self._own = OwnValues(form, clock)
+        self._audit_key = f"{prefix}-audit"
+
+    def carry_out(self, call: Call) -> Steps[Any]:
+        """Carry out a call. Returns what the script of its name returns."""
+        return self._methods[type(call)](self, call)
+
+    def _key(self, name: str) -> str:
+        return f"{self._before}{name}{self._after}"
 
     def _write(self, request: Request) -> Stamp:
         end_ms = self._clock.latest_ms() + request.lease_ms
-        now_ms = self._clock.earliest_ms()
-        stamp = self._form.stamp(end_ms, request.token, now_ms, request.record)
-        if self._form.never_alike:
-            # Noted before it is sent, to recognize it if the reply is lost. A value that another
-            # caller may write as well is not: better a lock that nobody has than one for two.
-            self._own.note(request.token, stamp)
-        return stamp
+        token, record = request.token.encode(), request.record.encode()
+        return self._own.write(Stamp(b"", end_ms, token, 0, self._clock.earliest_ms(), record))
 
     def _look(self, name: str, token: str) -> Steps[tuple[Any, Stamp | None]]:
         """Read a lock's value, and its stamp if it belongs to a token.
@@ -98,7 +103,6 @@ class Exchanges(Readings):
             mine = self._write(request)
             if (yield PlainCommand("SETNX", key, mine.value)):
                 return (yield from self._settle(request, mine, replaced=False))
-            self._own.discard(request.token, mine.value)
             value = yield PlainCommand("GET", key)
             if value is None:
                 continue  # released in between
@@ -121,7 +125,6 @@ class Exchanges(Readings):
         if self._was_free(request.token, old):
             return (yield from self._settle(request, mine, replaced=True))
         yield from self._put_back(request.name, old)
-        self._own.discard(request.token, mine.value)
         return self._busy(read_stamp(old))
 
     def _busy(self, stamp: Stamp | None = None) -> list[int]:
@@ -153,9 +156,9 @@ class Exchanges(Readings):
 
         ``tokens`` are those whose values may be replaced; by default only the request's own.
         """
-        self._own.note(request.token, mine)
+        self._own.note(request.token, mine, self._clock.earliest_ms())
         fence: int = mine.fence or self._clock.earliest_ms() * 1000
-        if self._form.keeps_tokens:
+        if self._own.keep_tokens:
             if not mine.fence:
                 fence = yield from self._draw_fence(request, mine, tokens or (request.token,))
                 if not fence:
@@ -194,14 +197,10 @@ class Exchanges(Readings):
             # late one deletes a good fence; then the clock has moved on, as after a loss.
             yield PlainCommand("DEL", self._fence_key)
         else:
-            raise LockError(
-                f"The key {self._fence_key!r} holds {fence} again and again, which is no fence of "
-                f"ours: another program writes that key. Choose another KEY_PREFIX.",
-                name=request.name,
-            )
+            raise self._no_fence(request, str(fence))
         if fence >= 1 << 53:
             raise self._no_fence(request, str(fence))
-        final = self._form.write(replace(mine, fence=fence))
+        final = self._own.write(replace(mine, fence=fence))
         for _ in range(LOOKS):
             old = yield PlainCommand("GETSET", self._key(request.name), final.value)
             if any(self._own.stamp(token, old) for token in tokens):
@@ -215,7 +214,7 @@ class Exchanges(Readings):
     def _no_fence(self, request: Request, found: str) -> LockError:
         return LockError(
             f"The key {self._fence_key!r} holds {found}, which is no fence of ours: another "
-            f"program has written it. Delete that key.",
+            f"program writes it. Delete that key, or choose another KEY_PREFIX.",
             name=request.name,
         )
 
@@ -233,10 +232,10 @@ class Exchanges(Readings):
 
     def _take_over(self, call: calls.TakeOver) -> Steps[Any]:
         request = call.request
-        if not self._form.keeps_tokens:
+        if not self._own.keep_tokens:
             raise LockError(
-                f"Lock {request.name!r} can't be passed on: values in {self._form.name!r} do not "
-                f"tell their holder. Write OPTIONS['FORMAT'] = 'record'.",
+                f"Lock {request.name!r} can't be passed on: a time in seconds does not tell "
+                f"its holder. Write OPTIONS['FORMAT'] = 'record'.",
                 name=request.name,
             )
         yield from self._clock.look()
@@ -296,8 +295,8 @@ class Exchanges(Readings):
         if lease_ms == 0 or (at_least and (left_ms < 0 or left_ms > lease_ms)):
             return left_ms
         end_ms = math.inf if lease_ms < 0 else now_ms + lease_ms
-        longer = self._form.write(replace(ours, end_ms=end_ms))
-        self._own.note(token, longer)
+        longer = self._own.write(replace(ours, end_ms=end_ms))
+        self._own.note(token, longer, now_ms)
         old = yield PlainCommand("GETSET", self._key(name), longer.value)
         if not self._own.stamp(token, old):
             yield from self._put_back(name, old)
@@ -313,7 +312,7 @@ class Exchanges(Readings):
         key = self._key(call.name)
         if not self._is_shown((yield PlainCommand("GET", key)), call.token_id):
             return (yield from self._complete_audit(call)) if call.deleted else None
-        yield from self._try_audit(self._part(call.entry["event"]))
+        yield from self._try_audit()
         if not self._is_shown((yield PlainCommand("GET", key)), call.token_id):
             return None  # released meanwhile
         call.deleted = True  # or may be, if no reply comes
@@ -335,11 +334,104 @@ class Exchanges(Readings):
         whose = token_id(stamp.token or value)
         return whose == shown and not stamp.passed(self._clock.earliest_ms())
 
-    _methods: ClassVar[Methods] = {
-        **Readings._methods,
+    def _inspect(self, call: calls.Inspect) -> Steps[Any]:
+        yield from self._clock.look()
+        answer: list[Any] = []
+        now_ms = self._clock.latest_ms()
+        for name in call.names:
+            try:
+                value = yield PlainCommand("GET", self._key(name))
+            except ResponseError as error:
+                if "WRONGTYPE" not in str(error):
+                    raise
+                value = None  # written by another program, and no string
+            stamp = read_stamp(b"0" if value is None else value)
+            held = None if stamp.passed(now_ms) else value
+            answer += [held, stamp.left_ms(now_ms) if held else -2, None]  # waiters are not known
+        return [now_ms, *answer]
+
+    def _read_queue(self, call: calls.ReadQueue) -> Steps[Any]:
+        yield from self._clock.look()
+        return [self._clock.earliest_ms()]  # waiters are not known
+
+    def _read_index(self, call: calls.ReadIndex) -> Steps[Any]:
+        yield from self._clock.look()
+        start = call.start or str(self._clock.earliest_ms())
+        command = ("ZRANGEBYSCORE", self._index_key, start, "+inf", "WITHSCORES")
+        if not call.after:
+            return write_page(_entries((yield PlainCommand(*command, "LIMIT", 0, call.count))))
+        # Within one lease end the page begins after a name, and no command finds its place.
+        found = _entries((yield PlainCommand(*command)))
+        passed = bisect_right(found, (float(call.start), call.after), key=_place)
+        return write_page(found[passed : passed + call.count])
+
+    def _read_history(self, call: calls.ReadHistory) -> Steps[Any]:
+        before = call.before if call.before == "+" else f"({call.before}"
+        found = yield PlainCommand("XREVRANGE", self._audit_key, before, "-", "COUNT", call.count)
+        end = found[-1][0] if len(found) == call.count else b""
+        if call.name:
+            name = call.name.encode()
+            found = [entry for entry in found if _fields(entry).get(b"name") == name]
+        return [[end, *found]]
+
+    def _try_audit(self) -> Steps[Any]:
+        """Raise the server's error if it would refuse an entry, unless it is out of memory.
+
+        A forced release that can't be audited is refused, but an operator must be able to free a
+        lock on a full server. The entry itself is written after the release.
+        """
+        try:
+            yield PlainCommand(
+                "XADD", self._audit_key, "0-0", "event", ""
+            )  # no entry can have this id
+        except ResponseError as error:
+            text = str(error)
+            if not ("greater than 0-0" in text or "used memory" in text):
+                raise
+        yield PlainCommand(
+            "XREVRANGE", self._audit_key, "+", "-", "COUNT", 1
+        )  # fails if it is no stream
+
+    def _complete_audit(self, call: calls.ForceRelease) -> Steps[Any]:
+        """Write the entry, unless the earlier sending that deleted the lock did so."""
+        ours = [part.encode() for pair in call.entry.items() for part in pair]
+        latest = yield PlainCommand("XREVRANGE", self._audit_key, "+", "-", "COUNT", 100)
+        if any(entry[1] == ours for entry in latest):
+            return 1
+        return (yield from self._write_entry(call))
+
+    def _write_entry(self, call: calls.ForceRelease) -> Steps[Any]:
+        pairs = [part for pair in call.entry.items() for part in pair]
+        try:
+            yield PlainCommand("XADD", self._audit_key, "MAXLEN", "~", call.cap, "*", *pairs)
+        except ResponseError:
+            return 2
+        return 1
+
+    _methods: ClassVar[dict[type[Call], Callable[[Any, Any], Steps[Any]]]] = {
         calls.Acquire: _acquire,
         calls.TakeOver: _take_over,
         calls.Release: _release,
         calls.Renew: _renew,
+        calls.Inspect: _inspect,
         calls.ForceRelease: _force_release,
+        calls.ReadHistory: _read_history,
+        calls.ReadQueue: _read_queue,
+        calls.ReadIndex: _read_index,
     }
+
+
+def _fields(entry: Sequence[Any]) -> dict[bytes, bytes]:
+    return dict(zip(entry[1][0::2], entry[1][1::2], strict=False))
+
+
+def _entries(found: Sequence[Any]) -> list[tuple[bytes, bytes]]:
+    """Return members and scores of a sorted set. RESP3 replies with pairs, and with numbers."""
+    if found and isinstance(found[0], list):
+        return [(member, b"%.17g" % score) for member, score in found]
+    return list(zip(found[0::2], found[1::2], strict=True))
+
+
+def _place(entry: tuple[bytes, bytes]) -> tuple[float, bytes]:
+    member, end = entry
+    return float(end), member

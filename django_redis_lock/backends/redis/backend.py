@@ -36,7 +36,6 @@ class RedisLockBackend(ServersLockBackend):
     """
 
     options: ClassVar[tuple[str, ...]] = ("WAIT", "POLL_INTERVAL", "REPLICAS", "REPLICA_TIMEOUT")
-    supports_many = True
     servers: ScriptedServer | Cluster
 
     def configure(self, location: Any, options: dict[str, Any]) -> None:
@@ -50,7 +49,6 @@ class RedisLockBackend(ServersLockBackend):
             self.servers = ScriptedServer(
                 self.location, self.key_prefix, self.replicas, interval, self._give_back
             )
-        self.supports_many = self.servers.takes_many
         self.hub = self.servers.hub(self.wait)
 
     def _give_back(self, name: str, token: str, seconds: float) -> None:

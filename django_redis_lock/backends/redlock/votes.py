@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from django_redis_lock.backends.redlock.rounds import PENDING
-from django_redis_lock.protocol.contention import events_in
 
 DRIFT = 0.01
 """The part of a lease by which two clocks may differ while it lasts."""
@@ -244,14 +243,6 @@ def queue(answers: Answers) -> Any:
 def _since(entry: bytes) -> float:
     found = _SINCE.search(entry)
     return math.inf if found is None else int(found[1])
-
-
-def contention(answers: Answers) -> Any:
-    """Return what is counted of a group, like ``contention.lua``, by the server that knows most."""
-    known = everybody(answers)
-    if known is PENDING:
-        return PENDING
-    return max((item for item in known if item is not None), key=events_in)
 
 
 def history(answers: Answers) -> Any:

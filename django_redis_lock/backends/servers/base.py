@@ -76,7 +76,6 @@ class ServersLockBackend(BaseLockBackend):
         self.servers.open()
 
     def close(self) -> None:
-        self.send_counts()
         self.servers.close()
 
 

@@ -23,7 +23,6 @@ from django_redis_lock.backends.servers.topology import Topology
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.protocol import calls
 from django_redis_lock.protocol.calls import Call
-from django_redis_lock.protocol.contention import Counts
 from django_redis_lock.protocol.conversation import ask
 from django_redis_lock.protocol.drivers import Steps
 from django_redis_lock.protocol.waiting import Hub
@@ -37,9 +36,6 @@ Order = dict[int, list[int]]
 
 class Cluster(Servers):
     """The nodes of a cluster."""
-
-    takes_many = False
-    """Several locks may be on several nodes."""
 
     def __init__(
         self,
@@ -201,16 +197,6 @@ def _calls_of_shards(call: Call) -> tuple[dict[int, Call], Callable[[list[Any]],
             return {
                 shard: calls.Inspect([names[n] for n in own]) for shard, own in order.items()
             }, lambda answers: _inspected(order, answers)
-        case calls.NoteLosses(entries=entries):
-            noted = {
-                shard: calls.NoteLosses([entries[n] for n in own], call.cap)
-                for shard, own in _by_shard(entry["name"] for entry in entries).items()
-            }
-            for part in noted.values():
-                part.first_sent_at = call.first_sent_at
-            return {**noted}, sum
-        case calls.Count() | calls.ReadContention():
-            return _by_shard_of_group(call), lambda answers: answers[0]
         case calls.ReadHistory():
             return dict.fromkeys(range(SHARDS), call), lambda answers: [*chain(*answers)]
         case _ReadIndexes(shards=shards):
@@ -219,15 +205,6 @@ def _calls_of_shards(call: Call) -> tuple[dict[int, Call], Callable[[list[Any]],
                 for number, shard in shards.items()
             }, list
     raise TypeError(f"{type(call).__name__} can't be split over shards")
-
-
-def _by_shard_of_group(call: calls.Count | calls.ReadContention) -> dict[int, Call]:
-    if isinstance(call, calls.ReadContention):
-        return {shard_of(call.group): call}
-    groups: dict[int, dict[str, Counts]] = {}
-    for group, counts in call.groups.items():
-        groups.setdefault(shard_of(group), {})[group] = counts
-    return {shard: calls.Count(own) for shard, own in groups.items()}
 
 
 def _by_shard(names: Iterable[str]) -> Order:

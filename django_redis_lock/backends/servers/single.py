@@ -65,11 +65,6 @@ class ScriptedServer(SingleServer):
         self._give_back = give_back
         self._hubs: dict[str, Hub] = {}
 
-    @property
-    def takes_many(self) -> bool:
-        """Whether one call can take several locks. Those scripts do not wait for replicas."""
-        return self.replicas is None
-
     def hub(self, scheme: str) -> Hub:
         """Return the hub of a waiting scheme, made when it is first used."""
         hub = self._hubs.get(scheme)

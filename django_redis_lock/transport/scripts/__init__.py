@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from importlib.resources import files
+from typing import Any
 
 from django_redis_lock.transport.resp import bulk, pack, pack_onto
 
@@ -35,7 +36,7 @@ class Command:
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def pack(self, keys: Sequence[str], args: Sequence[str], *, with_source: bool = False) -> bytes:
+    def pack(self, keys: Sequence[str], args: Sequence[Any], *, with_source: bool = False) -> bytes:
         """Return a call as RESP."""
         return pack([self.name, *keys, *args])
 
@@ -43,15 +44,10 @@ class Command:
 ACQUIRE = Script("clock", "prune", "common", "acquire", "gone", "join")
 RELEASE = Script("clock", "holds", "common", "release")
 CLAIM = Script("claim")
-ACQUIRE_MANY = Script("clock", "prune", "holds", "common", "many", "acquire_many")
-RELEASE_MANY = Script("clock", "holds", "common", "many", "release_many")
 TAKE_OVER = Script("clock", "holds", "digest", "common", "take_over")
 FORCE_RELEASE = Script("clock", "digest", "common", "force_release")
 RENEW = Script("clock", "holds", "common", "renew")
-NOTE_LOSSES = Script("note_losses")
 HISTORY = Script("history")
-COUNT = Script("clock", "count")
-CONTENTION = Script("clock", "contention")
 WAITING = Script("clock", "gone", "waiting")
 INSPECT = Script("clock", "gone", "inspect")
 INDEX = Script("clock", "index")

@@ -9,13 +9,10 @@ import pytest
 
 from django_redis_lock import locks
 from django_redis_lock.backends.getset import GetSetLockBackend
-from django_redis_lock.backends.getset.timestamps import FORMATS
 from example_project.embedded import EmbeddedServer
 from tests.tools.proxy import Proxy
 
 GETSET = "django_redis_lock.backends.getset.GetSetLockBackend"
-
-PLAIN = tuple(name for name in FORMATS if name != "record")
 
 
 @pytest.fixture

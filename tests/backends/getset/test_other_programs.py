@@ -73,13 +73,13 @@ print("done", flush=True)
 OURS = """
 import os
 os.environ["DJANGO_SETTINGS_MODULE"] = "tests.settings"
-port, key, path, sections, form = sys.argv[1:]
+port, key, path, sections = sys.argv[1:]
 import django
 from django.conf import settings
 settings.LOCKS = {"default": {
     "BACKEND": "django_redis_lock.backends.getset.GetSetLockBackend",
     "LOCATION": f"redis://127.0.0.1:{port}/0",
-    "OPTIONS": {"FORMAT": form, "KEY": "{name}"},
+    "OPTIONS": {"FORMAT": "seconds", "KEY": "{name}"},
 }}
 django.setup()
 from django_redis_lock import lock
@@ -99,7 +99,7 @@ print("done", flush=True)
 
 
 def exclude_each_other(
-    server: EmbeddedServer, key: str, path: Path, form: str, *, pairs: int, sections: int, dead: int
+    server: EmbeddedServer, key: str, path: Path, *, pairs: int, sections: int, dead: int
 ) -> None:
     """Let other programs and ours take a lock in turns, while some of the holders die.
 
@@ -108,7 +108,7 @@ def exclude_each_other(
     """
     path.touch()
     common = [str(server.port), key, str(path), str(sections)]
-    programs = [[INSIDE + FOREIGN, *common], [INSIDE + OURS, *common, form]] * pairs
+    programs = [[INSIDE + FOREIGN, *common], [INSIDE + OURS, *common]] * pairs
     running = [
         subprocess.Popen(
             [sys.executable, "-c", *program],
@@ -145,14 +145,14 @@ def test_other_programs_and_ours_exclude_each_other(
     name: str, server: EmbeddedServer, tmp_path: Path
 ) -> None:
     """There are never two holders at once, though holders die and are replaced."""
-    exclude_each_other(server, name, tmp_path / "inside", "seconds", pairs=2, sections=20, dead=3)
+    exclude_each_other(server, name, tmp_path / "inside", pairs=2, sections=20, dead=3)
 
 
 def test_holder_of_another_program_is_waited_out(
     name: str, configure: Configure, client: redis.Redis
 ) -> None:
     """A holder of another program that died delays us until its lease ends, and no longer."""
-    configure(FORMAT="fractions")
+    configure(FORMAT="seconds")
     client.set(f"lock:{name}", f"{time.time() + 100:.6f}")
     assert not lock(name).acquire(blocking_timeout=0.05)
     held = lock(name)
@@ -185,29 +185,3 @@ def test_waiters_of_a_process_need_not_poll_for_each_other(name: str, configure:
     held.release()
     assert waiting.outcome() is True
     other.release()
-
-
-def test_poll_interval_is_heeded(name: str, configure: Configure, client: redis.Redis) -> None:
-    configure(POLL_INTERVAL=0.01)
-    client.set(f"lock:{name}", int(time.time()) + 900)
-    waiting = Background(lock(name).acquire)
-    eventually(lambda: waiters(name) == 1)
-
-    def looks() -> int:
-        return client.info("commandstats")["cmdstat_setnx"]["calls"]
-
-    began, before = time.monotonic(), looks()
-    eventually(lambda: looks() >= before + 25)
-    assert time.monotonic() - began > 25 * 0.01 * 0.5, "it looked more often than it was told to"
-    client.delete(f"lock:{name}")
-    assert waiting.outcome() is True
-
-
-def test_poll_interval_is_not_the_default(
-    name: str, configure: Configure, client: redis.Redis
-) -> None:
-    """A long interval is kept as well: no waiter looks before it is over."""
-    backend = configure(POLL_INTERVAL=5)
-    assert backend.hub.interval == 5.0
-    assert all(4.0 <= backend.hub.next_look(-1) <= 6.0 for _ in range(100))
-    assert configure().hub.interval == 0.25

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-import redis
 
 from django_redis_lock.protocol.records import token_id
 from django_redis_lock.transport.scripts import CLAIM, FORCE_RELEASE, RENEW, TAKE_OVER
-from tests.transport.scripts import CHANNEL, LEASE, RECORD, REFUSED, Keys, listening, out_of_memory
+from tests.transport.scripts import CHANNEL, LEASE, RECORD, Keys, listening
 
 # Claiming without waiting for the answer.
 
@@ -26,39 +24,7 @@ def test_a_claim(keys: Keys) -> None:
     assert keys.client.pexpiretime(keys.lock) == end
 
 
-@pytest.mark.parametrize("held", [True, False])
-def test_a_claim_of_another_token(keys: Keys, held: bool) -> None:
-    if held:
-        keys.hand_off("two", due=1000)
-    before = keys.client.get(keys.lock)
-    assert keys.call(CLAIM, [keys.lock], "one", keys.now() + LEASE) == 0
-    assert keys.client.get(keys.lock) == before
-
-
-def test_a_claim_without_memory(keys: Keys) -> None:
-    """Nobody loses a lock because the server can't take more."""
-    keys.hand_off("one", due=1000)
-    end = keys.now() + LEASE
-    with out_of_memory(keys.client):
-        assert keys.call(CLAIM, [keys.lock], "one", end) == 1
-    assert keys.client.get(keys.lock) == f"one 7 {RECORD}"
-    assert keys.client.pexpiretime(keys.lock) == end
-
-
 # Renewing.
-
-
-def test_a_renewal(keys: Keys) -> None:
-    keys.hold("one", 5000)
-    before = keys.now()
-    assert keys.renew("one", LEASE) == [LEASE]
-    assert LEASE - 1000 < keys.client.pttl(keys.lock) <= LEASE
-    assert before + LEASE <= keys.end() <= keys.now() + LEASE
-
-
-def test_the_shortest_renewal(keys: Keys) -> None:
-    keys.hold("one", 5000)
-    assert keys.renew("one", 1) == [1]
 
 
 def test_a_renewal_without_end(keys: Keys) -> None:
@@ -176,28 +142,6 @@ def force(
     return keys.call(FORCE_RELEASE, [*keys.all, f"{keys.name}:audit"], *arguments)
 
 
-def audit(keys: Keys) -> list[dict[str, str]]:
-    return [entry for _, entry in keys.client.xrange(f"{keys.name}:audit")]
-
-
-def test_a_forced_release(keys: Keys) -> None:
-    keys.acquire("one")
-    assert force(keys, "one") == 1
-    assert keys.holder is None
-    assert keys.end() is None
-    assert audit(keys) == [{"event": "forced", "why": "stuck"}]
-
-
-def test_a_forced_release_hands_off(keys: Keys) -> None:
-    keys.hold("one")
-    keys.wait((CHANNEL, "two"))
-    with listening(keys.client, CHANNEL) as messages:
-        assert force(keys, "one") == 1
-        assert [text.split()[-1] for _, text in messages()] == [keys.name]
-    assert keys.holder == "two"
-    assert keys.end() is not None
-
-
 @pytest.mark.parametrize("held", [True, False])
 def test_a_forced_release_of_another_token(keys: Keys, held: bool) -> None:
     """An earlier sending may have released the lock, which its entry tells."""
@@ -215,50 +159,6 @@ def test_a_forced_release_of_another_token(keys: Keys, held: bool) -> None:
     keys.client.xadd(f"{keys.name}:audit", {"event": "other"})
     assert force(keys, "one", sent_before=True) is None
     assert keys.holder == ("two" if held else None)
-
-
-def test_the_audit_keeps_what_it_is_told_to(keys: Keys) -> None:
-    """Or a little more: whole nodes of the stream go."""
-    for _ in range(300):
-        keys.client.xadd(f"{keys.name}:audit", {"event": "other"})
-    keys.acquire("one")
-    assert force(keys, "one", most=100) == 1
-    assert 100 <= len(audit(keys)) <= 201
-
-
-@pytest.mark.parametrize("key", ["audit", "queue"])
-def test_a_forced_release_where_a_key_is_another_programs(keys: Keys, key: str) -> None:
-    """No release without an entry; a queue that can't be read hinders none."""
-    keys.acquire("one")
-    keys.client.set(f"{keys.name}:{key}", "foreign")
-    if key == "audit":
-        with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
-            force(keys, "one")
-        assert keys.holder == "one"
-    else:
-        assert force(keys, "one") == 1
-        assert keys.holder is None
-        assert keys.end() is None
-
-
-def test_a_forced_release_without_memory(keys: Keys) -> None:
-    keys.acquire("one")
-    with out_of_memory(keys.client):
-        assert force(keys, "one") == 1
-    assert keys.holder is None
-    assert len(audit(keys)) == 1
-
-
-@pytest.mark.parametrize("command", ["xadd", "del"])
-def test_a_forced_release_that_is_not_permitted(
-    keys: Keys, without: Callable[[str], Keys], command: str
-) -> None:
-    """Either the lock is released and that is noted, or neither."""
-    keys.acquire("one")
-    with pytest.raises(redis.ResponseError, match=REFUSED):
-        force(without(command), "one")
-    assert keys.holder == "one"
-    assert audit(keys) == []
 
 
 def test_a_forced_release_that_could_not_be_noted_after_all(keys: Keys) -> None:
@@ -289,11 +189,3 @@ def test_taking_over(keys: Keys) -> None:
         assert take_over(keys, "five", "four", 900)
         assert messages() == []
     assert keys.waiting() == ["three"]
-
-
-@pytest.mark.parametrize("held", [True, False])
-def test_taking_over_from_another_token(keys: Keys, held: bool) -> None:
-    if held:
-        keys.hold("one")
-    assert take_over(keys, "two", "three") is None
-    assert keys.holder == ("one" if held else None)

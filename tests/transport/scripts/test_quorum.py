@@ -74,27 +74,6 @@ def keys(client: redis.Redis, name: str) -> Server:
 # Voting.
 
 
-def test_a_vote(keys: Server) -> None:
-    """It empties the queue: all waiters look again."""
-    keys.client.rpush(keys.queue, "waiter")
-    before = keys.now()
-    answer = keys.vote("one")
-    fence, now = answer["fence"], answer["now"]
-    assert before <= now // 1000 <= keys.now()
-    assert answer == {
-        "fence": now,
-        "left": LEASE,
-        "now": now,
-        "kind": 0,
-        "holder": number_of("one"),
-    }
-    assert keys.client.get(keys.lock) == f"one {fence} {record(1)}"
-    assert keys.client.get(keys.fence) == str(fence)
-    assert LEASE - 1000 < keys.client.pttl(keys.lock) <= LEASE
-    assert keys.end() == fence // 1000 + LEASE
-    assert keys.client.exists(keys.queue, keys.mark) == 0
-
-
 @pytest.mark.parametrize(("last", "least", "ahead"), [(5, 0, 6), (5, 9, 9), (9, 5, 10)])
 def test_the_fence_of_a_vote(keys: Server, last: int, least: int, ahead: int) -> None:
     """The greatest of the clock, the least that is asked for, and one more than the last."""
@@ -128,12 +107,6 @@ def test_a_later_attempt_of_the_caller(keys: Server, attempt: int, again: bool) 
     assert keys.client.get(keys.lock).endswith(record(3 if again else 2))
 
 
-def test_an_attempt_after_one_without_a_number(keys: Server) -> None:
-    """Such as that of another version."""
-    keys.hold("one")
-    assert keys.vote("one", attempt=1)["fence"] > 7
-
-
 @pytest.mark.parametrize("foreign", [True, False])
 def test_a_lock_that_is_held(keys: Server, foreign: bool) -> None:
     """The caller enters the queue, once."""
@@ -154,23 +127,6 @@ def test_a_lock_that_is_held(keys: Server, foreign: bool) -> None:
 
 
 # Not voting.
-
-
-def test_a_server_that_was_restarted_does_not_vote(keys: Server) -> None:
-    """Not before the delay has passed, and not before it was told the last fence."""
-    before = keys.now()
-    answer = keys.vote("one", delay=DELAY)
-    start = answer["holder"]
-    assert (answer["fence"], answer["kind"]) == (0, 2)
-    assert before + DELAY <= start <= keys.now() + DELAY
-    assert DELAY - 1000 < answer["left"] <= DELAY
-    assert keys.client.get(keys.mark) == f"{keys.run} {start} new"
-    assert keys.client.exists(keys.lock) == 0
-    assert keys.vote("one", delay=DELAY)["holder"] == start
-    fence, _, at, left = keys.take_over("two", "one", delay=DELAY)
-    assert (fence, at) == (-1, start)
-    assert DELAY - 1000 < left <= DELAY
-    assert keys.last_fence() == "0 0"
 
 
 @pytest.mark.parametrize(
@@ -197,30 +153,7 @@ def test_the_mark_of_a_server(keys: Server, run: str, since: int, new: str, vote
         assert (answer["left"] > 0) is (begun_anew or since > 0)
 
 
-def test_a_server_votes_once_it_was_told_the_last_fence(keys: Server) -> None:
-    start = keys.vote("one", delay=DELAY)["holder"]
-    keys.client.set(keys.fence, 9)
-    assert keys.admit(5, start - 1) == 0
-    assert keys.last_fence() == "9 0"
-    assert keys.admit(5, start) == 1
-    run, since = keys.client.get(keys.mark).split()
-    assert run == keys.run
-    assert keys.now() - 5000 < int(since) <= keys.now()
-    assert keys.last_fence() == "9 1"
-    assert keys.admit(12) == 1
-    assert keys.last_fence() == "12 1"
-    assert keys.last_fence(delay=0) == "12 1"
-    keys.client.delete(keys.fence)
-    assert keys.admit(1) == 1
-    assert keys.last_fence() == "1 1"
-
-
 # After the vote.
-
-
-def test_settling_the_first_fence(keys: Server) -> None:
-    assert keys.settle("one", 1) == 0
-    assert keys.client.get(keys.fence) == "1"
 
 
 @pytest.mark.parametrize("last", [None, 5, 99])
@@ -235,19 +168,6 @@ def test_settling(keys: Server, last: int | None) -> None:
     assert keys.client.get(keys.fence) == str(max(50, last or 0))
 
 
-@pytest.mark.parametrize("held", [True, False])
-def test_settling_where_another_holds_the_lock(keys: Server, held: bool) -> None:
-    if held:
-        keys.hold("two")
-    keys.client.rpush(keys.queue, ENTRY, "", ENTRY)
-    assert keys.settle("one", 50) == 0
-    assert keys.client.llen(keys.queue) == 3
-    assert keys.settle("one", 50, ENTRY) == 0
-    assert keys.client.lrange(keys.queue, 0, -1) == ["", ENTRY]
-    assert keys.client.get(keys.fence) == "50"
-    assert keys.holder == ("two" if held else None)
-
-
 @pytest.mark.parametrize(("attempt", "released"), [("", 1), (2, 1), (1, 0)])
 def test_withdrawing(keys: Server, attempt: int | str, released: int) -> None:
     """A later attempt keeps its vote."""
@@ -256,29 +176,3 @@ def test_withdrawing(keys: Server, attempt: int | str, released: int) -> None:
     assert keys.withdraw("one", attempt=attempt) == released
     assert keys.client.exists(keys.lock, keys.queue) == (0 if released else 2)
     assert (keys.end() is None) is bool(released)
-
-
-def test_withdrawing_from_another_token(keys: Server) -> None:
-    keys.vote("one")
-    keys.client.rpush(keys.queue, ENTRY, "", ENTRY)
-    assert keys.withdraw("two") == 0
-    assert keys.client.llen(keys.queue) == 3
-    assert keys.withdraw("two", ENTRY) == 0
-    assert keys.client.lrange(keys.queue, 0, -1) == ["", ENTRY]
-    assert keys.holder == "one"
-
-
-def test_taking_over(keys: Server) -> None:
-    keys.vote("one")
-    assert keys.take_over("two", "three")[0] == 0
-    later = (keys.now() + 3_600_000) * 1000
-    before = keys.now()
-    fence, now = keys.take_over("two", "one", least=later)
-    assert fence == later
-    assert before <= now // 1000 <= keys.now()
-    assert keys.client.get(keys.lock) == f"two {fence} {record(1)}"
-    assert keys.take_over("two", "one", least=later)[0] == later + 1
-    assert LEASE - 1000 < keys.client.pttl(keys.lock) <= LEASE
-    assert now // 1000 + LEASE <= keys.end() <= keys.now() + LEASE
-    keys.client.delete(keys.lock)
-    assert keys.take_over("two", "one")[0] == 0

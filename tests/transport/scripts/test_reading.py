@@ -1,20 +1,16 @@
-"""What scripts read: holders, the index, the queue, the audit and the contention."""
+"""What scripts read: holders, the index, the queue and the audit."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import redis
 
 from django_redis_lock.transport.scripts import (
-    CONTENTION,
-    COUNT,
     HISTORY,
     INDEX,
     INSPECT,
-    NOTE_LOSSES,
     WAITING,
 )
 from tests.transport.scripts import CHANNEL, LEASE, REFUSED, Keys
@@ -141,104 +137,18 @@ def test_members_that_are_no_names(keys: Keys) -> None:
 
 
 def test_the_audit(keys: Keys) -> None:
-    """Each part has its own place to continue; a lock's entries are chosen by name."""
-    parts = [f"{keys.name}:audit-{i}" for i in range(2)]
+    """A page tells where the next one begins; a lock's entries are chosen by name."""
     for i in range(5):
-        keys.client.xadd(parts[0], {"event": "lost", "name": f"n{i % 2}"}, id=f"1-{i + 1}")
-    keys.client.xadd(parts[1], {"name": "x", "note": "n1"}, id="1-9")
+        keys.client.xadd(keys.queue, {"event": "freed", "name": f"n{i % 2}"}, id=f"1-{i + 1}")
 
-    def read(name: str, before: str, most: int) -> list[tuple[str, list[str]]]:
-        return [
-            (page[0], [entry[0] for entry in page[1:]])
-            for page in keys.call(HISTORY, parts, name, before, most)
-        ]
+    def read(name: str, before: str, most: int) -> tuple[str, list[str]]:
+        ((end, *page),) = keys.call(HISTORY, [keys.queue], name, before, most)
+        return end, [entry[0] for entry in page]
 
-    assert read("", "+", 2) == [("1-4", ["1-5", "1-4"]), ("", ["1-9"])]
-    assert read("", "1-4", 2) == [("1-2", ["1-3", "1-2"]), ("", [])]
-    assert read("", "1-2", 2) == [("", ["1-1"]), ("", [])]
-    assert read("n1", "+", 9) == [("", ["1-4", "1-2"]), ("", [])]
-    assert read("n0", "+", 5) == [("1-1", ["1-5", "1-3", "1-1"]), ("", [])]
-    entry = keys.call(HISTORY, parts, "x", "+", 9)[1][1]
-    assert entry == ["1-9", ["name", "x", "note", "n1"]]
-
-
-def note(keys: Keys, *losses: tuple[str, int], sent_before: bool = False, most: int = 1000) -> Any:
-    """Write losses as (digest, number)."""
-    arguments: list[object] = [most, int(sent_before)]
-    for digest, number in losses:
-        entry = ["event", "lost", "token_id", digest, "number", number]
-        arguments += [digest, len(entry), *entry]
-    return keys.call(NOTE_LOSSES, [keys.queue, keys.heard], *arguments)
-
-
-def test_noting_losses(keys: Keys) -> None:
-    """Not again what another sending wrote, even if this one seems to be the first."""
-    assert note(keys, ("a", 1), ("b", 2)) == 2
-    expected = {"event": "lost", "token_id": "b", "number": "2"}
-    assert keys.client.xrange(keys.queue)[1][1] == expected
-    assert note(keys, ("a", 1), ("c", 3), sent_before=True) == 1
-    assert note(keys, ("a", 1)) == 0
-    for _ in range(97):
-        keys.client.xadd(keys.queue, {"event": "other"})
-    assert note(keys, ("a", 1)) == 0
-    keys.client.xadd(keys.queue, {"event": "other"})
-    assert note(keys, ("a", 1)) == 1
-    keys.client.xadd(keys.queue, {"event": "forced", "token_id": "d"})
-    keys.client.xadd(keys.queue, {"event": "lost"})
-    assert note(keys, ("d", 4), sent_before=True) == 1
-    for _ in range(999):
-        keys.client.xadd(keys.queue, {"event": "other"})
-    assert note(keys, ("d", 4), sent_before=True) == 0
-    keys.client.xadd(keys.queue, {"event": "other"})
-    assert note(keys, ("d", 4), sent_before=True) == 1
-    assert note(keys) == 0
-
-
-def test_the_audit_keeps_what_losses_tell_it_to(keys: Keys) -> None:
-    """Or a little more: whole nodes of the stream go."""
-    assert note(keys, *[(str(i), i) for i in range(300)], most=100) == 300
-    assert 100 <= keys.client.xlen(keys.queue) <= 201
-
-
-# The contention.
-
-SECONDS = 1_000_000
-"""Of a slot: long enough for a test to be within one."""
-
-
-def count(keys: Keys, *adding: str) -> None:
-    hashes = [f"{keys.name}:{i}" for i in range(len(adding))]
-    assert keys.call(COUNT, hashes, SECONDS, 3, 100, *adding) == 1
-
-
-def test_counting(keys: Keys) -> None:
-    """Counts are added to those of the slot, up to the most."""
-    one, two = f"{keys.name}:0", f"{keys.name}:1"
-    count(keys, "b2a60", "c1")
-    count(keys, "a60z5")
-    slot = str(keys.now() // 1000 // SECONDS)
-    assert keys.client.hgetall(one) == {slot: "a100b2z5"}
-    assert keys.client.hgetall(two) == {slot: "c1"}
-    assert 0 <= 4 * SECONDS * 1000 - keys.client.pttl(one) < 5000
-
-
-def test_slots_that_are_too_old_go(keys: Keys) -> None:
-    """And those of a clock that was ahead."""
-    key = f"{keys.name}:0"
-    slot = keys.now() // 1000 // SECONDS
-    keys.client.hset(key, mapping={str(slot + i): f"a{i + 10}" for i in range(-4, 5) if i})
-    keys.client.hset(key, "foreign", "a5")
-    count(keys, "a1")
-    assert keys.client.hgetall(key) == {
-        str(slot - 2): "a8",
-        str(slot - 1): "a9",
-        str(slot): "a1",
-    }
-
-
-def test_reading_what_was_counted(keys: Keys) -> None:
-    keys.client.hset(keys.queue, "5", "a1")
-    before = keys.now()
-    now, *found = keys.call(CONTENTION, [keys.queue])
-    assert before <= now <= keys.now()
-    assert found == ["5", "a1"]
+    assert read("", "+", 2) == ("1-4", ["1-5", "1-4"])
+    assert read("", "1-4", 2) == ("1-2", ["1-3", "1-2"])
+    assert read("", "1-2", 2) == ("", ["1-1"])
+    assert read("n1", "+", 9) == ("", ["1-4", "1-2"])
+    assert read("n0", "+", 5) == ("1-1", ["1-5", "1-3", "1-1"])
+    ((_, newest, *_),) = keys.call(HISTORY, [keys.queue], "", "+", 1)
+    assert newest == ["1-5", ["event", "freed", "name", "n0"]]

@@ -1,1 +1,0 @@
-"""What every benchmark shares: the run, its servers and workers, its tables and pictures."""
