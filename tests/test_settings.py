@@ -116,7 +116,7 @@ def test_unknown_alias() -> None:
     ("configured", "check", "words"),
     [
         ({"BACKEND": "no.such.Backend"}, "E002", "no.such.Backend"),
-        ({"BACKEND": "django.http.HttpResponse"}, "E002", "no BaseLockBackend"),
+        ({"BACKEND": "django.http.HttpResponse"}, "E002", "not a subclass of BaseLockBackend"),
         ({"BACKEND": LOCMEM, "TIMOUT": 3}, "E002", "TIMOUT"),
         ({"BACKEND": LOCMEM, "OPTIONS": {"WAIT": "queue"}}, "E002", "takes none"),
         ({"OPTIONS": {"WIAT": "queue"}}, "E002", "WIAT"),

@@ -41,7 +41,7 @@ def nightly_report() -> int:
     return single_instance_task.current().fence
 
 
-@single_instance_task(scope="queue_and_run", unique_on=["shop_id"], metadata={"team": "shop"})
+@single_instance_task(scope="queue_and_run", unique_on=["shop_id"])
 @shared_task
 def export_products(shop_id: int) -> str:
     """Keep the type of the task above Celery's decorator."""
@@ -86,8 +86,6 @@ def calls() -> None:
     chain(import_products.s(7), nightly_report.si()).delay()
     export_products.delay(7)
     resize.delay("lamp.png")
-    one_call: dict[str, Any] = {"single_instance": {"on_conflict": "wait", "blocking_timeout": 60}}
-    assert_type(import_products.apply_async((7,), **one_call), AsyncResult[str])
 
 
 def miscalled() -> None:

@@ -14,8 +14,7 @@ except ModuleNotFoundError as error:
 from django_redis_lock.celery import (  # noqa: F401 - they connect to signals
     checks,
     deaths,
-    dropped,
-    inspecting,
+    freeing,
 )
 from django_redis_lock.celery.conflicts import (
     Conflict,

@@ -7,7 +7,6 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
 
-from celery.signals import beat_init
 from django.dispatch import Signal
 
 from django_redis_lock.exceptions import LockNotAcquired
@@ -170,19 +169,3 @@ def describe(holder: Holder | None) -> Described | None:
         "since": holder.acquired_at.isoformat() if holder.acquired_at else None,
         "ttl": holder.ttl,
     }
-
-
-# Beat logs what it could not send, with two tracebacks. A refused duplicate takes one line.
-
-
-def _shorten(record: logging.LogRecord) -> bool:
-    error = record.exc_info[1] if record.exc_info else None
-    if error is not None and isinstance(error.__context__, TaskAlreadyRunning):
-        record.msg, record.args, record.exc_info = str(error), (), None
-        record.levelno, record.levelname = logging.WARNING, "WARNING"
-    return True
-
-
-@beat_init.connect
-def _on_beat_init(**kwargs: Any) -> None:
-    logging.getLogger("celery.beat").addFilter(_shorten)

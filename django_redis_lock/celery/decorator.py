@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import wraps
 from typing import Any, TypeVar, get_overloads, overload
 
@@ -61,7 +61,6 @@ class SingleInstanceTask:
         supersede_for: float = 10.0,
         on_unavailable: OnUnavailable = "raise",
         using: str = "default",
-        metadata: Mapping[str, str] | None = None,
         concurrency: int = 1,
     ) -> Callable[[Decorated], Decorated]: ...
     def __call__(self, timeout: Any = DEFAULT, **given: Any) -> Any:
@@ -80,7 +79,7 @@ class SingleInstanceTask:
         ``key`` is a template such as ``"import:{shop_id}"``, or a callable that takes the task's
         arguments; ``unique_on`` lists arguments, or is ``"all"``.
 
-        ``on_conflict``: the policy for a duplicate: ``skip``, ``ignore``, ``raise``
+        ``on_conflict``: the policy for a duplicate: ``skip``, ``raise``
         (``TaskAlreadyRunning``), ``wait`` (up to ``blocking_timeout`` seconds), ``retry`` (run it
         again after ``countdown`` seconds, up to ``max_retries`` times), ``supersede`` (with scope
         ``queue``: the newest arguments win) or a callable that takes a ``Conflict``; or a dict
@@ -90,8 +89,7 @@ class SingleInstanceTask:
         ``queue_timeout``: seconds that a message may wait in the queue once it is due; then its
         lock is released. ``supersede_for``: seconds after which a waiting message is no longer
         superseded. ``on_unavailable``: ``raise`` or ``run`` if the server can't be reached.
-        ``using``: an alias of LOCKS. ``metadata``: shown with the holder. ``concurrency``: how
-        many instances may run at once.
+        ``using``: an alias of LOCKS. ``concurrency``: how many instances may run at once.
 
         Raises ``TypeError`` or ``ValueError`` for invalid options where the task is defined. The
         task raises ``LockUnavailable`` if the server can't be reached.

@@ -20,10 +20,15 @@ from celery.exceptions import Ignore, Reject, Retry
 from django_redis_lock.celery import conflicts
 from django_redis_lock.celery.conflicts import Conflict, TaskAlreadyRunning
 from django_redis_lock.celery.delivery import Delivery
-from django_redis_lock.celery.ledger import is_dead
 from django_redis_lock.celery.message import Slip, clock_at, forget_earlier, stored_state
-from django_redis_lock.celery.options import IGNORE, RAISE, RETRY, RUN, SKIP
-from django_redis_lock.celery.places import QUEUED, HeldForMessage, TaskLock, is_for_message
+from django_redis_lock.celery.options import RAISE, RETRY, RUN, SKIP
+from django_redis_lock.celery.places import (
+    QUEUED,
+    HeldForMessage,
+    TaskLock,
+    is_dead,
+    is_for_message,
+)
 from django_redis_lock.celery.private import in_worker
 from django_redis_lock.celery.stopping import WorkerStops
 from django_redis_lock.exceptions import LockError, LockUnavailable
@@ -269,8 +274,6 @@ def _apply_policy(delivery: Delivery, holder: Holder) -> Entry:
         return None, conflict.skip()
     if policy == RAISE:
         raise conflict.error()
-    if policy == IGNORE:
-        return None, _ignore(delivery, conflict)
     if delivery.nested:
         raise conflict.error("it would wait for the run that it is called in.")
     if policy == RETRY:
@@ -314,23 +317,6 @@ def _wait_in_queue(delivery: Delivery, holder: Holder, left: float | None) -> An
         countdown = min(countdown, left)
         slip = replace(slip, wait_until=slip.wait_until or clock_at(holder, left))
     return _go_back(delivery, conflict, holder, slip, countdown)
-
-
-def _ignore(delivery: Delivery, conflict: Conflict) -> Any:
-    request = delivery.request
-    if request is None:
-        return conflict.skip()
-    if request.chord or request.group or request.chain or request.callbacks:
-        raise conflict.error(
-            "with on_conflict='ignore' its chord, group, chain or link would wait forever; "
-            "use 'skip'."
-        )
-    conflict.skip()
-    named = conflict.holder is not None and conflict.holder.task_id == delivery.task_id
-    if not request.is_eager and not delivery.task.ignore_result and not named:
-        # get() would wait forever for Celery's own state of an ignored task, IGNORED.
-        delivery.task.backend.mark_as_revoked(delivery.task_id, "ignored", request)
-    raise Ignore(f"lock {conflict.key!r} is held by {conflict.holder}")
 
 
 def _retry(delivery: Delivery, conflict: Conflict, holder: Holder) -> Any:

@@ -2,6 +2,10 @@
 
 The parent of a worker serves all its children with one thread, which must not wait for a lock
 server. So each alias of LOCKS has a thread of its own, which ends when there is nothing left to do.
+
+A message of scope ``queue`` or ``queue_and_run`` holds a lock from its sending on, and its run
+takes that over. If a worker drops the message before, its parent releases the lock that the header
+names. It does so by the ticket, so nothing happens if a run has used that.
 """
 
 from __future__ import annotations
@@ -9,11 +13,15 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from time import monotonic
+from typing import Any
+
+from celery.signals import task_rejected, task_revoked, task_unknown
 
 from django_redis_lock.backends.base import BaseLockBackend
-from django_redis_lock.celery.ledger import is_dead
+from django_redis_lock.celery.message import Slip, headers_of
+from django_redis_lock.celery.places import is_dead
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.handler import locks
 
@@ -22,7 +30,7 @@ logger = logging.getLogger("django_redis_lock.celery")
 RETRY_EVERY = 0.5
 """Seconds between attempts while a server does not answer."""
 MOST = 10_000
-"""How many locks of one alias can be pending; further ones end with their leases."""
+"""How many locks of one alias can be pending; the oldest of more end with their leases."""
 
 Work = Callable[[BaseLockBackend], None]
 
@@ -76,21 +84,13 @@ class _Freer:
 
     def __init__(self, using: str) -> None:
         self._using = using
-        self._work: deque[Work] = deque()
+        self._work: deque[Work] = deque(maxlen=MOST)
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._ended = False
-        self._full = False
 
     def add(self, work: Work) -> None:
         with self._changed:
-            if len(self._work) >= MOST:
-                if not self._full:
-                    logger.warning(
-                        "Too many locks of LOCKS[%r] are waiting for release", self._using
-                    )
-                self._full = True
-                return
             self._work.append(work)
             if self._thread is None:
                 name = f"django-redis-lock-free-{self._using}"
@@ -134,8 +134,37 @@ class _Freer:
         with self._changed:
             if self._work:
                 return self._work.popleft()
-            self._thread, self._full = None, False
+            self._thread = None
             return None
 
 
 _freers: dict[str, _Freer] = {}
+
+
+# Messages that a worker drops.
+
+
+def free_place(headers: Mapping[str, Any] | None, task_id: Any) -> None:
+    slip = Slip.of(headers, task_id)
+    if slip is None or not slip.ticket:
+        return
+    if slip.using in locks.settings:
+        free(slip.using, slip.lock, slip.ticket)
+    else:
+        text = "Message %s was dropped; its lock %r is of alias %r, which LOCKS does not have"
+        logger.info(text, task_id, slip.lock, slip.using)
+
+
+def _on_revoked(request: Any = None, **kwargs: Any) -> None:
+    if request is not None:
+        free_place(headers_of(request), request.id)
+
+
+def _on_dropped(message: Any = None, **kwargs: Any) -> None:
+    headers = message.headers if isinstance(message.headers, Mapping) else {}
+    free_place(headers, headers.get("id") or message.properties.get("correlation_id"))
+
+
+task_revoked.connect(_on_revoked, weak=False)
+task_unknown.connect(_on_dropped, weak=False)
+task_rejected.connect(_on_dropped, weak=False)

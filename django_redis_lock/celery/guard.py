@@ -13,16 +13,8 @@ from django.core.exceptions import ImproperlyConfigured
 
 from django_redis_lock.celery.conflicts import TaskAlreadyRunning
 from django_redis_lock.celery.keys import AsModels, KeyMaker, check_key, with_own_defaults
-from django_redis_lock.celery.message import (
-    ARGUMENT,
-    Overrides,
-    due_as_broker_can,
-    overrides_of,
-    take_overrides,
-    with_overrides,
-)
+from django_redis_lock.celery.message import due_as_broker_can
 from django_redis_lock.celery.options import (
-    KEY_OPTIONS,
     Options,
     make_options,
     project_defaults,
@@ -38,7 +30,6 @@ GUARD = "single_instance_guard"
 AnyTask: TypeAlias = "Task[Any, Any]"
 WAYS_TO_RUN = ("Strategy", "__trace__")
 """The attributes of a task by which workers handle its messages and run it."""
-OTHER_GUARDS = {("celery_once", "QueueOnce"), ("celery_singleton", "Singleton")}
 
 
 class Guard:
@@ -50,40 +41,26 @@ class Guard:
         self._key_makers: dict[type, KeyMaker] = {}
         self._signatures: dict[Callable[..., Any], inspect.Signature] = {}
         with contextlib.suppress(ImproperlyConfigured):  # reported by the checks
-            self.options_for(None)
+            self.options  # noqa: B018 - to check them
 
     @property
     def options(self) -> Options:
-        return self.options_for(None)
-
-    def options_for(self, overrides: Overrides) -> Options:
-        """Return the options of a call.
+        """The options of its calls.
 
         Raises ``TypeError``, ``ValueError``, and ``ImproperlyConfigured`` for the setting.
         """
         defaults = project_defaults()
-        if overrides:
-            return make_options(defaults, self._given, overrides)
         if self._options is None or self._defaults is not defaults:
             options = make_options(defaults, self._given)
             refuse_idle(self._given, options)
             self._options, self._defaults = options, defaults
         return self._options
 
-    def key(
-        self,
-        task: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        overrides: Overrides = None,
-    ) -> str:
-        return self.key_maker(type(task), overrides)(task.name, args, kwargs)
+    def key(self, task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        return self.key_maker(type(task))(task.name, args, kwargs)
 
-    def key_maker(self, cls: type[AnyTask], overrides: Overrides = None) -> KeyMaker:
+    def key_maker(self, cls: type[AnyTask]) -> KeyMaker:
         """Return what makes the keys of calls. Raises ``TypeError`` or ``ValueError``."""
-        if overrides and any(name in overrides for name in KEY_OPTIONS):
-            check_key(overrides.get("key"), overrides.get("unique_on"))
-            return _key_maker(overrides, cls.run, self._signature(cls), _as_models(cls))
         if cls not in self._key_makers:  # a subclass may have a run() of its own
             signature = self._signature(cls)
             self._key_makers[cls] = _key_maker(self._given, cls.run, signature, _as_models(cls))
@@ -133,9 +110,8 @@ class Guard:
         throws = cls.throws if isinstance(cls.throws, list | tuple) else (cls.throws,)
         if TaskAlreadyRunning not in throws:
             cls.throws = (*throws, TaskAlreadyRunning)  # so it is not logged as a failure
-        for name, make in (("__call__", _guarded_call), ("apply", _guarded_apply)):
-            if not _is_guarded(getattr(cls, name)):
-                setattr(cls, name, _marked(self, make(self, cls)))
+        if not _is_guarded(cls.__call__):
+            cls.__call__ = _marked(self, _guarded_call(self, cls))  # type: ignore[method-assign]
         if not any(_is_guarded(vars(base).get("apply_async")) for base in cls.__mro__):
             method = _marked(self, _guarded_apply_async(self, sender))
             del method.__wrapped__  # type: ignore[attr-defined] # annotations go around the guard
@@ -166,14 +142,6 @@ def _as_models(cls: type[AnyTask]) -> AsModels | None:
 
 
 def _refuse_other_ways_to_run(cls: type[AnyTask]) -> None:
-    for base in cls.__mro__:
-        package = base.__module__.partition(".")[0]
-        if (package, base.__name__) in OTHER_GUARDS:
-            _refuse(
-                cls,
-                f"Task {cls.name} has the base class {package}.{base.__name__}, which guards it "
-                f"as well; leave it out, because single_instance_task replaces it.",
-            )
     for name in WAYS_TO_RUN:
         if getattr(cls, name) != getattr(Task, name):
             base = next(base for base in cls.__mro__ if name in vars(base))
@@ -247,9 +215,7 @@ def _guarded_call(guard: Guard, cls: type[AnyTask]) -> Callable[..., Any]:
 
     @wraps(cls.__call__)
     def guarded_call(task: Any, /, *args: Any, **kwargs: Any) -> Any:
-        overrides = overrides_of(task.request)
-        make_key = partial(guard.key, overrides=overrides)
-        run = Run(guard.options_for(overrides), make_key, task, args, kwargs)
+        run = Run(guard.options, guard.key, task, args, kwargs)
         if inherited and run.task_id is not None:
             # Celery bypasses its own method as well, which is for direct calls: in 5.4 it would
             # hide the request of an eager call from the task.
@@ -276,43 +242,14 @@ def _guarded_apply_async(guard: Guard, cls: type[AnyTask]) -> Callable[..., Any]
     ) -> Any:
         given = {"task_id": task_id, "producer": producer, "link": link}
         message = {**given, "link_error": link_error, "shadow": shadow, **options}
-        overrides = _overrides(guard, task, message)
-
-        def publish(**message: Any) -> Any:
-            return apply_async(task, args, kwargs, **with_overrides(message, overrides))
-
+        if "once" in options:
+            raise TypeError("once= is an argument of celery-once, which does not guard this task.")
         message = due_as_broker_can(task, args, kwargs, message)
         arguments = tuple(args or ()), dict(kwargs or {})
-        sending = Sending(guard.options_for(overrides), task, arguments, message, publish)
-        return sending.send(partial(guard.key, overrides=overrides))
+        publish = partial(apply_async, task, args, kwargs)
+        return Sending(guard.options, task, arguments, message, publish).send(guard.key)
 
     return guarded_apply_async
-
-
-def _guarded_apply(guard: Guard, cls: type[AnyTask]) -> Callable[..., Any]:
-    apply = _unguarded(cls, "apply")
-
-    @wraps(cls.apply)
-    def guarded_apply(task: Any, *args: Any, **options: Any) -> Any:
-        overrides = _overrides(guard, task, options)
-        return apply(task, *args, **with_overrides(options, overrides))
-
-    return guarded_apply
-
-
-def _overrides(guard: Guard, task: Any, message: dict[str, Any]) -> Overrides:
-    """Remove the options of one call from its arguments, and return them.
-
-    Raises ``TypeError`` or ``ValueError`` for options that make no sense. Only those given now are
-    to have an effect: what a retry carries along was right by the code of its sender.
-    """
-    given = message.get(ARGUMENT)
-    overrides = take_overrides(message)
-    if overrides:
-        guard.key_maker(type(task), overrides)
-        options = guard.options_for(overrides)
-        refuse_idle(given or {}, options)
-    return overrides
 
 
 def _unguarded(cls: type[AnyTask], name: str) -> Callable[..., Any]:

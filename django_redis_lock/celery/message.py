@@ -1,31 +1,25 @@
-"""What a task's message says about its lock, its options and the time it is due."""
+"""What a task's message says about its lock, and the time it is due."""
 
 from __future__ import annotations
 
 import contextlib
 import datetime
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 from uuid import UUID
 
-from celery import states, uuid
+from celery import states
 from django.conf import settings
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
-from django_redis_lock.celery.options import merge
 from django_redis_lock.celery.private import delays_by_whole_seconds, execution_options
 from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.protocol.records import Holder
-from django_redis_lock.support.arguments import Default
 
 HEADER = "single_instance_task"
-ARGUMENT = "single_instance"
-"""The argument of ``apply_async`` with the options of one call."""
-
-Overrides = Mapping[str, Any] | None
 
 
 @dataclass(frozen=True)
@@ -48,8 +42,6 @@ class Slip:
     """The alias of LOCKS that has the lock."""
     follows: int = 0
     """The fence of the run that sent this message in its own place: a retry or replacement."""
-    options: dict[str, Any] | None = None
-    """The options given for this call alone."""
     sent: float = 0.0
     """When a task with an id of the caller's was sent, in seconds since the epoch by the sender's
     clock; 0 if unknown. Retries and replacements keep it, so it also tells two such tasks apart."""
@@ -97,10 +89,7 @@ def sent_mark(sent: float) -> dict[str, str]:
 
 def sent_of(holder: Holder) -> float:
     """Return what ``sent_mark`` has put into a holder's metadata; 0 for nothing."""
-    try:
-        return float(holder.metadata.get("sent", 0))
-    except ValueError:  # the project's own metadata
-        return 0.0
+    return float(holder.metadata.get("sent", 0))
 
 
 def is_made_up(task_id: str) -> bool:
@@ -153,66 +142,6 @@ def _seconds_of(ended: Any) -> float:
     # Celery means UTC; without USE_TZ, Django's models give local times.
     zones = {datetime.UTC, datetime.UTC if settings.USE_TZ else timezone.get_default_timezone()}
     return min(timezone.make_aware(ended, zone).timestamp() for zone in zones)
-
-
-# The options of one call: ``apply_async(…, single_instance={…})``.
-
-
-def take_overrides(message: dict[str, Any]) -> Overrides:
-    """Remove the options of one call from the arguments of ``apply_async``, and return them.
-
-    A message that is sent again has them in its header. Raises ``TypeError``.
-    """
-    if "once" in message:
-        raise TypeError(
-            f"once={message['once']!r} is an argument of celery-once, which does not guard this "
-            f"task. Use single_instance={{…}}, with the options of single_instance_task."
-        )
-    given = message.pop(ARGUMENT, None)
-    slip = Slip.of(message.get("headers"), message.get("task_id"))
-    before = slip.options if slip else None
-    return before if given is None else merge(before or {}, _serializable(given))
-
-
-def overrides_of(request: Any) -> Overrides:
-    """Return the options of the call that a worker, or an eager call, carries out."""
-    named = HEADER in request.__dict__ or HEADER in (request.headers or ())
-    if request.called_directly or not named:
-        return None
-    slip = Slip.of(headers_of(request), request.id)
-    return slip.options if slip else None
-
-
-def with_overrides(message: Mapping[str, Any], overrides: Overrides) -> dict[str, Any]:
-    """Return the arguments of ``apply_async`` with the options of this call in the header."""
-    if not overrides:
-        return dict(message)
-    task_id = message.get("task_id") or uuid()
-    headers = message.get("headers") or {}
-    slip = replace(Slip.of(headers, task_id) or Slip(task_id), options=dict(overrides))
-    return {**message, "task_id": task_id, "headers": {**headers, **slip.header()}}
-
-
-def _serializable(given: Any) -> dict[str, Any]:
-    if not isinstance(given, Mapping):
-        raise TypeError(
-            f"{ARGUMENT}={given!r} must be a dict of options of single_instance_task, such as "
-            f"{{'on_conflict': 'raise'}}."
-        )
-    for name, value in given.items():
-        for part in value.values() if isinstance(value, Mapping) else (value,):
-            if callable(part) or isinstance(part, Default):
-                raise TypeError(
-                    f"{ARGUMENT}={{{name!r}: {part!r}}} can't be sent in a message; give plain "
-                    f"values for one call, and callables where the task is defined."
-                )
-    return {name: _plain(value) for name, value in given.items()}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return dict(value)
-    return list(value) if isinstance(value, Iterable) and not isinstance(value, str) else value
 
 
 # When a message is due.

@@ -14,7 +14,6 @@ from django_redis_lock.support.arguments import (
     DEFAULT,
     LONGEST_LEASE,
     Default,
-    check_metadata,
     check_timeout,
     check_wait,
 )
@@ -26,9 +25,8 @@ QUEUE_AND_RUN: Literal["queue_and_run"] = "queue_and_run"
 SCOPES = (RUN, QUEUE, QUEUE_AND_RUN)
 
 QueuePolicy = Literal["skip", "raise", "supersede"]
-RunPolicy = Literal["skip", "ignore", "raise", "wait", "retry"]
+RunPolicy = Literal["skip", "raise", "wait", "retry"]
 SKIP: Literal["skip"] = "skip"
-IGNORE: Literal["ignore"] = "ignore"
 RAISE: Literal["raise"] = "raise"
 WAIT: Literal["wait"] = "wait"
 RETRY: Literal["retry"] = "retry"
@@ -36,12 +34,9 @@ SUPERSEDE: Literal["supersede"] = "supersede"
 
 ON_CONFLICT = {
     QUEUE: (SKIP, RAISE, SUPERSEDE),
-    RUN: (SKIP, IGNORE, RAISE, WAIT, RETRY),
+    RUN: (SKIP, RAISE, WAIT, RETRY),
 }
 """The policies for a duplicate when it is sent, and when it is about to run."""
-
-OWN_METADATA = 128
-"""Bytes of a holder's metadata reserved for what the guard adds."""
 
 SETTING = "SINGLE_INSTANCE_TASK"
 KEY_OPTIONS = ("key", "unique_on")
@@ -81,7 +76,6 @@ class Options:
         supersede_for: float = 10.0,
         on_unavailable: OnUnavailable = "raise",
         using: str = "default",
-        metadata: Mapping[str, str] | None = None,
         concurrency: int = 1,
         **unknown: Any,
     ) -> None:
@@ -113,7 +107,6 @@ class Options:
         self.supersede_for = _seconds("supersede_for", supersede_for)
         self.on_unavailable = on_unavailable
         self.using = using
-        self.metadata = check_metadata(metadata or {}, room=OWN_METADATA)
         self.concurrency = _whole("concurrency", concurrency, 1)
 
     @property
@@ -126,28 +119,15 @@ class Options:
 NAMES = (*KEY_OPTIONS, *(Options.__init__.__kwdefaults__ or {}))
 
 
-def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge layers of options; later layers take precedence.
+def make_options(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> Options:
+    """Return the given options over the defaults, without those about the key.
 
-    ``on_conflict`` also replaces the ``blocking_timeout`` of earlier layers, and each of ``key``
-    and ``unique_on`` replaces both.
+    A given ``on_conflict`` also replaces the default ``blocking_timeout``.
     """
-    merged: dict[str, Any] = {}
-    for layer in layers:
-        replaced: tuple[str, ...] = ()
-        if "on_conflict" in layer:
-            replaced += ("blocking_timeout",)
-        if "key" in layer or "unique_on" in layer:
-            replaced += KEY_OPTIONS
-        merged = {name: merged[name] for name in merged if name not in replaced}
-        merged.update(layer)
-    return merged
-
-
-def make_options(*layers: Mapping[str, Any]) -> Options:
-    """Return the options of several layers, as ``merge`` does, without those about the key."""
-    given = merge(*layers)
-    return Options(**{name: given[name] for name in given if name not in KEY_OPTIONS})
+    replaced = ("blocking_timeout",) if "on_conflict" in given else ()
+    kept = {name: defaults[name] for name in defaults if name not in replaced}
+    kept.update({name: given[name] for name in given if name not in KEY_OPTIONS})
+    return Options(**kept)
 
 
 def refuse_idle(given: Mapping[str, Any], options: Options) -> None:

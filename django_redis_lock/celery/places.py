@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Mapping
+import secrets
 from functools import cached_property
 from typing import Any
 
 from django_redis_lock.backends.base import BaseLockBackend
-from django_redis_lock.celery.ledger import FAMILY, Page, this_page
 from django_redis_lock.celery.options import SUPERSEDE, Options
 from django_redis_lock.celery.stopping import until_worker_stops
 from django_redis_lock.exceptions import LockError, LockUnavailable
@@ -17,12 +16,19 @@ from django_redis_lock.handler import locks
 from django_redis_lock.primitives.lock import DETACHED, Lock
 from django_redis_lock.protocol.calls import Step
 from django_redis_lock.protocol.drivers import Steps
-from django_redis_lock.protocol.lease import Lease, Request
+from django_redis_lock.protocol.lease import Request
 from django_redis_lock.protocol.records import Holder
 from django_redis_lock.protocol.waiting import LOOK_EVERY
 from django_redis_lock.support.arguments import MAX_NAME_LENGTH, Default, check_name
 from django_redis_lock.support.clock import monotonic
+from django_redis_lock.support.process import current_process, state_of
 
+FAMILY = secrets.token_hex(8)
+"""Shared by a worker and the children that it forks, and by no other process.
+
+A process id says whether a process lives only within a family: machines and containers may share a
+host name, and each has its own process ids.
+"""
 QUEUED = "queued"
 """The ``state`` in the metadata of a lock that is held for a message in a queue."""
 RESTING = "resting"
@@ -39,6 +45,18 @@ TURN = 1.0
 def is_for_message(holder: Holder) -> bool:
     """Whether a lock is held for a message, which needs a worker before it can end."""
     return holder.metadata.get("state") in (QUEUED, DETACHED)
+
+
+def is_dead(holder: Holder) -> bool:
+    """Whether a task's holder is known to have died: its process, on this host, is gone.
+
+    A lock with a ``state`` is held for a message or a rest, and by no process.
+    """
+    family, here = holder.metadata.get("worker"), current_process()
+    if not family or holder.metadata.get("state") or holder.host != here.host:
+        return False
+    ours = family == FAMILY or (here.pid_space and holder.pid_space == here.pid_space)
+    return bool(ours) and not state_of(holder.pid, holder.pid_began)
 
 
 class HeldForMessage(LockError):
@@ -67,11 +85,7 @@ class _LookAtHolder(Step):
 
 
 class TaskLock(Lock):
-    """A lock held by a task.
-
-    In a worker's child it is in the ledger from before it is requested until it is released,
-    unless it is held for a message, which outlives the process.
-    """
+    """A lock held by a task."""
 
     task: Any = None
     task_id: str | None = None
@@ -79,11 +93,6 @@ class TaskLock(Lock):
     """Whether a wait for it ends with ``WorkerStops`` in a worker that is to stop."""
     for_runs: bool = False
     """Whether to wait for runs only, and to raise ``HeldForMessage`` for a message."""
-    _page: Page | None = None
-
-    @property
-    def in_use(self) -> bool:
-        return self._lease is not None or not self._vacant
 
     def _acquire(self, until: float | None, from_token_id: str = "") -> Steps[bool]:
         steps = super()._acquire(until, from_token_id)
@@ -92,28 +101,9 @@ class TaskLock(Lock):
 
     def _request(self, backend: BaseLockBackend) -> Request:
         request = super()._request(backend)
-        page = this_page()
-        if page is not None and not self._origin["metadata"].get("state"):
-            page.enter(self, backend.alias, request.token)
-            self._page = page
         if self.for_runs:
             request.when_held = _LookAtHolder(self.name)
         return request
-
-    def _release(self) -> Steps[None]:
-        lease = self._lease
-        yield from super()._release()
-        self._cross_out(lease)
-
-    def _detach(self, seconds: float, metadata: Mapping[str, str] | None) -> Steps[str]:
-        lease = self._lease
-        ticket = yield from super()._detach(seconds, metadata)
-        self._cross_out(lease)
-        return ticket
-
-    def _cross_out(self, lease: Lease | None) -> None:
-        if self._page is not None and lease is not None and self._lease is None:
-            self._page.leave(lease.token)
 
 
 class Places:
@@ -165,8 +155,7 @@ class Places:
             task_id=self._task_id,
             task_name=self._task.name,
         )
-        # The options were checked when the task was defined, with room for what is added here.
-        lock._origin["metadata"] = {**self.options.metadata, "worker": FAMILY, **metadata}
+        lock._origin["metadata"] = {"worker": FAMILY, **metadata}
         lock.task, lock.task_id = self._task, self._task_id
         lock.until_worker_stops = self.until_worker_stops
         return lock

@@ -1,17 +1,16 @@
-"""The parts of Celery, kombu and billiard that are not their public API.
+"""The parts of Celery that are not its public API.
 
-The package uses them only by way of this module. They were seen to work with Celery 5.4 to 5.7,
-kombu 5.3 to 5.7 and billiard 4.2; ``tests/celery/test_private.py`` fails first if one changes.
+The package uses them only by way of this module. They were seen to work with Celery 5.4 to 5.7;
+``tests/celery/test_private.py`` fails first if one changes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
+from collections.abc import Callable, Sequence
 from types import CellType, FunctionType
 from typing import Any
 
-from billiard.einfo import ExceptionWithTraceback  # type: ignore[attr-defined]
+from billiard.pool import EX_RECYCLE
 from celery import _state, local
 from celery.app import base
 from celery.app.annotations import prepare as prepare_annotations
@@ -23,8 +22,6 @@ except ImportError:  # Celery 5.4, whose workers delay all messages themselves
     def detect_quorum_queues(app: Any, driver_type: str) -> tuple[bool, str]:  # type: ignore[misc]
         return False, ""
 
-
-# Celery.
 
 Proxy = local.Proxy
 PromiseProxy = local.PromiseProxy
@@ -57,6 +54,16 @@ def set_annotations(app: Any, annotations: Any) -> None:
 def when_made(promise: Any, use: Callable[[Any], None]) -> None:
     """Call ``use`` with the task class as soon as ``@app.task`` has made it, which may be now."""
     promise.__then__(lambda: use(type(promise._get_current_object())))
+
+
+def children_of(pool: Any) -> dict[int, Any]:
+    """Return the children of a prefork pool by their process ids, dead ones perhaps among them."""
+    return {child.pid: child for child in list(pool._pool._pool)}
+
+
+def was_recycled(child: Any) -> bool:
+    """Whether a child is known to have ended between two tasks, by ``max_tasks_per_child``."""
+    return bool(child._popen is not None and child._popen.returncode == EX_RECYCLE)
 
 
 def check_arguments(task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -113,54 +120,3 @@ def argument_models(run: Callable[..., Any], static: bool) -> Callable[..., Any]
     }
     wrapper = FunctionType(code, vars(base), closure=tuple(cells.values()))
     return lambda args, kwargs: wrapper(*own, *args, **kwargs)
-
-
-def on_undecodable(consumer: Any, tell: Callable[[Any], None]) -> None:
-    """Call ``tell`` with each message that a worker's consumer drops as undecodable."""
-    acknowledge = consumer.on_decode_error
-
-    def on_decode_error(message: Any, exc: Exception) -> Any:
-        tell(message)
-        return acknowledge(message, exc)
-
-    consumer.on_decode_error = on_decode_error
-
-
-# kombu.
-
-
-def timed_requests(consumer: Any) -> Iterator[Any]:
-    """Yield what a worker's timer will call something with, requests among other things."""
-    for waiting in list(consumer.timer.schedule.queue):
-        yield from (getattr(waiting.entry, "args", None) or ())[:1]
-
-
-def rate_limited_requests(consumer: Any) -> Iterator[Any]:
-    """Yield the requests that a worker holds back because of a ``rate_limit``."""
-    buckets = [bucket for bucket in consumer.task_buckets.values() if bucket]
-    for item in chain.from_iterable(list(bucket.contents) for bucket in buckets):
-        yield item[0] if isinstance(item, tuple) else item
-
-
-def redis_queue_keys(channel: Any, queue: str) -> list[str]:
-    """Return the keys of the lists of a queue on Redis, one for each priority."""
-    names = [f"{queue}{channel.sep}{step}" if step else queue for step in channel.priority_steps]
-    return [channel.global_keyprefix + name for name in names]
-
-
-def redis_unacknowledged_key(channel: Any) -> str:
-    """Return the key of the hash of messages that were delivered and not acknowledged."""
-    return str(channel.global_keyprefix + channel.unacked_key)
-
-
-def redis_binding_prefix(channel: Any) -> str:
-    """Return the prefix of the keys that hold the queues bound to each exchange."""
-    return f"{channel.global_keyprefix}_kombu.binding."
-
-
-# billiard.
-
-
-def cause_of(error: Any) -> Any:
-    """Return the exception that a child of a worker raised, without its wrapper."""
-    return error.exc if isinstance(error, ExceptionWithTraceback) else error

@@ -22,7 +22,6 @@ from django_redis_lock.celery.message import (
     stored_state,
 )
 from django_redis_lock.celery.options import (
-    IGNORE,
     QUEUE,
     QUEUE_AND_RUN,
     RAISE,
@@ -77,11 +76,6 @@ class Sending:
     def send(self, make_key: Callable[..., str]) -> Any:
         """Send the task, unless one with its key waits already. Returns an ``AsyncResult``."""
         task, message = self._task, self._message
-        if message.get("chord") and self._options.on_run_conflict == IGNORE:
-            raise ValueError(
-                f"Task {task.name} has on_conflict='ignore' and can't be part of a chord, which "
-                f"would wait for it forever; use 'skip'."
-            )
         run = self._run_to_follow()
         if task.app.conf.task_always_eager or (run is None and self._had_place()):
             return self._publish(**message)

@@ -8,8 +8,7 @@ from typing import Any
 
 from django_redis_lock import signals
 from django_redis_lock.backends.base import BaseLockBackend
-from django_redis_lock.backends.keeping import mark_lost
-from django_redis_lock.backends.renewal import renewer
+from django_redis_lock.backends.renewal import mark_lost, renewer
 from django_redis_lock.exceptions import LockError, LockLost, LockUnavailable
 from django_redis_lock.primitives.held import Held
 from django_redis_lock.protocol import calls, conversation

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import threading
@@ -13,8 +12,7 @@ import pytest
 import redis
 
 from django_redis_lock import lock, lock_many, locks, signals
-from django_redis_lock.backends.keeping import BATCH, VERIFY_AFTER
-from django_redis_lock.backends.renewal import renewer
+from django_redis_lock.backends.renewal import BATCH, renewer
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol.lease import Lease, Request
 from django_redis_lock.support.clock import monotonic
@@ -113,20 +111,6 @@ def test_shortened_lease_is_renewed_in_time(name: str, server: EmbeddedServer, g
         held.ensure_held()
 
 
-def test_shortened_lease_is_renewed_in_time_under_asyncio(
-    name: str, server: EmbeddedServer
-) -> None:
-    """``aextend`` reschedules the renewal as ``extend`` does."""
-
-    async def main() -> None:
-        async with lock(name) as held:
-            await held.aextend(0.8, replace_ttl=True)
-            await asyncio.to_thread(eventually, lambda: held.remaining > 20 or held.lost)
-            await held.aensure_held()
-
-    asyncio.run(main())
-
-
 class TestHandedOff:
     """A lock that was handed off is verified once, shortly after it was acquired."""
 
@@ -146,30 +130,6 @@ class TestHandedOff:
         return held
 
     @pytest.mark.parametrize("auto_renew", [False, True])
-    def test_verified(
-        self, name: str, client: redis.Redis, monkeypatch: pytest.MonkeyPatch, auto_renew: bool
-    ) -> None:
-        """It takes one call: a look at a fixed lease, or a renewal."""
-        held = self.taken(name, monkeypatch, by=1.2, timeout=20, auto_renew=auto_renew)
-        lease = held._lease
-        with counted(client) as counts:
-            eventually(lambda: lease.verify_by is None)
-            eventually(lambda: (lease.token in renewer._leases) is auto_renew)
-        assert counts["evalsha"] == 1
-        assert counts.get("pexpire", 0) == auto_renew
-        held.release()
-
-    def test_released_before(
-        self, name: str, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """A lock that is released at once is not verified."""
-        with counted(client) as counts:
-            for _ in range(3):
-                self.taken(name, monkeypatch, by=1.2, timeout=20).release()
-            threading.Event().wait(2 * VERIFY_AFTER)
-        assert counts["evalsha"] == 6
-
-    @pytest.mark.parametrize("auto_renew", [False, True])
     def test_taken_back(
         self,
         name: str,
@@ -185,21 +145,6 @@ class TestHandedOff:
         assert lost[0]["lock"] is held
         assert held.lost
         assert client.get(f"lock:{name}") == "another"
-
-    def test_unreachable(
-        self,
-        name: str,
-        stopped: EmbeddedServer,
-        monkeypatch: pytest.MonkeyPatch,
-        lost: Told,
-    ) -> None:
-        """If the server does not answer in time the lock is lost, and released when it does."""
-        held = self.taken(name, monkeypatch, by=0.8, timeout=60, using="other")
-        stopped.pause()
-        eventually(lambda: held.lost)
-        eventually(lambda: lost)
-        stopped.resume()
-        eventually(lambda: not lock(name, using="other").locked())
 
 
 def test_failed_renewals_are_reported(

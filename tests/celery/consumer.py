@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from billiard.einfo import ExceptionInfo
+from billiard.einfo import ExceptionInfo, ExceptionWithTraceback
 from celery import Celery
 from celery.worker.request import Request
 from django.dispatch import Signal
@@ -22,7 +22,6 @@ from django_redis_lock.celery.conflicts import logger
 from django_redis_lock.celery.guard import GUARD
 from django_redis_lock.celery.message import Slip
 from django_redis_lock.celery.places import Places, TaskLock
-from django_redis_lock.celery.private import cause_of
 
 SIGNALS = {
     "skipped": task_skipped,
@@ -104,7 +103,8 @@ class Consumer:
             on_reject=lambda *_: self.ended.append("reject"),
         )
         result = request.execute()
-        return cause_of(result.exception) if isinstance(result, ExceptionInfo) else result
+        error = result.exception if isinstance(result, ExceptionInfo) else result
+        return error.exc if isinstance(error, ExceptionWithTraceback) else error
 
     def send(self, task: Any, *args: Any, **options: Any) -> Any:
         """Send a task, and return its message."""

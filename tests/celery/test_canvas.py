@@ -12,13 +12,11 @@ from celery import Signature, chain, chord, group
 from celery.exceptions import ChordError
 from celery.result import AsyncResult
 
-from django_redis_lock import lock
 from django_redis_lock.celery import TaskAlreadyRunning
 from django_redis_lock.exceptions import LockUnavailable
 from tests.apps.celery import scopes as tasks
-from tests.apps.celery import settings as worker_settings
-from tests.apps.celery.app import NOWHERE, QUEUE, QUEUE_AND_RUN, RUN, SCOPES, WAITING, app
-from tests.tools import Child, eventually
+from tests.apps.celery.app import NOWHERE, QUEUE, QUEUE_AND_RUN, RUN, SCOPES, WAITING
+from tests.tools import eventually
 from tests.tools.celery_worker import (
     WAIT,
     Worker,
@@ -29,7 +27,7 @@ from tests.tools.celery_worker import (
     started,
 )
 
-FAILS = {(scope, "raise") for scope in SCOPES} | {(RUN, how) for how in ("wait", "retry", "ignore")}
+FAILS = {(scope, "raise") for scope in SCOPES} | {(RUN, how) for how in ("wait", "retry")}
 """Conflicts that raise ``TaskAlreadyRunning`` if their result is awaited."""
 REASONS = {
     "another instance is running",
@@ -42,18 +40,6 @@ CONFLICTS = [
 ]
 """The others behave in a canvas as ``skip`` does, for they are told apart when they would run."""
 each_conflict = pytest.mark.parametrize(("scope", "policy"), CONFLICTS)
-
-
-SEND_A_CHORD = """
-from celery import Celery, chord
-from tests.settings import server_url
-app = Celery(broker=server_url(10), backend=server_url(11))
-app.conf.task_default_queue = "tests"
-member = app.signature(sys.argv[1], kwargs={"what": sys.argv[2]})
-header = [app.signature("echo", [1]), member]
-say(chord(header)(app.signature("total")).id)
-"""
-"""A program that has none of the tasks sends a chord with a guarded one."""
 
 
 class Case:
@@ -119,10 +105,6 @@ def case(client: redis.Redis, scope: str, policy: str) -> Iterator[Case]:
 def test_chord_header(case: Case) -> None:
     """A chord completes with the answer of the duplicate, or its body fails."""
     whole = chord([tasks.echo.s(1), case.member, tasks.echo.s(3)], tasks.total.s())
-    if case.policy == "ignore":
-        with pytest.raises(ValueError, match="chord"):
-            whole.delay()
-        return
     result = whole.delay()
     case.sent()
     if case.fails:
@@ -138,7 +120,7 @@ def test_chord_body(case: Case) -> None:
     """A body that meets a conflict ends in its own way; the header has succeeded."""
     result = chord([tasks.echo.s(1), tasks.echo.s(2)], case.member).delay()
     case.sent()
-    check_last(case, result, grouped=True)
+    check_last(case, result)
     eventually(result.parent.successful, "the header")  # Celery 5.5 can't wait for it in get()
     assert result.parent.get(timeout=WAIT) == [1, 2]
 
@@ -156,14 +138,6 @@ def test_group(case: Case) -> None:
         assert result.ready()
     else:
         case.check(result.get(timeout=WAIT)[1])
-
-
-@each_conflict
-def test_first_of_a_chain(case: Case) -> None:
-    """A chain goes on with the answer of its first, or fails with it."""
-    result = chain(case.member, tasks.echo.s()).delay()
-    case.sent()
-    check_end_of_chain(case, result, result.parent)
 
 
 @each_conflict
@@ -198,34 +172,6 @@ def test_link(case: Case) -> None:
     assert parent.state == "SUCCESS"
 
 
-@each_conflict
-def test_with_a_link(case: Case) -> None:
-    """What is linked to a duplicate is called with its answer, or its error is told."""
-    told, failed = tasks.echo.s(), tasks.echo.si("failed")
-    on_success, on_failure = told.freeze(), failed.freeze()
-    result = case.member.apply_async(link=told, link_error=failed)
-    case.sent()
-    if case.fails:
-        with pytest.raises(TaskAlreadyRunning):
-            result.get(timeout=WAIT)
-    else:
-        case.check(result.get(timeout=WAIT))
-        case.check(on_success.get(timeout=WAIT))
-    assert on_failure.state == "PENDING" or on_failure.get(timeout=WAIT) == "failed"
-
-
-@each_conflict
-def test_link_error(case: Case) -> None:
-    """A task that is called about a failure ends in its own way; the failure stays."""
-    member = case.member
-    linked = member.freeze()
-    parent = tasks.broken.apply_async(link_error=member)
-    case.sent()
-    check_last(case, linked, grouped=True)
-    with pytest.raises(KeyError, match="broken"):
-        parent.get(timeout=WAIT)
-
-
 def check_failed_chord(result: AsyncResult, text: str) -> None:
     """Assert that the body of a chord fails for an error in the header."""
     eventually(lambda: result.state == "FAILURE", "the failure of the chord")
@@ -233,12 +179,9 @@ def check_failed_chord(result: AsyncResult, text: str) -> None:
     assert text in str(result.result)
 
 
-def check_last(case: Case, result: AsyncResult, *, grouped: bool = False) -> None:
-    """Assert how a task ends that nothing follows on; Celery may send it within a group."""
-    if case.policy == "ignore":
-        ends = {"REVOKED", "FAILURE"} if grouped else {"REVOKED"}
-        eventually(lambda: result.state in ends, "the state")
-    elif case.fails:
+def check_last(case: Case, result: AsyncResult) -> None:
+    """Assert how a task ends that nothing follows on."""
+    if case.fails:
         with pytest.raises(TaskAlreadyRunning):
             result.get(timeout=WAIT)
     else:
@@ -254,56 +197,6 @@ def check_end_of_chain(case: Case, result: AsyncResult, member: AsyncResult) -> 
     else:
         case.check(result.get(timeout=WAIT))
         eventually(member.successful, "the success, which Celery stores after it has gone on")
-
-
-@pytest.mark.parametrize("scope", SCOPES)
-@pytest.mark.parametrize("policy", ["skip", "raise"])
-def test_errback_that_is_called_in_the_worker(
-    client: redis.Redis, worker: Worker, name: str, scope: str, policy: str
-) -> None:
-    """An errback that takes the request is called there and then, and meets the guard as well."""
-    task = tasks.reporters[scope, policy]
-    with lock(key_of(task, name)):
-        parent = tasks.broken.apply_async(link_error=task.s(what=name))
-        with pytest.raises(KeyError, match="broken"):
-            parent.get(timeout=WAIT)
-        text = f"{'skipped' if policy == 'skip' else 'refused'}: lock {key_of(task, name)!r}"
-        eventually(lambda: worker.lines(text), "the conflict of the errback")
-        assert not ran(client, name)
-    again = f"{name}-again"  # Celery 5.5 calls an errback that failed once more, for its own error
-    tasks.broken.apply_async(link_error=task.s(what=again))
-    eventually(lambda: ran(client, again) == ["KeyError"], "the errback")
-    all_free(again)
-
-
-@pytest.mark.parametrize("scope", SCOPES)
-def test_ignore_in_a_chord_of_another_sender(client: redis.Redis, scope: str) -> None:
-    """A chord sent by a program that knows the names only fails, where ignoring would hang it."""
-    case = Case(client, scope, "ignore")
-    with Child(SEND_A_CHORD, case.task.name, case.what) as sender:
-        body = AsyncResult(sender.hear(), app=app)
-        check_failed_chord(body, "use 'skip'")
-    case.end()
-
-
-@pytest.mark.parametrize(
-    ("scope", "policy"),
-    [(scope, policy) for scope in WAITING for policy in ("skip", "raise", "callable")],
-)
-def test_nested_canvas(case: Case) -> None:
-    """A chord within a chain, sent by the worker, completes or fails as well."""
-    whole = chain(
-        tasks.echo.s("first"),
-        group(tasks.echo.s(), chain(case.member, tasks.echo.s())),
-        tasks.total.s(),
-    )
-    result = whole.delay()
-    if case.fails:
-        check_failed_chord(result, "TaskAlreadyRunning")
-    else:
-        first, answer = result.get(timeout=WAIT)
-        assert first == "first"
-        case.check(answer)
 
 
 @pytest.mark.parametrize("scope", WAITING)
@@ -339,32 +232,3 @@ def test_parent_stays_successful_without_the_server(
         called.get(timeout=WAIT)
     assert parent.get(timeout=WAIT) == "first"
     assert not ran(client, name)
-
-
-@pytest.mark.parametrize("scope", WAITING)
-def test_chord_without_the_server(
-    client: redis.Redis, name: str, scope: str, settings: Any
-) -> None:
-    """A chord of which one member can't be locked fails: in its sender, or in its body."""
-    settings.LOCKS = worker_settings.LOCKS
-    task = tasks.closed[scope, "raise"]
-    whole = chord([tasks.echo.si(1), task.si(name)], tasks.total.s())
-    with pytest.raises(LockUnavailable):
-        whole.delay()
-    result = chain(tasks.echo.s("first"), whole).delay()
-    check_failed_chord(result, "LockUnavailable")
-
-
-@pytest.mark.parametrize("position", ["chain", "link"])
-def test_parent_stays_successful_without_a_key(client: redis.Redis, position: str) -> None:
-    """A task whose key can't be made fails by itself, and not the one before it."""
-    follower = tasks.keyless.s()
-    if position == "chain":
-        result = chain(tasks.echo.s("first"), follower).delay()
-        parent = result.parent
-    else:
-        result = follower.freeze()
-        parent = tasks.echo.apply_async(("first",), link=follower)
-    assert parent.get(timeout=WAIT) == "first"
-    with pytest.raises(LookupError, match="no key"):
-        result.get(timeout=WAIT)

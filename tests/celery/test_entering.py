@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -19,11 +18,10 @@ from django_redis_lock.celery import TaskAlreadyRunning, entering, skipped
 from django_redis_lock.celery.delivery import Delivery
 from django_redis_lock.celery.message import HEADER, Slip
 from django_redis_lock.celery.options import SCOPES
-from django_redis_lock.celery.places import QUEUED, Places, TaskLock
+from django_redis_lock.celery.places import QUEUED, TaskLock
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.primitives.lock import DETACHED
 from django_redis_lock.protocol.records import Holder
-from tests.apps.celery.app import WAITING
 from tests.celery.consumer import Consumer, body, held, id_of, is_free, lines, places, slip_of
 from tests.tools import Background, eventually, waiters
 
@@ -117,24 +115,6 @@ def test_delivery_ends_if_the_one_before_has_succeeded(
     assert is_free(task)
 
 
-def test_delivery_looks_for_a_result_for_a_while(
-    consumer: Consumer, patience: Callable[..., None]
-) -> None:
-    patience(RESULT_PATIENCE=0.2)
-    task = consumer.task(body)
-    message = consumer.send(task)
-    ended: list[float] = []
-    other = held(task, id_of(message))
-
-    def end() -> None:
-        other.release()
-        ended.append(time.monotonic())
-
-    consumer.when["waiting"] = end
-    assert consumer.deliver(message) == "ran"
-    assert time.monotonic() - ended[0] >= 0.2
-
-
 @pytest.mark.parametrize("whose", ["task", "message"])
 def test_delivery_looks_for_no_result_where_none_is_stored(
     consumer: Consumer, patience: Callable[..., None], whose: str
@@ -144,17 +124,6 @@ def test_delivery_looks_for_no_result_where_none_is_stored(
     message = consumer.send(task, ignore_result=True)
     consumer.when["waiting"] = held(task, id_of(message)).release
     assert consumer.deliver(message, redelivered=True) == "ran"
-
-
-def test_delivery_looks_for_no_result_that_can_not_be_asked_for(
-    consumer: Consumer, patience: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    patience(RESULT_PATIENCE=60)
-    task = consumer.task(body)
-    message = consumer.send(task)
-    consumer.when["waiting"] = held(task, id_of(message)).release
-    monkeypatch.setattr(entering, "stored_state", lambda *_: None)
-    assert consumer.deliver(message) == "ran"
 
 
 def test_first_delivery_looks_for_no_result(
@@ -176,17 +145,6 @@ def test_first_delivery_looks_for_no_result(
     assert is_free(task)
 
 
-@pytest.mark.parametrize("scope", WAITING)
-def test_delivery_with_its_place_looks_for_no_result(
-    consumer: Consumer, patience: Callable[..., None], scope: str
-) -> None:
-    """As nobody has used it before."""
-    patience(RESULT_MOMENT=60)
-    task = consumer.task(body, scope=scope)
-    assert consumer.deliver(consumer.send(task), redelivered=True) == "ran"
-    assert is_free(task)
-
-
 def test_delivery_takes_over_from_a_dead_one(
     consumer: Consumer, monkeypatch: pytest.MonkeyPatch, patience: Callable[..., None]
 ) -> None:
@@ -199,29 +157,6 @@ def test_delivery_takes_over_from_a_dead_one(
     assert consumer.deliver(message) == "ran"
     assert consumer.kinds() == ["taken over"]
     assert is_free(task)
-
-
-def test_delivery_waits_for_who_took_over_before(
-    consumer: Consumer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another delivery may be quicker to find the first one dead; the log tells of that one."""
-    task = consumer.task(body, scope="queue_and_run")
-    message = consumer.send(task)
-    first, quicker = (places(task, id_of(message)).lock(task.app.main, 60) for _ in range(2))
-    assert first.take_over(slip_of(message).ticket)
-    dead = first.token_id
-
-    def is_dead(holder: Holder) -> bool:
-        if holder.token_id == dead:
-            quicker.take_over(dead)
-        return holder.token_id == dead
-
-    monkeypatch.setattr(entering, "is_dead", is_dead)
-    consumer.when["waiting"] = quicker.release
-    assert consumer.deliver(message) == "ran"
-    assert consumer.kinds() == ["waiting", "taken over"]
-    for _, news in consumer.told:
-        assert news["holder"].token_id != dead
 
 
 @pytest.mark.parametrize(("retries", "redelivered"), [("2", True), ("1", False)])
@@ -282,34 +217,6 @@ def test_delivery_that_comes_again_is_still_of_its_task(
     first.release()
     runs = ended == "died" or foreign  # for whom a stored success proves nothing
     assert (consumer.deliver(again) == "ran") is runs
-
-
-def test_delivery_that_comes_again_by_a_policy_is_still_of_its_task(consumer: Consumer) -> None:
-    """The first may end while another task keeps the second from running."""
-    task = consumer.task(body, on_conflict="retry")
-    message = consumer.send(task)
-    other = held(task, "another")
-    assert isinstance(consumer.deliver(message, redelivered=True), Retry)
-    task.backend.store_result(id_of(message), "first", states.SUCCESS)
-    other.release()
-    assert isinstance(consumer.deliver(), Ignore)
-
-
-def test_delivery_keeps_to_its_time_for_waiting(
-    consumer: Consumer, patience: Callable[..., None], turns: list[float]
-) -> None:
-    """However often it looks at its ticket; it is told of once."""
-    patience(WAIT_FOR_FIRST=0.1, TICKET_TURN=0.04)
-    task = consumer.task(body, scope="queue_and_run")
-    message = consumer.send(task)
-    lock = places(task, id_of(message)).lock(consumer.app.main, 60)
-    assert lock.take_over(slip_of(message).ticket)
-    assert isinstance(consumer.deliver(message), Ignore)
-    assert turns[0] == 0.04
-    assert turns[-1] < 0.1
-    assert sum(turns) < 0.1 + 0.001 * len(turns)
-    assert consumer.kinds() == ["waiting"]
-    assert slip_of(consumer.message()) == replace(slip_of(message), redelivered=True)
 
 
 def test_delivery_whose_ticket_becomes_valid_runs(consumer: Consumer) -> None:
@@ -386,11 +293,8 @@ def test_delivery_meets_another_instance_after_its_own(
     [
         ("", 0, True),
         ("", 1, False),
-        ("1", 1, True),
         ("2", 1, True),
         ("9", 10, False),
-        ("one", 0, True),
-        ("one", 1, False),
     ],
 )
 def test_retry_is_no_other_delivery_of_the_run_before(
@@ -430,6 +334,15 @@ def test_delivery_of_several_places_waits_for_its_own(consumer: Consumer) -> Non
     assert is_free(task)
 
 
+# Another instance.
+
+
+def refusal(task: Any, why: str = "") -> str:
+    (holder,) = places(task).holders()
+    why = why or f"lock {task.app.main!r} is held by {holder}."
+    return f"Task {task.name} is not run: {why}"
+
+
 def test_delivery_gives_way_to_one_that_took_another_place(
     consumer: Consumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -448,35 +361,6 @@ def test_delivery_gives_way_to_one_that_took_another_place(
     assert looks == [1, 1]
     assert consumer.kinds() == ["waiting", "taken over"]
     assert is_free(task)
-
-
-def test_delivery_does_not_give_way_to_a_later_one(
-    consumer: Consumer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    task = consumer.task(body, concurrency=3)
-    message = consumer.send(task)
-    take = Places.take
-
-    def take_before_another(self: Places, *args: Any, **metadata: str) -> TaskLock | None:
-        lock = take(self, *args, **metadata)
-        monkeypatch.setattr(Places, "take", take)
-        held(task, id_of(message))
-        return lock
-
-    held(task, "another")
-    monkeypatch.setattr(Places, "take", take_before_another)
-    assert consumer.deliver(message) == "ran"
-    assert consumer.kinds() == []
-    assert len(places(task).holders()) == 2
-
-
-# Another instance.
-
-
-def refusal(task: Any, why: str = "") -> str:
-    (holder,) = places(task).holders()
-    why = why or f"lock {task.app.main!r} is held by {holder}."
-    return f"Task {task.name} is not run: {why}"
 
 
 def test_duplicate_is_skipped(consumer: Consumer, log: pytest.LogCaptureFixture) -> None:
@@ -510,15 +394,6 @@ def test_duplicate_is_skipped(consumer: Consumer, log: pytest.LogCaptureFixture)
     text = f"skipped: lock {task.app.main!r} is held by {holder}"
     assert lines(log) == [f"Task {task.name}[{id_of(message)}] {text}"]
     running.ensure_held()
-
-
-def test_duplicate_of_several_is_skipped(consumer: Consumer) -> None:
-    task = consumer.task(body, concurrency=2)
-    for number in range(2):
-        held(task, f"{number}")
-    result = consumer.deliver(consumer.send(task))
-    assert result["skipped"]
-    assert result["holder"]["task_id"] in "01"
 
 
 def test_duplicate_is_refused(consumer: Consumer, log: pytest.LogCaptureFixture) -> None:
@@ -606,40 +481,6 @@ def test_duplicate_waits_for_its_time(
     assert consumer.told[1][1]["policy"] == "wait"
 
 
-def test_holder_may_be_gone_when_the_time_is_up(
-    consumer: Consumer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    task = consumer.task(body, on_conflict="wait", blocking_timeout=LONG)
-    consumer.when["waiting"] = held(task, "another").release
-    monkeypatch.setattr(Places, "wait", lambda *_, **__: None)
-    error = consumer.deliver(consumer.send(task))
-    name = task.app.main
-    why = f"lock {name!r} is held by a holder that has just released it."
-    assert str(error) == f"Task {task.name} is not run: {why}"
-    assert error.holder is None
-
-
-def test_duplicate_that_has_waited_looks_for_its_result(
-    consumer: Consumer, patience: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another delivery of it may have run meanwhile."""
-    patience(RESULT_PATIENCE=LONG, RESULT_MOMENT=0)
-    task = consumer.task(body, on_conflict="wait", blocking_timeout=LONG)
-    consumer.when["waiting"] = held(task, "another").release
-    message = consumer.send(task)
-    naps: list[float] = []
-
-    def nap(seconds: float) -> None:
-        naps.append(seconds)
-        if len(naps) == 2:
-            task.backend.mark_as_done(id_of(message), "its result")
-
-    monkeypatch.setattr(time, "sleep", nap)
-    result = consumer.deliver(message, redelivered=True)
-    assert is_ignored(result, f"another delivery of {id_of(message)} has succeeded")
-    assert is_free(task)
-
-
 def test_run_does_not_wait_for_itself(consumer: Consumer) -> None:
     """A task that another one with its key calls."""
     inner = consumer.task(body, on_conflict="wait")
@@ -700,15 +541,6 @@ def test_duplicate_stops_waiting_when_a_message_gets_the_lock(
     assert isinstance(consumer.deliver(consumer.send(task)), Retry)
     assert consumer.kinds() == ["waiting", "waiting"]
     assert [holder.waiters for holder in places(task).holders()] == [0] * concurrency
-
-
-def test_duplicate_waits_for_the_one_that_runs(consumer: Consumer) -> None:
-    """Of several, one of which waits for a worker."""
-    task = consumer.task(body, on_conflict="wait", concurrency=2)
-    held(task, "a message", state=QUEUED)
-    consumer.when["waiting"] = held(task, "a run").release
-    assert consumer.deliver(consumer.send(task)) == "ran"
-    assert consumer.kinds() == ["waiting"]
 
 
 def test_duplicate_waits_for_a_message_for_its_time(consumer: Consumer) -> None:
@@ -773,7 +605,7 @@ def decide(conflict: Any) -> str:
 
 
 @pytest.mark.parametrize("redelivered", [False, True])
-@pytest.mark.parametrize("policy", ["skip", "raise", "ignore", "retry", "wait", "callable"])
+@pytest.mark.parametrize("policy", ["skip", "raise", "retry", "wait", "callable"])
 def test_namesake_is_a_duplicate_without_a_result(
     consumer: Consumer, monkeypatch: pytest.MonkeyPatch, policy: str, redelivered: bool
 ) -> None:
@@ -799,48 +631,6 @@ def test_namesake_is_a_duplicate_without_a_result(
     if again is not None:
         assert consumer.deliver(again) == "ran"
         assert task.AsyncResult(own_id(consumer)).result == "ran"
-
-
-def test_namesake_whose_conflict_fails_stores_no_failure(
-    consumer: Consumer, monkeypatch: pytest.MonkeyPatch, log: pytest.LogCaptureFixture
-) -> None:
-    """A function that decides may fail as well; the result of the one that runs is kept."""
-
-    def fail(conflict: Any) -> str:
-        raise LookupError(conflict.key)
-
-    task = consumer.task(body, on_conflict=fail)
-    running, message = twins(consumer, task)
-    monkeypatch.setattr(task.backend, "store_result", pytest.fail)
-    assert isinstance(consumer.deliver(message), Ignore)
-    text = f"Task {task.name}[{own_id(consumer)}] failed, and stores no result: "
-    assert lines(log) == [text + "another task with its id runs"]
-    running.ensure_held()
-
-
-@pytest.mark.parametrize(
-    "error", [Ignore("left"), Reject("later", requeue=True), LockUnavailable("gone")], ids=repr
-)
-def test_namesake_whose_conflict_settles_its_message_has_not_failed(
-    consumer: Consumer, log: pytest.LogCaptureFixture, error: Exception
-) -> None:
-    """What a function that decides raises to that end is left to Celery, and to the guard."""
-
-    def settle(conflict: Any) -> str:
-        raise error
-
-    task = consumer.task(body, on_conflict=settle, on_unavailable="raise")
-    _, message = twins(consumer, task)
-    assert consumer.deliver(message) is error
-    assert lines(log) == []
-
-
-def test_namesake_that_has_waited_stores_its_result(consumer: Consumer) -> None:
-    task = consumer.task(body, on_conflict="wait", blocking_timeout=LONG)
-    running, message = twins(consumer, task)
-    consumer.when["waiting"] = running.release
-    assert consumer.deliver(message) == "ran"
-    assert task.AsyncResult(own_id(consumer)).result == "ran"
 
 
 @pytest.mark.parametrize("policy", ["skip", "raise"])
@@ -875,14 +665,6 @@ def test_delivery_is_the_same_task(consumer: Consumer, foreign: bool) -> None:
     assert consumer.kinds() == ["waiting", "taken over"]
 
 
-def test_foreign_namesake_is_a_duplicate(consumer: Consumer) -> None:
-    """A message without the time of its sending, and not redelivered."""
-    task = consumer.task(body)
-    _, message = twins(consumer, task)
-    del message.headers[HEADER]
-    assert consumer.deliver(message)["skipped"]
-
-
 @pytest.mark.parametrize("by", ["us", "others"])
 @pytest.mark.parametrize("scope", SCOPES)
 def test_success_of_an_earlier_task_of_the_same_id_proves_nothing(
@@ -904,14 +686,6 @@ def test_success_of_an_earlier_task_of_the_same_id_proves_nothing(
     assert consumer.deliver(message, redelivered=True) == "ran"
     stored = "of yesterday" if by == "others" else "ran"  # Celery keeps the first
     assert task.AsyncResult(own_id(consumer)).result == stored
-
-
-def test_success_after_the_sending_proves_that_it_is_done(consumer: Consumer) -> None:
-    task = consumer.task(body)
-    message = consumer.send(task, task_id=own_id(consumer))
-    assert consumer.deliver(message) == "ran"
-    result = consumer.deliver(message, redelivered=True)
-    assert is_ignored(result, f"another delivery of {own_id(consumer)} has succeeded")
 
 
 @pytest.mark.parametrize(
@@ -959,75 +733,6 @@ def test_retry_is_of_the_same_task(consumer: Consumer) -> None:
     second = consumer.message()
     assert slip_of(second).sent == slip_of(first).sent > 0
     assert consumer.deliver(second) == "retried"
-
-
-# Ignored duplicates.
-
-
-def test_duplicate_is_ignored(consumer: Consumer) -> None:
-    """Who waits for its result learns of it, as of a task that was revoked."""
-    task = consumer.task(body, on_conflict="ignore")
-    before = skipped[task.name]
-    held(task, "another")
-    (holder,) = places(task).holders()
-    message = consumer.send(task)
-    result = consumer.deliver(message)
-    assert is_ignored(result, f"lock {task.app.main!r} is held by {holder}")
-    stored = task.AsyncResult(id_of(message))
-    assert stored.state == states.REVOKED
-    assert str(stored.result) == "ignored"
-    assert stored.name == task.name  # known by its request
-    assert skipped[task.name] == before + 1
-    assert [(kind, news["policy"]) for kind, news in consumer.told] == [("skipped", "ignore")]
-    assert consumer.ended == ["ack"]
-
-
-@pytest.mark.parametrize("how", ["eager", "ignored result"])
-def test_ignored_duplicate_has_no_result_to_store(
-    consumer: Consumer, monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
-    task = consumer.task(body, {"ignore_result": how != "eager"}, on_conflict="ignore")
-    monkeypatch.setattr(task.backend, "mark_as_revoked", pytest.fail)
-    held(task, "another")
-    if how == "eager":
-        assert task.apply().state == states.IGNORED
-    else:
-        assert isinstance(consumer.deliver(consumer.send(task)), Ignore)
-    assert consumer.kinds() == ["skipped"]
-
-
-def test_direct_call_is_skipped_where_a_task_is_ignored(consumer: Consumer) -> None:
-    task = consumer.task(body, on_conflict="ignore")
-    held(task, "another")
-    result = task()
-    assert result["skipped"]
-    assert result["reason"] == "another instance is running"
-
-
-@pytest.mark.parametrize("awaited", ["chord", "group", "chain", "link"])
-def test_awaited_duplicate_is_not_ignored(consumer: Consumer, awaited: str) -> None:
-    """What waits for it would wait forever; it fails instead."""
-    task = consumer.task(body, on_conflict="ignore")
-    after = consumer.app.task(name=f"{task.name}-after")(body).si()
-    after.freeze()
-    held(task, "another")
-    options: dict[str, Any] = {
-        "chord": {},
-        "group": {"group_id": "group"},
-        "chain": {"chain": [after]},
-        "link": {"link": [after]},
-    }[awaited]
-    message = consumer.send(task, **options)
-    if awaited == "chord":  # which is refused when it is sent
-        embedded = message.payload[2]
-        embedded["chord"] = dict(after)
-    error = consumer.deliver(message)
-    assert isinstance(error, TaskAlreadyRunning)
-    why = (
-        "with on_conflict='ignore' its chord, group, chain or link would wait forever; use 'skip'."
-    )
-    assert str(error) == f"Task {task.name} is not run: {why}"
-    assert error.holder is not None
 
 
 # Duplicates that come again.
@@ -1156,34 +861,6 @@ def test_duplicate_that_comes_again_keeps_its_place(consumer: Consumer) -> None:
     assert again.good_until == holder.fence + 70_000_000
 
 
-def test_place_beside_the_message_of_another_task_is_kept(consumer: Consumer) -> None:
-    """In scope ``queue_and_run`` too it stays taken, for as long as its message waits."""
-    options: dict[str, Any] = {"countdown": 30, "queue_timeout": 40}
-    task = consumer.task(body, scope="queue_and_run", on_conflict={"run": "retry"}, **options)
-    held(consumer.task(decide), "another", state=QUEUED)
-    message = consumer.send(task)
-    place = places(task).waiting
-    assert slip_of(message).lock == place
-    assert isinstance(consumer.deliver(message), Retry)
-    holder = locks["locmem"].holder(place)
-    assert holder is not None
-    assert holder.ttl is not None
-    assert 65 < holder.ttl <= 70
-    assert slip_of(consumer.message()).ticket == holder.token_id
-
-
-def test_duplicate_comes_again_without_the_place_that_it_lost(consumer: Consumer) -> None:
-    task = consumer.task(body, scope="queue", on_conflict={"run": "retry"})
-    held(task, "another")
-    message = consumer.send(task)
-    locks["locmem"].force_release(places(task).waiting)
-    assert isinstance(consumer.deliver(message), Retry)
-    again = consumer.message()
-    assert slip_of(again).ticket == slip_of(message).ticket
-    assert slip_of(again).attempts == 1
-    assert locks["locmem"].holder(places(task).waiting) is None
-
-
 def test_duplicate_does_not_come_again_with_old_arguments(consumer: Consumer) -> None:
     """Newer ones have taken its place."""
     task = consumer.task(body, scope="queue", on_conflict={"queue": "supersede", "run": "retry"})
@@ -1195,43 +872,6 @@ def test_duplicate_does_not_come_again_with_old_arguments(consumer: Consumer) ->
     assert consumer.told[-1][1]["policy"] == "supersede"
     assert consumer.message() is None
     assert isinstance(consumer.deliver(newer), Retry)
-
-
-@pytest.mark.parametrize("scope", SCOPES)
-@pytest.mark.parametrize("now", SCOPES)
-def test_duplicate_comes_again_after_its_scope_has_changed(
-    consumer: Consumer, scope: str, now: str
-) -> None:
-    """With what it had, unless it has a place that its scope knows, which it keeps."""
-    task = consumer.task(body, scope=now, on_conflict={"run": "retry"})
-    message = consumer.send(task, single_instance={"scope": scope})
-    message.headers[HEADER] |= {"options": None}
-    if scope != "queue_and_run":
-        held(task, "another")
-    elif now == "queue_and_run":
-        assert consumer.deliver(message) == "ran"
-        return
-    else:
-        locks["locmem"].force_release(task.app.main)
-        held(task, "another")
-    assert isinstance(consumer.deliver(message), Retry)
-    again = slip_of(consumer.message())
-    assert again.lock == slip_of(message).lock
-    assert (again.ticket != slip_of(message).ticket) is (scope == "queue" and now != "run")
-
-
-@pytest.mark.parametrize("early", [0, 1])
-def test_place_that_ended_early_leaves_nothing_to_run(consumer: Consumer, early: int) -> None:
-    """The lock of the run is given back."""
-    task = consumer.task(body, scope="queue", on_conflict={"queue": "supersede"})
-    message = consumer.send(task)
-    locks["locmem"].force_release(places(task).waiting)
-    fences = held(task, "another")
-    message.headers[HEADER] |= {"good_until": fences.fence + early * 3600_000_000}
-    fences.release()
-    result = consumer.deliver(message)
-    assert result == "ran" if not early else result["reason"] == "superseded by newer arguments"
-    assert is_free(task)
 
 
 @pytest.mark.parametrize("early", [0, 1])
@@ -1250,19 +890,6 @@ def test_place_that_ended_early_was_taken_by_newer_arguments(
         assert result["holder"] is None
     else:
         assert isinstance(result, Retry)
-
-
-@pytest.mark.parametrize("scope", SCOPES)
-def test_message_gives_up_the_place_of_another_scope(consumer: Consumer, scope: str) -> None:
-    """The worker's options may differ from the sender's."""
-    task = consumer.task(body)
-    message = consumer.send(task, single_instance={"scope": scope})
-    slip = slip_of(message)
-    message.headers[HEADER] |= {"options": None}
-    assert consumer.deliver(message) == "ran"
-    assert is_free(task)
-    assert bool(slip.lock) is (scope != "run")
-    assert not slip.lock or locks["locmem"].holder(slip.lock) is None
 
 
 # Tasks that were sent only to give their id a result.
@@ -1300,25 +927,6 @@ def test_awaited_duplicate_has_a_result(consumer: Consumer, log: pytest.LogCaptu
     text = f"skipped: lock {task.app.main!r} is held by task its name[first] on its host:7"
     assert lines(log) == [f"Task {task.name}[{id_of(message)}] {text}"]
     assert [(kind, news["policy"]) for kind, news in consumer.told] == [("skipped", "skip")]
-
-
-def test_awaited_duplicate_is_refused(consumer: Consumer) -> None:
-    task = consumer.task(body, scope="queue", on_conflict={"queue": "raise"})
-    error = consumer.deliver(awaited(consumer, task))
-    assert isinstance(error, TaskAlreadyRunning)
-    why = f"lock {task.app.main!r} is held by task its name[first] on its host:7."
-    assert str(error) == f"Task {task.name} is not run: {why}"
-    assert error.holder == {**DUPLICATE_OF, "ttl": None}
-    assert [(kind, news["policy"]) for kind, news in consumer.told] == [("skipped", "raise")]
-
-
-def test_awaited_duplicate_is_left_to_a_function(consumer: Consumer) -> None:
-    task = consumer.task(
-        body,
-        scope="queue",
-        on_conflict={"queue": lambda conflict: [conflict.when_sent["pid"], conflict.policy]},
-    )
-    assert consumer.deliver(awaited(consumer, task)) == [7, "callable"]
 
 
 # When the server does not answer.
@@ -1384,19 +992,6 @@ def test_wait_ends_when_the_worker_is_to_stop(consumer: Consumer, stop: Any, how
     assert consumer.deliver(again) == "ran"
     assert is_free(task)
     assert not list(locks["locmem"].holders(pattern=f"{consumer.app.main}*"))
-
-
-def test_wait_for_another_delivery_ends_when_the_worker_is_to_stop(
-    consumer: Consumer, stop: Any, patience: Callable[..., None]
-) -> None:
-    patience(WAIT_FOR_FIRST=1000)
-    task = consumer.task(body)
-    message = consumer.send(task)
-    other = held(task, id_of(message))
-    consumer.when["waiting"] = stop
-    assert isinstance(consumer.deliver(message), Ignore)
-    other.release()
-    assert consumer.deliver() == "ran"
 
 
 @pytest.mark.parametrize("call", ["direct", "eager"])

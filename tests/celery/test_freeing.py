@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import subprocess
 import sys
@@ -16,7 +15,7 @@ import redis
 
 from django_redis_lock import lock, locks
 from django_redis_lock.celery import freeing
-from django_redis_lock.celery.ledger import FAMILY
+from django_redis_lock.celery.places import FAMILY
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol.records import Holder
 from django_redis_lock.support.process import began_at, current_process
@@ -138,23 +137,6 @@ def test_locks_of_the_dead_are_released(server: EmbeddedServer) -> None:
     assert {holder.name for holder in locks["default"].holders()} == set(left)
 
 
-def test_lock_that_changes_hands_is_not_released(
-    server: EmbeddedServer, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its holder was dead when it was listed, and another one has it since."""
-
-    def is_dead(holder: Holder) -> bool:
-        locks["default"].force_release(holder.name)
-        take(holder.name)
-        return True
-
-    monkeypatch.setattr(freeing, "is_dead", is_dead)
-    take(name)
-    freeing.free_dead("default")
-    freeing.finish(WAIT)
-    assert not is_free(name)()
-
-
 def test_aliases_do_not_wait_for_each_other(server: EmbeddedServer, settings: Any) -> None:
     """Each has a thread, that ends with its work and is not waited for at exit."""
     settings.LOCKS = {**settings.LOCKS, "other": settings.LOCKS["default"]}
@@ -213,53 +195,3 @@ def test_end_makes_one_further_attempt(
     assert freer._thread is None
     assert first.attempts <= 2
     assert second.attempts == 0
-
-
-@pytest.mark.usefixtures("server")
-def test_finish_waits_for_what_is_under_way() -> None:
-    _, work = under_way()
-    threading.Timer(0.05, work.go_on.set).start()
-    freeing.finish(WAIT)
-    assert work.done.is_set()
-
-
-@pytest.mark.usefixtures("server")
-def test_finish_waits_no_longer_than_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    freer, work = under_way()
-    join, waits = threading.Thread.join, []
-
-    def note(self: threading.Thread, timeout: float) -> None:
-        waits.append(timeout)
-        join(self, timeout)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "join", note)
-        freeing.finish(0.01)
-        freer.join(monotonic() - 1)
-    assert 0 <= waits[0] <= 0.01
-    assert waits[1:] == [0.0]
-    assert not work.done.is_set()
-    assert not freeing._freers
-    work.go_on.set()
-    assert work.done.wait(WAIT)
-
-
-@pytest.mark.usefixtures("server")
-def test_pending_work_is_bounded(
-    freer: freeing._Freer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The log tells of it once, and again only after it was all done."""
-    monkeypatch.setattr(freeing, "MOST", 2)
-    caplog.set_level(logging.WARNING)
-    told = "Too many locks of LOCKS['default'] are waiting for release"
-    for times in (1, 2):
-        running, *rest = works = [Work() for _ in range(3 + times)]
-        running.go_on.clear()
-        freer.add(running)
-        assert running.attempted.wait(WAIT)
-        for work in rest:
-            freer.add(work)
-        running.go_on.set()
-        eventually(lambda: freer._thread is None)
-        assert [work.attempts for work in works] == [1, 1, 1, *[0] * times]
-        assert texts(caplog) == [told] * times

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import pytest
 from celery import Task
 
-from django_redis_lock import lock, locks
+from django_redis_lock import lock
 from django_redis_lock.celery import TaskAlreadyRunning, single_instance_task
 from django_redis_lock.celery.running import current_lock
 from tests.celery.consumer import Consumer, body, id_of, is_free, slip_of
@@ -127,11 +127,6 @@ def test_task_has_its_lock(consumer: Consumer) -> None:
     assert task.__class__.lock.__doc__ == current_lock.__doc__
 
 
-def test_attribute_with_the_name_of_the_lock_stays(consumer: Consumer) -> None:
-    base = type("Base", (Task,), {"abstract": True, "lock": "its own"})
-    assert consumer.task(body, {"base": base}).lock == "its own"
-
-
 # What the annotations of an app do to a task, after or before it is guarded.
 
 
@@ -240,29 +235,6 @@ def test_annotations_of_sending_apply_and_leave_the_guard_whole(
     assert consumer.message() is None
 
 
-def test_annotations_around_a_delayed_sending(consumer: Consumer, annotated: Any) -> None:
-    """The place is still taken when the message is sent, and so are those of other tasks."""
-    consumer.app.Task = PutOff
-    for where in ("below", "above, made"):
-        task = annotated(where, SENDINGS["around"], scope="queue")
-        task.delay(1)
-        assert task.marks == ["mark"]
-        assert is_free(task)
-        PutOff.later.pop()()
-        assert consumer.deliver(consumer.message()) == "ran"
-        del consumer.app.tasks[task.name]
-
-
-def test_a_call_replaced_later_does_not_call_itself(consumer: Consumer, annotated: Any) -> None:
-    """A function that is decorated below finds that its guard is gone, and puts it back."""
-    task = annotated("below", {})
-    type(task._get_current_object()).__call__ = Task.__call__
-    with lock(consumer.app.main, using="locmem"):
-        refused = consumer.deliver(consumer.send(task, 1))
-    assert isinstance(refused, TaskAlreadyRunning)
-    assert consumer.deliver(consumer.send(task, 1)) == "ran"
-
-
 def test_annotations_may_not_change_how_workers_run_a_task(annotated: Any) -> None:
     """As no base class may."""
     with pytest.raises(TypeError, match="a Strategy of its own"):
@@ -285,13 +257,3 @@ def test_what_runs_after_its_call_is_refused(how: str, work: Any) -> None:
     guard = single_instance_task(using="locmem")
     with pytest.raises(TypeError, match="coroutine or generator function, whose body runs after"):
         guard(work if how == "function" else type("Work", (Task,), {"run": work}))
-
-
-def test_bases_of_the_same_name_elsewhere_are_no_other_guards(consumer: Consumer) -> None:
-    """Only those of celery-once and celery-singleton are."""
-    base = type("Singleton", (Task,), {"abstract": True, "__module__": "celery_singleton_like.a"})
-    assert consumer.task(body, {"base": base}) is not None
-    other = type("QueueOnce", (Task,), {"abstract": True, "__module__": "celery_once.tasks.own"})
-    with pytest.raises(TypeError, match=r"base class celery_once\.QueueOnce, which guards it"):
-        consumer.task(body, {"base": other, "lazy": False})
-    assert not list(locks["locmem"].holders())

@@ -13,17 +13,16 @@ import sys
 import types
 import uuid
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 from celery import Celery, Task, shared_task
 from celery.contrib.django.task import DjangoTask
 from django.db import models
-from kombu.serialization import dumps, loads
 
 from django_redis_lock import lock, locks
 from django_redis_lock.celery import single_instance_task
-from django_redis_lock.celery.guard import GUARD
 from django_redis_lock.celery.keys import KeyMaker
 from tests.tools import ROOT
 
@@ -185,37 +184,6 @@ def test_values_that_differ_have_keys_that_differ() -> None:
     assert len({key_of(value) for value in values}) == len(values)
 
 
-def test_equal_containers_have_one_key() -> None:
-    """The order of a set or dict, or tuple against list, makes no difference."""
-    assert key_of({"a": 1, "b": 2}) == key_of({"b": 2, "a": 1})
-    assert key_of({"x", "y", "z"}) == key_of({"z", "y", "x"}) == key_of(frozenset("xyz"))
-    assert key_of((1, [2, (3,)])) == key_of([1, (2, [3])])
-    assert key_of([{1: {"b", "a"}}]) == key_of([{1: {"a", "b"}}])
-    assert key_of([1, 2]) != key_of([2, 1])
-
-
-ROUND_TRIP: list[Any] = [
-    NUMBER,
-    datetime.date(2026, 1, 31),
-    WHEN,
-    WHEN.replace(tzinfo=None),
-    decimal.Decimal("1.50"),
-    Word.SMALL,
-    Level.HIGH,
-    {1: {None: 2}, 0.5: [True]},
-    (1, ("two", 3.5, None, True)),
-    {"b": {"c": [1, (2,)]}, "a": WHEN},
-    b"\x00\xff",
-]
-
-
-@pytest.mark.parametrize("value", ROUND_TRIP, ids=repr)
-def test_key_survives_the_message(value: Any) -> None:
-    """The sender's argument and what the worker reads out of the message come to one key."""
-    content_type, encoding, text = dumps(value, serializer="json")
-    assert key_of(loads(text, content_type, encoding, accept={content_type})) == key_of(value)
-
-
 ELSEWHERE = """
 import datetime, decimal, enum, os
 os.environ["DJANGO_SETTINGS_MODULE"] = "tests.settings"
@@ -301,165 +269,59 @@ def test_addresses_in_a_template_are_refused(template: str, name: str, value: An
 # Every kind of task.
 
 
-def plain_below(app: Celery, guard: Any, name: str) -> Any:
-    """Return a task guarded below Celery's decorator."""
+def function(
+    app: Celery, guard: Any, name: str, *, above: bool = False, shared: bool = False, **options: Any
+) -> Any:
+    """Return a task of a function, guarded below or above Celery's decorator."""
 
-    @app.task(name=name)
-    @guard
-    def work(a: int, b: int = 2) -> list[str]:
+    def plain(a: int, b: int = 2) -> list[str]:
         return held()
 
-    return work
-
-
-def plain_above(app: Celery, guard: Any, name: str) -> Any:
-    """Return a task guarded above Celery's decorator."""
-
-    @guard
-    @app.task(name=name)
-    def work(a: int, b: int = 2) -> list[str]:
-        return held()
-
-    return work
-
-
-def bound_below(app: Celery, guard: Any, name: str) -> Any:
-    """Return a bound task guarded below."""
-
-    @app.task(name=name, bind=True)
-    @guard
-    def work(self: Task, a: int, b: int = 2) -> list[str]:
-        assert self.name == name
-        return held()
-
-    return work
-
-
-def bound_above(app: Celery, guard: Any, name: str) -> Any:
-    """Return a bound task guarded above."""
-
-    @guard
-    @app.task(name=name, bind=True)
-    def work(self: Task, a: int, b: int = 2) -> list[str]:
-        assert self.name == name
-        return held()
-
-    return work
-
-
-def bound_by_another_name(app: Celery, guard: Any, name: str) -> Any:
-    """Return a bound task whose first parameter is not called self."""
-
-    @app.task(name=name, bind=True)
-    @guard
-    def work(task: Task, a: int, b: int = 2) -> list[str]:
+    def bound(task: Task, a: int, b: int = 2) -> list[str]:
         assert task.name == name
         return held()
 
-    return work
-
-
-def shared_below(app: Celery, guard: Any, name: str) -> Any:
-    """Return a shared task guarded below, as the app has it."""
-
-    @shared_task(name=name)
-    @guard
-    def work(a: int, b: int = 2) -> list[str]:
-        return held()
-
-    return app.tasks[name]
-
-
-def shared_above(app: Celery, guard: Any, name: str) -> Any:
-    """Return a bound shared task guarded above, as the app has it."""
-
-    @guard
-    @shared_task(name=name, bind=True)
-    def work(self: Task, a: int, b: int = 2) -> list[str]:
-        return held()
-
-    return app.tasks[name]
+    body = bound if options.get("bind") else plain
+    make = shared_task(name=name, **options) if shared else app.task(name=name, **options)
+    task = guard(make(body)) if above else make(guard(body))
+    return app.tasks[name] if shared else task
 
 
 def class_decorated(app: Celery, guard: Any, name: str) -> Any:
     """Return a task of a decorated class."""
-    name_of_task = name
-
-    @guard
-    class Work(Task):
-        name = name_of_task
-
-        def run(self, a: int, b: int = 2) -> list[str]:
-            return held()
-
-    return app.register_task(Work())
+    return app.register_task(guard(type("Work", (Task,), {"name": name, "run": run}))())
 
 
 def run_decorated(app: Celery, guard: Any, name: str) -> Any:
     """Return a task of a class whose ``run`` is decorated in the class body."""
-    name_of_task = name
-
-    class Work(Task):
-        name = name_of_task
-
-        @guard
-        def run(self, a: int, b: int = 2) -> list[str]:
-            return held()
-
-    return app.register_task(Work())
-
-
-def instance_decorated(app: Celery, guard: Any, name: str) -> Any:
-    """Return a task that was decorated when it was a task already."""
-    return guard(app.tasks[plain_unguarded(app, name).name])
-
-
-def plain_unguarded(app: Celery, name: str) -> Any:
-    """Return a task without a guard."""
-
-    @app.task(name=name)
-    def work(a: int, b: int = 2) -> list[str]:
-        return held()
-
-    app.finalize()
-    return work
-
-
-def based(app: Celery, guard: Any, name: str) -> Any:
-    """Return a task with a base of its own that calls differently."""
-
-    class Base(DjangoTask):
-        abstract = True
-
-        def __call__(self, *args: Any, **kwargs: Any) -> Any:
-            return super().__call__(*args, **kwargs)
-
-    @app.task(name=name, base=Base)
-    @guard
-    def work(a: int, b: int = 2) -> list[str]:
-        return held()
-
-    return work
+    return app.register_task(type("Work", (Task,), {"name": name, "run": guard(run)})())
 
 
 def subclassed(app: Celery, guard: Any, name: str) -> Any:
     """Return a task of a subclass of a guarded class, with a signature of its own."""
-    name_of_task = name
+    members = {"name": f"{name}-parent", "run": lambda self, b, a: None}
+    parent = guard(type("Parent", (Task,), members))
+    return app.register_task(type("Work", (parent,), {"name": name, "run": run})())
 
-    @guard
-    class Parent(Task):
-        name = f"{name_of_task}-parent"
 
-        def run(self, b: int, a: int) -> list[str]:
-            raise AssertionError
+def instance_decorated(app: Celery, guard: Any, name: str) -> Any:
+    """Return a task that was decorated when it was a task already."""
+    function(app, lambda body: body, name)
+    app.finalize()
+    return guard(app.tasks[name])
 
-    class Work(Parent):
-        name = name_of_task
 
-        def run(self, a: int, b: int = 2) -> list[str]:
-            return held()
+def run(self: Task, a: int, b: int = 2) -> list[str]:
+    return held()
 
-    return app.register_task(Work())
+
+class Base(DjangoTask):
+    """Calls differently."""
+
+    abstract = True
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return super().__call__(*args, **kwargs)
 
 
 def held() -> list[str]:
@@ -467,23 +329,23 @@ def held() -> list[str]:
     return [holder.name for holder in locks["locmem"].holders()]
 
 
-KINDS = [
-    plain_below,
-    plain_above,
-    bound_below,
-    bound_above,
-    bound_by_another_name,
-    shared_below,
-    shared_above,
-    class_decorated,
-    run_decorated,
-    instance_decorated,
-    based,
-    subclassed,
-]
+KINDS = {
+    "below": function,
+    "above": partial(function, above=True),
+    "bound below": partial(function, bind=True),
+    "bound above": partial(function, bind=True, above=True),
+    "shared below": partial(function, shared=True),
+    "shared above": partial(function, shared=True, bind=True, above=True),
+    "base": partial(function, base=Base),
+    "class": class_decorated,
+    "run": run_decorated,
+    "instance": instance_decorated,
+    "subclass": subclassed,
+}
+each_kind = pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
 
 
-@pytest.mark.parametrize("make", KINDS)
+@each_kind
 def test_every_kind_of_task_is_guarded(app: Celery, name: str, make: Any) -> None:
     """Whatever it is made of and in whichever order, a task is guarded, and self is in no key."""
     task = make(app, single_instance_task(unique_on="all", using="locmem"), name)
@@ -500,7 +362,7 @@ def test_every_kind_of_task_is_guarded(app: Celery, name: str, make: Any) -> Non
     assert held() == []
 
 
-@pytest.mark.parametrize("make", KINDS)
+@each_kind
 def test_every_kind_of_task_is_guarded_when_sent(app: Celery, name: str, make: Any) -> None:
     """In scope ``queue_and_run`` the sending takes the lock, under the same key."""
     guard = single_instance_task(unique_on="all", using="locmem", scope="queue_and_run")
@@ -526,7 +388,7 @@ def test_function_that_never_became_a_task_is_refused() -> None:
         forgotten()
 
 
-@pytest.mark.parametrize("make", [make for make in KINDS if make is not subclassed])
+@pytest.mark.parametrize("make", [make for make in KINDS.values() if make is not subclassed])
 def test_double_decoration_is_refused(app: Celery, name: str, make: Any) -> None:
     """Two guards on one task are a mistake, found when the second is put on."""
 
@@ -537,53 +399,21 @@ def test_double_decoration_is_refused(app: Celery, name: str, make: Any) -> None
         make(app, twice, name).name  # noqa: B018 - a task of an app may be made at first use
 
 
-def test_guard_on_both_sides_is_refused(app: Celery, name: str) -> None:
-    """One guard above Celery's decorator and one below are two as well."""
-    with pytest.raises(TypeError, match="already"):
-
-        @single_instance_task(key="a")
-        @app.task(name=name)
-        @single_instance_task(key="b")
-        def work() -> None: ...
-
-        work.name  # noqa: B018 - made at first use
-
-
-def test_tasks_of_one_class_in_two_apps(name: str) -> None:
-    """A shared task has one key in every app."""
-
-    @shared_task(name=name)
-    @single_instance_task(using="locmem")
-    def work() -> list[str]:
-        return held()
-
-    for number in range(2):
-        app = Celery(f"app {number}", broker="memory://", set_as_current=False, fixups=[])
-        assert app.tasks[name].apply().get() == [name]
-        assert hasattr(type(app.tasks[name]), GUARD)
-
-
 # Mistakes.
 
 MISTAKES: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"scope": "all"}, ValueError, "scope='all'"),
-    ({"scope": None}, ValueError, "scope=None"),
     ({"key": 7}, TypeError, "key=7"),
-    ({"key": b"k"}, TypeError, "key=b'k'"),
     ({"key": "a:{nope}"}, ValueError, "key='a:{nope}' names 'nope'"),
     ({"key": "a:{nope.x[0]!r}"}, ValueError, "names 'nope'"),
     ({"key": "a:{"}, ValueError, "key='a:{'"),
-    ({"key": "a:{}"}, ValueError, "key='a:{}'"),
     ({"key": "a:{0}"}, ValueError, "key='a:{0}'"),
     ({"unique_on": "shop_id"}, ValueError, "unique_on='shop_id'"),
     ({"unique_on": ["nope"]}, ValueError, r"unique_on=['nope'] names 'nope'"),
     ({"unique_on": [1]}, TypeError, "unique_on=[1]"),
-    ({"unique_on": 7}, TypeError, "unique_on=7"),
     ({"unique_on": "all", "key": "k"}, ValueError, "key and unique_on"),
     ({"on_conflict": "panic"}, ValueError, "on_conflict='panic'"),
-    ({"on_conflict": None}, ValueError, "on_conflict=None"),
     ({"on_conflict": "supersede"}, ValueError, "on_conflict='supersede'"),
-    ({"on_conflict": {"run": "supersede"}}, ValueError, "on_conflict='supersede'"),
     ({"on_conflict": {"queue": "wait"}}, ValueError, "on_conflict='wait'"),
     ({"on_conflict": {"sent": "skip"}}, ValueError, "on_conflict has no 'sent'"),
     (
@@ -595,14 +425,7 @@ MISTAKES: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"blocking_timeout": 5}, ValueError, "blocking_timeout=5"),
     ({"countdown": 5}, ValueError, "countdown=5 requires on_conflict='retry'"),
     ({"max_retries": 0, "on_conflict": "wait"}, ValueError, "max_retries=0 requires"),
-    ({"max_retries": 3, "scope": "queue_and_run"}, ValueError, "max_retries=3 requires"),
-    (
-        {"countdown": 5, "scope": "queue", "on_conflict": {"run": "skip"}},
-        ValueError,
-        "countdown=5 requires",
-    ),
     ({"queue_timeout": 60}, ValueError, "queue_timeout=60 requires scope='queue'"),
-    ({"queue_timeout": 60, "on_conflict": "retry"}, ValueError, "queue_timeout=60 requires"),
     (
         {"on_conflict": {"queue": "raise", "run": "retry"}},
         ValueError,
@@ -611,33 +434,18 @@ MISTAKES: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"on_conflict": "wait", "blocking_timeout": -1}, ValueError, "-1"),
     ({"on_conflict": "wait", "blocking_timeout": "5"}, TypeError, "'5'"),
     ({"timeout": 0}, ValueError, "0"),
-    ({"timeout": -1}, ValueError, "-1"),
     ({"timeout": True}, ValueError, "True"),
     ({"timeout": "30"}, TypeError, "'30'"),
-    ({"timeout": float("nan")}, ValueError, "nan"),
     ({"countdown": "1"}, TypeError, "countdown='1'"),
-    ({"countdown": -1}, ValueError, "countdown=-1"),
     ({"countdown": float("inf")}, ValueError, "countdown=inf"),
-    ({"countdown": 10**400}, ValueError, "countdown=1000"),
-    ({"max_retries": -1}, ValueError, "max_retries=-1"),
     ({"max_retries": 1.5}, TypeError, "max_retries=1.5"),
-    ({"max_retries": True}, TypeError, "max_retries=True"),
     ({"at_least_for": -1}, ValueError, "at_least_for=-1"),
-    ({"at_least_for": "1"}, TypeError, "at_least_for='1'"),
     ({"queue_timeout": 0}, ValueError, "queue_timeout=0"),
-    ({"queue_timeout": None}, TypeError, "queue_timeout=None"),
     ({"supersede_for": -1}, ValueError, "supersede_for=-1"),
-    ({"supersede_for": "10"}, TypeError, "supersede_for='10'"),
     ({"supersede_for": 60, "scope": "queue"}, ValueError, "supersede_for=60 requires"),
     ({"on_unavailable": "ignore"}, ValueError, "on_unavailable='ignore'"),
-    ({"on_unavailable": None}, ValueError, "on_unavailable=None"),
     ({"using": None}, TypeError, "using=None"),
-    ({"metadata": {"a": 1}}, TypeError, "metadata"),
-    ({"metadata": ["a"]}, TypeError, "metadata"),
-    ({"metadata": {"a": "x" * 889}}, ValueError, "takes 897 bytes as JSON, and the limit is 896"),
     ({"concurrency": 0}, ValueError, "concurrency=0"),
-    ({"concurrency": 2.0}, TypeError, "concurrency=2.0"),
-    ({"concurrency": True}, TypeError, "concurrency=True"),
 ]
 
 

@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 from celery import Celery, Task, shared_task
-from celery_once import QueueOnce
-from celery_singleton import Singleton
 from django.core.checks import run_checks
 
 from django_redis_lock import lock, locks
@@ -124,14 +122,6 @@ def test_a_shared_task_is_guarded_in_every_app(make_app: Any, name: str) -> None
             assert is_guarded(app.tasks[f"{name}-{where}"])
 
 
-def test_a_marked_function_of_an_app_made_later(make_app: Any, name: str) -> None:
-    """The guard is in place when that app is final."""
-    marked = single_instance_task(using="locmem")(body)
-    app = make_app()
-    app.task(name=name, shared=False)(marked)
-    assert is_guarded(app.tasks[name])
-
-
 @pytest.mark.parametrize("final", [False, True])
 def test_a_marked_method_of_a_class_is_guarded(make_app: Any, name: str, final: bool) -> None:
     """The class is guarded when it is registered."""
@@ -142,15 +132,6 @@ def test_a_marked_method_of_a_class_is_guarded(make_app: Any, name: str, final: 
     task = app.register_task(type("Work", (Task,), members)())
     assert is_guarded(task)
     assert task.apply((7,)).get() == [name, 7]
-
-
-def test_annotations_of_the_app_count_as_before(make_app: Any, name: str) -> None:
-    """The setting ``task_annotations`` is asked as well, as it is when the first task is made."""
-    app = make_app()
-    task = app.task(name=name, shared=False)(single_instance_task(using="locmem")(body))
-    app.conf.task_annotations = {name: {"rate_limit": "7/s"}}
-    assert task.rate_limit == "7/s"
-    assert is_guarded(task)
 
 
 class Unwatched:
@@ -209,35 +190,6 @@ def test_such_a_task_is_found_by_the_checks(make_app: Any, name: str) -> None:
     assert "above Celery's decorator" in str(found.hint)
 
 
-def test_such_a_task_decorated_above_is_guarded(make_app: Any, name: str) -> None:
-    """Which is the way out that the warning names."""
-    app = make_app()
-    base = type("Base", (Task,), {"abstract": True})
-    base.bind(app)
-    app.finalize()
-    task = single_instance_task(using="locmem")(app.task(name=name, shared=False, base=base)(body))
-    assert is_guarded(task)
-
-
-@pytest.mark.parametrize("base", [QueueOnce, Singleton])
-@pytest.mark.parametrize("where", ["below", "above", "shared", "class"])
-def test_a_base_class_that_guards_as_well_is_refused(
-    make_app: Any, name: str, base: type[Task], where: str
-) -> None:
-    """Where the task is made; two guards would each keep what the other lets go."""
-    app = make_app()
-    guard = single_instance_task(using="locmem")
-    text = f"base class celery_(once|singleton).{base.__name__}, which guards it"
-    with pytest.raises(TypeError, match=text):
-        if where == "class":
-            guard(type("Work", (base,), {"name": name, "run": bound}))
-        elif where == "above":
-            assert guard(app.task(name=name, shared=False, base=base)(body)).name
-        else:
-            app.finalize()
-            assert app.task(name=name, shared=False, base=base)(guard(body)).name
-
-
 class Batches(Task):
     """Has messages handled its own way, as celery-batches does."""
 
@@ -253,19 +205,6 @@ class Traced(Task):
     abstract = True
 
     def __trace__(self, *args: Any) -> Any: ...
-
-
-class Tenant(Task):
-    """Wraps what is called and sent, and has requests of its own."""
-
-    abstract = True
-    Request = "celery.worker.request:Request"
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return super().__call__(*args, **kwargs)
-
-    def apply_async(self, *args: Any, **kwargs: Any) -> Any:
-        return super().apply_async(*args, **kwargs)
 
 
 @pytest.mark.parametrize("base", [Batches, Traced])
@@ -292,12 +231,6 @@ def test_a_base_class_that_runs_its_own_way_is_refused(
         for use in (task.delay, task):
             with pytest.raises(TypeError, match=text):
                 use()
-
-
-def test_a_base_class_that_wraps_calls_is_guarded(make_app: Any, name: str) -> None:
-    """Which is how libraries for tenants and traces do it."""
-    task = make_app().task(name=name, shared=False, base=Tenant)(single_instance_task(body))
-    assert is_guarded(task)
 
 
 def test_a_task_of_django_is_refused() -> None:

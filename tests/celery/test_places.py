@@ -14,7 +14,7 @@ from django_redis_lock.celery.guard import GUARD
 from django_redis_lock.celery.options import make_options
 from django_redis_lock.celery.places import QUEUED, Places, queued_since
 from django_redis_lock.support.arguments import check_name
-from tests.celery.consumer import Consumer, body, held, id_of, places, slip_of
+from tests.celery.consumer import Consumer, body, held, id_of, places
 from tests.tools import eventually
 
 TASKS = ("shop.tasks.sync", "queued", "~", "~~", "a~~1", "t" * 512, "t" * 513, "a\nb")
@@ -22,11 +22,11 @@ TASKS = ("shop.tasks.sync", "queued", "~", "~~", "a~~1", "t" * 512, "t" * 513, "
 
 def names_of(key: str) -> dict[Any, str]:
     """Return the names of all locks of a key, by what they stand for."""
-    several = Places(make_options({"concurrency": 2}), key, None, None).names
-    (run,) = Places(make_options(), key, None, None).names
+    several = Places(make_options({}, {"concurrency": 2}), key, None, None).names
+    (run,) = Places(make_options({}, {}), key, None, None).names
     names: dict[Any, str] = {**dict(enumerate(several)), "run": run}
     for task in TASKS:
-        places = Places(make_options(), key, SimpleNamespace(name=task), None)
+        places = Places(make_options({}, {}), key, SimpleNamespace(name=task), None)
         names |= {task: places.waiting, ("behind", task): places.behind}
     return names
 
@@ -41,7 +41,7 @@ def test_no_key_gives_the_name_that_stands_for_something_else() -> None:
         for what, name in names_of(key).items():
             found[check_name(name)].add((key, what))
     assert [what for what in found.values() if len(what) > 1] == []
-    assert Places(make_options(), "import:7", None, None).names == ["import:7"]
+    assert Places(make_options({}, {}), "import:7", None, None).names == ["import:7"]
 
 
 @pytest.mark.parametrize("policy", ["skip", "supersede"])
@@ -173,15 +173,6 @@ def test_message_that_is_not_due_has_not_waited(consumer: Consumer) -> None:
     assert waiting(consumer) == {id_of(latest), id_of(soon)}
 
 
-def test_work_that_was_put_off_is_superseded_by_an_earlier_message(consumer: Consumer) -> None:
-    """However long it has waited: that runs sooner."""
-    task = consumer.task(body, **SUPERSEDE)
-    consumer.send(task)
-    consumer.send(task, countdown=60)
-    soon = consumer.send(task, single_instance={"supersede_for": 0})
-    assert waiting(consumer) == {id_of(soon)}
-
-
 def test_newer_arguments_are_not_followed_by_older_ones(consumer: Consumer) -> None:
     """A worker that comes to the newer message first supersedes the older one then."""
     task = consumer.task(body, **SUPERSEDE, supersede_for=0)
@@ -189,19 +180,6 @@ def test_newer_arguments_are_not_followed_by_older_ones(consumer: Consumer) -> N
     assert consumer.deliver(newer) == "ran"
     assert not waiting(consumer)
     assert is_superseded(consumer.deliver(older))
-
-
-def test_message_that_is_superseded_keeps_the_result_of_a_newer_one(consumer: Consumer) -> None:
-    """Who sent both has given them one id."""
-
-    def fail() -> None:
-        raise LookupError("newer")
-
-    task, own_id = consumer.task(fail, **SUPERSEDE), f"job-{consumer.app.main}"
-    older, newer = (consumer.send(task, task_id=own_id) for _ in range(2))
-    assert isinstance(consumer.deliver(newer), LookupError)
-    assert is_superseded(consumer.deliver(older))
-    assert task.AsyncResult(own_id).state == "FAILURE"
 
 
 def test_message_that_has_ended_keeps_none_from_waiting(consumer: Consumer) -> None:
@@ -212,13 +190,3 @@ def test_message_that_has_ended_keeps_none_from_waiting(consumer: Consumer) -> N
     third = consumer.send(task)
     assert waiting(consumer) == {id_of(second), id_of(third)}
     assert [consumer.deliver(each) for each in (second, third)] == ["ran", "ran"]
-
-
-def test_place_that_is_held_by_hand_is_not_taken_over(consumer: Consumer) -> None:
-    """A lock that no message holds is in the way, as with the other policies."""
-    task = consumer.task(body, **SUPERSEDE)
-    kept = places(task)
-    with lock(kept.waiting, using="locmem"), lock(kept.behind, using="locmem"):
-        assert slip_of(consumer.send(task)).duplicate_of
-    with lock(kept.waiting, using="locmem"):
-        assert consumer.deliver(consumer.send(task)) == "ran"

@@ -6,30 +6,19 @@ Each test tells what changed in a release of theirs, before anything else fails 
 from __future__ import annotations
 
 import ast
-import inspect
 import re
 from collections.abc import Iterator
 from importlib.util import find_spec
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import redis
-from billiard.einfo import ExceptionInfo
 from celery import Celery, Task, shared_task
 from celery.app.trace import build_tracer
 from celery.local import PromiseProxy, Proxy
-from celery.utils import timer2
-from celery.worker.consumer import Consumer, Tasks
-from celery.worker.request import Request
-from kombu import Connection, Exchange, Producer, Queue
-from kombu.asynchronous.timer import Timer
-from kombu.utils.limits import TokenBucket
+from kombu import Exchange, Queue
 
 from django_redis_lock.celery import private
-from example_project.embedded import EmbeddedServer
 from tests.apps.celery.app import app as tests_app
-from tests.settings import server_url
 from tests.tools import ROOT, syntax_tree
 
 PRIVATE_MODULES = ("celery._state", "celery.local", "celery.app.annotations", "billiard")
@@ -117,18 +106,6 @@ def test_an_app_is_asked_for_annotations_of_each_class_that_it_binds(app: Celery
     ]
 
 
-def test_an_error_of_an_annotation_is_raised_where_the_task_is_made(app: Celery) -> None:
-    """It is not swallowed, for it says that the task can't be guarded."""
-
-    class Annotation:
-        def annotate(self, task: Any) -> None:
-            raise TypeError("no")
-
-    private.set_annotations(app, [Annotation()])
-    with pytest.raises(TypeError, match="no"):
-        assert app.task(name="private-4", shared=False)(body).name
-
-
 def test_the_setting_comes_to_annotations(app: Celery) -> None:
     """``celery.app.annotations.prepare``: what the app itself makes of ``task_annotations``."""
     app.conf.task_annotations = {"private-5": {"rate_limit": "7/s"}}
@@ -211,34 +188,6 @@ def test_quorum_queues_delay_by_whole_seconds(
     assert delays() is False
 
 
-def test_an_error_from_a_child_has_its_traceback_around_it() -> None:
-    """``billiard.einfo``: what the parent gets in place of an exception."""
-    try:
-        {}.pop("lost")
-    except KeyError:
-        error = ExceptionInfo().exception
-    assert not isinstance(error, KeyError)
-    assert isinstance(private.cause_of(error), KeyError)
-    assert isinstance(private.cause_of(KeyError()), KeyError)
-
-
-def test_a_request_says_what_becomes_of_its_message() -> None:
-    """``celery.worker.request.Request``: what a class derived from it looks at or overrides."""
-    names = {"acknowledged", "reject", "cancel", "on_failure", "send_event", "request_dict"}
-    assert names <= {name for cls in Request.__mro__ for name in vars(cls)} | set(Request.__slots__)
-
-
-def test_a_consumer_has_its_handler_of_errors_when_it_is_made(app: Celery) -> None:
-    """``Consumer.on_decode_error``: looked up when the consumption begins, later than steps."""
-    assert "c.on_decode_error" in inspect.getsource(Tasks.start)
-    assert callable(Consumer.on_decode_error)
-    dropped: list[str] = []
-    consumer = SimpleNamespace(on_decode_error=lambda message, error: f"acknowledged {message}")
-    private.on_undecodable(consumer, dropped.append)
-    assert consumer.on_decode_error("message", ValueError()) == "acknowledged message"
-    assert dropped == ["message"]
-
-
 def test_the_running_task_is_known(app: Celery) -> None:
     """``celery._state.get_current_task``: no proxy, and no app made for the question."""
 
@@ -271,40 +220,3 @@ def test_a_call_in_a_worker_is_known(app: Celery) -> None:
     tracer("id", (), {}, {"id": "id", "delivery_info": {}})
     assert seen == [True, True]
     assert not private.in_worker()
-
-
-def test_a_timer_tells_what_it_waits_with() -> None:
-    """``timer.schedule.queue``, of the timers of both kinds of main loop."""
-    for timer in (Timer(), timer2.Timer()):
-        timer.call_after(3600, print, ("the request",))
-        assert list(private.timed_requests(SimpleNamespace(timer=timer))) == ["the request"]
-
-
-def test_a_bucket_tells_what_it_keeps_back() -> None:
-    """``consumer.task_buckets`` and ``TokenBucket.contents``."""
-    bucket = TokenBucket(1)
-    bucket.add(("the request", 1))
-    consumer = SimpleNamespace(task_buckets={"limited": bucket, "free": None})
-    assert list(private.rate_limited_requests(consumer)) == ["the request"]
-
-
-def test_messages_are_where_the_transport_of_redis_has_them(
-    session_server: EmbeddedServer, name: str
-) -> None:
-    """The lists of a queue, the hash of what is delivered, and the sets of bindings."""
-    options = {"priority_steps": [0, 5], "sep": ":", "global_keyprefix": "private:"}
-    with Connection(server_url(10), transport_options=options) as connection:
-        channel = connection.default_channel
-        queue = Queue(name, Exchange(name), routing_key=name)(channel)
-        queue.declare()
-        for priority in (0, 5):
-            Producer(channel).publish("x", exchange=name, routing_key=name, priority=priority)
-        keys = private.redis_queue_keys(channel, name)
-        with redis.Redis.from_url(server_url(10), decode_responses=True) as broker:
-            assert [broker.llen(key) for key in keys] == [1, 1]
-            message = queue.get()
-            assert broker.hlen(private.redis_unacknowledged_key(channel)) == 1
-            message.ack()  # or kombu would give it back after it closed its connections
-            assert broker.exists(private.redis_binding_prefix(channel) + name)
-            broker.delete(*keys)
-        queue.delete()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
-import logging
 import os
 import pickle
 import signal
@@ -12,31 +10,25 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
-from celery import Celery, chord
-from celery.beat import ScheduleEntry, Scheduler
-from celery.exceptions import TaskRevokedError
+from celery import Celery
 from celery.result import AsyncResult
 from django.db import transaction
 from kombu import Connection, Producer
-from kombu.exceptions import OperationalError
 
 from django_redis_lock import lock, locks
-from django_redis_lock.celery import TaskAlreadyRunning, single_instance_task, task_skipped
+from django_redis_lock.celery import TaskAlreadyRunning, single_instance_task
 from django_redis_lock.exceptions import LockUnavailable
-from django_redis_lock.support.process import current_process
 from example_project.embedded import EmbeddedServer
 from tests.apps.celery import scopes as tasks
 from tests.apps.celery import settings as worker_settings
 from tests.apps.celery.app import (
     NOWHERE,
     QUEUE,
-    QUEUE_AND_RUN,
     QUEUE_NAME,
     RUN,
     SCOPES,
@@ -44,7 +36,7 @@ from tests.apps.celery.app import (
     app,
 )
 from tests.settings import server_url
-from tests.tools import ROOT, Background, eventually, waiters
+from tests.tools import ROOT, Background, eventually
 from tests.tools.celery_worker import (
     WAIT,
     Worker,
@@ -52,7 +44,6 @@ from tests.tools.celery_worker import (
     go,
     held,
     key_of,
-    last_fence,
     messages,
     place_of,
     ran,
@@ -105,17 +96,6 @@ def test_retry_waits_for_the_run_that_sent_it(
     all_free(what)
 
 
-@pytest.mark.parametrize("scope", SCOPES)
-def test_retry_that_is_not_published_leaves_no_lock(
-    client: redis.Redis, worker: Worker, what: str, scope: str
-) -> None:
-    """A task whose retry can't be sent keeps nothing for it."""
-    result = tasks.unpublished[scope].delay(what)
-    started(client, what)
-    all_free(what)
-    eventually(lambda: worker.lines(f"{result.id}] reject"), "the end of the task")
-
-
 @pytest.mark.parametrize("policy", ["raise", "retry"])
 def test_conflicts_burn_no_retries(
     client: redis.Redis, worker: Worker, what: str, policy: str
@@ -165,33 +145,6 @@ def test_no_end_leaves_a_lock(client: redis.Redis, what: str, how: str, scope: s
 
 
 @pytest.mark.parametrize("scope", WAITING)
-def test_failed_publishing_frees_the_lock(client: redis.Redis, what: str, scope: str) -> None:
-    """When the broker can't be reached its error is raised, and the place in the queue is free."""
-    before = last_fence()
-    with (
-        tasks.broker_down() as connection,
-        pytest.raises(OperationalError, match="refused"),
-    ):
-        tasks.plain[scope].apply_async((what,), connection=connection, retry=False)
-    assert last_fence() != before
-    assert not held(what)
-
-
-@pytest.mark.parametrize("scope", WAITING)
-@pytest.mark.parametrize("given", ["countdown", "eta"])
-def test_waiting_lock_covers_the_countdown(
-    client: redis.Redis, what: str, scope: str, given: str
-) -> None:
-    """The lock of a message lasts until it is due, and for its time in the queue besides."""
-    due = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=7200)
-    when: dict[str, Any] = {"countdown": 7200} if given == "countdown" else {"eta": due}
-    task = tasks.briefly_queued[scope]
-    task.apply_async((what,), queue=NOWHERE, **when)
-    holder = locks["default"].holder(place_of(task, what))
-    assert 7195 < holder.ttl <= 7200.4
-
-
-@pytest.mark.parametrize("scope", WAITING)
 def test_waiting_lock_lasts_from_sending_to_start(
     client: redis.Redis, what: str, scope: str
 ) -> None:
@@ -207,22 +160,6 @@ def test_waiting_lock_lasts_from_sending_to_start(
     go(client, what, 2)
     assert result.get(timeout=WAIT) == "go"
     all_free(what)
-
-
-def test_lock_of_a_retry_covers_its_countdown(client: redis.Redis, what: str) -> None:
-    """A task that retries in an hour keeps its one lock for that hour."""
-    task = tasks.later[QUEUE_AND_RUN]
-    result = task.delay(what)
-    holder = eventually(
-        lambda: (
-            (found := locks["default"].holder(key_of(task, what))) and found.ttl > 3601 and found
-        ),
-        "the lock for the retry",
-    )
-    assert 7100 < holder.ttl <= 7200
-    assert holder.task_id == result.id
-    assert task.delay(what).id == result.id
-    locks["default"].force_release(holder.name)
 
 
 @pytest.mark.parametrize("scope", WAITING)
@@ -292,22 +229,6 @@ def test_eager_tasks_are_guarded(eager: Celery, what: str, scope: str) -> None:
     assert not held(what)
 
 
-@pytest.mark.parametrize("policy", ["wait", "retry"])
-def test_eager_call_in_its_own_run_does_not_wait_for_itself(
-    eager: Celery, what: str, policy: str
-) -> None:
-    """A task that applies itself is told so, where it would wait for ever."""
-
-    @eager.task(name=what, bind=True)
-    @single_instance_task(on_conflict=policy)
-    def work(self: Any, again: bool = False) -> Any:
-        return work.delay(again=False).get(disable_sync_subtasks=False) if again else "inner"
-
-    with pytest.raises(TaskAlreadyRunning, match=r"would wait for the run|no worker runs it"):
-        work.delay(again=True).get()
-    assert not held(what)
-
-
 PATIENT: list[dict[str, Any]] = [
     {"scope": "queue"},
     {"scope": "queue", "on_conflict": "raise"},
@@ -360,13 +281,6 @@ def test_nested_calls(client: redis.Redis, what: str, scope: str) -> None:
     assert not held(what)
 
 
-def test_nested_eager_call_does_not_wait_for_itself(client: redis.Redis, what: str) -> None:
-    """``apply`` within the run of the same key is refused where it would wait."""
-    with pytest.raises(TaskAlreadyRunning, match="the run that it is called in"):
-        tasks.nesting_patiently.delay(what, "eager").get(timeout=WAIT)
-    all_free(what)
-
-
 @pytest.mark.parametrize("scope", SCOPES)
 @pytest.mark.parametrize("form", ["map", "starmap", "chunks"])
 def test_maps_guard_each_item(client: redis.Redis, what: str, scope: str, form: str) -> None:
@@ -415,20 +329,8 @@ def send_raw(name: str, what: str) -> str:
     return task_id
 
 
-def send_old(name: str, what: str) -> str:
-    """Publish a message of Celery's first protocol."""
-    task_id = str(uuid.uuid4())
-    with Connection(server_url(10)) as connection:
-        Producer(connection).publish(
-            {"task": name, "id": task_id, "args": [what], "kwargs": {}},
-            routing_key=QUEUE_NAME,
-            serializer="json",
-        )
-    return task_id
-
-
 @pytest.mark.parametrize("scope", SCOPES)
-@pytest.mark.parametrize("send", [send_by_name, send_raw, send_old])
+@pytest.mark.parametrize("send", [send_by_name, send_raw])
 def test_foreign_senders_meet_the_guard(
     client: redis.Redis, what: str, scope: str, send: Any
 ) -> None:
@@ -473,21 +375,6 @@ def test_beat_that_knows_the_name_only(client: redis.Redis, worker: Worker, tmp_
     assert "ran" in ran(client, "beaten")
 
 
-@pytest.mark.parametrize("scope", WAITING)
-def test_beat_that_knows_the_task(client: redis.Redis, what: str, scope: str) -> None:
-    """Beat sends a task whose like waits already no second time, and goes on."""
-    beat = Scheduler(app)
-    task = tasks.plain[scope]
-    entry = ScheduleEntry(
-        "entry", task.name, schedule=1, args=(what,), options={"queue": NOWHERE}, app=app
-    )
-    before = messages(NOWHERE)
-    first, second = beat.apply_async(entry), beat.apply_async(entry)
-    beat.close()
-    assert first.id == second.id
-    assert messages(NOWHERE) == before + 1
-
-
 # Arguments.
 
 
@@ -510,18 +397,6 @@ def test_missing_argument_takes_no_lock(
             task()
 
     takes_no_lock(call_wrongly)
-
-
-@pytest.mark.parametrize("scope", SCOPES)
-def test_celery_checks_the_arguments_of_a_guarded_task(
-    client: redis.Redis, worker: Worker, scope: str
-) -> None:
-    """The sender gets the TypeError; nothing is sent."""
-    before = len(worker.lines(f"{tasks.plain[scope].name}["))
-    with pytest.raises(TypeError, match="what"):
-        tasks.plain[scope].delay()
-    assert tasks.echo.delay("through").get(timeout=WAIT) == "through"
-    assert len(worker.lines(f"{tasks.plain[scope].name}[")) == before
 
 
 # Servers that are down.
@@ -568,42 +443,6 @@ def test_open_guard_runs_without_its_server(
 # What a duplicate learns.
 
 
-@pytest.mark.parametrize("scope", SCOPES)
-def test_duplicate_learns_who_runs(client: redis.Redis, what: str, scope: str) -> None:
-    """A duplicate's result names the task, its host and process, and since when it runs."""
-    task, began = tasks.skipping[scope], datetime.datetime.now(datetime.UTC)
-    running = task.delay(what)
-    pid = started(client, what)
-    duplicate = tasks.beat_app.send_task(task.name, [what])
-    answer = duplicate.get(timeout=WAIT)
-    holder = answer["holder"]
-    assert (answer["skipped"], answer["task"]) == (True, task.name)
-    assert (holder["task_id"], holder["task_name"]) == (running.id, task.name)
-    assert (holder["host"], holder["pid"]) == (current_process().host, pid)
-    since = datetime.datetime.fromisoformat(holder["since"])
-    slack = datetime.timedelta(seconds=1)
-    assert began - slack < since < datetime.datetime.now(datetime.UTC) + slack
-    go(client, what)
-    running.get(timeout=WAIT)
-
-
-@pytest.mark.parametrize("scope", WAITING)
-def test_duplicate_learns_who_waits(client: redis.Redis, what: str, scope: str) -> None:
-    """A duplicate that is sent gets the result of the one that waits, or an error that names it."""
-    waiting = tasks.skipping[scope].apply_async((what,), queue=NOWHERE)
-    duplicate = tasks.skipping[scope].delay(what)
-    assert duplicate.id == waiting.id
-    assert not ran(client, what)
-    waiting = tasks.raising[scope].apply_async((what,), queue=NOWHERE)
-    with pytest.raises(TaskAlreadyRunning) as caught:
-        tasks.raising[scope].delay(what)
-    holder = caught.value.holder
-    assert holder["task_id"] == waiting.id
-    assert (holder["host"], holder["pid"]) == (current_process().host, os.getpid())
-    assert datetime.datetime.fromisoformat(holder["since"]).tzinfo is not None
-    assert waiting.id in str(caught.value)
-
-
 # Policies.
 
 
@@ -622,122 +461,6 @@ def test_raise_survives_the_result_serializer(client: redis.Redis, what: str, ta
     assert (str(again), again.holder) == (str(caught.value), caught.value.holder)
     go(client, what)
     assert running.get(timeout=WAIT) == "go"
-
-
-def test_dict_tells_the_moments_apart(client: redis.Redis, what: str) -> None:
-    """One policy for the sender, another for the run."""
-    running = tasks.split.delay(what)
-    started(client, what)
-    with pytest.raises(TaskAlreadyRunning):
-        tasks.split.delay(what)
-    assert tasks.beat_app.send_task(tasks.split.name, [what]).get(timeout=WAIT)["skipped"]
-    go(client, what)
-    running.get(timeout=WAIT)
-
-
-def test_callable_answers_at_both_moments(client: redis.Redis, what: str) -> None:
-    """What a callable returns is the result of ``delay``, or of the task."""
-    running = tasks.answering.delay(what)
-    started(client, what)
-    expected = {"holder": running.id, "key": key_of(tasks.answering, what)}
-    at_sending = tasks.answering.delay(what)
-    assert at_sending["moment"] == "queue"
-    assert at_sending["arguments"] == [[what], {}]
-    duplicate = tasks.beat_app.send_task(tasks.answering.name, kwargs={"what": what})
-    at_run = duplicate.get(timeout=WAIT)
-    assert (at_run["moment"], at_run["id"]) == ("run", duplicate.id)
-    assert at_run["arguments"] == [[], {"what": what}]
-    assert expected.items() <= at_sending.items()
-    assert expected.items() <= at_run.items()
-    go(client, what)
-    running.get(timeout=WAIT)
-
-
-def test_wait_runs_after_the_other(client: redis.Redis, worker: Worker, what: str) -> None:
-    """A task that waits runs when the other has ended, and says once that it waits."""
-    first = tasks.patient.delay(what)
-    started(client, what)
-    second = tasks.patient.delay(what)
-    eventually(lambda: waiters(key_of(tasks.patient, what)) == 1, "the waiter")
-    assert not client.llen(f"started:{what}")
-    go(client, what)
-    assert first.get(timeout=WAIT) == "go"
-    started(client, what)
-    go(client, what)
-    assert second.get(timeout=WAIT) == "go"
-    assert len(signals_of(client, second.id, "waiting")) == 1
-    all_free(what)
-
-
-def test_wait_runs_out(client: redis.Redis, what: str) -> None:
-    """A task that has waited for ``blocking_timeout`` fails, and names the one that runs."""
-    running = tasks.impatient.delay(what)
-    started(client, what)
-    with pytest.raises(TaskAlreadyRunning) as caught:
-        tasks.impatient.delay(what).get(timeout=WAIT)
-    assert caught.value.holder["task_id"] == running.id
-    assert not running.ready()
-    go(client, what)
-    running.get(timeout=WAIT)
-
-
-def test_retry_comes_again_with_its_id(client: redis.Redis, what: str) -> None:
-    """A task that comes again is in state RETRY meanwhile, and runs under the id that it had."""
-    task = tasks.burning["retry"]
-    first = task.delay(what)
-    started(client, what)
-    second = task.delay(what)
-    eventually(lambda: second.state == "RETRY", "the state")
-    go(client, what)
-    first.get(timeout=WAIT)
-    started(client, what)
-    assert locks["default"].holder(key_of(task, what)).task_id == second.id
-    go(client, what)
-    assert second.get(timeout=WAIT) == "go 0"
-
-
-def test_retry_gives_up(client: redis.Redis, what: str) -> None:
-    """A task that met another at each of its attempts fails."""
-    running = tasks.persistent.delay(what)
-    started(client, what)
-    second = tasks.persistent.delay(what)
-    with pytest.raises(TaskAlreadyRunning, match="each of 3 attempts"):
-        second.get(timeout=WAIT)
-    assert len(signals_of(client, second.id, "waiting")) == 2
-    assert len(signals_of(client, second.id, "skipped")) == 1
-    go(client, what)
-    running.get(timeout=WAIT)
-
-
-def test_ignored_is_revoked(client: redis.Redis, what: str) -> None:
-    """An ignored duplicate does not run, and ``get()`` of its result raises at once."""
-    running = tasks.ignoring.delay(what)
-    started(client, what)
-    duplicate = tasks.ignoring.delay(what)
-    with pytest.raises(TaskRevokedError, match="ignored"):
-        duplicate.get(timeout=WAIT)
-    assert duplicate.state == "REVOKED"
-    go(client, what)
-    assert running.get(timeout=WAIT) == "go"
-    assert ran(client, what) == ["ran"]
-
-
-def test_ignore_is_refused_in_a_chord(client: redis.Redis, what: str) -> None:
-    """A chord that would wait for ever is refused when it is sent."""
-    with pytest.raises(ValueError, match="on_conflict='ignore' and can't be part of a chord"):
-        chord([tasks.ignoring.s(what), tasks.echo.s(1)])(tasks.total.s())
-
-
-@pytest.mark.parametrize("scope", WAITING)
-def test_tasks_that_share_a_key_both_run(client: redis.Redis, what: str, scope: str) -> None:
-    """One after the other, and each call has a result of its own."""
-    shared = {"single_instance": {"key": what, "on_conflict": {"run": "wait"}}}
-    first = tasks.plain[scope].apply_async((what,), **shared)
-    second = tasks.skipping[scope].apply_async((what,), **shared)
-    assert first.id != second.id
-    go(client, what, 2)
-    assert [result.get(timeout=WAIT) for result in (first, second)] == ["go", "go"]
-    all_free(what)
 
 
 # The newest arguments win.
@@ -805,38 +528,6 @@ def test_supersede_spares_a_redelivered_run(client: redis.Redis, what: str) -> N
     all_free(what)
 
 
-def test_supersede_and_a_redelivered_run(client: redis.Redis, what: str) -> None:
-    """Where newer arguments wait they run, and the run that was killed has an answer as well."""
-    old = tasks.superseding.delay(what, 0)
-    pid = started(client, what)
-    new = tasks.superseding.delay(what, 1)
-    os.kill(pid, signal.SIGKILL)
-    started(client, what)
-    go(client, what, 2)
-    assert new.get(timeout=WAIT) == "1 go 0"
-    answer = old.get(timeout=WAIT)
-    assert answer == "0 go 0" or answer["reason"] == "superseded by newer arguments"
-    all_free(what)
-
-
-def test_supersede_spares_a_retried_run(client: redis.Redis, what: str) -> None:
-    """A retry does not wait for its first run, so no other message takes its place."""
-    task = tasks.superseding
-    running = task.delay(what, 0)
-    started(client, what)
-    go(client, what, say="retry")
-    started(client, what)
-    older, newest = task.delay(what, 1), task.delay(what, 2)
-    assert older.get(timeout=WAIT)["reason"] == "superseded by newer arguments"
-    go(client, what)
-    assert running.get(timeout=WAIT) == "0 go 1"
-    started(client, what)
-    go(client, what)
-    assert newest.get(timeout=WAIT) == "2 go 0"
-    assert ran(client, what) == ["1", "1", "1"]
-    all_free(what)
-
-
 # Numbers.
 
 
@@ -885,129 +576,4 @@ def test_concurrency_is_never_exceeded(client: redis.Redis, what: str, number: i
     all_free(what)
 
 
-@pytest.mark.parametrize("number", [2, 3])
-def test_twins_take_one_place(client: redis.Redis, worker: Worker, what: str, number: int) -> None:
-    """A task with the id of one that runs is a duplicate of it, though another place is free."""
-    task, task_id = tasks.several[number], str(uuid.uuid4())
-    first = task.apply_async((what,), task_id=task_id)
-    started(client, what)
-    task.apply_async((what,), task_id=task_id)
-    eventually(lambda: signals_of(client, task_id, "skipped"), "the twin")
-    assert len(held(what)) == 1
-    go(client, what)
-    assert first.get(timeout=WAIT) == "go"
-    all_free(what)
-    assert ran(client, what) == ["1"]
-    assert not client.llen(f"started:{what}")
-
-
-def test_metadata_is_shown_with_the_holder(client: redis.Redis, what: str) -> None:
-    """What a guard was told as metadata is there for operators."""
-    result = tasks.labelled.delay(what)
-    started(client, what)
-    holder = locks["default"].holder(key_of(tasks.labelled, what))
-    assert {"team": "shop", "shift": "night"}.items() <= holder.metadata.items()
-    go(client, what)
-    result.get(timeout=WAIT)
-
-
 # What is told of it.
-
-
-def assert_told_once(
-    client: redis.Redis, worker: Worker, kind: str, task: Any, task_id: str, what: str, text: str
-) -> dict[str, Any]:
-    """Assert one signal and one line of the log, and return the signal."""
-    key = key_of(task, what)
-    (sent,) = signals_of(client, task_id, kind)
-    assert (sent["task"], sent["key"]) == (task.name, key)
-    (line,) = worker.lines(text)
-    assert f"{task.name}[{task_id}]" in line
-    assert f"lock {key!r}" in line
-    return sent
-
-
-def test_skip_is_told_once(client: redis.Redis, worker: Worker, what: str) -> None:
-    """A skipped duplicate: one signal and one line, with its id, the key and the holder."""
-    task = tasks.skipping[RUN]
-    running = task.delay(what)
-    started(client, what)
-    duplicate = task.delay(what)
-    duplicate.get(timeout=WAIT)
-    text = f"{duplicate.id}] skipped"
-    sent = assert_told_once(client, worker, "skipped", task, duplicate.id, what, text)
-    assert sent["holder"] == running.id
-    assert running.id in worker.lines(text)[0]
-    go(client, what)
-    running.get(timeout=WAIT)
-
-
-def test_wait_is_told_once(client: redis.Redis, worker: Worker, what: str) -> None:
-    """A task that waits: one signal and one line, with its id, the key and the holder."""
-    running = tasks.patient.delay(what)
-    started(client, what)
-    second = tasks.patient.delay(what)
-    text = f"{second.id}] waits"
-    eventually(lambda: worker.lines(text), "the line")
-    go(client, what, 2)
-    second.get(timeout=WAIT)
-    sent = assert_told_once(client, worker, "waiting", tasks.patient, second.id, what, text)
-    assert sent["holder"] == running.id
-    assert running.id in worker.lines(text)[0]
-
-
-def test_takeover_is_told_once(client: redis.Redis, worker: Worker, what: str) -> None:
-    """A lock taken over from a dead delivery: one signal and one line with the dead process."""
-    task, task_id = tasks.plain[RUN], str(uuid.uuid4())
-    send = partial(app.send_task, task.name, (what,), task_id=task_id)
-    send()
-    dead = started(client, what)
-    send()
-    eventually(lambda: signals_of(client, task_id, "waiting"), "the twin")
-    os.kill(dead, signal.SIGKILL)
-    started(client, what)
-    text = f"{task_id}] takes over"
-    sent = assert_told_once(client, worker, "taken over", task, task_id, what, text)
-    assert sent["holder"] == task_id
-    assert f":{dead}" in worker.lines(text)[0]
-    go(client, what)
-    # The log tells, and not the result: the failure of the killed one is stored under the same id.
-    eventually(lambda: worker.lines(f"{task_id}] succeeded"), "the end of the twin")
-    all_free(what)
-
-
-def test_loss_is_told_once(client: redis.Redis, worker: Worker, what: str) -> None:
-    """A lock lost in mid-run: one signal and one line, and the run can see it."""
-    result = tasks.losing.delay(what)
-    started(client, what)
-    locks["default"].force_release(key_of(tasks.losing, what))
-    go(client, what)
-    assert result.get(timeout=WAIT) == "lost"
-    text = f"{result.id}] runs on without its lock"
-    assert_told_once(client, worker, "lost", tasks.losing, result.id, what, text)
-
-
-def test_duplicate_at_sending_is_told_once(
-    client: redis.Redis, what: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A duplicate that is not sent: one signal and one line in the sender."""
-    task, seen = tasks.skipping[QUEUE_AND_RUN], []
-    waiting = task.apply_async((what,), queue=NOWHERE)
-
-    def receive(**signal: Any) -> None:
-        seen.append(signal)
-
-    task_skipped.connect(receive)
-    try:
-        with caplog.at_level(logging.INFO, "django_redis_lock"):
-            task.delay(what)
-    finally:
-        task_skipped.disconnect(receive)
-    (sent,) = seen
-    assert (sent["sender"].name, sent["key"]) == (task.name, key_of(task, what))
-    assert sent["policy"] == "skip"
-    assert sent["holder"].task_id == waiting.id
-    (line,) = [record.message for record in caplog.records if "skipped" in record.message]
-    assert sent["task_id"] in line
-    assert waiting.id in line
-    assert f"lock {key_of(task, what)!r}" in line

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import copy
-import logging
 import os
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from celery import states, uuid
+from celery import states
 from celery.exceptions import Retry
 from celery.result import AsyncResult
 
@@ -19,7 +18,7 @@ from django_redis_lock.celery import TaskAlreadyRunning, skipped
 from django_redis_lock.celery.conflicts import describe
 from django_redis_lock.celery.message import HEADER, Slip
 from django_redis_lock.celery.options import SCOPES
-from django_redis_lock.celery.places import QUEUED, Places, TaskLock
+from django_redis_lock.celery.places import QUEUED
 from django_redis_lock.celery.sending import EXPIRY_SLACK
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol.records import Holder
@@ -64,13 +63,6 @@ def test_message_takes_its_place(consumer: Consumer, scope: str) -> None:
     assert not list(locks["locmem"].holders(pattern=f"{task.app.main}*"))
 
 
-def test_message_of_a_run_takes_no_place(consumer: Consumer) -> None:
-    task = consumer.task(body)
-    message = consumer.send(task)
-    assert HEADER not in message.headers
-    assert is_free(task)
-
-
 def test_delay_is_as_given_where_the_worker_delays(consumer: Consumer) -> None:
     """It is rounded only where the broker knows nothing shorter than a second."""
     task = consumer.task(body)
@@ -89,30 +81,21 @@ def test_delay_is_as_given_where_the_worker_delays(consumer: Consumer) -> None:
         ({"expires": 30}, 30 + EXPIRY_SLACK),
         ({"countdown": 50, "expires": 1000}, 150),
         ({"eta": 50}, 150),
+        ({"task": {"expires": 30}}, 30 + EXPIRY_SLACK),
+        ({"task": {"expires": 30}, "expires": 1000}, 100),
     ],
 )
 def test_place_is_kept_while_the_message_can_wait(
     consumer: Consumer, scope: str, options: dict[str, Any], seconds: float
 ) -> None:
-    task = consumer.task(body, scope=scope, queue_timeout=100)
+    options = dict(options)
+    task = consumer.task(body, options.pop("task", {}), scope=scope, queue_timeout=100)
     if "eta" in options:
         options = {"eta": datetime.now(UTC) + timedelta(seconds=options["eta"])}
     consumer.send(task, **options)
     ttl = holder_of(task, scope).ttl
     assert ttl is not None
     assert seconds - 5 < ttl <= seconds
-
-
-@pytest.mark.parametrize("expires", [None, 1000])
-def test_lease_of_a_place_depends_on_the_options_of_its_task(
-    consumer: Consumer, expires: float | None
-) -> None:
-    """Those of the message take precedence."""
-    task = consumer.task(body, {"expires": 30}, scope="queue", queue_timeout=100)
-    consumer.send(task, **({"expires": expires} if expires else {}))
-    ttl = holder_of(task, "queue").ttl
-    assert ttl is not None
-    assert ttl > 95 if expires else 30 < ttl <= 30 + EXPIRY_SLACK
 
 
 @pytest.mark.parametrize("scope", WAITING)
@@ -194,38 +177,6 @@ def test_duplicate_is_refused(consumer: Consumer) -> None:
     assert skipped[task.name] == 2
 
 
-def test_duplicate_is_left_to_a_function(consumer: Consumer) -> None:
-    seen: list[Any] = []
-    task = consumer.task(
-        body, scope="queue", on_conflict={"queue": lambda conflict: seen.append(conflict) or 7}
-    )
-    first = consumer.send(task)
-    assert task.apply_async((1,), {"two": 2}) == 7
-    (conflict,) = seen
-    assert (conflict.moment, conflict.task) == ("queue", task)
-    assert conflict.task_id not in (None, id_of(first))
-    assert (conflict.args, conflict.kwargs) == ((1,), {"two": 2})
-    assert (conflict.key, conflict.policy) == (task.app.main, "callable")
-    assert conflict.holder.task_id == id_of(first)
-    assert consumer.message() is None
-
-
-def test_newer_arguments_supersede_older_ones(consumer: Consumer) -> None:
-    """They take over the place; the older ones find theirs lost."""
-    task = consumer.task(body, scope="queue", on_conflict={"queue": "supersede"}, queue_timeout=100)
-    older, newer = consumer.send(task, 1), consumer.send(task, 2)
-    holder = holder_of(task, "queue")
-    assert holder.task_id == id_of(newer)
-    assert holder.metadata["state"] == QUEUED
-    assert holder.ttl is not None
-    assert 95 < holder.ttl <= 100
-    assert slip_of(newer).ticket == holder_of(task, "queue").token_id
-    result = consumer.deliver(older)
-    assert result["reason"] == "superseded by newer arguments"
-    assert result["holder"]["task_id"] == id_of(newer)
-    assert consumer.deliver(newer) == "ran"
-
-
 def store(task: Any, message: Any, state: str) -> None:
     """Store the state of the task of a message."""
     result = KeyError(state) if state in states.EXCEPTION_STATES else state
@@ -243,14 +194,6 @@ def test_place_of_a_task_that_has_ended_is_taken_over(consumer: Consumer, state:
     assert holder_of(task, "queue").task_id == id_of(message)
 
 
-@pytest.mark.parametrize("state", sorted(states.UNREADY_STATES - {states.PENDING}))
-def test_place_of_a_task_that_goes_on_is_not_taken_over(consumer: Consumer, state: str) -> None:
-    task = consumer.task(body, scope="queue")
-    first = consumer.send(task)
-    store(task, first, state)
-    assert task.delay().id == id_of(first)
-
-
 def test_lock_of_a_run_is_not_taken_over(consumer: Consumer) -> None:
     """Its task may have stored its result before it has ended."""
     task = consumer.task(body, scope="queue_and_run")
@@ -258,33 +201,6 @@ def test_lock_of_a_run_is_not_taken_over(consumer: Consumer) -> None:
     task.backend.mark_as_done("running", "its result")
     assert task.delay().id == "running"
     running.ensure_held()
-
-
-def test_place_of_another_task_with_the_key(consumer: Consumer) -> None:
-    """The result of that one says whether it has ended, which may be stored elsewhere."""
-
-    def other() -> None: ...
-
-    scope = "queue_and_run"
-    first = consumer.task(other, {"ignore_result": True}, scope=scope)
-    task = consumer.task(body, scope=scope)
-    message = consumer.send(first)
-    task.backend.mark_as_done(id_of(message), "not its own")
-    consumer.send(task)
-    assert holder_of(task, scope).task_id == id_of(message)
-
-
-def test_place_of_a_task_that_this_app_does_not_know(consumer: Consumer) -> None:
-    """Its result is looked for where those of the sent task are."""
-    task = consumer.task(body, scope="queue")
-    task_id = uuid()
-    unknown = places(task, task_id).lock(place_of(task, "queue"), 60, state=QUEUED)
-    unknown._origin["task_name"] = "unknown.task"
-    assert unknown.acquire(blocking=False)
-    assert holder_of(task, "queue").task_name == "unknown.task"
-    assert task.delay().id == task_id
-    task.backend.mark_as_done(task_id, "its result")
-    assert id_of(consumer.send(task)) == holder_of(task, "queue").task_id
 
 
 @pytest.mark.parametrize("yesterday", [True, False])
@@ -323,45 +239,6 @@ def test_duplicate_with_the_id_of_the_waiting_task_is_not_sent(
     assert consumer.message() is None
     assert consumer.deliver(message) == "ran"
     assert task.AsyncResult(own_id).result == "ran"
-
-
-def test_place_that_is_free_by_then_is_taken(
-    consumer: Consumer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It was released between the attempt and the question who has it."""
-    task = consumer.task(body, scope="queue")
-    first, backend = consumer.send(task), locks["locmem"]
-    find = backend.holder
-
-    def release_first(name: str) -> Any:
-        monkeypatch.setattr(backend, "holder", find)
-        backend.force_release(name)
-        return find(name)
-
-    monkeypatch.setattr(backend, "holder", release_first)
-    message = consumer.send(task)
-    assert holder_of(task, "queue").task_id == id_of(message) != id_of(first)
-
-
-def test_place_that_changed_hands_is_not_taken_over(
-    consumer: Consumer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another sender was quicker."""
-    task = consumer.task(body, scope="queue")
-    ended = consumer.send(task)
-    task.backend.mark_as_done(id_of(ended), "its result")
-    backend = locks["locmem"]
-    find = backend.holder
-
-    def pass_on(name: str) -> Any:
-        holder = find(name)
-        monkeypatch.setattr(backend, "holder", find)
-        backend.force_release(name)
-        assert places(task, "quicker").lock(name, 60, state=QUEUED).acquire(blocking=False)
-        return holder
-
-    monkeypatch.setattr(backend, "holder", pass_on)
-    assert task.delay().id == "quicker"
 
 
 # Who waits for a result of this very id.
@@ -429,17 +306,6 @@ def test_duplicate_of_no_task_is_sent_for_its_result(consumer: Consumer) -> None
     assert unknown == {**duplicate_of, "since": None, "ttl": unknown["ttl"]}
 
 
-def test_ignored_duplicate_is_no_part_of_a_chord(consumer: Consumer) -> None:
-    task = consumer.task(body, scope="queue", on_conflict={"run": "ignore"})
-    with pytest.raises(ValueError, match="chord") as caught:
-        task.apply_async(chord=task.si())
-    assert str(caught.value) == (
-        f"Task {task.name} has on_conflict='ignore' and can't be part of a chord, which would "
-        f"wait for it forever; use 'skip'."
-    )
-    assert locks["locmem"].holder(place_of(task, "queue")) is None
-
-
 # Messages that need no place.
 
 
@@ -458,13 +324,7 @@ def test_message_that_had_a_place_needs_none(
     other.ensure_held()
 
 
-@pytest.mark.parametrize("scope", WAITING)
-def test_eager_call_sends_nothing(consumer: Consumer, scope: str) -> None:
-    task = consumer.task(body, scope=scope)
-    consumer.app.conf.task_always_eager = True
-    assert task.delay().result == "ran"
-    assert locks["locmem"].holder(place_of(task, scope)) is None
-    assert consumer.message() is None
+# Runs that send a message in their own place.
 
 
 @pytest.mark.parametrize("scope", WAITING)
@@ -473,9 +333,6 @@ def test_header_of_another_task_counts_for_nothing(consumer: Consumer, scope: st
     task = consumer.task(body, scope=scope)
     message = consumer.send(task, headers=Slip("another").header())
     assert slip_of(message).lock == place_of(task, scope)
-
-
-# Runs that send a message in their own place.
 
 
 @pytest.mark.parametrize("scope", SCOPES)
@@ -518,22 +375,6 @@ def test_retry_follows_its_run(consumer: Consumer, scope: str) -> None:
     assert consumer.kinds() == []
 
 
-def test_retry_that_is_not_sent_leaves_no_lock(
-    consumer: Consumer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def work(self: Any) -> None:
-        def fail(*_: Any, **__: Any) -> None:
-            raise ConnectionError("no broker")
-
-        monkeypatch.setattr(consumer.app.amqp, "send_task_message", fail)
-        raise self.retry(countdown=50)
-
-    task = consumer.task(work, {"bind": True}, scope="queue_and_run")
-    consumer.deliver(consumer.send(task))
-    assert consumer.ended == ["ack"]
-    assert is_free(task)
-
-
 @pytest.mark.parametrize("scope", SCOPES)
 def test_run_sends_itself_with_another_key(consumer: Consumer, scope: str) -> None:
     """That message takes a place of its own, if its scope has one, and nothing of its run's."""
@@ -559,45 +400,8 @@ def test_run_sends_itself_with_another_key(consumer: Consumer, scope: str) -> No
     assert consumer.deliver(again) == "ran"
 
 
-@pytest.mark.parametrize("how", ["lost", "unguarded"])
-def test_run_without_its_lock_has_nothing_to_hand_over(
-    consumer: Consumer, how: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def work(self: Any) -> str:
-        if self.request.retries:
-            return "ran"
-        if how == "lost":
-            locks["locmem"].force_release(consumer.app.main)
-            self.lock._lease.deadline = 0.0
-        raise self.retry(countdown=1)
-
-    task = consumer.task(work, {"bind": True}, scope="queue_and_run", on_unavailable="run")
-    message = consumer.send(task)
-    if how == "unguarded":
-        monkeypatch.setattr(Places, "take", unavailable)
-        monkeypatch.setattr(TaskLock, "take_over", unavailable)
-    assert isinstance(consumer.deliver(message), Retry)
-    slip = slip_of(consumer.message())
-    assert not slip.ticket or slip.follows == 0
-
-
 def unavailable(*_: Any, **__: Any) -> Any:
     raise LockUnavailable("no server")
-
-
-@pytest.mark.parametrize("rest", [0, 60])
-def test_run_that_sends_another_task_keeps_its_own_lock(consumer: Consumer, rest: float) -> None:
-    """Only a message with the id of the run stands for it."""
-    other = consumer.task(body, scope="queue_and_run", key=f"{consumer.app.main}-other")
-
-    def work() -> str:
-        other.delay()
-        return "ran"
-
-    task = consumer.task(work, scope="queue_and_run", at_least_for=rest)
-    assert consumer.deliver(consumer.send(task)) == "ran"
-    assert slip_of(consumer.message()).follows == 0
-    assert is_free(task) is not bool(rest)
 
 
 def test_run_with_a_successor_does_not_rest(consumer: Consumer) -> None:
@@ -616,32 +420,6 @@ def test_run_with_a_successor_does_not_rest(consumer: Consumer) -> None:
 
 
 # When no place can be taken.
-
-
-def test_message_is_not_sent_without_the_server(
-    consumer: Consumer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    task = consumer.task(body, scope="queue")
-    monkeypatch.setattr(Places, "take", unavailable)
-    for options in ({}, {"link": [task.si()]}):
-        with pytest.raises(LockUnavailable, match="no server"):
-            task.apply_async(**options)
-    assert consumer.message() is None
-
-
-@pytest.mark.parametrize("scope", WAITING)
-def test_message_is_sent_unguarded(
-    consumer: Consumer, monkeypatch: pytest.MonkeyPatch, log: pytest.LogCaptureFixture, scope: str
-) -> None:
-    """If the task says that it runs all the same; the worker tries again to get a lock."""
-    task = consumer.task(body, scope=scope, on_unavailable="run")
-    with monkeypatch.context() as patch:
-        patch.setattr(Places, "take", unavailable)
-        message = consumer.send(task)
-    assert slip_of(message) == Slip(id_of(message))
-    assert lines(log) == [f"Task {task.name}[{id_of(message)}] is sent unguarded: no server"]
-    assert log.records[0].levelno == logging.WARNING
-    assert consumer.deliver(message) == "ran"
 
 
 @pytest.mark.parametrize("error", [KeyError("key"), LockUnavailable("no server")])
@@ -666,33 +444,4 @@ def test_next_task_of_a_chain_is_sent_whatever_happens(
     assert consumer.deliver(message) is error
     with pytest.raises(type(error)):
         task.apply_async(link=[first.si()])
-    assert consumer.message() is None
-
-
-def test_task_that_is_sent_by_a_task_meets_the_error(consumer: Consumer) -> None:
-    """Nothing waits for it."""
-
-    def make_key() -> str:
-        raise KeyError("key")
-
-    task = consumer.task(body, scope="queue", key=make_key)
-
-    def first() -> str:
-        with pytest.raises(KeyError):
-            task.delay()
-        return "ran"
-
-    sender = consumer.app.task(name=f"{task.name}-first")(first)
-    sender.delay()
-    assert consumer.deliver() == "ran"
-    assert consumer.message() is None
-
-
-def test_key_that_raises_ends_the_sending(consumer: Consumer) -> None:
-    def make_key() -> str:
-        raise KeyError("key")
-
-    task = consumer.task(body, scope="queue", key=make_key, on_unavailable="run")
-    with pytest.raises(KeyError):
-        task.delay()
     assert consumer.message() is None

@@ -32,8 +32,6 @@ class Mutant:
     """The file, from the package's folder."""
     old: str
     new: str
-    past: bool = False
-    """Whether this takes the mend of a fault out that was found once."""
 
     def apply(self, directory: Path) -> None:
         """Change a copy of the project. Raises ``ValueError`` if the place is not there once."""
@@ -47,7 +45,12 @@ class Mutant:
 
 def read() -> list[Mutant]:
     """Return the broken copies that are listed."""
-    return [Mutant(**item) for item in tomllib.loads(LIST.read_text())["mutants"]]
+    return [
+        Mutant(about, layout, path, *change)
+        for layout, files in tomllib.loads(LIST.read_text()).items()
+        for path, changes in files.items()
+        for about, change in changes.items()
+    ]
 
 
 def main(schedules: int, jobs: int) -> int:
@@ -62,9 +65,8 @@ def main(schedules: int, jobs: int) -> int:
         for mutant, (promise, tried) in zip(chosen, found, strict=True):
             missed += not promise
             unbroken.discard(promise)
-            past = " (a fault of the past)" if mutant.past else ""
             outcome = promise or "NOT FOUND"
-            print(f"{mutant.layout:10} {outcome:20} {tried:>7,}  {mutant.about}{past}", flush=True)
+            print(f"{mutant.layout:10} {outcome:20} {tried:>7,}  {mutant.about}", flush=True)
     print(f"{len(chosen) - missed} of {len(chosen)} broken copies were found")
     if unbroken:  # no copy shows that its check can fail
         print(f"None of them broke {', '.join(sorted(unbroken))}")

@@ -11,9 +11,8 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 from django_redis_lock.backends.base import BaseLockBackend
-from django_redis_lock.contrib.held import Held
-from django_redis_lock.contrib.prometheus.counting import LOCK, SCRAPE_ERRORS, SERVER, count_notes
-from django_redis_lock.contrib.reading import reader
+from django_redis_lock.contrib.gauges import Held, read_gauges
+from django_redis_lock.contrib.prometheus.counting import LOCK, SCRAPE_ERRORS, SERVER
 
 MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
 """The variable that turns on prometheus_client's multiprocess mode."""
@@ -52,7 +51,7 @@ class HeldLocks(Collector):
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Yield the gauges of all backends."""
         families = self._families()
-        for backend, held in reader.read():
+        for backend, held in read_gauges():
             self._add(families, backend, held)
         yield from families.values()
 
@@ -97,7 +96,6 @@ def registry() -> CollectorRegistry:
     """
     if MULTIPROCESS not in os.environ:
         return REGISTRY
-    count_notes()
     of_all = CollectorRegistry()
     of_all.register(HELD_LOCKS)
     MultiProcessCollector(of_all)  # type: ignore[no-untyped-call]

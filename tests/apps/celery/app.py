@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 from typing import Any
 
-import billiard
 from celery import Celery
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.settings")
 
 from django_redis_lock.celery import entering
 from tests.settings import server_url
-from tests.tools.seccomp import refuse_calls
 
 QUEUE_NAME = "tests"
 NOWHERE = "nowhere"
@@ -20,22 +18,14 @@ NOWHERE = "nowhere"
 RUN, QUEUE, QUEUE_AND_RUN = SCOPES = ("run", "queue", "queue_and_run")
 WAITING = (QUEUE, QUEUE_AND_RUN)
 """The scopes that take a lock when a task is sent."""
-THEMES = ("basic", "calls", "deaths", "dropped", "inspected", "moves", "scopes")
+THEMES = ("basic", "deaths", "scopes")
 
 # What a test sets in the environment of its worker.
 PATIENCE = "LOCK_TEST_PATIENCE"
 """Seconds for which a delivery waits for another one of the same task."""
-REFUSED = "LOCK_TEST_REFUSED_CALLS"
-"""An errno, and the system calls that fail with it: ``38 434``."""
-START_METHOD = "LOCK_TEST_START_METHOD"
-"""How the worker starts its children."""
 
 if PATIENCE in os.environ:
     entering.WAIT_FOR_FIRST = float(os.environ[PATIENCE])
-if REFUSED in os.environ:
-    refuse_calls(*map(int, os.environ[REFUSED].split()))
-if START_METHOD in os.environ:
-    billiard.set_start_method(os.environ[START_METHOD], force=True)
 
 apps: list[Celery] = []
 

@@ -3,39 +3,27 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import signal
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
-import kombu.serialization
 from celery import Celery, Task
 from celery.backends.base import DisabledBackend
 from celery.backends.redis import RedisBackend
-from django.db import transaction
 from django_celery_results.backends import CacheBackend, DatabaseBackend
 
 from django_redis_lock.celery import single_instance_task
 from tests.apps.celery.app import QUEUE_AND_RUN, SCOPES, WAITING, new_app
 from tests.settings import server_url
-from tests.tools.celery_worker import counted, events, record, tell, tell_and_wait
+from tests.tools.celery_worker import counted, record, tell, tell_and_wait
 
-LATER = "later"
-"""A queue that workers consume once a test says so."""
 SERIALIZERS = ("json", "pickle", "msgpack", "yaml")
 BACKENDS = ("none", "redis", "django-db", "cache")
 STORING = ("json-redis", "pickle-django-db", "msgpack-redis", "yaml-cache")
 """Variants that between them have each serializer, and each backend that stores."""
-REFUSED, BROKEN = "refused", "broken"
-"""Serializers whose messages no worker accepts, and no worker can read."""
 SAFE = {"acks_late": True, "reject_on_worker_lost": True}
 WORKER, SENDER, OLD_SENDER = ROLES = ("worker", "sender", "old sender")
-
-for _name in (REFUSED, BROKEN):
-    # What they write is not JSON, so nobody can read it.
-    kombu.serialization.register(_name, repr, json.loads, f"application/x-{_name}", "utf-8")
 
 
 def backend(app: Celery, kind: str, serializer: str) -> Any:
@@ -90,28 +78,6 @@ def replace(self: Task, what: str, by: str) -> Any:
     raise self.replace(self.app.tasks[by].s(what))
 
 
-class Deferring(Task):
-    """Sends when the transaction is committed."""
-
-    abstract = True
-
-    def apply_async(self, *args: Any, **kwargs: Any) -> Any:
-        """Send later."""
-        transaction.on_commit(partial(super().apply_async, *args, **kwargs))
-
-
-class Mortal(Task):
-    """Kills its process before it is called, where the test says so."""
-
-    abstract = True
-
-    def before_start(self, task_id: str, args: Any, kwargs: Any) -> None:
-        """Look what the test says."""
-        with events() as client:
-            if client.getdel(f"kill:{args[0]}"):
-                os.kill(os.getpid(), signal.SIGKILL)
-
-
 # Deploys: what a task's sender was told, and what its worker is told.
 
 CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -154,7 +120,7 @@ class _Maker:
             end = f"{serializer}-{kind}"
             self.make(f"plain-{end}", be_quick, results, scope=QUEUE_AND_RUN)
             self.make(f"late-{end}", wait, {**results, **SAFE})
-            for policy in ("skip", "raise", "ignore"):
+            for policy in ("skip", "raise"):
                 self.make(f"{policy}-{end}", wait, results, on_conflict=policy)
 
     def make_deployed(self, *, before: bool) -> None:
@@ -184,15 +150,11 @@ class _Maker:
             self.make(f"replacement-{scope}", be_quick, scope=scope, key="shared:{what}")
             self.make(f"safe-{scope}", be_killed, {**bound, **SAFE}, scope=scope)
             self.make(f"quick-{scope}", be_quick, scope=scope)
-        for scope in WAITING:
-            self.make(f"mortal-{scope}", be_quick, {"base": Mortal}, scope=scope)
-            self.make(f"deferring-{scope}", be_quick, {"base": Deferring}, scope=scope)
 
 
 def make_app(broker: str, role: str) -> Celery:
     """Return an app on a broker, with the tasks of a worker, a sender, or one not deployed anew."""
-    accepted = [*SERIALIZERS, BROKEN]
-    app = new_app(role, broker, accept_content=accepted, cache_backend="results")
+    app = new_app(role, broker, accept_content=[*SERIALIZERS], cache_backend="results")
     maker = _Maker(app)
     maker.make_variants()
     maker.make_deployed(before=role == OLD_SENDER)

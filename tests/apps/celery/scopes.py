@@ -12,7 +12,6 @@ from celery import Task
 from celery.backends.redis import RedisBackend
 from celery.signals import worker_process_init
 from django.dispatch import Signal
-from kombu import Connection
 
 from django_redis_lock.celery import (
     Conflict,
@@ -22,7 +21,6 @@ from django_redis_lock.celery import (
     task_taken_over,
     task_waiting,
 )
-from django_redis_lock.exceptions import LockLost
 from tests.apps.celery.app import QUEUE, QUEUE_AND_RUN, RUN, SCOPES, WAITING, app, new_app
 from tests.settings import server_url
 from tests.tools.celery_worker import counted, events, record, tell, tell_and_wait
@@ -40,12 +38,6 @@ beat_app = new_app(
     beat_max_loop_interval=0.2,
 )
 """Sends a task of which it knows only the name."""
-
-
-def broker_down() -> Connection:
-    """Return a connection to a broker that is down."""
-    options = {"max_retries": 1, "interval_start": 0, "interval_step": 0}
-    return app.connection_for_write("redis://127.0.0.1:1", transport_options=options)
 
 
 def define(
@@ -96,19 +88,6 @@ def linger(self: Task, what: str) -> str:
         record(what, "end 0")
         raise again
     return "retried"
-
-
-def come_much_later(self: Task, what: str) -> None:
-    """Retry in an hour."""
-    with counted(what):
-        raise self.retry(countdown=3600)
-
-
-def fail_to_retry(self: Task, what: str) -> None:
-    """Send a retry to a broker that is down."""
-    tell(what)
-    with broker_down() as connection:
-        raise self.retry(countdown=0, connection=connection, retry=False)
 
 
 def wait_or_fail(self: Task, what: str) -> str:
@@ -167,16 +146,6 @@ def be_quick(what: str) -> str:
     return what
 
 
-def lose(what: str) -> str:
-    """Run until the test says go, and check the lock."""
-    tell_and_wait(what)
-    try:
-        single_instance_task.current().ensure_held()
-    except LockLost:
-        return "lost"
-    return "held"
-
-
 def crowd(what: str) -> str:
     """Run among others."""
     with counted(what):
@@ -200,16 +169,6 @@ def join(self: Task, *items: Any, what: str, hold: bool = False) -> str:
     return "ran"
 
 
-def report(request: Any, error: Any, traceback: Any, what: str) -> None:
-    """Report a failed task, as an errback in the worker."""
-    record(what, type(error).__name__)
-
-
-def broken_key(*args: Any) -> str:
-    """Fail."""
-    raise LookupError("no key can be made")
-
-
 def answer(conflict: Conflict) -> dict[str, Any]:
     """Return the result of a conflict."""
     return {
@@ -224,7 +183,6 @@ def answer(conflict: Conflict) -> dict[str, Any]:
 # Tasks. A table has one for each scope.
 
 BOUND = {"bind": True, "max_retries": 2, "default_retry_delay": 0}
-AGAIN = {"on_conflict": {"run": "retry"}, "countdown": 0.1}
 SAFE = {"acks_late": True, "reject_on_worker_lost": True}
 
 plain = {
@@ -240,8 +198,6 @@ autoretrying = {
     for scope in SCOPES
 }
 lingering = {scope: define(scope, "lingering", linger, BOUND) for scope in SCOPES}
-later = {scope: define(scope, "later", come_much_later, BOUND) for scope in SCOPES}
-unpublished = {scope: define(scope, "unpublished", fail_to_retry, BOUND) for scope in SCOPES}
 leaving = {scope: define(scope, "leaving", leave, BOUND) for scope in SCOPES}
 briefly_queued = {
     scope: define(scope, "briefly-queued", wait, queue_timeout=0.3) for scope in WAITING
@@ -262,15 +218,9 @@ superseding = define(
     QUEUE, "superseding", supersede, {**BOUND, **SAFE}, on_conflict="supersede", countdown=0.1
 )
 hurried = define(QUEUE, "hurried", note, on_conflict="supersede", supersede_for=0.1, countdown=0.1)
-split = define(QUEUE_AND_RUN, "split", wait, on_conflict={"queue": "raise", "run": "skip"})
-answering = define(QUEUE_AND_RUN, "answering", wait, on_conflict=answer)
-patient = define(RUN, "patient", wait, on_conflict="wait")
 returning = define(
     QUEUE_AND_RUN, "returning", come_back, BOUND, on_conflict={"run": "wait"}, countdown=0.1
 )
-impatient = define(RUN, "impatient", wait, on_conflict="wait", blocking_timeout=0.2)
-persistent = define(RUN, "persistent", wait, on_conflict="retry", countdown=0.1, max_retries=2)
-ignoring = define(RUN, "ignoring", wait, on_conflict="ignore")
 quick = define(QUEUE_AND_RUN, "quick", be_quick)
 lasting = define(RUN, "lasting", be_quick, at_least_for=1.0)
 several = {number: define(RUN, f"several-{number}", crowd, concurrency=number) for number in (2, 3)}
@@ -278,10 +228,7 @@ crowding = {
     number: define(RUN, f"crowding-{number}", crowd, concurrency=number, on_conflict="wait")
     for number in (2, 3)
 }
-labelled = define(RUN, "labelled", wait, metadata={"team": "shop", "shift": "night"})
-losing = define(RUN, "losing", lose)
 nesting = {scope: define(scope, "nesting", nest, {"bind": True}) for scope in SCOPES}
-nesting_patiently = define(RUN, "nesting-patiently", nest, {"bind": True}, on_conflict="wait")
 closed = {
     (scope, then): define(scope, f"closed-{then}", wait, using="closed", on_unavailable=then)
     for scope in SCOPES
@@ -290,7 +237,6 @@ closed = {
 
 POLICIES: dict[str, dict[str, Any]] = {
     "callable": {"on_conflict": answer},
-    "ignore": {"on_conflict": {"run": "ignore"}},
     "wait": {"on_conflict": {"run": "wait"}, "blocking_timeout": 0.3},
     "retry": {"on_conflict": {"run": "retry"}, "countdown": 0.1, "max_retries": 2},
     "supersede": {"on_conflict": "supersede", "countdown": 0.1},
@@ -310,17 +256,6 @@ members = {
     for policy in ("skip", "raise", *POLICIES)
     if policy != "supersede" or scope == QUEUE
 }
-reporters = {
-    (scope, policy): define(scope, f"reporter-{policy}", report, **policy_for(scope, policy))
-    for scope in SCOPES
-    for policy in ("skip", "raise")
-}
-
-
-@app.task(shared=False, name="keyless")
-@single_instance_task(key=broken_key, scope=QUEUE)
-def keyless(*items: Any) -> None:
-    """Never run, because its key can't be made."""
 
 
 @app.task(shared=False, name="beaten")

@@ -9,10 +9,9 @@ import threading
 from typing import Any
 
 import pytest
-import redis
 from django.core.exceptions import ImproperlyConfigured
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
-from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import StatusCode, get_current_span
 
 from django_redis_lock import lock, lock_many, locks, signals
@@ -20,8 +19,7 @@ from django_redis_lock.contrib.opentelemetry import LockInstrumentor, names
 from django_redis_lock.contrib.opentelemetry.apps import OpenTelemetryConfig
 from django_redis_lock.exceptions import LockLost, LockNotAcquired, LockUnavailable
 from tests.contrib.opentelemetry.telemetry import Telemetry
-from tests.settings import PORT
-from tests.tools import Background, counted, eventually, told, waiters
+from tests.tools import Background, eventually, told, waiters
 
 pytestmark = pytest.mark.usefixtures("server")
 
@@ -55,16 +53,9 @@ def test_an_uncontended_lock_has_one_span_for_its_hold(telemetry: Telemetry, nam
     assert len(telemetry.spans()) == 2
 
 
-def test_a_lock_outside_of_any_trace_begins_one(telemetry: Telemetry, name: str) -> None:
-    with lock(name):
-        pass
-    assert telemetry.span(names.HOLD).parent is None
-
-
-def test_a_wait_shows_who_was_waited_for(telemetry: Telemetry, name: str) -> None:
-    """The span of the wait says who had the lock when it began: task, host and process."""
+def test_a_wait_has_a_span_beside_that_of_the_hold(telemetry: Telemetry, name: str) -> None:
+    """Both are children of the caller's span."""
     holder = lock(name, timeout=10)
-    holder._origin |= {"task_id": "7a1c", "task_name": "shop.tasks.report"}
     holder.acquire()
 
     def request() -> int:
@@ -73,7 +64,7 @@ def test_a_wait_shows_who_was_waited_for(telemetry: Telemetry, name: str) -> Non
                 pass
         return view.context.span_id
 
-    with told(signals.lock_waiting) as calls:  # after the span was told
+    with told(signals.lock_waiting) as calls:
         request_ = Background(request)
         eventually(lambda: calls)
         holder.release()
@@ -81,16 +72,13 @@ def test_a_wait_shows_who_was_waited_for(telemetry: Telemetry, name: str) -> Non
     wait = telemetry.span(names.WAIT)
     (hold,) = [span for span in telemetry.spans(names.HOLD) if span.parent]
     assert parent_of(wait) == parent_of(hold) == view
-    assert wait.attributes[names.OUTCOME] == "acquired"
-    assert wait.attributes[names.HOLDER_TASK_ID] == "7a1c"
-    assert wait.attributes[names.HOLDER_TASK_NAME] == "shop.tasks.report"
-    assert wait.attributes[names.HOLDER_PID] == os.getpid()
-    assert wait.attributes[names.HOLDER_HOST] == os.uname().nodename
-    assert wait.attributes[names.WAITERS] == 1
-    assert wait.attributes[names.DB_SYSTEM] == "redis"
-    assert wait.attributes[names.DB_NAMESPACE] == "0"
-    assert wait.attributes[names.SERVER_ADDRESS] == "127.0.0.1"
-    assert wait.attributes[names.SERVER_PORT] == PORT
+    assert wait.attributes == {
+        names.NAME: name,
+        names.ALIAS: "default",
+        names.BACKEND: "RedisLockBackend",
+        names.GROUP: "other",
+        names.OUTCOME: "acquired",
+    }
     assert wait.start_time <= wait.end_time <= hold.start_time
 
 
@@ -111,43 +99,17 @@ def test_a_lock_that_was_not_acquired(
     wait = telemetry.span(names.WAIT)
     assert parent_of(wait) == view.context.span_id
     assert wait.attributes[names.OUTCOME] == reason
-    assert wait.attributes[names.HOLDER_PID] == os.getpid()
     assert wait.status.status_code is status
     assert wait.attributes.get(names.ERROR_TYPE) == ("timeout" if reason == "timeout" else None)
 
 
 def test_an_unavailable_server_is_an_error(telemetry: Telemetry, name: str, settings: Any) -> None:
-    """The span says so, and no one is asked for the holder."""
     settings.LOCKS = {"default": {"LOCATION": "redis://127.0.0.1:1"}}
-    with told(signals.lock_unavailable) as calls, pytest.raises(LockUnavailable):
+    with pytest.raises(LockUnavailable):
         lock(name).acquire()
     wait = telemetry.span(names.WAIT)
     assert wait.attributes[names.OUTCOME] == wait.attributes[names.ERROR_TYPE] == "unavailable"
     assert wait.status.status_code is StatusCode.ERROR
-    assert len(calls) == 1
-
-
-def test_only_a_recorded_wait_asks_for_the_holder(client: redis.Redis, name: str) -> None:
-    """An uncontended lock sends what it sends without traces, as does a wait outside the sample."""
-
-    def scripts(wait: bool) -> int:
-        with counted(client) as calls, lock(name, timeout=10):
-            if wait:
-                lock(name).acquire(blocking_timeout=0.01)
-        return calls["evalsha"]
-
-    scripts(wait=True)  # connects and loads
-    alone, waiting = scripts(wait=False), scripts(wait=True)
-    for sampler, more in ((ALWAYS_ON, 1), (ALWAYS_OFF, 0)):
-        telemetry = Telemetry(sampler)
-        LockInstrumentor().instrument(tracer_provider=telemetry.tracers)
-        try:
-            scripts(wait=True)
-            assert scripts(wait=False) == alone
-            assert scripts(wait=True) == waiting + more
-        finally:
-            LockInstrumentor().uninstrument()
-            telemetry.shutdown()
 
 
 def test_a_release_in_another_thread_ends_the_span(telemetry: Telemetry, name: str) -> None:
@@ -242,12 +204,6 @@ def test_several_locks_have_a_span_each(telemetry: Telemetry, name: str) -> None
     assert {parent_of(hold) for hold in holds} == {view.context.span_id}
 
 
-def test_a_reentrant_lock_is_one_hold(telemetry: Telemetry, name: str) -> None:
-    with lock(name, reentrant=True), lock(name, reentrant=True):
-        pass
-    assert outcomes(telemetry.spans()) == [(names.HOLD, "released")]
-
-
 def test_a_handle_that_is_dropped_while_it_holds_its_lock(telemetry: Telemetry, name: str) -> None:
     """Its span ends with it, and is sent with the next."""
     dropped = lock(name, timeout=10)
@@ -316,7 +272,7 @@ def test_an_unsampled_trace_has_no_spans(telemetry: Telemetry, name: str) -> Non
 def test_instrumenting_twice_changes_nothing(
     telemetry: Telemetry, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The second call logs a warning; the application of the same name is silent."""
+    """The second call logs a warning; the application is silent. Nothing is left connected."""
     LockInstrumentor().instrument()
     assert "instrumented for OpenTelemetry already" in caplog.text
     caplog.clear()
@@ -325,17 +281,9 @@ def test_instrumenting_twice_changes_nothing(
     with lock(name):
         pass
     assert len(telemetry.spans()) == 1
-
-
-def test_uninstrumented_locks_send_no_signals() -> None:
-    """Nothing is left connected."""
-    known = [getattr(signals, each) for each in vars(signals) if each.startswith("lock_")]
-    before = [len(signal.receivers) for signal in known]
-    LockInstrumentor().instrument()
-    assert LockInstrumentor().is_instrumented
     LockInstrumentor().uninstrument()
     LockInstrumentor().uninstrument()
-    assert [len(signal.receivers) for signal in known] == before
+    assert not signals.lock_waiting.receivers
 
 
 def test_without_the_api_the_error_says_what_to_install(monkeypatch: Any) -> None:
