@@ -146,6 +146,21 @@ class TestHandedOff:
         assert held.lost
         assert client.get(f"lock:{name}") == "another"
 
+    def test_unreachable(
+        self,
+        name: str,
+        stopped: EmbeddedServer,
+        monkeypatch: pytest.MonkeyPatch,
+        lost: Told,
+    ) -> None:
+        """If the server does not answer in time the lock is lost, and released when it does."""
+        held = self.taken(name, monkeypatch, by=0.8, timeout=60, using="other")
+        stopped.pause()
+        eventually(lambda: held.lost)
+        eventually(lambda: lost)
+        stopped.resume()
+        eventually(lambda: not lock(name, using="other").locked())
+
 
 def test_failed_renewals_are_reported(
     name: str, stopped: EmbeddedServer, unavailable: Told, caplog: pytest.LogCaptureFixture
