@@ -128,7 +128,11 @@ def test_eviction_is_found(target: redis.Redis) -> None:
     assert only(examine()[1], "eviction")[0] == "fail"
     target.config_set("maxmemory-policy", "noeviction")
     status, told, remedy = only(examine()[1], "eviction")
-    assert (status, "keys were evicted since" in told, "RESETSTAT" in remedy) == ("warn", True, True)
+    assert (status, "keys were evicted since" in told, "RESETSTAT" in remedy) == (
+        "warn",
+        True,
+        True,
+    )
 
 
 def test_missing_persistence_is_found(target: redis.Redis) -> None:
