@@ -22,6 +22,8 @@ from tests.tools import eventually, leave_no_lease, taken_connections
 from tests.tools.console import Screen, command
 from tests.tools.docs import acl_rule
 
+pytestmark = pytest.mark.usefixtures("no_workers")
+
 GETSET = "django_redis_lock.backends.getset.GetSetLockBackend"
 DJANGO_REDIS = "django_redis.cache.RedisCache"
 Findings = dict[str, list[dict[str, Any]]]
