@@ -163,8 +163,8 @@ class LockHandler:
             ) from error
         if not (isinstance(kind, type) and issubclass(kind, BaseLockBackend)):
             raise InvalidLockBackend(
-                f"LOCKS[{alias!r}]['BACKEND'] is {path!r}, which is no BaseLockBackend. "
-                f"The backends are {', '.join(BACKENDS)}."
+                f"LOCKS[{alias!r}]['BACKEND'] is {path!r}, which is not a subclass of "
+                f"BaseLockBackend. The backends are {', '.join(BACKENDS)}."
             )
         return kind, dict(params)
 

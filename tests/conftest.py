@@ -16,7 +16,6 @@ from celery import Celery, current_app
 from django.core.cache import caches
 
 from django_redis_lock.backends.locmem import LocMemLockBackend
-from django_redis_lock.support import clock
 from example_project.embedded import EmbeddedServer
 from tests.settings import PORT
 from tests.tools import leave_no_lease
@@ -27,10 +26,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
-
-# A test that moves the clock of the leases leaves it ahead for those that follow. So it is ahead
-# for all of them: a test that compares it with the system's clock fails always.
-clock.move(3600)
 
 
 @pytest.fixture(scope="session")
@@ -77,7 +72,7 @@ def _empty_locmem() -> Iterator[None]:
 
 @pytest.fixture
 def no_workers() -> Iterator[None]:
-    """No broker of another test's app, whose workers would be waited for at each look."""
+    """No broker of another test's app, which the doctor would ask."""
     before = current_app._get_current_object()
     Celery("without a broker")
     yield

@@ -40,7 +40,6 @@ from django_redis_lock.testing import (
     LockRecorder,
     LockSpace,
     LockTestMixin,
-    advance_clock,
     assert_no_locks_held,
     expire_now,
     held_by_another,
@@ -265,12 +264,12 @@ def fence_with_a_queryset_of_ones_own() -> None:
 
 
 class Tests(LockTestMixin, TestCase):
-    lock_space = "server"
+    lock_space = "settings"
 
     def test_purchase(self) -> None:
         recorded = self.enterContext(LockRecorder())
         with held_by_another("a", timeout=5, using="shop"), unavailable():
-            advance_clock(5)
+            expire_now("a")
         lose("a")
         expire_now("b", using="shop")
         assert_type(recorded.acquired, list[str])

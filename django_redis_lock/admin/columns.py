@@ -1,74 +1,74 @@
-"""The columns of the list."""
+"""The columns of the list: what they are called, what they show, and how they sort."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from django.contrib import admin
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext_lazy as _
 
-from django_redis_lock.admin.tickets import ticket_of
 from django_redis_lock.admin.wording import (
-    breakable,
     held_for_html,
-    holder_html,
     lease_left_html,
     name_html,
+    origin_html,
     waiters_text,
 )
 from django_redis_lock.models import HeldLock
+from django_redis_lock.protocol.attention import Attention
 from django_redis_lock.protocol.records import Holder
 from django_redis_lock.support.text import visible
 
 
-class Columns:
-    """The columns of a list of held locks."""
-
-    names = ("lock", "holder", "held_for", "lease_left", "waiters", "fence", "backend")
-
-    @admin.display(description=gettext_lazy("Name"), ordering="lock")
-    def lock(self, row: HeldLock) -> SafeString:
-        """Return the name, with the ticket by which the script identifies the row."""
-        return format_html(
-            '<bdi data-ticket="{}" data-using="{}">{}</bdi>',
-            ticket_of(row),
-            visible(row.using),
-            breakable(row.name),
-        )
-
-    @admin.display(description=gettext_lazy("Holder"), ordering="holder")
-    def holder(self, row: HeldLock) -> SafeString:
-        return holder_html(_read(row), brief=True)
-
-    @admin.display(description=gettext_lazy("Held for"), ordering="held_for")
-    def held_for(self, row: HeldLock) -> SafeString:
-        return _labelled(_("Held for"), held_for_html(_read(row), row.attention))
-
-    @admin.display(description=gettext_lazy("Lease left"), ordering="lease_left")
-    def lease_left(self, row: HeldLock) -> SafeString:
-        return _labelled(_("Lease left"), lease_left_html(_read(row), row.attention))
-
-    @admin.display(description=gettext_lazy("Waiters"), ordering="waiters")
-    def waiters(self, row: HeldLock) -> SafeString:
-        return _labelled(_("Waiters"), waiters_text(_read(row)))
-
-    @admin.display(description=gettext_lazy("Fence"), ordering="fence")
-    def fence(self, row: HeldLock) -> SafeString:
-        """Return the fence without digit separators, for comparing."""
-        fence = _read(row).fence
-        return _labelled(_("Fence"), "-" if fence is None else str(fence))
-
-    @admin.display(description=gettext_lazy("Backend"), ordering="backend")
-    def backend(self, row: HeldLock) -> SafeString:
-        return _labelled(_("Backend"), name_html(row.using))
+class Column(NamedTuple):
+    label: Any
+    html: Callable[[Holder, Attention | None], str]
+    key: Callable[[Holder], Any]
+    """To sort by: unknown values are lowest, and a lease without end is highest."""
 
 
-def _read(row: HeldLock) -> Holder:
-    assert row.holder, "the list has rows with holders only"
-    return row.holder
+def _name(holder: Holder, attention: Attention | None) -> SafeString:
+    name = visible(holder.name)
+    return format_html('<bdi title="{}">{}</bdi>', name, name)  # the list cuts it to one line
 
 
-def _labelled(label: str, value: str) -> SafeString:
-    """Return a value with its label, which narrow screens show."""
-    return format_html('<span data-label="{}">{}</span>', label, value)
+COLUMNS = {
+    "lock": Column(_("Name"), _name, lambda one: one.name),
+    "holder": Column(_("Holder"), lambda one, attention: origin_html(one, brief=True), str),
+    "held_for": Column(
+        _("Held for"), held_for_html, lambda one: (one.held_for is not None, one.held_for)
+    ),
+    "lease_left": Column(_("Lease left"), lease_left_html, lambda one: (one.ttl is None, one.ttl)),
+    "waiters": Column(
+        _("Waiters"),
+        lambda one, attention: waiters_text(one),
+        lambda one: (one.waiters is not None, one.waiters),
+    ),
+    "fence": Column(
+        _("Fence"),
+        # Without digit separators, for comparing.
+        lambda one, attention: "-" if one.fence is None else str(one.fence),
+        lambda one: (one.fence is not None, one.fence),
+    ),
+    "backend": Column(
+        _("Backend"), lambda one, attention: name_html(one.using), lambda one: one.using
+    ),
+}
+
+
+def column(name: str) -> Callable[[Any, HeldLock], SafeString]:
+    """Return a column as a method of the admin; narrow screens show most labels in each row."""
+    label, html, _key = COLUMNS[name]
+
+    @admin.display(description=label, ordering=name)
+    def display(self: Any, row: HeldLock) -> SafeString:
+        assert row.holder, "the list has rows with holders only"
+        shown = html(row.holder, row.attention)
+        if name in ("lock", "holder"):
+            return SafeString(shown)
+        return format_html('<span data-label="{}">{}</span>', label, shown)
+
+    return display

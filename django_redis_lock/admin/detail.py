@@ -1,63 +1,70 @@
-"""The page of one lock."""
+"""What the pages of a lock and of the audit show."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
+from urllib.parse import quote
 
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-from django_redis_lock.admin.durations import counting_up, duration, moment
-from django_redis_lock.admin.reading import ERRORS, Problem, aliases, read_one
+from django_redis_lock.admin.reading import (
+    ERRORS,
+    Problem,
+    aliases,
+    ask_each,
+    read_one,
+    unwritable,
+)
 from django_redis_lock.admin.tickets import ticket_of
-from django_redis_lock.admin.unwritable import unwritable
 from django_redis_lock.admin.wording import (
     breakable,
+    duration,
     held_for_html,
-    holder_html,
     latin,
+    lease_bar,
     lease_left_html,
+    moment,
     name_html,
     origin_html,
     waiters_text,
-    who,
 )
 from django_redis_lock.handler import locks
 from django_redis_lock.models import HeldLock
+from django_redis_lock.operators.liveness import judge
+from django_redis_lock.protocol.attention import is_renewed
 from django_redis_lock.protocol.audit import FORCE_RELEASED, FREED, AuditEntry
 from django_redis_lock.protocol.records import Holder, Waiter
 from django_redis_lock.support.text import visible
 
 MOST_WAITERS = 100
 """Waiters shown."""
+MOST_RELEASES = 100
+"""Entries on the page of the audit."""
 
 Item = TypeVar("Item")
 
 
 def detail(lock: HeldLock, recent_entries: int) -> dict[str, Any]:
-    """Return the context of a lock's page; an unavailable backend is a problem in it."""
-    facts = [(_("Name"), name_html(lock.name)), (_("Backend"), name_html(lock.using))]
-    context: dict[str, Any] = {"row": lock, "facts": facts, "ticket": "", "problems": []}
+    """Return the context of a lock's page; a backend that is not available is a problem in it."""
+    context: dict[str, Any] = {"row": lock, "name": name_html(lock.name), "problems": []}
+    context["backend"] = name_html(lock.using) if len(aliases()) > 1 else ""
     try:
         row = read_one(lock)
         backend = locks[lock.using]
     except ERRORS as error:
         return {**context, "problems": [Problem.of(lock.using, error)]}
+    if row.holder:
+        context |= _held(row, row.holder)
     waiting, waiting_unknown = _asked(
         lambda: backend.waiting(lock.name, limit=MOST_WAITERS), lock.using
     )
     entries, entries_unknown = _asked(
         lambda: backend.history(lock.name, limit=recent_entries), lock.using
     )
-    if row.holder:
-        facts += _facts(row, row.holder)
-        context["metadata"] = [
-            (name_html(key), name_html(value)) for key, value in row.holder.metadata.items()
-        ]
-        context["command"] = release_command(row.holder)
-        context["ticket"] = ticket_of(row)
-        context["unwritable"] = unwritable([lock.using], ())
     in_queue = (row.holder and row.holder.waiters) or 0
     return {
         **context,
@@ -70,12 +77,70 @@ def detail(lock: HeldLock, recent_entries: int) -> dict[str, Any]:
     }
 
 
-def _asked(ask: Callable[[], list[Item]], using: str) -> tuple[list[Item], str]:
-    """Return what a backend answers, or why it does not."""
-    try:
-        return ask(), ""
-    except ERRORS as error:
-        return [], Problem.of(using, error).reason
+def audit() -> dict[str, Any]:
+    """Return the context of the page of the audit, of all locks."""
+    answers, problems = ask_each(aliases(), lambda one: one.history(limit=MOST_RELEASES))
+    entries = [entry for answer in answers.values() for entry in answer]
+    entries.sort(key=lambda one: one.at or datetime.min.replace(tzinfo=UTC), reverse=True)
+    shown = [_entry(entry) for entry in entries[:MOST_RELEASES]]
+    return {"entries": shown, "problems": problems, "several": len(aliases()) > 1}
+
+
+def _held(row: HeldLock, holder: Holder) -> dict[str, Any]:
+    """Return what is shown of a holder."""
+    verdict = judge(holder)
+    return {
+        "ticket": ticket_of(row),
+        "held_for": held_for_html(holder, row.attention),
+        "lease_left": lease_left_html(holder, row.attention),
+        "lease_bar": lease_bar(holder),
+        "life": str(verdict.life),
+        "why": visible(verdict.why),
+        "waiters": waiters_text(holder),
+        "owner": _known(
+            (_("Celery task"), holder.task_name and latin(holder.task_name)),
+            (_("Task id"), holder.task_id and latin(holder.task_id)),
+            (_("Host"), holder.host and latin(holder.host)),
+            (_("Process id"), holder.pid and str(holder.pid)),
+            (_("Thread"), holder.thread and latin(holder.thread)),
+        ),
+        "task_links": task_links(holder),
+        "metadata": [(name_html(key), name_html(text)) for key, text in holder.metadata.items()],
+        "facts": _known(
+            (_("Acquired at"), moment(holder.acquired_at)),
+            (_("Last renewed at"), moment(renewed_at(holder))),
+            (_("Lease ends at"), moment(holder.expires_at)),
+            (_("Renewed for at most"), holder.max_hold and duration(holder.max_hold)),
+            (_("Fence"), holder.fence and str(holder.fence)),
+            (_("Token id"), latin(holder.token_id)),
+        ),
+        "command": release_command(holder),
+        "unwritable": unwritable([row.using]),
+    }
+
+
+def _known(*facts: tuple[str, Any]) -> list[tuple[str, Any]]:
+    return [(label, value) for label, value in facts if value]
+
+
+def task_links(holder: Holder) -> list[tuple[str, str]]:
+    """Return the (title, URL) of the alias's ``TASK_LINKS`` for the holder's task."""
+    if holder.task_id is None:
+        return []
+    links = locks[holder.using].operators.task_links
+    task_id = quote(holder.task_id, safe="")
+    return [(title, url.format(task_id=task_id)) for title, url in links.items()]
+
+
+def renewed_at(holder: Holder) -> datetime | None:
+    """Return when the lease was last renewed, as far as its end and its length tell."""
+    lease = holder.lease
+    if not is_renewed(holder) or lease is None or holder.ttl is None or holder.ttl > lease:
+        return None  # not renewed, or its holder set another length
+    if holder.held_for is None or holder.held_for <= lease / 3:
+        return None
+    assert holder.expires_at
+    return holder.expires_at - timedelta(seconds=lease)
 
 
 def release_command(holder: Holder) -> list[str]:
@@ -97,54 +162,36 @@ def _quoted(text: str) -> str:
     if text.isprintable():
         return shlex.quote(text)
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-    return (
-        "$'"
-        + "".join(
-            character if character.isprintable() else f"\\U{ord(character):08x}"
-            for character in escaped
-        )
-        + "'"
-    )
+    shown = (one if one.isprintable() else f"\\U{ord(one):08x}" for one in escaped)
+    return f"$'{''.join(shown)}'"
 
 
-def _facts(row: HeldLock, holder: Holder) -> list[tuple[str, Any]]:
-    facts = [
-        (_("Holder"), holder_html(holder)),
-        (_("Held for"), held_for_html(holder, row.attention)),
-        (_("Acquired at"), moment(holder.acquired_at)),
-        (_("Lease left"), lease_left_html(holder, row.attention)),
-        (_("Renewed for at most"), holder.max_hold and duration(holder.max_hold)),
-        (_("Lease ends at"), moment(holder.expires_at)),
-        (_("Waiters"), waiters_text(holder)),
-        (_("Fence"), holder.fence and str(holder.fence)),
-        (_("Token id"), latin(holder.token_id)),
-        (_("Celery task"), holder.task_name and latin(holder.task_name)),
-        (_("Task id"), holder.task_id and latin(holder.task_id)),
-        (_("Host"), holder.host and latin(holder.host)),
-        (_("Process id"), holder.pid and str(holder.pid)),
-        (_("Thread"), holder.thread and latin(holder.thread)),
-    ]
-    return [(label, value) for label, value in facts if value is not None]
+def _asked(ask: Callable[[], Iterable[Item]], using: str) -> tuple[list[Item], str]:
+    """Return what a backend answers, or why it does not."""
+    try:
+        return list(ask()), ""
+    except ERRORS as error:
+        return [], Problem.of(using, error).reason
 
 
-def _waiter(waiter: Waiter) -> dict[str, Any]:
+def _waiter(waiter: Waiter) -> dict[str, SafeString | str | None]:
     return {
-        "who": origin_html(waiter) or "?",
+        "who": origin_html(waiter),
         "since": moment(waiter.since),
-        "waited": None if waiter.waited is None else counting_up(waiter.waited),
+        "waited": None if waiter.waited is None else duration(waiter.waited),
         "lease": None if waiter.lease is None else duration(waiter.lease),
     }
 
 
 def _entry(entry: AuditEntry) -> dict[str, Any]:
-    events = {
-        FORCE_RELEASED: _("Released by force"),
-        FREED: _("Freed by a Celery worker"),
-    }
+    events = {FORCE_RELEASED: _("Released by force"), FREED: _("Freed by a Celery worker")}
     return {
+        "key": HeldLock.of(entry.using, entry.name).pk,
+        "name": name_html(entry.name),
+        "backend": name_html(entry.using),
         "at": moment(entry.at),
         "event": events.get(entry.event, visible(entry.event)),
-        "who": name_html(who(entry)),
+        "who": origin_html(entry),
         "by": breakable(entry.by),
         "reason": breakable(entry.reason),
     }

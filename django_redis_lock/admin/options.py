@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from time import thread_time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import django
@@ -11,10 +11,11 @@ from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.utils import quote, unquote
-from django.core.exceptions import PermissionDenied
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.core.exceptions import BadRequest, PermissionDenied
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
+from django.utils.cache import patch_vary_headers
 from django.utils.decorators import method_decorator
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -23,21 +24,16 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_safe
 
-from django_redis_lock.admin import live
 from django_redis_lock.admin.changelist import HeldLockChangeList
-from django_redis_lock.admin.columns import Columns
-from django_redis_lock.admin.detail import detail
-from django_redis_lock.admin.durations import patterns_json
+from django_redis_lock.admin.columns import COLUMNS, column
+from django_redis_lock.admin.detail import audit, detail
 from django_redis_lock.admin.filters import BackendFilter, LeaseFilter, TaskFilter, WaitersFilter
-from django_redis_lock.admin.owner import liveness, task_links
 from django_redis_lock.admin.reading import aliases
 from django_redis_lock.admin.release import confirmation, reason_required, release
-from django_redis_lock.admin.snapshots import snapshots
 from django_redis_lock.admin.tickets import Ticket, lock_of, read_tickets, ticket_of
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.handler import locks
 from django_redis_lock.models import HeldLock
-from django_redis_lock.protocol.records import Holder
 from django_redis_lock.support.text import visible
 
 if TYPE_CHECKING:
@@ -45,23 +41,19 @@ if TYPE_CHECKING:
 else:
     _ModelAdmin = admin.ModelAdmin
 
-MOST_FILTERS = 4000
-"""Characters of the query string that a form may send back."""
+HEADER = "X-Held-Locks"
+"""Sent by the script to ask for the part of a page that changes."""
 
 TEMPLATES = "admin/django_redis_lock/heldlock"
 
 
-class _Tampered(Exception):
-    """A form has values that no page of this admin sent."""
-
-
-class HeldLockAdmin(Columns, _ModelAdmin):
+class HeldLockAdmin(_ModelAdmin):
     """Lists the held locks and releases them; nothing is added, changed or deleted.
 
     It reads the backends of ``LOCKS``; the model has no table.
     """
 
-    list_display = Columns.names
+    list_display = tuple(COLUMNS)
     list_filter = (LeaseFilter, WaitersFilter, TaskFilter, BackendFilter)
     search_fields = ("name",)
     search_help_text = gettext_lazy("Name, host, task or metadata")
@@ -71,31 +63,33 @@ class HeldLockAdmin(Columns, _ModelAdmin):
     refresh_seconds: float | None = 3
     """Seconds between two refreshes of a page; ``None`` for none."""
     most_records = 2000
-    """Up to so many locks are read whole. Of more, only the names and the ends of the leases are
-    read, for searching and sorting, and the locks of the page shown."""
+    """How many locks the list reads at most. If more are held, the page says so, and only names are
+    searched."""
     recent_entries = 20
     """Audit entries on the page of a lock."""
 
     @property
     def media(self) -> forms.Media:
         return forms.Media(
-            js=["django_redis_lock/held_locks.js"],
+            js=["admin/js/actions.js", "django_redis_lock/held_locks.js"],
             css={"all": ["django_redis_lock/held_locks.css"]},
         )
 
+    lock = column("lock")
+    holder = column("holder")
+    held_for = column("held_for")
+    lease_left = column("lease_left")
+    waiters = column("waiters")
+    fence = column("fence")
+    backend = column("backend")
+
     # Who may do what.
 
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        """Return False: programs take locks."""
+    def has_add_permission(self, request: HttpRequest, obj: HeldLock | None = None) -> bool:
+        """Return False: programs take locks, and releasing one has its own permission."""
         return False
 
-    def has_change_permission(self, request: HttpRequest, obj: HeldLock | None = None) -> bool:
-        """Return False."""
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: HeldLock | None = None) -> bool:
-        """Return False: releasing a lock has its own permission."""
-        return False
+    has_change_permission = has_delete_permission = has_add_permission
 
     def has_release_permission(self, request: HttpRequest, obj: HeldLock | None = None) -> bool:
         """Whether the user may view the lock and has the release permission of its alias.
@@ -121,6 +115,11 @@ class HeldLockAdmin(Columns, _ModelAdmin):
 
     # The list.
 
+    def get_list_display(self, request: HttpRequest) -> list[Any]:
+        """Leave out the backend if there is only one."""
+        one = len(aliases()) == 1
+        return [name for name in self.list_display if name != "backend" or not one]
+
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[HeldLockChangeList]:
         return HeldLockChangeList
 
@@ -128,17 +127,14 @@ class HeldLockAdmin(Columns, _ModelAdmin):
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         """List the held locks; the script gets only the part that changes."""
-        begun = thread_time()
         context = {
             "title": capfirst(self.opts.verbose_name_plural),
-            **self._live_context(),
+            "refresh_seconds": str(self.refresh_seconds or ""),
+            "audit_url": self._url("audit"),
             **(extra_context or {}),
         }
-        try:
-            response = super().changelist_view(request, context)
-        except _Tampered as error:
-            return self._refuse(request, str(error))
-        return self._live(request, response, "list", begun)
+        response = super().changelist_view(request, context)
+        return self._answer(request, response, "list.html")
 
     def action_checkbox(self, obj: HeldLock) -> SafeString:
         """Return the checkbox of a row, whose value identifies the holder."""
@@ -182,41 +178,45 @@ class HeldLockAdmin(Columns, _ModelAdmin):
         """Show one lock. The links of the admin's log lead here."""
         if not self.has_view_permission(request):
             raise PermissionDenied
-        begun = thread_time()
-        lock = self.get_object(request, unquote(object_id))
+        key = unquote(object_id)
+        lock = self.get_object(request, key)
+        if lock is None and HEADER in request.headers:
+            raise Http404("There is no such lock.")  # a redirect would leave a message each time
         if lock is None:
-            return self._not_a_lock(request, unquote(object_id))
+            told = _("“%(key)s” is no lock of a backend in LOCKS.") % {"key": visible(key)}
+            messages.warning(request, told)
+            return HttpResponseRedirect(self._url("changelist"))
         context = {
             "title": capfirst(self.opts.verbose_name),
             "subtitle": visible(lock.name),
             "original": lock,
-            **(known := detail(lock, self.recent_entries)),
+            **detail(lock, self.recent_entries),
             "can_release": self.has_release_permission(request, lock),
-            **self._more(request, known["row"].holder),
-            **self._live_context(),
+            "refresh_seconds": str(self.refresh_seconds or ""),
             **(extra_context or {}),
         }
         page = self._page(request, "change_form.html", context)
-        return self._live(request, page, "detail", begun)
+        return self._answer(request, page, "detail.html")
 
-    def _more(self, request: HttpRequest, holder: Holder | None) -> dict[str, Any]:
-        """Return the task's links and, unless the script asks, whether the holder is alive."""
-        more: dict[str, Any] = {"task_links": task_links(holder) if holder else []}
-        if holder and not live.is_live(request):
-            more["liveness"] = liveness(holder)
-        return more
+    def audit_view(self, request: HttpRequest) -> HttpResponse:
+        """Show the latest forced releases of all locks."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        title = _("Forced releases")
+        context = {"title": title, "subtitle": None, "original": title, **audit()}
+        return self._page(request, "audit.html", context)
 
     # The release.
 
     def get_urls(self) -> list[URLPattern]:
-        """Return the URLs of ``ModelAdmin``, and that of the release."""
-        name = f"{self.opts.app_label}_{self.opts.model_name}_release"
-        view = self.admin_site.admin_view(self.release_view)
-        found = super().get_urls()
-        for pattern in found:
-            if isinstance(pattern, URLPattern):
-                pattern.callback = live.live_view(pattern.callback, self.admin_site)
-        return [path("release/", view, name=name), *found]
+        """Return the URLs of ``ModelAdmin``, and those of the release and the audit."""
+        base = f"{self.opts.app_label}_{self.opts.model_name}"
+        views = {"release": self.release_view, "audit": self.audit_view}
+        own = [
+            path(f"{name}/", self.admin_site.admin_view(view), name=f"{base}_{name}")
+            for name, view in views.items()
+        ]
+        return [*own, *super().get_urls()]
 
     def release_view(self, request: HttpRequest) -> HttpResponse:
         """Ask for confirmation; once confirmed, release the locks that were shown."""
@@ -224,24 +224,21 @@ class HeldLockAdmin(Columns, _ModelAdmin):
             raise PermissionDenied
         if request.method != "POST":
             return HttpResponseRedirect(self._url("changelist"))  # e.g. after a new login
+        tickets, denied = self._tickets(request)
+        if "confirmed" not in request.POST:
+            return self._confirm(request, tickets, denied)
+        reason = request.POST.get("reason", "")
+        if not reason.strip() and reason_required(tickets):
+            return self._confirm(request, tickets, denied, _("Say why they are released."))
+        log = partial(self.log_change, request)
         try:
-            tickets, denied = self._tickets(request)
-            if "confirmed" not in request.POST:
-                return self._confirm(request, tickets, denied)
-            reason = request.POST.get("reason", "")
-            if not reason.strip() and reason_required(tickets):
-                return self._confirm(request, tickets, denied, _("Say why they are released."))
-            try:
-                told = release(tickets, request.user, reason)
-            except ValueError as error:  # the page's own field allows no such reason
-                raise _Tampered(str(error)) from error
-        except _Tampered as error:
-            return self._refuse(request, str(error))
+            told = release(tickets, request.user.get_username(), reason, log)
+        except ValueError as error:  # the page's own field allows no such reason
+            raise BadRequest(str(error)) from error
         for level, text in told:
             messages.add_message(request, level, text)
         for name in denied:
             messages.error(request, _("You may not release “%(name)s”.") % {"name": name})
-        snapshots.forget()
         return HttpResponseRedirect(self._back(request)["back_url"])
 
     def _back(self, request: HttpRequest) -> dict[str, Any]:
@@ -259,12 +256,7 @@ class HeldLockAdmin(Columns, _ModelAdmin):
 
         Raises ``PermissionDenied`` if the user may release none.
         """
-        if len(request.POST.get("filters", "")) > MOST_FILTERS:
-            raise _Tampered(_("The filters of the list are too long."))
-        try:
-            tickets = read_tickets(request.POST.getlist(ACTION_CHECKBOX_NAME))
-        except ValueError as error:
-            raise _Tampered(str(error)) from error
+        tickets = read_tickets(request.POST.getlist(ACTION_CHECKBOX_NAME))
         allowed = [
             ticket
             for ticket in tickets
@@ -285,29 +277,20 @@ class HeldLockAdmin(Columns, _ModelAdmin):
             "reason_error": error,
             **confirmation(tickets),
         }
-        return self._release_page(request, context)
-
-    def _refuse(self, request: HttpRequest, error: str) -> HttpResponse:
-        """Return a 400 for a form that no page of this admin sent."""
-        context = {"error": error, "back_url": self._url("changelist")}
-        response = self._release_page(request, context)
-        response.status_code = 400
-        return response
-
-    def _release_page(self, request: HttpRequest, context: dict[str, Any]) -> HttpResponse:
         title = _("Release held locks")
         context = {"title": title, "subtitle": None, "original": title, **context}
         return self._page(request, "release_confirmation.html", context)
 
     # What the pages share.
 
-    def _not_a_lock(self, request: HttpRequest, key: str) -> HttpResponse:
-        """Tell the user that there can be no such lock, and show the list."""
-        if live.is_live(request):
-            return live.refuse(request, 404)
-        text = _("“%(key)s” is no lock of a backend in LOCKS.") % {"key": visible(key)}
-        self.message_user(request, text, messages.WARNING)
-        return HttpResponseRedirect(self._url("changelist"))
+    def _answer(self, request: HttpRequest, response: HttpResponse, part: str) -> HttpResponse:
+        """Render only the part that changes if the script asks, without keeping a login alive."""
+        patch_vary_headers(response, [HEADER])
+        if HEADER in request.headers and isinstance(response, TemplateResponse):
+            response.template_name = f"{TEMPLATES}/{part}"
+            if not request.session.modified:
+                request.session.save = lambda must_create=False: None  # type: ignore[method-assign]
+        return response
 
     def _page(self, request: HttpRequest, template: str, context: dict[str, Any]) -> HttpResponse:
         request.current_app = self.admin_site.name
@@ -323,18 +306,6 @@ class HeldLockAdmin(Columns, _ModelAdmin):
             **context,
         }
         return TemplateResponse(request, f"{TEMPLATES}/{template}", context)
-
-    def _live_context(self) -> dict[str, Any]:
-        return {
-            "refresh_seconds": str(self.refresh_seconds or ""),
-            "duration_patterns": patterns_json(),
-        }
-
-    def _live(
-        self, request: HttpRequest, response: HttpResponse, part: str, begun: float
-    ) -> HttpResponse:
-        template = f"{TEMPLATES}/{part}.html"
-        return live.answer(request, response, template, self.refresh_seconds, begun)
 
     def _url(self, view: str, query: str = "", *args: str) -> str:
         name = f"admin:{self.opts.app_label}_{self.opts.model_name}_{view}"

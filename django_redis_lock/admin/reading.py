@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from dataclasses import dataclass, field
+from heapq import nlargest
+from typing import TypeVar
 
 from django.db import connections
 
@@ -13,6 +14,7 @@ from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.exceptions import InvalidLockBackend, LockError
 from django_redis_lock.handler import locks
 from django_redis_lock.models import HeldLock
+from django_redis_lock.operators.writability import unwritable_because
 from django_redis_lock.protocol.attention import attention
 from django_redis_lock.protocol.records import Holder
 from django_redis_lock.support.text import visible, without_passwords
@@ -27,7 +29,7 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True)
 class Problem:
-    """A backend that could not be asked, and why, safe to show."""
+    """A backend that is not available, or refuses writes, and why; safe to show."""
 
     using: str
     reason: str
@@ -36,6 +38,23 @@ class Problem:
     def of(cls, using: str, error: Exception) -> Problem:
         text = str(error).removeprefix(f"LOCKS[{using!r}] can't be asked: ")  # the page says that
         return cls(visible(using), visible(without_passwords(text)))
+
+
+@dataclass
+class Reading:
+    """What was read for a list of locks."""
+
+    rows: list[HeldLock] = field(default_factory=list)
+    total: int = 0
+    """How many locks are held on the backends that answered."""
+    is_whole: bool = True
+    """Whether all of them were read; otherwise only names were searched."""
+    unread: int = 0
+    """How many locks whose names match were not read."""
+    problems: list[Problem] = field(default_factory=list)
+    """The backends that are not available."""
+    unwritable: list[Problem] = field(default_factory=list)
+    """The backends whose server refuses writes."""
 
 
 def aliases() -> list[str]:
@@ -47,36 +66,57 @@ def aliases() -> list[str]:
 
 
 def ask_each(
-    questions: dict[str, Any], question: Callable[[BaseLockBackend, Any], Answer]
+    usings: Iterable[str], question: Callable[[BaseLockBackend], Answer]
 ) -> tuple[dict[str, Answer], list[Problem]]:
-    """Ask backends, each with the value of its alias; return the answers and the problems.
+    """Ask backends by their aliases; return the answers and the problems.
 
     They are asked in parallel, because unavailable ones take until their timeout.
     """
 
     def ask(using: str) -> Answer | Problem:
         try:
-            return question(locks[using], questions[using])
+            return question(locks[using])
         except ERRORS as error:
             return Problem.of(using, error)
-
-    def ask_aside(using: str) -> Answer | Problem:
-        try:
-            return ask(using)
         finally:
             connections.close_all()  # a signal receiver may have opened one in this thread
 
-    if len(questions) > 1:
-        with ThreadPoolExecutor(min(AT_ONCE, len(questions)), "held-locks") as pool:
-            found = list(pool.map(ask_aside, questions))
-    else:
-        found = [ask(using) for using in questions]
-    answers = {
-        using: one
-        for using, one in zip(questions, found, strict=True)
-        if not isinstance(one, Problem)
-    }
-    return answers, [one for one in found if isinstance(one, Problem)]
+    with ThreadPoolExecutor(AT_ONCE, "held-locks") as pool:
+        found = dict(zip(usings, pool.map(ask, usings), strict=True))
+    answers = {using: one for using, one in found.items() if not isinstance(one, Problem)}
+    return answers, [one for one in found.values() if isinstance(one, Problem)]
+
+
+def read_list(most: int, words: Sequence[str], using: str | None) -> Reading:
+    """Read the held locks of every backend if there are at most ``most``.
+
+    Of more locks, read at most ``most`` whose names contain each word, of one alias if ``using`` is
+    given, those with the latest lease end. A backend that is not available hides no other.
+    """
+    try:
+        asked = list(locks)
+    except InvalidLockBackend as error:
+        return Reading(problems=[Problem.of("LOCKS", error)])
+    indexes, problems = ask_each(asked, lambda one: list(one.read_index().latest()))
+    is_whole = sum(map(len, indexes.values())) <= most
+    found = [
+        (end, alias, name)
+        for alias, index in indexes.items()
+        for name, end in index
+        if is_whole or (using in (None, alias) and all(word in name.casefold() for word in words))
+    ]
+    rows, silent = read_rows([(alias, name) for _, alias, name in nlargest(most, found)])
+    gone = {problem.using for problem in silent}
+    total = sum(len(index) for alias, index in indexes.items() if visible(alias) not in gone)
+    problems += silent
+    return Reading(
+        rows,
+        len(rows) if is_whole else total,
+        is_whole,
+        max(0, len(found) - most),
+        problems,
+        unwritable(asked, problems),
+    )
 
 
 def read_one(lock: HeldLock) -> HeldLock:
@@ -92,7 +132,7 @@ def read_rows(keys: Sequence[tuple[str, str]]) -> tuple[list[HeldLock], list[Pro
     for using, name in keys:
         names.setdefault(using, []).append(name)
     answers, problems = ask_each(
-        names, lambda backend, wanted: list(rows(backend.holders_of(wanted), backend))
+        names, lambda one: list(rows(one.holders_of(names[one.alias]), one))
     )
     found = {(row.using, row.name): row for answer in answers.values() for row in answer}
     return [found[key] for key in dict.fromkeys(keys) if key in found], problems
@@ -104,3 +144,11 @@ def rows(holders: Iterable[Holder], backend: BaseLockBackend) -> Iterator[HeldLo
         row.holder = holder
         row.attention = attention(holder, backend.operators.threshold(holder.name))
         yield row
+
+
+def unwritable(among: Iterable[str], silent: Iterable[Problem] = ()) -> list[Problem]:
+    """Return the aliases whose server refuses writes; those with problems are not asked."""
+    skipped = {problem.using for problem in silent}
+    asked = [using for using in sorted(set(among)) if visible(using) not in skipped]
+    reasons, _ = ask_each(asked, unwritable_because)
+    return [Problem(visible(using), visible(str(why))) for using, why in reasons.items() if why]

@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import logging
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
 from django.contrib import messages
+from django.contrib.admin.models import LogEntry
+from django.db import router, transaction
 from django.utils.translation import gettext as _
 
-from django_redis_lock.admin.adminlog import log_releases
-from django_redis_lock.admin.durations import duration
-from django_redis_lock.admin.reading import ERRORS, read_rows
+from django_redis_lock.admin.columns import COLUMNS
+from django_redis_lock.admin.reading import ERRORS, read_rows, unwritable
 from django_redis_lock.admin.tickets import Ticket, ticket_of
-from django_redis_lock.admin.unwritable import unwritable
-from django_redis_lock.admin.wording import (
-    breakable,
-    held_for_html,
-    holder_html,
-    lease_left_html,
-    waiters_text,
-    who,
-)
+from django_redis_lock.admin.wording import duration, origin_html, who
 from django_redis_lock.handler import locks
 from django_redis_lock.models import HeldLock
 from django_redis_lock.operators.breaking import Outcome, Result, release_shown
+from django_redis_lock.protocol.records import Holder
 from django_redis_lock.support.arguments import MAX_TEXT_LENGTH
-from django_redis_lock.support.text import visible
+from django_redis_lock.support.text import visible, without_passwords
+
+logger = logging.getLogger("django_redis_lock")
 
 LEVELS = {
     Result.RELEASED: messages.SUCCESS,
@@ -40,19 +37,15 @@ LEVELS = {
 def confirmation(tickets: Sequence[Ticket]) -> dict[str, Any]:
     """Return the context of the confirmation: who would lose what, and what has changed."""
     rows, problems = read_rows([(ticket.using, ticket.name) for ticket in tickets])
-    found = {(row.using, row.name): row for row in rows}
+    found = {str(ticket_of(row)): row for row in rows}
     silent = {problem.using for problem in problems}
-    held: list[dict[str, Any]] = []
-    changed: list[str] = []
-    for ticket in tickets:
-        row = found.get((ticket.using, ticket.name))
-        if row and row.holder and row.holder.token_id == ticket.token_id:
-            held.append(_shown(row))
-        elif visible(ticket.using) not in silent:
-            changed.append(visible(ticket.name))
     return {
-        "held": held,
-        "changed": changed,
+        "held": [_shown(found[str(one)]) for one in tickets if str(one) in found],
+        "changed": [
+            visible(one.name)
+            for one in tickets
+            if str(one) not in found and visible(one.using) not in silent
+        ],
         "problems": problems,
         "unwritable": unwritable({ticket.using for ticket in tickets}, problems),
         "max_reason_length": MAX_TEXT_LENGTH,
@@ -70,27 +63,42 @@ def reason_required(tickets: Iterable[Ticket]) -> bool:
 
 
 def _shown(row: HeldLock) -> dict[str, Any]:
-    assert row.holder
-    return {
-        "ticket": ticket_of(row),
-        "name": breakable(row.name),
-        "backend": breakable(row.using),
-        "holder": holder_html(row.holder),
-        "held_for": held_for_html(row.holder, row.attention),
-        "lease_left": lease_left_html(row.holder, row.attention),
-        "waiters": waiters_text(row.holder),
+    holder = row.holder
+    assert holder
+    shown = {
+        one.label: origin_html(holder) if name == "holder" else one.html(holder, row.attention)
+        for name, one in COLUMNS.items()
+        if name != "fence"
     }
+    return {"name": visible(row.name), "ticket": ticket_of(row), "cells": list(shown.items())}
 
 
-def release(tickets: Sequence[Ticket], user: Any, reason: str) -> list[tuple[int, str]]:
+def release(
+    tickets: Sequence[Ticket], by: str, reason: str, log: Callable[[HeldLock, str], Any]
+) -> list[tuple[int, str]]:
     """Release the locks of tickets; return a (level, message) for each.
 
-    Raises ``ValueError`` for an invalid reason, before anything is released.
+    ``log`` writes an entry of the admin's log. Raises ``ValueError`` for an invalid reason, before
+    anything is released.
     """
-    outcomes = release_shown(tickets, by=user.get_username(), reason=reason)
+    outcomes = release_shown(tickets, by=by, reason=reason)
     losers = [outcome.loser for outcome in outcomes if outcome.loser]
-    unlogged = log_releases(user, losers, reason) if losers else ""
+    unlogged = _log(losers, reason, log)
     return [(LEVELS[outcome.result], _told(outcome, unlogged)) for outcome in outcomes]
+
+
+def _log(losers: Iterable[Holder], reason: str, log: Callable[[HeldLock, str], Any]) -> str:
+    """Write an entry for each forced release; return what prevented it, or ``""``."""
+    because = f" Reason: {visible(reason)}" if reason else ""
+    try:
+        with transaction.atomic(using=router.db_for_write(LogEntry)):
+            for loser in losers:
+                lock = HeldLock.of(loser.using, loser.name)
+                log(lock, f"Taken from {visible(str(loser))}.{because}")
+    except Exception as error:
+        logger.exception("Releases are not in the admin's log")
+        return without_passwords(str(error))
+    return ""
 
 
 def _told(outcome: Outcome, unlogged: str) -> str:

@@ -6,15 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from urllib.parse import quote, unquote
 
-from django.utils.translation import gettext as _
+from django.core.exceptions import BadRequest
 
 from django_redis_lock.admin.reading import aliases
 from django_redis_lock.models import HeldLock
 from django_redis_lock.support.arguments import TOKEN_ID, check_name
-from django_redis_lock.support.text import visible
-
-SHOWN = 40
-"""Characters of an invalid form that an error repeats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,21 +34,16 @@ def ticket_of(row: HeldLock) -> Ticket:
 def read_tickets(texts: Iterable[str]) -> list[Ticket]:
     """Return the tickets of a form, without duplicates.
 
-    Raises ``ValueError``, with a message for the user, for a text that no page sent.
+    Raises ``BadRequest`` for a text that no page sent.
     """
-    return [_read(text) for text in dict.fromkeys(texts)]
-
-
-def _read(text: str) -> Ticket:
-    token_id, _colon, key = text.partition(":")
-    try:
-        lock = lock_of(unquote(key, errors="strict"))
-    except UnicodeDecodeError:
-        lock = None
-    if lock is None or not TOKEN_ID.fullmatch(token_id):
-        shown = visible(text[:SHOWN] + "…" * (len(text) > SHOWN))
-        raise ValueError(_("“%(text)s” is no lock that this page has shown.") % {"text": shown})
-    return Ticket(lock.using, lock.name, token_id)
+    tickets = []
+    for text in dict.fromkeys(texts):
+        token_id, _colon, key = text.partition(":")
+        lock = lock_of(unquote(key))
+        if lock is None or not TOKEN_ID.fullmatch(token_id):
+            raise BadRequest("A ticked lock is none that this page has shown.")
+        tickets.append(Ticket(lock.using, lock.name, token_id))
+    return tickets
 
 
 def lock_of(key: str) -> HeldLock | None:

@@ -1,18 +1,24 @@
-"""Describes holders, waiters and leases, as text and as HTML."""
+"""Describes holders, waiters, leases and times, as text and as HTML."""
 
 from __future__ import annotations
 
+import math
 import re
+from datetime import UTC, datetime
 
+from django.utils import timezone
+from django.utils.formats import date_format
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import gettext as _
 
-from django_redis_lock.admin.durations import counting_down, counting_up, duration
 from django_redis_lock.handler import locks
 from django_redis_lock.protocol.attention import Attention, is_renewed
 from django_redis_lock.protocol.records import Holder, Origin
 from django_redis_lock.support.text import visible
+
+TIME_OF_DAY = "H:i:s T"
+"""With seconds and zone, unlike Django's formats."""
 
 BRIEF_ID = 8
 """Characters of a task id in the list."""
@@ -26,6 +32,45 @@ _BREAK = re.compile(
     rf"(?<=[{_ENDS_WORD}])(?=.)|(?<=[^\s{_ENDS_WORD}-]{{30}})(?=[^\s{_ENDS_WORD}-])"
 )
 """Where a long text may break: after one of these signs, or after 30 characters of a word."""
+
+
+def duration(seconds: float) -> str:
+    """Return whole seconds in at most two units, such as ``2 h 5 min``, or ``2 h``."""
+    left = max(0, int(seconds))
+    days, left = divmod(left, 86400)
+    hours, left = divmod(left, 3600)
+    minutes, left = divmod(left, 60)
+    units = [
+        (days, _("{d} d").format(d=days)),
+        (hours, _("{h} h").format(h=hours)),
+        (minutes, _("{min} min").format(min=minutes)),
+        (left, _("{s} s").format(s=left)),
+    ]
+    first = next((n for n, (amount, _text) in enumerate(units) if amount), len(units) - 1)
+    shown = [text for amount, text in units[first : first + 2] if amount]
+    return " ".join(shown or [units[-1][1]])
+
+
+def _unbroken(seconds: float) -> str:
+    return duration(seconds).replace(" ", "\N{NO-BREAK SPACE}")
+
+
+def moment(at: datetime | None) -> SafeString | None:
+    """Return a time with seconds in the current time zone; the title has UTC."""
+    if at is None:
+        return None
+    utc = at.astimezone(UTC)
+    try:
+        here = timezone.localtime(at)
+    except OverflowError:  # another program's lease may end in the last year there is
+        here = utc
+    return format_html(
+        '<time datetime="{}" title="{}"><span>{},</span> <span>{}</span></time>',
+        utc.isoformat(timespec="seconds"),
+        f"{utc:%Y-%m-%d %H:%M:%S} UTC",
+        date_format(here, "DATE_FORMAT"),
+        date_format(here, TIME_OF_DAY),
+    )
 
 
 def who(one: Origin) -> str:
@@ -63,45 +108,40 @@ def latin(text: str) -> SafeString:
     return format_html('<bdi dir="ltr">{}</bdi>', breakable(text))
 
 
-def holder_html(holder: Holder, *, brief: bool = False) -> SafeString:
-    """Return the holder and how to find it; ``brief`` shortens a task id."""
-    return origin_html(holder, brief=brief) or format_html(
-        '{} <span class="lock-aside">{} {}</span>',
-        _("another program"),
-        _("token id"),
-        latin(holder.token_id),
-    )
+def aside(text: str, *, wrong: bool = False) -> SafeString:
+    """Return a note on a value; a wrong one is red."""
+    return format_html('<span class="lock-aside{}">{}</span>', " lock-wrong" if wrong else "", text)
 
 
 def origin_html(one: Origin, *, brief: bool = False) -> SafeString:
-    """Return the task, or the process and thread; ``""`` if none is known."""
+    """Return the task, or the process and thread; ``brief`` shortens a task id."""
     if one.task_id is not None:
         task_id = visible(one.task_id)
         cut = brief and len(task_id) > BRIEF_ID
-        return format_html(
-            '{} <span class="lock-aside"><bdi dir="ltr" title="{}">{}</bdi> {}</span>',
-            latin(one.task_name or "?"),
+        shown = format_html(
+            '<bdi dir="ltr" title="{}">{}</bdi> {}',
             task_id,
             f"{task_id[:BRIEF_ID]}…" if cut else breakable(task_id),
             latin(_place(one)),
         )
+        return format_html("{} {}", latin(one.task_name or "?"), aside(shown))
     if one.host:
-        return format_html(
-            '{} <span class="lock-aside">{}</span>', latin(_place(one)), latin(one.thread or "")
-        )
-    return SafeString("")
+        return format_html("{} {}", latin(_place(one)), aside(latin(one.thread or "")))
+    token = getattr(one, "token_id", None)
+    told = format_html("{} {}", _("token id"), latin(token)) if token else ""
+    return format_html("{} {}", _("another program"), aside(told))
 
 
 def held_for_html(holder: Holder, attention: Attention | None) -> SafeString | str:
     """Return how long a lock has been held, ``-`` if another program holds it."""
     if holder.held_for is None:
         return "-"
-    clock = counting_up(holder.held_for)
+    held_for = format_html("<bdi>{}</bdi>", _unbroken(holder.held_for))
     threshold = locks[holder.using].operators.threshold(holder.name)
     if attention is not Attention.HELD_LONG or threshold is None:
-        return clock
-    note = _("held longer than %(duration)s") % {"duration": duration(threshold)}
-    return format_html('{} <span class="lock-aside lock-wrong">{}</span>', clock, note)
+        return held_for
+    note = _("held longer than %(duration)s") % {"duration": _unbroken(threshold)}
+    return format_html("{} {}", held_for, aside(note, wrong=True))
 
 
 def lease_left_html(holder: Holder, attention: Attention | None) -> SafeString | str:
@@ -109,16 +149,24 @@ def lease_left_html(holder: Holder, attention: Attention | None) -> SafeString |
     if holder.ttl is None:
         if attention is not Attention.ENDLESS_OLD or holder.held_for is None:
             return _("without end")
-        held_for = duration(holder.held_for).replace(" ", "\N{NO-BREAK SPACE}")
-        note = _("without end, held for %(duration)s") % {"duration": held_for}
+        note = _("without end, held for %(duration)s") % {"duration": _unbroken(holder.held_for)}
         return format_html('<span class="lock-wrong">{}</span>', note)
-    left = counting_down(holder.ttl)
+    left = format_html("<bdi>{}</bdi>", _unbroken(math.ceil(holder.ttl)))
     if attention is Attention.RENEWAL_LATE:
-        note = _("renewal is late")
-        return format_html('{} <span class="lock-aside lock-wrong">{}</span>', left, note)
-    if not is_renewed(holder):
-        return left
-    return format_html('{} <span class="lock-aside">{}</span>', left, _("renewed"))
+        return format_html("{} {}", left, aside(_("renewal is late"), wrong=True))
+    return format_html("{} {}", left, aside(_("renewed"))) if is_renewed(holder) else left
+
+
+def lease_bar(holder: Holder) -> SafeString:
+    """Return a bar of the lease that is left, nothing where its length is not known."""
+    if holder.ttl is None or not (full := holder.lease or holder.ttl + (holder.held_for or 0)):
+        return SafeString("")
+    return format_html(
+        '<progress class="lock-lease" max="{}" value="{}" aria-label="{}"></progress>',
+        f"{full:.3f}",
+        f"{min(holder.ttl, full):.3f}",
+        _("Lease left"),
+    )
 
 
 def waiters_text(holder: Holder) -> str:

@@ -21,7 +21,7 @@ from celery.signals import worker_ready, worker_shutdown
 
 from django_redis_lock.celery import freeing
 from django_redis_lock.celery.guard import GUARD
-from django_redis_lock.celery.private import children_of
+from django_redis_lock.celery.private import children_of, was_recycled
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.handler import locks
 from django_redis_lock.support.process import began_at, state_of
@@ -47,7 +47,8 @@ class ChildWatch(threading.Thread):
         super().__init__(name="django-redis-lock-children", daemon=True)
         self._pool = pool
         self._aliases = aliases
-        self._alive: set[tuple[int, int]] = set()
+        self._alive: dict[tuple[int, int], Any] = {}
+        self._died = False
         self._ended = threading.Event()
 
     def run(self) -> None:
@@ -61,15 +62,19 @@ class ChildWatch(threading.Thread):
                 failure = repr(error)
 
     def look(self) -> None:
-        """Release the locks of dead children if any child came or went since the last look.
+        """Release the locks of dead children if one died since the last look.
 
-        One that came may replace one that was never seen. It also gives a second look at what the
-        server was asked for just before a death.
+        A child that was born and died between two looks shows by its successor. After a death there
+        is a second look, for what the server was asked for just before.
         """
-        alive = {(pid, began_at(pid)) for pid in children_of(self._pool) if state_of(pid)}
-        if alive != self._alive:
-            self._alive = alive
+        children = children_of(self._pool)
+        alive = {(pid, began_at(pid)): child for pid, child in children.items() if state_of(pid)}
+        gone = [child for key, child in self._alive.items() if key not in alive]
+        born = len(alive) + len(gone) - len(self._alive)
+        died = born > len(gone) or not all(was_recycled(child) for child in gone)
+        if died or self._died:
             free_dead(self._aliases)
+        self._alive, self._died = alive, died
 
     def end(self) -> None:
         self._ended.set()

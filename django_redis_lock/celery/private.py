@@ -6,10 +6,11 @@ The package uses them only by way of this module. They were seen to work with Ce
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from types import CellType, FunctionType
 from typing import Any
 
+from billiard.pool import EX_RECYCLE
 from celery import _state, local
 from celery.app import base
 from celery.app.annotations import prepare as prepare_annotations
@@ -55,9 +56,14 @@ def when_made(promise: Any, use: Callable[[Any], None]) -> None:
     promise.__then__(lambda: use(type(promise._get_current_object())))
 
 
-def children_of(pool: Any) -> Collection[int]:
-    """Return the process ids of the children of a prefork pool, dead ones perhaps among them."""
-    return [child.pid for child in list(pool._pool._pool)]
+def children_of(pool: Any) -> dict[int, Any]:
+    """Return the children of a prefork pool by their process ids, dead ones perhaps among them."""
+    return {child.pid: child for child in list(pool._pool._pool)}
+
+
+def was_recycled(child: Any) -> bool:
+    """Whether a child is known to have ended between two tasks, by ``max_tasks_per_child``."""
+    return bool(child._popen is not None and child._popen.returncode == EX_RECYCLE)
 
 
 def check_arguments(task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

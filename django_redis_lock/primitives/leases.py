@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from time import monotonic
 from typing import Any
 
 from django_redis_lock import signals
 from django_redis_lock.backends.base import BaseLockBackend
-from django_redis_lock.backends.keeping import mark_lost
-from django_redis_lock.backends.renewal import renewer
+from django_redis_lock.backends.renewal import mark_lost, renewer
 from django_redis_lock.exceptions import LockError, LockLost, LockUnavailable
 from django_redis_lock.primitives.held import Held
 from django_redis_lock.protocol import calls, conversation
 from django_redis_lock.protocol.drivers import Steps
 from django_redis_lock.protocol.lease import Lease
-from django_redis_lock.support.clock import monotonic
 from django_redis_lock.support.process import known_process
 
 logger = logging.getLogger("django_redis_lock")

@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from django_redis_lock.support.passwords import NAMES_IN_QUERY, known_passwords
+from django_redis_lock.support.passwords import known_passwords
 
 MASK = "***"
 _USER_AND_PASSWORD = re.compile(r"(?<=//)(?:(?!//)\S)*@")
 _ARGUMENTS = re.compile(r",? with args beginning with:.*", re.DOTALL | re.IGNORECASE)
-_IN_QUERY = re.compile(rf"(?<=[?&])(username=|{NAMES_IN_QUERY})[^&\s]*")
 _NAMED = re.compile(
     r"""(pass(?:word|wd|phrase)['"]?\s*[=:]\s*)b?('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\s,&)>\]}]+)""",
     re.IGNORECASE,
@@ -35,16 +34,15 @@ def without_passwords(text: str) -> str:
     """Return a message without passwords, users in URLs, and the arguments of commands.
 
     Passwords of the settings are masked anywhere, unless they are too short or ordinary words (see
-    ``passwords``). Others are masked where their place tells: in a URL, in its query, or after
-    ``password=``. Arguments are cut because a server repeats those of an unknown command, which may
-    be a lock's token or a password.
+    ``passwords``). Others are masked in ``//…@`` and after ``password=``. Arguments are cut because
+    a server repeats those of an unknown command, which may be a lock's token or a password.
     """
     text = _ARGUMENTS.sub("", text)
     known = known_passwords()
     if known is not None:
         text = known.sub(MASK, text)
     text = _USER_AND_PASSWORD.sub(f"{MASK}@", text)
-    return _NAMED.sub(rf"\1{MASK}", _IN_QUERY.sub(rf"\1{MASK}", text))
+    return _NAMED.sub(rf"\1{MASK}", text)
 
 
 def keep_secrets(error: BaseException) -> str:

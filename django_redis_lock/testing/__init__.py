@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from django_redis_lock.testing.cases import LockTestMixin
-    from django_redis_lock.testing.clock import advance_clock
     from django_redis_lock.testing.holds import expire_now, held_by_another, lose
     from django_redis_lock.testing.leftovers import assert_no_locks_held
     from django_redis_lock.testing.outage import unavailable
@@ -22,7 +21,6 @@ else:
             "LockRecorder": "django_redis_lock.testing.recorder",
             "LockSpace": "django_redis_lock.testing.spaces",
             "LockTestMixin": "django_redis_lock.testing.cases",
-            "advance_clock": "django_redis_lock.testing.clock",
             "assert_no_locks_held": "django_redis_lock.testing.leftovers",
             "expire_now": "django_redis_lock.testing.holds",
             "held_by_another": "django_redis_lock.testing.holds",
@@ -35,7 +33,6 @@ __all__ = [
     "LockRecorder",
     "LockSpace",
     "LockTestMixin",
-    "advance_clock",
     "assert_no_locks_held",
     "expire_now",
     "held_by_another",

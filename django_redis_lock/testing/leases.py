@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable
+from time import monotonic
 
 from django_redis_lock.backends.base import BaseLockBackend
-from django_redis_lock.backends.keeping import Kept
-from django_redis_lock.backends.renewal import ServerRenewer, renewer
+from django_redis_lock.backends.renewal import Kept, ServerRenewer, renewer
 from django_redis_lock.protocol import lease as leases
-from django_redis_lock.protocol.conversation import set_leases
-from django_redis_lock.protocol.lease import Lease, milliseconds
+from django_redis_lock.protocol.lease import Lease
 from django_redis_lock.protocol.records import token_id
-from django_redis_lock.support.clock import monotonic
 from django_redis_lock.support.process import current_process
 
 made: weakref.WeakSet[Lease] = weakref.WeakSet() if leases.made is None else leases.made
@@ -49,19 +47,6 @@ def renew_now(lease: Lease, renewal: tuple[ServerRenewer, Kept]) -> None:
         renewer.assign(kept, server._backend)
         server = renewer._leases[lease.token]
     server._renew_batch([(kept, lease)])
-
-
-def renew_ahead(seconds: float) -> None:
-    """Renew what is being renewed, as if so many seconds had passed already."""
-    now = monotonic()
-    for lease in [*made]:
-        server = renewer._leases.get(lease.token)
-        kept = None if server is None else server.leases.get(lease.token)
-        if server is None or kept is None or not kept.ms or lease.lost or lease.passed:
-            continue
-        wanted = min(kept.ms / 1000 + seconds, lease.renew_until - now)
-        if milliseconds(wanted) > 0:
-            server._backend.run(set_leases([lease], [milliseconds(wanted)]))
 
 
 def abandon(lease: Lease) -> None:

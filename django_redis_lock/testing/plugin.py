@@ -14,7 +14,7 @@ import pytest
 if TYPE_CHECKING:
     from django_redis_lock.testing import LockRecorder, LockSpace
 
-SPACES = ("memory", "server", "settings")
+SPACES = ("memory", "settings")
 _session: pytest.StashKey[LockSpace] = pytest.StashKey()
 
 
@@ -24,8 +24,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--lock-space",
         choices=SPACES,
-        help="where tests keep their locks: in memory, or on the server of LOCKS under a prefix of "
-        "this run, or as LOCKS says; overrides lock_space of the configuration file",
+        help="where tests keep their locks: in memory, or as LOCKS says; overrides lock_space of "
+        "the configuration file",
     )
     group.addoption(
         "--fail-on-held-locks",
@@ -33,7 +33,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=None,
         help="let a test fail that leaves a lock held, as fail_on_held_locks = true does",
     )
-    parser.addini("lock_space", "where tests keep their locks (memory, server or settings)")
+    parser.addini("lock_space", "where tests keep their locks (memory or settings)")
     parser.addini("fail_on_held_locks", "whether a test fails that leaves a lock held", type="bool")
 
 
@@ -41,8 +41,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Describe the marker, and check the configuration file."""
     config.addinivalue_line(
         "markers",
-        "locks(space=..., fail_on_held=...): keep the locks of a test in another space (memory, "
-        "server or settings), or let it leave locks held (or not).",
+        "locks(space=..., fail_on_held=...): keep the locks of a test in another space (memory or "
+        "settings), or let it leave locks held (or not).",
     )
     space = config.getini("lock_space")
     if space and space not in SPACES:

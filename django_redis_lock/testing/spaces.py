@@ -1,11 +1,10 @@
-"""Lock spaces: where the locks of tests are kept, apart from all others."""
+"""The lock space of tests: where their locks are kept, apart from all others."""
 
 from __future__ import annotations
 
 import logging
-import os
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, Self, get_args
 
@@ -15,22 +14,20 @@ from django_redis_lock.backends.locmem import LocMemLockBackend
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.handler import locks
 from django_redis_lock.testing import leftovers
-from django_redis_lock.testing.keys import delete_keys
 from django_redis_lock.testing.leases import settle
 
 logger = logging.getLogger("django_redis_lock")
-Kind = Literal["memory", "server", "settings"]
+Kind = Literal["memory", "settings"]
 
 
 class LockSpace:
     """Keeps the locks of all aliases in a place of their own during a block.
 
     - ``"memory"``: in the memory of this process; no server is needed.
-    - ``"server"``: where ``LOCKS`` says, with a ``KEY_PREFIX`` that no other test run has.
     - ``"settings"``: where ``LOCKS`` says, with nothing changed.
 
     It goes on to apply when a test changes ``LOCKS``. Entries with the dummy backend stay as they
-    are. At the end the first two are emptied, by the index.
+    are.
     """
 
     def __init__(self, kind: Kind = "memory") -> None:
@@ -39,10 +36,9 @@ class LockSpace:
                 f"{kind!r} is no lock space; there are {', '.join(map(repr, get_args(Kind)))}."
             )
         self.kind = kind
-        self.isolated = kind != "settings"
-        """Whether no other process has locks here, but those that this one starts."""
-        worker = os.environ.get("PYTEST_XDIST_WORKER", "")
-        self._id = f"test-{worker}{'-' if worker else ''}{secrets.token_hex(4)}"
+        self.isolated = kind == "memory"
+        """Whether no other process has locks here."""
+        self._id = f"test-{secrets.token_hex(4)}"
         self._made: dict[str, BaseLockBackend] = {}
         self._outer: Any = None
 
@@ -84,13 +80,12 @@ class LockSpace:
         """Return the class and the settings of an entry of ``LOCKS`` in this space."""
         if not self.isolated or issubclass(kind, DummyLockBackend):
             return kind, params
-        location = f"{self._id} {params.get('LOCATION') or ''}"
-        if issubclass(kind, LocMemLockBackend):
-            return kind, {**params, "LOCATION": location}
-        if self.kind == "memory":
+        if not issubclass(kind, LocMemLockBackend):
             params = {key: value for key, value in params.items() if key != "OPTIONS"}
-            return LocMemLockBackend, {**params, "LOCATION": location}
-        return kind, self._on_server(kind, params)
+        return LocMemLockBackend, {
+            **params,
+            "LOCATION": f"{self._id} {params.get('LOCATION') or ''}",
+        }
 
     def note(self, backend: BaseLockBackend) -> None:
         """Learn of a backend that was made in this space."""
@@ -100,17 +95,6 @@ class LockSpace:
     def _backends(self) -> list[BaseLockBackend]:
         """Those of settings that a test has had for a while are still among them."""
         return [*self._made.values()]
-
-    def _on_server(self, kind: type[BaseLockBackend], params: dict[str, Any]) -> dict[str, Any]:
-        prefix, options = params.get("KEY_PREFIX", "lock"), params.get("OPTIONS") or {}
-        if not isinstance(prefix, str) or not isinstance(options, Mapping):
-            return params  # a mistake, which the backend reports
-        more: dict[str, Any] = {}
-        if "REJOIN_DELAY" in kind.options:
-            more["REJOIN_DELAY"] = 0  # no server has lost a lock of a prefix that is new
-        if isinstance(options.get("KEY"), str):  # in place of the prefix
-            more["KEY"] = options["KEY"].replace("{name}", f"{self._id}:{{name}}")
-        return {**params, "KEY_PREFIX": f"{prefix}-{self._id}", "OPTIONS": {**options, **more}}
 
     def _held(self) -> leftovers.Holds:
         found: leftovers.Holds = {}
@@ -124,13 +108,13 @@ class LockSpace:
         return found
 
     def _empty(self, kept: leftovers.Holds) -> None:
-        """Release what is held, all but ``kept``, and delete the rest if that is nothing."""
+        """Release what is held, all but ``kept``, and forget the rest if that is nothing."""
         for backend in self._backends:
-            try:
+            if isinstance(backend, LocMemLockBackend):
                 found = leftovers.held([backend], others=True)
                 left = {key: hold for key, hold in found.items() if key not in kept}
                 leftovers.release(left, [backend], kept)
-            except LockUnavailable as error:
-                logger.debug("The locks of a test are left to expire: %s", error)
-            else:
-                delete_keys(backend, locks_stay=bool(kept))
+                if kept:
+                    backend.clear_history()
+                else:
+                    backend.clear()

@@ -12,8 +12,8 @@ from django.utils.module_loading import import_string
 
 from django_redis_lock.support.django_private import client_of_cache
 from django_redis_lock.support.text import keep_secrets, without_passwords
+from django_redis_lock.transport.connections import check_pool, ignored_part
 from django_redis_lock.transport.redis_py import parse_url
-from django_redis_lock.transport.urls import check_pool, problem_of
 
 
 def pool_of_cache(alias: str, configured: dict[str, Any]) -> redis.ConnectionPool | None:
@@ -89,10 +89,10 @@ def spread_by(configured: dict[str, Any]) -> str | None:
 
 def problem_of_cache(alias: str, configured: dict[str, Any]) -> str | None:
     """Return why no connection can be made from an entry of CACHES."""
-    for url in _urls_of(configured):
-        problem = problem_of(url, of_cache=True) if isinstance(url, str) else "is not a str"
-        if problem:
-            return f"whose LOCATION {without_passwords(repr(url))} {problem}"
+    urls = _urls_of(configured)
+    for url in urls:
+        if not isinstance(url, str):
+            return f"whose LOCATION {without_passwords(repr(url))} is not a str"
     try:
         pool = pool_of_cache(alias, configured)
         assert pool is not None
@@ -100,6 +100,9 @@ def problem_of_cache(alias: str, configured: dict[str, Any]) -> str | None:
     except Exception as error:  # of any class, even ImportError
         by = "django-redis" if is_of_django_redis(configured.get("BACKEND", "")) else "Django"
         return f"from which {by} can't make a connection: {keep_secrets(error)}"
+    for url in urls:
+        if problem := ignored_part(url):
+            return f"whose LOCATION {without_passwords(repr(url))} {problem}"
     return None
 
 

@@ -9,14 +9,18 @@ import socket
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+from urllib.parse import urlsplit
 
 import redis
 import redis.asyncio
 from redis.sentinel import SentinelConnectionPool
 
 from django_redis_lock.exceptions import LockUnavailable
+from django_redis_lock.support.text import keep_secrets
 from django_redis_lock.transport.redis_py import OverSocket, parameters_of
 from django_redis_lock.transport.threads import run_in_thread
+
+SCHEMES = ("redis://", "rediss://", "unix://")
 
 # Python imports ``encodings.idna`` when it first looks up a host. If an exception from a signal
 # handler (Celery's soft time limit) interrupts an import, the lock of that import can stay locked
@@ -44,6 +48,38 @@ def pool_from_url(url: str) -> redis.ConnectionPool:
     if url.startswith("unix:"):
         del defaults["socket_keepalive"]
     return redis.ConnectionPool.from_url(url, **defaults)
+
+
+def check_pool(pool: redis.ConnectionPool) -> None:
+    """Make a connection as the pool would, without opening it. Raises what redis-py does."""
+    pool.connection_class(**pool.connection_kwargs)
+
+
+def problem_of(url: str) -> str | None:
+    """Return why redis-py can't use a URL as it is meant, continuing a sentence; else ``None``."""
+    try:
+        check_pool(pool_from_url(url))
+    except Exception as error:  # redis-py raises several classes
+        return f"can't be used by redis-py: {keep_secrets(error)}"
+    return ignored_part(url)
+
+
+def ignored_part(url: str) -> str | None:
+    """Return what redis-py would ignore in a URL, so that it would connect elsewhere."""
+    parts = urlsplit(url)
+    if parts.scheme == "unix":
+        if (parts.netloc and "@" not in parts.netloc) or not parts.path.strip("/"):
+            return "has no path of a socket; write unix:///run/redis.sock"
+        return None
+    if parts.fragment or ("@" in url and "@" not in parts.netloc):
+        return (
+            "has '/', '?' or '#' in its user or password; write it percent-encoded, as "
+            "urllib.parse.quote(password, safe='') gives it"
+        )
+    database = parts.path.strip("/")
+    if database and not (database.isascii() and database.isdigit()):
+        return "has a database that is not a number; write it after the port, such as /1"
+    return None
 
 
 def leave_to_parent(connection: Any) -> None:

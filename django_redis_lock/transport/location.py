@@ -21,9 +21,8 @@ from django_redis_lock.transport.caches import (
     spread_by,
     wrong_type,
 )
-from django_redis_lock.transport.connections import pool_from_url
+from django_redis_lock.transport.connections import SCHEMES, pool_from_url, problem_of
 from django_redis_lock.transport.redis_py import parse_url
-from django_redis_lock.transport.urls import SCHEMES, problem_of
 
 HOW_TO = (
     "Write an alias that django-redis or Django's RedisCache serves, such as "
@@ -69,11 +68,6 @@ class Location:
         self.url = value if value.startswith(SCHEMES) else None
         self.alias = None if self.url else value
         where = f"LOCKS[{using!r}]['LOCATION']"
-        if self.alias and "://" in self.alias:
-            raise InvalidLockBackend(
-                f"{where} has an unknown scheme: "
-                f"{self.alias.split('://')[0]}://; use one of {', '.join(SCHEMES)}."
-            )
         if self.alias and "/" in self.alias and self.alias not in settings.CACHES:
             raise InvalidLockBackend(
                 f"{where} is {shown(value)}, which is neither an alias of CACHES nor a URL; a URL "

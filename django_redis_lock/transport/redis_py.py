@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Any
 
 import redis
-from redis.connection import URL_QUERY_ARGUMENT_PARSERS as OPTION_PARSERS
 from redis.connection import AbstractConnection
 from redis.connection import parse_url as _parse_url
 from redis.exceptions import (
@@ -28,7 +27,6 @@ from redis.exceptions import (
 
 __all__ = [
     "BROKEN",
-    "OPTION_PARSERS",
     "OverSocket",
     "checkout_of",
     "close_without_loop",

@@ -1,79 +1,27 @@
-"""Held locks in the admin: who sees what, the list, and the page of a lock."""
+"""The list of held locks in the admin."""
 
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import pytest
 import redis
 from django.contrib import admin
-from django.contrib.admin.models import CHANGE, LogEntry
-from django.contrib.contenttypes.models import ContentType
-from django.db import connection
-from django.test.utils import CaptureQueriesContext
 
 from django_redis_lock import lock, locks
-from django_redis_lock.admin.durations import duration
-from django_redis_lock.admin.live import HEADER as LIVE_HEADER
+from django_redis_lock.admin.options import HEADER as LIVE_HEADER
+from django_redis_lock.admin.wording import duration
 from django_redis_lock.models import HeldLock
-from tests.tools import Background, eventually, waiters
+from tests.tools import Background, counted, eventually, waiters
 from tests.tools.admin import (
     LIST,
-    MAY_RELEASE,
-    RELEASE,
-    VIEW,
     hold_as,
     names,
     page_of,
     root,
-    staff,
-    ticket,
-    told,
 )
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("server", "no_workers")]
-
-
-# Who sees what.
-
-
-@pytest.mark.parametrize("permissions", [(), (MAY_RELEASE,)])
-def test_staff_without_the_permission_see_nothing(permissions: tuple[str, ...], name: str) -> None:
-    """Without ``view_heldlock`` there is no trace of held locks, and no page opens."""
-    lock(name, timeout=60).acquire()
-    client = staff(*permissions)
-    assert "Held locks" not in client.get("/admin/").content.decode()
-    for path in (LIST, page_of(name), page_of(name, view="history")):
-        assert client.get(path).status_code == 403
-    for path in (LIST, RELEASE):
-        assert client.post(path, {"_selected_action": ticket(name)}).status_code == 403
-
-
-def test_a_viewer_sees_and_cannot_release(name: str) -> None:
-    """``view_heldlock`` shows the list and the page, without boxes, actions and buttons."""
-    lock(name, timeout=60).acquire()
-    client = staff(VIEW)
-    assert "Held locks" in client.get("/admin/").content.decode()
-    for path in (LIST, page_of(name)):
-        page = client.get(path).content.decode()
-        assert name in page
-        assert "Release" not in page
-        assert "_selected_action" not in page
-    data = {"_selected_action": ticket(name), "action": "release_locks", "index": "0"}
-    assert client.post(LIST, data).status_code == 200
-    assert client.post(RELEASE, {**data, "confirmed": "yes"}).status_code == 403
-    assert locks["default"].holder(name) is not None
-
-
-def test_pages_need_a_login(name: str) -> None:
-    client = root()
-    client.logout()
-    for path in (LIST, RELEASE, page_of(name)):
-        assert client.get(path).url.startswith("/admin/login/")
-
-
-# The list.
 
 
 def test_the_list_tells_who_holds_what(client: redis.Redis) -> None:
@@ -99,30 +47,18 @@ def test_the_list_tells_who_holds_what(client: redis.Redis) -> None:
     assert "import:7" in shown["lock"]
     for part in ("shop.<wbr>tasks.<wbr>import_products", "8c1f", "web-1:42"):
         assert part in shown["holder"]
-    assert re.search(r">2 min \d+ s<", shown["held_for"])
-    assert re.search(r">1\d s<", shown["lease_left"])
+    assert re.search(r">2\xa0min\xa0\d+\xa0s<", shown["held_for"])
+    assert re.search(r">1\d\xa0s<", shown["lease_left"])
     assert "renewal is late" in shown["lease_left"]
     assert ">1<" in shown["waiters"]
+    assert "<bdi>1 waiting</bdi>" in page.content.decode()
+    assert "1 needs attention" in page.content.decode()
     assert f">{locks['default'].holder('import:7').fence}<" in shown["fence"]  # type: ignore[union-attr]
     assert ">default<" in shown["backend"]
     assert all(text in page.content.decode() for text in shown.values())
     locks["default"].force_release("import:7")
     assert waiting.outcome()
     locks["default"].force_release("import:7")
-
-
-def test_a_lock_that_is_renewed_for_the_last_time(client: redis.Redis) -> None:
-    """No warning while its lease runs down to ``max_hold``, and no claim that it is renewed."""
-    record = {"auto_renew": True, "lease": 30_000, "max_hold": 60_000}
-    hold_as(client, "view", ttl=9, held_for=51, **record)
-    browser = root()
-    (row,) = browser.get(LIST).context["cl"].result_list
-    left = str(admin.site.get_model_admin(HeldLock).lease_left(row))
-    assert "renew" not in left
-    page = browser.get(page_of("view"))
-    facts = {str(label): str(value) for label, value in page.context["facts"]}
-    assert facts["Renewed for at most"] == "1 min"
-    assert "Last renewed at" not in page.content.decode()
 
 
 def test_a_lock_of_another_program_and_one_without_end(client: redis.Redis) -> None:
@@ -249,12 +185,6 @@ def test_sorting(order: str, expected: list[str]) -> None:
     assert names(root().get(f"{LIST}?{order}")) == expected
 
 
-def test_sorting_by_holder(client: redis.Redis) -> None:
-    hold_as(client, "one", host="b")
-    hold_as(client, "two", host="a")
-    assert names(root().get(f"{LIST}?o=2")) == ["two", "one"]
-
-
 def test_paging(client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     """A page beyond the last one shows the last, since locks go away."""
     monkeypatch.setattr(admin.site.get_model_admin(HeldLock), "list_per_page", 2)
@@ -294,9 +224,6 @@ def test_durations(seconds: float, text: str) -> None:
     assert duration(seconds) == text
 
 
-# The part that changes, for the script.
-
-
 def test_the_live_part(name: str) -> None:
     """The script gets the content of the list only, under the address of the page."""
     lock(name, timeout=60).acquire()
@@ -311,122 +238,43 @@ def test_the_live_part(name: str) -> None:
         assert name in text
 
 
-def test_the_live_part_leaves_messages_to_the_page(name: str) -> None:
-    """A message is shown to a reader, and not lost in a refresh."""
-    client = root()
-    client.get(f"{LIST}nonsense/change/")
-    client.get(LIST, headers={LIVE_HEADER: "live"})
-    assert len(told(client.get(LIST))) == 1
+# More locks than are read.
+
+LEASES = {"d": 40, "a": 50, "c": None, "b": 20, "e": 30}
+"""Seconds of some locks, by their names."""
 
 
-# The page of a lock.
+@pytest.fixture
+def many(client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin.site.get_model_admin(HeldLock), "most_records", 3)
+    for number, (name, ttl) in enumerate(LEASES.items()):
+        task = {"task_id": str(number), "task_name": f"t.{name}"} if number % 2 else {}
+        hold_as(client, f"x-{name}", ttl=ttl, held_for=number, **task)
 
 
-def test_the_page_of_a_lock(client: redis.Redis) -> None:
-    """It shows all that is known: the holder, the waiters with their times, and the audit."""
-    lock("import:7", timeout=60).acquire()
-    locks["default"].force_release("import:7", by="grace", reason="stuck since noon")
-    hold_as(client, "import:7", metadata={"request": "8b1f"}, thread="Thread-9", task_id="77")
-    waiting = Background(lambda: lock("import:7", timeout=60, blocking_timeout=60).acquire())
-    eventually(lambda: waiters("import:7") == 1)
-    response = root().get(page_of("import:7"))
-    page = response.content.decode()
-    holder = locks["default"].holder("import:7")
-    assert holder is not None
-    for text in ("request", "8b1f", "Thread-9", "77", holder.token_id, str(holder.fence)):
-        assert text in page
-    (shown,) = response.context["waiting"]
-    (waiter,) = locks["default"].waiting("import:7")
-    assert waiter.thread is not None
-    assert f"{waiter.host}:{waiter.pid}" in shown["who"]
-    assert waiter.thread in shown["who"]
-    assert shown["who"] in page
-    assert shown["since"] in page
-    (entry,) = response.context["entries"]
-    assert entry["by"] == "grace"
-    for text in ("Released by force", "grace", "stuck since noon"):
-        assert text in page
-    locks["default"].force_release("import:7")
-    assert waiting.outcome()
-
-
-def test_the_page_of_a_free_lock(name: str) -> None:
-    """A link to a lock that is not held any more still opens a page."""
-    page = root().get(page_of(name)).content.decode()
-    assert "Nobody holds this lock." in page
-    assert "Release…" not in page
-
-
-@pytest.mark.parametrize("key", ["nonsense", "nope:a", "default:", "default:a\x07b", ":a"])
-def test_the_page_of_what_is_no_lock(key: str) -> None:
-    client = root()
-    path = f"{LIST}{admin.utils.quote(key)}"
-    response = client.get(f"{path}/change/", follow=True)
-    assert response.redirect_chain == [(LIST, 302)]
-    ((level, text),) = told(response)
-    assert level == "warning"
-    assert "is no lock of a backend in LOCKS" in text
-    assert client.get(f"{path}/history/").status_code == 302
-
-
-def test_an_open_page_of_what_is_no_lock_any_more(settings: Any) -> None:
-    """The script polls; it must not queue messages or renew the session."""
-    settings.SESSION_SAVE_EVERY_REQUEST = True
-    client = root()
-    response = client.get(page_of("a", using="gone"), headers={LIVE_HEADER: "live"})
-    assert response.status_code == 404
-    assert LIVE_HEADER in response["Vary"]
-    assert not response.cookies
-    assert told(client.get(LIST)) == []
-
-
-def test_the_admins_log_leads_to_the_page(name: str) -> None:
-    """The links of ``LogEntry`` on the front page and in the history open."""
-    client = root()
-    awkward = f"{name}/a_b:c?d#é%2F"
-    lock(awkward, timeout=60).acquire()
-    entry = LogEntry.objects.create(
-        user_id=client.session["_auth_user_id"],
-        content_type=ContentType.objects.get_for_model(HeldLock),
-        object_id=HeldLock.of("default", awkward).pk,
-        object_repr=awkward,
-        action_flag=CHANGE,
-        change_message="Released by hand.",
-    )
-    front = client.get("/admin/").content.decode()
-    assert entry.get_admin_url() in front
-    page = client.get(entry.get_admin_url())
-    assert page.context["row"].holder.name == awkward
-    history = client.get(page_of(awkward, view="history")).content.decode()
-    assert "Released by hand." in history
-
-
-def test_no_address_asks_for_the_table(name: str) -> None:
-    """No stock page queries the database for a lock or changes anything."""
-    lock(name, timeout=60).acquire()
-    before = ticket(name)
-    client = root()
-    autocomplete = "/admin/autocomplete/?app_label=django_redis_lock&model_name=heldlock"
-    expected = {
-        LIST: 200,
-        f"{LIST}?{'action=release_locks&_selected_action=' + before}": 302,
-        f"{LIST}add/": 403,
-        page_of(name): 200,
-        page_of(name).removesuffix("change/"): 302,
-        page_of(name, view="history"): 200,
-        page_of(name, view="delete"): 403,
-        RELEASE: 302,
-        f"{RELEASE}?confirmed=yes&_selected_action={before}": 302,
-        f"{autocomplete}&field_name=key": 403,
-        "/admin/django_redis_lock/": 200,
-    }
-    with CaptureQueriesContext(
-        connection,
-    ) as queries:
-        assert {path: client.get(path).status_code for path in expected} == expected
-        for path in (f"{LIST}add/", page_of(name, view="delete")):
-            assert client.post(path, {"post": "yes"}).status_code == 403
-        assert client.post(page_of(name), {"name": "x"}).status_code == 405
-    assert [query for query in queries if HeldLock._meta.db_table in query["sql"]] == []
-    assert ticket(name) == before
-    assert locks["default"].history() == []
+@pytest.mark.usefixtures("many")
+@pytest.mark.parametrize(
+    ("query", "shown", "unread"),
+    [
+        ("", "cad", 2),  # the latest lease ends, and of these the longest held first
+        ("o=-1", "dca", 2),
+        ("q=X-", "cad", 2),
+        ("task=*", "a", 2),
+        ("q=x+-b", "b", 0),
+        ("q=-b&task=*", "b", 0),
+        ("q=far", "", 0),  # the host of all of them: only names are searched
+        ("using=url", "", 0),
+    ],
+)
+def test_more_locks_than_are_read(query: str, shown: str, unread: int, client: redis.Redis) -> None:
+    """The list tells how many are held, reads some of them, and asks to narrow the search."""
+    browser = root()
+    with counted(client) as commands:
+        page = browser.get(f"{LIST}?{query}")
+    assert commands.get("get", 0) <= 3
+    assert [name.removeprefix("x-") for name in names(page)] == list(shown)
+    change_list, text = page.context["cl"], page.content.decode()
+    assert (change_list.full_result_count, change_list.reading.unread) == (5, unread)
+    assert f"{len(shown)} of 5 held locks" in text
+    assert ("Narrow the search" in text) == bool(unread)
+    assert ("Only names were searched" in text) == (not unread)

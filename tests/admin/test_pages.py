@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 import subprocess
 import time
 from datetime import UTC, datetime
@@ -9,29 +11,32 @@ from typing import Any
 
 import pytest
 import redis
+from django.contrib import admin
+from django.core.management import call_command
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from django_redis_lock import lock, locks
-from django_redis_lock.admin.detail import release_command
-from django_redis_lock.admin.wording import breakable
-from django_redis_lock.backends.locmem import LocMemLockBackend
+from django_redis_lock.admin.detail import release_command, renewed_at, task_links
+from django_redis_lock.admin.options import HEADER
 from django_redis_lock.exceptions import LockUnavailable
+from django_redis_lock.models import HeldLock
+from django_redis_lock.protocol.records import read_holder
 from tests.settings import REDIS, server_url
-from tests.tools.admin import hold_as, page_of, root
+from tests.tools import Background, Child, eventually, waiters
+from tests.tools.admin import LIST, hold_as, page_of, root, told
 
-pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("server")]
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("server", "no_workers")]
 
 
 @pytest.mark.parametrize(
     "name",
     [
         "product:42",
-        "two words",
         "it's",
         "$(touch x)",
         "-rf",
         "a\\b'\u202e\u200b",
-        "名前",
-        "*",
         "a\nb",
     ],
 )
@@ -56,37 +61,17 @@ def test_the_command_is_safe_in_a_shell(name: str, client: redis.Redis) -> None:
     assert words == ([*options, "--", name] if name == "-rf" else [name, *options])
 
 
-def test_the_command_has_room_for_a_reason_that_is_needed(
-    settings: Any, client: redis.Redis
-) -> None:
-    """The reason has to be filled in: an empty one is refused."""
+def test_the_command_releases_the_hold(settings: Any) -> None:
+    """It has room for a reason that is needed; an empty one would be refused."""
     entry = {"BACKEND": REDIS, "LOCATION": server_url(), "OPERATORS": {"REASON_REQUIRED": True}}
     settings.LOCKS = {"default": entry}
-    hold_as(client, "a")
-    holder = locks["default"].holder("a")
-    assert holder is not None
-    assert release_command(holder)[-2:] == ["--reason", "''"]
-
-
-def test_one_alias_needs_no_using(settings: Any, client: redis.Redis) -> None:
-    settings.LOCKS = {"default": {"BACKEND": REDIS, "LOCATION": server_url()}}
-    hold_as(client, "a")
-    assert "--using" not in root().get(page_of("a")).content.decode()
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("product:1/small", "product:1/small"),
-        ("shop.tasks.import_products", "shop.<wbr>tasks.<wbr>import_products"),
-        ("<b>" * 8, "&lt;b&gt;" * 8),
-        ("x" * 32, "x" * 30 + "<wbr>x<wbr>x"),
-        ("a" * 20 + ":\u202e", "a" * 20 + ":<wbr>\\u202e"),
-    ],
-)
-def test_where_names_may_be_broken(text: str, shown: str) -> None:
-    """Long names break between words only; nothing is lost or left unescaped."""
-    assert breakable(text) == shown
+    lock("two words", timeout=60).acquire()
+    command = root().get(page_of("two words")).context["command"]
+    assert command[:3] == ["python", "manage.py", "locks"]
+    assert command[-2:] == ["--reason", "''"]
+    words = shlex.split(" ".join(command[2:-1]))
+    call_command(*words, "it hangs", "--noinput")
+    assert locks["default"].holder("two words") is None
 
 
 def test_what_is_not_known_is_said_to_be(
@@ -109,17 +94,6 @@ def test_what_is_not_known_is_said_to_be(
     assert locks["default"].holder("a").token_id in page  # type: ignore[union-attr]
 
 
-def test_a_lock_that_was_freed_was_not_broken(monkeypatch: pytest.MonkeyPatch) -> None:
-    lock("a", using="locmem", timeout=60).acquire()
-    locks["locmem"].force_release("a")
-    (entry,) = locks["locmem"].history("a")
-    object.__setattr__(entry, "event", "freed")
-    monkeypatch.setattr(LocMemLockBackend, "history", lambda *args, **options: [entry])
-    page = root().get(page_of("a", "locmem")).content.decode()
-    assert "Freed by a Celery worker" in page
-    assert "Released by force" not in page
-
-
 def test_times_are_for_readers_and_for_programs(client: redis.Redis, settings: Any) -> None:
     """They are in the reader's zone and language, with UTC in the title and the attribute."""
     settings.TIME_ZONE = "Europe/Berlin"
@@ -131,3 +105,159 @@ def test_times_are_for_readers_and_for_programs(client: redis.Redis, settings: A
     assert f'datetime="{acquired.isoformat(timespec="seconds")}"' in page
     assert f'title="{acquired:%Y-%m-%d %H:%M:%S} UTC"' in page
     assert "1. Dezember 2025,</span> <span>00:30:00 " in page
+
+
+def test_the_page_of_a_lock(client: redis.Redis) -> None:
+    """It shows all that is known: the holder, the waiters with their times, and the audit."""
+    lock("import:7", timeout=60).acquire()
+    locks["default"].force_release("import:7", by="grace", reason="stuck since noon")
+    hold_as(client, "import:7", metadata={"request": "8b1f"}, thread="Thread-9", task_id="77")
+    waiting = Background(lambda: lock("import:7", timeout=60, blocking_timeout=60).acquire())
+    eventually(lambda: waiters("import:7") == 1)
+    response = root().get(page_of("import:7"))
+    page = response.content.decode()
+    holder = locks["default"].holder("import:7")
+    assert holder is not None
+    for text in ("request", "8b1f", "Thread-9", "77", holder.token_id, str(holder.fence)):
+        assert text in page
+    (shown,) = response.context["waiting"]
+    (waiter,) = locks["default"].waiting("import:7")
+    assert waiter.thread is not None
+    assert f"{waiter.host}:{waiter.pid}" in shown["who"]
+    assert waiter.thread in shown["who"]
+    assert shown["who"] in page
+    assert shown["since"] in page
+    (entry,) = response.context["entries"]
+    assert entry["by"] == "grace"
+    for text in ("Released by force", "grace", "stuck since noon"):
+        assert text in page
+    locks["default"].force_release("import:7")
+    assert waiting.outcome()
+
+
+@pytest.mark.parametrize("key", ["nonsense", "nope:a", "default:", "default:a\x07b", ":a"])
+def test_the_page_of_what_is_no_lock(key: str) -> None:
+    client = root()
+    path = f"{LIST}{admin.utils.quote(key)}"
+    response = client.get(f"{path}/change/", follow=True)
+    assert response.redirect_chain == [(LIST, 302)]
+    ((level, text),) = told(response)
+    assert level == "warning"
+    assert "is no lock of a backend in LOCKS" in text
+    assert client.get(f"{path}/history/").status_code == 302
+
+
+def test_the_audit_of_all_locks(client: redis.Redis) -> None:
+    """It has the forced releases of every alias, the latest first, with links to the locks."""
+    browser = root()
+    audit = f"{LIST}audit/"
+    assert "The audit has no forced release." in browser.get(audit).content.decode()
+    for name, using in (("a", "default"), ("b/c", "locmem"), ("d", "default")):
+        lock(name, timeout=60, using=using).acquire()
+        locks[using].force_release(name, by="grace", reason=f"why {name}")
+    page = browser.get(audit)
+    told = [entry["reason"] for entry in page.context["entries"]]
+    assert sorted(told) == ["why a", "why b/c", "why d"]
+    assert told.index("why d") < told.index("why a")
+    assert f'href="{page_of("b/c", "locmem")}"' in page.content.decode()
+    assert f'href="{audit}"' in browser.get(LIST).content.decode()
+
+
+def test_no_page_asks_for_the_table(name: str) -> None:
+    """No stock page queries the database for a lock."""
+    lock(name, timeout=60).acquire()
+    client = root()
+    with CaptureQueriesContext(connection) as queries:
+        for path in (
+            LIST,
+            page_of(name),
+            page_of(name, view="history"),
+            page_of(name, view="delete"),
+        ):
+            client.get(path)
+        client.get(
+            "/admin/autocomplete/?app_label=django_redis_lock&model_name=heldlock&field_name=key"
+        )
+        client.post(f"{LIST}add/", {"post": "yes"})
+    assert [query for query in queries if HeldLock._meta.db_table in query["sql"]] == []
+
+
+def test_an_open_page_of_what_is_no_lock_any_more() -> None:
+    """The script polls; it must not queue messages."""
+    client = root()
+    response = client.get(page_of("a", using="gone"), headers={HEADER: "live"})
+    assert response.status_code == 404
+    assert told(client.get(LIST)) == []
+
+
+def test_the_page_of_a_lock_with_very_many_waiters(client: redis.Redis) -> None:
+    """The first hundred are shown, and the number of the others."""
+    hold_as(client, "busy")
+    record = '{"host":"far","pid":1,"since":1700000000000}'
+    client.rpush("lock-queue:busy", *[f"channel {n:032x} 10000 {record}" for n in range(1000)])
+    page = root().get(page_of("busy"))
+    assert len(page.context["waiting"]) == 100
+    assert "and 900 more" in page.content.decode()
+
+
+# Its holder.
+
+NOW_MS = 1_700_000_000_000
+
+
+def held(ttl: float | None, *, held_for: float = 100, **record: Any) -> Any:
+    value = f"token {(NOW_MS - int(held_for * 1000)) * 1000} {json.dumps(record)}"
+    ttl_ms = -1 if ttl is None else int(ttl * 1000)
+    named = {"name": "n", "using": "default", "waiters": 0, "now_ms": NOW_MS}
+    return read_holder(value.encode(), ttl_ms=ttl_ms, **named)
+
+
+@pytest.mark.parametrize(
+    ("holder", "seconds_ago"),
+    [
+        (held(25, auto_renew=True, lease=30_000), 5),
+        (held(25, auto_renew=True), None),  # an older version's, of any TIMEOUT
+        (held(25, auto_renew=True, lease=30_000, max_hold=125_000), None),  # to less than a lease
+        (held(45, auto_renew=True, lease=30_000), None),  # its holder has extended it
+        (held(None), None),
+        (held(28, held_for=2, auto_renew=True, lease=30_000), None),  # not yet
+    ],
+)
+def test_when_a_lease_was_renewed_last(holder: Any, seconds_ago: float | None) -> None:
+    """It is computed from the lease's end and length, if these are known."""
+    at = renewed_at(holder)
+    assert (at and NOW_MS / 1000 - at.timestamp()) == seconds_ago
+
+
+def test_links_from_a_task(settings: Any) -> None:
+    """A task id is quoted, whatever it contains; a lock without a task has no links."""
+    settings.LOCKS = {
+        "default": {
+            **settings.LOCKS["default"],
+            "OPERATORS": {"TASK_LINKS": {"Logs": "/logs?task={task_id}&x=1"}},
+        }
+    }
+    assert task_links(held(9, task_id='a/"b"&c=<d>')) == [
+        ("Logs", "/logs?task=a%2F%22b%22%26c%3D%3Cd%3E&x=1")
+    ]
+    assert task_links(held(9)) == []
+    assert locks["default"].operators.task_links
+
+
+def test_stopped_process_is_not_alive(name: str) -> None:
+    """The page says whether the holder is alive, stopped or gone, and nothing after a release."""
+    program = f"lock({name!r}, 60).acquire(); say('held'); hear(); os._exit(1)"
+    browser = root()
+    with Child(program) as child:
+        assert child.hear() == "held"
+        assert browser.get(page_of(name)).context["life"] == "alive"
+        child.stop()
+        page = browser.get(page_of(name))
+        assert page.context["life"] == "stopped"
+        assert f"process {child.pid} is stopped" in page.content.decode()
+        child.go_on()
+        child.say()
+        child.end()
+        assert browser.get(page_of(name)).context["life"] == "dead"
+    locks["default"].force_release(name)
+    assert "Alive" not in browser.get(page_of(name)).content.decode()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-import tracemalloc
-from operator import itemgetter
 from typing import Any
 
 import pytest
@@ -50,27 +48,6 @@ def test_a_lock_on_two_pages_counts_on_the_later_one() -> None:
     index.add(([], [], b""), 2)
     assert not index.more
     assert list(index.latest()) == [("a", math.inf), ("d", 2.0), ("c", 2.0), ("b", 2.0)]
-
-
-def test_very_many_names_take_little_memory() -> None:
-    """A name on several pages has the lease end of the last one."""
-    names = [f"product:{number:06d}" for number in range(20_000)]
-    names[1000::50] = names[0::50][:-20]  # renewed, a page later
-    tracemalloc.start()
-    index = Index("*")
-    for first in range(0, len(names), 1000):
-        page = list(names[first : first + 1000])
-        ends = [str(first + number) for number in range(len(page))]
-        index.add((page, ends, page[-1].encode()), 1000)
-    found = sum(1 for _ in index.latest())
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert found == len(set(names))
-    assert peak < 60 * len(names)
-    for first in range(0, len(names), 1000):
-        index.keep(names[first : first + 1000], range(first, first + 1000))
-    expected = {name: float(end) for end, name in enumerate(names)}
-    assert list(index.latest()) == sorted(expected.items(), key=itemgetter(1), reverse=True)
 
 
 def test_the_ends_of_leases_come_from_the_index_alone(client: redis.Redis) -> None:

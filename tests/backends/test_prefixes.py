@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import pytest
-import redis
 from django.core import checks
-from django.test import override_settings
 
 from django_redis_lock import lock, locks
 from django_redis_lock.backends.prefixes import WORDS
 from django_redis_lock.exceptions import InvalidLockBackend
-from example_project.embedded import EmbeddedServer
-from tests.settings import server_url
-from tests.tools import Background, eventually, findings, waiters
+from tests.tools import findings
 
 REDIS = "django_redis_lock.backends.redis.RedisLockBackend"
 GETSET = "django_redis_lock.backends.getset.GetSetLockBackend"
@@ -126,47 +121,6 @@ def test_prefixes_that_keep_apart_are_fine(
     settings.CACHES, settings.LOCKS = CACHES, pair(one, other)
     assert mistakes() == []
     assert len(locks.all()) == 2
-
-
-def test_an_entry_is_not_refused_for_the_mistakes_of_others(settings: Any) -> None:
-    """A mistake in another entry does not matter."""
-    settings.LOCKS = pair({"LOCATION": URL}, {"LOCATION": URL, "TIMEOUT": 0})
-    assert locks["default"].timeout == 30
-
-
-def test_the_keys_on_the_server_are_those_that_are_compared(
-    server: EmbeddedServer, name: str, client: redis.Redis
-) -> None:
-    """Each key that is written begins with the prefix and what is known to follow it."""
-    seen: set[str] = set()
-    entries = {
-        "default": {"LOCATION": server_url(), "OPTIONS": {"POLL_INTERVAL": 0.02}},
-        "getset": {"BACKEND": GETSET, "LOCATION": server_url()},
-    }
-    done = threading.Event()
-
-    def look() -> None:
-        with redis.Redis.from_url(server_url(), decode_responses=True) as own:
-            while not done.is_set():
-                seen.update(own.keys("*"))
-
-    with override_settings(LOCKS=entries):
-        looking = Background(look)
-        for wait in ("queue", "blpop", "poll"):
-            lock(name, timeout=20).acquire()
-            waiting = Background(lock(name, timeout=20, wait=wait).acquire)
-            eventually(lambda: waiters(name) == 1)
-            eventually(lambda: f"lock-queue:{name}" in seen)
-            locks["default"].force_release(name)
-            assert waiting.outcome() is True
-            locks["default"].force_release(name)
-        with lock(f"{name}-2", timeout=20, using="getset"):
-            eventually(lambda: f"lock:{name}-2" in seen)
-        done.set()
-        looking.outcome()
-    heads = ("lock:", *(f"lock-{word}" for word in WORDS))
-    assert [key for key in seen if not key.startswith(heads)] == []
-    assert {key.partition(":")[0] for key in seen} >= {"lock", "lock-queue", "lock-index"}
 
 
 CLIENTS = "django_redis.client"

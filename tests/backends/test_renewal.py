@@ -13,9 +13,8 @@ import redis
 from django_redis_lock import Lock, lock, locks, signals
 from django_redis_lock.backends.renewal import renewer
 from django_redis_lock.exceptions import LockLost, LockNotOwned
-from django_redis_lock.support.clock import monotonic
 from example_project.embedded import EmbeddedServer
-from tests.tools import Background, Child, counted, eventually, renewing, told
+from tests.tools import Background, counted, eventually, renewing, told
 
 pytestmark = pytest.mark.usefixtures("server")
 
@@ -36,14 +35,6 @@ def renewers(using: str = "default") -> int:
     targets = [getattr(item, "_target", None) for item in threading.enumerate()]
     watchers = [item._watcher for item in renewing(using)]
     return sum(getattr(target, "__self__", None) in watchers for target in targets)
-
-
-def test_lease_is_renewed_while_the_holder_lives(name: str) -> None:
-    with lock(name, timeout=1, auto_renew=True) as held:
-        first = held._lease.deadline
-        eventually(lambda: held._lease.deadline > first + 1.2)
-        held.ensure_held()
-        assert not held.lost
 
 
 def test_locks_are_renewed_in_one_round_trip(name: str, client: redis.Redis) -> None:
@@ -142,33 +133,6 @@ def test_outage_longer_than_the_lease_is_a_loss(
     assert lost[0]["lock"] is held
 
 
-def test_holder_paused_beyond_its_lease_finds_it_lost(name: str) -> None:
-    """A process that was stopped for longer than its lease finds that the lock is lost."""
-    program = """
-        held = lock(sys.argv[1], timeout=0.5, auto_renew=True)
-        held.acquire()
-        say("held")
-        hear()
-        say(held.lost)
-        try:
-            held.ensure_held()
-        except LockLost:
-            say("LockLost")
-        try:
-            held.release()
-        except LockLost:
-            say("LockLost")
-    """
-    with Child(program, name) as child:
-        assert child.hear() == "held"
-        child.stop()
-        with lock(name, blocking_timeout=10) as successor:
-            child.say()
-            child.go_on()
-            assert [child.hear() for _ in range(3)] == ["True", "LockLost", "LockLost"]
-            successor.ensure_held()
-
-
 def test_dropped_handle_is_not_renewed(name: str, caplog: pytest.LogCaptureFixture) -> None:
     """A handle that is dropped without a release logs a warning, and its lease expires."""
     held = lock(name, timeout=1, auto_renew=True)
@@ -193,21 +157,6 @@ def test_longer_extension_is_not_cut_by_renewal(name: str) -> None:
         held.ensure_held()
         assert held.remaining > 15
         assert locks["default"].holder(name).ttl > 15
-
-
-def test_locks_of_all_threads_and_loops_share_the_thread(name: str) -> None:
-    """Locks held by asyncio tasks are renewed by the same one thread."""
-    import asyncio
-
-    async def main() -> None:
-        async with lock(name, timeout=1, auto_renew=True) as held:
-            first = held._lease.deadline
-            await asyncio.to_thread(eventually, lambda: held._lease.deadline > first + 0.6)
-            await held.aensure_held()
-
-    with lock(name + "!", timeout=1, auto_renew=True):
-        Background(lambda: asyncio.run(main())).outcome()
-        eventually(lambda: renewers() == 1, "one thread for all of them")
 
 
 GETSET = "django_redis_lock.backends.getset.GetSetLockBackend"
@@ -243,15 +192,6 @@ def test_renewal_ends_at_max_hold(
     assert len(lost) == 1
 
 
-def test_the_last_renewal_is_the_last(name: str, client: redis.Redis, lost: Any) -> None:
-    """After the last renewal nothing is sent."""
-    with counted(client) as counts:
-        held = Lock(lambda: locks["default"], name, timeout=0.3, auto_renew=True, max_hold=0.6)
-        held.acquire()
-        eventually(lambda: lost)
-    assert counts["evalsha"] <= 6
-
-
 def test_a_lease_is_no_longer_than_max_hold(limited: Any) -> None:
     """This holds for the first lease too, so that a dead process keeps the lock no longer."""
     held = limited(max_hold=5)
@@ -259,37 +199,6 @@ def test_a_lease_is_no_longer_than_max_hold(limited: Any) -> None:
     assert 0 < held.remaining <= 5
     assert held.backend.holder(held.name).ttl <= 5
     held.release()
-
-
-def test_a_limit_where_locks_never_expire(settings: Any, name: str) -> None:
-    """A backend whose leases have no end gives one that ends."""
-    settings.LOCKS = {"default": {**settings.LOCKS["locmem"], "TIMEOUT": None}}
-    held = Lock(lambda: locks["default"], name, max_hold=5)
-    held.acquire()
-    assert held.remaining <= 5
-
-
-def test_a_lease_that_is_extended_outlasts_max_hold(name: str, lost: Any) -> None:
-    """The limit is for renewals; the holder itself can extend the lease beyond it."""
-    held = Lock(lambda: locks["locmem"], name, timeout=0.1, auto_renew=True, max_hold=0.2)
-    held.acquire()
-    end = held._lease.renew_until
-    held.extend(0.5, replace_ttl=True)
-    eventually(lambda: monotonic() > end + 0.1)
-    held.ensure_held()
-    assert not held.lost
-    eventually(lambda: lost)
-
-
-def test_who_enters_again_keeps_to_the_first_limit(name: str, lost: Any) -> None:
-    """There is one lease, and one end."""
-    outer = Lock(lambda: locks["locmem"], name, reentrant=True, max_hold=0.2)
-    inner = Lock(lambda: locks["locmem"], name, reentrant=True, max_hold=60)
-    assert outer.acquire()
-    assert inner.acquire()
-    eventually(lambda: lost)
-    assert outer.lost
-    assert inner.lost
 
 
 def test_a_signal_handler_may_release_the_lock_that_is_being_released(name: str) -> None:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import threading
 from collections.abc import Iterator
+from time import monotonic
 from typing import Any
 
 import pytest
 import redis
 
 from django_redis_lock import lock, lock_many, locks, signals
-from django_redis_lock.backends.keeping import BATCH, VERIFY_AFTER
-from django_redis_lock.backends.renewal import renewer
+from django_redis_lock.backends.renewal import BATCH, renewer
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol.lease import Lease, Request
-from django_redis_lock.support.clock import monotonic
 from example_project.embedded import EmbeddedServer
 from tests.tools import counted, eventually, owes, renewing, told
 
@@ -113,20 +111,6 @@ def test_shortened_lease_is_renewed_in_time(name: str, server: EmbeddedServer, g
         held.ensure_held()
 
 
-def test_shortened_lease_is_renewed_in_time_under_asyncio(
-    name: str, server: EmbeddedServer
-) -> None:
-    """``aextend`` reschedules the renewal as ``extend`` does."""
-
-    async def main() -> None:
-        async with lock(name) as held:
-            await held.aextend(0.8, replace_ttl=True)
-            await asyncio.to_thread(eventually, lambda: held.remaining > 20 or held.lost)
-            await held.aensure_held()
-
-    asyncio.run(main())
-
-
 class TestHandedOff:
     """A lock that was handed off is verified once, shortly after it was acquired."""
 
@@ -144,30 +128,6 @@ class TestHandedOff:
         held.acquire()
         monkeypatch.setattr(Request, "granted", granted)
         return held
-
-    @pytest.mark.parametrize("auto_renew", [False, True])
-    def test_verified(
-        self, name: str, client: redis.Redis, monkeypatch: pytest.MonkeyPatch, auto_renew: bool
-    ) -> None:
-        """It takes one call: a look at a fixed lease, or a renewal."""
-        held = self.taken(name, monkeypatch, by=1.2, timeout=20, auto_renew=auto_renew)
-        lease = held._lease
-        with counted(client) as counts:
-            eventually(lambda: lease.verify_by is None)
-            eventually(lambda: (lease.token in renewer._leases) is auto_renew)
-        assert counts["evalsha"] == 1
-        assert counts.get("pexpire", 0) == auto_renew
-        held.release()
-
-    def test_released_before(
-        self, name: str, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """A lock that is released at once is not verified."""
-        with counted(client) as counts:
-            for _ in range(3):
-                self.taken(name, monkeypatch, by=1.2, timeout=20).release()
-            threading.Event().wait(2 * VERIFY_AFTER)
-        assert counts["evalsha"] == 6
 
     @pytest.mark.parametrize("auto_renew", [False, True])
     def test_taken_back(

@@ -14,7 +14,7 @@ from django.db import connections
 
 from django_redis_lock import locks
 from example_project.embedded import EmbeddedServer
-from tests.brokers.rabbitmq import RabbitMQ
+from tests.brokers.rabbitmq import rabbitmq
 from tests.brokers.settings import BROKER
 from tests.tools.celery_worker import events, running_worker
 from tests.tools.proxy import Proxy
@@ -42,7 +42,7 @@ def broker(request: pytest.FixtureRequest, session_server: EmbeddedServer) -> It
     if request.param == "redis":
         yield RedisBroker()
     else:
-        with RabbitMQ() as server, Proxy(server.port) as proxy:
+        with rabbitmq() as port, Proxy(port) as proxy:
             yield RabbitBroker(proxy)
 
 
@@ -50,17 +50,10 @@ def broker(request: pytest.FixtureRequest, session_server: EmbeddedServer) -> It
 def site(
     broker: Broker, _database: None, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Site]:
-    environment = {
-        "DJANGO_SETTINGS_MODULE": SETTINGS,
-        BROKER: broker.url,
-    }
+    environment = {"DJANGO_SETTINGS_MODULE": SETTINGS, BROKER: broker.url}
     directory = tmp_path_factory.mktemp("worker")
     with (
-        running_worker(
-            directory,
-            app="tests.brokers.worker",
-            environment=environment,
-        ) as worker,
+        running_worker(directory, app="tests.brokers.worker", environment=environment) as worker,
         events() as client,
     ):
         made = Site(broker, worker, client)

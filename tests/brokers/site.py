@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from abc import ABC, abstractmethod
 from typing import Any
 
 import redis
@@ -18,17 +17,7 @@ from tests.tools.celery_worker import WAIT, Worker, disconnect, go, held, ran
 from tests.tools.proxy import Proxy
 
 
-class Broker(ABC):
-    """A message broker."""
-
-    url: str
-
-    @abstractmethod
-    def deliver_again(self) -> None:
-        """Deliver again what a worker has and did not acknowledge."""
-
-
-class RedisBroker(Broker):
+class RedisBroker:
     """A database of the session's server."""
 
     url = server_url(10)
@@ -40,7 +29,7 @@ class RedisBroker(Broker):
             connection.default_channel.qos.restore_visible(interval=1)
 
 
-class RabbitBroker(Broker):
+class RabbitBroker:
     """A RabbitMQ behind a proxy."""
 
     def __init__(self, proxy: Proxy) -> None:
@@ -48,7 +37,11 @@ class RabbitBroker(Broker):
         self._proxy = proxy
 
     def deliver_again(self) -> None:
+        """Take back from workers what they did not acknowledge, with their connections."""
         self._proxy.cut()
+
+
+Broker = RedisBroker | RabbitBroker
 
 
 class Site:

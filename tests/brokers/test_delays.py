@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import datetime
-import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-import redis
 from celery import Celery
 from django.utils import timezone
 
@@ -16,18 +14,9 @@ from tests.apps.celery.app import SCOPES
 from tests.apps.celery.quorum import ACKNOWLEDGED, BRIEFLY, QUEUE_NAME, make_app
 from tests.brokers.conftest import SETTINGS
 from tests.brokers.settings import BROKER
-from tests.brokers.site import Broker, value
+from tests.brokers.site import Broker, Site, value
 from tests.tools import eventually
-from tests.tools.celery_worker import (
-    Worker,
-    all_free,
-    disconnect,
-    events,
-    go,
-    ran,
-    running_worker,
-    started,
-)
+from tests.tools.celery_worker import Worker, all_free, disconnect, go, running_worker, started
 
 pytestmark = pytest.mark.parametrize("broker", ["rabbitmq"], indirect=True, scope="session")
 
@@ -47,39 +36,26 @@ def worker(
     with running_worker(
         tmp_path_factory.mktemp("worker"),
         *("-n", "quorum@%h"),
-        app="tests.brokers.quorum_worker",
+        app="tests.brokers.worker:quorum",
         queue=QUEUE_NAME,
         environment={"DJANGO_SETTINGS_MODULE": SETTINGS, BROKER: broker.url},
     ) as worker:
         yield worker
 
 
-@pytest.fixture
-def client() -> Iterator[redis.Redis]:
-    with events() as client:
-        yield client
-
-
-@pytest.fixture
-def what() -> str:
-    return f"d{uuid.uuid4().hex[:8]}"
-
-
 @pytest.mark.parametrize("acknowledged", ACKNOWLEDGED)
-def test_a_conflict_comes_again(
-    app: Celery, worker: Worker, client: redis.Redis, what: str, acknowledged: str
-) -> None:
+def test_a_conflict_comes_again(app: Celery, worker: Worker, site: Site, acknowledged: str) -> None:
     """In a second rather than half of one; it is neither lost nor delivered all the time."""
-    task = app.tasks[f"back-{acknowledged}"]
+    what, task = site.name(), app.tasks[f"back-{acknowledged}"]
     first = task.delay(what)
-    started(client, what)
+    started(site.client, what)
     second = task.delay(what)
     text = f"[{second.id}] comes again"
     eventually(lambda: len(worker.lines(text)) >= 2, "two attempts")
-    go(client, what, times=2)
+    go(site.client, what, times=2)
     assert value(first) == value(second) == {"said": "go", "about": [what, None]}
     assert len(worker.lines(f"[{second.id}] received")) == len(worker.lines(text)) + 1
-    assert ran(client, what) == ["1", "1"]
+    assert site.ran(what) == ["1", "1"]
     all_free(what)
 
 
@@ -94,10 +70,9 @@ SENT: dict[str, Callable[[], dict[str, Any]]] = {
 }
 
 
-def test_messages_that_are_due_in_half_a_second(
-    app: Celery, worker: Worker, client: redis.Redis, what: str
-) -> None:
+def test_messages_that_are_due_in_half_a_second(app: Celery, worker: Worker, site: Site) -> None:
     """They are sent, and each runs once."""
+    what = site.name()
     sent = {
         f"{what}-{how}-{scope}": app.tasks[f"quick-{scope}"].apply_async(
             (f"{what}-{how}-{scope}",), **options()
@@ -107,16 +82,15 @@ def test_messages_that_are_due_in_half_a_second(
     }
     for each, result in sent.items():
         assert value(result) == f"ran {each}"
-        assert ran(client, each) == ["1"]
+        assert site.ran(each) == ["1"]
     all_free(what)
 
 
-def test_retries_in_half_a_second(
-    app: Celery, worker: Worker, client: redis.Redis, what: str
-) -> None:
+def test_retries_in_half_a_second(app: Celery, worker: Worker, site: Site) -> None:
     """The tasks go on."""
+    what = site.name()
     sent = {scope: app.tasks[f"again-{scope}"].delay(f"{what}-{scope}") for scope in SCOPES}
     for scope, result in sent.items():
         assert value(result) == f"ran {what}-{scope}"
-        assert ran(client, f"{what}-{scope}") == ["ran", "ran"]
+        assert site.ran(f"{what}-{scope}") == ["ran", "ran"]
     all_free(what)

@@ -1,16 +1,17 @@
-"""Deliveries that come again, and children that die with a task in hand."""
+"""Messages that come again, children that die with a task in hand, and messages that never run."""
 
 from __future__ import annotations
 
 from functools import partial
 
 import pytest
+from celery import states
 
-from tests.apps.celery.app import QUEUE_AND_RUN, RUN, SCOPES
+from tests.apps.celery.app import QUEUE_AND_RUN, RUN, SCOPES, WAITING
 from tests.apps.celery.brokers import STORING
 from tests.brokers.site import Site, value
 from tests.tools import eventually
-from tests.tools.celery_worker import all_free, go, started
+from tests.tools.celery_worker import all_free, go, held, started
 
 LATE = [f"late-{variant}" for variant in STORING]
 """As many tasks as the worker has children, so that what is delivered again comes after them."""
@@ -90,16 +91,22 @@ def test_a_task_with_the_id_of_one_that_has_ended_is_not_lost(site: Site, varian
     assert site.ran(what) == ["1", "1"]
 
 
-def test_a_task_with_the_id_of_one_that_has_ended_survives_its_child(site: Site) -> None:
-    """Its message is delivered again, although a success is stored when the child is killed."""
-    what, task = site.name(), site.task(f"safe-{RUN}")
-    for say in ("go", "kill"):
-        result = task.apply_async((what,), task_id=f"job-{what}")
-        go(site.client, what, say=say)
-        started(site.client, what)
-        if say == "go":
-            assert value(result) == f"ran {what}"
-    started(site.client, what)
-    go(site.client, what)
+@pytest.mark.parametrize("scope", WAITING)
+def test_a_message_that_is_revoked_gives_up_its_place(site: Site, scope: str) -> None:
+    """The next call takes the place of one that a worker has in hand, and drops when it is due."""
+    what, task = site.name(), site.task(f"quick-{scope}")
+    result = task.apply_async((what,), countdown=3600)
+    site.logged("received", result.id)
+    assert held(what)
+    result.revoke()
+    eventually(lambda: result.state == states.REVOKED, "the revocation")
+    assert value(task.delay(what)) == f"ran {what}"
+    assert site.ran(what) == ["1"]
     all_free(what)
-    assert site.ran(what) == ["ran"] * 3
+
+
+@pytest.mark.parametrize("scope", WAITING)
+def test_a_message_that_the_worker_does_not_know_gives_up_its_place(site: Site, scope: str) -> None:
+    what = site.name()
+    site.task(f"unregistered-{scope}").delay(what)
+    all_free(what)

@@ -7,10 +7,10 @@ from functools import partial
 
 import pytest
 
-from tests.apps.celery.app import QUEUE, QUEUE_AND_RUN, SCOPES, WAITING
+from tests.apps.celery.app import QUEUE_AND_RUN, SCOPES
 from tests.brokers.site import Site, holder, value
 from tests.tools import eventually
-from tests.tools.celery_worker import all_free, go, held, started
+from tests.tools.celery_worker import all_free, go, started
 
 ways = pytest.mark.parametrize("how", ["retry", "replace"])
 scopes = pytest.mark.parametrize("scope", SCOPES)
@@ -76,18 +76,5 @@ def test_a_task_is_replaced_by_another_of_its_key(site: Site, old: str, new: str
     what = site.name()
     result = site.task(f"replacing-{old}").delay(what, f"replacement-{new}")
     assert value(result) == f"ran {what}"
-    assert site.ran(what) == ["1"]
-    all_free(what)
-
-
-@pytest.mark.parametrize("scope", WAITING)
-def test_one_waits_and_the_others_get_its_id(site: Site, scope: str) -> None:
-    """A duplicate is not sent; the caller gets the id of the first."""
-    what, task = site.name(), site.task(f"quick-{scope}")
-    first, second = (task.apply_async((what,), countdown=2) for _ in range(2))
-    assert first.id == second.id
-    end = f"~~queued:{task.name}" if scope == QUEUE else ""
-    assert held(what) == [f"quick-{scope}:{what}{end}"]
-    assert value(first) == f"ran {what}"
     assert site.ran(what) == ["1"]
     all_free(what)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from celery import uuid
 
 from django_redis_lock.celery import TaskAlreadyRunning
-from tests.apps.celery.brokers import BACKENDS, SERIALIZERS, STORING
+from tests.apps.celery.brokers import BACKENDS, SERIALIZERS
 from tests.brokers.site import Site, value
 from tests.tools import eventually
 from tests.tools.celery_worker import all_free, free, go, started
@@ -83,16 +82,3 @@ def test_a_refused_duplicate_is_the_same_exception(site: Site, variant: str) -> 
         assert caught.value.holder is not None
         assert caught.value.holder["task_name"] == task.name
     assert errors_of(site, task_id) == []
-
-
-@pytest.mark.parametrize("variant", STORING)
-def test_an_awaited_duplicate_is_told_of_who_waited(site: Site, variant: str) -> None:
-    """The message carries the caller that waits through the broker."""
-    what, task = site.name(), site.task(f"plain-{variant}")
-    first = task.apply_async((what,), countdown=2)
-    second = task.apply_async((what,), task_id=uuid())
-    assert second.id != first.id
-    assert value(second)["holder"]["task_id"] == first.id
-    assert value(first) == f"ran {what}"
-    assert site.ran(what) == ["1"]
-    all_free(what)

@@ -1,4 +1,4 @@
-"""The app of the workers of these tests."""
+"""The apps of the workers of these tests: ``app``, and ``quorum`` on quorum queues."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import django
 
 django.setup()
 
-from tests.apps.celery.brokers import WORKER, make_app  # noqa: E402
+from tests.apps.celery import brokers  # noqa: E402
+from tests.apps.celery import quorum as quorums  # noqa: E402
 from tests.brokers.settings import BROKER  # noqa: E402 - as the tasks' result backends need it
 
-app = make_app(os.environ[BROKER], WORKER)
+app = brokers.make_app(os.environ[BROKER], brokers.WORKER)
+quorum = quorums.make_app(os.environ[BROKER])

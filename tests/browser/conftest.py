@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,11 +16,9 @@ from playwright.sync_api import Browser, expect, sync_playwright
 from django_redis_lock import Lock, lock
 from django_redis_lock.models import HeldLock
 from example_project.embedded import EmbeddedServer
-from tests.apps.celery.app import app
 from tests.browser.chromium import chromium_path
 from tests.browser.window import Visitor
 from tests.tools import PATIENCE
-from tests.tools.celery_worker import disconnect, running_worker
 
 # Playwright keeps an event loop in the thread of the tests, which Django would take for async code.
 os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "true"
@@ -69,9 +66,8 @@ def visit(
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have pages refresh as often as they can, whatever that costs."""
+    """Have pages refresh as often as they can."""
     monkeypatch.setattr(admin.site.get_model_admin(HeldLock), "refresh_seconds", 0.1)
-    monkeypatch.setattr("django_redis_lock.admin.live.LONGEST_PAUSE", 0.0)
 
 
 @pytest.fixture
@@ -89,10 +85,3 @@ def hold() -> Iterator[Callable[..., Lock]]:
     for held in taken:
         if held.owned():
             held.release()
-
-
-@pytest.fixture
-def worker(server: EmbeddedServer, tmp_path: Path) -> Iterator[None]:
-    with running_worker(tmp_path, concurrency=2):
-        yield
-    disconnect(app)

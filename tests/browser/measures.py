@@ -60,58 +60,6 @@ CUT = """
 """
 """What is not wholly inside the window and whatever scrolls or clips around it."""
 
-OVERLAPS = """
-    () => {
-        const boxes = Array.from(document.querySelectorAll(
-            "#content :is(#result_list, .lock-cards) tbody :is(td, th)"))
-            .filter((each) => each.checkVisibility())
-            .map((each) => {
-                const range = document.createRange();
-                range.selectNodeContents(each);
-                return [each, range.getBoundingClientRect()];
-            });
-        const over = [];
-        for (const [one, a] of boxes) {
-            for (const [other, b] of boxes) {
-                const across = Math.min(a.right, b.right) - Math.max(a.left, b.left);
-                const down = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
-                if (one !== other && across > 1 && down > 1) {
-                    over.push(`${one.textContent.trim()} / ${other.textContent.trim()}`);
-                }
-            }
-        }
-        return over;
-    }
-"""
-"""Cells whose texts run into each other."""
-
-CONTRAST = """
-    (element) => {
-        const canvas = document.createElement("canvas")
-            .getContext("2d", { willReadFrequently: true });
-        const paint = (colour) => {
-            canvas.fillStyle = colour;
-            canvas.fillRect(0, 0, 1, 1);
-        };
-        const light = () => {
-            const [r, g, b] = Array.from(canvas.getImageData(0, 0, 1, 1).data, (byte) => byte / 255)
-                .map((c) => (c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4));
-            return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-        };
-        const below = [];
-        for (let each = element; each; each = each.parentElement) {
-            below.unshift(getComputedStyle(each).backgroundColor);
-        }
-        paint("white");
-        below.forEach(paint);
-        const back = light();
-        paint(getComputedStyle(element).color);
-        const front = light();
-        return (Math.max(back, front) + 0.05) / (Math.min(back, front) + 0.05);
-    }
-"""
-"""How well the text of an element can be told from what is behind it (WCAG 2.2)."""
-
 
 def spilling(page: Page) -> int:
     """Return how many pixels a page is wider than its window."""
@@ -126,6 +74,5 @@ def faults(page: Page) -> dict[str, Any]:
         "spills": max(0, spilling(page)),
         "cut": page.evaluate(CUT),
         "broken": page.evaluate(BROKEN_WORDS),
-        "overlap": page.evaluate(OVERLAPS),
     }
     return {kind: value for kind, value in found.items() if value}

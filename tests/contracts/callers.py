@@ -16,7 +16,7 @@ from django_redis_lock.exceptions import (
     LockLost,
     LockNotOwned,
 )
-from tests.contracts.base import Contract, needs
+from tests.contracts.base import Contract
 from tests.tools import told
 
 
@@ -122,14 +122,6 @@ class CallerContract(Contract):
             with pytest.raises(ValueError, match="takes 1025 bytes as JSON, and the limit is 1024"):
                 self.lock(name, metadata=metadata)
 
-    @needs("passing")
-    def test_metadata_of_a_detached_lock_has_the_same_limit(self, name: str) -> None:
-        """Metadata added by ``detach`` count with the existing ones; the lock stays held."""
-        with self.lock(name, metadata={"a": "x" * 1000}) as held:
-            with pytest.raises(ValueError, match="takes 1045 bytes as JSON"):
-                held.detach(15, metadata={"b": "x" * 30})
-            assert held.owned()
-
     def test_signals_tell_of_a_hold(self, name: str) -> None:
         """Acquiring and releasing send their signals with alias, name and handle."""
         with told(signals.lock_acquired, signals.lock_released) as calls, self.lock(name) as held:
@@ -174,12 +166,6 @@ class CallerContract(Contract):
             with pytest.raises(error, match=words):
                 locks[self.using].force_release(name, **given)
             held.ensure_held()
-
-    def test_handle_has_a_telling_repr(self, name: str) -> None:
-        held = self.lock(name)
-        assert name in repr(held)
-        with held:
-            assert f"fence {held.fence}" in repr(held)
 
     @pytest.mark.parametrize("several", [False, True])
     @pytest.mark.parametrize(

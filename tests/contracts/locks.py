@@ -16,7 +16,6 @@ from django_redis_lock import Lock, locks, signals
 from django_redis_lock.exceptions import (
     LockLost,
     LockNotAcquired,
-    LockNotOwned,
 )
 from tests.contracts.base import needs
 from tests.contracts.callers import CallerContract
@@ -24,7 +23,7 @@ from tests.contracts.handles import HandleContract
 from tests.contracts.records import RecordContract
 from tests.contracts.standstills import StandstillContract
 from tests.contracts.waiting import WaitingContract
-from tests.tools import SOON, Background, eventually
+from tests.tools import SOON, Background
 
 
 class LayoutContract(HandleContract, WaitingContract, StandstillContract, RecordContract):
@@ -47,10 +46,6 @@ class LayoutContract(HandleContract, WaitingContract, StandstillContract, Record
             with self.lock(name, blocking_timeout=0.02):
                 ran.append(1)
         assert not ran
-
-    def test_other_names_are_free(self, name: str) -> None:
-        with self.lock(name), self.lock(name + "!", blocking=False) as other:
-            assert other.owned()
 
     def test_locked_and_owned(self, name: str) -> None:
         """``locked`` says whether the lock is held, ``owned`` whether this handle holds it."""
@@ -130,18 +125,6 @@ class LayoutContract(HandleContract, WaitingContract, StandstillContract, Record
             holder = locks[self.using].holder(name)
             assert 1.8 < holder.ttl <= 1.9
 
-    def test_handle_can_be_used_again(self, name: str) -> None:
-        """A handle can acquire again after a release, and after a loss."""
-        held = self.lock(name, timeout=30)
-        for _ in range(3):
-            assert held.acquire(blocking_timeout=5)
-            held.release()
-        held.acquire(blocking_timeout=5)
-        held.extend(0.02, replace_ttl=True)
-        eventually(lambda: held.lost)
-        assert held.acquire(blocking_timeout=5)
-        held.ensure_held()
-
     def test_release_from_another_thread(self, name: str) -> None:
         held = self.lock(name)
         held.acquire()
@@ -162,19 +145,6 @@ class LayoutContract(HandleContract, WaitingContract, StandstillContract, Record
             outer.ensure_held()
             assert outer.locked()
         assert not outer.locked()
-
-    def test_reentrant_handle_can_be_entered_again(self, name: str) -> None:
-        """The very same handle can be entered again, as a threading.RLock can."""
-        handle = self.lock(name, reentrant=True)
-        with handle as outer:
-            fence = outer.fence
-            with handle, handle:
-                assert handle.fence == fence
-            handle.ensure_held()
-            assert Background(lambda: self.lock(name).acquire(blocking=False)).outcome() is False
-        assert not handle.locked()
-        with pytest.raises(LockNotOwned):
-            handle.release()
 
     def test_abandoned_generators_do_not_deadlock(self, name: str) -> None:
         """The garbage collector may close a generator that holds a lock at any moment."""

@@ -45,14 +45,6 @@ class RecordContract(Contract):
             assert str(holder.pid) in str(holder)
         assert locks[self.using].holder(name) is None
 
-    @needs("records")
-    def test_auto_renewed_record(self, name: str) -> None:
-        """Without a timeout the lease is the backend's, and is renewed."""
-        with self.lock(name):
-            holder = locks[self.using].holder(name)
-            assert holder.auto_renew is True
-            assert 0 <= locks[self.using].timeout - holder.ttl < 1
-
     @needs("listing")
     def test_listing(self, name: str) -> None:
         """``holders`` yields what is held and matches, the newest lease end first."""
@@ -66,23 +58,6 @@ class RecordContract(Contract):
         found = [holder.name for holder in locks[self.using].holders(f"{name}:[0-9]")]
         assert found == [held[4].name, held[3].name, held[1].name, held[0].name]
         assert not list(locks[self.using].holders(f"{name}"))
-
-    @needs("listing")
-    def test_listing_turns_pages(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        """More locks than a page holds are all listed once, equal lease ends included."""
-        backend = locks[self.using]
-        monkeypatch.setattr(type(backend), "page_size", 7)
-        held = [self.lock(f"{name}:{number}", timeout=None) for number in range(30)]
-        held += [self.lock(f"{name}:x{number}", timeout=60) for number in range(30)]
-        for item in held:
-            item.acquire()
-        found = [holder.name for holder in backend.holders(f"{name}:*")]
-        assert sorted(found) == sorted(item.name for item in held)
-
-        async def collect() -> list[str]:
-            return [holder.name async for holder in backend.aholders(f"{name}:*")]
-
-        assert asyncio.run(collect()) == found
 
     @needs("listing")
     def test_lock_renewed_while_it_is_listed_is_not_missed(
@@ -104,29 +79,6 @@ class RecordContract(Contract):
         found = [holder.name for holder in locks[self.using].holders(f"{name}:*")]
         assert sorted(found) == sorted(item.name for item in held)
         assert found[0] == held[12].name
-
-    @needs("listing")
-    def test_locks_released_while_they_are_listed_hide_no_others(
-        self, name: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """All leases without an end sort alike, and some of these locks leave between two pages."""
-        monkeypatch.setattr(type(locks[self.using]), "page_size", 1)  # ten names a page
-        held = [self.lock(f"{name}:{number}", timeout=None) for number in range(80)]
-        for item in held:
-            item.acquire()
-        leaving = {item.name: item for item in held[::2]}
-        add = Index.add
-
-        def add_then_release(self: Index, page: Any, size: int) -> None:
-            add(self, page, size)
-            for listed in page[0]:
-                if listed in leaving:
-                    leaving.pop(listed).release()
-
-        monkeypatch.setattr(Index, "add", add_then_release)
-        found = {listed for listed, _ in locks[self.using].read_index(f"{name}:*").latest()}
-        assert {item.name for item in held[1::2]} <= found
-        assert not leaving
 
     @needs("precision")
     def test_expired_locks_are_not_listed(self, name: str) -> None:
@@ -313,19 +265,6 @@ class RecordContract(Contract):
         assert third.take_over(ticket) is False
         ticket = asyncio.run(second.adetach(0.05))
         assert third.acquire(blocking_timeout=10)
-
-    @needs("passing")
-    def test_detached_signal(self, name: str) -> None:
-        """It tells how long the handle held the lock, which is not released."""
-        with told(signals.lock_detached, signals.lock_released) as calls:
-            held = self.lock(name)
-            held.acquire()
-            held.detach(15)
-        (detached,) = calls
-        assert detached["signal"] is signals.lock_detached
-        assert (detached["name"], detached["using"]) == (name, self.using)
-        assert detached["lock"] is held
-        assert detached["held_for"] >= 0
 
     @needs("passing")
     def test_detaching_what_was_lost(self, name: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from django_redis_lock import Lock, lock_many, locks
-from django_redis_lock.exceptions import LockError, LockNotAcquired
+from django_redis_lock.exceptions import LockError
 from tests.contracts.base import Contract, needs
 from tests.tools import Background, eventually, waiters
 
@@ -92,28 +92,6 @@ class StandstillContract(Contract):
             return await other
 
         assert Background(lambda: asyncio.run(main())).outcome() is True
-
-    @pytest.mark.parametrize("blocking_timeout", [0, 0.02])
-    def test_message_of_a_wait_with_a_limit(self, name: str, blocking_timeout: float) -> None:
-        """It says who has the lock: this thread, this task, or another holder."""
-
-        def message() -> str:
-            with pytest.raises(LockNotAcquired) as caught:
-                self.lock(name, blocking_timeout=blocking_timeout).__enter__()
-            return str(caught.value)
-
-        async def main() -> str:
-            async with self.lock(name):
-                with pytest.raises(LockNotAcquired) as caught:
-                    await self.lock(name, blocking_timeout=blocking_timeout).__aenter__()
-                return str(caught.value)
-
-        with self.lock(name, timeout=20):
-            assert message().endswith(": this thread has it.")
-            assert Background(message).outcome().endswith(": another holder has it.")
-            with pytest.raises(LockNotAcquired, match=f": this thread has '{name}'"):
-                lock_many([name, f"{name}!"], blocking_timeout=0, using=self.using).__enter__()
-        assert asyncio.run(main()).endswith(": this task has it.")
 
     def release_to_waiter(self, held: Lock) -> None:
         eventually(lambda: waiters(held.name, self.using) == 1)

@@ -5,16 +5,13 @@ The fixture ``databases`` gives two aliases, ``first`` and ``second``, each with
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
-import signal
 import unittest
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.db import DatabaseError, IntegrityError, connections
 from django.db.transaction import atomic, on_commit
@@ -25,7 +22,7 @@ from django.urls import path
 from django_redis_lock import lock, locks
 from django_redis_lock.exceptions import LockLost, LockNotOwned, LockUnavailable
 from example_project.embedded import EmbeddedServer
-from tests.tools import Background, Child, eventually, waiters
+from tests.tools import Background, eventually, waiters
 
 SCHEMA = (
     "DROP TABLE IF EXISTS sale",
@@ -212,31 +209,6 @@ class TransactionContract:
             sell()
         assert units_for_others() == 9
 
-    def test_loss_on_one_database_of_two(self, name: str) -> None:
-        """A loss found at the first commit rolls back all of them."""
-        with pytest.raises(LockLost), atomic("first"), atomic("second"):
-            with lock(name):
-                sell("first")
-                sell("second")
-            locks["default"].force_release(name)
-        assert (units("first"), units("second")) == (10, 10)
-
-    def test_successor_keeps_its_lock(self, name: str) -> None:
-        """The end of a transaction whose lock was lost does not touch the next holder's."""
-        with pytest.raises(LockLost), atomic("first"):
-            with lock(name):
-                sell()
-            locks["default"].force_release(name)
-            successor = Background(lambda: self._acquired(name)).outcome()
-        successor.ensure_held()
-        successor.release()
-
-    @staticmethod
-    def _acquired(name: str) -> Any:
-        held = lock(name)
-        assert held.acquire(blocking=False)
-        return held
-
     def test_server_that_cannot_be_asked_rolls_back(
         self, own_server: EmbeddedServer, name: str
     ) -> None:
@@ -269,16 +241,6 @@ class TransactionContract:
             held.ensure_held()
         assert held.acquire(blocking=False)
 
-    def test_renewal_goes_on_until_then(self, name: str) -> None:
-        """The lease is renewed until the lock is released, and no longer."""
-        with atomic("first"):
-            with lock(name, timeout=6, auto_renew=True) as held:
-                lease = held._lease
-                assert lease is not None
-                deadline = lease.deadline
-            eventually(lambda: lease.deadline > deadline)
-        assert not is_held(name)
-
     def test_same_lock_again_in_one_transaction(self, name: str) -> None:
         """A lock released in this transaction can be acquired again in it, by any handle."""
         one, fences = lock(name), []
@@ -300,47 +262,6 @@ class TransactionContract:
         assert fences == sorted(set(fences))
         assert not is_held(name)
 
-    def test_taken_again_and_kept(self, name: str) -> None:
-        """A lock that was acquired again and not released outlasts the transaction."""
-        held = lock(name)
-        with atomic("first"):
-            with held:
-                pass
-            held.acquire()
-        held.ensure_held()
-        held.release()
-        assert not is_held(name)
-
-    def test_taken_again_after_a_loss(self, name: str) -> None:
-        """If the lock was lost in the transaction, acquiring it again and the commit raise."""
-        with pytest.raises(LockLost), atomic("first"):
-            with lock(name):
-                sell()
-            locks["default"].force_release(name)
-            with pytest.raises(LockLost), lock(name):
-                pass
-        assert units() == 10
-
-    def test_takeover_that_fails_keeps_the_release_waiting(self, name: str) -> None:
-        """A handle whose release waits still releases its lock after a takeover in vain."""
-        held, other = lock(name), lock(f"{name}-2")
-        other.acquire()
-        with atomic("first"):
-            with held:
-                pass
-            assert not held.take_over(other.token_id)
-            assert is_held(name)
-        assert not is_held(name)
-        other.release()
-
-    def test_others_wait_for_the_transaction(self, name: str) -> None:
-        """Only the thread of the transaction can acquire the lock again."""
-        with atomic("first"):
-            with lock(name):
-                pass
-            other = Background(lambda: lock(name).acquire(blocking=False))
-            assert other.outcome() is False
-
     def test_switched_off(self, name: str, caplog: pytest.LogCaptureFixture) -> None:
         """With ``after_commit=False`` the lock is released at once, with a warning."""
         with atomic("first"):
@@ -358,14 +279,6 @@ class TransactionContract:
             with lock(name, reentrant=True) as outer, lock(name, reentrant=True) as inner:
                 assert inner.fence == outer.fence
             assert is_held(name)
-        assert not is_held(name)
-
-    def test_reentrant_around_the_transaction(self, name: str) -> None:
-        """Entries inside of a transaction leave a lock alone that was taken around it."""
-        with lock(name, reentrant=True) as outer:
-            with atomic("first"), lock(name, reentrant=True):
-                sell()
-            outer.ensure_held()
         assert not is_held(name)
 
     def test_manual_transactions(self, name: str) -> None:
@@ -405,14 +318,6 @@ class TransactionContract:
             with lock(name):
                 execute("first", "INSERT INTO sale VALUES (99)")
             assert is_held(name)
-        assert not is_held(name)
-
-    def test_interrupted_body(self, name: str) -> None:
-        """Ctrl-C in the transaction rolls it back, and releases the lock."""
-        with pytest.raises(KeyboardInterrupt), atomic("first"):
-            with lock(name):
-                sell()
-            raise KeyboardInterrupt
         assert not is_held(name)
 
     def test_failing_release_is_retried(
@@ -458,26 +363,6 @@ class TransactionContract:
         assert not is_held(name)
         assert units() == (10 if fails else 9)
 
-    def test_sync_function_in_async_code(self, name: str) -> None:
-        """A transaction in a thread of an async view keeps its lock as any other."""
-        seen = []
-
-        def work() -> None:
-            with atomic("first"):
-                with lock(name):
-                    sell()
-                seen.append(is_held(name))
-            forget_connection("first")
-
-        async def view() -> None:
-            await sync_to_async(work)()
-            async with lock(name):
-                seen.append(is_held(name))
-
-        asyncio.run(view())
-        assert seen == [True, True]
-        assert not is_held(name)
-
     def test_test_case(self, name: str) -> None:
         """In a ``TestCase`` its own transaction does not count, and those inside of it do."""
 
@@ -513,26 +398,6 @@ class TransactionContract:
         unittest.defaultTestLoader.loadTestsFromTestCase(Case).run(result)
         assert (result.testsRun, result.errors, result.failures) == (1, [], [])
         assert units() == 10
-
-    def test_killed_in_a_transaction(self, name: str) -> None:
-        """If a process dies before its commit, the lock expires and no row is written."""
-        program = """
-            from django.db import connections
-            from django.db.transaction import atomic
-            connections.settings["first"] = {**connections.settings["default"], **eval(sys.argv[2])}
-            with atomic("first"):
-                with lock(sys.argv[1], timeout=1.5):
-                    connections["first"].cursor().execute("UPDATE stock SET units = units - 1")
-                say("released")
-                hear()
-        """
-        mine = connections.settings["first"]
-        settings = {key: mine[key] for key in ("ENGINE", "NAME", "USER", "HOST", "PORT", "OPTIONS")}
-        with Child(program, name, repr(settings)) as child:
-            assert child.hear() == "released"
-            child.process.send_signal(signal.SIGKILL)
-            with lock(name, blocking_timeout=15):
-                assert units() == 10
 
     def test_costs_one_call(self, name: str, client: Any) -> None:
         """A transaction costs one more call, or none if no lock was released in it."""

@@ -7,7 +7,6 @@ import os
 import threading
 import time
 from datetime import timedelta
-from typing import Any
 
 import pytest
 
@@ -81,24 +80,6 @@ class WaitingContract(Contract):
         assert (calls[1]["name"], calls[1]["using"]) == (name, self.using)
         assert calls[1]["lock"] is waiting
 
-    def test_waiting_signal_under_asyncio(self, name: str) -> None:
-        """A receiver may wait for what the holder does, even for its release."""
-        held, waiting = self.lock(name), self.lock(name)
-
-        async def release(lock: Lock, **kwargs: Any) -> None:
-            await held.arelease()
-
-        async def body() -> None:
-            await held.aacquire()
-            signals.lock_waiting.connect(release)
-            try:
-                assert await waiting.aacquire(blocking_timeout=10)
-            finally:
-                signals.lock_waiting.disconnect(release)
-            await waiting.arelease()
-
-        asyncio.run(body())
-
     @needs("waiters")
     def test_waiter_that_gives_up_leaves_the_queue(self, name: str) -> None:
         """A waiter that times out leaves nothing behind, and the next is served."""
@@ -150,21 +131,6 @@ class WaitingContract(Contract):
             return holder
 
     @needs("waiters")
-    def test_since_stays_while_one_waits(self, name: str) -> None:
-        """However often a waiter looks again, it has waited since it joined."""
-        with self.lock(name) as held:
-            waiting = Background(self.lock(name).acquire)
-            eventually(lambda: waiters(name, self.using) == 1)
-            (before,) = locks[self.using].waiting(name)
-            for lease in (20, 10, 5):
-                held.extend(lease, replace_ttl=True)  # makes it look
-            locks[self.using].hub.nudge()
-            eventually(lambda: locks[self.using].waiting(name)[0].waited > before.waited + 0.1)
-            (after,) = locks[self.using].waiting(name)
-            assert (after.since, after.token_id) == (before.since, before.token_id)
-        assert waiting.outcome() is True
-
-    @needs("waiters")
     def test_waiter_that_was_interrupted_leaves_the_queue(self, name: str) -> None:
         """The queue entry that is removed is the one that carries the time."""
         with self.lock(name):
@@ -192,13 +158,6 @@ class WaitingContract(Contract):
                 assert time.monotonic() - began < 5
             assert waiting.outcome() is False
             assert 1 <= waiting.ended_at - began < 3
-
-    def test_wait_ends_when_it_should(self, name: str) -> None:
-        """The wait's deadline is kept, and does not start again at each wake-up."""
-        with self.lock(name, timeout=30):
-            began = time.monotonic()
-            assert not self.lock(name).acquire(blocking_timeout=0.3)
-            assert 0.3 <= time.monotonic() - began < 3
 
     @needs("precision")
     def test_dead_holder_delays_waiters_by_its_lease_only(self, name: str) -> None:
@@ -229,16 +188,6 @@ class WaitingContract(Contract):
             eventually(lambda: waiters(name, self.using) == 1)
             with pytest.raises(LockError, match="already"):
                 shared.acquire()
-        assert waiting.outcome() is True
-
-    @needs("waiters")
-    def test_force_release_hands_off(self, name: str) -> None:
-        """A forced release hands the lock off to the first waiter."""
-        held = self.lock(name)
-        held.acquire()
-        waiting = Background(self.lock(name).acquire)
-        eventually(lambda: waiters(name, self.using) == 1)
-        assert locks[self.using].force_release(name).waiters == 1
         assert waiting.outcome() is True
 
     def test_not_acquired_signal(self, name: str) -> None:

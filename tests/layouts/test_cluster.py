@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -16,9 +13,9 @@ from django_redis_lock import lock, locks
 from django_redis_lock.backends.servers.sharding import SHARD_SLOTS, SHARDS, TAGS, shard_of
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.transport.clients import BlockingClient
-from tests.layouts.failovers import answered, check_asyncio_through, patiently
+from tests.layouts.failovers import answered, patiently
 from tests.layouts.servers import Cluster, client, role
-from tests.tools import Background, Child, eventually, queued, waiters
+from tests.tools import Background, eventually, queued, waiters
 
 
 def slot_of(name: str) -> int:
@@ -69,8 +66,6 @@ def test_keys_of_a_lock_share_a_slot(cluster: Cluster, name: str) -> None:
     """Lock, queue, index, fence and audit of a name are on one node, under its shard's tag."""
     lock(name, timeout=60).acquire()
     locks["default"].force_release(name)
-    lock(name, timeout=60).acquire()
-    locks["default"].free(name, locks["default"].holder(name).token_id)
     with lock(name):
         waiting = Background(lock(name).acquire)
         eventually(lambda: waiters(name) == 1)
@@ -129,21 +124,6 @@ def test_a_connection_for_each_node_listens(cluster: Cluster, name: str) -> None
     assert all(waiting.outcome() for waiting in queue)
 
 
-def test_dead_waiter_is_skipped(cluster: Cluster, name: str) -> None:
-    """A process that was killed in the queue does not delay those behind it."""
-    held = lock(name, timeout=60)
-    held.acquire()
-    with queued(name, before=_settings(cluster)) as dead:
-        waiting = Background(lock(name, timeout=60).acquire)
-        eventually(lambda: waiters(name) == 2)
-        os.kill(dead.pid, signal.SIGKILL)
-        dead.end()
-        eventually(lambda: _receivers(cluster, name) == 1)
-        held.release()
-        assert waiting.outcome() is True
-        assert locks["default"].holder(name).pid == os.getpid()
-
-
 def test_listing_costs_two_round_trips_a_node(
     cluster: Cluster, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,17 +140,6 @@ def test_listing_costs_two_round_trips_a_node(
     assert sorted(found) == sorted(item.name for item in held)
     assert len(sent) <= 2 * len(cluster.masters())
     assert sum(sent) <= 2 * SHARDS
-
-
-def test_history_of_all_shards_is_in_order(cluster: Cluster, name: str) -> None:
-    """The audit of all shards is merged, the newest first, up to the limit."""
-    for number in range(12):
-        lock(f"{name}:{number}", timeout=60).acquire()
-        locks["default"].force_release(f"{name}:{number}", reason=str(number))
-        time.sleep(0.002)  # the order is that of the milliseconds
-    assert [entry.reason for entry in locks["default"].history(limit=10)] == [
-        str(number) for number in range(11, 1, -1)
-    ]
 
 
 def test_slot_that_has_moved_is_followed(cluster: Cluster, name: str) -> None:
@@ -200,62 +169,6 @@ async def _owned(held: Any) -> bool:
     return bool(await held.aowned())
 
 
-@pytest.mark.parametrize("how", ["threads", "tasks"])
-def test_one_caller_reads_for_all_who_are_sent_on(cluster: Cluster, name: str, how: str) -> None:
-    """Callers that find at once that a slot has moved share one query for the topology."""
-    slot = slot_of(name)
-    source, to = cluster.master_of(slot), other_master(cluster, slot)
-    held = lock(name, timeout=60)
-    held.acquire()
-    cluster.move_slot(slot, to)
-    cluster.settle()
-    reset_stats(cluster)
-    to.pause()  # which is asked first, so that all come while it is asked
-    try:
-        asking = threads_that_ask(held) if how == "threads" else tasks_that_ask(held)
-        eventually(lambda: sent_on(source) == CALLERS)
-    finally:
-        to.resume()
-    for one in asking:
-        assert one.outcome()
-    readings = 0
-    for server in cluster.masters():
-        with client(server) as one:
-            readings += one.info("commandstats").get("cmdstat_cluster|slots", {}).get("calls", 0)
-    assert readings == 1
-    held.release()
-    cluster.settle()
-
-
-CALLERS = 20
-
-
-def sent_on(server: Any) -> int:
-    with client(server) as one:
-        return int(one.info("errorstats").get("errorstat_MOVED", {}).get("count", 0))
-
-
-def threads_that_ask(held: Any) -> list[Background]:
-    return [Background(held.owned) for _ in range(CALLERS)]
-
-
-def tasks_that_ask(held: Any) -> list[Background]:
-    """Ask so in many tasks of one loop, whose executor is busy with other things."""
-
-    async def main() -> bool:
-        enough = threading.Event()
-        with ThreadPoolExecutor(1) as busy:
-            asyncio.get_running_loop().set_default_executor(busy)
-            waiting = asyncio.get_running_loop().run_in_executor(None, enough.wait)
-            try:
-                return all(await asyncio.gather(*(held.aowned() for _ in range(CALLERS))))
-            finally:
-                enough.set()
-                await waiting
-
-    return [Background(lambda: asyncio.run(main()))]
-
-
 def test_moving_slot_delays_and_loses_nothing(cluster: Cluster, name: str) -> None:
     """While a slot moves its locks are unavailable; afterwards they can be acquired."""
     slot = slot_of(name)
@@ -279,50 +192,6 @@ def test_moving_slot_delays_and_loses_nothing(cluster: Cluster, name: str) -> No
 def _of_same_shard(name: str) -> Any:
     number = next(n for n in range(10_000) if shard_of(f"{name}:{n}") == shard_of(name))
     return lock(f"{name}:{number}", timeout=60)
-
-
-def test_message_alone_is_no_grant(cluster: Cluster, name: str) -> None:
-    """A message from a node that may have lost its slot is only a reason to look."""
-    with lock(name, timeout=60) as held:
-        waiting = Background(lock(name, timeout=60).acquire)
-        eventually(lambda: waiters(name) == 1)
-        tag = TAGS[shard_of(name)]
-        with client(cluster.master_of(slot_of(name))) as master:
-            (entry,) = master.lrange(f"lock-queue:{{{tag}}}:{name}", 0, -1)
-            channel, token, lease, _ = entry.split(" ", 3)
-            looks = master.info("commandstats")["cmdstat_evalsha"]["calls"]
-            told = f"grant {token} {held.fence + 1} {lease} {time.time_ns() // 1_000_000} {name}"
-            assert master.execute_command("SPUBLISH", channel, told) == 1
-            eventually(lambda: master.info("commandstats")["cmdstat_evalsha"]["calls"] > looks)
-        assert waiting.is_alive()
-        held.ensure_held()
-    assert waiting.outcome() is True
-
-
-@pytest.mark.parametrize("green", ["gevent", "eventlet"])
-def test_greenlets_wait_together(cluster: Cluster, name: str, green: str) -> None:
-    """Greenlets share the listening connections, and none blocks the others."""
-    patch = {
-        "gevent": "import gevent.monkey; gevent.monkey.patch_all()",
-        "eventlet": "import eventlet; eventlet.monkey_patch()",
-    }[green]
-    program = f"""
-        import {green}
-        names = [sys.argv[1] + str(number) for number in range(12)]
-        done = []
-        def work(name):
-            for _ in range(3):
-                with lock(name, timeout=60, blocking_timeout=60):
-                    time.sleep(0.01)
-                    done.append(name)
-        workers = [{green}.spawn(work, name) for name in names for _ in range(3)]
-        for worker in workers:
-            worker.{"join" if green == "gevent" else "wait"}()
-        say(len(done))
-    """
-    with Child(program, name, before=f"{patch}; {_settings(cluster)}") as child:
-        assert child.hear() == "108"
-        assert child.end() == 0
 
 
 def test_resharding_under_load(cluster: Cluster, name: str) -> None:
@@ -388,43 +257,6 @@ def test_master_killed_while_locks_are_held_and_waited_for(own_cluster: Cluster,
         item.release()
     for waiting, fence in zip(queue, fences, strict=True):
         assert waiting.outcome() > fence
-
-
-@pytest.mark.parametrize("how", ["killed", "stopped"])
-def test_renewal_goes_on_where_nodes_live(settings: Any, name: str, how: str) -> None:
-    """A node that is down loses at most its own locks."""
-    with Cluster(3, 0, "--cluster-require-full-coverage", "no") as cluster:
-        settings.LOCKS = cluster.locks()["LOCKS"]
-        _renew_beside_a_dead_node(cluster, name, how)
-        locks.reset()
-
-
-def _renew_beside_a_dead_node(cluster: Cluster, name: str, how: str) -> None:
-    names = names_on_each(cluster, name)
-    held = [lock(one, timeout=4, auto_renew=True) for one in names]
-    for item in held:
-        item.acquire()
-    if how == "killed":
-        cluster.kill_master(slot_of(names[0]))
-    else:
-        cluster.master_of(slot_of(names[0])).pause()
-    eventually(lambda: held[0].lost)
-    for item in held[1:]:
-        assert not item.lost
-        item.ensure_held()
-        item.release()
-
-
-def test_asyncio_through_a_failover(own_cluster: Cluster, name: str) -> None:
-    """Tasks that hold and wait survive the death of a master."""
-
-    def fail_over() -> None:
-        with client(own_cluster.master_of(slot_of(name))) as master:
-            master.execute_command("WAIT", 1, 5000)
-        own_cluster.kill_master(slot_of(name))
-        own_cluster.failover(slot_of(name))
-
-    check_asyncio_through(fail_over, name)
 
 
 def test_cluster_without_sharded_channels(settings: Any, name: str) -> None:

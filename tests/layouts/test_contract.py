@@ -1,10 +1,27 @@
-"""The contract on a cluster, and on servers that sentinels watch."""
+"""The contract on every layout and backend that needs servers of its own, or other options.
+
+Debian's Redis: apt-get install -y redis-server
+"""
 
 from __future__ import annotations
 
-import pytest
+import os
+import shutil
+from collections.abc import Iterator
+from typing import Any
 
-from tests.contracts.locks import LayoutContract
+import pytest
+from django.test import override_settings
+
+from django_redis_lock import locks
+from example_project.embedded import EmbeddedServer
+from tests.contracts.capabilities import LACKS
+from tests.contracts.locks import LayoutContract, LockContract
+from tests.layouts.servers import BACKEND, Cluster
+from tests.settings import server_url
+from tests.tools.quorums import Quorum, in_use, started
+
+GETSET = "django_redis_lock.backends.getset.GetSetLockBackend"
 
 
 @pytest.mark.usefixtures("cluster")
@@ -24,5 +41,120 @@ class TestReplicatingCluster(LayoutContract):
 @pytest.mark.usefixtures("replicating_sentinel")
 class TestReplicatingSentinel(LayoutContract):
     """A master found by asking sentinels, where each lock waits for both replicas."""
+
+    using = "default"
+
+
+@pytest.fixture(scope="module", params=[3, 5])
+def session_quorum(request: pytest.FixtureRequest) -> Iterator[Quorum]:
+    with started(request.param) as quorum:
+        yield quorum
+
+
+@pytest.fixture
+def quorum(session_quorum: Quorum) -> Iterator[None]:
+    with in_use(session_quorum):
+        yield
+
+
+@pytest.mark.usefixtures("quorum")
+class TestQuorum(LockContract):
+    """A majority of several servers, for which waiters have no order."""
+
+    using = "redlock"
+    lacks = LACKS["RedlockLockBackend"]
+
+
+@pytest.fixture
+def on_one_server(server: EmbeddedServer) -> Iterator[None]:
+    """The backends and options for one server, as aliases of LOCKS."""
+
+    def entry(backend: str, **options: Any) -> dict[str, Any]:
+        return {"BACKEND": backend, "LOCATION": server_url(2), "OPTIONS": options}
+
+    aliases = {
+        "default": entry(BACKEND),
+        "blpop": entry(BACKEND, WAIT="blpop"),
+        "poll": entry(BACKEND, WAIT="poll", POLL_INTERVAL=0.05),
+        "record": entry(GETSET),
+        "seconds": entry(GETSET, FORMAT="seconds"),
+    }
+    with override_settings(LOCKS=aliases):
+        yield
+
+
+@pytest.mark.usefixtures("on_one_server")
+class TestBlpop(LayoutContract):
+    """Waiters that pop their grants from a list."""
+
+    using = "blpop"
+
+
+@pytest.mark.usefixtures("on_one_server")
+class TestPoll(LayoutContract):
+    """Waiters that look."""
+
+    using = "poll"
+
+
+@pytest.mark.usefixtures("on_one_server")
+class TestRecord(LockContract):
+    """SETNX and GETSET, with values that tell whose they are."""
+
+    using = "record"
+    lacks = LACKS["GetSetLockBackend"] | {"waiters"}
+
+
+@pytest.mark.usefixtures("on_one_server")
+class TestSeconds(LayoutContract):
+    """The same with nothing but the time, in whole seconds."""
+
+    using = "seconds"
+    lacks = TestRecord.lacks | {"fencing", "passing", "records", "precision"}
+
+
+def redis_server() -> str:
+    path = os.environ.get("LOCKS_TEST_SERVER") or shutil.which("redis-server")
+    assert path, "these tests need Redis: apt-get install -y redis-server"
+    return path
+
+
+@pytest.fixture(scope="module")
+def redis_7() -> Iterator[EmbeddedServer]:
+    with EmbeddedServer(binary=redis_server()) as server:
+        yield server
+
+
+@pytest.fixture
+def on_redis(redis_7: EmbeddedServer) -> Iterator[None]:
+    with override_settings(LOCKS={"default": {"BACKEND": BACKEND, "LOCATION": redis_7.url()}}):
+        yield
+    locks.reset()
+
+
+@pytest.fixture(scope="module")
+def redis_7_cluster() -> Iterator[Cluster]:
+    with Cluster(3, 0, node_timeout=15, binary=redis_server()) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def on_redis_cluster(redis_7_cluster: Cluster) -> Iterator[None]:
+    redis_7_cluster.flush()
+    with override_settings(**redis_7_cluster.locks()):
+        yield
+    locks.reset()
+
+
+@pytest.mark.usefixtures("on_redis")
+class TestRedis(LayoutContract):
+    """One server of Debian's Redis."""
+
+    using = "default"
+
+
+@pytest.mark.usefixtures("on_redis_cluster")
+class TestRedisCluster(LayoutContract):
+    """Three masters of it."""
 
     using = "default"

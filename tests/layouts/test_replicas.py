@@ -135,27 +135,6 @@ def test_handed_off_lock_counts_once_it_is_replicated(
     assert locks["plain"].holder(name) is None
 
 
-def test_take_over_waits_for_replicas(pair: Pair, name: str) -> None:
-    """A takeover waits for replicas, too."""
-    first = lock(name, timeout=60, using="plain")
-    first.acquire()
-    pair.replica.pause()
-    second = lock(name, timeout=60, using="hasty")
-    with pytest.raises(LockUnavailable, match="only 0 of 1 replicas"):
-        second.take_over(first.token_id)
-    assert locks["plain"].holder(name) is None
-    pair.replica.resume()
-
-
-def test_timeout_beyond_the_connections(pair: Pair, name: str) -> None:
-    """The wait for replicas must end before the connection times out."""
-    entry = {"BACKEND": BACKEND, "LOCATION": pair.master.url() + "?socket_timeout=2"}
-    options = {"REPLICAS": 1, "REPLICA_TIMEOUT": 2}
-    with override_settings(LOCKS={"default": {**entry, "OPTIONS": options}}):
-        with pytest.raises(Exception, match="connection is given up after 2 s"):
-            lock(name).acquire()
-
-
 @pytest.mark.parametrize("way", ["sync", "async"])
 def test_server_that_became_read_only_is_left(name: str, way: str) -> None:
     """A demoted master is not mistaken for a refusal: its connection is closed."""
@@ -181,3 +160,24 @@ def test_server_that_became_read_only_is_left(name: str, way: str) -> None:
 
             asyncio.run(main())
             locks.reset()
+
+
+def test_take_over_waits_for_replicas(pair: Pair, name: str) -> None:
+    """A takeover waits for replicas, too."""
+    first = lock(name, timeout=60, using="plain")
+    first.acquire()
+    pair.replica.pause()
+    second = lock(name, timeout=60, using="hasty")
+    with pytest.raises(LockUnavailable, match="only 0 of 1 replicas"):
+        second.take_over(first.token_id)
+    assert locks["plain"].holder(name) is None
+    pair.replica.resume()
+
+
+def test_timeout_beyond_the_connections(pair: Pair, name: str) -> None:
+    """The wait for replicas must end before the connection times out."""
+    entry = {"BACKEND": BACKEND, "LOCATION": pair.master.url() + "?socket_timeout=2"}
+    options = {"REPLICAS": 1, "REPLICA_TIMEOUT": 2}
+    with override_settings(LOCKS={"default": {**entry, "OPTIONS": options}}):
+        with pytest.raises(Exception, match="connection is given up after 2 s"):
+            lock(name).acquire()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 
 import pytest
@@ -10,7 +9,7 @@ from django.test import override_settings
 
 from django_redis_lock import lock, locks
 from django_redis_lock.exceptions import LockLost
-from tests.layouts.failovers import answered, check_asyncio_through, patiently
+from tests.layouts.failovers import answered, patiently
 from tests.layouts.servers import Sentinel, client
 from tests.tools import Background, eventually, waiters
 
@@ -66,27 +65,6 @@ def test_holder_whose_lock_did_not_survive_learns_it(own: Sentinel, name: str) -
     with pytest.raises(LockLost):
         held.release()
     assert patiently(name) > fence
-
-
-def test_asyncio_through_a_failover(own: Sentinel, name: str) -> None:
-    """Tasks that hold and wait ask the sentinels for the new master."""
-
-    def fail_over() -> None:
-        replicated(own)
-        own.kill_master()
-        own.failover()
-
-    check_asyncio_through(fail_over, name)
-
-
-def test_demoted_master_is_left(own: Sentinel, name: str) -> None:
-    """An open connection to a server that became read-only is replaced."""
-    with lock(name):
-        pass
-    asyncio.run(_taken(name))
-    own.failover()
-    eventually(lambda: answered(lambda: lock(name, timeout=1).acquire(blocking_timeout=5)))
-    eventually(lambda: answered(lambda: asyncio.run(_taken(name))))
 
 
 async def _taken(name: str) -> None:

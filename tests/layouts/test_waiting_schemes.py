@@ -11,7 +11,6 @@ from django.test import override_settings
 
 from django_redis_lock import lock, locks
 from example_project.embedded import EmbeddedServer
-from tests.contracts.locks import LayoutContract
 from tests.settings import REDIS, server_url
 from tests.tools import Background, Child, eventually
 from tests.transport.test_waiting_schemes import OTHERS
@@ -27,20 +26,6 @@ def schemes(server: EmbeddedServer) -> Iterator[None]:
         LOCKS={"blpop": entry("blpop"), "poll": entry("poll", POLL_INTERVAL=0.05)}
     ):
         yield
-
-
-@pytest.mark.usefixtures("schemes")
-class TestBlpop(LayoutContract):
-    """Waiters that pop their grants from a list."""
-
-    using = "blpop"
-
-
-@pytest.mark.usefixtures("schemes")
-class TestPoll(LayoutContract):
-    """Waiters that look."""
-
-    using = "poll"
 
 
 GREENLETS = """

@@ -26,8 +26,6 @@ LOCMEM = "django_redis_lock.backends.locmem.LocMemLockBackend"
 DOWN = "redis://ada:secret@127.0.0.1:1/0"
 WRONG = {"LOCATION": "redis://:hunter2@h:1x/1"}
 
-pytestmark = pytest.mark.usefixtures("no_workers", "db")
-
 
 @pytest.fixture(autouse=True)
 def _memory(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:

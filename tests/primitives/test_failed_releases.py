@@ -196,7 +196,7 @@ def test_release_is_tried_at_the_end_of_the_process(
         settings.configure(LOCKS={"default": {"LOCATION": url}})
         django.setup()
         from django_redis_lock import lock
-        from django_redis_lock.backends import keeping, watching
+        from django_redis_lock.backends import renewal, watching
         from django_redis_lock.exceptions import LockUnavailable
 
         def later(self):
@@ -223,7 +223,7 @@ def test_release_is_tried_at_the_end_of_the_process(
                 client.config_set("min-replicas-to-write", 0)
             client.close()
 
-        keeping.Withdrawal.postpone = later
+        renewal.Withdrawal.postpone = later
         if when == "while its thread starts":
             watching.Watcher._begin = begin_late
         if when == "after":

@@ -1,4 +1,4 @@
-"""Several locks at once: all or none, in any order, in one round trip."""
+"""Several locks at once: all or none, in any order."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import random
 import signal
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import redis
@@ -17,7 +18,14 @@ from django.test import override_settings
 
 from django_redis_lock import LockGroup, lock, lock_many, locks, signals
 from django_redis_lock.backends.renewal import renewer
-from django_redis_lock.exceptions import LockError, LockLost, LockNotAcquired, LockNotOwned
+from django_redis_lock.exceptions import (
+    LockError,
+    LockLost,
+    LockNotAcquired,
+    LockNotOwned,
+    LockUnavailable,
+)
+from django_redis_lock.protocol.calls import Release
 from example_project.embedded import EmbeddedServer
 from tests.tools import Background, Child, counted, eventually, told, waiters
 from tests.tools.proxy import Proxy
@@ -263,6 +271,46 @@ class TestEveryBackend:
             asyncio.run(main())
             assert held(names, using) == ["c"]
             assert waiters(max(names), using) == 0
+
+    def test_interrupted_release(
+        self, names: list[str], using: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Ctrl-C during the release of one lock leaves none of them held."""
+        backend, interruptions = locks[using], [KeyboardInterrupt()]
+        carry_out = backend.call
+
+        def interrupted(call: Any) -> Any:
+            if isinstance(call, Release) and interruptions:
+                raise interruptions.pop()
+            return carry_out(call)
+
+        group = lock_many(names, using=using)
+        group.acquire()
+        monkeypatch.setattr(backend, "call", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            group.release()
+        eventually(lambda: held(names, using) == [])
+        assert group.remaining == 0.0
+
+    def test_release_that_is_not_answered(
+        self, names: list[str], using: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The caller waits for one of the locks only; all are freed as soon as that is possible."""
+        backend, asked = locks[using], list[str]()
+        group = lock_many(names, using=using)
+        group.acquire()
+        with monkeypatch.context() as patch:
+
+            def deaf(call: Any) -> Any:
+                asked.append(threading.current_thread().name)
+                raise LockUnavailable("no answer")
+
+            patch.setattr("django_redis_lock.protocol.conversation.RETRY_FOR", -1.0)
+            patch.setattr(backend, "call", deaf)
+            with pytest.raises(LockUnavailable):
+                group.release()
+            assert asked.count(threading.current_thread().name) == 1
+        eventually(lambda: held(names, using) == [])
 
     def test_decorator_and_signals(self, names: list[str], using: str) -> None:
         """It decorates functions, and each lock sends its own signals."""

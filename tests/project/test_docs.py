@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 import redis
-from django.core.checks import Tags, run_checks
 from django.dispatch import Signal
 from django.test import override_settings
 from prometheus_client import Counter, Histogram
@@ -39,7 +38,7 @@ from django_redis_lock.support.arguments import Default
 from django_redis_lock.views import locked
 from example_project.embedded import EmbeddedServer
 from tests.contracts.capabilities import CAPABILITIES, LACKS
-from tests.tools import Background, eventually, syntax_tree, waiters
+from tests.tools import Background, eventually, waiters
 from tests.tools.docs import DOCS, table
 
 PACKAGE = Path(django_redis_lock.__file__).parent
@@ -172,62 +171,6 @@ def test_the_arguments_of_the_signals_are_those_that_are_sent(
     }
 
 
-SHARED = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "redis://127.0.0.1:6379/1"}
-MISTAKES = {
-    "E001": ({}, ["default"]),
-    "E002": ({}, {"default": {"TIMEOUT": 0}}),
-    "E003": ({"locks": SHARED}, {"other": {"LOCATION": "locks"}}),
-    "E004": ({}, {"default": {"LOCATION": "nowhere"}}),
-    "E005": ({}, None),
-    "E006": (
-        {"locks": SHARED},
-        {
-            "default": {"LOCATION": "locks"},
-            "shop": {"LOCATION": "locks", "KEY_PREFIX": "lock:shop"},
-        },
-    ),
-    "E007": (
-        {
-            "locks": {
-                **SHARED,
-                "OPTIONS": {"CLIENT_CLASS": "django_redis.client.ShardClient"},
-            }
-        },
-        {"default": {"LOCATION": "locks"}},
-    ),
-    "E009": (
-        {"locks": {**SHARED, "LOCATION": "redis://127.0.0.1/one"}},
-        {"default": {"LOCATION": "locks"}},
-    ),
-    "W001": ({"shared": SHARED}, {"default": {"LOCATION": SHARED["LOCATION"]}}),
-    "W006": ({}, {"default": {"LOCATION": "redis://:coded@127.0.0.1"}}),
-    "W007": ({"locks": SHARED}, {"default": {"LOCATION": "locks", "TIMEOUT": 86_401}}),
-    "W008": ({}, {"default": {"BACKEND": "django_redis_lock.backends.locmem.LocMemLockBackend"}}),
-}
-
-
-@pytest.mark.parametrize("number", MISTAKES)
-def test_each_system_check_finds_what_its_page_says(number: str, settings: Any) -> None:
-    """Each system check reports its mistake, and nothing else."""
-    settings.CACHES = {
-        "default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"},
-        **MISTAKES[number][0],
-    }
-    settings.LOCKS = MISTAKES[number][1]
-    settings.ADMINS = [("Ada", "ada@example.com")]
-    assert _found_by_checks() == [f"django_redis_lock.{number}"]
-
-
-def _found_by_checks() -> list[str | None]:
-    """Return the ids of the messages, except those about tasks that other tests define."""
-    found = [
-        *run_checks(),
-        *run_checks(tags=[Tags.security], include_deployment_checks=True),
-    ]
-    ours = [item for item in found if (item.id or "").startswith("django_redis_lock.")]
-    return [item.id for item in ours if not str(item.msg).startswith("Task ")]
-
-
 def test_the_system_checks_are_those_of_the_code() -> None:
     page = DOCS / "reference/checks.md"
     of_settings = [row[0].rpartition(".")[2] for row in table(page, "System checks")]
@@ -235,7 +178,6 @@ def test_the_system_checks_are_those_of_the_code() -> None:
     source = "".join(path.read_text() for path in PACKAGE.rglob("*.py"))
     in_code = sorted(set(re.findall(r"\b[EWI]\d{3}\b", source)))
     assert sorted([*of_settings, *of_tasks]) == in_code
-    assert list(MISTAKES) == of_settings
 
 
 def test_a_skipped_task_tells_what_its_page_says(server: EmbeddedServer, name: str) -> None:
@@ -293,36 +235,6 @@ def test_the_policies_are_those_of_the_code() -> None:
     rows = table(DOCS / "reference/celery.md", "Policies")
     told = {(policy, moment) for policy, moments, _ in rows for moment in moments.split(", ")}
     assert told == {(policy, moment) for moment, known in ON_CONFLICT.items() for policy in known}
-
-
-def test_the_log_lines_of_tasks_are_those_of_the_code() -> None:
-    prefix = "Task %s[%s] "
-    logged = {
-        node.value.removeprefix(prefix)
-        for path in (PACKAGE / "celery").glob("*.py")
-        for node in ast.walk(syntax_tree(path))
-        if isinstance(node, ast.Constant)
-        and re.search(r"%[srg]", str(node.value))
-        and node.value not in (prefix, "%s %s (%s)")  # put together with another text
-    }
-    told = {row[1] for row in table(DOCS / "reference/celery.md", "Log")}
-    without_values = {line for line in told if "%" not in line}
-    assert {line.removeprefix(prefix) for line in told - without_values} == logged
-    source = (PACKAGE / "celery/deaths.py").read_text()
-    assert all(f'"{line}"' in source for line in without_values)
-
-
-def test_the_log_lines_of_views_are_those_of_the_code() -> None:
-    logged = {
-        (node.func.attr.upper(), node.args[0].value)
-        for module in (PACKAGE / "views").glob("*.py")
-        for node in ast.walk(syntax_tree(module))
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and ast.unparse(node.func.value) == "logger"
-        and isinstance(node.args[0], ast.Constant)
-    }
-    assert {(level, line) for level, line in table(DOCS / "reference/views.md", "Log")} == logged
 
 
 def test_the_numbers_are_those_of_the_code() -> None:

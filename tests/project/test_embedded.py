@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from example_project.embedded import EmbeddedServer, EmbeddedServerError
+from example_project.embedded import EmbeddedServer
 from tests.tools import alive, check_it_dies_with_its_parent
 
 
@@ -27,11 +27,6 @@ def test_start_restart_and_stop() -> None:
         pid = server.pid
     assert not alive(pid)
     assert not directory.exists()
-
-
-def test_bad_configuration_shows_the_log() -> None:
-    with pytest.raises(EmbeddedServerError, match="no-such-option"):
-        EmbeddedServer("--no-such-option", "1").start()
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")

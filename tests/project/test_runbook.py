@@ -7,14 +7,11 @@ import re
 from pathlib import Path
 
 import pytest
-import redis
 
 import django_redis_lock
-from django_redis_lock import lock, locks
-from django_redis_lock.exceptions import LockLost
 from example_project.embedded import EmbeddedServer
 from tests.tools.console import command
-from tests.tools.docs import DOCS, blocks
+from tests.tools.docs import DOCS
 
 PACKAGE = Path(django_redis_lock.__file__).parent
 PAGE = DOCS / "how-to" / "runbook.md"
@@ -26,14 +23,6 @@ def test_each_alert_has_its_section() -> None:
     page = PAGE.read_text().split("\n## The alerts\n")[1]
     alerts = re.findall(r"- alert: (\w+)", RULES.read_text())
     assert re.findall(r"^### (\w+)$", page, re.MULTILINE) == alerts
-
-
-def test_every_command_can_be_typed_by_a_test() -> None:
-    """None stands in a block that is indented, which no test would find."""
-    page = PAGE.read_text()
-    found = [block for block in blocks(PAGE) if block.language == "console"]
-    assert len(found) == page.count("```console")
-    assert [block.line for block in found if block.how == "skip" and len(block.what) < 10] == []
 
 
 def test_what_the_decisions_are_taken_by_is_what_is_shown() -> None:
@@ -57,19 +46,3 @@ def test_each_command_within_the_text_can_be_typed(server: EmbeddedServer, line:
     words = line.replace("NAME", "a").replace("ID", "0" * 16).split()
     done = command(*words, *(["--dry-run"] if words[0] == "release" else []), "--using=default")
     assert done.code in (0, 3), done.err
-
-
-@pytest.mark.parametrize("how", ["delete", "flush"])
-def test_what_never_to_do(client: redis.Redis, name: str, how: str) -> None:
-    """Another gets the lock while its holder works, and the audit does not know who did it."""
-    held = lock(name, 60)
-    held.acquire()
-    if how == "delete":
-        client.delete(f"lock:{name}")
-    else:
-        client.flushdb()
-    assert lock(name, 60).acquire(blocking=False)
-    assert held.remaining > 50
-    assert locks["default"].history(name) == []
-    with pytest.raises(LockLost):
-        held.ensure_held()

@@ -13,8 +13,7 @@ import pytest
 import django_redis_lock
 import django_redis_lock.celery
 from django_redis_lock import AuditEntry, Holder, Lock, LockGroup, Waiter, exceptions, signals
-from django_redis_lock.backends.operations import LockOperations
-from django_redis_lock.backends.running import ProtocolRunner
+from django_redis_lock.backends.operations import LockOperations, ProtocolRunner
 from django_redis_lock.exceptions import LockError
 
 TESTS = Path(__file__).parents[1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -21,7 +22,6 @@ from django_redis_lock.protocol.calls import (
 )
 from django_redis_lock.protocol.lease import Request
 from django_redis_lock.protocol.waiting import LOOK_EVERY, Hub, LocalWaiter
-from django_redis_lock.support.clock import monotonic
 from tests.protocol.steps import ended, joined, refused
 
 
@@ -361,3 +361,18 @@ def test_a_caller_that_gives_up_does_not_ask_again() -> None:
         steps.throw(LockUnavailable("timed out"))
     assert caught.value.silent
     assert asked.adrift
+
+
+def test_waiter_that_does_not_know_the_servers_clock_tries_first(hub: PollingHub) -> None:
+    """The answer tells it; a lock that is free needs no more."""
+    hub.clock = None
+    wanted = request()
+    steps = acquiring.acquire(hub, wanted, monotonic() + 60)
+    assert look(steps).channel == ""
+    hub.clock = 5_000
+    listen = steps.send([HELD, 30_000, 5_000, 0])
+    assert isinstance(listen, Listen)
+    assert listen.name == "name"
+    assert look(steps).channel == hub.channel
+    assert wanted.since == 5_000
+    steps.close()

@@ -9,7 +9,7 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import django
@@ -23,12 +23,8 @@ from tests.simulation.choices import Chance  # noqa: E402
 from tests.simulation.interleavings import SCENARIOS, explore  # noqa: E402
 from tests.simulation.layouts import LAYOUTS  # noqa: E402
 from tests.simulation.product import simulated  # noqa: E402
-from tests.simulation.regressions import KEPT, Regression  # noqa: E402
+from tests.simulation.regressions import KEPT, Regression, shrink  # noqa: E402
 from tests.simulation.schedules import play  # noqa: E402
-from tests.simulation.shrinking import shrink  # noqa: E402
-
-REPORT_EVERY = 10.0
-"""Seconds."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -53,30 +49,19 @@ def main(arguments: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("layouts", nargs="*", help=f"some of {', '.join(LAYOUTS)}; all by default")
-    parser.add_argument(
-        "--schedules",
-        type=int,
-        default=100_000,
-        help="how many, shared by the layouts (%(default)s)",
-    )
-    parser.add_argument("--seed", type=int, default=0, help="other schedules (%(default)s)")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes (%(default)s)")
+    for name, default, about in (
+        ("schedules", 100_000, "how many, shared by the layouts (%(default)s)"),
+        ("seed", 0, "other schedules (%(default)s)"),
+        ("jobs", os.cpu_count(), "processes (%(default)s)"),
+        ("orders", 0, "all orders at small scope, as deep as N schedules of each scenario reach"),
+        ("mutants", 0, "try each broken copy with N schedules at most"),
+    ):
+        parser.add_argument(f"--{name}", type=int, metavar="N", default=default, help=about)
     parser.add_argument("--replay", metavar="SEED", help="tell one schedule: its seed, or a file")
-    parser.add_argument("--save", type=Path, help="write a shrunk failure into this file")
     parser.add_argument(
         "--first",
         action="store_true",
         help="play the kept schedules, too, and end at the first failure, without shrinking it",
-    )
-    parser.add_argument(
-        "--orders",
-        type=int,
-        default=0,
-        metavar="N",
-        help="all orders at small scope, as deep as N schedules of each scenario reach",
-    )
-    parser.add_argument(
-        "--mutants", type=int, metavar="N", help="try each broken copy with N schedules at most"
     )
     return parser
 
@@ -85,14 +70,8 @@ def _play(layouts: Sequence[str], options: argparse.Namespace) -> int:
     if options.first and (failure := _play_kept(layouts)):
         print(failure)
         return 1
-    report = _reporter(options.schedules)
     tallies = campaign.run(
-        layouts,
-        options.schedules,
-        options.seed,
-        options.jobs,
-        report=report,
-        until_failure=options.first,
+        layouts, options.schedules, options.seed, options.jobs, until_failure=options.first
     )
     for tally in tallies.values():
         _show(tally)
@@ -100,7 +79,7 @@ def _play(layouts: Sequence[str], options: argparse.Namespace) -> int:
     for layout, seed, failure in failures[:5]:
         print(f"\n{layout}, seed {seed}: {failure}")
         if not options.first:
-            _show_shrunk(layout, seed, options.save)
+            _show_shrunk(layout, seed)
     return int(bool(failures))
 
 
@@ -116,35 +95,6 @@ def _play_kept(layouts: Sequence[str]) -> str:
     return ""
 
 
-def _reporter(total: int) -> Callable[[dict[str, Tally]], None]:
-    began = told = time.monotonic()
-    shown: list[tuple[str, int, str]] = []
-
-    def report(tallies: dict[str, Tally]) -> None:
-        nonlocal told, shown
-        now = time.monotonic()
-        failures = [(tally.layout, *item) for tally in tallies.values() for item in tally.failures]
-        if len(failures) > len(shown):
-            new = [item for item in failures if item not in shown]
-            shown = failures
-            told = 0.0
-            for layout, seed, failure in new:
-                print(f"{layout}, seed {seed}: {failure}", flush=True)
-        if now - told > REPORT_EVERY:
-            told = now
-            done = sum(tally.schedules for tally in tallies.values())
-            failed = sum(len(tally.failures) for tally in tallies.values())
-            rate = done / (now - began)
-            left = max(0.0, total - done) / rate
-            print(
-                f"{done:,} of {total:,} schedules, {rate:,.0f}/s, {failed} failed, "
-                f"{left / 60:.1f} min left",
-                flush=True,
-            )
-
-    return report
-
-
 def _show(tally: Tally) -> None:
     rate = tally.schedules / max(tally.seconds, 0.001)
     steps = tally.steps / max(tally.schedules, 1)
@@ -156,22 +106,19 @@ def _show(tally: Tally) -> None:
         print(f"{'':10}   not promised: {what}: {times:,}, as in {tally.examples[what]}")
 
 
-def _show_shrunk(name: str, seed: int, path: Path | None) -> None:
+def _show_shrunk(name: str, seed: int) -> None:
     layout = LAYOUTS[name]
     with simulated():
-        choices = Chance(seed)
-        promise = play(layout, choices).promise
+        first = play(layout, Chance(seed))
 
         def fails(candidate: list[int]) -> bool:
-            return play(layout, Regression(name, candidate).choose()).promise == promise
+            return play(layout, Regression("", name, candidate).choose()).promise == first.promise
 
-        least = Regression(name, shrink(choices.made, fails))
+        least = Regression(first.failure, name, shrink(first.choices, fails))
         verdict = play(layout, least.choose(), telling=True)
     print("\n".join(verdict.story))
     print(f"{verdict.failure}\nmake simulate ARGS='{name} --replay {seed}' tells the whole of it.")
-    if path is not None:
-        least.about = verdict.failure
-        least.write(path)
+    print(f"To keep it, in a file of {KEPT.name}:\n{least.text()}")
 
 
 def _replay(layouts: Sequence[str], which: str) -> int:
@@ -200,7 +147,7 @@ def _explore(schedules: int) -> int:
         depth = "" if found.depth is None else f" of the first {found.depth} choices"
         print(
             f"{scenario.layout:10} {scenario.about}: all orders{depth}, "
-            f"{found.schedules:,} schedules, {found.states:,} states, "
+            f"{found.schedules:,} schedules, "
             f"{time.monotonic() - began:.0f} s"
             f"{'; ' + found.failure if found.failure else ''}",
             flush=True,

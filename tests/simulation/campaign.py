@@ -9,7 +9,7 @@ import multiprocessing
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tests.simulation.choices import Chance
@@ -17,6 +17,8 @@ from tests.simulation.layouts import LAYOUTS
 from tests.simulation.product import simulated
 from tests.simulation.schedules import play
 
+TELL_EVERY = 10.0
+"""Seconds."""
 CHUNK = 10
 """How many schedules a process plays before it reports."""
 Job = tuple[str, int, int]
@@ -53,14 +55,14 @@ def run(
     seed: int,
     jobs: int,
     *,
-    report: Callable[[dict[str, Tally]], object] = lambda tallies: None,
     until_failure: bool = False,
 ) -> dict[str, Tally]:
     """Play so many schedules, shared by the layouts, and return what came of them.
 
-    Ctrl-C ends it early.
+    It tells at times how far it is. Ctrl-C ends it early.
     """
     tallies = {name: Tally(name) for name in layouts}
+    began = told = time.monotonic()
     gc.freeze()  # so that the processes collect what schedules leave, and nothing else
     with (
         multiprocessing.get_context("fork").Pool(jobs, _leave_interrupts) as pool,
@@ -68,15 +70,15 @@ def run(
     ):
         for tally in pool.imap_unordered(_play_some, _jobs(layouts, schedules, seed)):
             tallies[tally.layout].add(tally)
-            report(tallies)
+            if time.monotonic() - told > TELL_EVERY:
+                told = time.monotonic()
+                done = sum(each.schedules for each in tallies.values())
+                failed = sum(len(each.failures) for each in tallies.values())
+                rate = done / (told - began)
+                print(f"{done:,} schedules, {rate:,.0f}/s, {failed} failed", flush=True)
             if until_failure and tally.failures:
                 break
     return tallies
-
-
-def seed_of(seed: int, number: int) -> int:
-    """Return the seed of a schedule of a campaign."""
-    return seed * 1_000_000_000 + number
 
 
 def _jobs(layouts: Sequence[str], schedules: int, seed: int) -> Iterator[Job]:
@@ -86,7 +88,7 @@ def _jobs(layouts: Sequence[str], schedules: int, seed: int) -> Iterator[Job]:
         if first >= each:
             return
         for layout in layouts:
-            yield layout, seed_of(seed, first), min(CHUNK, each - first)
+            yield layout, seed * 1_000_000_000 + first, min(CHUNK, each - first)
 
 
 def _leave_interrupts() -> None:

@@ -35,7 +35,6 @@ class Found:
     schedules: int = 0
     depth: int | None = None
     """Up to how many choices all orders were played; ``None`` if these were all."""
-    states: int = 0
     failure: str = ""
 
 
@@ -45,11 +44,9 @@ def explore(scenario: Scenario, schedules: int) -> Found:
     What follows after these choices takes the normal course.
     """
     found = Found()
-    states: set[int] = set()
     layout = LAYOUTS[scenario.layout]
 
     def people(world: World) -> None:
-        world.states = states
         world.once = scenario.once
         for way in scenario.ways:
             world.act(world.process(), "actor", way)
@@ -60,7 +57,6 @@ def explore(scenario: Scenario, schedules: int) -> Found:
         replay = Replay(prefix)
         verdict = play(layout, replay, people=people)
         found.schedules += 1
-        found.states = len(states)
         if verdict.failure:
             found.failure = f"{verdict.failure} with {replay.made}"
             return found

@@ -32,8 +32,6 @@ class Mutant:
     """The file, from the package's folder."""
     old: str
     new: str
-    past: bool = False
-    """Whether this takes the mend of a fault out that was found once."""
 
     def apply(self, directory: Path) -> None:
         """Change a copy of the project. Raises ``ValueError`` if the place is not there once."""
@@ -47,7 +45,12 @@ class Mutant:
 
 def read() -> list[Mutant]:
     """Return the broken copies that are listed."""
-    return [Mutant(**item) for item in tomllib.loads(LIST.read_text())["mutants"]]
+    return [
+        Mutant(about, layout, path, *change)
+        for layout, files in tomllib.loads(LIST.read_text()).items()
+        for path, changes in files.items()
+        for about, change in changes.items()
+    ]
 
 
 def main(schedules: int, jobs: int) -> int:
@@ -59,20 +62,19 @@ def main(schedules: int, jobs: int) -> int:
     unbroken = {*promises, "HonestLosses", "PromptInterruptions"}
     with ThreadPoolExecutor(jobs) as pool:
         found = pool.map(lambda mutant: _try_out(mutant, schedules), chosen)
-        for mutant, (promise, tried) in zip(chosen, found, strict=True):
-            missed += not promise
-            unbroken.discard(promise)
-            past = " (a fault of the past)" if mutant.past else ""
-            outcome = promise or "NOT FOUND"
-            print(f"{mutant.layout:10} {outcome:20} {tried:>7,}  {mutant.about}{past}", flush=True)
+        for mutant, (broken, tried) in zip(chosen, found, strict=True):
+            missed += not broken
+            unbroken.difference_update(broken)
+            outcome = broken[0] if broken else "NOT FOUND"
+            print(f"{mutant.layout:10} {outcome:20} {tried:>7,}  {mutant.about}", flush=True)
     print(f"{len(chosen) - missed} of {len(chosen)} broken copies were found")
     if unbroken:  # no copy shows that its check can fail
         print(f"None of them broke {', '.join(sorted(unbroken))}")
     return int(missed > 0 or bool(unbroken))
 
 
-def _try_out(mutant: Mutant, schedules: int) -> tuple[str, int]:
-    """Return which promise is broken, and after how many new schedules; ``""`` if none is."""
+def _try_out(mutant: Mutant, schedules: int) -> tuple[list[str], int]:
+    """Return which promises are broken, if any, and after how many new schedules."""
     with _copy() as directory:
         mutant.apply(directory)
         done = subprocess.run(
@@ -87,10 +89,10 @@ def _try_out(mutant: Mutant, schedules: int) -> tuple[str, int]:
             check=False,
         )
     played = re.search(rf"^{mutant.layout} +([\d,]+) schedules", done.stdout, re.MULTILINE)
-    failed = re.search(rf"^{mutant.layout}, \w+ \S+: (\w+)", done.stdout, re.MULTILINE)
-    if played is None and failed is None:
+    broken = re.findall(rf"^{mutant.layout}, \w+ \S+: (\w+)", done.stdout, re.MULTILINE)
+    if played is None and not broken:
         raise RuntimeError(f"{mutant.about}: {done.stdout}{done.stderr}")
-    return failed[1] if failed else "", int(played[1].replace(",", "")) if played else 0
+    return broken, int(played[1].replace(",", "")) if played else 0
 
 
 @contextmanager

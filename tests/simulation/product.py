@@ -24,7 +24,6 @@ from django_redis_lock.backends.servers.topology import Topology
 from django_redis_lock.primitives import lock as lock_module
 from django_redis_lock.protocol import drivers, waiting
 from django_redis_lock.protocol.lease import Request
-from django_redis_lock.support import clock
 from django_redis_lock.support import process as processes
 from django_redis_lock.transport import location, scripts
 from tests.simulation import slots
@@ -75,10 +74,16 @@ def _request(name: str, token: str, *arguments: Any, **options: Any) -> Request:
     return request
 
 
+def _monotonic() -> float:
+    """Read the clock of the present machine."""
+    return virtual_time.monotonic()
+
+
 _VIRTUAL = {
     "threading": virtual_threading,
     "_thread": virtual_thread,
     "time": virtual_time,
+    "monotonic": _monotonic,
     "Future": Future,
     "random": dice,
     "os": SimpleNamespace(urandom=dice.randbytes),
@@ -93,7 +98,6 @@ _OTHERS: tuple[tuple[Any, str, Any], ...] = (
     (lock_module, "Request", _request),
     (processes, "_thread", _Execution()),
     (processes, "_process", processes._process),
-    (clock, "_ahead", 0.0),
     (location, "problem_of", functools.cache(location.problem_of)),
     (Topology, "_ask", slots.ask),
     (ClusterClient, "_new", lambda client, pool: Client(pool)),

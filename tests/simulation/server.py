@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from redis.exceptions import NoScriptError, ResponseError
 
@@ -31,8 +31,6 @@ class Server:
     ``publish`` sends a message to the subscribers of a channel and returns how many they are.
     ``pushed`` is called with a key to which a list was pushed.
     """
-
-    _commands: ClassVar[dict[bytes, Callable[..., Reply]]] = {}
 
     def __init__(
         self,
@@ -62,13 +60,10 @@ class Server:
             return error
 
     def _carry_out(self, words: Words) -> Reply:
-        method = self._commands.get(words[0]) or self._commands.get(words[0].upper())
+        method = _COMMANDS.get(words[0])
         if method is None:
             raise ResponseError(f"unknown command '{words[0].decode()}'")
         return method(self, *words[1:])
-
-    def __init_subclass__(cls) -> None:
-        cls._commands = {**cls._commands, **_commands_of(cls)}
 
     # Keys.
 
@@ -146,14 +141,6 @@ class Server:
     def _persist(self, key: bytes) -> Reply:
         return int(self.exists(key) and self.ends.pop(key, None) is not None)
 
-    def _keys(self, pattern: bytes) -> Reply:
-        return self.keys()
-
-    def _flushall(self, *how: bytes) -> Reply:
-        self.data.clear()
-        self.ends.clear()
-        return OK
-
     # Strings.
 
     def _get(self, key: bytes) -> Reply:
@@ -174,16 +161,12 @@ class Server:
         return old if wants_old else OK
 
     def _end_of(self, flags: Sequence[bytes]) -> int | None:
-        for name, unit, since in (
-            (b"PX", 1, self.now_ms()),
-            (b"EX", 1000, self.now_ms()),
-            (b"PXAT", 1, 0),
-        ):
+        for name, since in ((b"PX", self.now_ms()), (b"PXAT", 0)):
             if name in flags:
                 value = int(flags[flags.index(name) + 1])
                 if value <= 0:
                     raise ResponseError("invalid expire time in 'set' command")
-                return since + value * unit
+                return since + value
         return None
 
     def _setnx(self, key: bytes, value: bytes) -> Reply:
@@ -303,33 +286,9 @@ class Server:
             found = found[offset : None if count < 0 else offset + count]
         return _with_scores(found, flags)
 
-    def _zremrangebyscore(self, key: bytes, least: bytes, most: bytes) -> Reply:
-        gone = self._zrangebyscore(key, least, most)
-        return self._zrem(key, *gone)
-
     def _ranked(self, key: bytes) -> list[tuple[float, bytes]]:
         found = self.look_up(key, Scores) or {}
         return sorted((score, member) for member, score in found.items())
-
-    # Hashes.
-
-    def _hset(self, key: bytes, *pairs: bytes) -> Reply:
-        found = self._made(key, dict)
-        before = len(found)
-        found.update(zip(pairs[::2], pairs[1::2], strict=True))
-        return len(found) - before
-
-    def _hdel(self, key: bytes, *fields: bytes) -> Reply:
-        found = self.look_up(key, dict)
-        if found is None:
-            return 0
-        gone = sum(found.pop(field, None) is not None for field in fields)
-        self._shrunk(key, found)
-        return gone
-
-    def _hgetall(self, key: bytes) -> Reply:
-        found = self.look_up(key, dict) or {}
-        return [word for pair in found.items() for word in pair]
 
     # Streams.
 
@@ -385,12 +344,6 @@ class Server:
             raise NoScriptError("No matching script. Please use EVAL.")
         return self._run(source, words, int(number))
 
-    def _script(self, what: bytes, *words: bytes) -> Reply:
-        if what.upper() == b"FLUSH":
-            self.scripts.clear()
-            return OK
-        raise ResponseError("unknown subcommand")
-
     def _run(self, source: bytes, words: Words, number: int) -> Reply:
         return lua.run(source, words[:number], words[number:], self._carry_out)
 
@@ -437,13 +390,9 @@ def _before(entry_id: tuple[int, int], end: bytes) -> bool:
     return entry_id < _stream_id(end[1:]) if end[:1] == b"(" else entry_id <= _stream_id(end)
 
 
-def _commands_of(server: type[Server]) -> dict[bytes, Callable[..., Reply]]:
-    """Return the commands of a class of servers: its private methods."""
-    return {
-        name[1:].upper().encode(): method
-        for name, method in vars(server).items()
-        if name[0] == "_" and name[1] != "_" and callable(method)
-    }
-
-
-Server._commands = {**_commands_of(Server), b"SPUBLISH": Server._publish}
+_COMMANDS: dict[bytes, Callable[..., Reply]] = {
+    name[1:].upper().encode(): method
+    for name, method in vars(Server).items()
+    if name[0] == "_" and name[1] != "_" and callable(method)
+}
+_COMMANDS[b"SPUBLISH"] = Server._publish

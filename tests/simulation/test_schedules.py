@@ -12,9 +12,8 @@ import pytest
 from tests.simulation.choices import Chance, Replay
 from tests.simulation.layouts import LAYOUTS
 from tests.simulation.product import simulated
-from tests.simulation.regressions import KEPT, Regression
+from tests.simulation.regressions import KEPT, Regression, shrink
 from tests.simulation.schedules import play
-from tests.simulation.shrinking import shrink
 
 ROOT = Path(__file__).parents[2]
 

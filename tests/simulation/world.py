@@ -116,8 +116,6 @@ class World:
         """What becomes of the next calls."""
         self.once: Sequence[Fault] = ()
         """Faults of which one may happen at any step."""
-        self.states: set[int] | None = None
-        """Collects the states that were seen, if somebody wants to know them."""
         self.steps = 0
         self.story: list[str] = []
         self.broken: Broken | None = None
@@ -259,8 +257,6 @@ class World:
         self._let_faults_happen()
         if not self._choose_next():
             return False
-        if self.states is not None:
-            self.states.add(self._state())
         if self._news:
             self._news = False
             self._look_again()
@@ -299,22 +295,6 @@ class World:
         """Let the view forget what it has seen."""
         if self.view is not None:
             self.view.seen.clear()
-
-    def _state(self) -> int:
-        """Return a hash of who wants and has what, what servers know, and what is under way."""
-        attempts = self.ledger.attempts
-        tokens = {item.token.encode(): number for number, item in enumerate(attempts)}
-        people = [(item.asked_at is None, item.held, item.left_at is None) for item in attempts]
-        stored = []
-        for site in self.sites:
-            for key, value in sorted(site.server.data.items()):
-                for item in value if isinstance(value, list) else [value]:
-                    words = item.split(b" ", 2) if isinstance(item, bytes) else []
-                    stored.append((key, *[tokens.get(word) for word in words[:2]]))
-        flights = sorted(flight.what for flight in self.network.flights)
-        threads = sorted(thread.name for thread in self.machine.ready)
-        runs = [process.runs for process in self.processes]
-        return hash((*people, *stored, *flights, *threads, *runs))
 
     def _next_moment(self, heads: Sequence[Flight], *, may_land: bool) -> float | None:
         """Return until when time may pass: nothing that is due may be late."""

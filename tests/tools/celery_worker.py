@@ -199,6 +199,7 @@ def all_free(what: str) -> None:
 
 
 def free(name: str) -> None:
+    """Wait until a lock is free; for less than the default lease, so it was released."""
     eventually(lambda: locks["default"].holder(name) is None, f"{name} free")
 
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import re
-from html import escape
-from itertools import cycle
 from typing import Any
 
 import pytest
@@ -13,8 +10,6 @@ import pytest
 from django_redis_lock import lock, locks
 from django_redis_lock.checks import check_locks
 from django_redis_lock.exceptions import InvalidLockBackend
-from tests.tools.admin import LIST, page_of, root
-from tests.tools.console import command
 
 REDLOCK = "django_redis_lock.backends.redlock.RedlockLockBackend"
 GETSET = "django_redis_lock.backends.getset.GetSetLockBackend"
@@ -25,39 +20,24 @@ LOCMEM = "django_redis_lock.backends.locmem.LocMemLockBackend"
 SECRET = "hunter-Zwei"
 
 WRONG_URLS = [
-    ("redis://localhost:99999999", "not a number from 1 to 65535"),
-    ("redis://localhost:0", "not a number from 1 to 65535"),
-    ("redis://localhost:port/1", "not a number from 1 to 65535"),
-    (f"redis://:{SECRET}/0", "not a number from 1 to 65535"),  # without a host
-    (f"redis://:{SECRET}/x@localhost:6379/1", "urllib.parse.quote"),
+    ("redis://localhost:99999999", "can't be used by redis-py: Port out of range"),
+    (f"redis://:{SECRET}/0", "can't be used by redis-py: Port could not be cast"),
+    (f"redis://:{SECRET}/x@localhost:6379/1", "can't be used by redis-py: Port could not be cast"),
     (f"redis://ada:1/{SECRET}@localhost:6379/1", "urllib.parse.quote"),
     (f"redis://:1#{SECRET}@localhost", "urllib.parse.quote"),
     (f"redis://:1?{SECRET}@localhost", "urllib.parse.quote"),
-    (f"redis://:{SECRET} @localhost", "blank"),
-    (f"redis://:{SECRET}@[::1", "invalid host"),
-    (f"redis://:{SECRET}@local\N{FULLWIDTH SOLIDUS}host", "invalid host"),
-    (f"redis://:{SECRET}@{'a' * 64}.example", "invalid host"),
+    (f"redis://:{SECRET}@[::1", "can't be used by redis-py: Invalid IPv6 URL"),
     (f"redis://:{SECRET}@localhost/one", "database that is not a number"),
-    (f"redis://:{SECRET}@localhost/-1", "database that is not a number"),
-    (f"redis://:{SECRET}@localhost?db=one", "'db' with an invalid value"),
-    (f"redis://:{SECRET}@localhost?db=-1", "'db' with an invalid value"),
-    (f"redis://:{SECRET}@localhost?socket_timeout=abc", "'socket_timeout' with an invalid value"),
-    (f"redis://:{SECRET}@localhost?socket_timeout=-1", "'socket_timeout' with an invalid value"),
-    (f"redis://:{SECRET}@localhost?socket_connect_timeout=inf", "'socket_connect_timeout' with"),
-    (f"redis://:{SECRET}@localhost?client_name=", "'client_name' with an invalid value"),
-    (f"redis://:{SECRET}@localhost?nonsense=1", "'nonsense'"),
-    (f"redis://:{SECRET}@localhost?retry=3", "unknown option 'retry'"),
-    (f"redis://:{SECRET}@localhost?ssl_certfile=/a", "unknown option 'ssl_certfile'"),
+    (f"redis://:{SECRET}@localhost?socket_timeout=abc", "Invalid value for 'socket_timeout'"),
+    (f"redis://:{SECRET}@localhost?nonsense=1", "unexpected keyword argument 'nonsense'"),
     (f"redis://:{SECRET}@localhost?protocol=7", "can't be used by redis-py"),
     (f"rediss://:{SECRET}@localhost?ssl_cert_reqs=maybe", "can't be used by redis-py"),
-    ("unix://run/valkey.sock", "does not begin with '/'"),
-    (f"unix://:{SECRET}/x@/run/valkey.sock", "urllib.parse.quote"),
-    (f"unix://?password={SECRET}", "has no path"),
+    ("unix://run/valkey.sock", "has no path of a socket"),
+    (f"unix://?password={SECRET}", "has no path of a socket"),
 ]
 NOT_EVEN_URLS: list[tuple[Any, str]] = [
     (f"redis//:{SECRET}@localhost", "neither an alias of CACHES nor a URL"),
-    (f"redis:/:{SECRET}@localhost", "neither an alias of CACHES nor a URL"),
-    (f"http://:{SECRET}@localhost", "unknown scheme"),
+    (f"http://:{SECRET}@localhost", "neither an alias of CACHES nor a URL"),
     ({"HOST": "localhost", "PASSWORD": SECRET}, "must be an alias"),
     (f"redis://:{SECRET}@localhost".encode(), "must be an alias"),
 ]
@@ -98,37 +78,19 @@ def configure(settings: Any, kind: str, url: Any) -> None:
 def test_it_is_an_error_of_the_checks_and_of_the_first_use(settings: Any, kind: str) -> None:
     """The checks say what is wrong and what to write; nothing tells the password."""
     not_even_urls = NOT_EVEN_URLS if kind in ("redis", "getset") else []
+    of_cache = kind in ("django-redis", "Django")
     for url, words in [*WRONG_URLS, *not_even_urls]:
-        if kind in ("django-redis", "Django") and words.startswith("unknown option 'retry"):
-            continue  # redis-py itself notices when it connects
         configure(settings, kind, url)
         (found,) = check_locks()
-        of_cache = kind in ("django-redis", "Django")
         assert found.id == f"django_redis_lock.{'E009' if of_cache else 'E002'}", url
         with pytest.raises(InvalidLockBackend) as caught:
             lock("a").acquire(blocking=False)
         for text in (found.msg, str(caught.value)):
             assert "LOCKS['default']" in text
             assert SECRET not in text
-            if kind == "cluster" and (url.startswith("unix:") or "db" in words):
+            if kind == "cluster" and url.startswith("unix:"):
                 continue  # there are other reasons to refuse it
-            no_connection = f"{kind} can't make a connection" in text
-            assert words in text or no_connection, url
-
-
-def test_password_is_thought_of_where_the_port_may_be_one(settings: Any) -> None:
-    """Digits are a port, and a password before the host is where it belongs."""
-    for url, thought_of in [
-        ("redis://localhost:99999", False),
-        (f"redis://:{SECRET}@localhost:99999", False),
-        (f"redis://:{SECRET}@localhost:1x/1", False),
-        (f"redis://:{SECRET}/0", True),
-        (f"redis://ada:{SECRET}", True),
-    ]:
-        configure(settings, "redis", url)
-        (found,) = check_locks()
-        assert "not a number from 1 to 65535" in found.msg
-        assert ("write a password before the host" in found.msg) == thought_of, url
+            assert words in text or (of_cache and f"{kind} can't make a connection" in text), url
 
 
 @pytest.mark.parametrize("url", [7, None, "", b"redis://localhost", ["redis://localhost"], {}])
@@ -170,23 +132,18 @@ def test_options_that_django_redis_makes_no_connection_from(settings: Any, optio
     assert SECRET not in found.msg
 
 
-@pytest.mark.django_db
-@pytest.mark.usefixtures("no_workers")
 @pytest.mark.parametrize(
     ("entry", "words"),
     [
         ({"LOCATION": None}, "LOCATION None is not a str"),  # of a variable that is not set
-        ({"LOCATION": 7}, "LOCATION 7 is not a str"),
         ({"LOCATION": f"redis://:{SECRET}@h".encode()}, "LOCATION b'redis://***@h' is not a str"),
         ({"LOCATION": [b"redis://h"]}, "LOCATION b'redis://h' is not a str"),
         ({"LOCATION": "redis://h", "OPTIONS": SECRET}, "OPTIONS are a str, not a dict"),
-        ({"LOCATION": "redis://h", "OPTIONS": ["a"]}, "OPTIONS are a list, not a dict"),
         (f"redis://:{SECRET}@h", "is a str, not a dict"),
-        (None, "is a NoneType, not a dict"),
     ],
 )
 def test_an_entry_of_caches_of_other_types(settings: Any, entry: Any, words: str) -> None:
-    """It is an error of the checks, of the first use and of the page; and none where unused."""
+    """It is an error of the checks and of the first use; and none where the entry is unused."""
     if isinstance(entry, dict):
         entry = {"BACKEND": DJANGO_REDIS, **entry}
     settings.CACHES = {**settings.CACHES, "wrong": entry}
@@ -195,35 +152,5 @@ def test_an_entry_of_caches_of_other_types(settings: Any, entry: Any, words: str
     assert (found.id, words in found.msg) == ("django_redis_lock.E009", True), found.msg
     with pytest.raises(InvalidLockBackend, match=re.escape(words)):
         lock("a").acquire(blocking=False)
-    page = root().get(LIST)
-    assert (page.status_code, escape(words) in page.content.decode()) == (200, True)
-    done = command("doctor")
-    assert (done.code, words in done.out) == (1, True)
-    assert SECRET not in found.msg + page.content.decode() + done.out + done.err
     settings.LOCKS = {"default": {"LOCATION": "redis://h/3"}}
     assert check_locks() == []
-
-
-@pytest.mark.django_db
-@pytest.mark.usefixtures("no_workers")
-def test_pages_and_commands_say_it_in_a_line(
-    settings: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    """No traceback, no error of the page, and no password."""
-    browser = root()
-    commands = cycle((["list"], ["show", "a"], ["release", "a", "--noinput"], ["doctor"]))
-    kinds = cycle(("redis", "redis", "redis", "redis", "django-redis", "Django", "Django"))
-    for (url, _), words in zip([*WRONG_URLS, *NOT_EVEN_URLS], commands, strict=False):
-        kind = next(kinds) if isinstance(url, str) and "retry" not in url else "redis"
-        configure(settings, kind, url)
-        for path in (LIST, page_of("a")):
-            page = browser.get(path)
-            assert page.status_code == 200
-            assert escape("LOCKS['default']") in page.content.decode()
-            assert SECRET not in page.content.decode()
-        done = command(*words)
-        assert done.code, (words, url)
-        assert "LOCKS['default']" in done.out + done.err
-        assert SECRET not in done.out + done.err
-        assert "Traceback" not in done.out + done.err
-    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]

@@ -18,7 +18,7 @@ from django_redis_lock.transport import redis_py
 from example_project.embedded import EmbeddedServer
 from tests.tools import ROOT, syntax_tree
 
-PRIVATE_NAMES = {"AbstractConnection", "URL_QUERY_ARGUMENT_PARSERS", "parse_url"}
+PRIVATE_NAMES = {"AbstractConnection", "parse_url"}
 PRIVATE_ATTRIBUTES = {
     *("_sock", "_parser", "_writer", "_connection_arguments", "_available_connections"),
     *("_in_use_connections", "_checkpid", "_host_error"),
@@ -111,7 +111,7 @@ def test_arguments_of_connections() -> None:
 
 
 def test_urls_are_parsed() -> None:
-    """``parse_url`` and ``URL_QUERY_ARGUMENT_PARSERS``."""
+    """``parse_url``."""
     assert redis_py.parse_url("redis://app:secret@example/3?socket_timeout=2") == {
         "host": "example",
         "username": "app",
@@ -122,7 +122,6 @@ def test_urls_are_parsed() -> None:
     unix = redis_py.parse_url("unix:///run/redis.sock?db=1")
     assert (unix["path"], unix["db"]) == ("/run/redis.sock", 1)
     assert redis_py.parse_url("rediss://h")["connection_class"] is redis.SSLConnection
-    assert {"db", "socket_timeout", "max_connections"} <= redis_py.OPTION_PARSERS.keys()
 
 
 def test_the_socket_of_a_connection(connection: Any) -> None:

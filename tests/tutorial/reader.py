@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Self
 
 from example_project.keeper import Keeper
-from tests.tools.docs import Block, commands
+from tests.tools.docs import TUTORIAL, Block, commands
 
 COMMAND_SECONDS = 120
 """How long a command may take, or a server until it is up; the longest installs packages."""
@@ -120,7 +120,10 @@ class Reader:
         for written, typed in self.instead.items():
             text = text.replace(written, typed)
         if block.how == "append":
-            self._save(self.directory / block.what, text)
+            path = self.directory / block.what
+            self._reload = self._reload or path.exists()
+            with path.open("a") as file:
+                file.write(f"\n\n{text}")
         elif block.how == "save":
             (self.directory / block.what).write_text(text)
             self._reload = True
@@ -128,18 +131,15 @@ class Reader:
             self._start(text, block.what)
         elif block.language == "console":
             self._type(text, varies=block.how == "varies", line=block.line)
-        elif block.language == "python":
+        elif f"<!-- test\n{block.text}-->" in TUTORIAL.read_text():
             self._first.run(f"python - <<'END_OF_THE_BLOCK'\n{text}\nEND_OF_THE_BLOCK")
+        else:
+            raise ReaderError(f"line {block.line} is neither typed nor saved")
         self.seconds += time.monotonic() - began
 
     def logs(self) -> str:
         """Return what all the programs have said, for a message."""
         return "\n".join(f"== {program.command}\n{program.told()}" for program in self._running)
-
-    def _save(self, path: Path, text: str) -> None:
-        self._reload = self._reload or path.exists()
-        with path.open("a") as file:
-            file.write(f"\n\n{text}")
 
     def _start(self, text: str, ready: str) -> None:
         *before, (command, _) = commands(text)

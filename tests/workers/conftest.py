@@ -17,20 +17,13 @@ from tests.apps.celery.app import PATIENCE, QUEUE_NAME, apps
 from tests.apps.celery.settings import PROXY
 from tests.settings import PORT, server_url
 from tests.tools import eventually, waiters
-from tests.tools.celery_worker import (
-    Worker,
-    disconnect,
-    events,
-    running_worker,
-)
+from tests.tools.celery_worker import Worker, disconnect, events, running_worker
 from tests.tools.proxy import Proxy
 
 BUSY = 4.0
 """Seconds for which a run takes no notice of anything, in which others come to wait for it."""
 DUE = 4
 """Seconds after which messages are due that are revoked before."""
-AT_ONCE = 3.0
-"""Seconds within which the lock of a dead holder is free; a tenth of its lease."""
 
 
 @contextlib.contextmanager

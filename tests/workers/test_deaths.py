@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,16 +16,9 @@ from django_redis_lock import lock, locks
 from tests.apps.celery import deaths as tasks
 from tests.apps.celery.backend import IMPORTED
 from tests.tools import alive, eventually
-from tests.tools.celery_worker import (
-    WAIT,
-    Worker,
-    free,
-    go,
-    started,
-)
+from tests.tools.celery_worker import WAIT, Worker, free, go, started
 from tests.tools.proxy import Proxy
 from tests.workers.conftest import (
-    AT_ONCE,
     acknowledged,
     check_one_at_a_time,
     free_beyond_the_proxy,
@@ -45,10 +37,8 @@ def exit_with(status: int) -> Callable[[redis.Redis, str, int], None]:
     return lambda client, name, pid: go(client, name, say=f"exit {status}")
 
 
-@pytest.mark.parametrize(
-    "end", [kill, exit_with(0), exit_with(1)], ids=["SIGKILL", "os._exit(0)", "os._exit(1)"]
-)
-def test_dead_child_frees_its_lock_at_once(
+@pytest.mark.parametrize("end", [kill, exit_with(0)], ids=["SIGKILL", "os._exit(0)"])
+def test_dead_child_frees_its_lock(
     client: redis.Redis, worker: Worker, name: str, end: Callable[..., None]
 ) -> None:
     """Whatever it dies of, its lock is free long before its lease ends, and nothing is forced."""
@@ -58,9 +48,7 @@ def test_dead_child_frees_its_lock_at_once(
     assert holder.pid == pid
     assert holder.ttl > 20
     end(client, name, pid)
-    died = time.monotonic()
     free(name)
-    assert time.monotonic() - died < AT_ONCE
     (entry,) = eventually(lambda: locks["default"].history(holder.name))
     assert (entry.event, entry.by, entry.pid) == ("freed", "", pid)
     again = tasks.work.delay(name)
@@ -105,39 +93,41 @@ def test_dead_child_leaves_the_locks_of_others_alone(
     assert successor.get(timeout=WAIT) == "go"
 
 
+def test_silent_server_holds_up_its_own_locks_alone(
+    client: redis.Redis, worker: Worker, proxy: Proxy, name: str
+) -> None:
+    """They are free when it answers, and the log tells of the wait once; others are free before."""
+    proxied, others = f"{name}-proxied", [f"{name}-{number}" for number in range(2)]
+    tasks.proxied.delay(proxied)
+    for other in others:
+        tasks.work.delay(other)
+    text = "Locks of LOCKS['proxied'] can't be released yet"
+    before = len(worker.lines(text))
+    pid = started(client, proxied)
+    proxy.hold_back()
+    try:
+        os.kill(pid, signal.SIGKILL)
+        eventually(lambda: len(worker.lines(text)) > before, "the line")
+        for other in others:
+            os.kill(started(client, other), signal.SIGKILL)
+            free(other)
+    finally:
+        proxy.let_go()
+    free_beyond_the_proxy(proxied)
+    assert len(worker.lines(text)) == before + 1
+
+
 def test_locks_of_children_that_die_young_are_freed(
     client: redis.Redis, name: str, tmp_path: Path
 ) -> None:
     """Nobody has seen a child that is killed as soon as it has its lock, and it is missed."""
     queue = f"queue-{name}"
-    options = ("--max-tasks-per-child=1",)
-    with worker_of_deaths(tmp_path, *options, queue=queue) as worker:
+    with worker_of_deaths(tmp_path, "--max-tasks-per-child=1", queue=queue):
         for number in range(2):
             each = f"{name}-{number}"
             tasks.work.apply_async((each,), queue=queue)
             os.kill(started(client, each), signal.SIGKILL)
-            died = time.monotonic()
             free(each)
-            assert time.monotonic() - died < AT_ONCE
-        assert not worker.lines("The watch over")
-
-
-def test_death_in_an_outage_is_seen_to_when_the_server_answers(
-    client: redis.Redis, worker: Worker, proxy: Proxy, name: str
-) -> None:
-    """It is reported once, and retried until then."""
-    tasks.proxied.delay(name)
-    pid = started(client, name)
-    text = "Locks of LOCKS['proxied'] can't be released yet"
-    before = len(worker.lines(text))
-    proxy.hold_back()
-    try:
-        os.kill(pid, signal.SIGKILL)
-        eventually(lambda: len(worker.lines(text)) > before, "the line")
-    finally:
-        proxy.let_go()
-    free_beyond_the_proxy(name)
-    assert len(worker.lines(text)) == before + 1
 
 
 LOST = [tasks.requeued, tasks.requeued_whole]
@@ -164,7 +154,7 @@ def test_task_of_a_dead_child_that_comes_again_runs(
 
 
 def test_killed_workers_task_runs_once_more(client: redis.Redis, name: str, tmp_path: Path) -> None:
-    """If a whole worker is dead, another one of its host takes the lock over with the message."""
+    """If a whole worker is dead, another one of its host runs the message before the lease ends."""
     queue = f"queue-{name}"
     with contextlib.ExitStack() as stack:
         workers = {}
@@ -174,11 +164,10 @@ def test_killed_workers_task_runs_once_more(client: redis.Redis, name: str, tmp_
             worker = stack.enter_context(worker_of_deaths(directory, queue=queue))
             workers[worker.process.pid] = worker
         result = tasks.late.apply_async((name,), queue=queue)
-        dead = workers.pop(os.getpgid(started(client, name)))
+        dead = workers[os.getpgid(started(client, name))]
+        holder = holder_of(name)
         os.killpg(dead.process.pid, signal.SIGKILL)
         dead.process.wait()
-        holder = holder_of(name)
-        (other,) = workers.values()
         restore_unacknowledged()
         started(client, name)
         successor = holder_of(name)
@@ -187,7 +176,6 @@ def test_killed_workers_task_runs_once_more(client: redis.Redis, name: str, tmp_
         go(client, name)
         assert result.get(timeout=WAIT) == "go"
         acknowledged()
-        assert other.lines(f"[{result.id}] takes over lock")
     check_one_at_a_time(client, name, runs=2)
 
 

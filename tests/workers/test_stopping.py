@@ -17,9 +17,6 @@ from tests.tools import eventually, waiters
 from tests.tools.celery_worker import WAIT, Worker, go, messages, running_worker, started
 from tests.workers.conftest import check_one_at_a_time, deliver_again
 
-POOLS = {"prefork": 2, "threads": 2, "gevent": 2, "solo": 1}
-"""The pools, and how many tasks each runs at a time."""
-
 
 def by_signal(worker: Worker) -> None:
     worker.process.send_signal(signal.SIGTERM)
@@ -29,10 +26,13 @@ def by_command(worker: Worker) -> None:
     app.control.shutdown()
 
 
-def stops(worker: Worker, how: Callable[[Worker], None] = by_signal) -> None:
-    """Stop a worker, whatever waits in it."""
-    how(worker)
-    assert worker.process.wait(WAIT) == 0, worker.log.read_text()
+STOPS: dict[str, tuple[int, Callable[[Worker], None]]] = {
+    "prefork": (2, by_signal),
+    "threads": (2, by_command),
+    "gevent": (2, by_signal),
+    "solo": (1, by_signal),
+}
+"""The pools, how many tasks each runs at a time, and how it is told to stop."""
 
 
 def waiting_in(name: str, number: int) -> None:
@@ -50,16 +50,13 @@ def test_messages_of_waiting_tasks_go_back_to_the_queue(
             task.apply_async((name,), queue=name)
             for task in (tasks.successor, tasks.late_successor)
         ]
-        for pool, concurrency in POOLS.items():
+        for pool, (concurrency, stop) in STOPS.items():
             with start(pool=pool, concurrency=concurrency) as worker:
                 waiting_in(name, concurrency)
-                stops(worker)
+                stop(worker)
+                assert worker.process.wait(WAIT) == 0, worker.log.read_text()
             assert waiters(name) == 0
             assert messages(name) == len(results)
-        with start() as worker:
-            waiting_in(name, 2)
-            stops(worker, by_command)
-        assert messages(name) == len(results)
     with start():
         go(client, name, times=2)
         assert [result.get(timeout=WAIT) for result in results] == ["go", "go"]

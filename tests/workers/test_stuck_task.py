@@ -1,4 +1,4 @@
-"""What an operator does about a task that hangs, and about holders that are dead: all real."""
+"""What the command makes of holders that hang or are dead: real processes."""
 
 from __future__ import annotations
 
@@ -8,132 +8,45 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from django_redis_lock import lock, locks
-from django_redis_lock.management.console.releasing import system_user
 from django_redis_lock.operators import liveness
 from django_redis_lock.operators.liveness import judge
 from django_redis_lock.protocol.records import Holder
 from django_redis_lock.support.process import began_at, pid_space, state_of
 from example_project.embedded import EmbeddedServer
-from tests.apps import operators_app
-from tests.apps.celery.app import app as tests_app
-from tests.tools import Background, Child, eventually, waiters
-from tests.tools.celery_worker import disconnect, running_worker
+from tests.tools import Child
 from tests.tools.console import command
 
-WAIT = 20
+HOLDER = """
+    held = [lock(name, 60) for name in sys.argv[1:]]
+    for item in held:
+        item.acquire()
+    say("ready")
+    hear()
+"""
 
 
-@dataclass(frozen=True)
-class Worker:
-    """A Celery worker with its children, in a process group of its own."""
-
-    process: subprocess.Popen[bytes]
-    log: Path
-
-    def start(self, shop: str, **options: Any) -> tuple[Any, int]:
-        """Send a task; return its result and the process id of the child that runs it."""
-        result = operators_app.import_catalogue.apply_async((shop,), **options)
-        with operators_app.events() as client:
-            said = client.blpop([f"started:{shop}"], timeout=WAIT)
-        assert said, self.log.read_text()
-        return result, int(said[1])
-
-    def go(self, shop: str) -> None:
-        with operators_app.events() as client:
-            client.rpush(f"go:{shop}", "go")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _connections() -> Iterator[None]:
-    """Close what this process opened to the broker when nobody needs it any more."""
-    yield
-    disconnect(operators_app.app)
-
-
-@pytest.fixture(params=["prefork"])
-def worker(
-    request: pytest.FixtureRequest, server: EmbeddedServer, tmp_path: Path, settings: Any, db: None
-) -> Iterator[Worker]:
-    """A worker with two children, or of another pool, and its app as the current one."""
-    settings.LOCKS = {"default": settings.LOCKS["default"]}
-    with running_worker(
-        tmp_path,
-        app="tests.apps.operators_app",
-        pool=request.param,
-        concurrency=2,
-        queue="operators",
-        environment={"DJANGO_SETTINGS_MODULE": "tests.settings"},
-    ) as running:
-        operators_app.app.set_current()
-        yield Worker(running.process, running.log)
-        if running.process.poll() is None:
-            os.killpg(running.process.pid, signal.SIGCONT)
-    tests_app.set_current()
-    locks.reset()
-
-
-def test_stuck_task_is_found_broken_and_told(worker: Worker) -> None:
-    """A hung task is found, its lock handed off, its loss noticed, and all is reported."""
-    result, child = worker.start("7")
-    os.kill(child, signal.SIGSTOP)
-    heir = lock("import:7", 60)
-    waiting = Background(heir.acquire)
-    eventually(lambda: waiters("import:7") == 1)
-
-    listed = command("list", "import:*")
-    assert f"task shop.import_catalogue[{result.id}]" in listed.out
-    assert listed.lines[1].split()[-3] == "1"  # waits
-    shown = command("show", "import:7").out
-    assert f"pid         {child}" in shown
-    assert waiting.name in shown
-    assert f"life        stopped: process {child} is stopped\n" in shown
-    known = json.loads(command("show", "import:7", "--format", "json").out)["locks"][0]
-    assert (known["life"], known["life_because"]) == ("stopped", f"process {child} is stopped")
-    # It is stuck and not dead, so it takes an operator to say so.
-    left_alone = command("release", "import:7", "--only-dead", "--noinput")
-    assert left_alone.code == 3
-    assert f"1 lock kept, because process {child} is stopped." in left_alone.err
-    assert not waiting.ended_at
-
-    done = command("release", "import:7", "--noinput", "--reason", "stuck since the morning")
-    assert done.code == 0
-    assert "import:7: released, and handed off to" in done.out
-    assert waiting.outcome() is True
-    heir.ensure_held()
-
-    os.kill(child, signal.SIGCONT)
-    worker.go("7")
-    assert result.get(timeout=WAIT) == "done"
-    heir.ensure_held()  # nobody released it but its holder
-    heir.release()
-    (entry,) = [e for e in locks["default"].history("import:7") if e.event == "force_released"]
-    assert (entry.by, entry.reason) == (system_user(), "stuck since the morning")
-    assert (entry.pid, entry.task_id) == (child, result.id)
-    assert "stuck since the morning" in command("history", "import:7").out
-    assert "Lock 'import:7' was lost while it was held" in worker.log.read_text()
-
-
-def test_dead_processes_of_this_host_are_found(server: EmbeddedServer, db: None) -> None:
-    """``--only-dead`` releases what a killed process left, and nothing else."""
+def test_only_dead_releases_what_the_dead_left(server: EmbeddedServer, db: None) -> None:
+    """What a killed process held, and nothing of those that live, or are stopped."""
     mine = lock("mine", 60)
     mine.acquire()
-    program = """
-        held = [lock(name, 60) for name in ("left:1", "left:2")]
-        for item in held:
-            item.acquire()
-        say("ready")
-        hear()
-    """
-    with Child(program) as child, Child(program.replace("left:", "living:")) as living:
-        assert child.hear() == living.hear() == "ready"
+    with (
+        Child(HOLDER, "left:1", "left:2") as child,
+        Child(HOLDER, "living") as living,
+        Child(HOLDER, "stopped") as stopped,
+    ):
+        assert child.hear() == living.hear() == stopped.hear() == "ready"
+        stopped.stop()
+        why = f"process {stopped.pid} is stopped"
+        assert f"life        stopped: {why}\n" in command("show", "stopped").out
+        (known,) = json.loads(command("show", "stopped", "--format", "json").out)["locks"]
+        assert (known["life"], known["life_because"]) == ("stopped", why)
+        kept = command("release", "stopped", "--only-dead", "--noinput")
+        assert (kept.code, f"1 lock kept, because {why}." in kept.err) == (3, True)
         assert command("release", "--all", "--only-dead", "--noinput").code == 3
         os.kill(child.pid, signal.SIGKILL)
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # a zombie, which is dead as well
@@ -143,10 +56,9 @@ def test_dead_processes_of_this_host_are_found(server: EmbeddedServer, db: None)
         done = command("release", "--all", "--only-dead", "--dry-run")
         assert sorted(line.split()[0] for line in done.lines[1:]) == ["left:1", "left:2"]
         assert all(line.endswith(f"process {child.pid} is gone") for line in done.lines[1:])
-        assert "3 locks kept, each because its process lives." in done.err
         assert command("release", "--all", "--only-dead", "--noinput").code == 0
         left = {holder.name for holder in locks["default"].holders()}
-    assert left == {"mine", "living:1", "living:2"}
+    assert left == {"mine", "living", "stopped"}
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,7 @@ def site(
 
 def test_workers_are_processes_of_their_own(site: Site, entries: dict[str, Any]) -> None:
     """They exclude each other, renew and are woken, whatever the master did before the fork."""
-    told = site.get_many(f"hold/{2.5 * LEASE}/{','.join(entries)}", WORKERS)
+    told = site.get_many(f"hold/{1.5 * LEASE}/{','.join(entries)}", WORKERS)
     assert len({each["process"] for each in told}) == len({each["pid"] for each in told}) > 1
     told.sort(key=lambda each: each["span"])
     for one, other in pairwise(told):

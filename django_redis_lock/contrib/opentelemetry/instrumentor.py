@@ -1,10 +1,9 @@
-"""Connects traces and metrics to the signals of locks and tasks."""
+"""Connects traces and metrics to the signals of locks."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from importlib.util import find_spec
+from collections.abc import Callable
 from typing import Any
 
 from django.dispatch import Signal
@@ -12,15 +11,9 @@ from opentelemetry import metrics, trace
 
 from django_redis_lock import __version__, signals
 from django_redis_lock.contrib.opentelemetry import names
-from django_redis_lock.contrib.opentelemetry.attributes import of_holder, of_metric
-from django_redis_lock.contrib.opentelemetry.gauges import LockGauges
 from django_redis_lock.contrib.opentelemetry.metrics import LockMetrics
-from django_redis_lock.contrib.opentelemetry.providers import Provider
-from django_redis_lock.contrib.opentelemetry.spans import LockSpans, tell_skipped
-from django_redis_lock.contrib.reading import this_thread
-from django_redis_lock.handler import locks
+from django_redis_lock.contrib.opentelemetry.spans import LockSpans
 from django_redis_lock.primitives.lock import Lock
-from django_redis_lock.protocol.records import Holder
 
 logger = logging.getLogger("django_redis_lock")
 
@@ -55,12 +48,8 @@ class LockInstrumentor:
             return
         tracer = trace.get_tracer(names.SCOPE, __version__, tracer_provider)
         meter = metrics.get_meter(names.SCOPE, __version__, meter_provider)
-        receivers = LockInstrumentor._connected = _Receivers(
-            LockSpans(tracer, Provider(lambda: tracer_provider or trace.get_tracer_provider())),
-            LockMetrics(meter, Provider(lambda: meter_provider or metrics.get_meter_provider())),
-            LockGauges(meter),
-        )
-        for signal, receiver in receivers.pairs():
+        LockInstrumentor._connected = _Receivers(LockSpans(tracer), LockMetrics(meter))
+        for signal, receiver in LockInstrumentor._connected.pairs:
             signal.connect(receiver, weak=False)
 
     def uninstrument(self) -> None:
@@ -68,33 +57,26 @@ class LockInstrumentor:
         receivers, LockInstrumentor._connected = LockInstrumentor._connected, None
         if receivers is None:
             return
-        receivers.gauges.enabled = False
-        for signal, receiver in receivers.pairs():
+        receivers.metrics.enabled = False
+        for signal, receiver in receivers.pairs:
             signal.disconnect(receiver)
 
 
 class _Receivers:
     """The receivers of the signals."""
 
-    def __init__(self, spans: LockSpans, metrics: LockMetrics, gauges: LockGauges) -> None:
-        self.spans, self.metrics, self.gauges = spans, metrics, gauges
+    def __init__(self, spans: LockSpans, metrics: LockMetrics) -> None:
+        self.spans, self.metrics = spans, metrics
+        self.pairs: list[tuple[Signal, Callable[..., None]]] = [
+            (signals.lock_waiting, self.on_waiting),
+            (signals.lock_acquired, self.on_acquired),
+            (signals.lock_not_acquired, self.on_not_acquired),
+            (signals.lock_released, self.on_released),
+            (signals.lock_detached, self.on_detached),
+            (signals.lock_lost, self.on_lost),
+        ]
 
-    def pairs(self) -> Iterator[tuple[Signal, Callable[..., None]]]:
-        """Yield each signal with its receiver."""
-        yield signals.lock_waiting, self.on_waiting
-        yield signals.lock_acquired, self.on_acquired
-        yield signals.lock_not_acquired, self.on_not_acquired
-        yield signals.lock_released, self.on_released
-        yield signals.lock_detached, self.on_detached
-        yield signals.lock_lost, self.on_lost
-        yield signals.lock_force_released, self.on_force_released
-        yield signals.lock_freed, self.on_freed
-        yield signals.lock_unavailable, self.on_unavailable
-        if find_spec("celery") is not None:
-            from django_redis_lock.celery.conflicts import task_skipped
-
-            yield task_skipped, self.on_task_skipped
-
+    @signals.never_blocks
     def on_waiting(self, lock: Lock, **kwargs: Any) -> None:
         self.spans.wait(lock)
 
@@ -103,6 +85,7 @@ class _Receivers:
         self.spans.acquired(lock)
         self.metrics.waited(lock, waited, "acquired")
 
+    @signals.never_blocks
     def on_not_acquired(self, lock: Lock, waited: float, reason: str, **kwargs: Any) -> None:
         self.spans.not_acquired(lock, reason, waited)
         self.metrics.waited(lock, waited, reason)
@@ -118,35 +101,5 @@ class _Receivers:
         self.metrics.held(lock, held_for, "detached")
 
     @signals.never_blocks
-    def on_lost(self, using: str, name: str, lock: Lock | None, **kwargs: Any) -> None:
+    def on_lost(self, lock: Lock | None, **kwargs: Any) -> None:
         self.spans.ended(lock, "lost")
-        self.metrics.count(names.LOST, locks[using], name)
-
-    @signals.never_blocks
-    def on_force_released(self, using: str, name: str, **kwargs: Any) -> None:
-        self.metrics.count(names.FORCE_RELEASED, locks[using], name)
-
-    @signals.never_blocks
-    def on_freed(self, using: str, name: str, **kwargs: Any) -> None:
-        self.metrics.count(names.FREED, locks[using], name)
-
-    @signals.never_blocks
-    def on_unavailable(self, using: str, name: str, **kwargs: Any) -> None:
-        if not this_thread.reads:
-            self.metrics.count(names.UNAVAILABLE, locks[using], name)
-
-    def on_task_skipped(
-        self,
-        sender: Any,
-        task_id: str | None,
-        key: str,
-        holder: Holder | None,
-        policy: str,
-        **kwargs: Any,
-    ) -> None:
-        from django_redis_lock.celery.guard import GUARD
-
-        backend = locks[getattr(sender, GUARD).options.using]
-        told = {**of_metric(backend, key), names.TASK: sender.name, names.POLICY: policy}
-        self.metrics.skipped(told)
-        tell_skipped(sender, task_id, key, told if holder is None else told | of_holder(holder))

@@ -7,24 +7,16 @@ current when it was started.
 
 from __future__ import annotations
 
-from contextlib import suppress
+import weakref
+from collections import deque
 from time import time_ns
-from typing import Any
 
 from opentelemetry.trace import Span, Status, StatusCode, Tracer, get_current_span
 
 from django_redis_lock.contrib.opentelemetry import names
-from django_redis_lock.contrib.opentelemetry.attributes import (
-    Attributes,
-    of_holder,
-    of_server,
-    of_span,
-)
-from django_redis_lock.contrib.opentelemetry.open_spans import OpenSpans
-from django_redis_lock.contrib.opentelemetry.providers import Provider
-from django_redis_lock.exceptions import LockError
+from django_redis_lock.primitives.held import Held
 from django_redis_lock.primitives.lock import Lock
-from django_redis_lock.protocol.records import Holder
+from django_redis_lock.support.process import forget_after_fork
 
 ERRORS = ("timeout", "unavailable", "lost")
 """Outcomes that make a span an error. A caller that does not want to wait expects ``busy``."""
@@ -33,94 +25,47 @@ ERRORS = ("timeout", "unavailable", "lost")
 class LockSpans:
     """Starts and ends the spans of all locks of a process."""
 
-    def __init__(self, tracer: Tracer, provider: Provider) -> None:
+    def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
-        self._provider = provider
-        self._waits = OpenSpans[Lock]()
-        self._holds = OpenSpans[Lock]()
+        self._waits = _OpenSpans()
+        self._holds = _OpenSpans()
 
     def wait(self, lock: Lock) -> None:
-        """A wait begins: start its span, and ask who has the lock."""
-        if self._records_nothing():
-            return
-        span = self._tracer.start_span(names.WAIT)
-        if span.is_recording():
-            _describe_wait(span, lock)
-            self._waits.put(lock, span, _holder_of(lock))
+        """A wait begins."""
+        if span := self._begin(names.WAIT, lock):
+            self._waits.put(lock, span)
 
     def acquired(self, lock: Lock) -> None:
         """End the wait, if there was one, and start the hold."""
-        if not self._provider.records():
-            return
-        waiting = self._waits.take(lock)
-        if waiting is not None:
-            holder = waiting.holder
-            if holder is not None and holder.token_id != lock.token_id:
-                waiting.span.set_attributes(of_holder(holder))
-            _end(waiting.span, "acquired")
-        if self._records_nothing():
-            return
-        span = self._tracer.start_span(names.HOLD)
-        if span.is_recording():
-            span.set_attributes({**of_span(lock.backend, lock.name), names.FENCE: lock.fence})
+        if waiting := self._waits.take(lock):
+            _end(waiting, "acquired")
+        if span := self._begin(names.HOLD, lock):
+            span.set_attribute(names.FENCE, lock.fence)
             self._holds.put(lock, span)
 
     def not_acquired(self, lock: Lock, reason: str, waited: float) -> None:
         """End the wait; if there was none, write a span for it afterwards."""
-        waiting = self._waits.take(lock)
-        if waiting is not None:
-            span, holder = waiting.span, waiting.holder
-        elif self._records_nothing():
-            return
-        else:
-            span = self._tracer.start_span(names.WAIT, start_time=time_ns() - int(waited * 1e9))
-            if not span.is_recording():
-                return
-            _describe_wait(span, lock)
-            holder = None if reason == "unavailable" else _holder_of(lock)
-        if holder is not None:
-            span.set_attributes(of_holder(holder))
-        _end(span, reason)
+        began = time_ns() - int(waited * 1e9)
+        if span := self._waits.take(lock) or self._begin(names.WAIT, lock, began):
+            _end(span, reason)
 
     def ended(self, lock: Lock | None, outcome: str) -> None:
         """End the hold."""
-        if not self._provider.records():
-            return
-        held = self._holds.take(lock)
-        if held is not None:
-            _end(held.span, outcome)
+        if held := self._holds.take(lock):
+            _end(held, outcome)
 
-    def _records_nothing(self) -> bool:
-        """Whether no span has to be begun: without an SDK, or in a trace that is not sampled."""
-        if not self._provider.records():
-            return True
+    def _begin(self, name: str, lock: Lock, began: int | None = None) -> Span | None:
+        """Start a span; return ``None`` without an SDK, or in a trace that is not sampled."""
         context = get_current_span().get_span_context()
-        return context.is_valid and not context.trace_flags.sampled
-
-
-def tell_skipped(task: Any, task_id: str | None, key: str, attributes: Attributes) -> None:
-    """Tell the current span that a duplicate was skipped.
-
-    In the worker that is the span of the duplicate's own run, which gets attributes. A sender may
-    send several tasks within one span, which gets an event for each.
-    """
-    span = get_current_span()
-    if task_id is not None and task.request.id == task_id:
-        span.set_attributes({**attributes, names.NAME: key, names.OUTCOME: "skipped"})
-    else:
-        span.add_event(names.SKIPPED, {**attributes, names.NAME: key})
-
-
-def _describe_wait(span: Span, lock: Lock) -> None:
-    backend = lock.backend
-    span.set_attributes(of_span(backend, lock.name) | of_server(backend))
-
-
-def _holder_of(lock: Lock) -> Holder | None:
-    """Ask the server who has a lock, in one round trip."""
-    with suppress(LockError):
-        return lock.backend.holder(lock.name)
-    return None
+        if context.is_valid and not context.trace_flags.sampled:
+            return None
+        span = self._tracer.start_span(name, start_time=began)
+        if not span.is_recording():
+            return None
+        backend = lock.backend
+        group = backend.operators.group(lock.name)
+        span.set_attributes({**names.attributes_of(backend, group), names.NAME: lock.name})
+        return span
 
 
 def _end(span: Span, outcome: str) -> None:
@@ -129,3 +74,52 @@ def _end(span: Span, outcome: str) -> None:
         span.set_attribute(names.ERROR_TYPE, outcome)
         span.set_status(Status(StatusCode.ERROR))
     span.end()
+
+
+class _OpenSpan(weakref.ref[Held]):
+    """A started span, and a weak reference to its handle."""
+
+    __slots__ = ("key", "span")
+
+    span: Span
+    key: int
+
+
+class _OpenSpans:
+    """The spans of one kind that were started and not ended yet; a handle has at most one.
+
+    A handle may be given up without a signal: a wait is cancelled, or a hold passes on to another
+    handle in a transaction. Then its span ends when the handle is collected. A collection can come
+    at any moment, even within the SDK while it holds a mutex, so the span is only noted there.
+    """
+
+    def __init__(self) -> None:
+        self.after_fork()
+        forget_after_fork(self)
+
+    def after_fork(self) -> None:
+        """Forget the parent's spans, which the parent ends."""
+        self._open: dict[int, _OpenSpan] = {}
+        self._given_up: deque[tuple[Span, int]] = deque()
+
+    def put(self, lock: Held, span: Span) -> None:
+        """Keep the span of a handle; an earlier one ends."""
+        if before := self.take(lock):
+            before.end()
+        kept = _OpenSpan(lock, self._collected)
+        kept.span, kept.key = span, id(lock)
+        self._open[kept.key] = kept
+
+    def take(self, lock: Held | None) -> Span | None:
+        """Return the span of a handle, to be ended by the caller; ``None`` if it has none."""
+        while self._given_up:
+            span, at = self._given_up.popleft()
+            span.end(at)
+        kept = self._open.pop(id(lock), None)
+        return None if kept is None else kept.span
+
+    def _collected(self, kept: weakref.ref[Held]) -> None:
+        assert isinstance(kept, _OpenSpan)
+        if self._open.get(kept.key) is kept:
+            del self._open[kept.key]
+            self._given_up.append((kept.span, time_ns()))

@@ -1,9 +1,5 @@
 """Counters and histograms, and the receivers of signals that feed them.
 
-prometheus_client takes microseconds to count one event, which is too long within ``acquire()`` and
-``release()``. So acquired and released locks are only noted there, and counted together: by a
-thread, and before each scrape.
-
 prometheus_client takes locks to count. A child that is forked while another thread holds one would
 wait for it forever, so a fork waits until nothing is being counted.
 """
@@ -12,38 +8,20 @@ from __future__ import annotations
 
 import os
 import threading
-from bisect import bisect_right
-from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib.util import find_spec
 from typing import Any
 
 from django.core.signals import setting_changed
 from django.dispatch import Signal
-from prometheus_client import REGISTRY, Counter, Histogram, Metric
-from prometheus_client.registry import Collector
+from prometheus_client import Counter, Histogram
 
 from django_redis_lock import signals
 from django_redis_lock.backends.operator_settings import OTHER
-from django_redis_lock.contrib.prometheus.notes import Notes
-from django_redis_lock.contrib.reading import this_thread
+from django_redis_lock.contrib.gauges import this_thread
 from django_redis_lock.handler import locks
-
-
-class _Notes(Collector):
-    """Counts what is noted. It has no metrics, but a scrape asks it before those below."""
-
-    def describe(self) -> Iterator[Metric]:
-        yield from ()
-
-    def collect(self) -> Iterator[Metric]:
-        count_notes()
-        yield from ()
-
-
-REGISTRY.register(_Notes())
 
 SERVER = ("using", "backend")
 LOCK = (*SERVER, "group")
@@ -55,7 +33,6 @@ BUCKETS = (
 KNOWN_NAMES = 1024
 """Names of each alias whose group is remembered."""
 REASONS = ("timeout", "busy", "unavailable")
-ACQUIRED_IT, RELEASED = "acquired", "released"
 
 ACQUIRED = Counter("django_redis_lock_acquired", "Locks that were acquired.", LOCK)
 NOT_ACQUIRED = Counter(
@@ -116,30 +93,7 @@ class _Group:
         self.hold = HOLD.labels(*labels)
         UNAVAILABLE.labels(*labels[: len(SERVER)])
 
-    def count(self, outcome: str, seconds: list[float]) -> None:
-        """Count events of one kind, each with how long it took."""
-        if outcome == RELEASED:
-            observe_all(self.hold, seconds)
-            return
-        counter = self.acquired if outcome == ACQUIRED_IT else self.not_acquired[outcome]
-        counter.inc(len(seconds))
-        observe_all(self.wait, seconds)
 
-
-def observe_all(histogram: Any, values: list[float]) -> None:
-    """Observe several values; prometheus_client has a method for one value only."""
-    values.sort()
-    before = 0
-    for bound, bucket in zip(histogram._upper_bounds, histogram._buckets, strict=True):
-        up_to = bisect_right(values, bound)
-        if up_to > before:
-            bucket.inc(up_to - before)
-            before = up_to
-    histogram._sum.inc(sum(values))
-
-
-_finders: dict[str, Callable[[str], _Group]] = {}
-"""For each alias, what finds the group of a name."""
 _counting = threading.RLock()
 
 
@@ -153,76 +107,57 @@ os.register_at_fork(
 )
 
 
-def _finder(using: str, sender: type) -> Callable[[str], _Group]:
-    """Return what finds the group of a name, of an alias."""
-    found = _finders.get(using)
-    if found is None:
-        operators = locks[using].operators
-        names = (OTHER, *operators.groups.values())
-        groups = {name: _Group(using, sender.__name__, name) for name in names}
-        # Matching the patterns takes as long as noting, and a name comes back when it is released.
-        found = lru_cache(KNOWN_NAMES)(lambda name: groups[operators.group(name)])
-        _finders[using] = found
-    return found
+@cache
+def _groups(using: str, sender: type) -> dict[str, _Group]:
+    names = (OTHER, *locks[using].operators.groups.values())
+    return {name: _Group(using, sender.__name__, name) for name in names}
+
+
+@lru_cache(KNOWN_NAMES)  # a name comes back when it is released
+def _group(using: str, sender: type, name: str) -> _Group:
+    return _groups(using, sender)[locks[using].operators.group(name)]
 
 
 def _settings_changed(*, setting: str, **kwargs: Any) -> None:
     if setting == "LOCKS":
-        _finders.clear()
-
-
-class _Tally(Notes):
-    """Notes of acquired and released locks: what finds the group of a name, the name, the outcome,
-    and how many seconds it took."""
-
-    def add_up(self) -> None:
-        found: defaultdict[tuple[_Group, str], list[float]] = defaultdict(list)
-        for find, name, outcome, seconds in self.taken():
-            found[find(name), outcome].append(seconds)
-        with _counting:
-            for (group, outcome), values in found.items():
-                group.count(outcome, values)
-
-
-_tally = _Tally("django-redis-lock-metrics")
-_note = _tally.note
-count_notes = _tally.add_up_now
-"""Counts what was noted until now."""
+        _groups.cache_clear()
+        _group.cache_clear()
 
 
 @signals.never_blocks
 def acquired(sender: type, using: str, name: str, waited: float, **kwargs: Any) -> None:
-    _note(_finder(using, sender), name, ACQUIRED_IT, waited)
+    with _counting:
+        group = _group(using, sender, name)
+        group.acquired.inc()
+        group.wait.observe(waited)
 
 
 @signals.never_blocks
 def not_acquired(
     sender: type, using: str, name: str, waited: float, reason: str, **kwargs: Any
 ) -> None:
-    _note(_finder(using, sender), name, reason, waited)
+    with _counting:
+        group = _group(using, sender, name)
+        group.not_acquired[reason].inc()
+        group.wait.observe(waited)
 
 
 @signals.never_blocks
 def released(sender: type, using: str, name: str, held_for: float, **kwargs: Any) -> None:
-    _note(_finder(using, sender), name, RELEASED, held_for)
-
-
-@signals.never_blocks
-def lost(sender: type, using: str, name: str, **kwargs: Any) -> None:
     with _counting:
-        _finder(using, sender)(name).lost.inc()
+        _group(using, sender, name).hold.observe(held_for)
 
 
-@signals.never_blocks
-def force_released(sender: type, using: str, name: str, **kwargs: Any) -> None:
-    with _counting:
-        _finder(using, sender)(name).force_released.inc()
+def _counter(what: str) -> Callable[..., None]:
+    @signals.never_blocks
+    def count(sender: type, using: str, name: str, **kwargs: Any) -> None:
+        with _counting:
+            getattr(_group(using, sender, name), what).inc()
+
+    return count
 
 
-@signals.never_blocks
-def freed(sender: type, using: str, name: str, **kwargs: Any) -> None:
-    with _counting:
-        _finder(using, sender)(name).freed.inc()
+lost, force_released, freed = map(_counter, ("lost", "force_released", "freed"))
 
 
 @signals.never_blocks

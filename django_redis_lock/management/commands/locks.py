@@ -13,7 +13,6 @@ from django_redis_lock import __version__
 from django_redis_lock.management.console import (
     arguments,
     doctor,
-    events,
     listing,
     releasing,
     showing,
@@ -26,7 +25,7 @@ RUN = {
     "show": showing.run,
     "release": releasing.run,
     "doctor": doctor.run,
-    "history": events.run,
+    "history": showing.history,
 }
 CLOSED_PIPE = 128 + 13
 """The exit code of a program that SIGPIPE ended."""

@@ -60,7 +60,7 @@ def add_commands(parser: CommandParser) -> None:
         help="exit with 1 on a failure (fail), or on a warning too (warn)",
     )
 
-    history = _add(commands, "history", "show the forced releases")
+    history = _add(commands, "history", "show forced releases and freed locks")
     history.add_argument("name", nargs="?", help="only events of this lock")
     history.add_argument(
         "--limit", type=_count, default=50, metavar="N", help="show at most N events (default: 50)"

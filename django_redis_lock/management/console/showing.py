@@ -1,14 +1,14 @@
-"""``locks show``: one lock with its holder, waiters and history."""
+"""``locks show``: one lock with its holder, waiters and history; ``locks history``: the audit."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from django_redis_lock.backends.base import BaseLockBackend
-from django_redis_lock.management.console import events, facts
+from django_redis_lock.management.console import facts
 from django_redis_lock.management.console.durations import duration, length
 from django_redis_lock.management.console.selection import Backends, hint_at_pattern, nothing
 from django_redis_lock.management.console.terminal import Column, Terminal
@@ -21,6 +21,7 @@ EVENTS = 10
 """Newest events shown."""
 WAITERS = 100
 """Waiters shown, from the head of the queue."""
+_LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ def _show(name: str, one: _Known, terminal: Terminal) -> None:
     if one.history is None:
         terminal.say("  Not known.")
     else:
-        terminal.table(events.columns(name=False), one.history)
+        terminal.table(_event_columns(name=False), one.history)
 
 
 def _particulars(holder: Holder, verdict: Verdict) -> Iterator[tuple[str, str]]:
@@ -155,3 +156,37 @@ QUEUE: list[Column[tuple[int, Waiter]]] = [
     Column("TOKEN ID", lambda row: row[1].token_id or facts.UNKNOWN),
 ]
 """The columns of a queue."""
+
+
+def history(options: dict[str, Any], terminal: Terminal) -> None:
+    """Show the audits, the latest entries first."""
+    name, limit = options["name"], options["limit"]
+    backends = Backends(options["using"], terminal.notice)
+    found = list(backends.each(lambda backend: backend.history(name, limit)))
+    if backends.many:
+        found.sort(key=lambda entry: entry.at or _LONG_AGO, reverse=True)
+    found = found[:limit]
+    if terminal.as_json:
+        terminal.json_object("events", map(facts.entry_facts, found), backends.not_known)
+    else:
+        terminal.table(_event_columns(name=True, many=backends.many), found)
+    backends.finish()
+    if not found and name is not None:
+        raise nothing(f"The audit has no events of {visible(name)!r}.")
+    if not found:
+        terminal.notice("The audit has no forced releases or freed locks.")
+
+
+def _event_columns(*, name: bool, many: bool = False) -> list[Column[AuditEntry]]:
+    of_name: list[Column[AuditEntry]] = [Column("NAME", lambda one: visible(one.name), cut=True)]
+    backend: list[Column[AuditEntry]] = [Column("USING", lambda one: visible(one.using))]
+    return [
+        Column("AT (UTC)", lambda one: facts.clock(one.at)),
+        Column("EVENT", lambda one: visible(one.event) or facts.UNKNOWN),
+        *(of_name if name else []),
+        *(backend if many else []),
+        Column("HOLDER", facts.who, cut=True),
+        Column("BY", lambda one: visible(one.by) or facts.UNKNOWN),
+        Column("REASON", lambda one: visible(one.reason) or facts.UNKNOWN, cut=True),
+        Column("FENCE", lambda one: str(one.fence or facts.UNKNOWN), right=True),
+    ]

@@ -47,7 +47,7 @@ class Terminal:
         self._err = err
         self.as_json = as_json
         wanted = force_color or (out.isatty() and not os.environ.get("NO_COLOR"))
-        self.style = style if wanted and not as_json else no_style()
+        self.style = style if wanted else no_style()
 
     @property
     def width(self) -> int | None:

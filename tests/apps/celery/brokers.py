@@ -18,8 +18,6 @@ from tests.apps.celery.app import QUEUE_AND_RUN, SCOPES, WAITING, new_app
 from tests.settings import server_url
 from tests.tools.celery_worker import counted, record, tell, tell_and_wait
 
-LATER = "later"
-"""A queue that workers consume once a test says so."""
 SERIALIZERS = ("json", "pickle", "msgpack", "yaml")
 BACKENDS = ("none", "redis", "django-db", "cache")
 STORING = ("json-redis", "pickle-django-db", "msgpack-redis", "yaml-cache")

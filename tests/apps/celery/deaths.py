@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 import uuid
 from collections.abc import Iterator
 from time import monotonic
@@ -22,8 +21,7 @@ from tests.tools.celery_worker import events, tell, tell_and_wait
 def carry_out(what: str, busy: float = 0.0) -> Any:
     """Report that a task runs, then be busy for some seconds or do what the test says.
 
-    That is ``exit`` with a status, ``look`` for the state of the lock, ``threads`` for the names
-    of the threads, or any other text to return.
+    That is ``exit`` with a status, ``look`` for the state of the lock, or any other text to return.
     """
     with recorded(what):
         if busy:
@@ -33,8 +31,6 @@ def carry_out(what: str, busy: float = 0.0) -> Any:
         said = tell_and_wait(what)
         if said.startswith("exit"):
             os._exit(int(said.removeprefix("exit")))
-        if said == "threads":
-            return [thread.name for thread in threading.enumerate()]
         return look() if said == "look" else said
 
 
@@ -171,7 +167,7 @@ def whole(what: str, busy: float = 0.0) -> Any:
 
 
 @app.task(shared=False)
-@single_instance_task(key="{what}", scope="queue", queue_timeout=3)
-def impatient(what: str) -> Any:
-    """Holds a place while it waits, for three seconds."""
+@single_instance_task(key="{what}", scope="queue", on_conflict={"run": "wait"}, queue_timeout=60)
+def patient(what: str) -> Any:
+    """Holds a place while it waits, for its message to come and for the lock of its run."""
     return carry_out(what)

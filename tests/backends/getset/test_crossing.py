@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from itertools import permutations
 from typing import Any
 
@@ -12,17 +11,14 @@ import redis
 
 from django_redis_lock import lock
 from django_redis_lock.backends.getset import GetSetLockBackend
-from django_redis_lock.backends.getset.exchanges import CLAIM_KEPT
 from django_redis_lock.backends.getset.timestamps import FORMATS
 from django_redis_lock.exceptions import (
     LockError,
 )
 from django_redis_lock.protocol import calls
 from django_redis_lock.protocol.lease import Request
-from django_redis_lock.protocol.records import token_id
 from tests.backends.getset.conftest import Configure
 from tests.tools import counted
-from tests.tools.proxy import Proxy
 
 pytestmark = pytest.mark.usefixtures("no_workers")
 
@@ -82,35 +78,6 @@ def test_who_comes_too_late_puts_the_time_of_the_winner_back(
     assert client.get(f"lock:{name}") == winner
 
 
-def test_released_while_somebody_comes_too_late(
-    name: str, configure: Configure, client: redis.Redis
-) -> None:
-    """A value that is put back late does not revive a lock that was released meanwhile."""
-    backend = configure()
-    client.set(f"lock:{name}", "1000000000")
-    late = Halted(backend, calls.Acquire(request(name), ""), before="GETSET")
-    client.set(f"lock:{name}", str(int(time.time()) + 61))
-    late.step()
-    client.delete(f"lock:{name}")
-    assert late.go_on()[0] == 0
-    assert not client.exists(f"lock:{name}")
-
-
-def test_only_one_of_ours_replaces_an_ended_value(
-    name: str, configure: Configure, client: redis.Redis
-) -> None:
-    """A value that another process is about to replace is left alone until that process is dead."""
-    backend = configure()
-    client.set(f"lock:{name}", "1000000000")
-    first = Halted(backend, calls.Acquire(request(name), ""), before="GETSET")
-    assert not lock(name).acquire(blocking=False)
-    assert client.get(f"lock:{name}") == "1000000000"
-    (claim,) = client.keys(f"lock-claim:*:{name}")
-    assert 0 < client.pttl(claim) <= CLAIM_KEPT * 1000
-    assert first.go_on()[0] > 0
-    assert not lock(name).acquire(blocking=False)
-
-
 def test_taking_an_ended_lock_keeps_the_connection(
     name: str, configure: Configure, client: redis.Redis
 ) -> None:
@@ -126,16 +93,6 @@ def test_taking_an_ended_lock_keeps_the_connection(
     assert client.info("stats")["total_connections_received"] == before
 
 
-def test_dead_claimant_is_waited_out(name: str, configure: Configure, client: redis.Redis) -> None:
-    """The right to replace a value expires."""
-    backend = configure()
-    client.set(f"lock:{name}", "1000000000")
-    Halted(backend, calls.Acquire(request(name), ""), before="GETSET")
-    (claim,) = client.keys(f"lock-claim:*:{name}")
-    client.pexpire(claim, 100)
-    assert lock(name).acquire(blocking_timeout=10)
-
-
 def test_winner_writes_its_time_again_where_a_loser_went_over_it(
     name: str, configure: Configure, client: redis.Redis
 ) -> None:
@@ -149,77 +106,6 @@ def test_winner_writes_its_time_again_where_a_loser_went_over_it(
     assert winner.go_on()[0] > 0
     assert float(client.get(f"lock:{name}")) > time.time() + 15
     assert backend.call(calls.Release(name, mine.token)) == 1
-
-
-@pytest.mark.parametrize("form", FORMATS)
-def test_late_renewal_leaves_the_successor_alone(
-    name: str, configure: Configure, client: redis.Redis, form: str
-) -> None:
-    """A renewal that arrives after the end of the lease does not take the lock back."""
-    backend = configure(FORMAT=form)
-    mine = request(name)
-    assert backend.call(calls.Acquire(mine, ""))[0] > 0
-    late = Halted(backend, calls.Renew([(name, mine.token, 20_000)]), before="GETSET")
-    client.delete(f"lock:{name}")  # as if the lease had passed
-    with lock(name, timeout=77) as successor:
-        value = client.get(f"lock:{name}")
-        assert late.go_on() == [-2]
-        assert client.get(f"lock:{name}") == value
-        successor.ensure_held()
-    late = Halted(backend, calls.Acquire(mine, ""), before="SETNX")
-    late.go_on()
-    late = Halted(backend, calls.Renew([(name, mine.token, 20_000)]), before="GETSET")
-    client.delete(f"lock:{name}")
-    assert late.go_on() == [-2]
-    assert not client.exists(f"lock:{name}"), "a renewal must not bring a lost lock back"
-
-
-def test_late_renewal_leaves_a_ticket_alone(
-    name: str, configure: Configure, client: redis.Redis
-) -> None:
-    """A lock is left to a ticket although a renewal writes between the commands for that."""
-    backend = configure()
-    mine, ticket = request(name), request(name)
-    assert backend.call(calls.Acquire(mine, ""))[0] > 0
-    renewal = Halted(backend, calls.Renew([(name, mine.token, 20_000)]), before="GETSET")
-    shown = token_id(mine.token.encode())
-    detach = Halted(backend, calls.TakeOver(ticket, shown), before="GETSET")
-    detach.step()
-    while detach.command[0] != "GETSET":
-        detach.step()
-    renewal.step()
-    assert mine.token in client.get(f"lock:{name}")
-    assert detach.go_on() > 0
-    assert renewal.go_on() == [-2]
-    assert backend.holder(name).token_id == token_id(ticket.token.encode())
-    assert backend.call(calls.Release(name, ticket.token)) == 1
-
-
-def test_fence_is_drawn_within_the_hold(
-    name: str, configure: Configure, client: redis.Redis
-) -> None:
-    """A holder that lost the lock while it drew its fence gets neither; the next keeps both."""
-    backend = configure()
-    late = Halted(backend, calls.Acquire(request(name), ""), before="GETSET")
-    client.delete(f"lock:{name}")
-    with lock(name) as successor:
-        value = client.get(f"lock:{name}")
-        assert late.go_on()[0] == 0
-        assert client.get(f"lock:{name}") == value
-        assert backend.holder(name).fence == successor.fence
-
-
-def test_fences_rise_after_the_data_were_lost(
-    name: str, configure: Configure, client: redis.Redis
-) -> None:
-    """Fences begin at the server's clock, so they continue to rise."""
-    configure()
-    with lock(name) as held:
-        first = held.fence
-        assert abs(first / 1e6 - time.time()) < 60
-    client.flushall()
-    with lock(name) as held:
-        assert held.fence > first
 
 
 @pytest.mark.parametrize("order", sorted(set(permutations("AAABBB"))), ids="".join)
@@ -248,24 +134,6 @@ def test_two_who_find_no_fence_begin_at_the_clock_once(
         assert held.fence > last
 
 
-@pytest.mark.parametrize("lost_before", ["INCR", "GETSET"])
-def test_data_lost_while_a_fence_is_drawn(
-    name: str, configure: Configure, client: redis.Redis, lost_before: str
-) -> None:
-    """Its caller gets no lock. Later fences rise, and are close to the clock."""
-    backend = configure()
-    with lock(name) as held:
-        first = held.fence
-    late = Halted(backend, calls.Acquire(request(name), ""), before=lost_before)
-    client.flushall()
-    other = Halted(backend, calls.Acquire(request(f"{name}:other"), ""), before="INCR")
-    assert late.go_on()[0] == 0
-    between = other.go_on()[0]
-    with lock(name) as held:
-        assert first < between < held.fence
-        assert abs(held.fence / 1e6 - time.time()) < 60
-
-
 @pytest.mark.parametrize("low", ["1", "5000", "-7"])
 def test_low_number_under_the_fence_key(
     name: str, configure: Configure, client: redis.Redis, low: str
@@ -281,20 +149,6 @@ def test_low_number_under_the_fence_key(
     assert all(abs(fence / 1e6 - time.time()) < 60 for fence in fences)
     with lock(name) as held:
         assert held.fence > fences[0]
-
-
-def test_lost_replies_do_not_move_the_fence(
-    name: str, proxied: Callable[..., Proxy], client: redis.Redis
-) -> None:
-    """Whichever reply is lost while the first fence is drawn, the fence is near the clock."""
-    proxy = proxied("record")
-    for number in range(3):
-        client.delete("lock-fence")
-        proxy.lose_replies(1 + number, marker=b"\r\nlock-fence\r\n")
-        with lock(name) as held:
-            assert abs(held.fence / 1e6 - time.time()) < 60
-        for _ in range(1 + number):
-            assert proxy.lost.acquire(timeout=5)
 
 
 @pytest.mark.parametrize("number", ["10000000000000000", "9223372036854775807", "x", "1.5"])
@@ -320,3 +174,26 @@ def test_release_at_the_last_moment_deletes_nothing(
     with counted(client) as counts:
         assert backend.call(calls.Release(name, mine.token)) in (0, 1)
     assert "del" not in counts
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_late_renewal_leaves_the_successor_alone(
+    name: str, configure: Configure, client: redis.Redis, form: str
+) -> None:
+    """A renewal that arrives after the end of the lease does not take the lock back."""
+    backend = configure(FORMAT=form)
+    mine = request(name)
+    assert backend.call(calls.Acquire(mine, ""))[0] > 0
+    late = Halted(backend, calls.Renew([(name, mine.token, 20_000)]), before="GETSET")
+    client.delete(f"lock:{name}")  # as if the lease had passed
+    with lock(name, timeout=77) as successor:
+        value = client.get(f"lock:{name}")
+        assert late.go_on() == [-2]
+        assert client.get(f"lock:{name}") == value
+        successor.ensure_held()
+    late = Halted(backend, calls.Acquire(mine, ""), before="SETNX")
+    late.go_on()
+    late = Halted(backend, calls.Renew([(name, mine.token, 20_000)]), before="GETSET")
+    client.delete(f"lock:{name}")
+    assert late.go_on() == [-2]
+    assert not client.exists(f"lock:{name}"), "a renewal must not bring a lost lock back"

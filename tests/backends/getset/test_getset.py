@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from io import StringIO
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 import redis
-from django.core.management import CommandError, call_command
 
 from django_redis_lock import lock, locks
 from django_redis_lock.backends.getset import GetSetLockBackend
@@ -115,7 +113,6 @@ def test_key_of_another_program(name: str, configure: Configure, client: redis.R
         ({"WAIT": "queue"}, "no option 'WAIT'"),
         ({"POLL_INTERVAL": 0}, r"'POLL_INTERVAL'\] is 0; give seconds between 0.001 and 10"),
         ({"POLL_INTERVAL": "1"}, r"'POLL_INTERVAL'\] is '1'; give seconds"),
-        ({"POLL_RETRIES": 3}, "has 'POLL_RETRIES', which was removed. Give blocking_timeout"),
     ],
 )
 def test_senseless_options(configure: Configure, options: dict[str, Any], words: str) -> None:
@@ -207,26 +204,6 @@ def exercise(name: str) -> None:
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("decode", [False, True], ids=["bytes", "decode_responses"])
-@pytest.mark.parametrize("protocol", [2, 3])
-def test_protocols_and_decoding(
-    name: str, server: EmbeddedServer, settings: Any, protocol: int, decode: bool
-) -> None:
-    """RESP2 and RESP3, decoded responses or not, by an alias of CACHES."""
-    settings.CACHES = {
-        "default": {"BACKEND": "django.core.cache.backends.dummy.DummyCache"},
-        "locks": {
-            "BACKEND": "django_redis.cache.RedisCache",
-            "LOCATION": server.url(),
-            "OPTIONS": {
-                "CONNECTION_POOL_KWARGS": {"protocol": protocol, "decode_responses": decode}
-            },
-        },
-    }
-    settings.LOCKS = {"default": {"BACKEND": GETSET, "LOCATION": "locks"}}
-    exercise(name)
-
-
 def test_the_documented_rule_is_enough_and_names_what_is_used(
     name: str, server: EmbeddedServer, configure: Configure, client: redis.Redis
 ) -> None:
@@ -256,29 +233,3 @@ def test_down(name: str, settings: Any) -> None:
     with pytest.raises(LockUnavailable) as caught:
         lock(name).acquire()
     assert caught.value.name == name
-
-
-@pytest.mark.django_db
-@pytest.mark.parametrize("form", FORMATS)
-def test_command(name: str, configure: Configure, client: redis.Redis, form: str) -> None:
-    """The command lists, shows, releases and examines such locks, and shows others by name."""
-    configure(FORMAT=form)
-
-    def run(*arguments: str) -> str:
-        out = StringIO()
-        call_command("locks", *arguments, stdout=out, stderr=out)
-        return out.getvalue()
-
-    held = lock(name, timeout=20)
-    held.acquire()
-    assert name in run("list")
-    assert name in run("show", name)
-    assert name in run("release", name, "--no-input", "--reason", "test")
-    assert not held.owned()
-    assert "test" in run("history")
-    client.set(f"lock:{name}", int(time.time()) + 100)
-    assert "another program" in run("show", name)
-    client.set(f"lock:{name}", 5)
-    with pytest.raises(CommandError, match="is not held"):
-        run("show", name)
-    assert "answers" in run("doctor")

@@ -37,19 +37,6 @@ def test_lost_reply_does_not_strand_a_lock(
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_lost_reply_to_a_claim(
-    name: str, proxied: Callable[..., Proxy], client: redis.Redis, form: str
-) -> None:
-    """A caller that already has the right to replace an ended value uses it."""
-    proxy = proxied(form)
-    client.set(f"lock:{name}", "1000000000")
-    proxy.lose_replies(1, marker=b"\r\nSET\r\n")
-    with lock(name, blocking_timeout=0) as held:
-        held.ensure_held()
-    assert proxy.lost.acquire(timeout=1)
-
-
-@pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("command", ["GETSET", "DEL"])
 def test_lost_reply_to_a_renewal_or_a_release_is_no_loss(
     name: str, proxied: Callable[..., Proxy], client: redis.Redis, form: str, command: str

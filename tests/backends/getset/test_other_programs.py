@@ -185,29 +185,3 @@ def test_waiters_of_a_process_need_not_poll_for_each_other(name: str, configure:
     held.release()
     assert waiting.outcome() is True
     other.release()
-
-
-def test_poll_interval_is_heeded(name: str, configure: Configure, client: redis.Redis) -> None:
-    configure(POLL_INTERVAL=0.01)
-    client.set(f"lock:{name}", int(time.time()) + 900)
-    waiting = Background(lock(name).acquire)
-    eventually(lambda: waiters(name) == 1)
-
-    def looks() -> int:
-        return client.info("commandstats")["cmdstat_setnx"]["calls"]
-
-    began, before = time.monotonic(), looks()
-    eventually(lambda: looks() >= before + 25)
-    assert time.monotonic() - began > 25 * 0.01 * 0.5, "it looked more often than it was told to"
-    client.delete(f"lock:{name}")
-    assert waiting.outcome() is True
-
-
-def test_poll_interval_is_not_the_default(
-    name: str, configure: Configure, client: redis.Redis
-) -> None:
-    """A long interval is kept as well: no waiter looks before it is over."""
-    backend = configure(POLL_INTERVAL=5)
-    assert backend.hub.interval == 5.0
-    assert all(4.0 <= backend.hub.next_look(-1) <= 6.0 for _ in range(100))
-    assert configure().hub.interval == 0.25

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -12,19 +11,15 @@ from typing import Any
 
 import pytest
 
-from django_redis_lock import Lock, lock
+from django_redis_lock import lock
 from django_redis_lock.backends.redlock import votes
 from django_redis_lock.backends.redlock.rounds import PENDING
-from django_redis_lock.backends.redlock.wires import Letter, Wire
-from django_redis_lock.exceptions import (
-    LockLost,
-    LockUnavailable,
-)
+from django_redis_lock.backends.redlock.wires import Wire
+from django_redis_lock.exceptions import LockLost, LockUnavailable
 from django_redis_lock.operators.breaking import Result, release_shown
-from django_redis_lock.protocol import calls
 from django_redis_lock.transport import scripts
-from tests.backends.redlock.conftest import away, backend
-from tests.tools import Background, eventually, owes
+from tests.backends.redlock.conftest import backend
+from tests.tools import Background, eventually
 from tests.tools.proxy import Proxy
 from tests.tools.quorums import Quorum, in_use, started
 
@@ -58,61 +53,6 @@ async def _hold_under_asyncio(name: str) -> None:
         assert not await lock(name, blocking=False, using="redlock").aacquire()
 
 
-def test_what_a_slow_server_grants_late_is_taken_back(servers: Quorum, name: str) -> None:
-    """A server that answers after the vote was lost keeps nothing."""
-    with in_use(servers, SERVER_TIMEOUT=0.2):
-        for client in servers.clients[:2]:
-            client.set(f"lock:{name}", "other")
-        servers.servers[2].pause()
-        assert lock(name, blocking=False, using="redlock").acquire() is False
-        servers.servers[2].resume()
-        wire = backend().servers[2].wire
-        eventually(lambda: not wire.busy)
-        assert servers.values(name) == ["other", "other", None]
-        script = servers.clients[2].info("commandstats")
-        assert sum(script[key]["calls"] for key in script if key.startswith("cmdstat_eval")) >= 2
-
-
-def test_a_partial_vote_is_taken_back(servers: Quorum, name: str) -> None:
-    """A caller with one vote of three gives it back at once, so it does not block others."""
-    for client in servers.clients[:2]:
-        client.set(f"lock:{name}", "other", px=60_000)
-    assert lock(name, blocking=False, using="redlock").acquire() is False
-    eventually(lambda: servers.values(name) == ["other", "other", None])
-    assert backend().holder(name).fence is None  # the other program has the majority
-    for client in servers.clients[:2]:
-        client.delete(f"lock:{name}")
-    assert lock(name, blocking=False, using="redlock").acquire() is True
-
-
-def test_taking_back_does_not_hit_a_later_attempt(servers: Quorum, name: str) -> None:
-    """A withdrawal that arrives late does not remove the vote for the next attempt."""
-    held = lock(name, using="redlock")
-    held.acquire()
-    late = [item.split(" ", 2) for item in servers.values(name) if item]
-    call = calls.Release(name, late[0][0])
-    (attempt,) = {int(item[2].rpartition(":")[2].rstrip("}")) for item in late}
-    for other in (attempt - 1, attempt + 1):
-        for server in backend().servers:
-            _ask(server, server.release(call, other))
-    held.ensure_held()
-    for server in backend().servers:
-        _ask(server, server.release(call, attempt))
-    assert servers.values(name) == [None] * 3
-
-
-def _ask(server: Any, packed: Any) -> Any:
-    answered, answers = threading.Event(), []
-
-    def reply(answer: Any) -> None:
-        answers.append(answer)
-        answered.set()
-
-    server.wire.post(Letter(packed, reply))
-    assert answered.wait(20)
-    return answers[0]
-
-
 def test_no_majority_is_unavailable_and_not_a_refusal(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,19 +75,6 @@ def test_no_majority_is_unavailable_and_not_a_refusal(
         eventually(lambda: servers.clients[2].get(f"lock:{name}") is None)
 
 
-def test_a_release_reaches_a_server_that_was_away(name: str) -> None:
-    """A server that was paused during a release gets it when it resumes."""
-    with started(3) as servers, in_use(servers):
-        held = lock(name, timeout=600, using="redlock")
-        held.acquire()
-        eventually(lambda: all(servers.values(name)))
-        servers.servers[0].pause()
-        held.release()
-        assert lock(name, using="redlock").locked() is False
-        servers.servers[0].resume()
-        eventually(lambda: servers.values(name) == [None] * 3)
-
-
 def test_a_release_reaches_a_server_that_was_down(name: str) -> None:
     """A server that kept its data over a crash gets the release that it missed."""
     with started(3, persist=True) as servers, in_use(servers):
@@ -160,6 +87,56 @@ def test_a_release_reaches_a_server_that_was_down(name: str) -> None:
         eventually(lambda: servers.values(name) == [None] * 3)
 
 
+@pytest.mark.parametrize(
+    ("answers", "again", "in_doubt"),
+    [
+        ([0, 0, 0], [False, False, False], False),
+        ([0, 0, 0], [True, False, False], False),
+        ([0, 0, 0], [True, True, False], True),
+        ([0, 0, 1], [True, False, False], True),
+        ([0, 0, 1], [False, False, True], False),
+        ([0, PENDING, 0], [True, False, False], True),
+        ([0, OSError(), 0], [False, False, False], False),
+        ([0, 0, 0, PENDING, 0], [True, False, False, False, False], False),
+        ([0, 0, 0, PENDING, 1], [True, False, False, False, False], True),
+    ],
+)
+def test_a_loss_is_what_a_majority_tells_at_the_first_asking(
+    answers: list[Any], again: list[bool], in_doubt: bool
+) -> None:
+    """A server that was asked again proves nothing: the first sending may have worked."""
+    assert votes.in_doubt(answers, again) is in_doubt
+
+
+@pytest.mark.parametrize(
+    ("setting", "number", "result"),
+    [
+        ("maxmemory", 3, Result.RELEASED),
+        ("min-replicas-to-write", 1, Result.RELEASED),
+        ("min-replicas-to-write", 2, Result.UNAVAILABLE),  # one has done it
+        ("min-replicas-to-write", 3, Result.REFUSED),
+    ],
+)
+def test_forced_release_where_servers_refuse(
+    servers: Quorum, name: str, setting: str, number: int, result: Result
+) -> None:
+    """The release counts as refused only if no server has released the lock."""
+    lock(name, using="redlock", timeout=20).acquire()
+    eventually(lambda: None not in servers.tokens(name))
+    shown = backend().holder(name)
+    assert shown
+    for client in servers.clients[:number]:
+        client.config_set(setting, 1)
+    try:
+        (outcome,) = release_shown([shown], by="ada")
+        free = 3 if setting == "maxmemory" else 3 - number
+        eventually(lambda: servers.tokens(name).count(None) == free)
+    finally:
+        for client in servers.clients:
+            client.config_set(setting, 0)
+    assert outcome.result is result
+
+
 class Proxied(Quorum):
     """Servers with a proxy in front of each."""
 
@@ -170,17 +147,6 @@ class Proxied(Quorum):
     @property
     def urls(self) -> list[str]:
         return [f"redis://127.0.0.1:{proxy.port}/0" for proxy in self.proxies]
-
-
-def test_renewal_ends_at_max_hold(servers: Quorum, name: str) -> None:
-    """The majority releases the lock then, and its holder is told."""
-    held = Lock(backend, name, timeout=0.3, auto_renew=True, max_hold=0.6)
-    held.acquire()
-    first = held._lease.deadline
-    eventually(lambda: held._lease is not None and held._lease.lost)
-    assert first + 0.1 < held._lease.deadline < first + 0.55
-    with lock(name, using="redlock", timeout=30, blocking_timeout=10):
-        eventually(lambda: not owes("redlock"))
 
 
 @pytest.fixture
@@ -218,46 +184,9 @@ def test_a_release_that_is_told_again_is_no_loss(
     eventually(lambda: proxied.values(name) == [None] * 3)
 
 
-@pytest.mark.parametrize(
-    ("answers", "again", "in_doubt"),
-    [
-        ([0, 0, 0], [False, False, False], False),
-        ([0, 0, 0], [True, False, False], False),
-        ([0, 0, 0], [True, True, False], True),
-        ([0, 0, 1], [True, False, False], True),
-        ([0, 0, 1], [False, False, True], False),
-        ([0, PENDING, 0], [True, False, False], True),
-        ([0, OSError(), 0], [False, False, False], False),
-        ([0, 0, 0, PENDING, 0], [True, False, False, False, False], False),
-        ([0, 0, 0, PENDING, 1], [True, False, False, False, False], True),
-    ],
-)
-def test_a_loss_is_what_a_majority_tells_at_the_first_asking(
-    answers: list[Any], again: list[bool], in_doubt: bool
-) -> None:
-    """A server that was asked again proves nothing: the first sending may have worked."""
-    assert votes.in_doubt(answers, again) is in_doubt
-
-
 def _settled(wire: Wire) -> bool:
     with wire._mutex:
         return not wire.busy and not wire._owed
-
-
-def test_a_vote_that_came_too_late_is_no_lock(servers: Quorum, name: str) -> None:
-    """A majority that answers after the lease has ended gives no lock, and keeps none."""
-    for server in servers.servers:
-        server.pause()
-    late = lock(name, timeout=0.2, using="redlock")
-    trying = Background(lambda: late.acquire(blocking=False))
-    wires = [server.wire for server in backend().servers]
-    eventually(lambda: all(wire.busy for wire in wires))
-    began = time.monotonic()
-    eventually(lambda: time.monotonic() - began > 0.3)
-    servers.resume()
-    assert trying.outcome() is False
-    assert late.remaining == 0.0
-    eventually(lambda: servers.values(name) == [None] * 3)
 
 
 def test_a_lock_without_its_majority_is_lost(name: str) -> None:
@@ -272,98 +201,3 @@ def test_a_lock_without_its_majority_is_lost(name: str) -> None:
         with pytest.raises(LockLost):
             held.ensure_held()
         eventually(lambda: servers.values(name) == [None] * 3)
-
-
-@pytest.mark.parametrize("how", ["restart", "flush", "old data"])
-def test_a_server_that_forgot_gives_no_lock_to_anybody(
-    name: str, how: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A server that lost its data can't form a second majority with one that missed the lock."""
-    monkeypatch.setattr("django_redis_lock.protocol.conversation.RETRY_PAUSES", ())
-    with started(3) as servers, in_use(servers, REJOIN_DELAY=600):
-        held = lock(name, timeout=60, using="redlock")
-        with away(servers, 2, name):
-            held.acquire()  # by the first two
-        if how == "flush":
-            servers.clients[1].flushall()
-        else:
-            mark = servers.clients[1].get("lock-server")
-            servers.servers[1].kill()
-            servers.servers[1].restart()
-            if how == "old data":
-                servers.clients[1].set("lock-server", mark)
-        assert lock(name, timeout=60, using="redlock").acquire(blocking=False) is False
-        with pytest.raises(LockLost):  # and the holder is told
-            held.ensure_held()
-        servers.servers[0].kill()
-        with pytest.raises(LockUnavailable, match=r"restarted.*\(REJOIN_DELAY\)"):
-            lock(name, timeout=60, using="redlock").acquire(blocking=False)
-        backend().admit()
-        assert lock(name, timeout=60, using="redlock").acquire(blocking=False) is True
-
-
-def test_a_delay_ends(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("django_redis_lock.protocol.conversation.RETRY_PAUSES", ())
-    with started(3) as servers, in_use(servers, REJOIN_DELAY=0.3):
-        for client in servers.clients:
-            client.flushall()
-        with pytest.raises(LockUnavailable, match="restarted"):
-            lock(name, using="redlock").acquire(blocking=False)
-        eventually(lambda: _available(name))
-
-
-def _available(name: str) -> bool:
-    try:
-        with lock(name, using="redlock"):
-            return True
-    except LockUnavailable:
-        return False
-
-
-@pytest.mark.parametrize(
-    ("setting", "number", "result"),
-    [
-        ("maxmemory", 3, Result.RELEASED),
-        ("min-replicas-to-write", 1, Result.RELEASED),
-        ("min-replicas-to-write", 2, Result.UNAVAILABLE),  # one has done it
-        ("min-replicas-to-write", 3, Result.REFUSED),
-    ],
-)
-def test_forced_release_where_servers_refuse(
-    servers: Quorum, name: str, setting: str, number: int, result: Result
-) -> None:
-    """The release counts as refused only if no server has released the lock."""
-    lock(name, using="redlock", timeout=20).acquire()
-    eventually(lambda: None not in servers.tokens(name))
-    shown = backend().holder(name)
-    assert shown
-    for client in servers.clients[:number]:
-        client.config_set(setting, 1)
-    try:
-        (outcome,) = release_shown([shown], by="ada")
-        free = 3 if setting == "maxmemory" else 3 - number
-        eventually(lambda: servers.tokens(name).count(None) == free)
-    finally:
-        for client in servers.clients:
-            client.config_set(setting, 0)
-    assert outcome.result is result
-
-
-def test_forced_release_whose_answers_are_lost_is_told(
-    servers: Quorum, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """When asked again, the servers find in the audit what they did."""
-    lock(name, using="redlock", timeout=20).acquire()
-    eventually(lambda: None not in servers.tokens(name))
-    carry_out = backend().call
-
-    def lose_the_first(call: calls.Call) -> Any:
-        first = call.first_sent_at is None
-        answer = carry_out(call)
-        if first and isinstance(call, calls.ForceRelease):
-            raise LockUnavailable("the answers were lost")
-        return answer
-
-    monkeypatch.setattr(backend(), "call", lose_the_first)
-    assert backend().force_release(name, by="ada")
-    assert [entry.by for entry in backend().history(name)] == ["ada"]

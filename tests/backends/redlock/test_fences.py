@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 import time
 from typing import Any
@@ -14,89 +13,11 @@ from django_redis_lock.backends.redlock import votes
 from django_redis_lock.backends.redlock.ballots import Ballots
 from django_redis_lock.backends.redlock.rounds import PENDING
 from django_redis_lock.backends.redlock.servers import Clocks
-from django_redis_lock.backends.redlock.wires import Letter
 from django_redis_lock.exceptions import (
     LockUnavailable,
 )
-from django_redis_lock.transport import scripts
 from tests.backends.redlock.conftest import away, backend
 from tests.tools.quorums import Quorum, in_use
-
-
-@pytest.mark.parametrize("quick", [True, False], ids=["one round", "two rounds"])
-def test_fences_rise_across_majorities(
-    servers: Quorum, name: str, quick: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whichever two of three servers answer, and however their clocks differ, fences rise."""
-    if not quick:
-        monkeypatch.setattr(
-            "django_redis_lock.backends.redlock.servers.Clocks.next_fence", lambda self: 0
-        )
-    now = time.time_ns() // 1000
-    hour = 3_600_000_000
-    servers.clients[0].set("lock-fence", now + 5 * hour)  # as with a clock five hours ahead
-    servers.clients[1].set("lock-fence", now + 2 * hour)
-    fences = []
-    pairs = itertools.chain.from_iterable([itertools.permutations(range(3))] * 3)
-    for index, *_ in pairs:
-        with away(servers, index, name), lock(name, timeout=60, using="redlock") as held:
-            fences.append(held.fence)
-            assert backend().holder(name).fence == held.fence
-    assert fences == sorted(set(fences))
-    assert fences[0] > now + 2 * hour
-
-
-def test_a_fence_is_known_to_a_majority_before_it_is_given_out(servers: Quorum, name: str) -> None:
-    """A fence that only one server knows is written to others first."""
-    ahead = time.time_ns() // 1000 + 3_600_000_000
-    servers.clients[1].set("lock-fence", ahead)
-    with away(servers, 2, name), lock(name, timeout=60, using="redlock") as held:
-        assert held.fence > ahead
-        assert [int(client.get("lock-fence")) for client in servers.clients[:2]] == [held.fence] * 2
-        assert all(str(held.fence) in value for value in servers.values(name)[:2])
-
-
-def test_a_fence_is_known_to_a_majority_of_those_who_voted(servers: Quorum, name: str) -> None:
-    """A server that voted for another caller may have given a smaller fence with that vote."""
-    servers.clients[0].set("lock-fence", time.time_ns() // 1000 + 3_600_000_000)
-    servers.clients[2].set(f"lock:{name}", "other", px=60_000)
-    wire = backend().servers[1].wire
-    post = wire.post
-
-    def lose(letter: Letter) -> None:
-        if letter.packed.script is scripts.QUORUM_SETTLE:
-            letter.reply(ConnectionError("lost"))
-        else:
-            post(letter)
-
-    vars(wire)["post"] = lose
-    try:
-        with pytest.raises(LockUnavailable):
-            lock(name, timeout=60, using="redlock").acquire(blocking=False)
-    finally:
-        del vars(wire)["post"]
-
-
-def test_a_refusal_by_a_minority_is_asked_again(servers: Quorum, name: str) -> None:
-    """One server that is out of memory can't end an attempt that the others may still decide."""
-    servers.clients[0].set("lock-fence", time.time_ns() // 1000 + 3_600_000_000)
-    servers.clients[2].set(f"lock:{name}", "other", px=60_000)
-    wire = backend().servers[1].wire
-    post = wire.post
-    limits = iter([1, 0])  # out of memory when the fence is settled for the first time
-
-    def limit(letter: Letter) -> None:
-        if letter.packed.script is scripts.QUORUM_SETTLE:
-            servers.clients[1].config_set("maxmemory", next(limits))
-        post(letter)
-
-    vars(wire)["post"] = limit
-    try:
-        assert lock(name, timeout=60, using="redlock").acquire(blocking=False)
-    finally:
-        del vars(wire)["post"]
-        servers.clients[1].config_set("maxmemory", 0)
-    assert next(limits, None) is None
 
 
 def test_the_last_fence_is_what_a_majority_of_voters_or_everybody_knows() -> None:
@@ -173,13 +94,3 @@ def test_a_free_lock_is_one_round_trip_where_the_clocks_are_known(
         )
     assert len(rounds) in (10, 11)  # to acquire and to release; the first did not know the clocks
     assert fences == sorted(set(fences))
-
-
-def test_the_least_fence_is_ahead_of_every_clock() -> None:
-    """It is a little ahead of the clocks as last read; 0 if no clock is known."""
-    clocks = Clocks()
-    assert clocks.next_fence() == 0
-    clocks.heard([[1, 1, 5_000_000, 0, 0], OSError(), [1, 1, 9_000_000, 0, 0]], took=0.001)
-    assert 9_000_200 <= clocks.next_fence() < 9_000_000 + 60_000_000
-    clocks.heard([[1, 1, 20_000_000, 0, 0], PENDING, [1, 1, 19_000_000, 0, 0]], took=5.0)
-    assert 20_000_200 <= clocks.next_fence() < 20_000_000 + 60_000_000

@@ -117,17 +117,6 @@ def test_votes_are_counted_as_soon_as_they_decide() -> None:
             count(answers)
 
 
-def test_split_votes_are_known_from_held_locks() -> None:
-    """The lock is held if one token may have a majority; otherwise the votes are split."""
-    yes, one, two = [7, 100, 0, 0, 1], [0, 50, 0, 0, 2], [0, 70, 0, 0, 3]
-    assert votes.count_votes([yes, one, two]).split
-    assert not votes.count_votes([yes, one, one]).split
-    assert not votes.count_votes([yes, one, OSError()]).split  # the third may be for one too
-    assert votes.count_votes([two, one, one]).left_ms == 50
-    assert votes.count_votes([two, two, [0, -1, 0, 0, 3]]).left_ms == 70
-    assert votes.count_votes([two, [0, -1, 0, 0, 3], [0, -1, 0, 0, 3]]).left_ms == math.inf
-
-
 def test_a_lease_is_what_a_majority_keeps() -> None:
     """The lease is what a majority keeps at least, less the drift."""
     assert votes.leases([[10_000], [5_000], [1_000]]) == [votes.trusted(5_000)]

@@ -88,17 +88,6 @@ def test_threads_are_few_and_end_with_the_backend(
         pass
 
 
-def test_threads_end_when_nobody_locks(
-    servers: Quorum, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The threads end some seconds after the last call; the next call starts them again."""
-    monkeypatch.setattr("django_redis_lock.backends.redlock.wires.Wire.IDLE", 0.05)
-    for _ in range(2):
-        with lock(name, timeout=60, using="redlock"):
-            pass
-        eventually(lambda: not quorum_threads())
-
-
 def test_a_forked_child_has_its_own_connections(servers: Quorum, name: str) -> None:
     """A forked child uses connections of its own, and leaves those of its parent alone."""
     with lock(name, timeout=60, using="redlock") as held:

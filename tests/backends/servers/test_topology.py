@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import socket
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ import pytest
 from redis.exceptions import RedisError
 
 from django_redis_lock.backends.servers.topology import Topology
-from tests.tools import Background, eventually
+from tests.tools import Background
 
 CALLERS = 10
 
@@ -52,24 +51,3 @@ def test_threads_share_one_failure_to_read(deaf: socket.socket) -> None:
     assert questions(deaf) == each
     shared.close()
     alone.close()
-
-
-def test_tasks_share_one_failure_to_read(deaf: socket.socket) -> None:
-    """The same under asyncio, where a cancelled task does not affect the others."""
-
-    async def main() -> list[object]:
-        tasks = [asyncio.create_task(topology.aaddress(0)) for _ in range(CALLERS)]
-        await asyncio.sleep(0)
-        tasks[0].cancel()
-        return await asyncio.gather(*tasks, return_exceptions=True)
-
-    topology = topology_at(deaf)
-    with pytest.raises(RedisError):
-        topology.address(0)
-    each = questions(deaf)
-    cancelled, *others = asyncio.run(main())
-    assert isinstance(cancelled, asyncio.CancelledError)
-    assert all(isinstance(other, RedisError) for other in others)
-    assert questions(deaf) == each
-    eventually(lambda: topology._reading is None)
-    topology.close()

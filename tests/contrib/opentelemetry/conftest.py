@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from django_redis_lock.contrib.gauges import forget_readings
 from django_redis_lock.contrib.opentelemetry import LockInstrumentor
-from django_redis_lock.contrib.reading import reader
 from tests.contrib.opentelemetry.telemetry import Telemetry
 
 
@@ -15,7 +15,7 @@ from tests.contrib.opentelemetry.telemetry import Telemetry
 def telemetry() -> Iterator[Telemetry]:
     """What is told while a test runs, of all that is sampled."""
     telemetry = Telemetry()
-    reader.after_fork()
+    forget_readings()
     LockInstrumentor().instrument(
         tracer_provider=telemetry.tracers, meter_provider=telemetry.meters
     )

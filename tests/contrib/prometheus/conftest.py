@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from prometheus_client import REGISTRY
 
+from django_redis_lock.contrib.gauges import forget_readings
 from django_redis_lock.contrib.prometheus import collector, counting  # noqa: F401 - registers
-from django_redis_lock.contrib.reading import reader
 
 Value = Callable[..., float | None]
 
@@ -26,7 +26,7 @@ def value(settings: Any) -> Iterator[Value]:
         if family.type in ("counter", "histogram")
         for sample in family.samples
     }
-    reader.after_fork()
+    forget_readings()
 
     def value(name: str, **labels: str) -> float | None:
         labels = {"using": "default", "backend": "RedisLockBackend", **labels}

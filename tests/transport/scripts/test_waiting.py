@@ -270,3 +270,11 @@ def test_who_was_not_heard_lately_is_silent_once_a_lock_was_taken_back(
     at = keys.client.zscore(keys.heard, channel)
     assert (at is not None and now <= -at <= keys.now()) is silent
     assert keys.waiting() == (["two"] if silent else ["three"])
+
+
+def test_a_queue_to_which_a_place_goes_back_expires(keys: Keys) -> None:
+    """Also if the caller does not wait, and so does not set it."""
+    keys.hand_off("one", due=-1, channel="@poll:5:1")
+    assert isinstance(keys.acquire("two"), int)
+    assert keys.waiting() == ["one"]
+    assert 9_000 < keys.client.pttl(keys.queue) <= 10_000

@@ -1,33 +1,59 @@
 """``locks doctor``: checks whether the servers are fit for locks.
 
-``aliases`` examines an entry of ``LOCKS``, and ``examination`` one server. The examinations are in
-``settings``, ``server``, ``resources``, ``access``, ``services`` and ``permissions``, by subject.
-``quorum`` and ``sharing`` compare servers.
+``servers`` checks each server, ``comparing`` whether a majority of a quorum answers and what else
+uses the servers. ``selftest`` uses a lock.
 """
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 from django.core.management.base import CommandError
+from redis.exceptions import RedisError
 
-from django_redis_lock.management.console.doctor.aliases import examine_aliases
-from django_redis_lock.management.console.doctor.targets import Finding
+from django_redis_lock.backends.base import BaseLockBackend
+from django_redis_lock.backends.dummy import DummyLockBackend
+from django_redis_lock.backends.locmem import LocMemLockBackend
+from django_redis_lock.backends.redlock.backend import RedlockLockBackend
+from django_redis_lock.backends.servers.base import ServersLockBackend
+from django_redis_lock.backends.servers.cluster import Cluster
+from django_redis_lock.backends.servers.errors import reason
+from django_redis_lock.exceptions import InvalidLockBackend
+from django_redis_lock.handler import locks
+from django_redis_lock.management.console.doctor.comparing import (
+    check_majority,
+    check_sharing,
+)
+from django_redis_lock.management.console.doctor.selftest import run_selftest
+from django_redis_lock.management.console.doctor.servers import (
+    START_IT,
+    Finding,
+    Server,
+    check_servers,
+    fail,
+    ok,
+    warn,
+)
 from django_redis_lock.management.console.selection import aliases_of
 from django_redis_lock.management.console.terminal import Terminal
-from django_redis_lock.support.text import visible
+from django_redis_lock.support.text import visible, without_passwords
+
+PRODUCTION = 'In production, set "BACKEND": "django_redis_lock.backends.redis.RedisLockBackend".'
+FATAL = ("settings", "server", "cluster", "replicas", "quorum")
+"""If one of these checks fails, a lock would fail for the same reason."""
 
 
 def run(options: dict[str, Any], terminal: Terminal) -> None:
-    """Examine the servers and the leases of Celery tasks, and report the findings."""
+    """Check the servers of the aliases, and report the findings."""
     findings: list[tuple[str, Finding]] = []
 
     def noted() -> Iterator[tuple[str, Finding]]:
-        for using, finding in examine_aliases(aliases_of(options["using"])):
-            findings.append((using, finding))
-            yield using, finding
+        for using in aliases_of(options["using"]):
+            for finding in _check_alias(using):
+                findings.append((using, finding))
+                yield using, finding
 
     if terminal.as_json:
         terminal.json_object("findings", (_facts(using, finding) for using, finding in noted()))
@@ -38,11 +64,68 @@ def run(options: dict[str, Any], terminal: Terminal) -> None:
     count = sum(finding.status in bad for _, finding in findings)
     if count:
         what = "failed or warned" if warned else "failed"
-        raise CommandError(f"{count} of {len(findings)} examinations {what}.")
+        raise CommandError(f"{count} of {len(findings)} checks {what}.")
+
+
+def _check_alias(using: str) -> Iterator[Finding]:
+    failed = False
+    try:
+        backend = locks[using]
+        for finding in _check_backend(backend):
+            failed = failed or (finding.status == "fail" and finding.check in FATAL)
+            yield finding
+    except InvalidLockBackend as error:
+        yield fail("settings", without_passwords(str(error)), "Fix LOCKS.")
+        return
+    if not failed and not isinstance(backend, DummyLockBackend):
+        yield run_selftest(backend)
+
+
+def _check_backend(backend: BaseLockBackend) -> Iterator[Finding]:
+    messages = backend.check()
+    for message in messages:
+        status = fail if message.is_serious() else warn
+        found = without_passwords(f"{message.msg} ({message.id})")
+        yield status("settings", found, message.hint or "")
+    if any(message.is_serious() for message in messages):
+        return
+    if not messages:
+        yield ok("settings", "valid")
+    if isinstance(backend, LocMemLockBackend):
+        yield warn("server", "none: each process has its own locks", PRODUCTION)
+    elif isinstance(backend, DummyLockBackend):
+        yield warn("server", "none: every acquire succeeds", PRODUCTION)
+    elif isinstance(backend, RedlockLockBackend | ServersLockBackend):
+        servers = yield from _find_servers(backend)
+        findings, usable = check_servers(servers)
+        yield from findings
+        if isinstance(backend, RedlockLockBackend):
+            yield check_majority(backend, len(usable))
+        if usable:
+            yield check_sharing(usable)
+
+
+def _find_servers(
+    backend: RedlockLockBackend | ServersLockBackend,
+) -> Generator[Finding, None, list[Server]]:
+    """Return the servers to check: one, the members of a quorum, or the masters of a cluster."""
+    if isinstance(backend, RedlockLockBackend):
+        delay, patience = backend.rejoin_delay, backend.server_timeout
+        return [
+            Server(member, member.pool, rejoin_delay=delay, patience=patience)
+            for member in backend.servers
+        ]
+    if not isinstance(backend.servers, Cluster):
+        return [Server(backend, backend.pool)]
+    try:
+        return [Server(backend, pool) for pool in backend.servers.pools()]
+    except (RedisError, OSError) as error:
+        yield fail("server", f"the cluster could not be reached: {reason(error)}", START_IT)
+        return []
 
 
 def _facts(using: str, finding: Finding) -> dict[str, Any]:
-    return {"using": using or None, **finding._asdict(), "server": finding.server or None}
+    return {"using": using, **finding._asdict(), "server": finding.server or None}
 
 
 def _say(findings: Iterator[tuple[str, Finding]], terminal: Terminal) -> None:
@@ -52,8 +135,7 @@ def _say(findings: Iterator[tuple[str, Finding]], terminal: Terminal) -> None:
     for using, finding in findings:
         if using != heading:
             heading = using
-            title = f"LOCKS[{visible(using)!r}]" if using else "Celery"
-            terminal.say(style.MIGRATE_HEADING(title))
+            terminal.say(style.MIGRATE_HEADING(f"LOCKS[{visible(using)!r}]"))
         first = f"  {finding.status:<5} {finding.check:<12} "
         text = _wrapped(visible(finding.found), first, terminal)
         terminal.say(text.replace(finding.status, paint[finding.status](finding.status), 1))

@@ -1,0 +1,197 @@
+"""What the held locks of all aliases amount to: the gauges of Prometheus and OpenTelemetry."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter, defaultdict, deque
+from concurrent.futures import Future, wait
+from dataclasses import dataclass, field
+from heapq import nlargest
+from operator import attrgetter
+from time import monotonic
+from typing import Any
+
+from django.core.signals import setting_changed
+from django.db import connections
+
+from django_redis_lock.backends.base import BaseLockBackend
+from django_redis_lock.backends.operator_settings import OTHER
+from django_redis_lock.exceptions import InvalidLockBackend, LockError
+from django_redis_lock.handler import locks
+from django_redis_lock.protocol.attention import is_renewed
+from django_redis_lock.protocol.records import Holder
+from django_redis_lock.support.process import forget_after_fork
+
+logger = logging.getLogger("django_redis_lock")
+
+MOST_HOLDERS = 2000
+"""The holders of at most this many held locks are read: those whose lease ends first."""
+MOST_QUEUES = 100
+"""The first waiter of at most this many queues is read: of the longest. Each takes a call."""
+KEPT_FOR = 1.0
+"""Seconds for which all that read share what was read."""
+PATIENCE = 3.0
+"""Seconds that a reading waits for the servers, all of which are read at once."""
+
+
+@dataclass
+class Figures:
+    """Of the locks of one group."""
+
+    held: int = 0
+    waiting: int = 0
+    oldest_wait: float = 0.0
+    oldest_hold: float = 0.0
+    lease_used: float = 0.0
+
+
+MEANINGS = {
+    "held": "Locks that are held now.",
+    "waiting": "Waiters in the queues of held locks.",
+    "oldest_wait": "The longest that the first waiter of a queue has waited.",
+    "oldest_hold": "The longest that one of the held locks has been held.",
+    "lease_used": "The largest share of its lease that a renewed lock has used; at 1 it is lost.",
+}
+"""The description of the gauge for each of the ``Figures``."""
+
+
+@dataclass
+class Held:
+    """Of all locks of a backend."""
+
+    groups: dict[str, Figures] = field(default_factory=lambda: defaultdict(Figures))
+    holders_unread: int = 0
+    queues_unread: int = 0
+
+
+def read_gauges() -> list[tuple[BaseLockBackend, Held | None]]:
+    """Return each valid backend with what is held, ``None`` if that is not known in time.
+
+    All servers are read at once. One that does not answer delays only the first call.
+    """
+    until = monotonic() + PATIENCE
+    found = []
+    for using, reading in _readings.recent().items():
+        try:
+            backend = locks[using]
+        except InvalidLockBackend:
+            continue  # as the system checks say
+        found.append((backend, reading.result(max(0.0, until - monotonic()))))
+    return found
+
+
+def read_held(backend: BaseLockBackend) -> Held:
+    """Read the figures of a backend. Raises ``LockUnavailable``."""
+    group = backend.operators.group
+    held = Held()
+    for known in {*backend.operators.groups.values(), OTHER}:
+        held.groups[known] = Figures()  # 0 rather than absent while none is held
+    counts: Counter[str] = Counter()
+    ending_first: deque[str] = deque(maxlen=MOST_HOLDERS)
+    for name, _ in backend.read_index().latest():
+        counts[group(name)] += 1
+        ending_first.append(name)
+    for each, count in counts.items():
+        held.groups[each].held = count
+    held.holders_unread = counts.total() - len(ending_first)
+    awaited = []
+    for holder in backend.holders_of(ending_first):
+        figures = held.groups[group(holder.name)]
+        figures.oldest_hold = max(figures.oldest_hold, holder.held_for or 0.0)
+        figures.lease_used = max(figures.lease_used, lease_used(holder))
+        if holder.waiters:
+            figures.waiting += holder.waiters
+            awaited.append(holder)
+    longest = nlargest(MOST_QUEUES, awaited, key=attrgetter("waiters"))
+    held.queues_unread = len(awaited) - len(longest)
+    for holder in longest:
+        figures = held.groups[group(holder.name)]
+        for waiter in backend.waiting(holder.name, limit=1):
+            figures.oldest_wait = max(figures.oldest_wait, waiter.waited or 0.0)
+    return held
+
+
+def lease_used(holder: Holder) -> float:
+    """Return which share of a lease has passed, 0.0 for one that will not be renewed."""
+    if not is_renewed(holder) or holder.lease is None or holder.ttl is None:
+        return 0.0
+    return min(1.0, max(0.0, 1.0 - holder.ttl / holder.lease))
+
+
+class _Thread(threading.local):
+    reads = False
+
+
+this_thread = _Thread()
+"""Says whether this thread reads for gauges, whose failures are not counted as operations."""
+
+
+class _Reading:
+    """One reading of a backend, by a thread of its own."""
+
+    def __init__(self, using: str) -> None:
+        self._using = using
+        self._began = monotonic()
+        self._held: Future[Held] = Future()
+        self._late = False
+        name = f"django-redis-lock-gauges-{using}"
+        threading.Thread(target=self._read, name=name, daemon=True).start()
+
+    @property
+    def recent(self) -> bool:
+        return not self._held.done() or monotonic() - self._began < KEPT_FOR
+
+    def result(self, patience: float) -> Held | None:
+        """Return what was read; ``None`` if it failed or takes too long."""
+        done, _ = wait([self._held], 0.0 if self._late else patience)
+        self._late = not done  # the next ones do not wait for it again
+        return self._held.result() if done and self._held.exception() is None else None
+
+    def _read(self) -> None:
+        this_thread.reads = True
+        try:
+            self._held.set_result(read_held(locks[self._using]))
+        except Exception as error:
+            if isinstance(error, LockError | InvalidLockBackend):
+                logger.info("LOCKS[%r] has no gauges now: %s", self._using, error)
+            else:
+                logger.exception("The held locks of LOCKS[%r] could not be counted", self._using)
+            self._held.set_exception(error)
+        finally:
+            connections.close_all()  # a signal receiver may have opened one in this thread
+
+
+class _Readings:
+    """The latest reading of each alias."""
+
+    def __init__(self) -> None:
+        self.after_fork()
+        forget_after_fork(self)
+        setting_changed.connect(self._settings_changed)
+
+    def after_fork(self) -> None:
+        """Start over: the threads that read are the parent's."""
+        self._mutex = threading.Lock()
+        self._latest: dict[str, _Reading] = {}
+
+    def recent(self) -> dict[str, _Reading]:
+        """Return a reading of each alias that is at most a second old, or still going on."""
+        try:
+            aliases = list(locks)
+        except InvalidLockBackend:
+            return {}  # as the system checks say
+        with self._mutex:
+            for using in aliases:
+                reading = self._latest.get(using)
+                if reading is None or not reading.recent:
+                    self._latest[using] = _Reading(using)
+            return {using: self._latest[using] for using in aliases}
+
+    def _settings_changed(self, *, setting: str, **kwargs: Any) -> None:
+        if setting == "LOCKS":
+            self.after_fork()
+
+
+_readings = _Readings()
+forget_readings = _readings.after_fork

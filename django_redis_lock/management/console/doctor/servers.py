@@ -1,0 +1,359 @@
+"""The checks of one server."""
+
+from __future__ import annotations
+
+import re
+import statistics
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple, TypeVar
+
+import redis
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError, ResponseError
+from redis.retry import Retry
+
+from django_redis_lock.backends.redis.backend import RedisLockBackend
+from django_redis_lock.backends.servers.base import ServersLockBackend
+from django_redis_lock.backends.servers.cluster import Cluster
+from django_redis_lock.backends.servers.errors import reason
+from django_redis_lock.backends.servers.sharding import SLOTS
+from django_redis_lock.management.console.durations import length
+from django_redis_lock.support.text import without_passwords
+from django_redis_lock.transport.connections import listening_connection, master_of
+
+Item = TypeVar("Item")
+Outcome = TypeVar("Outcome")
+
+PATIENCE = 5.0
+"""Seconds to wait for an answer at most, whatever the settings say."""
+ROUND_TRIPS = 21
+SLOW = 0.010
+"""Seconds of a round trip that are worth a warning."""
+SKEW = 1.0
+"""Seconds by which clocks may differ."""
+OLDEST = {"Redis": (6, 2), "Valkey": (7, 2)}
+"""The oldest versions that are supported."""
+START_IT = "Start the server, or fix LOCATION, its password or the network."
+START_SENTINELS = "Start the sentinels, or fix SENTINELS or the name of the master in the URL."
+NO_EVICTION = "CONFIG SET maxmemory-policy noeviction, or give the locks a server of their own."
+
+
+class Finding(NamedTuple):
+    """The outcome of one check."""
+
+    status: str
+    """``ok``, ``warn`` or ``fail``."""
+    check: str
+    """What was checked."""
+    found: str
+    """What was found."""
+    remedy: str = ""
+    """What to do about it, if anything."""
+    server: str = ""
+    """The server that was checked, if it was one."""
+
+
+def ok(check: str, found: str) -> Finding:
+    return Finding("ok", check, found)
+
+
+def warn(check: str, found: str, remedy: str = "") -> Finding:
+    return Finding("warn", check, found, remedy)
+
+
+def fail(check: str, found: str, remedy: str = "") -> Finding:
+    return Finding("fail", check, found, remedy)
+
+
+class Server:
+    """A server as an entry of ``LOCKS`` uses it."""
+
+    def __init__(
+        self,
+        backend: ServersLockBackend,
+        pool: redis.ConnectionPool,
+        *,
+        rejoin_delay: float | None = None,
+        patience: float = PATIENCE,
+    ) -> None:
+        self.backend = backend
+        self.pool = pool
+        """The backend's pool; only its settings are used."""
+        self.rejoin_delay = rejoin_delay
+        """Seconds for which a member of a quorum does not vote after a restart."""
+        self.patience = patience
+
+    @property
+    def address(self) -> str:
+        kwargs = self.pool.connection_kwargs
+        if self.by_sentinels:
+            where = f"the master {getattr(self.pool, 'service_name', '')!r}"
+        elif "path" in kwargs:
+            where = f"unix:{kwargs['path']}"
+        else:
+            where = f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}"
+        return without_passwords(f"{where} database {self.database}")
+
+    @property
+    def database(self) -> int:
+        return int(self.pool.connection_kwargs.get("db") or 0)
+
+    @property
+    def by_sentinels(self) -> bool:
+        return master_of(self.pool) is not None
+
+    @property
+    def in_cluster(self) -> bool:
+        """Whether the backend expects a node of a cluster."""
+        return isinstance(self.backend.servers, Cluster)
+
+    @property
+    def member(self) -> bool:
+        """Whether it is a member of a quorum."""
+        return self.rejoin_delay is not None
+
+    @contextmanager
+    def client(self) -> Iterator[Any]:
+        """Yield a client with a connection of its own. Raises ``RedisError`` and ``OSError``."""
+        with client_of(self.pool, self.patience) as client:
+            yield client
+
+
+@contextmanager
+def client_of(pool: redis.ConnectionPool, patience: float = PATIENCE) -> Iterator[Any]:
+    """Yield a client that connects as a pool does, without retries, and is closed at the end."""
+    own = _OwnPool(pool, patience)
+    try:
+        yield redis.Redis(connection_pool=own)
+    finally:
+        own.disconnect()
+
+
+class _OwnPool(redis.ConnectionPool):
+    def __init__(self, like: redis.ConnectionPool, patience: float) -> None:
+        super().__init__(protocol=2)
+        self._like, self._patience = like, patience
+
+    def make_connection(self) -> Any:
+        connection = listening_connection(self._like)
+        for timeout in ("socket_timeout", "socket_connect_timeout"):
+            wanted = getattr(connection, timeout) or self._patience
+            setattr(connection, timeout, min(wanted, self._patience))
+        connection.retry = Retry(NoBackoff(), 0)
+        return connection
+
+
+def in_parallel(ask: Callable[[Item], Outcome], items: Iterable[Item]) -> list[Outcome]:
+    """Return the result for each item. Several timeouts take as long as one."""
+    items = list(items)
+    with ThreadPoolExecutor(max(1, len(items))) as threads:
+        return list(threads.map(ask, items))
+
+
+def check_servers(servers: list[Server]) -> tuple[list[Finding], list[Server]]:
+    """Check servers in parallel; return the findings, and the servers that can be used.
+
+    These answered to the end, and are of the kind that the backend expects.
+    """
+    reports = in_parallel(_check_server, servers)
+    usable = [
+        server
+        for server, report in zip(servers, reports, strict=True)
+        if report[-1].check != "server" and not any(_is_misplaced(finding) for finding in report)
+    ]
+    return [finding for report in reports for finding in report], usable
+
+
+def _is_misplaced(finding: Finding) -> bool:
+    return finding.check == "cluster" and finding.status == "fail"
+
+
+def _check_server(server: Server) -> list[Finding]:
+    return [finding._replace(server=server.address) for finding in _findings(server)]
+
+
+def _findings(server: Server) -> Iterator[Finding]:
+    unavailable = warn if server.member else fail  # the quorum has a finding of its own
+    denied: dict[str, str] = {}
+    try:
+        with server.client() as client:
+            with suppress(ResponseError):  # a refusal is an answer
+                client.time()
+            yield ok("server", f"{server.address} answers")
+            for check, examine in _CHECKS.items():
+                try:
+                    yield from examine(client, server)
+                except ResponseError as error:
+                    denied[check] = without_passwords(str(error))
+    except (RedisError, OSError) as error:
+        found = f"{server.address} could not be reached: {reason(error)}"
+        remedy = START_SENTINELS if server.by_sentinels else START_IT
+        yield unavailable("server", found, remedy)
+        return
+    if denied:
+        yield warn(
+            "not known",
+            f"{', '.join(denied)}: {next(iter(denied.values()))}",
+            "Ask the server's administrator, or use a user that may run INFO and CONFIG.",
+        )
+
+
+def _check_version(client: Any, server: Server) -> Iterator[Finding]:
+    info = client.info("server")
+    name = "Valkey" if "valkey_version" in info else "Redis"
+    version = str(info.get("valkey_version") or info.get("redis_version", ""))
+    numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+    oldest = OLDEST[name]
+    if numbers < oldest and isinstance(server.backend, RedisLockBackend):
+        needed = f"{name} {'.'.join(map(str, oldest))}"
+        yield fail("version", f"{name} {version}", f"Upgrade to {needed} or newer.")
+    else:
+        yield ok("version", f"{name} {version}")
+
+
+def _check_round_trip(client: Any, server: Server) -> Iterator[Finding]:
+    took, skews = [], []
+    for _ in range(ROUND_TRIPS):
+        began, wall = time.monotonic(), time.time()
+        seconds, micros = client.time()
+        took.append(time.monotonic() - began)
+        skews.append((took[-1], seconds + micros / 1_000_000 - wall - took[-1] / 2))
+    median, (_, skew) = statistics.median(took), min(skews)
+    found = f"{median * 1000:.2f} ms (median of {ROUND_TRIPS})"
+    if median > SLOW:
+        remedy = "Move the server closer: acquire and release take a round trip each."
+        yield warn("round trip", found, remedy)
+    else:
+        yield ok("round trip", found)
+    found = f"the server's is {abs(skew):.3f} s {'ahead of' if skew > 0 else 'behind'} this host's"
+    if abs(skew) <= SKEW:
+        yield ok("clock", found)
+    else:
+        remedy = "Run NTP on both. Leases do not depend on it, displayed times do."
+        yield warn("clock", found, remedy)
+
+
+def _check_eviction(client: Any, server: Server) -> Iterator[Finding]:
+    info = client.info("memory")
+    policy = str(info.get("maxmemory_policy", "not known"))
+    limited = int(info.get("maxmemory", 0)) > 0
+    evicted = int(client.info("stats").get("evicted_keys", 0))
+    if policy == "noeviction" and not evicted:
+        yield ok("eviction", "noeviction: locks are not evicted")
+    elif policy == "noeviction":
+        found = f"noeviction now, but {evicted} keys were evicted since the server started"
+        remedy = "They may include locks. CONFIG RESETSTAT resets the count."
+        yield warn("eviction", found, remedy)
+    else:  # locks expire, so volatile-* policies can evict them too
+        found = f"{policy}: held locks can be evicted when memory runs out"
+        status = fail if limited or evicted else warn
+        yield status("eviction", f"{found}; {evicted} keys were evicted", NO_EVICTION)
+
+
+def _check_persistence(client: Any, server: Server) -> Iterator[Finding]:
+    info = client.info("persistence")
+    for key in ("aof_last_write_status", "rdb_last_bgsave_status"):
+        if info.get(key, "ok") != "ok":
+            yield fail(
+                "persistence",
+                f"{key} is {info[key]}: the server refuses writes, or soon will",
+                "Check the server's log: the disk may be full or read-only.",
+            )
+            return
+    if int(info.get("aof_enabled", 0)):
+        found = "append-only file: locks survive a restart; a power loss can lose the newest"
+        yield ok("persistence", f"{found}, unless appendfsync is always")
+    elif server.member:
+        status = warn if server.rejoin_delay else fail
+        yield status(
+            "persistence",
+            "no append-only file: a restart loses its votes, and only REJOIN_DELAY "
+            f"({length(server.rejoin_delay or 0.0)}) prevents two holders of a lock",
+            "CONFIG SET appendonly yes, or set REJOIN_DELAY to the longest lease.",
+        )
+    else:
+        yield warn(
+            "persistence",
+            "no append-only file: a restart loses the held locks",
+            "CONFIG SET appendonly yes. Without it, use locks only to save work, or check fences.",
+        )
+
+
+def _check_replicas(client: Any, server: Server) -> Iterator[Finding]:
+    info = client.info("replication")
+    if info.get("role") != "master":
+        yield fail(
+            "replicas",
+            f"this is a replica of {info.get('master_host')}:{info.get('master_port')}",
+            "Set LOCATION to the primary: a replica grants no locks.",
+        )
+        return
+    number = int(info.get("connected_slaves", 0))
+    replicas = server.backend.servers.replicas
+    wanted = replicas.number if replicas else 0
+    if number < wanted:
+        yield fail(
+            "replicas",
+            f"{number}, but OPTIONS['REPLICAS'] waits for {wanted}: no lock can be acquired",
+            "Start the missing replicas, or lower REPLICAS.",
+        )
+    elif wanted:
+        yield ok("replicas", f"{number}; a lock counts once {wanted} of them have it")
+    elif number:
+        yield ok("replicas", f"{number}; a failover can lose the newest locks: use fences")
+    else:
+        yield ok("replicas", "none: no failover")
+
+
+def _check_cluster(client: Any, server: Server) -> Iterator[Finding]:
+    if not server.in_cluster:
+        if client.info("cluster").get("cluster_enabled"):
+            yield fail(
+                "cluster",
+                "this is a cluster node, but LOCATION names a single server",
+                "Use 'django_redis_lock.backends.redis.RedisLockBackend' with the URLs of some of "
+                "the cluster's nodes as LOCATION, as a list.",
+            )
+        return
+    client.set_response_callback("CLUSTER INFO", lambda answer, **_: answer)
+    answer = client.execute_command("CLUSTER INFO")
+    text = answer.decode() if isinstance(answer, bytes) else answer
+    fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+    state, served = fields.get("cluster_state"), int(fields.get("cluster_slots_ok", 0))
+    found = f"state {state}, {served} of {SLOTS} slots served"
+    if state != "ok" or served < SLOTS:
+        yield fail("cluster", found, "Run CLUSTER NODES to find failed nodes and unserved slots.")
+    else:
+        yield ok("cluster", found)
+
+
+def _check_channels(client: Any, server: Server) -> Iterator[Finding]:
+    backend = server.backend
+    if server.member or not isinstance(backend, RedisLockBackend) or backend.wait != "queue":
+        return
+    shard = backend.servers.packing_at(server.pool).shard
+    command = "SPUBLISH" if shard else "PUBLISH"
+    channel = f"{backend.key_prefix}-grant:{f'{{{shard}}}:' if shard else ''}doctor"
+    try:
+        client.execute_command(command, channel, "")
+    except ResponseError as error:  # which scripts pass over, so that the self-test succeeds
+        if shard and "unknown command" in str(error):
+            return  # a cluster without sharded channels has PUBLISH
+        found = f"waiters are not told of their turn: {without_passwords(str(error))}"
+        remedy = f'Allow {command}, or set "OPTIONS": {{"WAIT": "poll"}}.'
+        yield fail("channels", found, remedy)
+
+
+_CHECKS: dict[str, Callable[[Any, Server], Iterator[Finding]]] = {
+    "version": _check_version,
+    "round trip": _check_round_trip,
+    "eviction": _check_eviction,
+    "persistence": _check_persistence,
+    "replicas": _check_replicas,
+    "cluster": _check_cluster,
+    "channels": _check_channels,
+}
+"""Each takes a client of the server."""
