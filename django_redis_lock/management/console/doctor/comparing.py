@@ -59,10 +59,9 @@ def check_sharing(servers: list[Server]) -> Finding:
     places = [place for place in ours if isinstance(place, _Place)]
     unknown = [f"the locks' server: {place}" for place in ours if isinstance(place, str)][:1]
     others = _others()
+    theirs = in_parallel(lambda other: _place(other[1]), others)
     same_database, same_server = [], []
-    for (name, _), place in zip(
-        others, in_parallel(lambda one: _place(one[1]), others), strict=True
-    ):
+    for (name, _), place in zip(others, theirs, strict=True):
         if place is None:
             continue  # not a Redis
         if isinstance(place, str):
