@@ -18,7 +18,7 @@ from django_redis_lock.celery import TaskAlreadyRunning, skipped
 from django_redis_lock.celery.conflicts import describe
 from django_redis_lock.celery.message import HEADER, Slip
 from django_redis_lock.celery.options import SCOPES
-from django_redis_lock.celery.places import QUEUED
+from django_redis_lock.celery.places import QUEUED, Places, TaskLock
 from django_redis_lock.celery.sending import EXPIRY_SLACK
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol.records import Holder
