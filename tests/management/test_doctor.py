@@ -20,7 +20,7 @@ from example_project.embedded import EmbeddedServer
 from tests.apps.celery.app import app as tests_app
 from tests.tools import eventually, leave_no_lease, taken_connections
 from tests.tools.console import Screen, command
-from tests.tools.docs import acl_rule
+from tests.tools.docs import DOCS, acl_rule
 
 pytestmark = pytest.mark.usefixtures("no_workers")
 
@@ -300,6 +300,18 @@ def test_documented_user_has_all_permissions(user: Callable[..., None]) -> None:
     assert (status, "administrator" in remedy) == ("warn", True)
     assert told.startswith("version, eviction, persistence, replicas, cluster: ")
     assert "INFO" in only(found, "sharing")[2]
+
+
+def test_documented_user_of_getset_has_all_permissions(
+    user: Callable[..., None], settings: Any
+) -> None:
+    text = (DOCS / "how-to/server-layouts.md").read_text()
+    (rule,) = re.findall(r"^ACL SETUSER locker (.*)$", text, re.MULTILINE)
+    settings.LOCKS = {"default": {**settings.LOCKS["default"], "BACKEND": GETSET}}
+    user(rule.split())
+    assert only(examine()[1], "self-test")[0] == "ok"
+    user([word for word in rule.split() if word != "+getset"])
+    assert only(examine()[1], "self-test")[2] == "ACL SETUSER locker +getset"
 
 
 @pytest.mark.parametrize(
