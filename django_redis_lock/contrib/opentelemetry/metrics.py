@@ -6,24 +6,20 @@ from collections.abc import Callable, Iterable, Iterator
 
 from opentelemetry.metrics import CallbackOptions, Histogram, Meter, Observation
 
-from django_redis_lock.contrib.gauges import read_gauges
+from django_redis_lock.contrib.gauges import MEANINGS, read_gauges
 from django_redis_lock.contrib.opentelemetry import names
 from django_redis_lock.primitives.lock import Lock
 
 BOUNDARIES = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
 """Seconds: an uncontended lock takes less than the first, a report may hold one up to the last."""
 GAUGES = {
-    "held": (names.HELD, "{lock}", "Held locks."),
-    "waiting": (names.WAITING, "{waiter}", "Waiters in the queues of held locks."),
-    "oldest_hold": (names.OLDEST_HOLD, "s", "How long the oldest hold has lasted."),
-    "oldest_wait": (names.OLDEST_WAIT, "s", "How long the first in a queue has waited."),
-    "lease_used": (
-        names.LEASE_USED,
-        "1",
-        "The largest share of its lease that a renewed lock has used up; at 1 it is lost.",
-    ),
+    "held": (names.HELD, "{lock}"),
+    "waiting": (names.WAITING, "{waiter}"),
+    "oldest_hold": (names.OLDEST_HOLD, "s"),
+    "oldest_wait": (names.OLDEST_WAIT, "s"),
+    "lease_used": (names.LEASE_USED, "1"),
 }
-"""The name, the unit and the description of the gauge for each of the ``Figures`` of a group."""
+"""The name and the unit of the gauge for each of the ``Figures`` of a group."""
 
 
 class LockMetrics:
@@ -38,9 +34,10 @@ class LockMetrics:
             meter, names.WAIT_DURATION, "How long it took to acquire a lock, or to give up."
         )
         self._hold = _histogram(meter, names.HOLD_DURATION, "How long a lock was held.")
-        for field, (name, unit, description) in GAUGES.items():
-            callback = self._callback(field)
-            meter.create_observable_gauge(name, [callback], unit=unit, description=description)
+        for field, (name, unit) in GAUGES.items():
+            callbacks = [self._callback(field)]
+            text = MEANINGS[field]
+            meter.create_observable_gauge(name, callbacks, unit=unit, description=text)
 
     def waited(self, lock: Lock, seconds: float, outcome: str) -> None:
         """Record an attempt to acquire a lock."""

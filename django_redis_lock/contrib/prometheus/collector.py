@@ -11,29 +11,20 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 from django_redis_lock.backends.base import BaseLockBackend
-from django_redis_lock.contrib.gauges import Held, read_gauges
+from django_redis_lock.contrib.gauges import MEANINGS, Held, read_gauges
 from django_redis_lock.contrib.prometheus.counting import LOCK, SCRAPE_ERRORS, SERVER
 
 MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
 """The variable that turns on prometheus_client's multiprocess mode."""
 
-OF_GROUPS = {
-    "held": ("django_redis_lock_held", "Locks that are held now."),
-    "waiting": ("django_redis_lock_waiting", "Waiters in the queues of held locks."),
-    "oldest_wait": (
-        "django_redis_lock_oldest_wait_seconds",
-        "The longest that the first waiter of a queue has waited.",
-    ),
-    "oldest_hold": (
-        "django_redis_lock_oldest_hold_seconds",
-        "The longest that one of the held locks has been held.",
-    ),
-    "lease_used": (
-        "django_redis_lock_lease_used_ratio",
-        "The largest share of its lease that a renewed lock has used up; at 1 it is lost.",
-    ),
+NAMES = {
+    "held": "django_redis_lock_held",
+    "waiting": "django_redis_lock_waiting",
+    "oldest_wait": "django_redis_lock_oldest_wait_seconds",
+    "oldest_hold": "django_redis_lock_oldest_hold_seconds",
+    "lease_used": "django_redis_lock_lease_used_ratio",
 }
-"""The name and the help of the gauge for each of the ``Figures`` of a group."""
+"""The name of the gauge for each of the ``Figures`` of a group."""
 UP = ("django_redis_lock_server_up", "1 if the held locks could be read, 0 if not.")
 UNREAD = (
     "django_redis_lock_unread",
@@ -57,8 +48,7 @@ class HeldLocks(Collector):
 
     def _families(self) -> dict[str, GaugeMetricFamily]:
         of_groups = {
-            key: GaugeMetricFamily(name, text, labels=LOCK)
-            for key, (name, text) in OF_GROUPS.items()
+            key: GaugeMetricFamily(name, MEANINGS[key], labels=LOCK) for key, name in NAMES.items()
         }
         return {
             **of_groups,

@@ -126,8 +126,8 @@ def _settings_changed(*, setting: str, **kwargs: Any) -> None:
 
 @signals.never_blocks
 def acquired(sender: type, using: str, name: str, waited: float, **kwargs: Any) -> None:
-    group = _group(using, sender, name)
     with _counting:
+        group = _group(using, sender, name)
         group.acquired.inc()
         group.wait.observe(waited)
 
@@ -136,35 +136,28 @@ def acquired(sender: type, using: str, name: str, waited: float, **kwargs: Any) 
 def not_acquired(
     sender: type, using: str, name: str, waited: float, reason: str, **kwargs: Any
 ) -> None:
-    group = _group(using, sender, name)
     with _counting:
+        group = _group(using, sender, name)
         group.not_acquired[reason].inc()
         group.wait.observe(waited)
 
 
 @signals.never_blocks
 def released(sender: type, using: str, name: str, held_for: float, **kwargs: Any) -> None:
-    group = _group(using, sender, name)
     with _counting:
-        group.hold.observe(held_for)
+        _group(using, sender, name).hold.observe(held_for)
 
 
-@signals.never_blocks
-def lost(sender: type, using: str, name: str, **kwargs: Any) -> None:
-    with _counting:
-        _group(using, sender, name).lost.inc()
+def _counter(what: str) -> Callable[..., None]:
+    @signals.never_blocks
+    def count(sender: type, using: str, name: str, **kwargs: Any) -> None:
+        with _counting:
+            getattr(_group(using, sender, name), what).inc()
+
+    return count
 
 
-@signals.never_blocks
-def force_released(sender: type, using: str, name: str, **kwargs: Any) -> None:
-    with _counting:
-        _group(using, sender, name).force_released.inc()
-
-
-@signals.never_blocks
-def freed(sender: type, using: str, name: str, **kwargs: Any) -> None:
-    with _counting:
-        _group(using, sender, name).freed.inc()
+lost, force_released, freed = map(_counter, ("lost", "force_released", "freed"))
 
 
 @signals.never_blocks

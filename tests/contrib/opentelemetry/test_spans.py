@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import importlib
 import os
+import sys
 import threading
 from typing import Any
 
@@ -14,12 +16,14 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import StatusCode, get_current_span
 
+import django_redis_lock.contrib.opentelemetry as package
 from django_redis_lock import lock, lock_many, locks, signals
 from django_redis_lock.contrib.opentelemetry import LockInstrumentor, names
 from django_redis_lock.contrib.opentelemetry.apps import OpenTelemetryConfig
 from django_redis_lock.exceptions import LockLost, LockNotAcquired, LockUnavailable
 from tests.contrib.opentelemetry.telemetry import Telemetry
-from tests.tools import Background, eventually, told, waiters
+from tests.settings import server_url
+from tests.tools import told, waiters
 
 pytestmark = pytest.mark.usefixtures("server")
 
@@ -29,7 +33,7 @@ def parent_of(span: ReadableSpan) -> int | None:
 
 
 def outcomes(spans: list[ReadableSpan]) -> list[Any]:
-    return [(span.name, span.attributes[names.OUTCOME]) for span in spans]
+    return [span.attributes[names.OUTCOME] for span in spans]
 
 
 def test_an_uncontended_lock_has_one_span_for_its_hold(telemetry: Telemetry, name: str) -> None:
@@ -38,7 +42,6 @@ def test_an_uncontended_lock_has_one_span_for_its_hold(telemetry: Telemetry, nam
         with lock(name, timeout=10) as held:
             fence = held.fence
             assert get_current_span() is view
-        assert get_current_span() is view
     hold = telemetry.span(names.HOLD)
     assert parent_of(hold) == view.context.span_id
     assert hold.attributes == {
@@ -53,79 +56,10 @@ def test_an_uncontended_lock_has_one_span_for_its_hold(telemetry: Telemetry, nam
     assert len(telemetry.spans()) == 2
 
 
-def test_a_wait_has_a_span_beside_that_of_the_hold(telemetry: Telemetry, name: str) -> None:
-    """Both are children of the caller's span."""
-    holder = lock(name, timeout=10)
-    holder.acquire()
-
-    def request() -> int:
-        with telemetry.tracer.start_as_current_span("view") as view:
-            with lock(name, timeout=10):
-                pass
-        return view.context.span_id
-
-    with told(signals.lock_waiting) as calls:
-        request_ = Background(request)
-        eventually(lambda: calls)
-        holder.release()
-        view = request_.outcome()
-    wait = telemetry.span(names.WAIT)
-    (hold,) = [span for span in telemetry.spans(names.HOLD) if span.parent]
-    assert parent_of(wait) == parent_of(hold) == view
-    assert wait.attributes == {
-        names.NAME: name,
-        names.ALIAS: "default",
-        names.BACKEND: "RedisLockBackend",
-        names.GROUP: "other",
-        names.OUTCOME: "acquired",
-    }
-    assert wait.start_time <= wait.end_time <= hold.start_time
-
-
-@pytest.mark.parametrize(
-    ("arguments", "reason", "status"),
-    [
-        ({"blocking_timeout": 0.02}, "timeout", StatusCode.ERROR),
-        ({"blocking": False}, "busy", StatusCode.UNSET),
-    ],
-)
-def test_a_lock_that_was_not_acquired(
-    telemetry: Telemetry, name: str, arguments: Any, reason: str, status: StatusCode
+def test_each_waiter_has_a_span_for_its_wait_and_one_for_its_hold(
+    telemetry: Telemetry, name: str
 ) -> None:
-    """A wait that ran out is an error; a caller that did not want to wait expected it."""
-    with lock(name), pytest.raises(LockNotAcquired):
-        with telemetry.tracer.start_as_current_span("view") as view, lock(name, **arguments):
-            pass
-    wait = telemetry.span(names.WAIT)
-    assert parent_of(wait) == view.context.span_id
-    assert wait.attributes[names.OUTCOME] == reason
-    assert wait.status.status_code is status
-    assert wait.attributes.get(names.ERROR_TYPE) == ("timeout" if reason == "timeout" else None)
-
-
-def test_an_unavailable_server_is_an_error(telemetry: Telemetry, name: str, settings: Any) -> None:
-    settings.LOCKS = {"default": {"LOCATION": "redis://127.0.0.1:1"}}
-    with pytest.raises(LockUnavailable):
-        lock(name).acquire()
-    wait = telemetry.span(names.WAIT)
-    assert wait.attributes[names.OUTCOME] == wait.attributes[names.ERROR_TYPE] == "unavailable"
-    assert wait.status.status_code is StatusCode.ERROR
-
-
-def test_a_release_in_another_thread_ends_the_span(telemetry: Telemetry, name: str) -> None:
-    with telemetry.tracer.start_as_current_span("view") as view:
-        held = lock(name)
-        held.acquire()
-    releasing = threading.Thread(target=held.release)
-    releasing.start()
-    releasing.join()
-    hold = telemetry.span(names.HOLD)
-    assert parent_of(hold) == view.context.span_id
-    assert hold.end_time > view.end_time
-
-
-def test_asyncio_tasks_keep_their_parents(telemetry: Telemetry, name: str) -> None:
-    """Each of several tasks that wait for one lock has its own wait and hold below its own span."""
+    """Each of several asyncio tasks has them below its own span."""
 
     async def request(number: int) -> int:
         with telemetry.tracer.start_as_current_span(f"view {number}") as view:
@@ -142,13 +76,62 @@ def test_asyncio_tasks_keep_their_parents(telemetry: Telemetry, name: str) -> No
         return await asyncio.gather(*requests)
 
     views = asyncio.run(body())
+    waits = telemetry.spans(names.WAIT)
     holds = [span for span in telemetry.spans(names.HOLD) if span.parent]
-    assert sorted(map(parent_of, telemetry.spans(names.WAIT))) == sorted(views)
-    assert sorted(map(parent_of, holds)) == sorted(views)
+    assert sorted(map(parent_of, waits)) == sorted(map(parent_of, holds)) == sorted(views)
+    assert outcomes(waits) == ["acquired"] * 3
+    assert names.FENCE not in waits[0].attributes
 
 
-def test_a_cancelled_wait_ends_its_span(telemetry: Telemetry, name: str) -> None:
-    """It has no outcome: no one was told of one."""
+@pytest.mark.parametrize(
+    ("arguments", "outcome"),
+    [({"blocking_timeout": 0.02}, "timeout"), ({"blocking": False}, "busy"), ({}, "unavailable")],
+)
+def test_a_lock_that_was_not_acquired(
+    telemetry: Telemetry, name: str, settings: Any, arguments: Any, outcome: str
+) -> None:
+    """It is an error, unless the caller did not want to wait."""
+    settings.LOCKS = {
+        "default": {"LOCATION": server_url()},
+        "dead": {"LOCATION": "redis://127.0.0.1:1"},
+    }
+    using = "default" if arguments else "dead"
+    with lock(name), pytest.raises((LockNotAcquired, LockUnavailable)):
+        with telemetry.tracer.start_as_current_span("view") as view:
+            lock(name, using=using, **arguments).__enter__()
+    wait = telemetry.span(names.WAIT)
+    assert parent_of(wait) == view.context.span_id
+    assert wait.attributes[names.OUTCOME] == outcome
+    is_error = outcome != "busy"
+    assert (wait.status.status_code is StatusCode.ERROR) is is_error
+    assert wait.attributes.get(names.ERROR_TYPE) == (outcome if is_error else None)
+
+
+def test_a_hold_ends_where_it_is_released_detached_or_lost(telemetry: Telemetry, name: str) -> None:
+    """In another thread, too. A loss is an error; taking over begins another hold."""
+    with telemetry.tracer.start_as_current_span("view"):
+        first, second = lock(name, timeout=10), lock(name, timeout=10)
+        first.acquire()
+        second.take_over(first.detach(10))
+    releasing = threading.Thread(target=second.release)
+    releasing.start()
+    releasing.join()
+    lost = lock(name, timeout=10)
+    lost.acquire()
+    locks["default"].force_release(name)
+    with pytest.raises(LockLost):
+        lost.ensure_held()
+    with lock_many([f"{name}:1", f"{name}:2"]):
+        pass
+    holds = telemetry.spans(names.HOLD)
+    assert outcomes(holds) == ["detached", "released", "lost", "released", "released"]
+    errors = [hold.status.status_code is StatusCode.ERROR for hold in holds]
+    assert errors == [False, False, True, False, False]
+    assert parent_of(holds[0]) == parent_of(holds[1]) is not None
+
+
+def test_a_handle_that_is_given_up_ends_its_span(telemetry: Telemetry, name: str) -> None:
+    """A wait that is cancelled, and a handle that is dropped, have no outcome."""
 
     async def body() -> None:
         async with lock(name, timeout=10):
@@ -162,59 +145,17 @@ def test_a_cancelled_wait_ends_its_span(telemetry: Telemetry, name: str) -> None
     with told(signals.lock_waiting) as calls:
         asyncio.run(body())
         calls.clear()
-    gc.collect()
-    with lock(name):
-        pass
-    assert names.OUTCOME not in telemetry.span(names.WAIT).attributes
-
-
-def test_a_lost_lock_is_an_error(telemetry: Telemetry, name: str) -> None:
-    """The span ends when the loss is noticed."""
-    held = lock(name, timeout=10)
-    held.acquire()
-    locks["default"].force_release(name)
-    with pytest.raises(LockLost):
-        held.ensure_held()
-    hold = telemetry.span(names.HOLD)
-    assert hold.attributes[names.OUTCOME] == hold.attributes[names.ERROR_TYPE] == "lost"
-    assert hold.status.status_code is StatusCode.ERROR
-
-
-def test_a_lock_that_is_passed_on_has_a_span_for_each_hold(telemetry: Telemetry, name: str) -> None:
-    """Detaching ends one span, taking over begins the next, below the span of who does it."""
-    with telemetry.tracer.start_as_current_span("view") as view:
-        first = lock(name)
-        first.acquire()
-        ticket = first.detach(10)
-    with telemetry.tracer.start_as_current_span("task") as task:
-        second = lock(name)
-        second.take_over(ticket)
-        second.release()
-    holds = telemetry.spans(names.HOLD)
-    assert [parent_of(hold) for hold in holds] == [view.context.span_id, task.context.span_id]
-    assert outcomes(holds) == [(names.HOLD, "detached"), (names.HOLD, "released")]
-
-
-def test_several_locks_have_a_span_each(telemetry: Telemetry, name: str) -> None:
-    with telemetry.tracer.start_as_current_span("view") as view:
-        with lock_many([f"{name}:1", f"{name}:2"]):
-            pass
-    holds = telemetry.spans(names.HOLD)
-    assert {hold.attributes[names.NAME] for hold in holds} == {f"{name}:1", f"{name}:2"}
-    assert {parent_of(hold) for hold in holds} == {view.context.span_id}
-
-
-def test_a_handle_that_is_dropped_while_it_holds_its_lock(telemetry: Telemetry, name: str) -> None:
-    """Its span ends with it, and is sent with the next."""
-    dropped = lock(name, timeout=10)
+    dropped = lock(f"{name}:1", timeout=10)
     dropped.acquire()
     del dropped
     gc.collect()
     with lock(f"{name}:2"):
-        pass
-    first, second = telemetry.spans(names.HOLD)
-    assert first.attributes[names.NAME] == name
-    assert first.end_time < second.start_time or first.end_time < second.end_time
+        lock(f"{name}:2").acquire(blocking=False)
+    given_up = [span for span in telemetry.spans() if names.OUTCOME not in span.attributes]
+    assert [(span.name, span.attributes[names.NAME]) for span in given_up] == [
+        (names.WAIT, name),
+        (names.HOLD, f"{name}:1"),
+    ]
 
 
 def test_a_forked_child_does_not_end_the_spans_of_its_parent(
@@ -287,12 +228,6 @@ def test_instrumenting_twice_changes_nothing(
 
 
 def test_without_the_api_the_error_says_what_to_install(monkeypatch: Any) -> None:
-    """The line in INSTALLED_APPS without the extra names the extra."""
-    import importlib
-    import sys
-
-    import django_redis_lock.contrib.opentelemetry as package
-
     monkeypatch.setitem(sys.modules, "opentelemetry.trace", None)
     with pytest.raises(ImproperlyConfigured, match=r"django-redis-lock\[opentelemetry\]"):
         importlib.reload(package)

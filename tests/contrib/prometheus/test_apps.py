@@ -15,11 +15,6 @@ from django_redis_lock.contrib.prometheus import collector, counting  # noqa: F4
 NAME = "django_redis_lock.contrib.prometheus"
 
 
-def test_name_of_the_package_is_enough_in_installed_apps() -> None:
-    """Its label does not collide with that of the package itself."""
-    assert AppConfig.create(NAME).label == "django_redis_lock_prometheus"
-
-
 def test_missing_directory_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise each acquired lock would log an error."""
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path / "missing"))

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import redis
 from django.conf import settings
-from redis.exceptions import RedisError
 
 from django_redis_lock.backends.redlock.backend import RedlockLockBackend
 from django_redis_lock.backends.redlock.votes import majority
@@ -22,51 +20,22 @@ from django_redis_lock.management.console.doctor.servers import (
     ok,
     warn,
 )
-from django_redis_lock.management.console.durations import length
 from django_redis_lock.transport.caches import pool_of_cache
 from django_redis_lock.transport.connections import pool_from_url
 
 
-def check_majority(backend: RedlockLockBackend, answering: list[Server]) -> Finding:
-    """Are there enough servers that vote, and are they different ones?"""
+def check_majority(backend: RedlockLockBackend, answering: int) -> Finding:
+    """Do enough servers answer?"""
     size = len(backend.servers)
     needed = majority(size)
-    found = f"{len(answering)} of {size} servers answer"
-    if len(answering) < needed:
+    found = f"{answering} of {size} servers answer"
+    if answering < needed:
         remedy = "Start the others, or fix LOCATION or the network."
         return fail("quorum", f"{found}, but a lock needs {needed}", remedy)
-    votes = in_parallel(_votes, answering)
-    run_ids = [run_id for run_id, _ in votes if run_id]
-    if len({*run_ids}) < len(run_ids):
-        return fail(
-            "quorum",
-            f"{found}, but LOCATION names one of them twice: its failure counts twice",
-            "Set LOCATION to servers that fail independently.",
-        )
-    silent = sum(not vote for _, vote in votes)
-    if len(answering) - silent < needed:
-        return warn(
-            "quorum",
-            f"{found}, but {silent} restarted and do not vote yet",
-            f"They vote {length(backend.rejoin_delay)} after the first call (REJOIN_DELAY). "
-            f"If no lock is held, locks[{backend.alias!r}].admit() admits them at once.",
-        )
-    if len(answering) == needed:
+    if answering == needed:
         found += ": when one more fails, no lock can be acquired"
         return warn("quorum", found, "Start the others.")
-    return ok("quorum", f"{found}; {len(answering) - needed} more may fail")
-
-
-def _votes(server: Server) -> tuple[str, bool]:
-    """Return a member's run id, ``""`` if it is not known, and whether it votes."""
-    with suppress(RedisError, OSError), server.client() as client:
-        run_id = _run_id(client)
-        words = str(client.get(f"{server.backend.key_prefix}-server") or b"", "ascii").split()
-        seconds, micros = client.time()
-        now_ms = seconds * 1000 + micros / 1000
-        began = len(words) == 2 and words[0] == run_id and float(words[1]) <= now_ms
-        return run_id, began or not server.rejoin_delay
-    return "", True
+    return ok("quorum", f"{found}; {answering - needed} more may fail")
 
 
 class _Place(NamedTuple):
@@ -147,13 +116,9 @@ def _place(pool: redis.ConnectionPool | str) -> _Place | str:
         return pool
     try:
         with client_of(pool) as client:
-            run_id = _run_id(client)
+            run_id = str(client.info("server").get("run_id", ""))
     except Exception as error:  # any error: these settings are not checked
         return reason(error)
     if not run_id:
         return "it does not report its run_id"
     return _Place(run_id, int(pool.connection_kwargs.get("db") or 0))
-
-
-def _run_id(client: Any) -> str:
-    return str(client.info("server").get("run_id", ""))
