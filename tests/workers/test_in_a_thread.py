@@ -62,12 +62,6 @@ TESTS = """
             assert part.delay(3).get(timeout=20) == 3
         assert result.get(timeout=20) == "done"
 
-    def test_a_task_that_rests(recorded_locks):
-        assert rare.delay().get(timeout=20) == "done"
-        assert rare.delay().get(timeout=20)["skipped"]
-        expire_now("rare")
-        assert rare.delay().get(timeout=20) == "done"
-
     def test_a_task_that_loses_its_lock(recorded_locks):
         assert losing.delay().get(timeout=20) == "done"
         assert recorded_locks.lost == ["losing"]
