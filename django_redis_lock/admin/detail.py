@@ -31,7 +31,6 @@ from django_redis_lock.admin.wording import (
     name_html,
     origin_html,
     waiters_text,
-    who,
 )
 from django_redis_lock.handler import locks
 from django_redis_lock.models import HeldLock
@@ -192,7 +191,7 @@ def _entry(entry: AuditEntry) -> dict[str, Any]:
         "backend": name_html(entry.using),
         "at": moment(entry.at),
         "event": events.get(entry.event, visible(entry.event)),
-        "who": name_html(who(entry)),
+        "who": origin_html(entry),
         "by": breakable(entry.by),
         "reason": breakable(entry.reason),
     }

@@ -15,7 +15,7 @@ from django.utils.translation import gettext as _
 from django_redis_lock.admin.columns import COLUMNS
 from django_redis_lock.admin.reading import ERRORS, read_rows, unwritable
 from django_redis_lock.admin.tickets import Ticket, ticket_of
-from django_redis_lock.admin.wording import duration, who
+from django_redis_lock.admin.wording import duration, origin_html, who
 from django_redis_lock.handler import locks
 from django_redis_lock.models import HeldLock
 from django_redis_lock.operators.breaking import Outcome, Result, release_shown
@@ -65,8 +65,12 @@ def reason_required(tickets: Iterable[Ticket]) -> bool:
 def _shown(row: HeldLock) -> dict[str, Any]:
     holder = row.holder
     assert holder
-    cells = [(one.label, one.html(holder, row.attention)) for one in COLUMNS.values()]
-    return {"name": visible(row.name), "ticket": ticket_of(row), "cells": cells}
+    shown = {
+        one.label: origin_html(holder) if name == "holder" else one.html(holder, row.attention)
+        for name, one in COLUMNS.items()
+        if name != "fence"
+    }
+    return {"name": visible(row.name), "ticket": ticket_of(row), "cells": list(shown.items())}
 
 
 def release(

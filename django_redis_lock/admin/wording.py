@@ -127,10 +127,9 @@ def origin_html(one: Origin, *, brief: bool = False) -> SafeString:
         return format_html("{} {}", latin(one.task_name or "?"), aside(shown))
     if one.host:
         return format_html("{} {}", latin(_place(one)), aside(latin(one.thread or "")))
-    if isinstance(one, Holder):
-        token = format_html("{} {}", _("token id"), latin(one.token_id))
-        return format_html("{} {}", _("another program"), aside(token))
-    return SafeString("?")
+    token = getattr(one, "token_id", None)
+    told = format_html("{} {}", _("token id"), latin(token)) if token else ""
+    return format_html("{} {}", _("another program"), aside(told))
 
 
 def held_for_html(holder: Holder, attention: Attention | None) -> SafeString | str:

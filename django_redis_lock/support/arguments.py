@@ -161,8 +161,8 @@ def check_name(name: str) -> str:
     return name
 
 
-def check_metadata(metadata: Mapping[str, str], *, room: int = 0) -> dict[str, str]:
-    """Return a copy of a holder's metadata that leaves room for ``room`` more bytes.
+def check_metadata(metadata: Mapping[str, str]) -> dict[str, str]:
+    """Return a copy of a holder's metadata.
 
     Raises ``TypeError`` naming what is not a str, or ``ValueError`` if it is too long.
     """
@@ -173,7 +173,7 @@ def check_metadata(metadata: Mapping[str, str], *, room: int = 0) -> dict[str, s
             raise TypeError(
                 f"metadata must map str to str, but {key!r} is {value!r}. Convert it with str()."
             )
-    size, limit = len(to_json(dict(metadata))), MAX_METADATA_BYTES - room
+    size, limit = len(to_json(dict(metadata))), MAX_METADATA_BYTES
     if size > limit:
         raise ValueError(
             f"metadata takes {size} bytes as JSON, and the limit is {limit}. It is stored with "

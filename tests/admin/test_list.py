@@ -51,7 +51,7 @@ def test_the_list_tells_who_holds_what(client: redis.Redis) -> None:
     assert re.search(r">1\d\xa0s<", shown["lease_left"])
     assert "renewal is late" in shown["lease_left"]
     assert ">1<" in shown["waiters"]
-    assert "<span>1 waiting</span>" in page.content.decode()
+    assert "<bdi>1 waiting</bdi>" in page.content.decode()
     assert "1 needs attention" in page.content.decode()
     assert f">{locks['default'].holder('import:7').fence}<" in shown["fence"]  # type: ignore[union-attr]
     assert ">default<" in shown["backend"]

@@ -173,21 +173,6 @@ def test_who_is_offered_what(visitor: str, boxes: set[str]) -> None:
     assert ("Release selected locks" in text) == bool(boxes)
 
 
-def test_of_several_locks_those_that_one_may_not_release_are_left() -> None:
-    """The others are released; the messages before and after confirming name those left."""
-    client = staff(VIEW, OTHERS)
-    both = [ticket("a"), ticket("a", using="shop")]
-    page = client.post(RELEASE, {"_selected_action": both})
-    assert page.context["denied"] == ["a"]
-    assert [row["ticket"].using for row in page.context["held"]] == ["shop"]
-    assert "You may not release these locks" in page.content.decode()
-    page = client.post(RELEASE, {"_selected_action": both, "confirmed": "yes"}, follow=True)
-    (released, refused) = told(page)
-    assert released[0] == "success"
-    assert refused == ("error", "You may not release “a”.")
-    assert locks["default"].holder("a") is not None
-
-
 def test_a_project_decides_for_each_lock(monkeypatch: pytest.MonkeyPatch) -> None:
     """``has_release_permission`` is given the lock, with its alias and its name."""
     asked: list[tuple[str, str] | None] = []
@@ -203,9 +188,15 @@ def test_a_project_decides_for_each_lock(monkeypatch: pytest.MonkeyPatch) -> Non
     assert ticket("b") in text
     assert f'value="{ticket("a")}"' not in text
     assert {(A, "a"), (A, "b"), (SHOP, "a")} <= set(asked)
-    page = client.post(RELEASE, {"_selected_action": [ticket("a"), ticket("b")]})
+    both = {"_selected_action": [ticket("a"), ticket("b")]}
+    page = client.post(RELEASE, both)
     assert [row["name"] for row in page.context["held"]] == ["b"]
     assert page.context["denied"] == ["a"]
+    assert "You may not release these locks" in page.content.decode()
+    page = client.post(RELEASE, {**both, "confirmed": "yes"}, follow=True)
+    assert [level for level, _ in told(page)] == ["success", "error"]
+    assert told(page)[1] == ("error", "You may not release “a”.")
+    assert [locks["default"].holder(name) is None for name in ("a", "b")] == [False, True]
 
 
 class ForEachObject:

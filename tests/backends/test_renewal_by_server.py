@@ -6,6 +6,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Iterator
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -15,7 +16,6 @@ from django_redis_lock import lock, lock_many, locks, signals
 from django_redis_lock.backends.renewal import BATCH, renewer
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol.lease import Lease, Request
-from django_redis_lock.support.clock import monotonic
 from example_project.embedded import EmbeddedServer
 from tests.tools import counted, eventually, owes, renewing, told
 
@@ -145,6 +145,21 @@ class TestHandedOff:
         assert lost[0]["lock"] is held
         assert held.lost
         assert client.get(f"lock:{name}") == "another"
+
+    def test_unreachable(
+        self,
+        name: str,
+        stopped: EmbeddedServer,
+        monkeypatch: pytest.MonkeyPatch,
+        lost: Told,
+    ) -> None:
+        """If the server does not answer in time the lock is lost, and released when it does."""
+        held = self.taken(name, monkeypatch, by=0.8, timeout=60, using="other")
+        stopped.pause()
+        eventually(lambda: held.lost)
+        eventually(lambda: lost)
+        stopped.resume()
+        eventually(lambda: not lock(name, using="other").locked())
 
 
 def test_failed_renewals_are_reported(

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-import shlex
 import socket
 
 import pytest
-from django.core.management import call_command
 from playwright.sync_api import expect
 
 from django_redis_lock import lock, locks
 from django_redis_lock.exceptions import LockLost
 from tests.browser.window import Hold, Visit, choose_release, row
 from tests.tools import Background, eventually, waiters
-from tests.tools.admin import LIST, page_of
+from tests.tools.admin import LIST
 
 
 def test_a_release(visit: Visit, hold: Hold) -> None:
@@ -135,14 +133,3 @@ def test_without_scripts(visit: Visit, hold: Hold) -> None:
     page.get_by_role("button", name="Release 1 lock").click()
     expect(page.locator(".messagelist .success")).to_contain_text("Released “berry”")
     assert not other.owned()
-
-
-def test_the_command_releases_the_hold(visit: Visit, hold: Hold) -> None:
-    """What the page of a lock says for a shell is the command that releases this hold."""
-    held = hold("two words", timeout=600)
-    page = visit().open(page_of("two words"))
-    command = page.locator(".lock-command").text_content() or ""
-    words = shlex.split(command)
-    assert words[:3] == ["python", "manage.py", "locks"]
-    call_command("locks", *words[3:], "--noinput")
-    assert not held.owned()

@@ -151,16 +151,6 @@ def test_middle_of_a_chain(case: Case) -> None:
 
 
 @each_conflict
-def test_last_of_a_chain(case: Case) -> None:
-    """The same at the end."""
-    result = chain(tasks.echo.s("first"), case.member).delay()
-    case.sent()
-    check_last(case, result)
-    assert result.parent.get(timeout=WAIT) == "first"
-    assert result.parent.state == "SUCCESS"
-
-
-@each_conflict
 def test_link(case: Case) -> None:
     """A task that is linked to another ends in its own way; the other has succeeded."""
     member = case.member

@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
-from time import monotonic
 from typing import Any
 
 import pytest
@@ -16,7 +14,6 @@ import redis
 from django_redis_lock import lock, locks
 from django_redis_lock.celery import freeing
 from django_redis_lock.celery.places import FAMILY
-from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol.records import Holder
 from django_redis_lock.support.process import began_at, current_process
 from example_project.embedded import EmbeddedServer
@@ -31,44 +28,6 @@ def _finished() -> Iterator[None]:
     """What a test has begun ends with it."""
     yield
     freeing.finish(WAIT)
-
-
-@pytest.fixture
-def freer() -> freeing._Freer:
-    return freeing._Freer("default")
-
-
-class Work:
-    """Notes when it is done, and fails as often as it is told to."""
-
-    def __init__(self, *errors: Exception) -> None:
-        self.errors = list(errors)
-        self.attempts = 0
-        self.threads: list[threading.Thread] = []
-        self.attempted = threading.Event()
-        self.done = threading.Event()
-        self.go_on = threading.Event()
-        self.go_on.set()
-
-    def __call__(self, backend: Any) -> None:
-        assert backend is locks["default"]
-        self.attempts += 1
-        self.threads.append(threading.current_thread())
-        self.attempted.set()
-        self.go_on.wait(WAIT)
-        if self.errors:
-            raise self.errors.pop(0)
-        self.done.set()
-
-
-def under_way() -> tuple[freeing._Freer, Work]:
-    """Begin work for the default alias that goes on until the test lets it."""
-    freeing._freers["default"] = freer = freeing._Freer("default")
-    work = Work()
-    work.go_on.clear()
-    freer.add(work)
-    assert work.attempted.wait(WAIT)
-    return freer, work
 
 
 def texts(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -137,61 +96,16 @@ def test_locks_of_the_dead_are_released(server: EmbeddedServer) -> None:
     assert {holder.name for holder in locks["default"].holders()} == set(left)
 
 
-def test_aliases_do_not_wait_for_each_other(server: EmbeddedServer, settings: Any) -> None:
-    """Each has a thread, that ends with its work and is not waited for at exit."""
-    settings.LOCKS = {**settings.LOCKS, "other": settings.LOCKS["default"]}
-    freer, work = under_way()
-    (thread,) = work.threads
-    assert thread.name == "django-redis-lock-free-default"
-    assert thread.daemon
-    freeing.free("other", "nobody's", "0" * 16)
-    other = freeing._freers["other"]
-    eventually(lambda: other._thread is None)
-    work.go_on.set()
-    eventually(lambda: freer._thread is None)
-    assert work.attempts == 1
-
-
-@pytest.mark.usefixtures("server")
-def test_work_waits_for_the_server(
-    freer: freeing._Freer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+def test_aliases_do_not_wait_for_each_other(
+    server: EmbeddedServer, name: str, settings: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """In its order; the log tells of it once."""
-    monkeypatch.setattr(freeing, "RETRY_EVERY", 0.001)
-    first, second = Work(LockUnavailable("no"), LockUnavailable("still no")), Work()
-    first.go_on.clear()
-    freer.add(first)
-    freer.add(second)
-    first.go_on.set()
-    assert second.done.wait(WAIT)
-    assert first.done.is_set()
-    assert (first.attempts, second.attempts) == (3, 1)
-    assert texts(caplog) == ["Locks of LOCKS['default'] can't be released yet: no"]
-
-
-@pytest.mark.usefixtures("server")
-def test_work_that_fails_is_left(freer: freeing._Freer, caplog: pytest.LogCaptureFixture) -> None:
-    """What another program wrote does not stop the others."""
-    first, second = Work(ValueError("what is that")), Work()
-    freer.add(first)
-    freer.add(second)
-    assert second.done.wait(WAIT)
-    assert first.attempts == 1
-    assert texts(caplog) == ["A lock of LOCKS['default'] can't be released: what is that"]
-
-
-@pytest.mark.usefixtures("server")
-def test_end_makes_one_further_attempt(
-    freer: freeing._Freer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """At once; the rest is dropped then."""
-    monkeypatch.setattr(freeing, "RETRY_EVERY", 3600)
-    first, second = Work(*[LockUnavailable("no")] * 5), Work()
-    freer.add(first)
-    freer.add(second)
-    assert first.attempted.wait(WAIT)
-    freer.end()
-    freer.join(monotonic() + WAIT)
-    assert freer._thread is None
-    assert first.attempts <= 2
-    assert second.attempts == 0
+    """That of a server which does not answer is tried again meanwhile, and told of once."""
+    settings.LOCKS = {**settings.LOCKS, "down": {"LOCATION": "redis://127.0.0.1:1/0"}}
+    for _ in range(2):
+        freeing.free("down", name, "0" * 16)
+    eventually(lambda: texts(caplog))
+    freeing.free("default", name, take(name).token_id)
+    eventually(is_free(name))
+    freeing.finish(WAIT)
+    told = [text for text in texts(caplog) if "can't be released yet" in text]
+    assert len(told) == 1

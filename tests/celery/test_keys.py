@@ -141,6 +141,34 @@ def test_arguments_are_not_confused() -> None:
     assert len({key_for(work, **call) for call in calls}) == len(calls)
 
 
+def test_template_reads_defaults_and_attributes(app: Celery, name: str) -> None:
+    """However the arguments are passed; a lease that is given by position is fixed."""
+    seen = []
+
+    @app.task(name=name)
+    @single_instance_task(600, key="k:{a}:{b}:{c.real}:{d}", using="locmem")
+    def work(a: int, b: str = "two", *, c: int = 3, **others: Any) -> None:
+        (holder,) = locks["locmem"].holders()
+        assert holder.ttl is not None
+        assert 590 < holder.ttl <= 600
+        seen.append((holder.name, holder.auto_renew))
+
+    work.apply(args=(1,), kwargs={"d": 4}).get()
+    work.apply(kwargs={"a": 1, "d": 4}).get()
+    assert seen == [("k:1:two:3:4", False)] * 2
+
+
+def test_callable_must_return_text(app: Celery, name: str) -> None:
+    """The error names what it returned."""
+
+    @app.task(name=name)
+    @single_instance_task(key=lambda shop_id: shop_id, using="locmem")
+    def work(shop_id: int) -> None: ...
+
+    with pytest.raises(TypeError, match="7"):
+        work.apply(args=(7,)).get()
+
+
 # Values.
 
 WHEN = datetime.datetime(2026, 1, 31, 12, 30, tzinfo=datetime.UTC)

@@ -13,7 +13,7 @@ from django.core.checks import run_checks
 from django.core.exceptions import ImproperlyConfigured
 
 from django_redis_lock import lock, locks
-from django_redis_lock.celery import Conflict, TaskAlreadyRunning, single_instance_task
+from django_redis_lock.celery import TaskAlreadyRunning, single_instance_task
 from django_redis_lock.celery.options import Options
 from django_redis_lock.exceptions import LockUnavailable
 from example_project.embedded import EmbeddedServer
@@ -44,13 +44,6 @@ def test_a_lease_without_end_has_no_seconds_left(local_app: Celery, name: str) -
         task()
     assert caught.value.ttl is None
     assert TaskAlreadyRunning("nobody").ttl is None
-
-
-def test_the_seconds_left_at_sending_are_not_those_of_the_answer() -> None:
-    """A duplicate that waited for its turn does not tell an old time."""
-    described = {"task_id": "1", "task_name": "a", "host": "h", "pid": 1, "since": None, "ttl": 9.0}
-    conflict = Conflict("run", None, "2", "key", None, (), {}, when_sent=described)
-    assert conflict.described == {**described, "ttl": None}
 
 
 @pytest.mark.parametrize(

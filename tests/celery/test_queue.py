@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import signal
 import subprocess
 import sys
@@ -30,7 +29,6 @@ from tests.apps.celery.app import (
     NOWHERE,
     QUEUE,
     QUEUE_NAME,
-    RUN,
     SCOPES,
     WAITING,
     app,
@@ -220,7 +218,7 @@ def test_eager_tasks_are_guarded(eager: Celery, what: str, scope: str) -> None:
     @eager.task(name=what, bind=True)
     @single_instance_task(scope=scope, on_conflict={"run": "skip"})
     def work(self: Any) -> Any:
-        return [self.lock.name, self.lock.fence > 0, len(held(what))]
+        return [self.lock.name, self.request.is_eager, len(held(what))]
 
     assert work.delay().get() == [what, True, 1]
     with lock(what):
@@ -446,23 +444,6 @@ def test_open_guard_runs_without_its_server(
 # Policies.
 
 
-@pytest.mark.parametrize("task", [tasks.raising[RUN], tasks.pickled], ids=["json", "pickle"])
-def test_raise_survives_the_result_serializer(client: redis.Redis, what: str, task: Any) -> None:
-    """``TaskAlreadyRunning`` comes out of the result store as it went in, with the holder."""
-    running = task.delay(what)
-    started(client, what)
-    duplicate = task.delay(what)
-    with pytest.raises(TaskAlreadyRunning) as caught:
-        duplicate.get(timeout=WAIT)
-    assert caught.value.holder["task_id"] == running.id
-    assert caught.value.name == key_of(task, what)
-    assert running.id in str(caught.value)
-    again = pickle.loads(pickle.dumps(caught.value))  # noqa: S301 - its own
-    assert (str(again), again.holder) == (str(caught.value), caught.value.holder)
-    go(client, what)
-    assert running.get(timeout=WAIT) == "go"
-
-
 # The newest arguments win.
 
 CALLS = 20
@@ -525,6 +506,24 @@ def test_supersede_spares_a_redelivered_run(client: redis.Redis, what: str) -> N
     started(client, what)
     go(client, what)
     assert running.get(timeout=WAIT) == "0 go 0"
+    all_free(what)
+
+
+def test_supersede_spares_a_retried_run(client: redis.Redis, what: str) -> None:
+    """A retry does not wait for its first run, so no other message takes its place."""
+    task = tasks.superseding
+    running = task.delay(what, 0)
+    started(client, what)
+    go(client, what, say="retry")
+    started(client, what)
+    older, newest = task.delay(what, 1), task.delay(what, 2)
+    assert older.get(timeout=WAIT)["reason"] == "superseded by newer arguments"
+    go(client, what)
+    assert running.get(timeout=WAIT) == "0 go 1"
+    started(client, what)
+    go(client, what)
+    assert newest.get(timeout=WAIT) == "2 go 0"
+    assert ran(client, what) == ["1", "1", "1"]
     all_free(what)
 
 

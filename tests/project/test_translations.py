@@ -87,7 +87,7 @@ def test_texts_are_found() -> None:
     assert ("Any task",) in found
     assert ("Nobody holds this lock.",) in found
     assert ("Release %(counter)s lock", "Release %(counter)s locks") in found
-    assert any(texts[0].startswith("The backend “%(backend)s” can't be asked") for texts in found)
+    assert any(texts[0].startswith("The backend “%(backend)s” is not available") for texts in found)
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

@@ -12,6 +12,6 @@
     Who asks for which lock, and what has to hold after every step.
 ``actors``, ``faults``, ``layouts``
     What processes do, what happens to them and to servers, and on which backends.
-``schedules``, ``shrinking``, ``interleavings``, ``mutants``
-    One schedule; fewer choices that fail in the same way; all orders at small scope; broken copies.
+``schedules``, ``regressions``, ``campaign``, ``interleavings``, ``mutants``
+    One schedule; those that failed once; many; all orders at small scope; broken copies.
 """

@@ -65,7 +65,7 @@ class Client:
                 if site.up:
                     site.execute(words)
 
-            site.network.send(arrive, "post", site=site, delay=late, within=POST_WITHIN)
+            site.network.send(arrive, site=site, delay=late, within=POST_WITHIN)
 
     def exchange(self, words: Sequence[bytes]) -> Any:
         """Send a command and return its reply, or the error that the server returns."""
@@ -92,10 +92,10 @@ class Client:
                 return thread
 
             late = delay if fate is Fate.ANSWERED_LATE else 0.0
-            network.send(land, "reply", site=site, delay=late)
+            network.send(land, site=site, delay=late)
 
         late = delay if fate is Fate.LATE else 0.0
-        network.send(arrive, "call", site=site, delay=late)
+        network.send(arrive, site=site, delay=late)
         try:
             machine.block(machine.now + SOCKET_TIMEOUT)
         finally:
@@ -157,7 +157,6 @@ class Connection:
             words = parse(command)
             site.network.send(
                 lambda words=words, fate=fate, delay=delay: self._arrive(words, fate, delay),
-                "letter",
                 line=self._out,
                 site=site,
                 delay=delay if fate is Fate.LATE else 0.0,
@@ -185,7 +184,7 @@ class Connection:
     def push(self, reply: Any, *, late: float = 0.0) -> None:
         """Send something from the server to the client."""
         self.site.network.send(
-            lambda: self._receive(reply), "message", line=self._in, site=self.site, delay=late
+            lambda: self._receive(reply), line=self._in, site=self.site, delay=late
         )
 
     def pop(self) -> None:
@@ -253,7 +252,7 @@ class Connection:
                 self.pops = None
                 self.push(None)
 
-        self.site.network.send(give_up, "timeout", delay=seconds)
+        self.site.network.send(give_up, delay=seconds)
         self.pop()
 
 

@@ -83,7 +83,7 @@ def interrupt(world: World) -> bool:
     if isinstance(thread, Tasklet) and world.pick(2, 0.5):  # a second one meets it cleaning up
         seconds = (0.0, 0.02, 0.2)[world.pick(3)]
         again = partial(_interrupt, world, thread)
-        world.network.send(again, "interruption", delay=seconds, within=0.0)
+        world.network.send(again, delay=seconds, within=0.0)
     return True
 
 
@@ -211,7 +211,7 @@ def forget_the_last_fence(world: World) -> bool:
         world.act(world.process(), "visitor", lambda visitor: visitor.visit(seconds))
         world.note()
 
-    world.network.send(lose, "loss", delay=1.2 * MISSED)
+    world.network.send(lose, delay=1.2 * MISSED)
     _disturb(world, world.machine.now + MISSED)
     return True
 
@@ -236,7 +236,7 @@ def fail_over(world: World) -> bool:
         _disturb(world, world.machine.now + 0.1)
         world.note()
 
-    world.network.send(take_over, "failover", delay=lag)
+    world.network.send(take_over, delay=lag)
     return True
 
 
@@ -297,8 +297,8 @@ def move_slot(world: World) -> bool:
         source.end_move(slot)
         world.note()
 
-    world.network.send(move_some, "migration", delay=seconds / 2)
-    world.network.send(end, "migration", delay=seconds)
+    world.network.send(move_some, delay=seconds / 2)
+    world.network.send(end, delay=seconds)
     _disturb(world, world.machine.now + seconds)
     return True
 

@@ -220,7 +220,6 @@ class AsyncioConnection:
         fate, delay = self._site.network.fate(self._site)
         self._site.network.send(
             lambda: self._arrive(words, fate, delay),
-            "call",
             line=self._out,
             site=self._site,
             delay=delay if fate is Fate.LATE else 0.0,
@@ -238,7 +237,7 @@ class AsyncioConnection:
                 self._broken, reply = True, broken()
         late = delay if fate is Fate.ANSWERED_LATE else 0.0
         land = partial(self._receive, reply)
-        site.network.send(land, "reply", line=self._in, site=site, delay=late)
+        site.network.send(land, line=self._in, site=site, delay=late)
 
     def _receive(self, reply: Any) -> threads.Thread | None:
         self._inbox.append(reply)

@@ -62,10 +62,10 @@ def main(schedules: int, jobs: int) -> int:
     unbroken = {*promises, "HonestLosses", "PromptInterruptions"}
     with ThreadPoolExecutor(jobs) as pool:
         found = pool.map(lambda mutant: _try_out(mutant, schedules), chosen)
-        for mutant, (promise, tried) in zip(chosen, found, strict=True):
-            missed += not promise
-            unbroken.discard(promise)
-            outcome = promise or "NOT FOUND"
+        for mutant, (broken, tried) in zip(chosen, found, strict=True):
+            missed += not broken
+            unbroken.difference_update(broken)
+            outcome = broken[0] if broken else "NOT FOUND"
             print(f"{mutant.layout:10} {outcome:20} {tried:>7,}  {mutant.about}", flush=True)
     print(f"{len(chosen) - missed} of {len(chosen)} broken copies were found")
     if unbroken:  # no copy shows that its check can fail
@@ -73,8 +73,8 @@ def main(schedules: int, jobs: int) -> int:
     return int(missed > 0 or bool(unbroken))
 
 
-def _try_out(mutant: Mutant, schedules: int) -> tuple[str, int]:
-    """Return which promise is broken, and after how many new schedules; ``""`` if none is."""
+def _try_out(mutant: Mutant, schedules: int) -> tuple[list[str], int]:
+    """Return which promises are broken, if any, and after how many new schedules."""
     with _copy() as directory:
         mutant.apply(directory)
         done = subprocess.run(
@@ -89,10 +89,10 @@ def _try_out(mutant: Mutant, schedules: int) -> tuple[str, int]:
             check=False,
         )
     played = re.search(rf"^{mutant.layout} +([\d,]+) schedules", done.stdout, re.MULTILINE)
-    failed = re.search(rf"^{mutant.layout}, \w+ \S+: (\w+)", done.stdout, re.MULTILINE)
-    if played is None and failed is None:
+    broken = re.findall(rf"^{mutant.layout}, \w+ \S+: (\w+)", done.stdout, re.MULTILINE)
+    if played is None and not broken:
         raise RuntimeError(f"{mutant.about}: {done.stdout}{done.stderr}")
-    return failed[1] if failed else "", int(played[1].replace(",", "")) if played else 0
+    return broken, int(played[1].replace(",", "")) if played else 0
 
 
 @contextmanager

@@ -7,6 +7,7 @@ faults do the rest.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
@@ -34,29 +35,18 @@ class Fate(Enum):
     ANSWERED_LATE = auto()
 
 
+@dataclass(eq=False, slots=True)
 class Flight:
     """Something under way. It lands at a moment from ``since`` to ``due``.
 
     Flights on the same line land in order.
     """
 
-    __slots__ = ("due", "land", "line", "since", "site", "what")
-
-    def __init__(
-        self,
-        land: Landing,
-        since: float,
-        due: float,
-        line: object,
-        site: Site | None,
-        what: str,
-    ) -> None:
-        self.land = land
-        self.since = since
-        self.due = due
-        self.line = line
-        self.site = site
-        self.what = what
+    land: Landing
+    since: float
+    due: float
+    line: object
+    site: Site | None
 
     def hold_back(self, until: float) -> None:
         """Let it land no sooner than that."""
@@ -76,7 +66,6 @@ class Network:
     def send(
         self,
         land: Landing,
-        what: str,
         *,
         line: object = None,
         site: Site | None = None,
@@ -90,7 +79,7 @@ class Network:
         since = self.machine.now + delay
         if site is not None and site.cut_off_until > since:
             since = site.cut_off_until
-        self.flights.append(Flight(land, since, since + within, line or land, site, what))
+        self.flights.append(Flight(land, since, since + within, line or land, site))
 
     def heads(self) -> list[Flight]:
         """Return the first flight of each line."""
@@ -148,7 +137,7 @@ class Site:
         """Break all connections, and let nobody connect for some seconds."""
         self.up = False
         self.cut(lambda connection: True)
-        self.network.send(self._rise, "start", delay=seconds)
+        self.network.send(self._rise, delay=seconds)
 
     def _rise(self) -> None:
         self.up = True

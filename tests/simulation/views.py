@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any, NamedTuple, Protocol
+from abc import ABC, abstractmethod
+from typing import Any, NamedTuple
 
 from django_redis_lock.backends.getset.timestamps import read_stamp
 from django_redis_lock.backends.locmem import LocMemLockBackend
@@ -27,37 +28,41 @@ class Hold(NamedTuple):
     """Whether it was handed off, and its new holder has not been heard of yet."""
 
 
-class View(Protocol):
+class View(ABC):
     """What is stored."""
 
-    seen: dict[str, Hold | None]
-    """Who holds which lock, as seen since the last step."""
+    def __init__(self) -> None:
+        self.seen: dict[str, Hold | None] = {}
+        """Who holds which lock, as seen since the last step."""
 
     def hold(self, name: str) -> Hold | None:
         """Return who holds a lock, ``None`` if it is free."""
-        ...
+        if name not in self.seen:
+            self.seen[name] = self._hold(name)
+        return self.seen[name]
+
+    @abstractmethod
+    def _hold(self, name: str) -> Hold | None: ...
 
     def queue(self, name: str) -> list[str]:
         """Return the tokens of those that wait, the first in line first."""
-        ...
+        return []
 
 
-class ServerView:
+class ServerView(View):
     """One server."""
 
     def __init__(self, site: Site) -> None:
+        super().__init__()
         self.site = site
-        self.seen: dict[str, Hold | None] = {}
 
     def place(self, name: str) -> tuple[Site, str]:
         """Return where a lock is, and the tag in its keys."""
         return self.site, ""
 
-    def hold(self, name: str) -> Hold | None:
-        if name not in self.seen:
-            site, tag = self.place(name)
-            self.seen[name] = hold_at(site, f"lock{tag}:{name}".encode())
-        return self.seen[name]
+    def _hold(self, name: str) -> Hold | None:
+        site, tag = self.place(name)
+        return hold_at(site, f"lock{tag}:{name}".encode())
 
     def queue(self, name: str) -> list[str]:
         site, tag = self.place(name)
@@ -87,20 +92,15 @@ class ClusterView(ServerView):
         return (node if stored(target.server, key) is None else target), tag
 
 
-class QuorumView:
-    """What a majority of independent servers says. There is no queue."""
+class QuorumView(View):
+    """What a majority of independent servers says."""
 
     def __init__(self, sites: list[Site]) -> None:
+        super().__init__()
         self.sites = sites
-        self.seen: dict[str, Hold | None] = {}
-
-    def hold(self, name: str) -> Hold | None:
-        """Return who has the most votes; a lock without any majority counts as free."""
-        if name not in self.seen:
-            self.seen[name] = self._hold(name)
-        return self.seen[name]
 
     def _hold(self, name: str) -> Hold | None:
+        """Return who has the most votes; a lock without any majority counts as free."""
         key = f"lock:{name}".encode()
         found = [hold for site in self.sites if (hold := hold_at(site, key)) is not None]
         needed = len(self.sites) // 2 + 1
@@ -112,14 +112,15 @@ class QuorumView:
             return Hold("", 0.0)
         return None
 
-    def queue(self, name: str) -> list[str]:
-        return []
 
-
-class TimesView(ServerView):
+class TimesView(View):
     """A server whose locks are the times at which they end."""
 
-    def hold(self, name: str) -> Hold | None:
+    def __init__(self, site: Site) -> None:
+        super().__init__()
+        self.site = site
+
+    def _hold(self, name: str) -> Hold | None:
         value = stored(self.site.server, f"lock:{name}".encode())
         if value is None:
             return None
@@ -129,18 +130,15 @@ class TimesView(ServerView):
             return None
         return Hold(stamp.token.decode(), end)
 
-    def queue(self, name: str) -> list[str]:
-        return []
 
-
-class MemoryView:
+class MemoryView(View):
     """The memory of a process."""
 
     def __init__(self, backend: LocMemLockBackend) -> None:
+        super().__init__()
         self._backend = backend
-        self.seen: dict[str, Hold | None] = {}
 
-    def hold(self, name: str) -> Hold | None:
+    def _hold(self, name: str) -> Hold | None:
         held = self._backend.store._get((self._backend.key_prefix, name))
         return None if held is None else Hold(held.token, held.end)
 

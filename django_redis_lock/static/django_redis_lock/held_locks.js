@@ -4,7 +4,8 @@
 "use strict";
 {
     const HEADER = "X-Held-Locks";
-    const PATIENCE = 4; // a slow server is asked less often: after so many times its last answer's time
+    // A slow server is asked less often: after this many times its last answer's time.
+    const PATIENCE = 4;
     const TIMEOUT_MS = 15000;
 
     function start(area, note) {
@@ -30,7 +31,8 @@
 
         function put(html) {
             const focused = document.activeElement;
-            for (const part of new DOMParser().parseFromString(html, "text/html").querySelectorAll("[data-live]")) {
+            const wanted = new DOMParser().parseFromString(html, "text/html");
+            for (const part of wanted.querySelectorAll("[data-live]")) {
                 const old = document.getElementById(part.id);
                 old.hidden = part.hidden;
                 if (old.innerHTML !== part.innerHTML) {
@@ -38,8 +40,9 @@
                 }
             }
             if (!focused.isConnected) {
-                const same = Array.from(area.querySelectorAll(focused.localName)).find((one) => one.isEqualNode(focused));
-                (same || document.body).focus({ preventScroll: true });
+                const alike = Array.from(area.querySelectorAll(focused.localName));
+                const same = alike.find((one) => one.isEqualNode(focused));
+                same && same.focus({ preventScroll: true });
             }
         }
 
@@ -87,7 +90,9 @@
             note.hidden = false;
             button.addEventListener("click", () => {
                 paused = !paused;
-                [button.textContent, button.dataset.other] = [button.dataset.other, button.textContent];
+                const label = button.textContent;
+                button.textContent = button.dataset.other;
+                button.dataset.other = label;
                 say(paused ? "paused" : "running");
                 refresh();
             });

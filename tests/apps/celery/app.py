@@ -18,7 +18,7 @@ NOWHERE = "nowhere"
 RUN, QUEUE, QUEUE_AND_RUN = SCOPES = ("run", "queue", "queue_and_run")
 WAITING = (QUEUE, QUEUE_AND_RUN)
 """The scopes that take a lock when a task is sent."""
-THEMES = ("basic", "deaths", "scopes")
+THEMES = ("deaths", "scopes")
 
 # What a test sets in the environment of its worker.
 PATIENCE = "LOCK_TEST_PATIENCE"

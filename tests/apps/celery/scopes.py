@@ -9,7 +9,6 @@ from typing import Any
 
 import celery.exceptions
 from celery import Task
-from celery.backends.redis import RedisBackend
 from celery.signals import worker_process_init
 from django.dispatch import Signal
 
@@ -22,15 +21,7 @@ from django_redis_lock.celery import (
     task_waiting,
 )
 from tests.apps.celery.app import QUEUE, QUEUE_AND_RUN, RUN, SCOPES, WAITING, app, new_app
-from tests.settings import server_url
 from tests.tools.celery_worker import counted, events, record, tell, tell_and_wait
-
-
-class PicklingBackend(RedisBackend):
-    """Stores results as pickles, apart from those of the app, which are JSON."""
-
-    task_keyprefix = "pickled-task-meta-"
-
 
 beat_app = new_app(
     "beat",
@@ -191,7 +182,6 @@ plain = {
 }
 untyped = {scope: define(scope, "untyped", wait, {"typing": False}) for scope in SCOPES}
 skipping = {scope: define(scope, "skipping", wait, on_conflict={"run": "skip"}) for scope in SCOPES}
-raising = {scope: define(scope, "raising", wait, **always(scope, "raise")) for scope in SCOPES}
 retrying = {scope: define(scope, "retrying", retry, BOUND) for scope in SCOPES}
 autoretrying = {
     scope: define(scope, "autoretrying", fail, {**BOUND, "autoretry_for": (KeyError,)})
@@ -209,11 +199,6 @@ burning = {
         RUN, "burning-retry", wait_or_fail, BURNING, on_conflict="retry", countdown=0.1
     ),
 }
-pickled = app.task(
-    shared=False,
-    name="pickled",
-    backend=PicklingBackend(app=app, url=server_url(11), serializer="pickle", accept=["pickle"]),
-)(single_instance_task(key="pickled:{what}", on_conflict="raise")(wait))
 superseding = define(
     QUEUE, "superseding", supersede, {**BOUND, **SAFE}, on_conflict="supersede", countdown=0.1
 )

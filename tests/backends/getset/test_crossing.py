@@ -174,3 +174,26 @@ def test_release_at_the_last_moment_deletes_nothing(
     with counted(client) as counts:
         assert backend.call(calls.Release(name, mine.token)) in (0, 1)
     assert "del" not in counts
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_late_renewal_leaves_the_successor_alone(
+    name: str, configure: Configure, client: redis.Redis, form: str
+) -> None:
+    """A renewal that arrives after the end of the lease does not take the lock back."""
+    backend = configure(FORMAT=form)
+    mine = request(name)
+    assert backend.call(calls.Acquire(mine, ""))[0] > 0
+    late = Halted(backend, calls.Renew([(name, mine.token, 20_000)]), before="GETSET")
+    client.delete(f"lock:{name}")  # as if the lease had passed
+    with lock(name, timeout=77) as successor:
+        value = client.get(f"lock:{name}")
+        assert late.go_on() == [-2]
+        assert client.get(f"lock:{name}") == value
+        successor.ensure_held()
+    late = Halted(backend, calls.Acquire(mine, ""), before="SETNX")
+    late.go_on()
+    late = Halted(backend, calls.Renew([(name, mine.token, 20_000)]), before="GETSET")
+    client.delete(f"lock:{name}")
+    assert late.go_on() == [-2]
+    assert not client.exists(f"lock:{name}"), "a renewal must not bring a lost lock back"
