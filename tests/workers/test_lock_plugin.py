@@ -27,6 +27,9 @@ TESTS = """
     @pytest.mark.parametrize("number", range(3))
     def test_each_test_begins_without_the_locks_of_others(number):
         assert list(locks["second"].holders()) == []
+        assert locks["second"].history() == []
+        lock("lost", using="second").acquire()
+        lose("lost", using="second")
         lock("same", using="second").acquire()
 
     def test_one_that_leaves_a_lock_fails():
