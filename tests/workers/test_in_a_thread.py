@@ -37,6 +37,11 @@ TESTS = """
         return "done"
 
     @shared_task
+    @single_instance_task(key="rare", at_least_for=60)
+    def rare():
+        return "done"
+
+    @shared_task
     @single_instance_task(key="losing")
     def losing():
         expire_now("losing")
@@ -61,6 +66,12 @@ TESTS = """
             result = later.delay()
             assert part.delay(3).get(timeout=20) == 3
         assert result.get(timeout=20) == "done"
+
+    def test_a_task_that_rests_left_no_lock(recorded_locks):
+        assert rare.delay().get(timeout=20) == "done"
+        assert rare.delay().get(timeout=20)["skipped"]
+        expire_now("rare")
+        assert rare.delay().get(timeout=20) == "done"
 
     def test_a_task_that_loses_its_lock(recorded_locks):
         assert losing.delay().get(timeout=20) == "done"
@@ -89,7 +100,7 @@ def test_a_worker_in_a_thread_guards_as_documented(tmp_path: Path) -> None:
     project.configure("lock_space = memory", "fail_on_held_locks = true")
     project.write("conftest.py", "pytest_plugins = ['celery.contrib.pytest']")
     project.tests(TESTS)
-    assert project.run() == {"passed": 6}, project.output
+    assert project.run() == {"passed": 7}, project.output
 
 
 def test_the_guide_about_tests_passes_with_a_worker(tmp_path: Path) -> None:
