@@ -182,7 +182,6 @@ def test_failing_receiver_in_place_is_logged(
     assert "the receiver's own fault" in caplog.text
 
 
-@pytest.mark.timed
 def test_signal_handler_does_not_wait_for_what_it_has_interrupted(
     value: Value, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,6 +200,7 @@ def test_signal_handler_does_not_wait_for_what_it_has_interrupted(
     assert value("lost_total", group="other") == 0
 
 
+@pytest.mark.timed
 def test_child_forked_while_a_thread_counts_can_count() -> None:
     """A Celery worker's parent frees locks in a thread, and forks the next child meanwhile."""
     with Child(COUNTING) as child:
