@@ -19,6 +19,8 @@ from tests.tools.console import command
 from tests.tools.docs import DOCS
 from tests.tools.quorums import Quorum
 
+pytestmark = pytest.mark.usefixtures("no_workers")
+
 CALM = ("--appendonly", "yes", "--appendfsync", "everysec")
 
 

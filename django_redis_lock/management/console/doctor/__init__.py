@@ -74,11 +74,10 @@ def _check_alias(using: str) -> Iterator[Finding]:
         for finding in _check_backend(backend):
             failed = failed or (finding.status == "fail" and finding.check in FATAL)
             yield finding
+        if not failed and not isinstance(backend, DummyLockBackend):
+            yield run_selftest(backend)
     except InvalidLockBackend as error:
         yield fail("settings", without_passwords(str(error)), "Fix LOCKS.")
-        return
-    if not failed and not isinstance(backend, DummyLockBackend):
-        yield run_selftest(backend)
 
 
 def _check_backend(backend: BaseLockBackend) -> Iterator[Finding]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import redis
@@ -38,6 +40,9 @@ def check_majority(backend: RedlockLockBackend, answering: int) -> Finding:
     return ok("quorum", f"{found}; {answering - needed} more may fail")
 
 
+_MakePool = Callable[[], redis.ConnectionPool | None]
+
+
 class _Place(NamedTuple):
     """A database of a server."""
 
@@ -50,12 +55,15 @@ def check_sharing(servers: list[Server]) -> Finding:
 
     The system checks compare settings. This compares run ids, which are the same for all names.
     """
-    ours = in_parallel(lambda server: _place(server.pool), servers)
+    ours = in_parallel(lambda server: _place(lambda: server.pool), servers)
     places = [place for place in ours if isinstance(place, _Place)]
     unknown = [f"the locks' server: {place}" for place in ours if isinstance(place, str)][:1]
     others = _others()
+    theirs = in_parallel(lambda other: _place(other[1]), others)
     same_database, same_server = [], []
-    for name, place in zip(others, in_parallel(_place, others.values()), strict=True):
+    for (name, _), place in zip(others, theirs, strict=True):
+        if place is None:
+            continue  # not a Redis
         if isinstance(place, str):
             unknown.append(f"{name}: {place}")
         elif place in places:
@@ -74,24 +82,13 @@ def check_sharing(servers: list[Server]) -> Finding:
     return ok("sharing", "neither a cache nor Celery's broker is on a server of the locks")
 
 
-def _others() -> dict[str, redis.ConnectionPool | str]:
-    """Return the pools of the other users of Redis, or why there is none, by name."""
-    found: dict[str, redis.ConnectionPool | str] = {}
-    for alias, configured in settings.CACHES.items():
-        name = f"CACHES[{alias!r}]"
-        try:
-            pool = pool_of_cache(alias, configured)
-        except Exception as error:  # any error: these settings are not checked
-            found[name] = reason(error)
-        else:
-            if pool is not None:
-                found[name] = pool
-    for url in _broker_urls():
-        try:
-            found["Celery's broker"] = pool_from_url(url)
-        except Exception as error:  # any error: these settings are not checked
-            found["Celery's broker"] = reason(error)
-    return found
+def _others() -> list[tuple[str, _MakePool]]:
+    """Return the other users of Redis, by name."""
+    caches = settings.CACHES.items()
+    return [
+        *((f"CACHES[{alias!r}]", partial(pool_of_cache, alias, entry)) for alias, entry in caches),
+        *(("Celery's broker", partial(pool_from_url, url)) for url in _broker_urls()),
+    ]
 
 
 def _broker_urls() -> list[str]:
@@ -110,15 +107,15 @@ def _broker_urls() -> list[str]:
     ]
 
 
-def _place(pool: redis.ConnectionPool | str) -> _Place | str:
-    """Return where a pool leads to, or why that is unknown."""
-    if isinstance(pool, str):
-        return pool
+def _place(make_pool: _MakePool) -> _Place | str | None:
+    """Return where a pool leads to, or why that is unknown; ``None`` if there is no pool."""
     try:
+        pool = make_pool()
+        if pool is None:
+            return None
         with client_of(pool) as client:
             run_id = str(client.info("server").get("run_id", ""))
+        database = int(pool.connection_kwargs.get("db") or 0)
     except Exception as error:  # any error: these settings are not checked
         return reason(error)
-    if not run_id:
-        return "it does not report its run_id"
-    return _Place(run_id, int(pool.connection_kwargs.get("db") or 0))
+    return _Place(run_id, database) if run_id else "it does not report its run_id"
