@@ -37,7 +37,7 @@ test: $(VENV)/.test  ## the tests, on an embedded Valkey server
 workers: $(VENV)/.test  ## worker processes of Celery and uWSGI that die or hang
 	$(PYTEST) $(PARALLEL) tests/workers $(ARGS)
 
-layouts: $(VENV)/.test  ## the contract on every server layout (needs apt-get install redis-server faketime)
+layouts: $(VENV)/.test  ## the contract on every server layout (needs apt-get install redis-server)
 	$(PYTEST) $(PARALLEL) tests/layouts $(ARGS)
 
 browser: $(VENV)/.browser  ## the admin page in a real browser (needs apt-get install chromium)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import asyncio
 import re
-import time
 from typing import Any
 
 import pytest
@@ -13,12 +12,12 @@ from django.core.checks import Warning as CheckWarning
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import import_string
 
-from django_redis_lock import Lock, LockGroup, lock, lock_many, locks
+from django_redis_lock import lock, lock_many, locks
 from django_redis_lock.backends.locmem import LocMemLockBackend
 from django_redis_lock.backends.redis import RedisLockBackend
 from django_redis_lock.checks import check_deployed
 from django_redis_lock.exceptions import InvalidLockBackend, LockNotAcquired
-from tests.tools import ROOT, Background, eventually, findings
+from tests.tools import ROOT, Background, eventually, findings, waiters
 
 LOCMEM = "django_redis_lock.backends.locmem.LocMemLockBackend"
 REDIS = "django_redis_lock.backends.redis.RedisLockBackend"
@@ -57,52 +56,22 @@ def test_changed_settings_take_effect(settings: Any) -> None:
 
 def test_wait_of_an_alias(settings: Any, name: str) -> None:
     """A call that does not say how long to wait waits as long as its alias says."""
-
-    def enter(handle: Lock | LockGroup) -> None:
-        with handle:
-            pass
-
-    async def aenter(handle: Lock | LockGroup) -> None:
-        async with handle:
-            pass
-
-    def enter_at_last() -> None:
-        handle = lock(name)
-        assert handle.acquire(blocking_timeout=None)
-        handle.release()
-
-    existing = lock(name)
     settings.LOCKS = {"default": {"BACKEND": LOCMEM, "BLOCKING_TIMEOUT": 0.02}}
     held = lock(name)
     assert Background(held.acquire).outcome()
-    for handle in (existing, lock(name), lock_many([name]), lock(name, blocking_timeout=0.02)):
+    for handle in (lock(name), lock_many([name]), lock(name, blocking_timeout=0.02)):
         assert handle.blocking_timeout == 0.02
         assert handle.acquire() is False
         assert asyncio.run(handle.aacquire()) is False
-        with pytest.raises(LockNotAcquired, match=r"within 0\.02 s"):
-            enter(handle)
-        with pytest.raises(LockNotAcquired, match=r"within 0\.02 s"):
-            asyncio.run(aenter(handle))
-        with pytest.raises(LockNotAcquired, match=r"within 0\.02 s"):
-            handle(len)("")
-    assert lock(name, blocking=False).acquire(blocking=True) is False
+        with pytest.raises(LockNotAcquired, match=r"within 0\.02 s"), handle:
+            pass
     assert lock(name, blocking=False).acquire() is False
     unlimited = lock(name, blocking_timeout=None)
-    assert (unlimited.blocking_timeout, lock(name, blocking_timeout=7).blocking_timeout) == (
-        None,
-        7,
-    )
-    waiting = [
-        Background(lambda: enter(unlimited)),
-        Background(lambda: enter(lock_many([name, f"{name}!"], blocking_timeout=None))),
-        Background(enter_at_last),
-    ]
-    eventually(lambda: locks["default"].holder(name).waiters == 3)
-    passed = time.monotonic() + 0.05
-    eventually(lambda: time.monotonic() > passed)
+    assert unlimited.blocking_timeout is None
+    waiting = Background(unlimited.acquire)
+    eventually(lambda: waiters(name) == 1)
     held.release()
-    for each in waiting:
-        each.outcome()
+    assert waiting.outcome()
 
 
 def test_unknown_alias() -> None:
@@ -120,23 +89,15 @@ def test_unknown_alias() -> None:
         ({"BACKEND": LOCMEM, "TIMOUT": 3}, "E002", "TIMOUT"),
         ({"BACKEND": LOCMEM, "OPTIONS": {"WAIT": "queue"}}, "E002", "takes none"),
         ({"OPTIONS": {"WIAT": "queue"}}, "E002", "WIAT"),
-        ({"OPTIONS": {"WIAT": "queue", 7: "x"}}, "E002", "'7'"),
-        ({"OPTIONS": {"POLL_RETRIES": 3}}, "E002", "blocking_timeout"),
-        ({"BACKEND": GETSET, "OPTIONS": {"POLL_RETRIES": 3}}, "E002", "'POLL_RETRIES'"),
         ({"BACKEND": GETSET, "LOCATION": ["redis://a"]}, "E002", "is a list"),
         ({"BACKEND": REDIS_CLUSTER, "LOCATION": "redis://u:p@a"}, "E002", "not 'redis://***@a'"),
         ({"OPTIONS": {"WAIT": "sleep"}}, "E002", "'queue'"),
         ({"BACKEND": LOCMEM, "TIMEOUT": 0}, "E002", "0.001"),
         ({"BACKEND": LOCMEM, "TIMEOUT": "30"}, "E002", "TIMEOUT"),
-        ({"BACKEND": LOCMEM, "TIMEOUT": True}, "E002", "bool"),
         ({"BACKEND": LOCMEM, "BLOCKING_TIMEOUT": -1}, "E002", "BLOCKING_TIMEOUT=-1 is no time"),
-        ({"BACKEND": LOCMEM, "BLOCKING_TIMEOUT": "5"}, "E002", "BLOCKING_TIMEOUT"),
-        ({"BACKEND": LOCMEM, "BLOCKING_TIMEOUT": True}, "E002", "bool"),
         ({"BACKEND": LOCMEM, "BLOCKING_TIMEOUT": float("nan")}, "E002", "BLOCKING_TIMEOUT=nan"),
         ({"BACKEND": LOCMEM, "KEY_PREFIX": "my locks"}, "E002", "blanks"),
-        ({"BACKEND": LOCMEM, "KEY_PREFIX": None}, "E002", "None"),
         ({"BACKEND": LOCMEM, "KEY_PREFIX": 'my"locks'}, "E002", "double quotes"),
-        ({"BACKEND": LOCMEM, "KEY_PREFIX": "my\\locks"}, "E002", "backslashes"),
         ({"OPTIONS": "x"}, "E002", "dict"),
         ({"LOCATION": "nope"}, "E004", "'nope'"),
         ({"LOCATION": "default"}, "E005", "neither django-redis nor"),
@@ -146,7 +107,6 @@ def test_unknown_alias() -> None:
         ({"BACKEND": LOCMEM, "OPERATORS": []}, "E002", "dict"),
         ({"BACKEND": LOCMEM, "OPERATORS": {"WARN": 5}}, "E002", "WARN_AFTER"),
         ({"BACKEND": LOCMEM, "OPERATORS": {"WARN_AFTER": {"a*": "1h"}}}, "E002", "'1h'"),
-        ({"BACKEND": LOCMEM, "OPERATORS": {"WARN_AFTER": True}}, "E002", "True"),
         ({"BACKEND": LOCMEM, "OPERATORS": {"GROUPS": ["product"]}}, "E002", "['product']"),
         ({"BACKEND": LOCMEM, "OPERATORS": {"GROUPS": {"a*": ""}}}, "E002", "'a*': ''"),
         ({"BACKEND": LOCMEM, "OPERATORS": {"AUDIT_ENTRIES": 0}}, "E002", "from 1 to"),
@@ -232,11 +192,8 @@ def test_use_without_any_alias(settings: Any) -> None:
     [
         "redis",
         "RedisLockBackend",
-        f"{REDIS}s",
-        f"{REDIS.lower()}",
         "no.such.Backend",
         "datetime.date",
-        None,
         7,
     ],
 )
@@ -293,9 +250,7 @@ URL = "redis://127.0.0.1:6379"
         ({"default": URL + "/1", "locks": URL + "/1"}, "locks", True),
         ({"default": URL + "/1", "locks": "redis://localhost/1"}, "locks", True),
         ({"default": URL + "/1"}, URL + "/1", True),
-        ({"default": URL + "/1"}, URL + "/2", False),
         ({"default": "unix:///run/a.sock?db=1"}, "unix:///run/a.sock?db=1", True),
-        ({"default": "unix:///run/a.sock?db=1"}, "unix:///run/b.sock?db=1", False),
     ],
 )
 def test_sharing_a_database_with_a_cache(
@@ -309,36 +264,6 @@ def test_sharing_a_database_with_a_cache(
     found = findings()
     assert [item.id for item in found] == (["django_redis_lock.W001"] if shared else [])
     assert all(isinstance(item, CheckWarning) for item in found)
-
-
-def test_sharing_with_djangos_own_redis_cache(settings: Any) -> None:
-    """Django's own Redis cache counts, too, with several servers."""
-    settings.CACHES = {
-        "default": {
-            "BACKEND": "django.core.cache.backends.redis.RedisCache",
-            "LOCATION": ["redis://other/0", URL + "/5"],
-        }
-    }
-    settings.LOCKS = {"default": {"LOCATION": URL + "/5"}}
-    assert ids() == ["django_redis_lock.W001"]
-
-
-@pytest.mark.usefixtures("server")
-def test_clearing_a_cache_elsewhere_leaves_locks_alone(name: str, settings: Any) -> None:
-    """A cache on another database can be cleared while locks are held."""
-    from django.core.cache import caches
-
-    from tests.settings import server_url
-
-    settings.CACHES = {
-        "default": {"BACKEND": DJANGO_REDIS, "LOCATION": server_url(7)},
-        "locks": {"BACKEND": DJANGO_REDIS, "LOCATION": server_url(0)},
-    }
-    settings.LOCKS = {"default": {"LOCATION": "locks"}}
-    assert findings() == []
-    with lock(name) as held:
-        caches["default"].clear()
-        held.ensure_held()
 
 
 def test_key_prefix_keeps_projects_apart(name: str, settings: Any, client: Any) -> None:

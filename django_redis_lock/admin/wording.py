@@ -128,8 +128,8 @@ def origin_html(one: Origin, *, brief: bool = False) -> SafeString:
     if one.host:
         return format_html("{} {}", latin(_place(one)), aside(latin(one.thread or "")))
     token = getattr(one, "token_id", None)
-    named = format_html("{} {}", _("token id"), latin(token)) if token else ""
-    return format_html("{} {}", _("another program"), aside(named))
+    told = format_html("{} {}", _("token id"), latin(token)) if token else ""
+    return format_html("{} {}", _("another program"), aside(told))
 
 
 def held_for_html(holder: Holder, attention: Attention | None) -> SafeString | str:

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
+from time import monotonic
 from typing import Any, ClassVar
 
 from django_redis_lock.backends.base import BaseLockBackend
@@ -19,7 +20,6 @@ from django_redis_lock.protocol.audit import Fields
 from django_redis_lock.protocol.calls import Call
 from django_redis_lock.protocol.records import token_id
 from django_redis_lock.protocol.waiting import Grant, Hub
-from django_redis_lock.support.clock import monotonic
 from django_redis_lock.support.process import forget_after_fork
 
 

@@ -14,6 +14,7 @@ import time
 import weakref
 from collections.abc import Hashable, Iterable
 from contextlib import suppress
+from time import monotonic
 from typing import Any
 
 from django_redis_lock import signals
@@ -23,7 +24,6 @@ from django_redis_lock.protocol.calls import Release, Renew
 from django_redis_lock.protocol.conversation import ask
 from django_redis_lock.protocol.drivers import run
 from django_redis_lock.protocol.lease import Lease, milliseconds
-from django_redis_lock.support.clock import monotonic
 from django_redis_lock.support.process import forget_after_fork
 
 logger = logging.getLogger("django_redis_lock")

@@ -30,10 +30,6 @@ REPLICA_TIMEOUT = 1.0
 
 _PREFIX = re.compile(r"[^\s\"\\]+")
 """What needs no escaping in JSON: the record of a lock that was handed off contains the prefix."""
-_REMOVED = {
-    "POLL_RETRIES": "Give blocking_timeout where the lock is taken: it limits the wait in seconds."
-}
-"""Options that earlier versions had, with what to write in their place."""
 
 
 def check_keys(given: Mapping[str, Any], known: Collection[str], where: str) -> None:
@@ -74,10 +70,6 @@ def read_options(value: Any, known: Collection[str], using: str, kind: str) -> d
     if not isinstance(options, Mapping):
         raise InvalidLockBackend(f"{where} must be a dict, not {options!r}.")
     for unknown in sorted(str(key) for key in set(options) - set(known)):
-        if unknown in _REMOVED:
-            raise InvalidLockBackend(
-                f"{where} has {unknown!r}, which was removed. {_REMOVED[unknown]}"
-            )
         taken = f"it takes {', '.join(known)}" if known else "it takes none"
         raise InvalidLockBackend(f"{where} has no option {unknown!r} with {kind}; {taken}.")
     return dict(options)

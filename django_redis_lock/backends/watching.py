@@ -11,9 +11,8 @@ import _thread
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from time import monotonic
 from typing import Any
-
-from django_redis_lock.support.clock import monotonic
 
 
 class Watcher:

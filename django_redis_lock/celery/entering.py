@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from time import monotonic
 from typing import Any
 
 from celery import states
@@ -33,7 +34,6 @@ from django_redis_lock.celery.private import in_worker
 from django_redis_lock.celery.stopping import WorkerStops
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.protocol.records import Holder
-from django_redis_lock.support.clock import monotonic
 
 logger = logging.getLogger("django_redis_lock.celery")
 

@@ -6,6 +6,7 @@ import hashlib
 import random
 import secrets
 from functools import cached_property
+from time import monotonic
 from typing import Any
 
 from django_redis_lock.backends.base import BaseLockBackend
@@ -20,7 +21,6 @@ from django_redis_lock.protocol.lease import Request
 from django_redis_lock.protocol.records import Holder
 from django_redis_lock.protocol.waiting import LOOK_EVERY
 from django_redis_lock.support.arguments import MAX_NAME_LENGTH, Default, check_name
-from django_redis_lock.support.clock import monotonic
 from django_redis_lock.support.process import current_process, state_of
 
 FAMILY = secrets.token_hex(8)

@@ -6,6 +6,7 @@ import contextlib
 import logging
 from collections.abc import Callable
 from contextvars import ContextVar
+from time import monotonic
 from typing import Any
 
 from celery.exceptions import SoftTimeLimitExceeded
@@ -17,7 +18,6 @@ from django_redis_lock.celery.options import QUEUE, RETRY, WAIT, Options
 from django_redis_lock.celery.places import QUEUED, RESTING, TaskLock
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.signals import lock_lost
-from django_redis_lock.support.clock import monotonic
 
 logger = logging.getLogger("django_redis_lock.celery")
 

@@ -7,6 +7,7 @@ every now and then, for no signal of the system or of Celery tells a child of a 
 from __future__ import annotations
 
 import mmap
+from time import monotonic
 from typing import Any
 
 from celery import bootsteps
@@ -14,7 +15,6 @@ from celery.signals import worker_init, worker_shutdown, worker_shutting_down
 
 from django_redis_lock.protocol.calls import Wait
 from django_redis_lock.protocol.drivers import Result, Steps
-from django_redis_lock.support.clock import monotonic
 
 LOOK_EVERY = 0.5
 """Seconds after which a wait notices at the latest that its worker is to stop."""

@@ -51,7 +51,7 @@ MEANINGS = {
     "waiting": "Waiters in the queues of held locks.",
     "oldest_wait": "The longest that the first waiter of a queue has waited.",
     "oldest_hold": "The longest that one of the held locks has been held.",
-    "lease_used": "The largest share of a lease that a renewed lock has used up; at 1 it is lost.",
+    "lease_used": "The largest share of its lease that a renewed lock has used; at 1 it is lost.",
 }
 """The description of the gauge for each of the ``Figures``."""
 

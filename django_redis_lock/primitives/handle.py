@@ -7,6 +7,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import wraps
+from time import monotonic
 from types import TracebackType
 from typing import Any, NoReturn, Self, TypeVar, cast
 
@@ -18,7 +19,6 @@ from django_redis_lock.primitives.reentrance import holds
 from django_redis_lock.protocol.drivers import Steps
 from django_redis_lock.protocol.lease import Lease, milliseconds
 from django_redis_lock.support.arguments import DEFAULT, Default, check_timeout, check_wait
-from django_redis_lock.support.clock import monotonic
 from django_redis_lock.support.functions import finished, is_async, is_generator
 from django_redis_lock.support.process import kind_of_execution
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from time import monotonic
 from typing import Any
 
 from django_redis_lock import signals
@@ -14,7 +15,6 @@ from django_redis_lock.primitives.held import Held
 from django_redis_lock.protocol import calls, conversation
 from django_redis_lock.protocol.drivers import Steps
 from django_redis_lock.protocol.lease import Lease
-from django_redis_lock.support.clock import monotonic
 from django_redis_lock.support.process import known_process
 
 logger = logging.getLogger("django_redis_lock")

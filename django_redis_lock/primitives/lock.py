@@ -8,6 +8,7 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from time import monotonic
 from typing import Any, Self
 
 from django_redis_lock import signals
@@ -38,7 +39,6 @@ from django_redis_lock.support.arguments import (
     check_timeout,
     check_token_id,
 )
-from django_redis_lock.support.clock import monotonic
 from django_redis_lock.support.process import kind_of_execution
 
 logger = logging.getLogger("django_redis_lock")

@@ -11,6 +11,7 @@ import random
 import re
 from collections.abc import Callable
 from enum import Enum, auto
+from time import monotonic
 from typing import Any
 
 from django_redis_lock.exceptions import LockError, LockUnavailable
@@ -29,7 +30,6 @@ from django_redis_lock.protocol.conversation import GRACE, ask, set_leases, with
 from django_redis_lock.protocol.drivers import Steps
 from django_redis_lock.protocol.lease import Lease, Request
 from django_redis_lock.protocol.waiting import CLAIM, LOOK_EVERY, Grant, Hub, LocalWaiter
-from django_redis_lock.support.clock import monotonic
 
 OUTAGE_LIMIT = 10.0
 """Seconds that a waiter tolerates an unavailable server before it raises."""

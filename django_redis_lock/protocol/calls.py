@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Any, Protocol, TypeVar
 
 from django_redis_lock.exceptions import LockUnavailable
@@ -18,7 +19,6 @@ from django_redis_lock.protocol.lease import Request
 from django_redis_lock.protocol.waiting import Hub, LocalWaiter
 from django_redis_lock.signals import LockSignal
 from django_redis_lock.support.blocking import warn_if_loop_runs
-from django_redis_lock.support.clock import monotonic
 
 Result = TypeVar("Result")
 LAST_CALL = 0.02

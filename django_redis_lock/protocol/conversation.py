@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Sequence
+from time import monotonic
 from typing import Any
 
 from django_redis_lock.exceptions import LockError, LockUnavailable
@@ -22,7 +23,6 @@ from django_redis_lock.protocol.calls import (
 from django_redis_lock.protocol.drivers import Steps
 from django_redis_lock.protocol.lease import Lease, Request
 from django_redis_lock.protocol.waiting import Hub
-from django_redis_lock.support.clock import monotonic
 
 RETRY_PAUSES = (0.0, 0.05, 0.2, 0.5)
 """Seconds before each further sending of a call that the server did not answer."""

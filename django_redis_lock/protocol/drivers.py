@@ -10,11 +10,11 @@ import asyncio
 import inspect
 import threading
 from collections.abc import Callable, Generator
+from time import monotonic
 from typing import Any, TypeVar
 
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.protocol.calls import Call, Pause, Port, Step
-from django_redis_lock.support.clock import monotonic
 from django_redis_lock.support.process import Process, current_process, known_process
 
 Result = TypeVar("Result")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import weakref
+from time import monotonic
 from typing import Any
 
-from django_redis_lock.support.clock import monotonic
 from django_redis_lock.support.process import Process, known_process
 
 

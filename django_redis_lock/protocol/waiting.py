@@ -8,11 +8,11 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from time import monotonic
 from typing import Any
 
 from django_redis_lock.protocol.lease import Request
 from django_redis_lock.support.bells import LONGEST_SLEEP, AsyncBell, Bell
-from django_redis_lock.support.clock import monotonic
 from django_redis_lock.support.process import forget_after_fork, keep_inherited, known_process
 
 WAITING_SCHEMES = ("queue", "blpop", "poll")

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-
-from django_redis_lock.support.clock import monotonic
+from time import monotonic
 
 LONGEST_SLEEP = 3600.0
 """Seconds of one sleep at most. A wait without limit sleeps again after that."""

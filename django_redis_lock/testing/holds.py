@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from time import monotonic
 
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.dummy import DummyLockBackend
@@ -17,7 +18,6 @@ from django_redis_lock.protocol.audit import FORCE_RELEASED, taken
 from django_redis_lock.protocol.lease import Request, milliseconds
 from django_redis_lock.protocol.records import Holder, write_record
 from django_redis_lock.support.arguments import check_name, check_timeout
-from django_redis_lock.support.clock import monotonic
 from django_redis_lock.testing.leases import lease_of, renew_now, stop_renewing
 
 GONE_WITHIN = 5.0

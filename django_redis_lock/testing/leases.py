@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable
+from time import monotonic
 
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.renewal import Kept, ServerRenewer, renewer
 from django_redis_lock.protocol import lease as leases
 from django_redis_lock.protocol.lease import Lease
 from django_redis_lock.protocol.records import token_id
-from django_redis_lock.support.clock import monotonic
 from django_redis_lock.support.process import current_process
 
 made: weakref.WeakSet[Lease] = weakref.WeakSet() if leases.made is None else leases.made

@@ -6,12 +6,12 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable
+from time import monotonic
 from typing import Any
 
 import redis
 from redis.exceptions import RedisError, ResponseError
 
-from django_redis_lock.support.clock import monotonic
 from django_redis_lock.support.process import forget_after_fork, keep_inherited
 from django_redis_lock.transport import redis_py
 from django_redis_lock.transport.clients import is_read_only

@@ -5,12 +5,12 @@ from __future__ import annotations
 import socket
 import ssl
 from functools import partial
+from time import monotonic
 from typing import Any
 
 import redis
 from redis.exceptions import ResponseError
 
-from django_redis_lock.support.clock import monotonic
 from django_redis_lock.transport.packing import Packed
 from django_redis_lock.transport.redis_py import (
     cluster_error,

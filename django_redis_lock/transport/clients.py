@@ -8,12 +8,12 @@ import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from os import getpid
+from time import monotonic
 from typing import Any
 
 import redis
 from redis.exceptions import ReadOnlyError, RedisError, ResponseError
 
-from django_redis_lock.support.clock import monotonic
 from django_redis_lock.support.process import forget_after_fork
 from django_redis_lock.transport.checkout import Checkout
 from django_redis_lock.transport.connections import leave_to_parent

@@ -8,6 +8,7 @@ import threading
 from abc import ABC, abstractmethod
 from concurrent.futures import Future
 from functools import partial
+from time import monotonic
 from typing import Any
 
 from redis.exceptions import RedisError
@@ -15,7 +16,6 @@ from redis.exceptions import RedisError
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol.waiting import LocalWaiter, ServerHub
 from django_redis_lock.support.bells import LONGEST_SLEEP, Bell
-from django_redis_lock.support.clock import monotonic
 from django_redis_lock.transport.threads import shielded, start_in_thread
 
 LOOK_UP = 0.1

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from time import monotonic
 from typing import Any
 
 from django_redis_lock.protocol.waiting import Grant
-from django_redis_lock.support.clock import monotonic
 from django_redis_lock.transport.connections import leave_to_parent
 from django_redis_lock.transport.leading import LeadingHub
 from django_redis_lock.transport.redis_py import BROKEN

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
+from time import monotonic
 
 from django_redis_lock.protocol.waiting import ServerHub
-from django_redis_lock.support.clock import monotonic
 
 CLAIM_MS = 1200
 """Milliseconds for which a lock is kept for the poller whose turn it is, or four intervals if those

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
+from time import monotonic
 from typing import Any
 
 from django_redis_lock.protocol.waiting import LocalWaiter
-from django_redis_lock.support.clock import monotonic
 from django_redis_lock.transport.listener import ANSWER_WITHIN, Listener
 
 ROUND = 2.0

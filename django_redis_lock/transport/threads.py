@@ -8,9 +8,8 @@ import math
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from time import monotonic
 from typing import TypeVar
-
-from django_redis_lock.support.clock import monotonic
 
 Result = TypeVar("Result")
 

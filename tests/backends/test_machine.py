@@ -7,13 +7,13 @@ fails.
 from __future__ import annotations
 
 import os
+from time import monotonic
 
 import redis
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from django_redis_lock.backends.locmem import LocMemLockBackend
-from django_redis_lock.support.clock import monotonic
 from tests.contracts.machine import LockMachine
 from tests.settings import server_url
 from tests.tools import eventually

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Iterator
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -15,7 +16,6 @@ from django_redis_lock import lock, lock_many, locks, signals
 from django_redis_lock.backends.renewal import BATCH, renewer
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol.lease import Lease, Request
-from django_redis_lock.support.clock import monotonic
 from example_project.embedded import EmbeddedServer
 from tests.tools import counted, eventually, owes, renewing, told
 

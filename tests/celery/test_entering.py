@@ -145,6 +145,17 @@ def test_first_delivery_looks_for_no_result(
     assert is_free(task)
 
 
+@pytest.mark.parametrize("scope", ["queue", "queue_and_run"])
+def test_delivery_with_its_place_looks_for_no_result(
+    consumer: Consumer, patience: Callable[..., None], scope: str
+) -> None:
+    """As nobody has used it before."""
+    patience(RESULT_MOMENT=60)
+    task = consumer.task(body, scope=scope)
+    assert consumer.deliver(consumer.send(task), redelivered=True) == "ran"
+    assert is_free(task)
+
+
 def test_delivery_takes_over_from_a_dead_one(
     consumer: Consumer, monkeypatch: pytest.MonkeyPatch, patience: Callable[..., None]
 ) -> None:

@@ -182,6 +182,19 @@ def test_newer_arguments_are_not_followed_by_older_ones(consumer: Consumer) -> N
     assert is_superseded(consumer.deliver(older))
 
 
+def test_message_that_is_superseded_keeps_the_result_of_a_newer_one(consumer: Consumer) -> None:
+    """Who sent both has given them one id."""
+
+    def fail() -> None:
+        raise LookupError("newer")
+
+    task, own_id = consumer.task(fail, **SUPERSEDE), f"job-{consumer.app.main}"
+    older, newer = (consumer.send(task, task_id=own_id) for _ in range(2))
+    assert isinstance(consumer.deliver(newer), LookupError)
+    assert is_superseded(consumer.deliver(older))
+    assert task.AsyncResult(own_id).state == "FAILURE"
+
+
 def test_message_that_has_ended_keeps_none_from_waiting(consumer: Consumer) -> None:
     """Its place is taken before that of a message that still waits."""
     task = consumer.task(body, **SUPERSEDE, supersede_for=0)

@@ -509,6 +509,24 @@ def test_supersede_spares_a_redelivered_run(client: redis.Redis, what: str) -> N
     all_free(what)
 
 
+def test_supersede_spares_a_retried_run(client: redis.Redis, what: str) -> None:
+    """A retry does not wait for its first run, so no other message takes its place."""
+    task = tasks.superseding
+    running = task.delay(what, 0)
+    started(client, what)
+    go(client, what, say="retry")
+    started(client, what)
+    older, newest = task.delay(what, 1), task.delay(what, 2)
+    assert older.get(timeout=WAIT)["reason"] == "superseded by newer arguments"
+    go(client, what)
+    assert running.get(timeout=WAIT) == "0 go 1"
+    started(client, what)
+    go(client, what)
+    assert newest.get(timeout=WAIT) == "2 go 0"
+    assert ran(client, what) == ["1", "1", "1"]
+    all_free(what)
+
+
 # Numbers.
 
 

@@ -18,7 +18,7 @@ from django_redis_lock.celery import TaskAlreadyRunning, skipped
 from django_redis_lock.celery.conflicts import describe
 from django_redis_lock.celery.message import HEADER, Slip
 from django_redis_lock.celery.options import SCOPES
-from django_redis_lock.celery.places import QUEUED
+from django_redis_lock.celery.places import QUEUED, Places, TaskLock
 from django_redis_lock.celery.sending import EXPIRY_SLACK
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol.records import Holder
@@ -402,6 +402,28 @@ def test_run_sends_itself_with_another_key(consumer: Consumer, scope: str) -> No
 
 def unavailable(*_: Any, **__: Any) -> Any:
     raise LockUnavailable("no server")
+
+
+@pytest.mark.parametrize("how", ["lost", "unguarded"])
+def test_run_without_its_lock_has_nothing_to_hand_over(
+    consumer: Consumer, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def work(self: Any) -> str:
+        if self.request.retries:
+            return "ran"
+        if how == "lost":
+            locks["locmem"].force_release(consumer.app.main)
+            self.lock._lease.deadline = 0.0
+        raise self.retry(countdown=1)
+
+    task = consumer.task(work, {"bind": True}, scope="queue_and_run", on_unavailable="run")
+    message = consumer.send(task)
+    if how == "unguarded":
+        monkeypatch.setattr(Places, "take", unavailable)
+        monkeypatch.setattr(TaskLock, "take_over", unavailable)
+    assert isinstance(consumer.deliver(message), Retry)
+    slip = slip_of(consumer.message())
+    assert not slip.ticket or slip.follows == 0
 
 
 def test_run_with_a_successor_does_not_rest(consumer: Consumer) -> None:

@@ -22,6 +22,8 @@ from tests.tools import eventually, leave_no_lease, taken_connections
 from tests.tools.console import Screen, command
 from tests.tools.docs import acl_rule
 
+pytestmark = pytest.mark.usefixtures("no_workers")
+
 GETSET = "django_redis_lock.backends.getset.GetSetLockBackend"
 DJANGO_REDIS = "django_redis.cache.RedisCache"
 Findings = dict[str, list[dict[str, Any]]]
@@ -108,27 +110,17 @@ def test_doctor_leaves_an_audit_entry_and_nothing_else(target: redis.Redis) -> N
     eventually(lambda: len(target.client_list()) == connected)
 
 
-@pytest.mark.parametrize(
-    ("config", "status"),
-    [
-        ({"maxmemory-policy": "allkeys-lru"}, "warn"),
-        ({"maxmemory-policy": "allkeys-lru", "maxmemory": "1gb"}, "fail"),
-        ({"maxmemory-policy": "volatile-ttl", "maxmemory": "1gb"}, "fail"),
-    ],
-)
-def test_eviction_is_found(target: redis.Redis, config: dict[str, str], status: str) -> None:
-    """A policy that may evict locks is a warning, and a failure if maxmemory is set."""
-    for option, value in config.items():
-        target.config_set(option, value)
-    code, found = examine()
-    assert code == (status == "fail")
-    got, told, remedy = only(found, "eviction")
-    assert (got, config["maxmemory-policy"] in told) == (status, True)
+def test_eviction_is_found(target: redis.Redis) -> None:
+    """A policy that may evict locks is a warning; with maxmemory or evicted keys a failure.
+
+    After a change of policy evicted keys are a warning until RESETSTAT.
+    """
+    target.config_set("maxmemory-policy", "allkeys-lru")
+    status, told, remedy = only(examine()[1], "eviction")
+    assert (status, "allkeys-lru" in told) == ("warn", True)
     assert "maxmemory-policy noeviction" in remedy
-
-
-def test_keys_that_were_evicted_are_found(target: redis.Redis) -> None:
-    """After a change of policy evicted keys are a warning until RESETSTAT."""
+    target.config_set("maxmemory", "1gb")
+    assert only(examine()[1], "eviction")[0] == "fail"
     target.config_set("maxmemory-policy", "volatile-ttl")
     target.set("cached", "x", px=60_000)
     target.config_set("maxmemory", "1mb")
@@ -138,7 +130,11 @@ def test_keys_that_were_evicted_are_found(target: redis.Redis) -> None:
     assert only(examine()[1], "eviction")[0] == "fail"
     target.config_set("maxmemory-policy", "noeviction")
     status, told, remedy = only(examine()[1], "eviction")
-    assert (status, "1 keys were evicted" in told, "RESETSTAT" in remedy) == ("warn", True, True)
+    assert (status, "keys were evicted since" in told, "RESETSTAT" in remedy) == (
+        "warn",
+        True,
+        True,
+    )
 
 
 def test_missing_persistence_is_found(target: redis.Redis) -> None:
@@ -183,10 +179,8 @@ def test_clock_and_distance_are_judged(
     ("info", "status"),
     [
         ({"redis_version": "6.0.20"}, "fail"),
-        ({"redis_version": "6.2.0"}, "ok"),
         ({"redis_version": "7.2.4", "valkey_version": "7.0.9"}, "fail"),
         ({"redis_version": "7.2.4", "valkey_version": "8.0.1"}, "ok"),
-        ({}, "fail"),
     ],
 )
 def test_versions_are_judged(
@@ -229,17 +223,11 @@ def test_one_wrong_entry_hides_no_other(target: redis.Redis, settings: Any) -> N
     assert only(found, "self-test")[0] == "ok"
 
 
-@pytest.mark.parametrize("backend", ["redis.RedisLockBackend", "getset.GetSetLockBackend"])
 def test_server_that_hangs_costs_one_timeout(
-    backend: str, own_server: EmbeddedServer, server: EmbeddedServer, settings: Any
+    own_server: EmbeddedServer, server: EmbeddedServer, settings: Any
 ) -> None:
     """It is one failure; nothing asks it again."""
-    settings.LOCKS = {
-        "default": {
-            "BACKEND": f"django_redis_lock.backends.{backend}",
-            "LOCATION": f"{own_server.url(1)}?socket_timeout=0.5",
-        }
-    }
+    settings.LOCKS = {"default": {"LOCATION": f"{own_server.url(1)}?socket_timeout=0.5"}}
     before = taken_connections(own_server.url())
     own_server.pause()
     try:
@@ -330,12 +318,6 @@ def test_missing_permission_is_found_and_named(
     else:
         assert "documentation" in remedy
     eventually(lambda: target.keys("lock:*") == [])
-
-
-def test_wrong_password_is_a_finding(user: Callable[..., None]) -> None:
-    user(["on", ">other", "+@all", "~*", "&*"])
-    code, found = examine()
-    assert (code, only(found, "server")[0], "self-test" in found) == (1, "fail", False)
 
 
 # What the server is shared with.

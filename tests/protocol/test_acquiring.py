@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -21,7 +22,6 @@ from django_redis_lock.protocol.calls import (
 )
 from django_redis_lock.protocol.lease import Request
 from django_redis_lock.protocol.waiting import LOOK_EVERY, Hub, LocalWaiter
-from django_redis_lock.support.clock import monotonic
 from tests.protocol.steps import ended, joined, refused
 
 

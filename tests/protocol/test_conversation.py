@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -13,7 +14,6 @@ from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol import conversation
 from django_redis_lock.protocol.calls import Glance, Pause, Release, Renew, TakeOver
 from django_redis_lock.protocol.lease import Lease, Request
-from django_redis_lock.support.clock import monotonic
 from tests.protocol.steps import ended, refused
 from tests.tools.interruption import Interrupted, Interruption
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+from time import monotonic
 
 import pytest
 
 from django_redis_lock.protocol import acquiring, waiting
 from django_redis_lock.protocol.lease import Request
 from django_redis_lock.protocol.waiting import CLOCK_KEPT, Grant, Hub, LocalWaiter, ServerHub
-from django_redis_lock.support.clock import monotonic
 from tests.protocol.steps import joined
 from tests.tools import Background, eventually
 from tests.tools.interruption import Interrupted, Interruption

@@ -74,10 +74,16 @@ def _request(name: str, token: str, *arguments: Any, **options: Any) -> Request:
     return request
 
 
+def _monotonic() -> float:
+    """Read the clock of the present machine."""
+    return virtual_time.monotonic()
+
+
 _VIRTUAL = {
     "threading": virtual_threading,
     "_thread": virtual_thread,
     "time": virtual_time,
+    "monotonic": _monotonic,
     "Future": Future,
     "random": dice,
     "os": SimpleNamespace(urandom=dice.randbytes),

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from django.db import transaction
 from django.test import override_settings
 
 from django_redis_lock import lock, locks, signals
+from django_redis_lock.backends.dummy import DummyLockBackend
 from django_redis_lock.exceptions import (
+    InvalidLockBackend,
     LockError,
     LockLost,
     LockNotAcquired,
@@ -26,7 +26,7 @@ from django_redis_lock.testing import (
     lose,
     unavailable,
 )
-from tests.settings import LOCKS
+from tests.settings import LOCKS, REDIS
 from tests.tools import Background, eventually, waiters
 
 
@@ -63,23 +63,17 @@ def test_another_holder_does_not_take_a_lock_that_is_held(name: str) -> None:
     assert free(name)
 
 
-def test_a_waiter_gets_the_lock_of_another_holder_at_its_end(name: str) -> None:
-    with held_by_another(name):
-        waiter = Background(lock(name).acquire)
-        eventually(lambda: waiters(name))
-    assert waiter.outcome()
-
-
-def test_another_holder_can_be_used_in_a_transaction(name: str, db: Any) -> None:
-    """It releases at once; the test's own locks are released when the transaction ends."""
-    with transaction.atomic():
+def test_another_holder_may_have_lost_the_lock_by_the_end(name: str) -> None:
+    with LockRecorder() as recorded:
         with held_by_another(name):
-            pass
-        assert locks["default"].holder(name) is None
-        with lock(name):
-            pass
-        assert locks["default"].holder(name)
-    assert locks["default"].holder(name) is None
+            lose(name)
+            with lock(name, blocking=False):
+                pass
+        with held_by_another(name, timeout=60):
+            expire_now(name)
+            with lock(name, blocking=False):
+                pass
+    assert recorded.events == [("acquired", name), ("released", name)] * 2
 
 
 def test_nobody_is_excluded_by_dummy(name: str) -> None:
@@ -103,6 +97,16 @@ def test_a_lease_that_is_over_is_lost(name: str, arguments: dict[str, Any]) -> N
     assert free(name)
     with pytest.raises(LockLost):
         held.release()
+
+
+def test_a_waiter_gets_a_lock_whose_lease_is_over(name: str) -> None:
+    held = lock(name)
+    held.acquire()
+    waiter = Background(lock(name).acquire)
+    eventually(lambda: waiters(name))
+    expire_now(name)
+    assert waiter.outcome()
+    assert held.lost
 
 
 def test_a_renewed_lock_that_is_lost_is_known_to_be_lost(name: str) -> None:
@@ -158,17 +162,6 @@ def test_every_operation_fails_at_once_while_unavailable(name: str) -> None:
     assert free(name)  # the release was sent at the end
 
 
-def test_asynchronous_operations_fail_while_unavailable(name: str) -> None:
-    async def work() -> None:
-        with unavailable(), pytest.raises(LockUnavailable):
-            async with lock(name):
-                raise AssertionError
-        async with lock(name):
-            pass
-
-    asyncio.run(work())
-
-
 def test_one_alias_can_be_unavailable(name: str) -> None:
     with unavailable("url"):
         with lock(name):
@@ -211,9 +204,9 @@ def test_locks_that_are_held_are_named_with_their_thread(name: str) -> None:
     assert_no_locks_held()
 
 
-def test_a_space_is_apart_from_others(name: str) -> None:
+def test_a_space_is_apart_from_others(name: str, space: LockSpace) -> None:
     with lock(name):
-        with LockSpace():
+        with LockSpace("memory"):
             assert free(name)
             with override_settings(LOCKS={"default": {**LOCKS["url"], "TIMEOUT": 7}}):
                 assert free(name)
@@ -221,18 +214,9 @@ def test_a_space_is_apart_from_others(name: str) -> None:
         assert not free(name)
 
 
-def _with_timeouts() -> dict[str, Any]:
-    return {alias: {**locks[alias].params, "TIMEOUT": 7} for alias in ("default", "url")}
-
-
-@pytest.mark.parametrize("space", ["memory"], indirect=True)
-def test_what_one_test_leaves_is_released_and_what_was_held_before_stays(
-    space: LockSpace, name: str
-) -> None:
-    before = lock("before")
-    before.acquire()
-    left = lock(name, reentrant=True)
-    with LockRecorder() as recorded:
+def test_what_one_test_leaves_is_released_and_what_was_held_before_stays(name: str) -> None:
+    with LockSpace("memory") as space, LockRecorder() as recorded, lock("before") as before:
+        left = lock(name, reentrant=True)
         with pytest.raises(AssertionError, match=name), space.one_test(fail_on_held=True):
             left.acquire()
             waiter = Background(lock(name).acquire)
@@ -244,9 +228,29 @@ def test_what_one_test_leaves_is_released_and_what_was_held_before_stays(
     assert recorded.lost == []  # the former holder is not told in the next test
 
 
-def test_an_unknown_space_is_refused() -> None:
-    with pytest.raises(ValueError, match="there are 'memory', 'settings'"):
-        LockSpace("redis")  # type: ignore[arg-type]
+def test_a_space_as_in_the_settings_releases_nothing(name: str) -> None:
+    held = lock(name)
+    with LockSpace("settings") as space:
+        with pytest.raises(AssertionError, match=name), space.one_test(fail_on_held=True):
+            held.acquire()
+    assert held.owned()
+    held.release()
+
+
+def test_a_space_in_memory_needs_no_server_and_leaves_dummy_alone(settings: Any) -> None:
+    """Without ``LOCKS``, too; and a wrong entry is refused as outside."""
+    with LockSpace("memory"):
+        assert isinstance(locks["dummy"], DummyLockBackend)
+        nowhere = {"BACKEND": REDIS, "LOCATION": "redis://127.0.0.1:1"}
+        settings.LOCKS = {"default": nowhere, "same": nowhere}
+        with lock("a"):
+            assert not lock("a", using="same").acquire(blocking=False)
+        settings.LOCKS = {"default": {"TIMOUT": 5}}
+        with pytest.raises(InvalidLockBackend):
+            lock("a").acquire()
+        del settings.LOCKS
+        with lock("a"):
+            pass
 
 
 def test_the_recorder_notes_each_signal() -> None:

@@ -11,7 +11,6 @@ import sys
 import textwrap
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -314,19 +313,6 @@ def counted(client: redis.Redis) -> Iterator[dict[str, int]]:
     yield counts
     for command, numbers in client.info("commandstats").items():
         counts[command.removeprefix("cmdstat_")] = numbers["calls"]
-
-
-@contextmanager
-def scripts_naming(words: str, client: redis.Redis) -> Iterator[list[str]]:
-    """Fill a list with the script calls of any client during the block that contain ``words``."""
-    calls: list[str] = []
-    with client.monitor() as monitor:
-        yield calls
-        end = str(uuid.uuid4())
-        client.echo(end)
-        while end not in (command := monitor.next_command()["command"]):
-            if command.startswith(("EVAL ", "EVALSHA ")) and words in command:
-                calls.append(command)
 
 
 def connections(client: redis.Redis, kind: str = "normal") -> set[str]:

@@ -76,12 +76,6 @@ class Proxy:
             pair.silent and (pair.listening or not listening_only) for pair in self._open_pairs()
         )
 
-    def cut_silent(self) -> None:
-        """Close the silent connections."""
-        for pair in self._open_pairs():
-            if pair.silent:
-                pair.close()
-
     def hold_back(self) -> None:
         """Forward nothing for now."""
         self._flowing.clear()

@@ -10,7 +10,7 @@ import redis
 
 from django_redis_lock import lock, locks
 from django_redis_lock.backends.operator_settings import OTHER
-from django_redis_lock.contrib.held import read_held
+from django_redis_lock.contrib.gauges import read_held
 from django_redis_lock.protocol.waiting import WAITING_SCHEMES
 from tests.tools import Background, Child, eventually, waiters
 

@@ -37,6 +37,11 @@ TESTS = """
         return "done"
 
     @shared_task
+    @single_instance_task(key="rare", at_least_for=60)
+    def rare():
+        return "done"
+
+    @shared_task
     @single_instance_task(key="losing")
     def losing():
         expire_now("losing")
@@ -95,7 +100,7 @@ def test_a_worker_in_a_thread_guards_as_documented(tmp_path: Path) -> None:
     project.configure("lock_space = memory", "fail_on_held_locks = true")
     project.write("conftest.py", "pytest_plugins = ['celery.contrib.pytest']")
     project.tests(TESTS)
-    assert project.run() == {"passed": 6}, project.output
+    assert project.run() == {"passed": 7}, project.output
 
 
 def test_the_guide_about_tests_passes_with_a_worker(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import random
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from time import monotonic
 from typing import Any, ClassVar
 
 from redis.exceptions import ResponseError
@@ -35,7 +36,6 @@ from django_redis_lock.protocol.calls import Call
 from django_redis_lock.protocol.drivers import Steps
 from django_redis_lock.protocol.lease import Request
 from django_redis_lock.protocol.records import token_id
-from django_redis_lock.support.clock import monotonic
 
 NAME = "{name}"
 """The placeholder of the lock's name in the key of a lock."""

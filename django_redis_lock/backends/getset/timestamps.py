@@ -6,11 +6,11 @@ import math
 import re
 import secrets
 from dataclasses import dataclass, replace
+from time import monotonic
 from typing import Any
 
 from django_redis_lock.protocol.calls import Step
 from django_redis_lock.protocol.drivers import Steps
-from django_redis_lock.support.clock import monotonic
 
 ENDLESS = 253_402_300_800
 """Seconds since the epoch: the year 10000. A value from there on is a lease without end."""

@@ -9,6 +9,7 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from functools import partial
+from time import monotonic
 from typing import Any
 
 from django_redis_lock.backends.redlock import votes
@@ -19,7 +20,6 @@ from django_redis_lock.backends.servers.base import numbers
 from django_redis_lock.protocol import calls
 from django_redis_lock.protocol.calls import Call, Pause
 from django_redis_lock.protocol.drivers import Steps, drive
-from django_redis_lock.support.clock import monotonic
 from django_redis_lock.transport.packing import Packed
 
 SPLIT_TRIES = 4

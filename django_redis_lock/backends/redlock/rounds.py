@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from time import monotonic
 from typing import Any
 
 import redis
@@ -11,7 +12,6 @@ import redis
 from django_redis_lock.backends.redlock.wires import Letter
 from django_redis_lock.protocol.calls import Step
 from django_redis_lock.support.bells import AsyncBell, Bell
-from django_redis_lock.support.clock import monotonic
 
 
 class Pending:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from time import monotonic
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +14,6 @@ from django_redis_lock.backends.servers.single import ScriptedServer
 from django_redis_lock.exceptions import InvalidLockBackend, LockError
 from django_redis_lock.protocol import calls
 from django_redis_lock.protocol.calls import Call
-from django_redis_lock.support.clock import monotonic
 from django_redis_lock.support.text import without_passwords
 from django_redis_lock.transport import scripts
 from django_redis_lock.transport.caches import databases_of

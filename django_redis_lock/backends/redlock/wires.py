@@ -20,12 +20,12 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
+from time import monotonic
 from typing import Any
 
 import redis
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
-from django_redis_lock.support.clock import monotonic
 from django_redis_lock.support.process import forget_after_fork
 from django_redis_lock.transport.connections import leave_to_parent
 from django_redis_lock.transport.packing import Packed

@@ -8,13 +8,13 @@ import random
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from time import monotonic
 from typing import Any
 from urllib.parse import urlsplit
 
 import redis
 from redis.exceptions import MovedError, RedisError
 
-from django_redis_lock.support.clock import monotonic
 from django_redis_lock.support.process import forget_after_fork
 from django_redis_lock.transport.connections import pool_from_url
 

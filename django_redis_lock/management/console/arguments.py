@@ -152,39 +152,17 @@ def _add(commands: Any, name: str, text: str) -> CommandParser:
 def complete(words: list[str]) -> list[str]:
     """Return the command line with ``list`` inserted if it names no command.
 
-    ``locks 'product:*' --no-color`` becomes ``locks list 'product:*' --no-color``. Raises
-    ``ValueError`` for a misspelt command.
+    Raises ``ValueError`` for a misspelt command.
     """
-    before = _of_the_parser(words)
-    rest = words[before:]
-    if rest and (rest[0] in COMMANDS or rest[0] in ("-h", "--help", "--version")):
+    if any(word in (*COMMANDS, "-h", "--help", "--version") for word in words):
         return words
-    if rest and not rest[0].startswith("-"):
-        meant = difflib.get_close_matches(rest[0], COMMANDS, n=1)
-        if meant:
-            word = visible(rest[0])
-            raise ValueError(
-                f"There is no command {word!r}; did you mean {meant[0]!r}? "
-                f"To list the locks with that name, use: locks list {word}"
-            )
-    return [*words[:before], "list", *rest]
-
-
-_WITH_VALUE = ("--settings", "--pythonpath", "-v", "--verbosity")
-_ALONE = ("--no-color", "--force-color", "--traceback", "--skip-checks")
-
-
-def _of_the_parser(words: list[str]) -> int:
-    """Return how many leading words are options of the parser itself."""
-    number = 0
-    while number < len(words):
-        if words[number] in _WITH_VALUE:
-            number += 2
-        elif words[number] in _ALONE or words[number].startswith(("--settings=", "--pythonpath=")):
-            number += 1
-        else:
-            break
-    return min(number, len(words))
+    first = next((word for word in words if not word.startswith("-")), "")
+    for meant in difflib.get_close_matches(first, COMMANDS, n=1):
+        raise ValueError(
+            f"There is no command {visible(first)!r}; did you mean {meant!r}? "
+            f"To list the locks with that name, use: locks list {visible(first)}"
+        )
+    return ["list", *words]
 
 
 def _count(text: str) -> int:

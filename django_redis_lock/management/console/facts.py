@@ -138,9 +138,9 @@ def holder_columns(*, many: bool) -> list[Column[Holder]]:
     """Return the columns of a table of holders; with ``many`` backends it names each."""
     using: list[Column[Holder]] = [Column("USING", lambda one: visible(one.using))]
     return [
-        Column("NAME", lambda one: visible(one.name), cut=True),
+        Column("NAME", lambda one: visible(one.name)),
         *(using if many else []),
-        Column("HOLDER", who, cut=True),
+        Column("HOLDER", who),
         Column("HELD FOR", held_for, right=True),
         Column("LEASE LEFT", lease_left, right=True),
         Column("WAITERS", waiters, right=True),

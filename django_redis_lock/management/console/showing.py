@@ -149,7 +149,7 @@ def _moment(moment: datetime | None) -> str:
 
 QUEUE: list[Column[tuple[int, Waiter]]] = [
     Column("", lambda row: str(row[0]), right=True),
-    Column("WAITER", lambda row: facts.who(row[1]), cut=True),
+    Column("WAITER", lambda row: facts.who(row[1])),
     Column("SINCE (UTC)", lambda row: facts.clock(row[1].since)),
     Column("WAITED", lambda row: facts.waited(row[1]), right=True),
     Column("LEASE", lambda row: duration(row[1].lease) if row[1].lease else "-", right=True),
@@ -178,15 +178,15 @@ def history(options: dict[str, Any], terminal: Terminal) -> None:
 
 
 def _event_columns(*, name: bool, many: bool = False) -> list[Column[AuditEntry]]:
-    of_name: list[Column[AuditEntry]] = [Column("NAME", lambda one: visible(one.name), cut=True)]
+    of_name: list[Column[AuditEntry]] = [Column("NAME", lambda one: visible(one.name))]
     backend: list[Column[AuditEntry]] = [Column("USING", lambda one: visible(one.using))]
     return [
         Column("AT (UTC)", lambda one: facts.clock(one.at)),
         Column("EVENT", lambda one: visible(one.event) or facts.UNKNOWN),
         *(of_name if name else []),
         *(backend if many else []),
-        Column("HOLDER", facts.who, cut=True),
+        Column("HOLDER", facts.who),
         Column("BY", lambda one: visible(one.by) or facts.UNKNOWN),
-        Column("REASON", lambda one: visible(one.reason) or facts.UNKNOWN, cut=True),
+        Column("REASON", lambda one: visible(one.reason) or facts.UNKNOWN),
         Column("FENCE", lambda one: str(one.fence or facts.UNKNOWN), right=True),
     ]

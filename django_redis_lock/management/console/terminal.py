@@ -21,8 +21,8 @@ SCHEMA = 1
 BATCH = 250
 """Items or rows per write."""
 GAP = "  "
-NARROWEST = 16
-"""The least width of a cell that is cut to fit the terminal."""
+CELLS = 4
+"""How many of the longest cells a line of a terminal has room for; in a pipe nothing is cut."""
 
 _encode = json.JSONEncoder(check_circular=False).encode
 
@@ -35,8 +35,6 @@ class Column(Generic[Row]):
     cell: Callable[[Row], str]
     right: bool = False
     """Whether its cells are aligned to the right, as numbers are."""
-    cut: bool = False
-    """Whether its cells may be cut to fit the terminal."""
 
 
 class Terminal:
@@ -51,7 +49,7 @@ class Terminal:
 
     @property
     def width(self) -> int | None:
-        """The columns of the terminal; ``None`` in a pipe, where nothing is cut."""
+        """The columns of the terminal; ``None`` in a pipe."""
         return shutil.get_terminal_size().columns if self._out.isatty() else None
 
     def say(self, text: str = "") -> None:
@@ -72,12 +70,13 @@ class Terminal:
         ``warn`` says which rows are coloured.
         """
         remaining, width = iter(rows), self.width
+        most = None if width is None else width // CELLS
         widths: list[int] = []
         while batch := list(islice(remaining, BATCH)):
-            cells = [[column.cell(row) for column in columns] for row in batch]
+            cells = [[_cut(column.cell(row), most) for column in columns] for row in batch]
             if not widths:
                 headings = [column.heading for column in columns]
-                widths = _widths(columns, [headings, *cells], width)
+                widths = [max(map(len, texts)) for texts in zip(headings, *cells, strict=True)]
                 self.say(self.style.MIGRATE_HEADING(_line(columns, widths, headings, width)))
             lines = [_line(columns, widths, texts, width) for texts in cells]
             paint = self.style.WARNING
@@ -133,35 +132,14 @@ class Terminal:
         return answer.strip()
 
 
-def _widths(
-    columns: Sequence[Column[Any]], rows: Sequence[Sequence[str]], width: int | None
-) -> list[int]:
-    """Return the widths of the columns, which share what room a terminal has for long cells."""
-    needed = [max(map(len, texts)) for texts in zip(*rows, strict=True)]
-    cut = sum(column.cut for column in columns)
-    if width is None or not cut:
-        return needed
-    whole = sum(
-        need + len(GAP) for column, need in zip(columns, needed, strict=True) if not column.cut
-    )
-    most = max(NARROWEST, (width - whole) // cut - len(GAP))
-    return [
-        min(need, most) if column.cut else need
-        for column, need in zip(columns, needed, strict=True)
-    ]
-
-
 def _line(
-    columns: Sequence[Column[Any]], widths: list[int], texts: Sequence[str], terminal: int | None
+    columns: Sequence[Column[Any]], widths: Sequence[int], texts: Sequence[str], most: int | None
 ) -> str:
-    cells = []
-    for column, width, text in zip(columns, widths, texts, strict=True):
-        shown = text if terminal is None else shorten(text, width)
-        cells.append(shown.rjust(width) if column.right else shown.ljust(width))
-    line = GAP.join(cells).rstrip()
-    return line if terminal is None else shorten(line, terminal)
+    cells = zip(columns, widths, texts, strict=True)
+    shown = (text.rjust(width) if one.right else text.ljust(width) for one, width, text in cells)
+    return _cut(GAP.join(shown).rstrip(), most)
 
 
-def shorten(text: str, width: int) -> str:
-    """Cut a text to a width, ending in an ellipsis."""
-    return text if len(text) <= width else f"{text[: width - 1]}…"
+def _cut(text: str, width: int | None) -> str:
+    """Cut a text to a width, if it has one, ending in an ellipsis."""
+    return text if width is None or len(text) <= width else f"{text[: width - 1]}…"

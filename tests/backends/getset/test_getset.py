@@ -113,7 +113,6 @@ def test_key_of_another_program(name: str, configure: Configure, client: redis.R
         ({"WAIT": "queue"}, "no option 'WAIT'"),
         ({"POLL_INTERVAL": 0}, r"'POLL_INTERVAL'\] is 0; give seconds between 0.001 and 10"),
         ({"POLL_INTERVAL": "1"}, r"'POLL_INTERVAL'\] is '1'; give seconds"),
-        ({"POLL_RETRIES": 3}, "has 'POLL_RETRIES', which was removed. Give blocking_timeout"),
     ],
 )
 def test_senseless_options(configure: Configure, options: dict[str, Any], words: str) -> None:

@@ -89,13 +89,3 @@ def listening(client: redis.Redis, *channels: str, sharded: bool = False) -> Ite
         for _ in channels:
             assert subscription.get_message(timeout=5)["type"].endswith("subscribe")
         yield messages
-
-
-@contextmanager
-def out_of_memory(client: redis.Redis) -> Iterator[None]:
-    """Let the server refuse what takes memory, but as the first write of a script only."""
-    client.config_set("maxmemory", 1)
-    try:
-        yield
-    finally:
-        client.config_set("maxmemory", 0)

@@ -1,7 +1,7 @@
 """``locks doctor``: checks whether the servers are fit for locks.
 
-``servers`` checks each server, ``comparing`` those of a quorum, and what shares a server with the
-locks. ``selftest`` uses a lock.
+``servers`` checks each server, ``comparing`` whether a majority of a quorum answers and what else
+uses the servers. ``selftest`` uses a lock.
 """
 
 from __future__ import annotations
@@ -74,11 +74,10 @@ def _check_alias(using: str) -> Iterator[Finding]:
         for finding in _check_backend(backend):
             failed = failed or (finding.status == "fail" and finding.check in FATAL)
             yield finding
+        if not failed and not isinstance(backend, DummyLockBackend):
+            yield run_selftest(backend)
     except InvalidLockBackend as error:
         yield fail("settings", without_passwords(str(error)), "Fix LOCKS.")
-        return
-    if not failed and not isinstance(backend, DummyLockBackend):
-        yield run_selftest(backend)
 
 
 def _check_backend(backend: BaseLockBackend) -> Iterator[Finding]:
@@ -100,7 +99,7 @@ def _check_backend(backend: BaseLockBackend) -> Iterator[Finding]:
         findings, usable = check_servers(servers)
         yield from findings
         if isinstance(backend, RedlockLockBackend):
-            yield check_majority(backend, usable)
+            yield check_majority(backend, len(usable))
         if usable:
             yield check_sharing(usable)
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from contextlib import suppress
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
 
 import redis
 from django.conf import settings
-from redis.exceptions import RedisError
 
 from django_redis_lock.backends.redlock.backend import RedlockLockBackend
 from django_redis_lock.backends.redlock.votes import majority
@@ -22,51 +22,25 @@ from django_redis_lock.management.console.doctor.servers import (
     ok,
     warn,
 )
-from django_redis_lock.management.console.durations import length
 from django_redis_lock.transport.caches import pool_of_cache
 from django_redis_lock.transport.connections import pool_from_url
 
 
-def check_majority(backend: RedlockLockBackend, answering: list[Server]) -> Finding:
-    """Are there enough servers that vote, and are they different ones?"""
+def check_majority(backend: RedlockLockBackend, answering: int) -> Finding:
+    """Do enough servers answer?"""
     size = len(backend.servers)
     needed = majority(size)
-    found = f"{len(answering)} of {size} servers answer"
-    if len(answering) < needed:
+    found = f"{answering} of {size} servers answer"
+    if answering < needed:
         remedy = "Start the others, or fix LOCATION or the network."
         return fail("quorum", f"{found}, but a lock needs {needed}", remedy)
-    votes = in_parallel(_votes, answering)
-    run_ids = [run_id for run_id, _ in votes if run_id]
-    if len({*run_ids}) < len(run_ids):
-        return fail(
-            "quorum",
-            f"{found}, but LOCATION names one of them twice: its failure counts twice",
-            "Set LOCATION to servers that fail independently.",
-        )
-    silent = sum(not vote for _, vote in votes)
-    if len(answering) - silent < needed:
-        return warn(
-            "quorum",
-            f"{found}, but {silent} restarted and do not vote yet",
-            f"They vote {length(backend.rejoin_delay)} after the first call (REJOIN_DELAY). "
-            f"If no lock is held, locks[{backend.alias!r}].admit() admits them at once.",
-        )
-    if len(answering) == needed:
+    if answering == needed:
         found += ": when one more fails, no lock can be acquired"
         return warn("quorum", found, "Start the others.")
-    return ok("quorum", f"{found}; {len(answering) - needed} more may fail")
+    return ok("quorum", f"{found}; {answering - needed} more may fail")
 
 
-def _votes(server: Server) -> tuple[str, bool]:
-    """Return a member's run id, ``""`` if it is not known, and whether it votes."""
-    with suppress(RedisError, OSError), server.client() as client:
-        run_id = _run_id(client)
-        words = str(client.get(f"{server.backend.key_prefix}-server") or b"", "ascii").split()
-        seconds, micros = client.time()
-        now_ms = seconds * 1000 + micros / 1000
-        began = len(words) == 2 and words[0] == run_id and float(words[1]) <= now_ms
-        return run_id, began or not server.rejoin_delay
-    return "", True
+_MakePool = Callable[[], redis.ConnectionPool | None]
 
 
 class _Place(NamedTuple):
@@ -81,12 +55,15 @@ def check_sharing(servers: list[Server]) -> Finding:
 
     The system checks compare settings. This compares run ids, which are the same for all names.
     """
-    ours = in_parallel(lambda server: _place(server.pool), servers)
+    ours = in_parallel(lambda server: _place(lambda: server.pool), servers)
     places = [place for place in ours if isinstance(place, _Place)]
     unknown = [f"the locks' server: {place}" for place in ours if isinstance(place, str)][:1]
     others = _others()
+    theirs = in_parallel(lambda other: _place(other[1]), others)
     same_database, same_server = [], []
-    for name, place in zip(others, in_parallel(_place, others.values()), strict=True):
+    for (name, _), place in zip(others, theirs, strict=True):
+        if place is None:
+            continue  # not a Redis
         if isinstance(place, str):
             unknown.append(f"{name}: {place}")
         elif place in places:
@@ -105,24 +82,13 @@ def check_sharing(servers: list[Server]) -> Finding:
     return ok("sharing", "neither a cache nor Celery's broker is on a server of the locks")
 
 
-def _others() -> dict[str, redis.ConnectionPool | str]:
-    """Return the pools of the other users of Redis, or why there is none, by name."""
-    found: dict[str, redis.ConnectionPool | str] = {}
-    for alias, configured in settings.CACHES.items():
-        name = f"CACHES[{alias!r}]"
-        try:
-            pool = pool_of_cache(alias, configured)
-        except Exception as error:  # any error: these settings are not checked
-            found[name] = reason(error)
-        else:
-            if pool is not None:
-                found[name] = pool
-    for url in _broker_urls():
-        try:
-            found["Celery's broker"] = pool_from_url(url)
-        except Exception as error:  # any error: these settings are not checked
-            found["Celery's broker"] = reason(error)
-    return found
+def _others() -> list[tuple[str, _MakePool]]:
+    """Return the other users of Redis, by name."""
+    caches = settings.CACHES.items()
+    return [
+        *((f"CACHES[{alias!r}]", partial(pool_of_cache, alias, entry)) for alias, entry in caches),
+        *(("Celery's broker", partial(pool_from_url, url)) for url in _broker_urls()),
+    ]
 
 
 def _broker_urls() -> list[str]:
@@ -141,19 +107,15 @@ def _broker_urls() -> list[str]:
     ]
 
 
-def _place(pool: redis.ConnectionPool | str) -> _Place | str:
-    """Return where a pool leads to, or why that is unknown."""
-    if isinstance(pool, str):
-        return pool
+def _place(make_pool: _MakePool) -> _Place | str | None:
+    """Return where a pool leads to, or why that is unknown; ``None`` if there is no pool."""
     try:
+        pool = make_pool()
+        if pool is None:
+            return None
         with client_of(pool) as client:
-            run_id = _run_id(client)
+            run_id = str(client.info("server").get("run_id", ""))
+        database = int(pool.connection_kwargs.get("db") or 0)
     except Exception as error:  # any error: these settings are not checked
         return reason(error)
-    if not run_id:
-        return "it does not report its run_id"
-    return _Place(run_id, int(pool.connection_kwargs.get("db") or 0))
-
-
-def _run_id(client: Any) -> str:
-    return str(client.info("server").get("run_id", ""))
+    return _Place(run_id, database) if run_id else "it does not report its run_id"

@@ -238,24 +238,19 @@ def _check_round_trip(client: Any, server: Server) -> Iterator[Finding]:
 
 def _check_eviction(client: Any, server: Server) -> Iterator[Finding]:
     info = client.info("memory")
-    policy, limited = str(info.get("maxmemory_policy", "")), int(info.get("maxmemory", 0)) > 0
+    policy = str(info.get("maxmemory_policy", "not known"))
+    limited = int(info.get("maxmemory", 0)) > 0
     evicted = int(client.info("stats").get("evicted_keys", 0))
-    if not policy:
-        yield warn("eviction", "the server does not report its policy", "Check maxmemory-policy.")
-    elif policy == "noeviction" and not evicted:
+    if policy == "noeviction" and not evicted:
         yield ok("eviction", "noeviction: locks are not evicted")
     elif policy == "noeviction":
-        yield warn(
-            "eviction",
-            f"noeviction now, but {evicted} keys were evicted since the server started",
-            "They may include locks. CONFIG RESETSTAT resets the count.",
-        )
-    elif limited or evicted:  # locks expire, so volatile-* policies can evict them too
+        found = f"noeviction now, but {evicted} keys were evicted since the server started"
+        remedy = "They may include locks. CONFIG RESETSTAT resets the count."
+        yield warn("eviction", found, remedy)
+    else:  # locks expire, so volatile-* policies can evict them too
         found = f"{policy}: held locks can be evicted when memory runs out"
-        yield fail("eviction", f"{found}; {evicted} keys were evicted already", NO_EVICTION)
-    else:
-        found = f"{policy}: held locks could be evicted; maxmemory is not set"
-        yield warn("eviction", found, NO_EVICTION)
+        status = fail if limited or evicted else warn
+        yield status("eviction", f"{found}; {evicted} keys were evicted", NO_EVICTION)
 
 
 def _check_persistence(client: Any, server: Server) -> Iterator[Finding]:
@@ -271,19 +266,13 @@ def _check_persistence(client: Any, server: Server) -> Iterator[Finding]:
     if int(info.get("aof_enabled", 0)):
         found = "append-only file: locks survive a restart; a power loss can lose the newest"
         yield ok("persistence", f"{found}, unless appendfsync is always")
-    elif server.rejoin_delay:
-        yield warn(
-            "persistence",
-            "no append-only file: after a restart it does not vote for "
-            f"{length(server.rejoin_delay)} (REJOIN_DELAY), so that no lock has two holders",
-            "CONFIG SET appendonly yes keeps its votes and the last fence.",
-        )
     elif server.member:
-        yield fail(
+        status = warn if server.rejoin_delay else fail
+        yield status(
             "persistence",
-            "no append-only file, and REJOIN_DELAY is 0: a restart loses its votes, so a lock can "
-            "have two holders",
-            "CONFIG SET appendonly yes, or set OPTIONS['REJOIN_DELAY'] to the longest lease.",
+            "no append-only file: a restart loses its votes, and only REJOIN_DELAY "
+            f"({length(server.rejoin_delay or 0.0)}) prevents two holders of a lock",
+            "CONFIG SET appendonly yes, or set REJOIN_DELAY to the longest lease.",
         )
     else:
         yield warn(

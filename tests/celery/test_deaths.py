@@ -1,0 +1,66 @@
+"""The watch over the children of a worker, which lists the held locks only after a death."""
+
+from __future__ import annotations
+
+import os
+import signal
+from types import SimpleNamespace
+from typing import Any
+
+import billiard
+import pytest
+
+from django_redis_lock.celery import deaths
+from django_redis_lock.celery.private import children_of, was_recycled
+from tests.tools import eventually
+
+
+def children(pool: Any) -> list[Any]:
+    return [*children_of(SimpleNamespace(_pool=pool)).values()]
+
+
+def test_recycled_child_is_told_from_a_killed_one() -> None:
+    pool = billiard.Pool(1, maxtasksperchild=1)
+    try:
+        (first,) = children(pool)
+        pool.apply(os.getpid)
+        eventually(lambda: first.exitcode is not None)
+        assert was_recycled(first)
+        others = eventually(lambda: [one for one in children(pool) if one is not first and one.pid])
+        (second,) = others
+            lambda: [one for one in children(pool) if one is not first and one.pid]
+        )[0]
+        assert not was_recycled(second)
+        os.kill(second.pid, signal.SIGKILL)
+        eventually(lambda: second.exitcode is not None)
+        assert not was_recycled(second)
+    finally:
+        pool.terminate()
+        pool.join()
+
+
+@pytest.mark.parametrize(
+    ("after", "listings"),
+    [([1, 2], (0, 0)), ([2], (2, 0)), ([2, 3], (2, 0)), ([1, 2, 3], (2, 2))],
+    ids=["none", "not replaced", "replaced", "born and died unseen"],
+)
+@pytest.mark.parametrize("recycled", [False, True])
+def test_only_a_death_costs_listings(
+    monkeypatch: pytest.MonkeyPatch, after: list[int], listings: tuple[int, int], recycled: bool
+) -> None:
+    """There are two, as the server may have been asked for a lock just before the death."""
+    asked: list[Any] = []
+    alive = [1, 2]
+    monkeypatch.setattr(deaths, "children_of", lambda pool: dict.fromkeys(alive))
+    monkeypatch.setattr(deaths, "state_of", lambda pid: "S")
+    monkeypatch.setattr(deaths, "began_at", lambda pid: 1)
+    monkeypatch.setattr(deaths, "was_recycled", lambda child: recycled)
+    monkeypatch.setattr(deaths, "free_dead", asked.append)
+    watch = deaths.ChildWatch(None, ["default"])
+    for _ in range(2):
+        watch.look()
+    asked.clear()
+    alive = after
+    for _ in range(3):
+        watch.look()
+    assert asked == [["default"]] * listings[recycled]
