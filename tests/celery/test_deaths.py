@@ -26,10 +26,8 @@ def test_recycled_child_is_told_from_a_killed_one() -> None:
         pool.apply(os.getpid)
         eventually(lambda: first.exitcode is not None)
         assert was_recycled(first)
-        others = eventually(lambda: [one for one in children(pool) if one is not first and one.pid])
-        (second,) = others
-            lambda: [one for one in children(pool) if one is not first and one.pid]
-        )[0]
+        (second,) = eventually(lambda: [one for one in children(pool) if one.pid != first.pid])
+        eventually(lambda: second.pid)
         assert not was_recycled(second)
         os.kill(second.pid, signal.SIGKILL)
         eventually(lambda: second.exitcode is not None)
