@@ -14,7 +14,6 @@ from django_redis_lock import locks
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.management.console import facts, releasing
 from django_redis_lock.management.console.releasing import system_user
-from django_redis_lock.operators import writability
 from django_redis_lock.operators.breaking import Outcome, Result
 from django_redis_lock.protocol.attention import Attention
 from django_redis_lock.protocol.records import Waiter
@@ -190,26 +189,6 @@ def test_server_that_can_not_be_written_is_told_of_before(
     client.config_set("save", "")
     assert command("list").err == ""
     client.close()
-
-
-@pytest.mark.parametrize(
-    ("info", "settings_told", "why"),
-    [
-        ({"role": "slave", "slave_read_only": 0}, {}, ""),
-        ({"min_slaves_good_slaves": 0}, {}, "(0 of the number that"),
-        ({"rdb_last_bgsave_status": "err"}, {}, "it may refuse to release"),
-        ({"rdb_last_bgsave_status": "err"}, {"stop-writes-on-bgsave-error": "no"}, ""),
-        ({"aof_enabled": 1, "aof_last_write_status": "err"}, {}, "append-only file"),
-        ({"maxmemory": 1, "used_memory": 2, "maxmemory_policy": "allkeys-lru"}, {}, ""),
-    ],
-)
-def test_server_is_judged_by_what_its_acl_lets_it_tell(
-    info: dict[str, Any], settings_told: dict[str, str], why: str
-) -> None:
-    """As INFO tells, and where that is in doubt the settings, which may be denied."""
-    told = writability._because(info, settings_told.get)
-    assert why in told
-    assert bool(told) == bool(why)
 
 
 # Who and why.

@@ -476,15 +476,3 @@ def test_names(raw: redis.Redis) -> None:
         assert backend.history(name, 1)[0].by == name[:500].strip()
     shown(browser)
     assert not raw.keys("lock:*")
-
-
-@pytest.mark.parametrize(
-    "ticket", ["", "x", "0" * 15, "0" * 17, "é" * 16, "\ud800" * 16, "\n", "*", "0" * 100_000]
-)
-def test_tickets(ticket: str) -> None:
-    """What can't be a ticket is nobody's: nothing is taken over, not even a free lock."""
-    assert lock(VICTIM, timeout=20).take_over(ticket) is False
-    with lock(VICTIM, timeout=20) as held:
-        assert lock(VICTIM, timeout=20).take_over(ticket) is False
-        assert locks["default"].force_release(VICTIM, token_id=ticket) is None
-        held.ensure_held()
