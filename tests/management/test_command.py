@@ -20,7 +20,7 @@ from django_redis_lock.exceptions import LockLost
 from django_redis_lock.management import console
 from django_redis_lock.management.commands.locks import Command
 from django_redis_lock.management.console import arguments
-from django_redis_lock.management.console.durations import duration, parse_duration
+from django_redis_lock.management.console.durations import parse_duration
 from django_redis_lock.management.console.releasing import system_user
 from django_redis_lock.management.console.selection import NOTHING, USAGE
 from django_redis_lock.management.console.terminal import Terminal
@@ -387,15 +387,6 @@ def test_durations_are_read() -> None:
     for text in ("", "10 m", "-1", "nan", "inf", "1h30", "1y", "1e999"):
         with pytest.raises(argparse.ArgumentTypeError, match="not a duration"):
             parse_duration(text)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(-1, "0.0s"), (9.96, "10s"), (59.96, "1m00s"), (3599.99, "1h00m"), (273600, "3d04h")],
-)
-def test_durations_are_written(seconds: float, text: str) -> None:
-    """The two largest units, rounded without reaching sixty of one."""
-    assert duration(seconds) == text
 
 
 @pytest.fixture(autouse=True)

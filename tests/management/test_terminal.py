@@ -12,7 +12,6 @@ import pytest
 
 from django_redis_lock import locks
 from django_redis_lock.management.commands.locks import Command
-from django_redis_lock.management.console import arguments
 from example_project.demo.hints import closing_commands
 from example_project.embedded import EmbeddedServer
 from tests.tools import ROOT, eventually, state_of
@@ -197,22 +196,6 @@ def test_wrong_use_is_exit_code_two(server: EmbeddedServer, words: list[str], to
     assert (done.code, done.out) == (2, "")
     assert told in done.err
     assert "Traceback" not in done.err
-
-
-def test_help_names_the_commands_and_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
-    """``--help`` of the command and of each of its commands; ``--version`` is the package's."""
-    parser = Command().create_parser("manage.py", "locks")
-
-    def told(*words: str) -> str:
-        with pytest.raises(SystemExit):
-            parser.parse_args(words)
-        return capsys.readouterr().out
-
-    for words in ([], *([name] for name in arguments.COMMANDS)):
-        text = told(*words, "--help")
-        assert "Exit codes: 0 done" in text
-        assert words or all(name in text for name in arguments.COMMANDS)
-    assert re.fullmatch(r"django-redis-lock \d+\.\d+\S*\n", told("--version"))
 
 
 def test_closing_commands_of_the_demo_run_as_printed(server: EmbeddedServer) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import random
-import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -284,16 +283,6 @@ def test_fence_of_another_program(number: str, raw: redis.Redis) -> None:
             assert locks["default"].holder(VICTIM).fence == held.fence
     assert fences == sorted(set(fences))
     assert 10**15 < fences[-1] < 2**53
-
-
-def test_fence_of_the_future(raw: redis.Redis) -> None:
-    """A fence that a wrong clock gave is gone on from, whoever reads it."""
-    ahead = time.time_ns() // 1000 + 10**15
-    raw.set("lock-fence", ahead)
-    with lock(VICTIM, timeout=20) as held:
-        assert held.fence == ahead + 1
-        assert locks["default"].holder(VICTIM).fence == ahead + 1
-        shown(root(), VICTIM)
 
 
 # The queue of waiters.

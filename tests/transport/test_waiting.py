@@ -199,20 +199,6 @@ def test_nothing_is_left_behind(name: str, client: redis.Redis) -> None:
     assert {key for key in client.keys("*") if client.ttl(key) < 0} == {"lock-fence", "lock-audit"}
 
 
-def test_index_is_pruned_as_locks_come_and_go(name: str, client: redis.Redis) -> None:
-    """Entries of expired locks leave the index when other locks are taken."""
-    for number in range(50):
-        lock(f"{name}:{number}", timeout=0.02).acquire()
-    eventually(lambda: not list(locks["default"].holders()))
-
-    def others_come_and_go() -> bool:
-        with lock(name, timeout=20):
-            pass
-        return client.zcard("lock-index") == 0
-
-    eventually(others_come_and_go)
-
-
 def test_listing_costs_the_held_locks_only(name: str, client: redis.Redis) -> None:
     """Listing never goes through the database: no KEYS, no SCAN, and no silent cap."""
     client.mset({f"page:{number}": "" for number in range(5000)})
