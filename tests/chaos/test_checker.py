@@ -10,7 +10,6 @@ import pytest
 from tests.chaos.checker import check
 from tests.chaos.crew import tracebacks
 from tests.chaos.histories import BREACHES, History, overlap
-from tests.chaos.spans import Spans
 
 
 @pytest.fixture
@@ -287,13 +286,3 @@ def test_tracebacks_in_a_log() -> None:
     ]
     assert tracebacks("\n".join(["before", *error, "after"])) == ["\n".join(["before", *error])]
     assert tracebacks("\n".join([*met, "after"])) == []
-
-
-def test_spans() -> None:
-    """Spans merge, and know what they cover and what lies between them."""
-    spans = Spans([(5, 6), (1, 2), (1.5, 3)])
-    assert spans.between(0, 10) == [(1, 3), (5, 6)]
-    assert spans.covered(2, 5.5) == pytest.approx(1.5)
-    assert spans.longest_gap(0, 10) == (6, 10)
-    assert spans.longest_gap(2, 5.5) == (3, 5)
-    assert not spans.touch(3.5, 4.5)

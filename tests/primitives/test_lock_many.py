@@ -323,13 +323,6 @@ class TestEveryBackend:
         assert held(names, using) == []
 
 
-def test_always_free_backend(names: list[str]) -> None:
-    """The dummy backend acquires several locks at once as well."""
-    with lock_many(names, using="dummy") as one, lock_many(names, using="dummy") as other:
-        one.ensure_held()
-        assert other.owned()
-
-
 def test_invalid_names() -> None:
     """No names, one name in place of several, and too many are refused at once."""
     with pytest.raises(ValueError, match="no names"):

@@ -81,15 +81,6 @@ def test_a_server_that_went_away_costs_one_try(client: redis.Redis) -> None:
     assert len({id(checkout.connection) for checkout in [*others, *calls._kept]}) == 3
 
 
-def test_a_time_out_leaves_idle_connections_open(client: redis.Redis) -> None:
-    """It says nothing about them."""
-    calls = locks["default"].servers.client
-    late, idle = calls._take(), calls._take()
-    calls._keep(idle)
-    calls._broke(late, TimeoutError())
-    assert (late.is_open, idle.is_open) == (False, True)
-
-
 @pytest.mark.parametrize("protocol", [2, 3])
 def test_through_django_redis(
     name: str, settings: Any, server: EmbeddedServer, protocol: int
@@ -109,16 +100,6 @@ def test_through_django_redis(
     settings.LOCKS = {"default": {"LOCATION": "locks"}}
     exercise(name)
     assert locks["default"].pool.connection_kwargs["db"] == 3
-
-
-def test_default_cache_of_django_redis_without_locks_setting(
-    name: str, settings: Any, server: EmbeddedServer
-) -> None:
-    settings.CACHES = {
-        "default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": server.url(4)}
-    }
-    del settings.LOCKS
-    exercise(name)
 
 
 @pytest.mark.parametrize("connections", [1, 2])

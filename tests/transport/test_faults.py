@@ -243,27 +243,6 @@ def test_waiter_tolerates_a_socket_timeout_shorter_than_its_wait(
     assert waiting.outcome() is True
 
 
-@pytest.mark.parametrize(
-    "setting",
-    [("min-replicas-to-write", 1), ("maxmemory", 1)],
-    ids=["no replicas", "out of memory"],
-)
-def test_server_that_refuses_writes(
-    name: str, settings: Any, own_server: EmbeddedServer, setting: tuple[str, int]
-) -> None:
-    """Out of memory or too few replicas is LockUnavailable; the server's word is in the message."""
-    settings.LOCKS = {"default": {"LOCATION": own_server.url()}}
-    client = redis.Redis.from_url(own_server.url())
-    client.config_set(*setting)
-    with pytest.raises(LockUnavailable, match=r"(?i)memory|replicas"):
-        lock(name).acquire(blocking=False)
-    with pytest.raises(LockUnavailable):
-        lock(name).acquire(blocking_timeout=1)
-    client.config_set(setting[0], 0)
-    client.close()
-    assert lock(name).acquire(blocking=False)
-
-
 def test_read_only_replica(
     name: str, settings: Any, own_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from django_redis_lock import Lock, lock, lock_many, locks
+from django_redis_lock import Lock, lock, locks
 from django_redis_lock.exceptions import LockUnavailable
 from example_project.embedded import EmbeddedServer
 from tests.tools import Background, eventually, waiters
@@ -169,20 +169,6 @@ def test_a_host_that_does_not_answer(name: str, settings: Any) -> None:
         locks.reset()
         check(started(name, {"blocking": False}), 1.0)
         locks.reset()
-
-
-def test_several_locks_at_once(name: str, proxy: Proxy) -> None:
-    with lock(f"{name}-before", timeout=20):
-        pass
-    proxy.hold_back()
-    callers = {
-        "blocking": Background(
-            lambda: seconds_until_unavailable(
-                blocking, lock_many([f"{name}-1", f"{name}-2"], timeout=20, blocking_timeout=0.2)
-            )
-        )
-    }
-    check(callers, 1.0)
 
 
 def test_a_caller_without_a_limit_keeps_the_socket_timeout(name: str, proxy: Proxy) -> None:
