@@ -17,7 +17,7 @@ def test_the_tests_of_the_guide_pass(tmp_path: Path) -> None:
     """All but one, which starts a worker: ``tests/workers`` runs that."""
     project = Project(tmp_path)
     number = project.follow_the_guide()
-    assert number > 10
+    assert number >= 10
     found = project.run("-k", "not mails")
     assert found == {"passed": number - 1, "deselected": 1}, project.output
 

@@ -478,18 +478,6 @@ def test_names(raw: redis.Redis) -> None:
     assert not raw.keys("lock:*")
 
 
-def test_metadata() -> None:
-    """Whatever text metadata are, they come back, or what can't be encoded in a form that can."""
-    backend, browser = locks["default"], root()
-    texts = [*words(40, 20), ""]
-    for key, value in zip(texts, reversed(texts), strict=True):
-        with lock(VICTIM, timeout=20, metadata={key: value}):
-            found = backend.holder(VICTIM).metadata
-            if (key + value).encode(errors="replace").decode() == key + value:
-                assert found == {key: value}
-            shown(browser, VICTIM)
-
-
 @pytest.mark.parametrize(
     "ticket", ["", "x", "0" * 15, "0" * 17, "é" * 16, "\ud800" * 16, "\n", "*", "0" * 100_000]
 )
