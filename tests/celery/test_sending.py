@@ -241,6 +241,27 @@ def test_duplicate_with_the_id_of_the_waiting_task_is_not_sent(
     assert task.AsyncResult(own_id).result == "ran"
 
 
+@pytest.mark.parametrize("scope", WAITING)
+def test_duplicate_that_goes_on_is_sent_under_the_id_of_the_waiting_task(
+    consumer: Consumer, scope: str
+) -> None:
+    """What is linked to it is called, with the answer of the duplicate."""
+    own_id = f"job-{consumer.app.main}"
+    task = consumer.task(body, scope=scope)
+
+    @consumer.app.task(name=f"{task.name}-told")
+    def told(answer: Any) -> bool:
+        return bool(answer["skipped"])
+
+    waiting = consumer.send(task, task_id=own_id)
+    duplicate = consumer.send(task, task_id=own_id, link=told.s())
+    assert slip_of(duplicate).duplicate_of
+    consumer.deliver(duplicate)
+    assert consumer.deliver() is True
+    assert consumer.deliver(waiting) == "ran"
+    assert task.AsyncResult(own_id).result == "ran"
+
+
 # Who waits for a result of this very id.
 
 AWAITED = {

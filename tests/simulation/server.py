@@ -60,10 +60,7 @@ class Server:
             return error
 
     def _carry_out(self, words: Words) -> Reply:
-        method = _COMMANDS.get(words[0])
-        if method is None:
-            raise ResponseError(f"unknown command '{words[0].decode()}'")
-        return method(self, *words[1:])
+        return _COMMANDS[words[0]](self, *words[1:])
 
     # Keys.
 
@@ -285,6 +282,10 @@ class Server:
             offset, count = map(int, options[flags.index(b"LIMIT") + 1 :][:2])
             found = found[offset : None if count < 0 else offset + count]
         return _with_scores(found, flags)
+
+    def _zremrangebyscore(self, key: bytes, least: bytes, most: bytes) -> Reply:
+        gone = self._zrangebyscore(key, least, most)
+        return self._zrem(key, *gone)
 
     def _ranked(self, key: bytes) -> list[tuple[float, bytes]]:
         found = self.look_up(key, Scores) or {}

@@ -52,6 +52,7 @@ def command(dice: random.Random) -> list[Any]:
             ["ZRANGE", key, 0, -1, "WITHSCORES"],
             ["ZRANGEBYSCORE", key, "-inf", "(2.5"],
             ["ZRANGEBYSCORE", key, "1", "+inf", "WITHSCORES", "LIMIT", 0, 2],
+            ["ZREMRANGEBYSCORE", key, "-inf", "1"],
             ["XADD", key, f"{dice.randrange(1, 50)}-1", "event", member],
             ["XADD", key, "0-0", "event", member],
             ["XREVRANGE", key, "+", "-"],

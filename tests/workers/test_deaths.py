@@ -179,7 +179,7 @@ def test_killed_workers_task_runs_once_more(client: redis.Redis, name: str, tmp_
     check_one_at_a_time(client, name, runs=2)
 
 
-@pytest.mark.parametrize("pool", ["prefork", "solo", "threads"])
+@pytest.mark.parametrize("pool", ["prefork", "solo"])
 def test_worker_that_starts_frees_what_a_killed_one_left(
     client: redis.Redis, name: str, tmp_path: Path, pool: str
 ) -> None:

@@ -67,7 +67,7 @@ TESTS = """
             assert part.delay(3).get(timeout=20) == 3
         assert result.get(timeout=20) == "done"
 
-    def test_a_task_that_rests(recorded_locks):
+    def test_a_task_that_rests_left_no_lock(recorded_locks):
         assert rare.delay().get(timeout=20) == "done"
         assert rare.delay().get(timeout=20)["skipped"]
         expire_now("rare")

@@ -50,7 +50,6 @@ TESTS = """
         def test_locks_are_kept_in_the_space(self):
             assert not lock("session").acquire(blocking=False)
 """
-OPTIONS = ("lock_space = memory", "fail_on_held_locks = true")
 
 
 @pytest.fixture
@@ -60,7 +59,7 @@ def project(tmp_path: Path) -> Project:
 
 def test_each_test_has_locks_of_its_own(project: Project) -> None:
     """Those who leave locks are reported, with names."""
-    project.configure(*OPTIONS)
+    project.configure("lock_space = memory", "fail_on_held_locks = true")
     project.tests(TESTS)
     assert project.run() == {"passed": 8, "error": 1}, project.output
     assert "'forgotten' (LOCKS['default']), for 0." in project.output

@@ -105,7 +105,8 @@ def test_a_trace_shows_waits_and_holds_from_the_request_to_the_task(
         started(client, name)
         go(client, name)
     file = tmp_path / "spans"
-    eventually(lambda: "run/traced.report" in [span["name"] for span in spans_of(file, trace)])
+    both = {"GET order/<str:what>", "run/traced.report"}  # the last of each process
+    eventually(lambda: both <= {span["name"] for span in spans_of(file, trace)})
     found = spans_of(file, trace)
     view = only(found, "GET order/<str:what>")
     wait, hold = only(found, names.WAIT, view), only(found, names.HOLD, view)
