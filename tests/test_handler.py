@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
-import importlib
 import subprocess
 import sys
 import threading
@@ -47,49 +45,6 @@ def test_a_backend_may_use_locks_as_it_is_imported(settings: Any, own_backend: s
     settings.LOCKS = {"default": {"BACKEND": own_backend}, "other": {"BACKEND": other}}
     assert Background(lambda: locks["default"]).outcome().alias == "default"
     assert sys.modules["own_backend"].name == "other"
-
-
-def test_a_backend_that_is_made_while_others_are_closed_is_no_matter(
-    settings: Any, own_backend: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A thread that has read the former settings makes a backend during ``reset()``."""
-    other = "django_redis_lock.backends.locmem.LocMemLockBackend"
-    settings.LOCKS = {"default": {"BACKEND": own_backend}, "other": {"BACKEND": other}}
-    closed = locks["other"]
-    sys.modules.pop("own_backend")
-    within, go_on = threading.Event(), threading.Event()
-    hook = lambda: (within.set(), go_on.wait(20))  # noqa: E731 - for a patch
-    monkeypatch.setitem(vars(builtins), "own_backend_pauses", hook)
-    making = Background(lambda: locks["default"].alias)
-    assert within.wait(20)
-    monkeypatch.setattr(closed, "close", lambda: (go_on.set(), making.outcome()))
-    locks.reset()
-    assert making.outcome() == "default"
-
-
-def test_a_thread_that_imports_a_backend_may_use_locks_while_another_makes_it(
-    settings: Any, own_backend: str
-) -> None:
-    """The import lock and the mutex of ``locks`` don't deadlock."""
-    other = "django_redis_lock.backends.locmem.LocMemLockBackend"
-    settings.LOCKS = {"default": {"BACKEND": own_backend}, "other": {"BACKEND": other}}
-    within, go_on = threading.Event(), threading.Event()
-    vars(builtins)["own_backend_pauses"] = lambda: (within.set(), go_on.wait(20))
-    try:
-        importing = Background(lambda: importlib.import_module("own_backend"))
-        assert within.wait(20)
-        making = Background(lambda: locks["default"])
-        eventually(lambda: _waits_for_an_import(making))
-        go_on.set()
-        importing.outcome()
-        assert making.outcome().alias == "default"
-    finally:
-        del vars(builtins)["own_backend_pauses"]
-
-
-def _waits_for_an_import(thread: threading.Thread) -> bool:
-    frame = sys._current_frames().get(thread.ident or 0)
-    return frame is not None and "importlib" in frame.f_code.co_filename
 
 
 def test_threads_that_ask_at_first_get_one_backend(

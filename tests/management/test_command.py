@@ -20,7 +20,7 @@ from django_redis_lock.exceptions import LockLost
 from django_redis_lock.management import console
 from django_redis_lock.management.commands.locks import Command
 from django_redis_lock.management.console import arguments
-from django_redis_lock.management.console.durations import duration, parse_duration
+from django_redis_lock.management.console.durations import parse_duration
 from django_redis_lock.management.console.releasing import system_user
 from django_redis_lock.management.console.selection import NOTHING, USAGE
 from django_redis_lock.management.console.terminal import Terminal
@@ -206,17 +206,6 @@ def test_show_tells_everything(one: EmbeddedServer) -> None:
         assert item.outcome() is True
 
 
-def test_a_lock_is_shown_that_is_not_renewed_for_ever(one: EmbeddedServer) -> None:
-    """Its last lease runs down, which is as it should be."""
-    limited = lock("limited")
-    limited._max_hold = 3
-    with limited:
-        done = command("show", "limited")
-        assert re.search(r"lease left  \S+, renewed until held for 3s\n", done.out)
-        (known,) = read(command("show", "limited", "--format", "json"), "locks")
-    assert (known["holder"]["max_hold"], known["holder"]["attention"]) == (3, None)
-
-
 def test_show_of_a_free_lock(one: EmbeddedServer) -> None:
     """The exit code is 3; its history is shown all the same."""
     done = command("show", "product:1")
@@ -342,16 +331,6 @@ def test_history_tells_of_releases(one: EmbeddedServer) -> None:
     assert (done.code, done.err) == (3, "The audit has no events of 'c'.")
 
 
-def test_histories_of_several_backends_are_one(server: EmbeddedServer) -> None:
-    """Events of all aliases are put in the order of their time."""
-    for using in ("url", "default", "locmem", "url"):
-        lock("a", 60, using=using).acquire()
-        locks[using].force_release("a", by=using)
-    events = read(command("history", "--format", "json"), "events")
-    assert len(events) == 4
-    assert [event["at"] for event in events] == sorted((e["at"] for e in events), reverse=True)
-
-
 # Its page in the reference.
 
 PAGE = DOCS / "reference" / "command.md"
@@ -408,15 +387,6 @@ def test_durations_are_read() -> None:
     for text in ("", "10 m", "-1", "nan", "inf", "1h30", "1y", "1e999"):
         with pytest.raises(argparse.ArgumentTypeError, match="not a duration"):
             parse_duration(text)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(-1, "0.0s"), (9.96, "10s"), (59.96, "1m00s"), (3599.99, "1h00m"), (273600, "3d04h")],
-)
-def test_durations_are_written(seconds: float, text: str) -> None:
-    """The two largest units, rounded without reaching sixty of one."""
-    assert duration(seconds) == text
 
 
 @pytest.fixture(autouse=True)

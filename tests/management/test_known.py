@@ -14,10 +14,8 @@ from django_redis_lock import locks
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.management.console import facts, releasing
 from django_redis_lock.management.console.releasing import system_user
-from django_redis_lock.operators import writability
 from django_redis_lock.operators.breaking import Outcome, Result
 from django_redis_lock.protocol.attention import Attention
-from django_redis_lock.protocol.records import Waiter
 from example_project.embedded import EmbeddedServer
 from tests.tools import eventually
 from tests.tools.console import command, held
@@ -192,26 +190,6 @@ def test_server_that_can_not_be_written_is_told_of_before(
     client.close()
 
 
-@pytest.mark.parametrize(
-    ("info", "settings_told", "why"),
-    [
-        ({"role": "slave", "slave_read_only": 0}, {}, ""),
-        ({"min_slaves_good_slaves": 0}, {}, "(0 of the number that"),
-        ({"rdb_last_bgsave_status": "err"}, {}, "it may refuse to release"),
-        ({"rdb_last_bgsave_status": "err"}, {"stop-writes-on-bgsave-error": "no"}, ""),
-        ({"aof_enabled": 1, "aof_last_write_status": "err"}, {}, "append-only file"),
-        ({"maxmemory": 1, "used_memory": 2, "maxmemory_policy": "allkeys-lru"}, {}, ""),
-    ],
-)
-def test_server_is_judged_by_what_its_acl_lets_it_tell(
-    info: dict[str, Any], settings_told: dict[str, str], why: str
-) -> None:
-    """As INFO tells, and where that is in doubt the settings, which may be denied."""
-    told = writability._because(info, settings_told.get)
-    assert why in told
-    assert bool(told) == bool(why)
-
-
 # Who and why.
 
 
@@ -270,20 +248,3 @@ def test_mark_is_the_same_word_everywhere(monkeypatch: pytest.MonkeyPatch) -> No
     listed = json.loads(command("list", "--format", "json").out)["locks"]
     assert {one["name"]: one["attention"] for one in listed} == {"a": None, "b": "renewal_late"}
     assert "\x1b[33" in command("list", force_color=True).out
-
-
-def test_show_of_a_long_line_is_cut_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first hundred of a thousand, and how many there are."""
-    held("a")
-    nobody: Any = dict.fromkeys(("since", "waited", "lease", "pid", "thread"))
-    line = [
-        Waiter("a", "default", token_id=f"{n:016}", auto_renew=False, host=f"web{n}", **nobody)
-        for n in range(1000)
-    ]
-    monkeypatch.setattr(locks["default"], "waiting", lambda name, limit=None: line)
-    done = command("show", "a")
-    assert "web99:" in done.out
-    assert "web100:" not in done.out
-    assert "... and 900 more, 1000 in all" in done.out
-    (known,) = json.loads(command("show", "a", "--format", "json").out)["locks"]
-    assert (known["waiters"], len(known["waiting"])) == (1000, 100)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 import subprocess
 import sys
 import textwrap
@@ -13,7 +12,6 @@ import pytest
 
 from django_redis_lock import locks
 from django_redis_lock.management.commands.locks import Command
-from django_redis_lock.management.console import arguments
 from example_project.demo.hints import closing_commands
 from example_project.embedded import EmbeddedServer
 from tests.tools import ROOT, eventually, state_of
@@ -162,14 +160,6 @@ def test_reader_that_leaves_early_is_no_error(server: EmbeddedServer) -> None:
     assert process.returncode == 141  # as of a program that SIGPIPE ended
 
 
-def test_stream_that_can_not_show_a_name_escapes_it(server: EmbeddedServer) -> None:
-    """An output in ASCII has the name escaped, and no error."""
-    held("鎖")
-    done = program("list", *USING, PYTHONIOENCODING="ascii", PYTHONUTF8="0")
-    assert done.code == 0
-    assert done.lines[1].startswith("\\u9396 ")
-
-
 # How it is called.
 
 
@@ -206,33 +196,6 @@ def test_wrong_use_is_exit_code_two(server: EmbeddedServer, words: list[str], to
     assert (done.code, done.out) == (2, "")
     assert told in done.err
     assert "Traceback" not in done.err
-
-
-def test_help_names_the_commands_and_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
-    """``--help`` of the command and of each of its commands; ``--version`` is the package's."""
-    parser = Command().create_parser("manage.py", "locks")
-
-    def told(*words: str) -> str:
-        with pytest.raises(SystemExit):
-            parser.parse_args(words)
-        return capsys.readouterr().out
-
-    for words in ([], *([name] for name in arguments.COMMANDS)):
-        text = told(*words, "--help")
-        assert "Exit codes: 0 done" in text
-        assert words or all(name in text for name in arguments.COMMANDS)
-    assert re.fullmatch(r"django-redis-lock \d+\.\d+\S*\n", told("--version"))
-
-
-def test_every_example_of_the_help_can_be_written() -> None:
-    """What ``--help`` gives as an example is parsed without complaint."""
-    parser = Command().create_parser("manage.py", "locks")
-    for name, examples in arguments.EXAMPLES.items():
-        for example in examples:
-            _, *words = shlex.split(re.split(r" [|>] ", example)[0])
-            completed = arguments.complete(words)
-            assert parser.parse_args(completed).command == completed[0]
-            assert name in ("", completed[0])
 
 
 def test_closing_commands_of_the_demo_run_as_printed(server: EmbeddedServer) -> None:

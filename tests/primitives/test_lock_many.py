@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import signal
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -27,7 +26,7 @@ from django_redis_lock.exceptions import (
 )
 from django_redis_lock.protocol.calls import Release
 from example_project.embedded import EmbeddedServer
-from tests.tools import Background, Child, counted, eventually, told, waiters
+from tests.tools import Background, counted, eventually, told, waiters
 from tests.tools.proxy import Proxy
 
 KINDS = ["default", "locmem"]
@@ -108,45 +107,6 @@ class TestEveryBackend:
             group.release()
             assert held(names, using) == []
 
-    def test_release_hands_each_off(self, names: list[str], using: str) -> None:
-        """The release hands each lock off to its longest waiter, and no lock is free in between."""
-        enough = threading.Event()
-
-        def wait_for(name: str) -> bool:
-            with lock(name, using=using):
-                return enough.wait(20)
-
-        group = lock_many(names, using=using)
-        group.acquire()
-        waiting = [Background(lambda name=name: wait_for(name)) for name in names]
-        eventually(lambda: [waiters(name, using) for name in names] == [1, 1, 1])
-        group.release()
-        assert held(names, using) == ["a", "b", "c"]
-        assert [waiters(name, using) for name in names] == [0, 0, 0]
-        enough.set()
-        assert all(each.outcome() for each in waiting)
-
-    def test_no_barging(self, names: list[str], using: str) -> None:
-        """A group does not overtake the waiters of one of its locks."""
-        order: list[str] = []
-
-        def one() -> None:
-            with lock(names[0], using=using):
-                order.append("one")
-
-        def many() -> None:
-            with lock_many(names, using=using):
-                order.append("many")
-
-        with lock(names[0], using=using):
-            first = Background(one)
-            eventually(lambda: waiters(names[0], using) == 1)
-            second = Background(many)
-            eventually(lambda: waiters(names[0], using) == 2)
-        first.outcome()
-        second.outcome()
-        assert order == ["one", "many"]
-
     def test_any_order_without_deadlock(self, names: list[str], using: str) -> None:
         """Callers that name overlapping locks in any order all acquire them, one at a time."""
         inside = dict.fromkeys(names, 0)
@@ -210,13 +170,6 @@ class TestEveryBackend:
             group.release()
         assert held(names, using) == []
 
-    def test_body_error_is_not_masked(self, names: list[str], using: str) -> None:
-        """The release of a lost lock does not hide an exception of the body."""
-        with pytest.raises(KeyError), lock_many(names, using=using):
-            locks[using].force_release(names[1])
-            raise KeyError
-        assert held(names, using) == []
-
     def test_endless(self, names: list[str], using: str) -> None:
         """Locks that never expire can be acquired together as well."""
         with lock_many(names, timeout=None, using=using) as group:
@@ -224,15 +177,6 @@ class TestEveryBackend:
             assert [locks[using].holder(name).ttl for name in names] == [None] * 3
             with pytest.raises(LockError, match="never expire"):
                 group.extend(5)
-
-    def test_second_acquire_is_refused(self, names: list[str], using: str) -> None:
-        """A handle that holds its locks keeps them when it is acquired again."""
-        with lock_many(names, using=using) as group:
-            fences = group.fences
-            with pytest.raises(LockError, match="already"):
-                group.acquire(blocking=False)
-            assert group.fences == fences
-            group.ensure_held()
 
     def test_async_face(self, names: list[str], using: str) -> None:
         """Every operation has an asynchronous version; tasks wait for each other."""
@@ -412,20 +356,6 @@ class TestOnAServer:
                 pass
         assert counts["evalsha"] == 10
 
-    def test_renewal(self, names: list[str]) -> None:
-        """Without a ``timeout`` every lease is renewed until the release."""
-        with lock_many(names, timeout=6, auto_renew=True) as group:
-            leases = [group[name]._lease for name in names]
-            ends = [lease.deadline for lease in leases if lease]
-            eventually(
-                lambda: all(
-                    lease.deadline > end
-                    for lease, end in zip(leases, ends, strict=True)
-                    if lease is not None
-                )
-            )
-        assert held(names) == []
-
     @pytest.fixture
     def proxy(self, server: EmbeddedServer) -> Iterator[Proxy]:
         with Proxy(server.port) as proxy:
@@ -455,38 +385,3 @@ class TestOnAServer:
             lock_many(names).acquire(blocking=False)
         proxy.lose_replies(0)
         eventually(lambda: held(names) == [])
-
-    def test_expired_holder_with_waiters(self, names: list[str], client: redis.Redis) -> None:
-        """A lock whose lease has expired goes to its queue before a group gets it."""
-        enough = threading.Event()
-
-        def wait_for_it() -> bool:
-            with lock(names[0]):
-                return enough.wait(20)
-
-        expired = lock(names[0], timeout=60)
-        expired.acquire()
-        waiting = Background(wait_for_it)
-        eventually(lambda: waiters(names[0]) == 1)
-        client.delete(f"lock:{names[0]}")  # as its expiry does, without a message to the queue
-        assert lock_many(names).acquire(blocking=False) is False
-        assert held(names) == [names[0][-1]]
-        enough.set()
-        assert waiting.outcome()
-
-    def test_killed_holder(self, names: list[str]) -> None:
-        """The locks of a process that dies become free when their leases expire."""
-        with Child(
-            """
-            from django_redis_lock import lock_many
-            group = lock_many(sys.argv[1:], timeout=1)
-            group.acquire()
-            say("held")
-            hear()
-            """,
-            *names,
-        ) as child:
-            child.hear()
-            child.process.send_signal(signal.SIGKILL)
-            with lock_many(names, blocking_timeout=15) as group:
-                group.ensure_held()

@@ -165,20 +165,6 @@ def test_password(name: str, settings: Any) -> None:
         locks.reset()
 
 
-def test_hiredis_or_not(name: str, settings: Any, server: EmbeddedServer) -> None:
-    from redis._parsers import _RESP2Parser
-
-    settings.CACHES = {
-        "locks": {
-            "BACKEND": "django_redis.cache.RedisCache",
-            "LOCATION": server.url(9),
-            "OPTIONS": {"PARSER_CLASS": f"{_RESP2Parser.__module__}.{_RESP2Parser.__qualname__}"},
-        },
-    }
-    settings.LOCKS = {"default": {"LOCATION": "locks"}}
-    exercise(name)
-
-
 @pytest.fixture
 def tls(server: EmbeddedServer, tmp_path: Path) -> Iterator[tuple[int, Path]]:
     """A port that speaks TLS for the server, and the file of the certificate to trust.

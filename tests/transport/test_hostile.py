@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import random
-import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -286,16 +285,6 @@ def test_fence_of_another_program(number: str, raw: redis.Redis) -> None:
     assert 10**15 < fences[-1] < 2**53
 
 
-def test_fence_of_the_future(raw: redis.Redis) -> None:
-    """A fence that a wrong clock gave is gone on from, whoever reads it."""
-    ahead = time.time_ns() // 1000 + 10**15
-    raw.set("lock-fence", ahead)
-    with lock(VICTIM, timeout=20) as held:
-        assert held.fence == ahead + 1
-        assert locks["default"].holder(VICTIM).fence == ahead + 1
-        shown(root(), VICTIM)
-
-
 # The queue of waiters.
 
 ENTRIES = [
@@ -476,27 +465,3 @@ def test_names(raw: redis.Redis) -> None:
         assert backend.history(name, 1)[0].by == name[:500].strip()
     shown(browser)
     assert not raw.keys("lock:*")
-
-
-def test_metadata() -> None:
-    """Whatever text metadata are, they come back, or what can't be encoded in a form that can."""
-    backend, browser = locks["default"], root()
-    texts = [*words(40, 20), ""]
-    for key, value in zip(texts, reversed(texts), strict=True):
-        with lock(VICTIM, timeout=20, metadata={key: value}):
-            found = backend.holder(VICTIM).metadata
-            if (key + value).encode(errors="replace").decode() == key + value:
-                assert found == {key: value}
-            shown(browser, VICTIM)
-
-
-@pytest.mark.parametrize(
-    "ticket", ["", "x", "0" * 15, "0" * 17, "é" * 16, "\ud800" * 16, "\n", "*", "0" * 100_000]
-)
-def test_tickets(ticket: str) -> None:
-    """What can't be a ticket is nobody's: nothing is taken over, not even a free lock."""
-    assert lock(VICTIM, timeout=20).take_over(ticket) is False
-    with lock(VICTIM, timeout=20) as held:
-        assert lock(VICTIM, timeout=20).take_over(ticket) is False
-        assert locks["default"].force_release(VICTIM, token_id=ticket) is None
-        held.ensure_held()

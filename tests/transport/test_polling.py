@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 
 from django_redis_lock.backends.locmem import LocMemLockBackend
-from django_redis_lock.backends.settings import read_poll_interval
-from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.protocol import calls
 from django_redis_lock.protocol.waiting import Watch
@@ -54,15 +52,3 @@ def test_the_waiters_of_a_lock_share_their_looks(
         eventually(lambda: backend.holder(name))
         backend.force_release(name)
     assert all(waiting.outcome() for waiting in queue)
-
-
-@pytest.mark.parametrize(
-    "interval", [0, -1, 11, True, "1", None, float("nan"), float("inf"), 10**400]
-)
-def test_an_invalid_interval_is_refused(interval: Any) -> None:
-    """The error names the alias, the option, the value and what to write."""
-    words = r"\['POLL_INTERVAL'\] is .*seconds between 0.001 and 10"
-    with pytest.raises(InvalidLockBackend, match=words) as caught:
-        read_poll_interval({"POLL_INTERVAL": interval}, "shop")
-    assert "LOCKS['shop']" in str(caught.value)
-    assert repr(interval) in str(caught.value)

@@ -11,11 +11,10 @@ import time
 import pytest
 import redis
 
-from django_redis_lock import Lock, lock, locks
+from django_redis_lock import lock, locks
 from django_redis_lock.protocol.waiting import WAITING_SCHEMES
 from tests.tools import (
     Background,
-    Child,
     connections,
     counted,
     eventually,
@@ -103,24 +102,6 @@ def test_dead_waiter_is_skipped_at_once(name: str) -> None:
         assert float(when) - began < 1
 
 
-def check_missed_grant(name: str, held: Lock, paused: Child) -> None:
-    """Stop a waiter for longer than its grant lasts; it has to wait again."""
-    paused.stop()
-    held.release()
-    with lock(name, timeout=20, blocking_timeout=10):
-        paused.go_on()
-        eventually(lambda: waiters(name) == 1)
-    assert paused.hear().startswith("acquired")
-
-
-def test_paused_waiter_finds_its_grant_stale(name: str) -> None:
-    """A waiter that sleeps through its lease does not run with it; it waits again."""
-    held = lock(name, timeout=20)
-    held.acquire()
-    with queued(name, timeout=0.3) as paused:
-        check_missed_grant(name, held, paused)
-
-
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, RuntimeError])
 def test_interrupted_waiter_leaves_the_queue(name: str, error: type[BaseException]) -> None:
     """Whatever interrupts a wait, the place is given up: no orphan in the queue."""
@@ -205,15 +186,6 @@ def test_lock_of_another_program_excludes_and_is_followed(name: str, client: red
     assert not client.set(f"lock:{name}", "somebody else", nx=True, px=60_000)
 
 
-def test_lock_of_another_program_can_be_broken(name: str, client: redis.Redis) -> None:
-    """It can be released by force, by the digest that is shown."""
-    client.set(f"lock:{name}", b"\xff\xfe binary", px=60_000)
-    shown = locks["default"].holder(name)
-    assert locks["default"].force_release(name, token_id="0" * 16) is None
-    assert locks["default"].force_release(name, token_id=shown.token_id).token_id == shown.token_id
-    assert not client.exists(f"lock:{name}")
-
-
 def test_nothing_is_left_behind(name: str, client: redis.Redis) -> None:
     """A million one-off names would leave two keys: no signal keys, no queues, no index entries."""
     for number in range(20):
@@ -225,20 +197,6 @@ def test_nothing_is_left_behind(name: str, client: redis.Redis) -> None:
         waiting.outcome()
         locks["default"].force_release(f"{name}:{number}")
     assert {key for key in client.keys("*") if client.ttl(key) < 0} == {"lock-fence", "lock-audit"}
-
-
-def test_index_is_pruned_as_locks_come_and_go(name: str, client: redis.Redis) -> None:
-    """Entries of expired locks leave the index when other locks are taken."""
-    for number in range(50):
-        lock(f"{name}:{number}", timeout=0.02).acquire()
-    eventually(lambda: not list(locks["default"].holders()))
-
-    def others_come_and_go() -> bool:
-        with lock(name, timeout=20):
-            pass
-        return client.zcard("lock-index") == 0
-
-    eventually(others_come_and_go)
 
 
 def test_listing_costs_the_held_locks_only(name: str, client: redis.Redis) -> None:

@@ -13,7 +13,6 @@ from django.http import HttpResponse
 from django.test import AsyncClient, Client, RequestFactory
 from django.utils.decorators import method_decorator
 from django.views import View
-from django.views.decorators.csrf import csrf_exempt
 
 from django_redis_lock import lock
 from django_redis_lock.views.decorator import locked
@@ -147,16 +146,12 @@ def test_templates_that_fit_no_method(view: Any) -> None:
     ("options", "error", "expected"),
     [
         ({"status": 500}, ValueError, "status=500.*409, 423, 503"),
-        ({"status": "409"}, ValueError, "status='409'"),
         ({"retry_after": 0}, ValueError, "retry_after=0"),
-        ({"retry_after": 1.5}, ValueError, "retry_after=1.5"),
         ({"retry_after": True}, ValueError, "retry_after=True"),
         ({"timeout": 0}, ValueError, "timeout=0"),
         ({"blocking": False, "blocking_timeout": 1}, ValueError, "blocking=False"),
         ({"metadata": {"a": 1}}, TypeError, "metadata"),
         ({"max_hold": 0}, ValueError, "max_hold=0 is no time to hold a lock.*None for no limit"),
-        ({"max_hold": True}, ValueError, "max_hold=True"),
-        ({"max_hold": "60"}, TypeError, "max_hold must be seconds.*'60'"),
         ({"max_hold": 5, "timeout": 10}, ValueError, "max_hold=5.*timeout=10.*auto_renew=True"),
         ({"max_hold": 5, "timeout": None}, ValueError, "max_hold=5.*timeout=None"),
         ({"methods": "POST"}, TypeError, r"methods='POST' must be a list.*\['POST'\]"),
@@ -165,7 +160,6 @@ def test_templates_that_fit_no_method(view: Any) -> None:
             ValueError,
             "'post', which is not an HTTP method; choose from",
         ),
-        ({"methods": [["POST"]]}, ValueError, "which is not an HTTP method"),
         ({"methods": []}, ValueError, "never be taken"),
     ],
 )
@@ -189,15 +183,6 @@ def bare_function() -> Any:
     return buy
 
 
-def bare_above_another_decorator() -> Any:
-    @locked
-    @csrf_exempt
-    def buy(request: Any) -> HttpResponse:
-        return HttpResponse()
-
-    return buy
-
-
 def bare_method() -> Any:
     class Buy(View):
         @locked
@@ -215,14 +200,6 @@ def bare_class() -> Any:
     return Buy
 
 
-def bare_coroutine() -> Any:
-    @locked
-    async def buy(request: Any, product_id: int) -> HttpResponse:
-        return HttpResponse()
-
-    return buy
-
-
 def bare_method_decorator() -> Any:
     @method_decorator(locked, name="dispatch")
     class Buy(View):
@@ -235,10 +212,8 @@ def bare_method_decorator() -> Any:
     "define",
     [
         bare_function,
-        bare_above_another_decorator,
         bare_method,
         bare_class,
-        bare_coroutine,
         bare_method_decorator,
         lambda: locked(View.as_view()),  # type: ignore[arg-type]
     ],

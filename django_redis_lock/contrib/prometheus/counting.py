@@ -10,7 +10,7 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache, lru_cache
+from functools import cache, lru_cache, wraps
 from importlib.util import find_spec
 from typing import Any
 
@@ -105,6 +105,29 @@ def _go_on() -> None:
 os.register_at_fork(
     before=_counting.acquire, after_in_parent=_counting.release, after_in_child=_go_on
 )
+_begun: list[bool] = []
+"""Not empty while something is being counted."""
+
+
+def _counts(receiver: Callable[..., None]) -> Callable[..., None]:
+    """Count one thing at a time.
+
+    What a signal handler does in the middle of it is not counted: the locks of prometheus_client
+    are not reentrant.
+    """
+
+    @signals.never_blocks
+    @wraps(receiver)
+    def count(*args: Any, **kwargs: Any) -> None:
+        with _counting:
+            if not _begun:
+                try:
+                    _begun.append(True)
+                    receiver(*args, **kwargs)
+                finally:
+                    _begun.clear()
+
+    return count
 
 
 @cache
@@ -124,35 +147,31 @@ def _settings_changed(*, setting: str, **kwargs: Any) -> None:
         _group.cache_clear()
 
 
-@signals.never_blocks
+@_counts
 def acquired(sender: type, using: str, name: str, waited: float, **kwargs: Any) -> None:
-    with _counting:
-        group = _group(using, sender, name)
-        group.acquired.inc()
-        group.wait.observe(waited)
+    group = _group(using, sender, name)
+    group.acquired.inc()
+    group.wait.observe(waited)
 
 
-@signals.never_blocks
+@_counts
 def not_acquired(
     sender: type, using: str, name: str, waited: float, reason: str, **kwargs: Any
 ) -> None:
-    with _counting:
-        group = _group(using, sender, name)
-        group.not_acquired[reason].inc()
-        group.wait.observe(waited)
+    group = _group(using, sender, name)
+    group.not_acquired[reason].inc()
+    group.wait.observe(waited)
 
 
-@signals.never_blocks
+@_counts
 def released(sender: type, using: str, name: str, held_for: float, **kwargs: Any) -> None:
-    with _counting:
-        _group(using, sender, name).hold.observe(held_for)
+    _group(using, sender, name).hold.observe(held_for)
 
 
 def _counter(what: str) -> Callable[..., None]:
-    @signals.never_blocks
+    @_counts
     def count(sender: type, using: str, name: str, **kwargs: Any) -> None:
-        with _counting:
-            getattr(_group(using, sender, name), what).inc()
+        getattr(_group(using, sender, name), what).inc()
 
     return count
 
@@ -160,16 +179,15 @@ def _counter(what: str) -> Callable[..., None]:
 lost, force_released, freed = map(_counter, ("lost", "force_released", "freed"))
 
 
-@signals.never_blocks
+@_counts
 def unavailable(sender: type, using: str, **kwargs: Any) -> None:
-    with _counting:
-        if not this_thread.reads:
-            UNAVAILABLE.labels(using, sender.__name__).inc()
+    if not this_thread.reads:
+        UNAVAILABLE.labels(using, sender.__name__).inc()
 
 
+@_counts
 def task_skipped(sender: Any, policy: str, **kwargs: Any) -> None:
-    with _counting:
-        TASKS_SKIPPED.labels(sender.name, policy).inc()
+    TASKS_SKIPPED.labels(sender.name, policy).inc()
 
 
 RECEIVERS: list[tuple[Signal, Callable[..., None]]] = [

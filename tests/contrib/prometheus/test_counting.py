@@ -182,6 +182,24 @@ def test_failing_receiver_in_place_is_logged(
     assert "the receiver's own fault" in caplog.text
 
 
+def test_signal_handler_does_not_wait_for_what_it_has_interrupted(
+    value: Value, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The locks by which a metric is counted are not reentrant; what the handler does is not."""
+    find, told = counting._group, {"using": "default", "sender": type(locks["default"])}
+
+    def interrupted(using: str, sender: type, name: str) -> Any:
+        counting.lost(name="report", **told)
+        return find(using, sender, name)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(counting, "_group", interrupted)
+        for _ in range(2):
+            counting.lost(name="product:1", **told)
+    assert value("lost_total", group="product") == 2
+    assert value("lost_total", group="other") == 0
+
+
 @pytest.mark.timed
 def test_child_forked_while_a_thread_counts_can_count() -> None:
     """A Celery worker's parent frees locks in a thread, and forks the next child meanwhile."""
