@@ -20,6 +20,7 @@ from django.test.utils import CaptureQueriesContext
 
 from django_redis_lock import lock, locks
 from django_redis_lock.exceptions import LockError, LockNotOwned, StaleFence
+from django_redis_lock.fencing import FencedManager, FencedQuerySet
 from tests.apps.fenced_models import TABLES, Branch, Offer, Product
 from tests.contracts.transactions import forget_connection
 from tests.tools import Background, Child, eventually
@@ -89,6 +90,20 @@ class FencingContract:
         assert self.row().stock == 5
         again = pickle.loads(pickle.dumps(caught.value))  # noqa: S301 - our own
         assert (again.name, again.fence, str(again)) == (name, old, str(caught.value))
+
+    def test_queryset_of_ones_own(self, name: str) -> None:
+        """Its methods are on the manager made from it, before and after ``fenced()``."""
+
+        class Few(FencedQuerySet[Product]):
+            def few(self) -> Any:
+                return self.filter(stock__lte=10)
+
+        manager: Any = FencedManager.from_queryset(Few)()
+        manager.model = Product
+        with lock(name) as held:
+            assert manager.few().fenced(held).update(stock=9) == 1
+            assert manager.fenced(held).few().update(stock=8) == 1
+        assert (self.row().stock, self.row().fence > 0) == (8, True)
 
     def test_one_statement(self, name: str) -> None:
         """A write is one UPDATE; a query follows only if it wrote nothing."""

@@ -20,7 +20,8 @@ from example_project.embedded import EmbeddedServer
 from tests.apps.celery.app import app as tests_app
 from tests.tools import eventually, leave_no_lease, taken_connections
 from tests.tools.console import Screen, command
-from tests.tools.docs import DOCS, acl_rule
+from tests.tools.docs import DOCS, acl_rule, blocks, commands
+from tests.tutorial.reader import shape
 
 pytestmark = pytest.mark.usefixtures("no_workers")
 
@@ -92,6 +93,21 @@ def test_healthy_server(target: redis.Redis) -> None:
         assert finding["using"] == "default"
     assert re.fullmatch(r"127\.0\.0\.1:\d+ database 1 answers", only(found, "server")[1])
     assert re.fullmatch(r"Valkey \d+\.\d+\.\d+", only(found, "version")[1])
+
+
+def test_the_output_on_the_page_is_that_of_such_a_server(
+    target: redis.Redis, own_server: EmbeddedServer, settings: Any
+) -> None:
+    """The guide shows a server that evicts keys, and has a cache in another database."""
+    target.config_set("maxmemory", "500mb")
+    target.config_set("maxmemory-policy", "allkeys-lru")
+    cache = {"BACKEND": DJANGO_REDIS, "LOCATION": own_server.url(2)}
+    settings.CACHES = {**settings.CACHES, "pages": cache}
+    page = list(blocks(DOCS / "how-to/operate.md"))
+    typed = [each for block in page for each in commands(block.text)]
+    shown = dict(typed)["python manage.py locks doctor"]
+    printed = command("doctor").out.replace("s behind this host's", "s ahead of this host's")
+    assert shape(printed) == shape(shown)
 
 
 def test_doctor_leaves_an_audit_entry_and_nothing_else(target: redis.Redis) -> None:
