@@ -90,22 +90,6 @@ def test_wrong_setting_hides_no_other_backend(settings: Any, words: list[str]) -
 
 
 @pytest.mark.parametrize(
-    ("configured", "told"),
-    [
-        ({"default": {"BACKEND": "nowhere.Backend"}}, "can't be imported"),
-        ([], "must be a dict"),
-        (None, "neither django-redis nor"),
-    ],
-)
-def test_misconfiguration_is_told(configured: Any, told: str, settings: Any) -> None:
-    """The error is one line."""
-    settings.LOCKS = configured
-    for words in (["list"], ["show", "a"], ["doctor"]):
-        done = command(*words)
-        assert (done.code, told in done.err + done.out) == (1, True)
-
-
-@pytest.mark.parametrize(
     ("result", "code", "told", "summary"),
     [
         (Result.REFUSED, 1, "not released", "the server refused 1."),
