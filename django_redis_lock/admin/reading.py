@@ -36,7 +36,7 @@ class Problem:
 
     @classmethod
     def of(cls, using: str, error: Exception) -> Problem:
-        text = str(error).removeprefix(f"LOCKS[{using!r}] can't be asked: ")  # the page says that
+        text = str(error).removeprefix(f"LOCKS[{using!r}] is not available: ")  # the page says that
         return cls(visible(using), visible(without_passwords(text)))
 
 

@@ -55,7 +55,7 @@ def _concerns(port: Any, using: str | None) -> bool:
 def _error(step: Any, port: Any) -> LockUnavailable:
     call = step.call if isinstance(step, Post) else step
     error = LockUnavailable(
-        f"LOCKS[{port.alias!r}] can't be asked: the test said unavailable().", name=call.lock_name
+        f"LOCKS[{port.alias!r}] is not available: the test said unavailable().", name=call.lock_name
     )
     error.passing = False  # a retry would meet the same
     error.undone = isinstance(call, Breaking)  # nothing was sent

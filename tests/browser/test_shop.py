@@ -193,11 +193,11 @@ def test_without_the_lock_server(look: Callable[..., Page]) -> None:
         expect(shown(page, "holder")).to_have_text("nobody")
         with redis.Redis.from_url(shop.locks) as client:
             client.shutdown(nosave=True)
-        expect(shown(page, "holder")).to_have_text("the lock server can't be asked")
+        expect(shown(page, "holder")).to_have_text("the lock server is not available")
         verdict = rush(page, "Lock", buyers=1, units=1)
         expect(verdict).to_contain_text("This can't be done at the moment.")
         page.reload()
-        expect(shown(page, "holder")).to_have_text("the lock server can't be asked")
+        expect(shown(page, "holder")).to_have_text("the lock server is not available")
         page.context.close()  # before the shop ends, of which it would complain
 
 

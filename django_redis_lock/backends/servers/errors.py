@@ -46,7 +46,7 @@ def lock_error(call: Call, error: Exception, *, using: str, key_prefix: str) -> 
             f"and is not a lock: {why}. Choose another KEY_PREFIX.",
             name=name,
         )
-    what = "refused" if refused(error) else "can't be asked"
+    what = "refused" if refused(error) else "is not available"
     unavailable = LockUnavailable(f"LOCKS[{using!r}] {what}: {why}", name=name)
     unavailable.refused, unavailable.passing = refused(error), passes(error)
     unavailable.undone = unavailable.refused and isinstance(call, Breaking)

@@ -97,7 +97,7 @@
         if (state.available) {
             write("holder", state.holder ? state.holder.who : "nobody");
         } else {
-            write("holder", "the lock server can't be asked");
+            write("holder", "the lock server is not available");
         }
         write("fence", state.holder && state.holder.fence ? state.holder.fence : "–");
         showQueue(state.waiters);
