@@ -224,9 +224,6 @@ def test_the_caller_who_is_first_in_the_queue_needs_no_message(keys: Keys) -> No
     assert keys.waiting() == ["three"]
 
 
-# Claiming.
-
-
 # Taking back.
 
 
