@@ -19,7 +19,7 @@ from django_redis_lock.management.console.doctor import servers
 from example_project.embedded import EmbeddedServer
 from tests.apps.celery.app import app as tests_app
 from tests.tools import eventually, leave_no_lease, taken_connections
-from tests.tools.console import Screen, command
+from tests.tools.console import command
 from tests.tools.docs import DOCS, acl_rule, blocks, commands
 from tests.tutorial.reader import shape
 
@@ -398,15 +398,3 @@ def test_what_can_not_be_reached_is_not_known(
     assert re.match(r"not known: CACHES\['default'\]: .*; CACHES\['nope'\]: No module", told)
     assert "Celery's broker: " in told
     assert "hunter2" not in str(found)
-
-
-def test_lines_are_wrapped_on_a_terminal(server: EmbeddedServer) -> None:
-    """At 80 columns long texts are wrapped and indented."""
-    with Screen("doctor", "--using", "default", columns=80) as screen:
-        assert screen.end() == 0
-        lines = screen.plain.splitlines()
-    assert max(map(len, lines)) <= 80
-    assert lines[0] == "LOCKS['default']"
-    remedies = [line for line in lines if line.lstrip().startswith("-> ")]
-    assert remedies
-    assert len({line.index("->") for line in remedies}) == 1

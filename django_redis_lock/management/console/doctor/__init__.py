@@ -1,13 +1,11 @@
 """``locks doctor``: checks whether the servers are fit for locks.
 
-``servers`` checks each server, ``comparing`` whether a majority of a quorum answers and what else
-uses the servers. ``selftest`` uses a lock.
+``servers`` checks each server, ``sharing`` what else uses them. ``selftest`` uses a lock.
 """
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from django.core.management.base import CommandError
@@ -17,15 +15,12 @@ from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.dummy import DummyLockBackend
 from django_redis_lock.backends.locmem import LocMemLockBackend
 from django_redis_lock.backends.redlock.backend import RedlockLockBackend
+from django_redis_lock.backends.redlock.votes import majority
 from django_redis_lock.backends.servers.base import ServersLockBackend
 from django_redis_lock.backends.servers.cluster import Cluster
 from django_redis_lock.backends.servers.errors import reason
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.handler import locks
-from django_redis_lock.management.console.doctor.comparing import (
-    check_majority,
-    check_sharing,
-)
 from django_redis_lock.management.console.doctor.selftest import run_selftest
 from django_redis_lock.management.console.doctor.servers import (
     START_IT,
@@ -36,6 +31,7 @@ from django_redis_lock.management.console.doctor.servers import (
     ok,
     warn,
 )
+from django_redis_lock.management.console.doctor.sharing import check_sharing
 from django_redis_lock.management.console.selection import aliases_of
 from django_redis_lock.management.console.terminal import Terminal
 from django_redis_lock.support.text import visible, without_passwords
@@ -56,7 +52,13 @@ def run(options: dict[str, Any], terminal: Terminal) -> None:
                 yield using, finding
 
     if terminal.as_json:
-        terminal.json_object("findings", (_facts(using, finding) for using, finding in noted()))
+        terminal.json_object(
+            "findings",
+            (
+                {"using": using, **finding._asdict(), "server": finding.server or None}
+                for using, finding in noted()
+            ),
+        )
     else:
         _say(noted(), terminal)
     warned = options["fail_level"] == "warn"
@@ -95,36 +97,37 @@ def _check_backend(backend: BaseLockBackend) -> Iterator[Finding]:
     elif isinstance(backend, DummyLockBackend):
         yield warn("server", "none: every acquire succeeds", PRODUCTION)
     elif isinstance(backend, RedlockLockBackend | ServersLockBackend):
-        servers = yield from _find_servers(backend)
+        try:
+            servers = _servers_of(backend)
+        except (RedisError, OSError) as error:
+            yield fail("server", f"the cluster could not be reached: {reason(error)}", START_IT)
+            return
         findings, usable = check_servers(servers)
         yield from findings
         if isinstance(backend, RedlockLockBackend):
-            yield check_majority(backend, len(usable))
+            yield _check_majority(len(usable), len(servers))
         if usable:
             yield check_sharing(usable)
 
 
-def _find_servers(
-    backend: RedlockLockBackend | ServersLockBackend,
-) -> Generator[Finding, None, list[Server]]:
-    """Return the servers to check: one, the members of a quorum, or the masters of a cluster."""
+def _servers_of(backend: RedlockLockBackend | ServersLockBackend) -> list[Server]:
+    """Return one server, the members of a quorum, or the masters of a cluster."""
     if isinstance(backend, RedlockLockBackend):
-        delay, patience = backend.rejoin_delay, backend.server_timeout
-        return [
-            Server(member, member.pool, rejoin_delay=delay, patience=patience)
-            for member in backend.servers
-        ]
-    if not isinstance(backend.servers, Cluster):
-        return [Server(backend, backend.pool)]
-    try:
-        return [Server(backend, pool) for pool in backend.servers.pools()]
-    except (RedisError, OSError) as error:
-        yield fail("server", f"the cluster could not be reached: {reason(error)}", START_IT)
-        return []
+        return [Server(one, one.pool, backend.rejoin_delay) for one in backend.servers]
+    pools = backend.servers.pools() if isinstance(backend.servers, Cluster) else [backend.pool]
+    return [Server(backend, pool) for pool in pools]
 
 
-def _facts(using: str, finding: Finding) -> dict[str, Any]:
-    return {"using": using, **finding._asdict(), "server": finding.server or None}
+def _check_majority(answering: int, size: int) -> Finding:
+    needed = majority(size)
+    found = f"{answering} of {size} servers answer"
+    if answering < needed:
+        remedy = "Start the others, or fix LOCATION or the network."
+        return fail("quorum", f"{found}, but a lock needs {needed}", remedy)
+    if answering == needed:
+        found += ": when one more fails, no lock can be acquired"
+        return warn("quorum", found, "Start the others.")
+    return ok("quorum", f"{found}; {answering - needed} more may fail")
 
 
 def _say(findings: Iterator[tuple[str, Finding]], terminal: Terminal) -> None:
@@ -135,22 +138,7 @@ def _say(findings: Iterator[tuple[str, Finding]], terminal: Terminal) -> None:
         if using != heading:
             heading = using
             terminal.say(style.MIGRATE_HEADING(f"LOCKS[{visible(using)!r}]"))
-        first = f"  {finding.status:<5} {finding.check:<12} "
-        text = _wrapped(visible(finding.found), first, terminal)
-        terminal.say(text.replace(finding.status, paint[finding.status](finding.status), 1))
+        status = paint[finding.status](f"{finding.status:<5}")
+        terminal.say(f"  {status} {finding.check:<12} {visible(finding.found)}")
         if finding.remedy:
-            arrow = " " * (len(first) - 3) + "-> "
-            terminal.say(_wrapped(visible(finding.remedy), arrow, terminal))
-
-
-def _wrapped(text: str, first: str, terminal: Terminal) -> str:
-    if terminal.width is None:
-        return first + text
-    return textwrap.fill(
-        text,
-        max(terminal.width, len(first) + 20),
-        initial_indent=first,
-        subsequent_indent=" " * len(first),
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+            terminal.say(f"{'-> ':>21}{visible(finding.remedy)}")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import redis
@@ -56,99 +57,50 @@ class Finding(NamedTuple):
     """The server that was checked, if it was one."""
 
 
-def ok(check: str, found: str) -> Finding:
-    return Finding("ok", check, found)
+ok, warn, fail = (partial(Finding, status) for status in ("ok", "warn", "fail"))
 
 
-def warn(check: str, found: str, remedy: str = "") -> Finding:
-    return Finding("warn", check, found, remedy)
-
-
-def fail(check: str, found: str, remedy: str = "") -> Finding:
-    return Finding("fail", check, found, remedy)
-
-
-class Server:
+class Server(NamedTuple):
     """A server as an entry of ``LOCKS`` uses it."""
 
-    def __init__(
-        self,
-        backend: ServersLockBackend,
-        pool: redis.ConnectionPool,
-        *,
-        rejoin_delay: float | None = None,
-        patience: float = PATIENCE,
-    ) -> None:
-        self.backend = backend
-        self.pool = pool
-        """The backend's pool; only its settings are used."""
-        self.rejoin_delay = rejoin_delay
-        """Seconds for which a member of a quorum does not vote after a restart."""
-        self.patience = patience
+    backend: ServersLockBackend
+    pool: redis.ConnectionPool
+    """The backend's pool; only its settings are used."""
+    rejoin_delay: float | None = None
+    """Seconds for which a member of a quorum does not vote after a restart; of others ``None``."""
 
     @property
     def address(self) -> str:
         kwargs = self.pool.connection_kwargs
-        if self.by_sentinels:
+        if master_of(self.pool):
             where = f"the master {getattr(self.pool, 'service_name', '')!r}"
         elif "path" in kwargs:
             where = f"unix:{kwargs['path']}"
         else:
             where = f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}"
-        return without_passwords(f"{where} database {self.database}")
-
-    @property
-    def database(self) -> int:
-        return int(self.pool.connection_kwargs.get("db") or 0)
-
-    @property
-    def by_sentinels(self) -> bool:
-        return master_of(self.pool) is not None
-
-    @property
-    def in_cluster(self) -> bool:
-        """Whether the backend expects a node of a cluster."""
-        return isinstance(self.backend.servers, Cluster)
-
-    @property
-    def member(self) -> bool:
-        """Whether it is a member of a quorum."""
-        return self.rejoin_delay is not None
-
-    @contextmanager
-    def client(self) -> Iterator[Any]:
-        """Yield a client with a connection of its own. Raises ``RedisError`` and ``OSError``."""
-        with client_of(self.pool, self.patience) as client:
-            yield client
+        return without_passwords(f"{where} database {int(kwargs.get('db') or 0)}")
 
 
-@contextmanager
-def client_of(pool: redis.ConnectionPool, patience: float = PATIENCE) -> Iterator[Any]:
-    """Yield a client that connects as a pool does, without retries, and is closed at the end."""
-    own = _OwnPool(pool, patience)
-    try:
-        yield redis.Redis(connection_pool=own)
-    finally:
-        own.disconnect()
+def client_of(pool: redis.ConnectionPool) -> Any:
+    """Return a client that connects as a pool does, without retries; close it."""
+    return redis.Redis.from_pool(_OwnPool(pool))
 
 
 class _OwnPool(redis.ConnectionPool):
-    def __init__(self, like: redis.ConnectionPool, patience: float) -> None:
+    def __init__(self, like: redis.ConnectionPool) -> None:
         super().__init__(protocol=2)
-        self._like, self._patience = like, patience
+        self._like = like
 
     def make_connection(self) -> Any:
         connection = listening_connection(self._like)
         for timeout in ("socket_timeout", "socket_connect_timeout"):
-            wanted = getattr(connection, timeout) or self._patience
-            setattr(connection, timeout, min(wanted, self._patience))
+            setattr(connection, timeout, min(getattr(connection, timeout) or PATIENCE, PATIENCE))
         connection.retry = Retry(NoBackoff(), 0)
         return connection
 
 
-def in_parallel(ask: Callable[[Item], Outcome], items: Iterable[Item]) -> list[Outcome]:
+def in_parallel(ask: Callable[[Item], Outcome], items: list[Item]) -> list[Outcome]:
     """Return the result for each item. Several timeouts take as long as one."""
-    items = list(items)
     with ThreadPoolExecutor(max(1, len(items))) as threads:
         return list(threads.map(ask, items))
 
@@ -158,28 +110,19 @@ def check_servers(servers: list[Server]) -> tuple[list[Finding], list[Server]]:
 
     These answered to the end, and are of the kind that the backend expects.
     """
-    reports = in_parallel(_check_server, servers)
-    usable = [
-        server
-        for server, report in zip(servers, reports, strict=True)
-        if report[-1].check != "server" and not any(_is_misplaced(finding) for finding in report)
-    ]
-    return [finding for report in reports for finding in report], usable
-
-
-def _is_misplaced(finding: Finding) -> bool:
-    return finding.check == "cluster" and finding.status == "fail"
-
-
-def _check_server(server: Server) -> list[Finding]:
-    return [finding._replace(server=server.address) for finding in _findings(server)]
+    reports = in_parallel(lambda server: list(_findings(server)), servers)
+    findings, usable = [], []
+    for server, report in zip(servers, reports, strict=True):
+        findings += [finding._replace(server=server.address) for finding in report]
+        if all(one.status == "ok" for one in report if one.check in ("server", "cluster")):
+            usable.append(server)
+    return findings, usable
 
 
 def _findings(server: Server) -> Iterator[Finding]:
-    unavailable = warn if server.member else fail  # the quorum has a finding of its own
     denied: dict[str, str] = {}
     try:
-        with server.client() as client:
+        with client_of(server.pool) as client:
             with suppress(ResponseError):  # a refusal is an answer
                 client.time()
             yield ok("server", f"{server.address} answers")
@@ -190,8 +133,8 @@ def _findings(server: Server) -> Iterator[Finding]:
                     denied[check] = without_passwords(str(error))
     except (RedisError, OSError) as error:
         found = f"{server.address} could not be reached: {reason(error)}"
-        remedy = START_SENTINELS if server.by_sentinels else START_IT
-        yield unavailable("server", found, remedy)
+        status = fail if server.rejoin_delay is None else warn  # a quorum has a finding of its own
+        yield status("server", found, START_SENTINELS if master_of(server.pool) else START_IT)
         return
     if denied:
         yield warn(
@@ -266,12 +209,12 @@ def _check_persistence(client: Any, server: Server) -> Iterator[Finding]:
     if int(info.get("aof_enabled", 0)):
         found = "append-only file: locks survive a restart; a power loss can lose the newest"
         yield ok("persistence", f"{found}, unless appendfsync is always")
-    elif server.member:
+    elif server.rejoin_delay is not None:
         status = warn if server.rejoin_delay else fail
         yield status(
             "persistence",
             "no append-only file: a restart loses its votes, and only REJOIN_DELAY "
-            f"({length(server.rejoin_delay or 0.0)}) prevents two holders of a lock",
+            f"({length(server.rejoin_delay)}) prevents two holders of a lock",
             "CONFIG SET appendonly yes, or set REJOIN_DELAY to the longest lease.",
         )
     else:
@@ -309,7 +252,7 @@ def _check_replicas(client: Any, server: Server) -> Iterator[Finding]:
 
 
 def _check_cluster(client: Any, server: Server) -> Iterator[Finding]:
-    if not server.in_cluster:
+    if not isinstance(server.backend.servers, Cluster):
         if client.info("cluster").get("cluster_enabled"):
             yield fail(
                 "cluster",
@@ -318,10 +261,7 @@ def _check_cluster(client: Any, server: Server) -> Iterator[Finding]:
                 "the cluster's nodes as LOCATION, as a list.",
             )
         return
-    client.set_response_callback("CLUSTER INFO", lambda answer, **_: answer)
-    answer = client.execute_command("CLUSTER INFO")
-    text = answer.decode() if isinstance(answer, bytes) else answer
-    fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+    fields = client.execute_command("CLUSTER INFO")
     state, served = fields.get("cluster_state"), int(fields.get("cluster_slots_ok", 0))
     found = f"state {state}, {served} of {SLOTS} slots served"
     if state != "ok" or served < SLOTS:
@@ -332,7 +272,11 @@ def _check_cluster(client: Any, server: Server) -> Iterator[Finding]:
 
 def _check_channels(client: Any, server: Server) -> Iterator[Finding]:
     backend = server.backend
-    if server.member or not isinstance(backend, RedisLockBackend) or backend.wait != "queue":
+    if (
+        server.rejoin_delay is not None
+        or not isinstance(backend, RedisLockBackend)
+        or backend.wait != "queue"
+    ):
         return
     shard = backend.servers.packing_at(server.pool).shard
     command = "SPUBLISH" if shard else "PUBLISH"

@@ -1,23 +1,18 @@
-"""Compares the members of a quorum, and finds what shares a server with the locks."""
+"""Finds what shares a server with the locks."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
 
 import redis
 from django.conf import settings
 
-from django_redis_lock.backends.redlock.backend import RedlockLockBackend
-from django_redis_lock.backends.redlock.votes import majority
 from django_redis_lock.backends.servers.errors import reason
 from django_redis_lock.management.console.doctor.servers import (
     Finding,
     Server,
     client_of,
-    fail,
     in_parallel,
     ok,
     warn,
@@ -25,29 +20,7 @@ from django_redis_lock.management.console.doctor.servers import (
 from django_redis_lock.transport.caches import pool_of_cache
 from django_redis_lock.transport.connections import pool_from_url
 
-
-def check_majority(backend: RedlockLockBackend, answering: int) -> Finding:
-    """Do enough servers answer?"""
-    size = len(backend.servers)
-    needed = majority(size)
-    found = f"{answering} of {size} servers answer"
-    if answering < needed:
-        remedy = "Start the others, or fix LOCATION or the network."
-        return fail("quorum", f"{found}, but a lock needs {needed}", remedy)
-    if answering == needed:
-        found += ": when one more fails, no lock can be acquired"
-        return warn("quorum", found, "Start the others.")
-    return ok("quorum", f"{found}; {answering - needed} more may fail")
-
-
 _MakePool = Callable[[], redis.ConnectionPool | None]
-
-
-class _Place(NamedTuple):
-    """A database of a server."""
-
-    run_id: str
-    database: int
 
 
 def check_sharing(servers: list[Server]) -> Finding:
@@ -56,19 +29,17 @@ def check_sharing(servers: list[Server]) -> Finding:
     The system checks compare settings. This compares run ids, which are the same for all names.
     """
     ours = in_parallel(lambda server: _place(lambda: server.pool), servers)
-    places = [place for place in ours if isinstance(place, _Place)]
+    run_ids = [place[0] for place in ours if isinstance(place, tuple)]
     unknown = [f"the locks' server: {place}" for place in ours if isinstance(place, str)][:1]
-    others = _others()
-    theirs = in_parallel(lambda other: _place(other[1]), others)
     same_database, same_server = [], []
-    for (name, _), place in zip(others, theirs, strict=True):
-        if place is None:
-            continue  # not a Redis
+    others = _others()
+    places = in_parallel(lambda other: _place(other[1]), others)
+    for (name, _), place in zip(others, places, strict=True):
         if isinstance(place, str):
             unknown.append(f"{name}: {place}")
-        elif place in places:
+        elif place in ours:
             same_database.append(name)
-        elif place.run_id in [one.run_id for one in places]:
+        elif place and place[0] in run_ids:
             same_server.append(name)
     found = [f"not known: {'; '.join(unknown)}"] if unknown else []
     remedy = "Fix its settings, start its server, or let its user run INFO."
@@ -100,15 +71,11 @@ def _broker_urls() -> list[str]:
     conf = app_or_default().conf
     value = conf.broker_write_url or conf.broker_url or ()
     urls = value.split(";") if isinstance(value, str) else map(str, value)
-    return [
-        re.sub(r"(?<=ssl_cert_reqs=)CERT_\w+", lambda found: found[0][5:].lower(), url)
-        for url in urls
-        if url.startswith(("redis://", "rediss://"))
-    ]
+    return [url for url in urls if url.startswith(("redis://", "rediss://"))]
 
 
-def _place(make_pool: _MakePool) -> _Place | str | None:
-    """Return where a pool leads to, or why that is unknown; ``None`` if there is no pool."""
+def _place(make_pool: _MakePool) -> tuple[str, int] | str | None:
+    """Return a pool's run id and database, or why they are not known; ``None`` without a pool."""
     try:
         pool = make_pool()
         if pool is None:
@@ -118,4 +85,4 @@ def _place(make_pool: _MakePool) -> _Place | str | None:
         database = int(pool.connection_kwargs.get("db") or 0)
     except Exception as error:  # any error: these settings are not checked
         return reason(error)
-    return _Place(run_id, database) if run_id else "it does not report its run_id"
+    return (run_id, database) if run_id else "it does not report its run_id"
