@@ -20,7 +20,7 @@ from django_redis_lock.exceptions import LockLost
 from django_redis_lock.management import console
 from django_redis_lock.management.commands.locks import Command
 from django_redis_lock.management.console import arguments
-from django_redis_lock.management.console.durations import parse_duration
+from django_redis_lock.management.console.arguments import parse_duration
 from django_redis_lock.management.console.releasing import system_user
 from django_redis_lock.management.console.selection import NOTHING, USAGE
 from django_redis_lock.management.console.terminal import Terminal

@@ -10,19 +10,13 @@ from typing import Any, ClassVar
 from django.core.management.base import BaseCommand, CommandParser, no_translations
 
 from django_redis_lock import __version__
-from django_redis_lock.management.console import (
-    arguments,
-    doctor,
-    listing,
-    releasing,
-    showing,
-)
+from django_redis_lock.management.console import arguments, doctor, releasing, showing
 from django_redis_lock.management.console.selection import INTERRUPTED
 from django_redis_lock.management.console.terminal import Terminal
 
 RUN = {
-    "list": listing.run,
-    "show": showing.run,
+    "list": showing.list_held,
+    "show": showing.show,
     "release": releasing.run,
     "doctor": doctor.run,
     "history": showing.history,

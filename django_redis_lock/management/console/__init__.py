@@ -1,5 +1,5 @@
-"""The commands of ``manage.py locks``, a module each, and what they share.
+"""The commands of ``manage.py locks``, and what they share.
 
-``arguments`` defines the command line. ``selection`` finds the locks; ``terminal``, ``durations``
-and ``facts`` present them to people and programs.
+``arguments`` defines the command line. ``selection`` finds the locks; ``terminal`` and ``facts``
+present them to people and programs.
 """

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import re
 from typing import Any
 
 from django.core.management.base import CommandParser, DjangoHelpFormatter
 
-from django_redis_lock.management.console.durations import parse_duration
 from django_redis_lock.management.console.selection import SORTS
 from django_redis_lock.support.text import visible
 
+UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+"""Seconds per unit."""
+_PART = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 COMMANDS = ("list", "show", "release", "doctor", "history")
 EXIT_CODES = (
     "Exit codes: 0 done; 1 error, or declined; 2 wrong usage, or a server is\n"
@@ -169,3 +172,21 @@ def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer.")
     return int(text)
+
+
+def parse_duration(text: str) -> float:
+    """Return the seconds of ``90``, ``1.5h`` or ``1h30m``.
+
+    Raises ``argparse.ArgumentTypeError`` naming the text.
+    """
+    try:
+        seconds = float(text)
+    except ValueError:
+        parts = _PART.findall(text)
+        is_whole = bool(parts) and "".join(map("".join, parts)) == text
+        seconds = sum(float(amount) * UNITS[unit] for amount, unit in parts) if is_whole else -1
+    if not 0 <= seconds < float("inf"):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a duration; give seconds, or for example 90s, 10m, 1h30m or 2d."
+        )
+    return seconds

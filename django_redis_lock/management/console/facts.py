@@ -1,12 +1,12 @@
-"""Holders, waiters and audit entries, as JSON and as cells of tables."""
+"""Holders, waiters, audit entries and durations, as JSON and as cells of tables."""
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from typing import Any
 
 from django_redis_lock.handler import locks
-from django_redis_lock.management.console.durations import duration
 from django_redis_lock.management.console.terminal import Column
 from django_redis_lock.operators.breaking import Outcome
 from django_redis_lock.protocol.attention import Attention, attention
@@ -16,8 +16,6 @@ from django_redis_lock.support.text import visible
 
 UNKNOWN = "-"
 """The cell of an absent value."""
-NOT_COUNTED = "?"
-"""The number of waiters where the server does not report it."""
 
 
 def holder_facts(holder: Holder) -> dict[str, Any]:
@@ -27,9 +25,9 @@ def holder_facts(holder: Holder) -> dict[str, Any]:
         "holder": str(holder),
         "token_id": holder.token_id,
         "fence": holder.fence,
-        "acquired_at": iso(holder.acquired_at),
+        "acquired_at": holder.acquired_at,
         "held_for": seconds(holder.held_for),
-        "expires_at": iso(holder.expires_at),
+        "expires_at": holder.expires_at,
         "lease_left": seconds(holder.ttl),
         "auto_renew": holder.auto_renew,
         "max_hold": holder.max_hold,
@@ -44,7 +42,7 @@ def waiter_facts(waiter: Waiter) -> dict[str, Any]:
     return {
         "waiter": str(waiter),
         "token_id": waiter.token_id,
-        "since": iso(waiter.since),
+        "since": waiter.since,
         "waited": seconds(waiter.waited),
         "lease": waiter.lease,
         "auto_renew": waiter.auto_renew,
@@ -56,7 +54,7 @@ def waiter_facts(waiter: Waiter) -> dict[str, Any]:
 def entry_facts(entry: AuditEntry) -> dict[str, Any]:
     return {
         "id": entry.id,
-        "at": iso(entry.at),
+        "at": entry.at,
         "event": entry.event,
         "name": entry.name,
         "using": entry.using,
@@ -75,23 +73,13 @@ def outcome_facts(outcome: Outcome) -> dict[str, Any]:
         "using": outcome.shown.using,
         "token_id": outcome.shown.token_id,
         "result": outcome.result.value,
-        "holder_now": str(outcome.holder) if outcome.holder else None,
+        "holder_now": outcome.holder and str(outcome.holder),
         "error": outcome.error or None,
     }
 
 
 def _origin(one: Holder | Waiter | AuditEntry) -> dict[str, Any]:
-    return {
-        "host": one.host,
-        "pid": one.pid,
-        "thread": one.thread,
-        "task_id": one.task_id,
-        "task_name": one.task_name,
-    }
-
-
-def iso(moment: datetime | None) -> str | None:
-    return None if moment is None else moment.isoformat()
+    return {key: getattr(one, key) for key in ("host", "pid", "thread", "task_id", "task_name")}
 
 
 def seconds(value: float | None) -> float | None:
@@ -103,16 +91,12 @@ def clock(moment: datetime | None) -> str:
     return UNKNOWN if moment is None else f"{moment:%Y-%m-%d %H:%M:%S}"
 
 
-def held_for(holder: Holder) -> str:
-    return UNKNOWN if holder.held_for is None else duration(holder.held_for)
+def time_of(seconds: float | None) -> str:
+    return UNKNOWN if seconds is None else duration(seconds)
 
 
 def lease_left(holder: Holder) -> str:
     return "endless" if holder.ttl is None else duration(holder.ttl)
-
-
-def waiters(holder: Holder) -> str:
-    return NOT_COUNTED if holder.waiters is None else str(holder.waiters)
 
 
 def attention_of(holder: Holder) -> Attention | None:
@@ -123,10 +107,6 @@ def attention_of(holder: Holder) -> Attention | None:
 def mark(holder: Holder) -> str:
     """Return it for a table, as in the JSON."""
     return attention_of(holder) or UNKNOWN
-
-
-def waited(waiter: Waiter) -> str:
-    return UNKNOWN if waiter.waited is None else duration(waiter.waited)
 
 
 def who(one: Holder | Waiter | AuditEntry) -> str:
@@ -141,9 +121,28 @@ def holder_columns(*, many: bool) -> list[Column[Holder]]:
         Column("NAME", lambda one: visible(one.name)),
         *(using if many else []),
         Column("HOLDER", who),
-        Column("HELD FOR", held_for, right=True),
+        Column("HELD FOR", lambda one: time_of(one.held_for), right=True),
         Column("LEASE LEFT", lease_left, right=True),
-        Column("WAITERS", waiters, right=True),
+        Column("WAITERS", lambda one: "?" if one.waiters is None else str(one.waiters), right=True),
         Column("ATTENTION", mark),
         Column("FENCE", lambda one: str(one.fence or UNKNOWN), right=True),
     ]
+
+
+def duration(seconds: float) -> str:
+    """Return a duration in its two largest units: ``4.2s``, ``3m12s``, ``2h05m``, ``3d04h``."""
+    if seconds < 9.95:
+        return f"{max(0.0, seconds):.1f}s"
+    minutes, rest = divmod(round(seconds), 60)
+    if not minutes:
+        return f"{rest}s"
+    hours, minutes = divmod(minutes, 60)
+    if not hours:
+        return f"{minutes}m{rest:02}s"
+    days, hours = divmod(hours, 24)
+    return f"{days}d{hours:02}h" if days else f"{hours}h{minutes:02}m"
+
+
+def length(seconds: float) -> str:
+    """Return a duration as people write it, without a zero at its end: ``10s``, ``15m``, ``2h``."""
+    return re.sub(r"\.0(?=s)|(?<=[mhd])00[smh]$", "", duration(seconds))

@@ -1,16 +1,18 @@
-"""``locks show``: one lock with its holder, waiters and history; ``locks history``: the audit."""
+"""``locks list``, ``show`` and ``history``: what is held, a lock in detail, and the audit."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain, islice
 from typing import Any
+
+from django.utils.text import get_text_list
 
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.management.console import facts
-from django_redis_lock.management.console.durations import duration, length
-from django_redis_lock.management.console.selection import Backends, hint_at_pattern, nothing
+from django_redis_lock.management.console.selection import SORTS, Backends, hint_at_pattern, nothing
 from django_redis_lock.management.console.terminal import Column, Terminal
 from django_redis_lock.operators.liveness import Verdict, judge
 from django_redis_lock.protocol.audit import AuditEntry
@@ -22,6 +24,50 @@ EVENTS = 10
 WAITERS = 100
 """Waiters shown, from the head of the queue."""
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
+
+
+def list_held(options: dict[str, Any], terminal: Terminal) -> None:
+    backends = Backends(options["using"], terminal.notice)
+    found = _selected(options, backends.holders(options["pattern"]))
+    first = list(islice(found, 1))
+    found = chain(first, found)
+    if terminal.as_json:
+        terminal.json_object("locks", map(facts.holder_facts, found), backends.not_known)
+    else:
+        terminal.table(facts.holder_columns(many=backends.many), found, facts.attention_of)
+    backends.finish()
+    if first:
+        backends.warn_of_unwritable()
+    elif wanted := _wanted(options):
+        subject = "No lock" if options["pattern"] == "*" else "No held lock"
+        raise nothing(f"{subject} {get_text_list(wanted, 'and')}.")
+    else:
+        terminal.notice("No locks are held.")
+
+
+def _selected(options: dict[str, Any], found: Iterator[Holder]) -> Iterator[Holder]:
+    """Return the holders that match, in order; without ``--sort`` as they are read."""
+    if options["older_than"]:
+        found = (one for one in found if (one.held_for or 0.0) >= options["older_than"])
+    if options["attention"]:
+        found = filter(facts.attention_of, found)
+    if options["sort"]:
+        found = iter(sorted(found, key=SORTS[options["sort"]], reverse=options["reverse"]))
+    elif options["reverse"]:
+        found = reversed(list(found))
+    return islice(found, options["limit"])
+
+
+def _wanted(options: dict[str, Any]) -> list[str]:
+    """Return what the options ask of a lock."""
+    wanted = []
+    if options["pattern"] != "*":
+        wanted.append(f"matches {visible(options['pattern'])!r}")
+    if options["older_than"]:
+        wanted.append(f"has been held for at least {facts.length(options['older_than'])}")
+    if options["attention"]:
+        wanted.append("needs attention")
+    return wanted
 
 
 @dataclass(frozen=True)
@@ -44,7 +90,7 @@ class _Known:
         return max((number for number in counted if number is not None), default=None)
 
 
-def run(options: dict[str, Any], terminal: Terminal) -> None:
+def show(options: dict[str, Any], terminal: Terminal) -> None:
     name = options["name"]
     backends = Backends(options["using"], terminal.notice)
     asked = [_ask(name, backend, backends) for backend in backends.all]
@@ -123,7 +169,7 @@ def _particulars(holder: Holder, verdict: Verdict) -> Iterator[tuple[str, str]]:
         yield "thread", visible(holder.thread or facts.UNKNOWN)
     yield "life", f"{verdict.life}: {verdict.why}"
     yield "acquired at", _moment(holder.acquired_at)
-    yield "held for", facts.held_for(holder)
+    yield "held for", facts.time_of(holder.held_for)
     if facts.attention_of(holder):
         yield "attention", facts.mark(holder)
     yield "lease left", facts.lease_left(holder) + _renewed(holder)
@@ -140,7 +186,7 @@ def _renewed(holder: Holder) -> str:
         return ""
     if holder.max_hold is None:
         return ", renewed while the holder lives"
-    return f", renewed until held for {length(holder.max_hold)}"
+    return f", renewed until held for {facts.length(holder.max_hold)}"
 
 
 def _moment(moment: datetime | None) -> str:
@@ -151,8 +197,8 @@ QUEUE: list[Column[tuple[int, Waiter]]] = [
     Column("", lambda row: str(row[0]), right=True),
     Column("WAITER", lambda row: facts.who(row[1])),
     Column("SINCE (UTC)", lambda row: facts.clock(row[1].since)),
-    Column("WAITED", lambda row: facts.waited(row[1]), right=True),
-    Column("LEASE", lambda row: duration(row[1].lease) if row[1].lease else "-", right=True),
+    Column("WAITED", lambda row: facts.time_of(row[1].waited), right=True),
+    Column("LEASE", lambda row: facts.time_of(row[1].lease), right=True),
     Column("TOKEN ID", lambda row: row[1].token_id or facts.UNKNOWN),
 ]
 """The columns of a queue."""

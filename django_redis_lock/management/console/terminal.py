@@ -8,6 +8,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
@@ -24,7 +25,7 @@ GAP = "  "
 CELLS = 4
 """How many of the longest cells a line of a terminal has room for; in a pipe nothing is cut."""
 
-_encode = json.JSONEncoder(check_circular=False).encode
+_encode = json.JSONEncoder(check_circular=False, default=datetime.isoformat).encode
 
 
 @dataclass(frozen=True)
@@ -47,11 +48,6 @@ class Terminal:
         wanted = force_color or (out.isatty() and not os.environ.get("NO_COLOR"))
         self.style = style if wanted else no_style()
 
-    @property
-    def width(self) -> int | None:
-        """The columns of the terminal; ``None`` in a pipe."""
-        return shutil.get_terminal_size().columns if self._out.isatty() else None
-
     def say(self, text: str = "") -> None:
         self._out.write(text)
 
@@ -69,7 +65,8 @@ class Terminal:
 
         ``warn`` says which rows are coloured.
         """
-        remaining, width = iter(rows), self.width
+        remaining = iter(rows)
+        width = shutil.get_terminal_size().columns if self._out.isatty() else None
         most = None if width is None else width // CELLS
         widths: list[int] = []
         while batch := list(islice(remaining, BATCH)):
