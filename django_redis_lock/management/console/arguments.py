@@ -93,10 +93,7 @@ def _add_release(commands: Any) -> None:
     releasing = _add(commands, "release", "release locks by force")
     releasing.add_argument("names", nargs="*", metavar="name", help="names of locks")
     releasing.add_argument(
-        "--pattern",
-        dest="match",
-        metavar="GLOB",
-        help="release held locks that match",
+        "--pattern", dest="match", metavar="GLOB", help="release held locks that match"
     )
     releasing.add_argument("--all", action="store_true", help="release all held locks")
     releasing.add_argument(

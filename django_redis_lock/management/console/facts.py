@@ -116,10 +116,9 @@ def who(one: Holder | Waiter | AuditEntry) -> str:
 
 def holder_columns(*, many: bool) -> list[Column[Holder]]:
     """Return the columns of a table of holders; with ``many`` backends it names each."""
-    using: list[Column[Holder]] = [Column("USING", lambda one: visible(one.using))]
-    return [
+    columns: list[Column[Holder]] = [
         Column("NAME", lambda one: visible(one.name)),
-        *(using if many else []),
+        Column("USING", lambda one: visible(one.using)),
         Column("HOLDER", who),
         Column("HELD FOR", lambda one: time_of(one.held_for), right=True),
         Column("LEASE LEFT", lease_left, right=True),
@@ -127,6 +126,7 @@ def holder_columns(*, many: bool) -> list[Column[Holder]]:
         Column("ATTENTION", mark),
         Column("FENCE", lambda one: str(one.fence or UNKNOWN), right=True),
     ]
+    return [column for column in columns if many or column.heading != "USING"]
 
 
 def duration(seconds: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -9,6 +10,7 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
+from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.management.console import facts
 from django_redis_lock.management.console.selection import (
     INTERRUPTED,
@@ -48,7 +50,10 @@ def run(options: dict[str, Any], terminal: Terminal) -> None:
     if shown and (options["dry_run"] or options["interactive"]):
         backends.warn_of_unwritable()
     if options["dry_run"]:
-        results = _rehearse(shown, backends, terminal)
+        results = [Result.RELEASED] * len(shown)
+        if terminal.as_json:
+            terminal.json_object("locks", map(facts.holder_facts, shown), backends.not_known)
+        terminal.notice(f"Dry run: {_count(len(shown))} would be released.")
     else:
         if shown and asks:
             _ask(shown, options, backends, terminal, asks_reason=asks_reason)
@@ -91,12 +96,15 @@ def _check_reason(options: dict[str, Any], backends: Backends) -> None:
 
 
 def _selected(options: dict[str, Any], backends: Backends) -> Iterator[Holder]:
-    if options["names"]:
-        found = backends.holders_of(dict.fromkeys(options["names"]))
-    else:
-        found = backends.holders("*" if options["match"] is None else options["match"])
+    pattern = "*" if options["match"] is None else options["match"]
+
+    def ask(backend: BaseLockBackend) -> Iterable[Holder]:
+        if names := dict.fromkeys(options["names"]):
+            return (holder for name in names if (holder := backend.holder(name)))
+        return backend.holders(pattern)
+
     wanted = options["token_id"]
-    return (one for one in found if wanted in (None, one.token_id))
+    return (one for one in backends.each(ask) if wanted in (None, one.token_id))
 
 
 def _missing(
@@ -108,7 +116,7 @@ def _missing(
     missing = [name for name in dict.fromkeys(options["names"]) if name not in held]
     for name in missing:
         free = f"Lock {visible(name)!r} is not held{token}"
-        if backends.none_answered:
+        if len(backends.silent) == len(backends.aliases):
             terminal.notice(f"Whether lock {visible(name)!r} is held is not known.")
         elif backends.silent:
             terminal.notice(f"{free}, as far as is known.")
@@ -128,13 +136,6 @@ def _the_dead(
         each = "each " if number > 1 else ""
         terminal.notice(f"{_count(number)} kept{doubt}, {each}because {why}.")
     return [one for one in shown if verdicts[one.token_id].life is Life.DEAD]
-
-
-def _rehearse(shown: list[Holder], backends: Backends, terminal: Terminal) -> list[Result]:
-    if terminal.as_json:
-        terminal.json_object("locks", map(facts.holder_facts, shown), backends.not_known)
-    terminal.notice(f"Dry run: {_count(len(shown))} would be released.")
-    return [Result.RELEASED] * len(shown)
 
 
 def _ask(
@@ -174,23 +175,19 @@ def _release(
 
 
 def _conclude(results: list[Result], missing: list[str], *, dry_run: bool) -> None:
-    released = results.count(Result.RELEASED)
-    if Result.UNAVAILABLE in results:
-        raise CommandError(
-            f"{released} of {_count(len(results))} released; the outcome of "
-            f"{results.count(Result.UNAVAILABLE)} is not known.",
-            returncode=NOT_KNOWN,
-        )
-    if Result.REFUSED in results:
-        raise CommandError(
-            f"{released} of {_count(len(results))} released; the server refused "
-            f"{results.count(Result.REFUSED)}."
-        )
+    released, not_known, refused = map(
+        results.count, (Result.RELEASED, Result.UNAVAILABLE, Result.REFUSED)
+    )
+    share = f"{released} of {_count(len(results))} released"
+    if not_known:
+        message = f"{share}; the outcome of {not_known} is not known."
+        raise CommandError(message, returncode=NOT_KNOWN)
+    if refused:
+        raise CommandError(f"{share}; the server refused {refused}.")
     if not results:
         raise nothing("There is nothing to release.")
     if released < len(results):
-        changed = len(results) - released
-        raise nothing(f"{released} of {_count(len(results))} released; {changed} had changed.")
+        raise nothing(f"{share}; {len(results) - released} had changed.")
     if missing:
         done = "would be" if dry_run else "were"
         raise nothing(f"Some of the named locks are not held; the rest {done} released.")
@@ -198,21 +195,16 @@ def _conclude(results: list[Result], missing: list[str], *, dry_run: bool) -> No
 
 def _say(outcomes: Iterable[Outcome], terminal: Terminal) -> None:
     style = terminal.style
-    styles = {
-        Result.RELEASED: style.SUCCESS,
-        Result.CHANGED: style.WARNING,
-        Result.GONE: style.WARNING,
-    }
     for outcome in outcomes:
         holder = facts.who(outcome.holder) if outcome.holder else ""
-        text = {
-            Result.RELEASED: f"released, and handed off to {holder}" if holder else "released",
-            Result.CHANGED: f"kept, because the holder changed to {holder}",
-            Result.GONE: "already free",
-            Result.REFUSED: f"not released: {visible(outcome.error)}",
-            Result.UNAVAILABLE: f"outcome not known: {visible(outcome.error)}",
+        handed_off = f", and handed off to {holder}" if holder else ""
+        paint, text = {
+            Result.RELEASED: (style.SUCCESS, f"released{handed_off}"),
+            Result.CHANGED: (style.WARNING, f"kept, because the holder changed to {holder}"),
+            Result.GONE: (style.WARNING, "already free"),
+            Result.REFUSED: (style.ERROR, f"not released: {visible(outcome.error)}"),
+            Result.UNAVAILABLE: (style.ERROR, f"outcome not known: {visible(outcome.error)}"),
         }[outcome.result]
-        paint = styles.get(outcome.result, style.ERROR)
         terminal.say(paint(f"{visible(outcome.shown.name)}: {text}"))
 
 
@@ -222,13 +214,11 @@ def _count(number: int) -> str:
 
 def system_user() -> str:
     """Return the name of the process's user, from the system rather than the environment."""
-    uid = os.getuid() if hasattr(os, "getuid") else None
-    if uid is None:
-        import getpass
-
+    try:
+        import pwd
+    except ImportError:  # on Windows
         return getpass.getuser()
-    import pwd
-
+    uid = os.getuid()
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:  # common in containers

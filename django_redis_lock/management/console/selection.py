@@ -41,8 +41,8 @@ class Backends:
         self.silent: dict[str, str] = {}
         """Why a backend did not answer, by alias."""
         self._misconfigured: set[str] = set()
-        self._aliases = aliases_of(using)
-        for alias in self._aliases:
+        self.aliases = aliases_of(using)
+        for alias in self.aliases:
             try:
                 self.all.append(locks[alias])
             except InvalidLockBackend as error:
@@ -53,12 +53,7 @@ class Backends:
     @property
     def many(self) -> bool:
         """Whether there is more than one, so that tables name the backend."""
-        return len(self._aliases) > 1
-
-    @property
-    def none_answered(self) -> bool:
-        """Whether no backend answered so far."""
-        return len(self.silent) == len(self._aliases)
+        return len(self.aliases) > 1
 
     def each(self, ask: Callable[[BaseLockBackend], Iterable[Any]]) -> Iterator[Any]:
         """Yield what each backend answers; note one that is unavailable and go on."""
@@ -68,15 +63,13 @@ class Backends:
             except (LockError, InvalidLockBackend, ValueError) as error:
                 self._note(backend.alias, error)
 
-    def attempt(
-        self, backend: BaseLockBackend, read: Callable[[], Answer], otherwise: Answer
-    ) -> Answer:
-        """Return a backend's answer, or ``otherwise`` with a notice if it is unavailable."""
+    def attempt(self, backend: BaseLockBackend, read: Callable[[], Answer]) -> Answer | None:
+        """Return a backend's answer, or ``None`` with a notice if it is unavailable."""
         try:
             return read()
         except (LockError, InvalidLockBackend, ValueError) as error:
             self._note(backend.alias, error)
-            return otherwise
+            return None
 
     def _note(self, alias: str, error: Exception) -> None:
         if isinstance(error, ValueError):  # an invalid name
@@ -90,18 +83,6 @@ class Backends:
     def not_known(self) -> dict[str, Any]:
         """Return for JSON which backends did not answer, and why."""
         return {"not_known": [{"using": one, "error": why} for one, why in self.silent.items()]}
-
-    def holders(self, pattern: str) -> Iterator[Holder]:
-        """Yield the holders of all locks whose name matches a pattern."""
-        return self.each(lambda backend: backend.holders(pattern))
-
-    def holders_of(self, names: Iterable[str]) -> Iterator[Holder]:
-        """Yield the holders of some locks, without free ones."""
-
-        def ask(backend: BaseLockBackend) -> Iterator[Holder]:
-            return (holder for name in names if (holder := backend.holder(name)))
-
-        return self.each(ask)
 
     def warn_of_unwritable(self) -> None:
         """Warn of servers that answered but refuse writes. Sends an ``INFO`` to each."""

@@ -28,7 +28,7 @@ _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 def list_held(options: dict[str, Any], terminal: Terminal) -> None:
     backends = Backends(options["using"], terminal.notice)
-    found = _selected(options, backends.holders(options["pattern"]))
+    found = _selected(options, backends.each(lambda one: one.holders(options["pattern"])))
     first = list(islice(found, 1))
     found = chain(first, found)
     if terminal.as_json:
@@ -109,7 +109,7 @@ def show(options: dict[str, Any], terminal: Terminal) -> None:
 
 def _ask(name: str, backend: BaseLockBackend, backends: Backends) -> _Known | None:
     """Ask one backend; each question may fail by itself."""
-    answer = backends.attempt(backend, lambda: [backend.holder(name)], None)
+    answer = backends.attempt(backend, lambda: [backend.holder(name)])
     if answer is None:  # unavailable; don't wait for it again
         return None
     (holder,) = answer
@@ -118,8 +118,8 @@ def _ask(name: str, backend: BaseLockBackend, backends: Backends) -> _Known | No
         backend.alias,
         holder,
         judge(holder) if holder else None,
-        backends.attempt(backend, lambda: backend.waiting(name, limit), None),
-        backends.attempt(backend, lambda: backend.history(name, EVENTS), None),
+        backends.attempt(backend, lambda: backend.waiting(name, limit)),
+        backends.attempt(backend, lambda: backend.history(name, EVENTS)),
     )
 
 
@@ -155,7 +155,7 @@ def _show(name: str, one: _Known, terminal: Terminal) -> None:
     if one.history is None:
         terminal.say("  Not known.")
     else:
-        terminal.table(_event_columns(name=False), one.history)
+        terminal.table([*EVENT[:2], *EVENT[4:]], one.history)  # of one lock
 
 
 def _particulars(holder: Holder, verdict: Verdict) -> Iterator[tuple[str, str]]:
@@ -215,7 +215,7 @@ def history(options: dict[str, Any], terminal: Terminal) -> None:
     if terminal.as_json:
         terminal.json_object("events", map(facts.entry_facts, found), backends.not_known)
     else:
-        terminal.table(_event_columns(name=True, many=backends.many), found)
+        terminal.table([one for one in EVENT if backends.many or one.heading != "USING"], found)
     backends.finish()
     if not found and name is not None:
         raise nothing(f"The audit has no events of {visible(name)!r}.")
@@ -223,16 +223,14 @@ def history(options: dict[str, Any], terminal: Terminal) -> None:
         terminal.notice("The audit has no forced releases or freed locks.")
 
 
-def _event_columns(*, name: bool, many: bool = False) -> list[Column[AuditEntry]]:
-    of_name: list[Column[AuditEntry]] = [Column("NAME", lambda one: visible(one.name))]
-    backend: list[Column[AuditEntry]] = [Column("USING", lambda one: visible(one.using))]
-    return [
-        Column("AT (UTC)", lambda one: facts.clock(one.at)),
-        Column("EVENT", lambda one: visible(one.event) or facts.UNKNOWN),
-        *(of_name if name else []),
-        *(backend if many else []),
-        Column("HOLDER", facts.who),
-        Column("BY", lambda one: visible(one.by) or facts.UNKNOWN),
-        Column("REASON", lambda one: visible(one.reason) or facts.UNKNOWN),
-        Column("FENCE", lambda one: str(one.fence or facts.UNKNOWN), right=True),
-    ]
+EVENT: list[Column[AuditEntry]] = [
+    Column("AT (UTC)", lambda one: facts.clock(one.at)),
+    Column("EVENT", lambda one: visible(one.event) or facts.UNKNOWN),
+    Column("NAME", lambda one: visible(one.name)),
+    Column("USING", lambda one: visible(one.using)),
+    Column("HOLDER", facts.who),
+    Column("BY", lambda one: visible(one.by) or facts.UNKNOWN),
+    Column("REASON", lambda one: visible(one.reason) or facts.UNKNOWN),
+    Column("FENCE", lambda one: str(one.fence or facts.UNKNOWN), right=True),
+]
+"""The columns of events."""
