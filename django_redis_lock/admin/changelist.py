@@ -1,20 +1,84 @@
-"""Django's ``ChangeList``, over locks read from their backends."""
+"""Django's ``ChangeList`` over locks read from their backends, and its columns."""
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
 
+from django.contrib import admin
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.views.main import ORDER_VAR, ChangeList
 from django.http import HttpRequest
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext_lazy as _
 
-from django_redis_lock.admin.columns import COLUMNS, Column
 from django_redis_lock.admin.filters import BackendFilter, LockFilter
 from django_redis_lock.admin.reading import Reading, read_list
+from django_redis_lock.admin.wording import (
+    held_for_html,
+    lease_left_html,
+    name_html,
+    origin_html,
+    waiters_text,
+)
 from django_redis_lock.models import HeldLock
+from django_redis_lock.protocol.attention import Attention
+from django_redis_lock.protocol.records import Holder
+from django_redis_lock.support.text import visible
 
 DEFAULT_COLUMN = "held_for"
+
+
+class Column(NamedTuple):
+    label: Any
+    html: Callable[[Holder, Attention | None], str]
+    key: Callable[[Holder], Any]
+    """To sort by: unknown values are lowest, and a lease without end is highest."""
+
+
+COLUMNS = {
+    "lock": Column(
+        _("Name"),
+        # The list cuts it to one line.
+        lambda one, attention: format_html('<bdi title="{0}">{0}</bdi>', visible(one.name)),
+        lambda one: one.name,
+    ),
+    "holder": Column(_("Holder"), lambda one, attention: origin_html(one, brief=True), str),
+    "held_for": Column(
+        _("Held for"), held_for_html, lambda one: (one.held_for is not None, one.held_for)
+    ),
+    "lease_left": Column(_("Lease left"), lease_left_html, lambda one: (one.ttl is None, one.ttl)),
+    "waiters": Column(
+        _("Waiters"),
+        lambda one, attention: waiters_text(one),
+        lambda one: (one.waiters is not None, one.waiters),
+    ),
+    "fence": Column(
+        _("Fence"),
+        # Without digit separators, for comparing.
+        lambda one, attention: "-" if one.fence is None else str(one.fence),
+        lambda one: (one.fence is not None, one.fence),
+    ),
+    "backend": Column(
+        _("Backend"), lambda one, attention: name_html(one.using), lambda one: one.using
+    ),
+}
+
+
+def column(name: str) -> Callable[[Any, HeldLock], SafeString]:
+    """Return a column as a method of the admin; narrow screens show most labels in each row."""
+    label, html, _key = COLUMNS[name]
+
+    @admin.display(description=label, ordering=name)
+    def display(self: Any, row: HeldLock) -> SafeString:
+        assert row.holder, "the list has rows with holders only"
+        shown = html(row.holder, row.attention)
+        if name in ("lock", "holder"):
+            return SafeString(shown)
+        return format_html('<span data-label="{}">{}</span>', label, shown)
+
+    return display
 
 
 class HeldLockChangeList(ChangeList):
@@ -32,8 +96,8 @@ class HeldLockChangeList(ChangeList):
         filters = [spec for spec in specs if isinstance(spec, LockFilter)]
         using = next((spec.value() for spec in filters if isinstance(spec, BackendFilter)), None)
         words = self.query.casefold().split()
-        admin: Any = self.model_admin
-        self.reading = read_list(admin.most_records, words, using)
+        model_admin: Any = self.model_admin
+        self.reading = read_list(model_admin.most_records, words, using)
         rows = self.reading.rows
         if self.reading.is_whole:
             rows = [row for row in rows if _matches(row, words)]
@@ -44,11 +108,11 @@ class HeldLockChangeList(ChangeList):
 
     def _in_order(self, rows: list[HeldLock]) -> list[HeldLock]:
         rows = sorted(rows, key=lambda row: (row.name, row.using))
+        names = dict(enumerate(map(str, self.list_display)))
         for index, direction in reversed(self.get_ordering_field_columns().items()):
-            if 0 <= index < len(self.list_display):
-                column = COLUMNS.get(str(self.list_display[index]))
-                if column:
-                    rows.sort(key=partial(_sort_key, column), reverse=direction == "desc")
+            if column := COLUMNS.get(names.get(index, "")):
+                key: Any = column.key
+                rows.sort(key=lambda row: key(row.holder), reverse=direction == "desc")
         return rows
 
     def get_ordering_field_columns(self) -> dict[int, Literal["desc", "asc"]]:
@@ -61,10 +125,10 @@ class HeldLockChangeList(ChangeList):
     def get_results(self, request: HttpRequest) -> None:
         """Choose the rows of the page; past the end it is the last page, as locks come and go."""
         found: Any = self.queryset
-        admin: Any = self.model_admin
-        self.paginator = admin.get_paginator(request, found, self.list_per_page)
+        model_admin: Any = self.model_admin
+        self.paginator = model_admin.get_paginator(request, found, self.list_per_page)
         self.result_count = len(found)
-        self.show_full_result_count = admin.show_full_result_count
+        self.show_full_result_count = model_admin.show_full_result_count
         self.full_result_count = self.reading.total
         self.show_admin_actions = bool(self.result_count)
         self.can_show_all = self.result_count <= self.list_max_show_all
@@ -74,7 +138,7 @@ class HeldLockChangeList(ChangeList):
             self.page_num = page.number
             found = page.object_list
         for row in found:
-            row.may_release = admin.has_release_permission(request, row)
+            row.may_release = model_admin.has_release_permission(request, row)
         self.result_list = found
 
     @property
@@ -88,16 +152,10 @@ class HeldLockChangeList(ChangeList):
         return sum(row.attention is not None for row in self.reading.rows)
 
 
-def _sort_key(column: Column, row: HeldLock) -> Any:
-    assert row.holder
-    return column.key(row.holder)
-
-
 def _matches(row: HeldLock, words: list[str]) -> bool:
     """Whether the texts known of a lock contain each word."""
-    if not words or row.holder is None:
-        return not words
     holder = row.holder
+    assert holder
     known = [row.name, holder.host, holder.thread, holder.task_name, holder.task_id]
     known += [str(holder.pid), *holder.metadata, *holder.metadata.values()]
     text = "\n".join(part for part in known if part).casefold()

@@ -16,10 +16,10 @@ from django_redis_lock.admin.reading import (
     Problem,
     aliases,
     ask_each,
-    read_one,
+    read_rows,
     unwritable,
 )
-from django_redis_lock.admin.tickets import ticket_of
+from django_redis_lock.admin.release import ticket_of
 from django_redis_lock.admin.wording import (
     breakable,
     duration,
@@ -52,11 +52,10 @@ def detail(lock: HeldLock, recent_entries: int) -> dict[str, Any]:
     """Return the context of a lock's page; a backend that is not available is a problem in it."""
     context: dict[str, Any] = {"row": lock, "name": name_html(lock.name), "problems": []}
     context["backend"] = name_html(lock.using) if len(aliases()) > 1 else ""
-    try:
-        row = read_one(lock)
-        backend = locks[lock.using]
-    except ERRORS as error:
-        return {**context, "problems": [Problem.of(lock.using, error)]}
+    rows, problems = read_rows([(lock.using, lock.name)])
+    if problems:
+        return {**context, "problems": problems}
+    row, backend = rows[0] if rows else lock, locks[lock.using]
     if row.holder:
         context |= _held(row, row.holder)
     waiting, waiting_unknown = _asked(

@@ -24,16 +24,22 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_safe
 
-from django_redis_lock.admin.changelist import HeldLockChangeList
-from django_redis_lock.admin.columns import COLUMNS, column
+from django_redis_lock.admin.changelist import COLUMNS, HeldLockChangeList, column
 from django_redis_lock.admin.detail import audit, detail
 from django_redis_lock.admin.filters import BackendFilter, LeaseFilter, TaskFilter, WaitersFilter
 from django_redis_lock.admin.reading import aliases
-from django_redis_lock.admin.release import confirmation, reason_required, release
-from django_redis_lock.admin.tickets import Ticket, lock_of, read_tickets, ticket_of
+from django_redis_lock.admin.release import (
+    Ticket,
+    confirmation,
+    lock_of,
+    read_tickets,
+    release,
+    ticket_of,
+)
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.handler import locks
 from django_redis_lock.models import HeldLock
+from django_redis_lock.operators.breaking import requires_reason
 from django_redis_lock.support.text import visible
 
 if TYPE_CHECKING:
@@ -156,8 +162,7 @@ class HeldLockAdmin(_ModelAdmin):
 
     @admin.action(permissions=["release"], description=gettext_lazy("Release selected locks"))
     def release_locks(self, request: HttpRequest, queryset: Any) -> HttpResponse:
-        tickets, denied = self._tickets(request)
-        return self._confirm(request, tickets, denied)
+        return self._confirm(request, *self._tickets(request))
 
     # The page of one lock.
 
@@ -180,14 +185,13 @@ class HeldLockAdmin(_ModelAdmin):
             raise PermissionDenied
         key = unquote(object_id)
         lock = self.get_object(request, key)
-        if lock is None and HEADER in request.headers:
-            raise Http404("There is no such lock.")  # a redirect would leave a message each time
         if lock is None:
+            if HEADER in request.headers:
+                raise Http404("There is no such lock.")  # each redirect would leave a message
             told = _("“%(key)s” is no lock of a backend in LOCKS.") % {"key": visible(key)}
             messages.warning(request, told)
             return HttpResponseRedirect(self._url("changelist"))
         context = {
-            "title": capfirst(self.opts.verbose_name),
             "subtitle": visible(lock.name),
             "original": lock,
             **detail(lock, self.recent_entries),
@@ -195,28 +199,26 @@ class HeldLockAdmin(_ModelAdmin):
             "refresh_seconds": str(self.refresh_seconds or ""),
             **(extra_context or {}),
         }
-        page = self._page(request, "change_form.html", context)
+        page = self._page(request, "change_form.html", context, capfirst(self.opts.verbose_name))
         return self._answer(request, page, "detail.html")
 
     def audit_view(self, request: HttpRequest) -> HttpResponse:
         """Show the latest forced releases of all locks."""
         if not self.has_view_permission(request):
             raise PermissionDenied
-        title = _("Forced releases")
-        context = {"title": title, "subtitle": None, "original": title, **audit()}
-        return self._page(request, "audit.html", context)
+        return self._page(request, "audit.html", audit(), _("Forced releases"))
 
     # The release.
 
     def get_urls(self) -> list[URLPattern]:
         """Return the URLs of ``ModelAdmin``, and those of the release and the audit."""
         base = f"{self.opts.app_label}_{self.opts.model_name}"
-        views = {"release": self.release_view, "audit": self.audit_view}
-        own = [
-            path(f"{name}/", self.admin_site.admin_view(view), name=f"{base}_{name}")
-            for name, view in views.items()
+        wrap = self.admin_site.admin_view
+        return [
+            path("release/", wrap(self.release_view), name=f"{base}_release"),
+            path("audit/", wrap(self.audit_view), name=f"{base}_audit"),
+            *super().get_urls(),
         ]
-        return [*own, *super().get_urls()]
 
     def release_view(self, request: HttpRequest) -> HttpResponse:
         """Ask for confirmation; once confirmed, release the locks that were shown."""
@@ -228,7 +230,7 @@ class HeldLockAdmin(_ModelAdmin):
         if "confirmed" not in request.POST:
             return self._confirm(request, tickets, denied)
         reason = request.POST.get("reason", "")
-        if not reason.strip() and reason_required(tickets):
+        if not reason.strip() and requires_reason(one.using for one in tickets):
             return self._confirm(request, tickets, denied, _("Say why they are released."))
         log = partial(self.log_change, request)
         try:
@@ -277,9 +279,7 @@ class HeldLockAdmin(_ModelAdmin):
             "reason_error": error,
             **confirmation(tickets),
         }
-        title = _("Release held locks")
-        context = {"title": title, "subtitle": None, "original": title, **context}
-        return self._page(request, "release_confirmation.html", context)
+        return self._page(request, "release_confirmation.html", context, _("Release held locks"))
 
     # What the pages share.
 
@@ -292,10 +292,15 @@ class HeldLockAdmin(_ModelAdmin):
                 request.session.save = lambda must_create=False: None  # type: ignore[method-assign]
         return response
 
-    def _page(self, request: HttpRequest, template: str, context: dict[str, Any]) -> HttpResponse:
+    def _page(
+        self, request: HttpRequest, template: str, context: dict[str, Any], title: Any
+    ) -> HttpResponse:
         request.current_app = self.admin_site.name
         context = {
             **self.admin_site.each_context(request),
+            "title": title,
+            "subtitle": None,
+            "original": title,
             "opts": self.opts,
             "media": self.media,
             "has_view_permission": True,

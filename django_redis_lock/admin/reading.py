@@ -119,13 +119,6 @@ def read_list(most: int, words: Sequence[str], using: str | None) -> Reading:
     )
 
 
-def read_one(lock: HeldLock) -> HeldLock:
-    """Read the holder of one lock. Raises ``LockError`` and ``InvalidLockBackend``."""
-    backend = locks[lock.using]
-    holder = backend.holder(lock.name)
-    return next(rows([holder], backend)) if holder else lock
-
-
 def read_rows(keys: Sequence[tuple[str, str]]) -> tuple[list[HeldLock], list[Problem]]:
     """Read the locks with these (alias, name), in order, without those that are free."""
     names: dict[str, list[str]] = {}

@@ -1,26 +1,26 @@
-"""Releases the checked locks, and makes a message for each."""
+"""Releases exactly the holds that a page showed, and makes a message for each."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote, unquote
 
 from django.contrib import messages
 from django.contrib.admin.models import LogEntry
+from django.core.exceptions import BadRequest
 from django.db import router, transaction
 from django.utils.translation import gettext as _
 
-from django_redis_lock.admin.columns import COLUMNS
-from django_redis_lock.admin.reading import ERRORS, read_rows, unwritable
-from django_redis_lock.admin.tickets import Ticket, ticket_of
+from django_redis_lock.admin.changelist import COLUMNS
+from django_redis_lock.admin.reading import aliases, read_rows, unwritable
 from django_redis_lock.admin.wording import duration, origin_html, who
-from django_redis_lock.handler import locks
 from django_redis_lock.models import HeldLock
-from django_redis_lock.operators.breaking import Outcome, Result, release_shown
+from django_redis_lock.operators.breaking import Outcome, Result, release_shown, requires_reason
 from django_redis_lock.protocol.records import Holder
-from django_redis_lock.support.arguments import MAX_TEXT_LENGTH
+from django_redis_lock.support.arguments import MAX_TEXT_LENGTH, TOKEN_ID, check_name
 from django_redis_lock.support.text import visible, without_passwords
 
 logger = logging.getLogger("django_redis_lock")
@@ -32,6 +32,51 @@ LEVELS = {
     Result.REFUSED: messages.ERROR,
     Result.UNAVAILABLE: messages.ERROR,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """A lock and the holder that was shown with it."""
+
+    using: str
+    name: str
+    token_id: str
+
+    def __str__(self) -> str:
+        key: str = HeldLock.of(self.using, self.name).pk
+        return f"{self.token_id}:{quote(key)}"
+
+
+def ticket_of(row: HeldLock) -> Ticket:
+    assert row.holder
+    return Ticket(row.using, row.name, row.holder.token_id)
+
+
+def read_tickets(texts: Iterable[str]) -> list[Ticket]:
+    """Return the tickets of a form, without duplicates.
+
+    Raises ``BadRequest`` for a text that no page sent.
+    """
+    tickets = []
+    for text in dict.fromkeys(texts):
+        token_id, _colon, key = text.partition(":")
+        lock = lock_of(unquote(key))
+        if lock is None or not TOKEN_ID.fullmatch(token_id):
+            raise BadRequest("A ticked lock is none that this page has shown.")
+        tickets.append(Ticket(lock.using, lock.name, token_id))
+    return tickets
+
+
+def lock_of(key: str) -> HeldLock | None:
+    """Return the object with a key, held or not, ``None`` if LOCKS can have no such lock."""
+    lock = HeldLock.from_key(key)
+    if lock is None or lock.using not in aliases():
+        return None
+    try:
+        check_name(lock.name)
+    except ValueError:
+        return None
+    return lock
 
 
 def confirmation(tickets: Sequence[Ticket]) -> dict[str, Any]:
@@ -49,28 +94,19 @@ def confirmation(tickets: Sequence[Ticket]) -> dict[str, Any]:
         "problems": problems,
         "unwritable": unwritable({ticket.using for ticket in tickets}, problems),
         "max_reason_length": MAX_TEXT_LENGTH,
-        "reason_required": reason_required(tickets),
+        "reason_required": requires_reason(one.using for one in tickets) is not None,
     }
-
-
-def reason_required(tickets: Iterable[Ticket]) -> bool:
-    """Whether any of the locks needs a reason to be released."""
-    required = False
-    for using in {ticket.using for ticket in tickets}:
-        with suppress(*ERRORS):  # then its locks can't be released anyway
-            required |= locks[using].operators.reason_required
-    return required
 
 
 def _shown(row: HeldLock) -> dict[str, Any]:
     holder = row.holder
     assert holder
-    shown = {
-        one.label: origin_html(holder) if name == "holder" else one.html(holder, row.attention)
+    cells = [
+        (one.label, origin_html(holder) if name == "holder" else one.html(holder, row.attention))
         for name, one in COLUMNS.items()
         if name != "fence"
-    }
-    return {"name": visible(row.name), "ticket": ticket_of(row), "cells": list(shown.items())}
+    ]
+    return {"name": visible(row.name), "ticket": ticket_of(row), "cells": cells}
 
 
 def release(

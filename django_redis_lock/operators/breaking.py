@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Protocol
@@ -67,8 +68,11 @@ def release_shown(shown: Iterable[Shown], *, by: str, reason: str = "") -> list[
     """
     shown = list(shown)
     by, reason = check_text(by, "by"), check_text(reason, "reason")
-    if not reason:
-        _check_reason_is_optional({one.using for one in shown})
+    if not reason and (using := requires_reason(one.using for one in shown)):
+        raise ValueError(
+            f"A release of locks of LOCKS[{using!r}] needs a reason, because its "
+            f"OPERATORS['REASON_REQUIRED'] is True; give one."
+        )
     failed: dict[str, Outcome] = {}  # by alias; not asked again
     outcomes: list[Outcome] = []
     for one in shown:
@@ -87,17 +91,13 @@ def release_shown(shown: Iterable[Shown], *, by: str, reason: str = "") -> list[
     return outcomes
 
 
-def _check_reason_is_optional(aliases: Iterable[str]) -> None:
-    for using in sorted(aliases):
-        try:
-            operators = locks[using].operators
-        except InvalidLockBackend:
-            continue  # its locks can't be released anyway
-        if operators.reason_required:
-            raise ValueError(
-                f"A release of locks of LOCKS[{using!r}] needs a reason, because its "
-                f"OPERATORS['REASON_REQUIRED'] is True; give one."
-            )
+def requires_reason(aliases: Iterable[str]) -> str | None:
+    """Return the first alias whose ``OPERATORS`` require a reason, ``None`` without one."""
+    for using in sorted(set(aliases)):
+        with suppress(InvalidLockBackend):  # then its locks can't be released anyway
+            if locks[using].operators.reason_required:
+                return using
+    return None
 
 
 def _failure(one: Shown, error: Exception) -> Outcome:
@@ -122,10 +122,8 @@ def _release(one: Shown, by: str, reason: str) -> Outcome:
         return Outcome(one, Result.CHANGED if holder else Result.GONE, holder=holder)
     holder = None
     if loser.waiters != 0:
-        try:
+        with suppress(LockError):  # it is released all the same
             holder = backend.holder(one.name)
-        except LockError:  # it is released all the same
-            logger.debug("The new holder of lock %r is not known", one.name)
     return Outcome(one, Result.RELEASED, loser, holder)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import redis
@@ -14,8 +14,6 @@ from redis.exceptions import RedisError
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.redis.backend import RedisLockBackend
 
-Setting = Callable[[str], str | None]
-"""Returns a setting of the server, ``None`` if it is not known."""
 Reason = str | Promise
 """A text that is translated when it is shown; ``""`` for none."""
 
@@ -33,7 +31,7 @@ def unwritable_because(backend: BaseLockBackend) -> Reason:
         if len(pools) != 1:
             return ""
         client = redis.Redis(connection_pool=pools[0])
-        return _because(client.info(), lambda name: _setting(client, name))
+        return _because(client.info(), client)
     except (RedisError, OSError):  # an ACL may deny INFO
         return ""
 
@@ -45,11 +43,11 @@ def _setting(client: redis.Redis, name: str) -> str | None:
         return None
 
 
-def _because(info: Mapping[str, Any], setting: Setting) -> Reason:
+def _because(info: Mapping[str, Any], client: redis.Redis) -> Reason:
     if info.get("role") == "slave":
         if info.get("slave_read_only") != 0:
             return _("is a read-only replica: nothing can be released there")
-    elif why := _too_few_replicas(info, setting) or _cannot_save(info, setting):
+    elif why := _too_few_replicas(info, client) or _cannot_save(info, client):
         return why
     most = info.get("maxmemory", 0)
     full = 0 < most <= info.get("used_memory", 0)
@@ -62,11 +60,11 @@ def _because(info: Mapping[str, Any], setting: Setting) -> Reason:
     return ""
 
 
-def _too_few_replicas(info: Mapping[str, Any], setting: Setting) -> Reason:
+def _too_few_replicas(info: Mapping[str, Any], client: redis.Redis) -> Reason:
     good = info.get("min_slaves_good_slaves")  # present if some are required
     if good is None:
         return ""
-    demanded = setting("min-replicas-to-write")
+    demanded = _setting(client, "min-replicas-to-write")
     if good >= (1 if demanded is None else int(demanded)):
         return ""
     text = _(
@@ -76,12 +74,12 @@ def _too_few_replicas(info: Mapping[str, Any], setting: Setting) -> Reason:
     return format_lazy(text, good=good, demanded=demanded or _("number"))
 
 
-def _cannot_save(info: Mapping[str, Any], setting: Setting) -> Reason:
+def _cannot_save(info: Mapping[str, Any], client: redis.Redis) -> Reason:
     if info.get("aof_enabled") and info.get("aof_last_write_status") == "err":
         return _("can't write its append-only file: nothing can be released there")
     if info.get("rdb_last_bgsave_status") != "err":
         return ""
-    stops, saves = setting("stop-writes-on-bgsave-error"), setting("save")
+    stops, saves = _setting(client, "stop-writes-on-bgsave-error"), _setting(client, "save")
     if stops == "no" or saves == "":
         return ""
     if stops is None or saves is None:

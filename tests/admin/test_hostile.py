@@ -12,7 +12,7 @@ from django.utils import translation
 
 from django_redis_lock import lock
 from django_redis_lock.admin.reading import ask_each
-from django_redis_lock.admin.tickets import Ticket
+from django_redis_lock.admin.release import Ticket
 from example_project.embedded import EmbeddedServer, free_port
 from tests.settings import REDIS, server_url
 from tests.tools import Background

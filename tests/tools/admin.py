@@ -14,7 +14,7 @@ from django.contrib.auth.models import Permission
 from django.test import Client
 
 from django_redis_lock import locks
-from django_redis_lock.admin.tickets import Ticket
+from django_redis_lock.admin.release import Ticket
 from django_redis_lock.models import HeldLock
 
 LIST = "/admin/django_redis_lock/heldlock/"

@@ -16,24 +16,20 @@ from django_redis_lock.support.text import visible
 
 UNKNOWN = "-"
 """The cell of an absent value."""
+ORIGIN = ("host", "pid", "thread", "task_id", "task_name")
 
 
 def holder_facts(holder: Holder) -> dict[str, Any]:
     return {
-        "name": holder.name,
-        "using": holder.using,
+        **_copied(holder, "name", "using"),
         "holder": str(holder),
-        "token_id": holder.token_id,
-        "fence": holder.fence,
-        "acquired_at": holder.acquired_at,
+        **_copied(holder, "token_id", "fence", "acquired_at"),
         "held_for": seconds(holder.held_for),
         "expires_at": holder.expires_at,
         "lease_left": seconds(holder.ttl),
-        "auto_renew": holder.auto_renew,
-        "max_hold": holder.max_hold,
-        "waiters": holder.waiters,
+        **_copied(holder, "auto_renew", "max_hold", "waiters"),
         "attention": attention_of(holder),
-        **_origin(holder),
+        **_copied(holder, *ORIGIN),
         "metadata": dict(holder.metadata),
     }
 
@@ -41,45 +37,32 @@ def holder_facts(holder: Holder) -> dict[str, Any]:
 def waiter_facts(waiter: Waiter) -> dict[str, Any]:
     return {
         "waiter": str(waiter),
-        "token_id": waiter.token_id,
-        "since": waiter.since,
+        **_copied(waiter, "token_id", "since"),
         "waited": seconds(waiter.waited),
-        "lease": waiter.lease,
-        "auto_renew": waiter.auto_renew,
-        **_origin(waiter),
+        **_copied(waiter, "lease", "auto_renew", *ORIGIN),
         "metadata": dict(waiter.metadata),
     }
 
 
 def entry_facts(entry: AuditEntry) -> dict[str, Any]:
     return {
-        "id": entry.id,
-        "at": entry.at,
-        "event": entry.event,
-        "name": entry.name,
-        "using": entry.using,
+        **_copied(entry, "id", "at", "event", "name", "using"),
         "holder": str(entry),
-        "token_id": entry.token_id,
-        "fence": entry.fence,
-        **_origin(entry),
-        "by": entry.by,
-        "reason": entry.reason,
+        **_copied(entry, "token_id", "fence", *ORIGIN, "by", "reason"),
     }
 
 
 def outcome_facts(outcome: Outcome) -> dict[str, Any]:
     return {
-        "name": outcome.shown.name,
-        "using": outcome.shown.using,
-        "token_id": outcome.shown.token_id,
+        **_copied(outcome.shown, "name", "using", "token_id"),
         "result": outcome.result.value,
         "holder_now": outcome.holder and str(outcome.holder),
         "error": outcome.error or None,
     }
 
 
-def _origin(one: Holder | Waiter | AuditEntry) -> dict[str, Any]:
-    return {key: getattr(one, key) for key in ("host", "pid", "thread", "task_id", "task_name")}
+def _copied(one: object, *keys: str) -> dict[str, Any]:
+    return {key: getattr(one, key) for key in keys}
 
 
 def seconds(value: float | None) -> float | None:

@@ -21,7 +21,7 @@ from django_redis_lock.management.console.selection import (
     nothing,
 )
 from django_redis_lock.management.console.terminal import Column, Terminal
-from django_redis_lock.operators.breaking import Outcome, Result, release_shown
+from django_redis_lock.operators.breaking import Result, release_shown, requires_reason
 from django_redis_lock.operators.liveness import Life, Verdict, judge
 from django_redis_lock.protocol.records import Holder
 from django_redis_lock.support.arguments import check_text
@@ -86,13 +86,11 @@ def _check_text(text: str, option: str) -> None:
 def _check_reason(options: dict[str, Any], backends: Backends) -> None:
     if options["dry_run"] or options["reason"].strip():
         return
-    for backend in backends.all:
-        if backend.operators.reason_required:
-            raise CommandError(
-                f"Give a --reason: LOCKS[{visible(backend.alias)!r}]['OPERATORS'] has "
-                f"'REASON_REQUIRED': True.",
-                returncode=USAGE,
-            )
+    if using := requires_reason(backend.alias for backend in backends.all):
+        raise CommandError(
+            f"Give a --reason: LOCKS[{visible(using)!r}]['OPERATORS'] has 'REASON_REQUIRED': True.",
+            returncode=USAGE,
+        )
 
 
 def _selected(options: dict[str, Any], backends: Backends) -> Iterator[Holder]:
@@ -167,11 +165,23 @@ def _release(
 ) -> list[Result]:
     by = (options["by"] or "").strip() or system_user()
     outcomes = release_shown(shown, by=by, reason=options["reason"])
+    results = [outcome.result for outcome in outcomes]
     if terminal.as_json:
         terminal.json_object("outcomes", map(facts.outcome_facts, outcomes), backends.not_known)
-    else:
-        _say(outcomes, terminal)
-    return [outcome.result for outcome in outcomes]
+        return results
+    style = terminal.style
+    for outcome in outcomes:
+        holder = facts.who(outcome.holder) if outcome.holder else ""
+        handed_off = f", and handed off to {holder}" if holder else ""
+        paint, text = {
+            Result.RELEASED: (style.SUCCESS, f"released{handed_off}"),
+            Result.CHANGED: (style.WARNING, f"kept, because the holder changed to {holder}"),
+            Result.GONE: (style.WARNING, "already free"),
+            Result.REFUSED: (style.ERROR, f"not released: {visible(outcome.error)}"),
+            Result.UNAVAILABLE: (style.ERROR, f"outcome not known: {visible(outcome.error)}"),
+        }[outcome.result]
+        terminal.say(paint(f"{visible(outcome.shown.name)}: {text}"))
+    return results
 
 
 def _conclude(results: list[Result], missing: list[str], *, dry_run: bool) -> None:
@@ -191,21 +201,6 @@ def _conclude(results: list[Result], missing: list[str], *, dry_run: bool) -> No
     if missing:
         done = "would be" if dry_run else "were"
         raise nothing(f"Some of the named locks are not held; the rest {done} released.")
-
-
-def _say(outcomes: Iterable[Outcome], terminal: Terminal) -> None:
-    style = terminal.style
-    for outcome in outcomes:
-        holder = facts.who(outcome.holder) if outcome.holder else ""
-        handed_off = f", and handed off to {holder}" if holder else ""
-        paint, text = {
-            Result.RELEASED: (style.SUCCESS, f"released{handed_off}"),
-            Result.CHANGED: (style.WARNING, f"kept, because the holder changed to {holder}"),
-            Result.GONE: (style.WARNING, "already free"),
-            Result.REFUSED: (style.ERROR, f"not released: {visible(outcome.error)}"),
-            Result.UNAVAILABLE: (style.ERROR, f"outcome not known: {visible(outcome.error)}"),
-        }[outcome.result]
-        terminal.say(paint(f"{visible(outcome.shown.name)}: {text}"))
 
 
 def _count(number: int) -> str:

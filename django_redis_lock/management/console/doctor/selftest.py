@@ -31,19 +31,15 @@ def run_selftest(backend: BaseLockBackend) -> Finding:
         for step in _steps(backend):  # noqa: B007 - is read when one fails
             pass
     except LockError as error:
-        return _failure(backend, step, str(error))
+        remedy, why = LOOK, str(error)
+        if command := _COMMAND.search(why):
+            pool = getattr(backend, "pool", None)
+            user = (pool.connection_kwargs.get("username") if pool else None) or "default"
+            remedy = f"ACL SETUSER {user} +{command[1].lower()}"
+        elif "permission" in why.lower():
+            remedy = GRANT
+        return fail("self-test", f"{step}: {why}", remedy)
     return ok("self-test", "acquired, listed, waited, handed over, and released by force")
-
-
-def _failure(backend: BaseLockBackend, step: str, why: str) -> Finding:
-    remedy = LOOK
-    if command := _COMMAND.search(why):
-        pool = getattr(backend, "pool", None)
-        user = (pool.connection_kwargs.get("username") if pool else None) or "default"
-        remedy = f"ACL SETUSER {user} +{command[1].lower()}"
-    elif "permission" in why.lower():
-        remedy = GRANT
-    return fail("self-test", f"{step}: {why}", remedy)
 
 
 def _steps(backend: BaseLockBackend) -> Iterator[str]:
