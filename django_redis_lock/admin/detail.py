@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -12,8 +12,6 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from django_redis_lock.admin.reading import (
-    ERRORS,
-    Problem,
     aliases,
     ask_each,
     read_rows,
@@ -32,6 +30,7 @@ from django_redis_lock.admin.wording import (
     origin_html,
     waiters_text,
 )
+from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.handler import locks
 from django_redis_lock.models import HeldLock
 from django_redis_lock.operators.liveness import judge
@@ -55,15 +54,11 @@ def detail(lock: HeldLock, recent_entries: int) -> dict[str, Any]:
     rows, problems = read_rows([(lock.using, lock.name)])
     if problems:
         return {**context, "problems": problems}
-    row, backend = rows[0] if rows else lock, locks[lock.using]
+    row = rows[0] if rows else lock
     if row.holder:
         context |= _held(row, row.holder)
-    waiting, waiting_unknown = _asked(
-        lambda: backend.waiting(lock.name, limit=MOST_WAITERS), lock.using
-    )
-    entries, entries_unknown = _asked(
-        lambda: backend.history(lock.name, limit=recent_entries), lock.using
-    )
+    waiting, waiting_unknown = _asked(row, lambda one: one.waiting(row.name, limit=MOST_WAITERS))
+    entries, entries_unknown = _asked(row, lambda one: one.history(row.name, limit=recent_entries))
     in_queue = (row.holder and row.holder.waiters) or 0
     return {
         **context,
@@ -165,12 +160,12 @@ def _quoted(text: str) -> str:
     return f"$'{''.join(shown)}'"
 
 
-def _asked(ask: Callable[[], Iterable[Item]], using: str) -> tuple[list[Item], str]:
-    """Return what a backend answers, or why it does not."""
-    try:
-        return list(ask()), ""
-    except ERRORS as error:
-        return [], Problem.of(using, error).reason
+def _asked(
+    lock: HeldLock, question: Callable[[BaseLockBackend], list[Item]]
+) -> tuple[list[Item], str]:
+    """Return what a lock's backend answers, or why it does not."""
+    answers, problems = ask_each([lock.using], question)
+    return answers.get(lock.using, []), problems[0].reason if problems else ""
 
 
 def _waiter(waiter: Waiter) -> dict[str, SafeString | str | None]:

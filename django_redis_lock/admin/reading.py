@@ -16,7 +16,6 @@ from django_redis_lock.handler import locks
 from django_redis_lock.models import HeldLock
 from django_redis_lock.operators.writability import unwritable_because
 from django_redis_lock.protocol.attention import attention
-from django_redis_lock.protocol.records import Holder
 from django_redis_lock.support.text import visible, without_passwords
 
 ERRORS = (LockError, InvalidLockBackend)
@@ -124,19 +123,17 @@ def read_rows(keys: Sequence[tuple[str, str]]) -> tuple[list[HeldLock], list[Pro
     names: dict[str, list[str]] = {}
     for using, name in keys:
         names.setdefault(using, []).append(name)
-    answers, problems = ask_each(
-        names, lambda one: list(rows(one.holders_of(names[one.alias]), one))
-    )
+
+    def read(backend: BaseLockBackend) -> Iterator[HeldLock]:
+        for holder in backend.holders_of(names[backend.alias]):
+            row = HeldLock.of(holder.using, holder.name)
+            row.holder = holder
+            row.attention = attention(holder, backend.operators.threshold(holder.name))
+            yield row
+
+    answers, problems = ask_each(names, lambda backend: list(read(backend)))
     found = {(row.using, row.name): row for answer in answers.values() for row in answer}
     return [found[key] for key in dict.fromkeys(keys) if key in found], problems
-
-
-def rows(holders: Iterable[Holder], backend: BaseLockBackend) -> Iterator[HeldLock]:
-    for holder in holders:
-        row = HeldLock.of(holder.using, holder.name)
-        row.holder = holder
-        row.attention = attention(holder, backend.operators.threshold(holder.name))
-        yield row
 
 
 def unwritable(among: Iterable[str], silent: Iterable[Problem] = ()) -> list[Problem]:

@@ -19,7 +19,6 @@ from django_redis_lock.admin.reading import aliases, read_rows, unwritable
 from django_redis_lock.admin.wording import duration, origin_html, who
 from django_redis_lock.models import HeldLock
 from django_redis_lock.operators.breaking import Outcome, Result, release_shown, requires_reason
-from django_redis_lock.protocol.records import Holder
 from django_redis_lock.support.arguments import MAX_TEXT_LENGTH, TOKEN_ID, check_name
 from django_redis_lock.support.text import visible, without_passwords
 
@@ -29,8 +28,6 @@ LEVELS = {
     Result.RELEASED: messages.SUCCESS,
     Result.CHANGED: messages.WARNING,
     Result.GONE: messages.WARNING,
-    Result.REFUSED: messages.ERROR,
-    Result.UNAVAILABLE: messages.ERROR,
 }
 
 
@@ -118,23 +115,19 @@ def release(
     anything is released.
     """
     outcomes = release_shown(tickets, by=by, reason=reason)
-    losers = [outcome.loser for outcome in outcomes if outcome.loser]
-    unlogged = _log(losers, reason, log)
-    return [(LEVELS[outcome.result], _told(outcome, unlogged)) for outcome in outcomes]
-
-
-def _log(losers: Iterable[Holder], reason: str, log: Callable[[HeldLock, str], Any]) -> str:
-    """Write an entry for each forced release; return what prevented it, or ``""``."""
-    because = f" Reason: {visible(reason)}" if reason else ""
+    because, unlogged = f" Reason: {visible(reason)}" if reason else "", ""
     try:
         with transaction.atomic(using=router.db_for_write(LogEntry)):
-            for loser in losers:
+            for loser in [outcome.loser for outcome in outcomes if outcome.loser]:
                 lock = HeldLock.of(loser.using, loser.name)
                 log(lock, f"Taken from {visible(str(loser))}.{because}")
     except Exception as error:
         logger.exception("Releases are not in the admin's log")
-        return without_passwords(str(error))
-    return ""
+        unlogged = without_passwords(str(error))
+    return [
+        (LEVELS.get(outcome.result, messages.ERROR), _told(outcome, unlogged))
+        for outcome in outcomes
+    ]
 
 
 def _told(outcome: Outcome, unlogged: str) -> str:

@@ -83,10 +83,18 @@ def release_shown(shown: Iterable[Shown], *, by: str, reason: str = "") -> list[
             outcome = _release(one, by, reason)
         except (LockError, InvalidLockBackend, ValueError) as error:
             outcome = _failure(one, error)
-            if _is_of_all(error):
-                failed[one.using] = outcome
-        if outcome.loser:
-            _log(outcome.loser, by, reason)
+            refused = isinstance(error, LockUnavailable) and error.refused
+            if isinstance(error, InvalidLockBackend | LockUnavailable) and not refused:
+                failed[one.using] = outcome  # the others would run into the same, and a timeout
+        if loser := outcome.loser:
+            logger.warning(
+                "Lock %r of LOCKS[%r] was taken from %s by %s: %s",
+                loser.name,
+                loser.using,
+                visible(str(loser)),
+                visible(by) or "an unnamed operator",
+                visible(reason) or "no reason given",
+            )
         outcomes.append(outcome)
     return outcomes
 
@@ -107,13 +115,6 @@ def _failure(one: Shown, error: Exception) -> Outcome:
     return Outcome(one, result, error=without_passwords(str(error)))
 
 
-def _is_of_all(error: Exception) -> bool:
-    """Whether the alias's other locks would run into the same error, and a timeout."""
-    return isinstance(error, InvalidLockBackend) or (
-        isinstance(error, LockUnavailable) and not error.refused
-    )
-
-
 def _release(one: Shown, by: str, reason: str) -> Outcome:
     backend = locks[one.using]
     loser = backend.force_release(one.name, one.token_id, by=by, reason=reason)
@@ -125,14 +126,3 @@ def _release(one: Shown, by: str, reason: str) -> Outcome:
         with suppress(LockError):  # it is released all the same
             holder = backend.holder(one.name)
     return Outcome(one, Result.RELEASED, loser, holder)
-
-
-def _log(loser: Holder, by: str, reason: str) -> None:
-    logger.warning(
-        "Lock %r of LOCKS[%r] was taken from %s by %s: %s",
-        loser.name,
-        loser.using,
-        visible(str(loser)),
-        visible(by) or "an unnamed operator",
-        visible(reason) or "no reason given",
-    )

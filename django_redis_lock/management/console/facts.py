@@ -87,11 +87,6 @@ def attention_of(holder: Holder) -> Attention | None:
     return attention(holder, locks[holder.using].operators.threshold(holder.name))
 
 
-def mark(holder: Holder) -> str:
-    """Return it for a table, as in the JSON."""
-    return attention_of(holder) or UNKNOWN
-
-
 def who(one: Holder | Waiter | AuditEntry) -> str:
     """Return a holder, a waiter or an entry's holder in one line."""
     return visible(str(one))
@@ -106,7 +101,7 @@ def holder_columns(*, many: bool) -> list[Column[Holder]]:
         Column("HELD FOR", lambda one: time_of(one.held_for), right=True),
         Column("LEASE LEFT", lease_left, right=True),
         Column("WAITERS", lambda one: "?" if one.waiters is None else str(one.waiters), right=True),
-        Column("ATTENTION", mark),
+        Column("ATTENTION", lambda one: attention_of(one) or UNKNOWN),
         Column("FENCE", lambda one: str(one.fence or UNKNOWN), right=True),
     ]
     return [column for column in columns if many or column.heading != "USING"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import os
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -33,7 +34,9 @@ def run(options: dict[str, Any], terminal: Terminal) -> None:
     _check(options)
     backends = Backends(options["using"], terminal.notice)
     asks = options["interactive"] and not options["dry_run"]
-    asks_reason = asks and terminal.can_answer and not options["reason"].strip()
+    asks_reason = (
+        asks and sys.stdin is not None and sys.stdin.isatty() and not options["reason"].strip()
+    )
     if not asks_reason:
         _check_reason(options, backends)
     shown = list(_selected(options, backends))

@@ -42,6 +42,8 @@ class Backends:
         """Why a backend did not answer, by alias."""
         self._misconfigured: set[str] = set()
         self.aliases = aliases_of(using)
+        self.many = len(self.aliases) > 1
+        """Whether there is more than one, so that tables name the backend."""
         for alias in self.aliases:
             try:
                 self.all.append(locks[alias])
@@ -49,11 +51,6 @@ class Backends:
                 if using:
                     raise CommandError(without_passwords(str(error))) from error
                 self._note(alias, error)
-
-    @property
-    def many(self) -> bool:
-        """Whether there is more than one, so that tables name the backend."""
-        return len(self.aliases) > 1
 
     def each(self, ask: Callable[[BaseLockBackend], Iterable[Any]]) -> Iterator[Any]:
         """Yield what each backend answers; note one that is unavailable and go on."""

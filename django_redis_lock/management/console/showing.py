@@ -170,8 +170,8 @@ def _particulars(holder: Holder, verdict: Verdict) -> Iterator[tuple[str, str]]:
     yield "life", f"{verdict.life}: {verdict.why}"
     yield "acquired at", _moment(holder.acquired_at)
     yield "held for", facts.time_of(holder.held_for)
-    if facts.attention_of(holder):
-        yield "attention", facts.mark(holder)
+    if attention := facts.attention_of(holder):
+        yield "attention", attention
     yield "lease left", facts.lease_left(holder) + _renewed(holder)
     yield "expires at", "never" if holder.ttl is None else _moment(holder.expires_at)
     yield "fence", str(holder.fence or facts.UNKNOWN)

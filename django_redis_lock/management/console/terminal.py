@@ -107,11 +107,6 @@ class Terminal:
         self._out.write(text, ending="")
         self._out.flush()
 
-    @property
-    def can_answer(self) -> bool:
-        """Whether questions are answered on a terminal, and not by another program."""
-        return sys.stdin is not None and sys.stdin.isatty()
-
     def confirm(self, question: str) -> bool:
         """Ask for a yes or no. No input means no. Raises ``KeyboardInterrupt``."""
         return self.ask(f"{question} [y/N]").lower() in ("y", "yes")

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -169,23 +170,19 @@ def _check_sharing(servers: list[Server]) -> Finding:
 
 def _others() -> list[tuple[str, _MakePool]]:
     """Return the other users of Redis, by name."""
-    caches = settings.CACHES.items()
-    return [
-        *((f"CACHES[{alias!r}]", partial(pool_of_cache, alias, entry)) for alias, entry in caches),
-        *(("Celery's broker", partial(pool_from_url, url)) for url in _broker_urls()),
+    found: list[tuple[str, _MakePool]] = [
+        (f"CACHES[{alias!r}]", partial(pool_of_cache, alias, entry))
+        for alias, entry in settings.CACHES.items()
     ]
-
-
-def _broker_urls() -> list[str]:
-    """Return the URLs of Celery's broker that are those of a Redis."""
-    try:
+    with suppress(ImportError):
         from celery.app import app_or_default
-    except ImportError:
-        return []
-    conf = app_or_default().conf
-    value = conf.broker_write_url or conf.broker_url or ()
-    urls = value.split(";") if isinstance(value, str) else map(str, value)
-    return [url for url in urls if url.startswith(("redis://", "rediss://"))]
+
+        conf = app_or_default().conf
+        value = conf.broker_write_url or conf.broker_url or ()
+        for url in value.split(";") if isinstance(value, str) else map(str, value):
+            if url.startswith(("redis://", "rediss://")):
+                found.append(("Celery's broker", partial(pool_from_url, url)))
+    return found
 
 
 def _place(make_pool: _MakePool) -> tuple[str, int] | str | None:
