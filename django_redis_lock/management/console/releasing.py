@@ -34,9 +34,8 @@ def run(options: dict[str, Any], terminal: Terminal) -> None:
     _check(options)
     backends = Backends(options["using"], terminal.notice)
     asks = options["interactive"] and not options["dry_run"]
-    asks_reason = (
-        asks and sys.stdin is not None and sys.stdin.isatty() and not options["reason"].strip()
-    )
+    at_terminal = sys.stdin is not None and sys.stdin.isatty()
+    asks_reason = asks and at_terminal and not options["reason"].strip()
     if not asks_reason:
         _check_reason(options, backends)
     shown = list(_selected(options, backends))

@@ -124,7 +124,6 @@ def _ask(name: str, backend: BaseLockBackend, backends: Backends) -> _Known | No
 
 
 def _facts(name: str, one: _Known) -> dict[str, Any]:
-    waiting, history = one.queue, one.history
     return {
         "name": name,
         "using": one.using,
@@ -132,8 +131,8 @@ def _facts(name: str, one: _Known) -> dict[str, Any]:
         "life": one.verdict.life if one.verdict else None,
         "life_because": one.verdict.why if one.verdict else None,
         "waiters": one.waiters,
-        "waiting": None if waiting is None else [*map(facts.waiter_facts, waiting[:WAITERS])],
-        "history": None if history is None else [*map(facts.entry_facts, history)],
+        "waiting": one.queue and [*map(facts.waiter_facts, one.queue[:WAITERS])],
+        "history": one.history and [*map(facts.entry_facts, one.history)],
     }
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
+from itertools import groupby, tee
+from operator import itemgetter
 from typing import Any
 
 import redis
@@ -51,30 +53,22 @@ FATAL = ("settings", "server", "cluster", "replicas", "quorum")
 
 def run(options: dict[str, Any], terminal: Terminal) -> None:
     """Check the servers of the aliases, and report the findings."""
-    findings: list[tuple[str, Finding]] = []
-
-    def noted() -> Iterator[tuple[str, Finding]]:
-        for using in aliases_of(options["using"]):
-            for finding in _check_alias(using):
-                findings.append((using, finding))
-                yield using, finding
-
+    shown, counted = tee(
+        (using, finding)
+        for using in aliases_of(options["using"])
+        for finding in _check_alias(using)
+    )
     if terminal.as_json:
-        terminal.json_object(
-            "findings",
-            (
-                {"using": using, **finding._asdict(), "server": finding.server or None}
-                for using, finding in noted()
-            ),
-        )
+        facts = ({"using": using, **finding._asdict()} for using, finding in shown)
+        terminal.json_object("findings", facts)
     else:
-        _say(noted(), terminal)
+        _say(shown, terminal)
     warned = options["fail_level"] == "warn"
     bad = ("fail", "warn") if warned else ("fail",)
-    count = sum(finding.status in bad for _, finding in findings)
-    if count:
+    statuses = [finding.status for _, finding in counted]
+    if count := sum(status in bad for status in statuses):
         what = "failed or warned" if warned else "failed"
-        raise CommandError(f"{count} of {len(findings)} checks {what}.")
+        raise CommandError(f"{count} of {len(statuses)} checks {what}.")
 
 
 def _check_alias(using: str) -> Iterator[Finding]:
@@ -179,9 +173,12 @@ def _others() -> list[tuple[str, _MakePool]]:
 
         conf = app_or_default().conf
         value = conf.broker_write_url or conf.broker_url or ()
-        for url in value.split(";") if isinstance(value, str) else map(str, value):
-            if url.startswith(("redis://", "rediss://")):
-                found.append(("Celery's broker", partial(pool_from_url, url)))
+        urls = value.split(";") if isinstance(value, str) else map(str, value)
+        found += [
+            ("Celery's broker", partial(pool_from_url, url))
+            for url in urls
+            if url.startswith(("redis://", "rediss://"))
+        ]
     return found
 
 
@@ -202,12 +199,10 @@ def _place(make_pool: _MakePool) -> tuple[str, int] | str | None:
 def _say(findings: Iterator[tuple[str, Finding]], terminal: Terminal) -> None:
     style = terminal.style
     paint = {"ok": style.SUCCESS, "warn": style.WARNING, "fail": style.ERROR}
-    heading = None
-    for using, finding in findings:
-        if using != heading:
-            heading = using
-            terminal.say(style.MIGRATE_HEADING(f"LOCKS[{visible(using)!r}]"))
-        status = paint[finding.status](f"{finding.status:<5}")
-        terminal.say(f"  {status} {finding.check:<12} {visible(finding.found)}")
-        if finding.remedy:
-            terminal.say(f"{'-> ':>21}{visible(finding.remedy)}")
+    for using, found in groupby(findings, itemgetter(0)):
+        terminal.say(style.MIGRATE_HEADING(f"LOCKS[{visible(using)!r}]"))
+        for _, finding in found:
+            status = paint[finding.status](f"{finding.status:<5}")
+            terminal.say(f"  {status} {finding.check:<12} {visible(finding.found)}")
+            if finding.remedy:
+                terminal.say(f"{'-> ':>21}{visible(finding.remedy)}")

@@ -53,7 +53,7 @@ class Finding(NamedTuple):
     """What was found."""
     remedy: str = ""
     """What to do about it, if anything."""
-    server: str = ""
+    server: str | None = None
     """The server that was checked, if it was one."""
 
 
@@ -149,9 +149,8 @@ def _check_version(client: Any, server: Server) -> Iterator[Finding]:
     name = "Valkey" if "valkey_version" in info else "Redis"
     version = str(info.get("valkey_version") or info.get("redis_version", ""))
     numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
-    oldest = OLDEST[name]
-    if numbers < oldest and isinstance(server.backend, RedisLockBackend):
-        needed = f"{name} {'.'.join(map(str, oldest))}"
+    if numbers < OLDEST[name] and isinstance(server.backend, RedisLockBackend):
+        needed = f"{name} {'.'.join(map(str, OLDEST[name]))}"
         yield fail("version", f"{name} {version}", f"Upgrade to {needed} or newer.")
     else:
         yield ok("version", f"{name} {version}")
@@ -182,7 +181,6 @@ def _check_round_trip(client: Any, server: Server) -> Iterator[Finding]:
 def _check_eviction(client: Any, server: Server) -> Iterator[Finding]:
     info = client.info("memory")
     policy = str(info.get("maxmemory_policy", "not known"))
-    limited = int(info.get("maxmemory", 0)) > 0
     evicted = int(client.info("stats").get("evicted_keys", 0))
     if policy == "noeviction" and not evicted:
         yield ok("eviction", "noeviction: locks are not evicted")
@@ -192,7 +190,7 @@ def _check_eviction(client: Any, server: Server) -> Iterator[Finding]:
         yield warn("eviction", found, remedy)
     else:  # locks expire, so volatile-* policies can evict them too
         found = f"{policy}: held locks can be evicted when memory runs out"
-        status = fail if limited or evicted else warn
+        status = fail if int(info.get("maxmemory", 0)) or evicted else warn
         yield status("eviction", f"{found}; {evicted} keys were evicted", NO_EVICTION)
 
 
