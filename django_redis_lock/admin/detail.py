@@ -11,12 +11,7 @@ from urllib.parse import quote
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-from django_redis_lock.admin.reading import (
-    aliases,
-    ask_each,
-    read_rows,
-    unwritable,
-)
+from django_redis_lock.admin.reading import aliases, ask_each, read_rows, unwritable
 from django_redis_lock.admin.release import ticket_of
 from django_redis_lock.admin.wording import (
     breakable,

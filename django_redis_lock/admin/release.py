@@ -124,10 +124,7 @@ def release(
     except Exception as error:
         logger.exception("Releases are not in the admin's log")
         unlogged = without_passwords(str(error))
-    return [
-        (LEVELS.get(outcome.result, messages.ERROR), _told(outcome, unlogged))
-        for outcome in outcomes
-    ]
+    return [(LEVELS.get(one.result, messages.ERROR), _told(one, unlogged)) for one in outcomes]
 
 
 def _told(outcome: Outcome, unlogged: str) -> str:

@@ -62,7 +62,6 @@ def add_commands(parser: CommandParser) -> None:
         default="fail",
         help="exit with 1 on a failure (fail), or on a warning too (warn)",
     )
-
     history = _add(commands, "history", "show forced releases and freed locks")
     history.add_argument("name", nargs="?", help="only events of this lock")
     history.add_argument(
