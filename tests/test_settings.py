@@ -87,7 +87,7 @@ def test_unknown_alias() -> None:
         ({"BACKEND": "no.such.Backend"}, "E002", "no.such.Backend"),
         ({"BACKEND": "django.http.HttpResponse"}, "E002", "not a subclass of BaseLockBackend"),
         ({"BACKEND": LOCMEM, "TIMOUT": 3}, "E002", "TIMOUT"),
-        ({"BACKEND": LOCMEM, "OPTIONS": {"WAIT": "queue"}}, "E002", "takes none"),
+        ({"BACKEND": LOCMEM, "OPTIONS": {"WAIT": "queue"}}, "E002", "there are none"),
         ({"OPTIONS": {"WIAT": "queue"}}, "E002", "WIAT"),
         ({"BACKEND": GETSET, "LOCATION": ["redis://a"]}, "E002", "is a list"),
         ({"BACKEND": REDIS_CLUSTER, "LOCATION": "redis://u:p@a"}, "E002", "not 'redis://***@a'"),

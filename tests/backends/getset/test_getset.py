@@ -110,7 +110,7 @@ def test_key_of_another_program(name: str, configure: Configure, client: redis.R
     [
         ({"FORMAT": "iso"}, "'FORMAT'] is 'iso'; it can be 'record' or 'seconds'"),
         ({"KEY": "lock.foo"}, r"'KEY'] is 'lock.foo'; .* such as 'lock.{name}'"),
-        ({"WAIT": "queue"}, "no option 'WAIT'"),
+        ({"WAIT": "queue"}, "no setting 'WAIT'"),
         ({"POLL_INTERVAL": 0}, r"'POLL_INTERVAL'\] is 0; give seconds between 0.001 and 10"),
         ({"POLL_INTERVAL": "1"}, r"'POLL_INTERVAL'\] is '1'; give seconds"),
     ],
