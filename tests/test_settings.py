@@ -101,7 +101,7 @@ def test_unknown_alias() -> None:
         ({"OPTIONS": "x"}, "E002", "dict"),
         ({"LOCATION": "nope"}, "E004", "'nope'"),
         ({"LOCATION": "default"}, "E005", "neither django-redis nor"),
-        ({"LOCATION": "http://localhost"}, "E002", "http://"),
+        ({"LOCATION": "http://localhost"}, "E004", "http://"),
         ({"LOCATION": 7}, "E002", "7"),
         ("locmem", "E002", "dict"),
         ({"BACKEND": LOCMEM, "OPERATORS": []}, "E002", "dict"),
