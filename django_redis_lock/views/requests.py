@@ -33,17 +33,10 @@ class NoLock:
             raise AttributeError(attribute)
         raise LockNotOwned(f"request.lock.{attribute}: {self._why}")
 
-    def __enter__(self) -> NoReturn:
+    def _refuse(self, *error: object) -> NoReturn:
         raise LockNotOwned(self._why)
 
-    def __exit__(self, *error: object) -> None:
-        pass
-
-    async def __aenter__(self) -> NoReturn:
-        raise LockNotOwned(self._why)
-
-    async def __aexit__(self, *error: object) -> None:
-        pass
+    __enter__ = __exit__ = __aenter__ = __aexit__ = _refuse
 
 
 class GuardedRequest(HttpRequest):
