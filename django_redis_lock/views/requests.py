@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NoReturn
+from typing import Literal, NoReturn
 
 from django.http import HttpRequest
 
@@ -49,9 +49,3 @@ class LockedRequest(HttpRequest):
     """The request of a view that only methods which take the lock can reach."""
 
     lock: Lock
-
-
-def without_lock(request: Any, methods: frozenset[str]) -> None:
-    """Say in ``request.lock`` that there is none, unless an outer guard took one."""
-    if not getattr(request, "lock", None):
-        request.lock = NoLock(request.method, methods)

@@ -381,16 +381,13 @@ class Exchanges:
         lock on a full server. The entry itself is written after the release.
         """
         try:
-            yield PlainCommand(
-                "XADD", self._audit_key, "0-0", "event", ""
-            )  # no entry can have this id
+            yield PlainCommand("XADD", self._audit_key, "0-0", "event", "")  # never a valid id
         except ResponseError as error:
             text = str(error)
             if not ("greater than 0-0" in text or "used memory" in text):
                 raise
-        yield PlainCommand(
-            "XREVRANGE", self._audit_key, "+", "-", "COUNT", 1
-        )  # fails if it is no stream
+        # It fails if the key is no stream.
+        yield PlainCommand("XREVRANGE", self._audit_key, "+", "-", "COUNT", 1)
 
     def _complete_audit(self, call: calls.ForceRelease) -> Steps[Any]:
         """Write the entry, unless the earlier sending that deleted the lock did so."""

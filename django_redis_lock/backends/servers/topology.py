@@ -77,23 +77,19 @@ class Topology:
                 return address
         return None
 
-    def settled(self, slot: int) -> Address | None:
-        """Return the master of a slot, or ``None`` if the nodes have to be asked."""
-        return None if self._stale else self.known(slot)
-
     def address(self, slot: int, until: float = math.inf) -> Address:
         """Return the master of a slot; give up ``until`` (monotonic).
 
         Raises ``RedisError`` if no node knows it, and ``TimeoutError``.
         """
-        address = self.settled(slot)
+        address = None if self._stale else self.known(slot)
         if address is None:
             _wait_for(self._read(lambda: not self._stale), until)
             address = self._told(slot)
         return address
 
     async def aaddress(self, slot: int) -> Address:
-        address = self.settled(slot)
+        address = None if self._stale else self.known(slot)
         if address is None:
             await asyncio.wrap_future(self._read(lambda: not self._stale))
             address = self._told(slot)

@@ -156,7 +156,7 @@ def test_a_lease_that_may_have_ended_is_released_and_renewed(
     backend = configure(FORMAT=form)
     mine = request(name, 20)
     assert backend.call(calls.Acquire(mine, ""))[0] > 0
-    clock = backend._exchanges._clock
+    clock = backend.servers.exchanges._clock
     clock.SLOW = math.inf
     asked_at, answered_at, read = clock._read
     clock._read = asked_at - 60, answered_at, read  # it may be a minute later
