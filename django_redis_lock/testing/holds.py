@@ -74,7 +74,7 @@ def expire_now(name: str, *, using: str = DEFAULT_ALIAS) -> None:
     backend = _backend(using)
     holder = _holder(backend, name, "expire")
     lease = lease_of(holder.token_id)
-    renewal = None if lease is None else stop_renewing(lease)
+    renewal = stop_renewing(lease)
     token = _token(backend, name) if lease is None else lease.token
     until = time.monotonic() + GONE_WITHIN
     while (now := backend.holder(name)) is not None and now.token_id == holder.token_id:
@@ -101,7 +101,7 @@ def lose(name: str, *, using: str = DEFAULT_ALIAS) -> None:
     holder = _holder(backend, name, "be lost")
     take(backend, holder, "lose()")
     lease = lease_of(holder.token_id)
-    renewal = None if lease is None else stop_renewing(lease)
+    renewal = stop_renewing(lease)
     if lease is not None and renewal is not None:
         renew_now(lease, renewal)
 
