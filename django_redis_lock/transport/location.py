@@ -113,9 +113,9 @@ class Location:
     def _problem(self, alias: str) -> checks.Error | None:
         """Return an error if locks can't use the alias."""
         configured = settings.CACHES.get(alias)
-        number, hint = 9, CORRECT_THE_ALIAS
+        code, hint = "E009", CORRECT_THE_ALIAS
         if alias not in settings.CACHES:
-            number, hint = 4, HOW_TO
+            code, hint = "E004", HOW_TO
             known = ", ".join(map(repr, settings.CACHES)) or "none"
             text = f"which is not an alias of CACHES (the aliases are {known})"
         elif not (
@@ -123,13 +123,13 @@ class Location:
         ):
             text = "an alias of CACHES whose entry or OPTIONS are not a dict"
         elif not served_by(configured):
-            number, hint = 5, HOW_TO
+            code, hint = "E005", HOW_TO
             text = (
                 f"an alias of CACHES whose BACKEND is {configured.get('BACKEND')!r}, neither "
                 f"django-redis nor Django's RedisCache"
             )
         elif client := spread_by(configured):
-            number, hint = 7, ONE_SERVER
+            code, hint = "E007", ONE_SERVER
             text = (
                 f"an alias of CACHES whose CLIENT_CLASS {client!r} does not keep all keys on one "
                 f"server"
@@ -139,7 +139,7 @@ class Location:
         else:
             return None
         text = without_passwords(f"{self._where} is {alias!r}, {text}.")
-        return checks.Error(text, hint=hint, id=f"django_redis_lock.E00{number}")
+        return checks.Error(text, hint=hint, id=f"django_redis_lock.{code}")
 
     def check(self) -> list[checks.CheckMessage]:
         """Return system check messages about the alias, and about sharing its database.

@@ -111,14 +111,8 @@ def _check_methods(methods: Any) -> frozenset[str] | None:
         return None
     if isinstance(methods, str) or not isinstance(methods, Collection):
         raise TypeError(f"methods={methods!r} must be a list of HTTP methods, such as ['POST'].")
-    for method in methods:
-        if method not in METHODS:
-            raise ValueError(
-                f"methods={methods!r} has {method!r}, which is not an HTTP method; "
-                f"choose from {', '.join(METHODS)}."
-            )
-    if not methods:
-        raise ValueError("methods is empty, so the lock would never be taken; leave it out.")
+    if not methods or not set(METHODS).issuperset(methods):
+        raise ValueError(f"methods={methods!r} must be one or more of {', '.join(METHODS)}.")
     return frozenset(methods)
 
 

@@ -155,12 +155,8 @@ def test_templates_that_fit_no_method(view: Any) -> None:
         ({"max_hold": 5, "timeout": 10}, ValueError, "max_hold=5.*timeout=10.*auto_renew=True"),
         ({"max_hold": 5, "timeout": None}, ValueError, "max_hold=5.*timeout=None"),
         ({"methods": "POST"}, TypeError, r"methods='POST' must be a list.*\['POST'\]"),
-        (
-            {"methods": ["post"]},
-            ValueError,
-            "'post', which is not an HTTP method; choose from",
-        ),
-        ({"methods": []}, ValueError, "never be taken"),
+        ({"methods": ["post"]}, ValueError, r"\['post'\] must be one or more of GET"),
+        ({"methods": []}, ValueError, "must be one or more of GET"),
     ],
 )
 def test_options_that_make_no_sense(

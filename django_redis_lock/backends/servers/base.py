@@ -42,13 +42,6 @@ class Servers:
             if client is not None:
                 client.close()
 
-    def call(self, call: Call) -> Any:
-        """Carry out a call. Raises ``RedisError`` and ``OSError``."""
-        raise NotImplementedError
-
-    async def acall(self, call: Call) -> Any:
-        raise NotImplementedError
-
     def timeout_of(self, pool: redis.ConnectionPool) -> float | None:
         """Return the socket timeout of a pool in seconds.
 
@@ -68,7 +61,8 @@ class ServersLockBackend(BaseLockBackend):
     """A backend with servers, which LOCATION names."""
 
     location: Location
-    servers: Servers
+    servers: Any
+    """The ``Servers``; ``call`` and ``acall`` carry out a call, or raise an error of redis-py."""
 
     @property
     def pool(self) -> redis.ConnectionPool:
