@@ -48,18 +48,15 @@ class GetSetLockBackend(ServersLockBackend):
             )
         form = read_choice(options, "FORMAT", FORMATS, self.alias)
         self.hub = PollingHub(read_poll_interval(options, self.alias))
-        key = self._key_of_locks(options.get("KEY", f"{self.key_prefix}:{NAME}"))
-        self.lock_keys = key.partition(NAME)[0]
-        exchanges = Exchanges(self.key_prefix, key, form, self.hub.freed)
-        self.servers = _PlainServer(self.location, exchanges)
-
-    def _key_of_locks(self, key: Any) -> str:
+        key = options.get("KEY", f"{self.key_prefix}:{NAME}")
         if not isinstance(key, str) or key.count(NAME) != 1:
             raise InvalidLockBackend(
                 f"LOCKS[{self.alias!r}]['OPTIONS']['KEY'] is {key!r}; it must be a str that has "
                 f"{NAME} in it once, such as 'lock.{NAME}'."
             )
-        return key
+        self.lock_keys = key.partition(NAME)[0]
+        exchanges = Exchanges(self.key_prefix, key, form, self.hub.freed)
+        self.servers = _PlainServer(self.location, exchanges)
 
     def _read(self, names: list[str]) -> Steps[list[Holder]]:
         now_ms, *rest = yield from ask(Inspect(names))

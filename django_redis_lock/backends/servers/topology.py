@@ -34,10 +34,11 @@ class Topology:
         self.changed: Callable[[], object] = lambda: None
         """Called after a change, in the thread that noticed it."""
         self._pools: dict[Address, redis.ConnectionPool] = {}
-        self._reset()
+        self.after_fork()
         forget_after_fork(self)
 
-    def _reset(self) -> None:
+    def after_fork(self) -> None:
+        """Forget the topology; the pools handle the fork themselves."""
         self._mutex = threading.Lock()
         self._reading: Future[None] | None = None
         self._ranges: list[tuple[int, int, Address]] = []
@@ -45,10 +46,6 @@ class Topology:
         self._others: list[Address] = []  # replicas, which can be asked, too
         self._stale = True
         self._suspect: Address | None = None
-
-    def after_fork(self) -> None:
-        """Forget the topology; the pools handle the fork themselves."""
-        self._reset()
 
     def pool(self, address: Address) -> redis.ConnectionPool:
         with self._mutex:
