@@ -22,15 +22,16 @@ REPORTS = "django_redis_lock.reporting.PasswordsInUrlsFilter"
 
 def check_reports(**kwargs: Any) -> list[checks.CheckMessage]:
     """Check, with ``--deploy``, that mails to ADMINS don't show the passwords in ``LOCKS``."""
+    from django.views.debug import SafeExceptionReporterFilter
+
     from django_redis_lock.reporting import PasswordsInUrlsFilter
 
-    shown = (settings.LOCKS if hasattr(settings, "LOCKS") else None, settings.CACHES)
     found = import_string(settings.DEFAULT_EXCEPTION_REPORTER_FILTER)
-    if (
-        not settings.ADMINS
-        or issubclass(found, PasswordsInUrlsFilter)
-        or not _has_visible_password(shown)
-    ):
+    if not settings.ADMINS or issubclass(found, PasswordsInUrlsFilter):
+        return []
+    value = (getattr(settings, "LOCKS", None), settings.CACHES)
+    shown = SafeExceptionReporterFilter().cleanse_setting("", value)
+    if PasswordsInUrlsFilter().cleanse_setting("", value) == shown:
         return []
     return [
         checks.Warning(
@@ -43,16 +44,6 @@ def check_reports(**kwargs: Any) -> list[checks.CheckMessage]:
             id="django_redis_lock.W006",
         )
     ]
-
-
-def _has_visible_password(value: Any) -> bool:
-    """Return whether Django's own filter shows a URL with a password."""
-    from django.views.debug import SafeExceptionReporterFilter
-
-    from django_redis_lock.reporting import PasswordsInUrlsFilter
-
-    shown = SafeExceptionReporterFilter().cleanse_setting("", value)
-    return bool(PasswordsInUrlsFilter().cleanse_setting("", value) != shown)
 
 
 def check_locks(**kwargs: Any) -> list[checks.CheckMessage]:
@@ -70,7 +61,16 @@ def check_locks(**kwargs: Any) -> list[checks.CheckMessage]:
             messages.append(checks.Error(str(error), id="django_redis_lock.E002"))
         else:
             messages += backend.check()
-            messages += _check_timeout(backend)
+            if backend.timeout is not None and backend.timeout > DAY:
+                messages.append(
+                    checks.Warning(
+                        f"LOCKS[{alias!r}]['TIMEOUT'] is {backend.timeout:g} seconds, more than a "
+                        f"day: seconds, not milliseconds?",
+                        hint="Write the lease in seconds, such as 30; it is renewed while the "
+                        "holder lives.",
+                        id="django_redis_lock.W007",
+                    )
+                )
             messages += [
                 checks.Error(problem, hint=HINT, id="django_redis_lock.E006")
                 for problem in collisions(backend, valid)
@@ -89,40 +89,22 @@ def check_locks(**kwargs: Any) -> list[checks.CheckMessage]:
     return messages
 
 
-def _check_timeout(backend: BaseLockBackend) -> list[checks.CheckMessage]:
-    if backend.timeout is None or backend.timeout <= DAY:
-        return []
-    return [
-        checks.Warning(
-            f"LOCKS[{backend.alias!r}]['TIMEOUT'] is {backend.timeout:g} seconds, more than a day: "
-            f"seconds, not milliseconds?",
-            hint="Write the lease in seconds, such as 30; it is renewed while the holder lives.",
-            id="django_redis_lock.W007",
-        )
-    ]
-
-
 def check_deployed(**kwargs: Any) -> list[checks.CheckMessage]:
     """Check, with ``--deploy``, that the locks of ``LOCKS`` exclude other processes."""
     messages: list[checks.CheckMessage] = []
     with suppress(InvalidLockBackend):  # check_locks reports it
         for alias in locks:
             with suppress(InvalidLockBackend):
-                messages += _check_reach(locks.create(alias))
+                kind = type(locks.create(alias))
+                if issubclass(kind, LocMemLockBackend | DummyLockBackend):
+                    in_process = issubclass(kind, LocMemLockBackend)
+                    excluded = "only callers in the same process" if in_process else "nobody"
+                    messages.append(
+                        checks.Warning(
+                            f"The locks of LOCKS[{alias!r}] exclude {excluded}, as its BACKEND is "
+                            f"{kind.__name__}.",
+                            hint=HOW_TO_WRITE,
+                            id="django_redis_lock.W008",
+                        )
+                    )
     return messages
-
-
-def _check_reach(backend: BaseLockBackend) -> list[checks.CheckMessage]:
-    excluded = "nobody"
-    if isinstance(backend, LocMemLockBackend):
-        excluded = "only callers in the same process"
-    elif not isinstance(backend, DummyLockBackend):
-        return []
-    return [
-        checks.Warning(
-            f"The locks of LOCKS[{backend.alias!r}] exclude {excluded}, as its BACKEND is "
-            f"{type(backend).__name__}.",
-            hint=HOW_TO_WRITE,
-            id="django_redis_lock.W008",
-        )
-    ]

@@ -125,15 +125,12 @@ class LockHandler:
         for other in self:
             if other != alias:
                 with suppress(InvalidLockBackend):
-                    yield self._backends.get(other) or self._new(other)
+                    kind, params = self._moved(other)
+                    yield self._backends.get(other) or kind(other, params)
 
     def create(self, alias: str) -> BaseLockBackend:
         """Make a new backend for an alias, as LOCKS says. Raises ``InvalidLockBackend``."""
         kind, params = self._configured(alias)
-        return kind(alias, params)
-
-    def _new(self, alias: str) -> BaseLockBackend:
-        kind, params = self._moved(alias)
         return kind(alias, params)
 
     def _moved(self, alias: str) -> tuple[type[BaseLockBackend], dict[str, Any]]:

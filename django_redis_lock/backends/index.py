@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from fnmatch import translate
 from itertools import islice
 from re import compile as compile_pattern
@@ -36,20 +37,14 @@ def read_page(answer: Sequence[bytes]) -> Page:
     joined, ends, last = answer
     if not ends:
         return [], [], b""
-    names: list[str | None] = []
-    try:
+    lease_ends = ends.decode().split("\n")
+    with suppress(ValueError):
         text = joined.decode()
-    except ValueError:
-        names += [_name(member) for member in joined.split(b"\n")]
-    else:
-        names += text.split("\n")
-        if not (
-            text.replace("\n", "").isprintable()
-            and all(names)
-            and max(map(len, names)) <= MAX_NAME_LENGTH  # type: ignore[arg-type]
-        ):
-            names = [_name(member) for member in joined.split(b"\n")]
-    return names, ends.decode().split("\n"), last
+        names = text.split("\n")
+        longest = max(map(len, names))
+        if all(names) and longest <= MAX_NAME_LENGTH and text.replace("\n", "").isprintable():
+            return [*names], lease_ends, last
+    return [_name(member) for member in joined.split(b"\n")], lease_ends, last
 
 
 def _name(member: bytes) -> str | None:

@@ -10,6 +10,7 @@ HINT = "Give one of them another KEY_PREFIX, or a database of its own."
 WORDS = ("queue", "index", "fence", "audit", "grant", "heard", "server", "claim")
 """What follows the prefix and a hyphen in all keys except those of the locks. Some go on with a
 colon and more."""
+_END = "\0"
 
 
 def collisions(one: BaseLockBackend, others: Iterable[BaseLockBackend]) -> Iterator[str]:
@@ -20,8 +21,13 @@ def collisions(one: BaseLockBackend, others: Iterable[BaseLockBackend]) -> Itera
     for other in others:
         if one.key_prefix == other.key_prefix or not one.databases() & other.databases():
             continue
-        key = _common(one, other)
-        if key:
+        shared = (
+            max(mine, theirs, key=len).rstrip(_END)
+            for mine in _keys(one)
+            for theirs in _keys(other)
+            if mine.startswith(theirs) or theirs.startswith(mine)
+        )
+        if key := next(shared, ""):
             yield (
                 f"LOCKS[{one.alias!r}] and LOCKS[{other.alias!r}] can write the same keys: both "
                 f"are in one database, and with the KEY_PREFIX {one.key_prefix!r} as with "
@@ -29,23 +35,10 @@ def collisions(one: BaseLockBackend, others: Iterable[BaseLockBackend]) -> Itera
             )
 
 
-def _common(one: BaseLockBackend, other: BaseLockBackend) -> str:
-    """Return what keys of both can begin with, or ``""``."""
-    for mine, goes_on in _keys(one):
-        for theirs, may_go_on in _keys(other):
-            if (
-                mine == theirs
-                or (goes_on and theirs.startswith(mine))
-                or (may_go_on and mine.startswith(theirs))
-            ):
-                return max(mine, theirs, key=len)
-    return ""
-
-
-def _keys(backend: BaseLockBackend) -> Iterator[tuple[str, bool]]:
-    """Yield what each key of a backend begins with, and whether it goes on."""
+def _keys(backend: BaseLockBackend) -> Iterator[str]:
+    """Yield what each key of a backend begins with, up to ``_END`` if it does not go on."""
     if backend.lock_keys:  # empty where keys begin with the name, and so can be any
-        yield backend.lock_keys, True
+        yield backend.lock_keys
     for word in WORDS:
-        yield f"{backend.key_prefix}-{word}", False
-        yield f"{backend.key_prefix}-{word}:", True
+        yield f"{backend.key_prefix}-{word}{_END}"
+        yield f"{backend.key_prefix}-{word}:"

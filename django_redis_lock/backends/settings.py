@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from django_redis_lock.exceptions import InvalidLockBackend
-from django_redis_lock.support.arguments import check_timeout
+from django_redis_lock.support.arguments import LONGEST_LEASE, check_timeout
 from django_redis_lock.transport.packing import Replicas
 
 SETTINGS = (
@@ -22,7 +22,6 @@ SETTINGS = (
 """The keys that an entry may have."""
 POLL_INTERVAL = 0.25
 """Seconds between two looks of a poller, where OPTIONS give no ``POLL_INTERVAL``."""
-SHORTEST_INTERVAL = 0.001
 LONGEST_INTERVAL = 10.0
 """Seconds. Waiters keep their queue alive by looking, so they must not look too rarely."""
 REPLICA_TIMEOUT = 1.0
@@ -35,9 +34,8 @@ _PREFIX = re.compile(r"[^\s\"\\]+")
 def check_keys(given: Mapping[str, Any], known: Collection[str], where: str) -> None:
     """Check that a dict has no unknown setting."""
     for unknown in sorted(str(key) for key in set(given) - set(known)):
-        raise InvalidLockBackend(
-            f"{where} has no setting {unknown!r}; there are {', '.join(known)}."
-        )
+        there_are = ", ".join(known) or "none"
+        raise InvalidLockBackend(f"{where} has no setting {unknown!r}; there are {there_are}.")
 
 
 def read_timeout(
@@ -69,9 +67,7 @@ def read_options(value: Any, known: Collection[str], using: str, kind: str) -> d
     options = value or {}
     if not isinstance(options, Mapping):
         raise InvalidLockBackend(f"{where} must be a dict, not {options!r}.")
-    for unknown in sorted(str(key) for key in set(options) - set(known)):
-        taken = f"it takes {', '.join(known)}" if known else "it takes none"
-        raise InvalidLockBackend(f"{where} has no option {unknown!r} with {kind}; {taken}.")
+    check_keys(options, known, f"{where} of a {kind}")
     return dict(options)
 
 
@@ -88,21 +84,31 @@ def read_choice(
     return next(choice for choice in choices if choice == chosen)  # not a subclass of str
 
 
+def read_seconds(
+    options: Mapping[str, Any],
+    option: str,
+    default: float,
+    using: str,
+    *,
+    least: float = 0.001,
+    most: float = LONGEST_LEASE,
+) -> float:
+    """Return an option that is a number of seconds."""
+    value = options.get(option, default)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not least <= value <= most:
+        raise InvalidLockBackend(
+            f"LOCKS[{using!r}]['OPTIONS'][{option!r}] is {value!r}; give seconds between {least:g} "
+            f"and {most:.10g}, such as {default:g}."
+        )
+    return float(value)
+
+
 def read_poll_interval(
     options: Mapping[str, Any], using: str, default: float = POLL_INTERVAL
 ) -> float:
     """Return the seconds between two looks of a poller."""
-    value = options.get("POLL_INTERVAL", default)
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not SHORTEST_INTERVAL <= value <= LONGEST_INTERVAL
-    ):
-        raise InvalidLockBackend(
-            f"LOCKS[{using!r}]['OPTIONS']['POLL_INTERVAL'] is {value!r}; give seconds between "
-            f"{SHORTEST_INTERVAL:g} and {LONGEST_INTERVAL:g}, such as {default:g}."
-        )
-    return float(value)
+    return read_seconds(options, "POLL_INTERVAL", default, using, most=LONGEST_INTERVAL)
 
 
 def read_replicas(options: Mapping[str, Any], using: str) -> Replicas | None:
@@ -119,13 +125,5 @@ def read_replicas(options: Mapping[str, Any], using: str) -> Replicas | None:
             f"{where} has REPLICA_TIMEOUT without REPLICAS; add how many replicas to wait for, or "
             f"leave it out."
         )
-    if not number:
-        return None
-    given = options.get("REPLICA_TIMEOUT", REPLICA_TIMEOUT)
-    timeout = read_timeout(given, where, "REPLICA_TIMEOUT")
-    if timeout is None:
-        raise InvalidLockBackend(
-            f"{where}['REPLICA_TIMEOUT'] is None; a lock must not wait for replicas for ever, so "
-            f"give it some seconds."
-        )
-    return Replicas(number, timeout)
+    timeout = read_seconds(options, "REPLICA_TIMEOUT", REPLICA_TIMEOUT, using)
+    return Replicas(number, timeout) if number else None

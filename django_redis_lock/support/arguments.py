@@ -18,6 +18,8 @@ MAX_METADATA_BYTES = 1024
 MAX_TEXT_LENGTH = 500
 """Characters of the ``by`` and of the ``reason`` of a forced release."""
 TOKEN_ID = re.compile("[0-9a-f]{16}")
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
+_NEVER_IN_NAMES = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 MOST_SHOWN = 60
 """Characters of a wrong value that a message repeats."""
 
@@ -38,15 +40,8 @@ def check_timeout(value: Any, argument: str = "timeout") -> float | None:
 
     Raises ``ValueError`` or ``TypeError`` naming the value: a lease has at least a millisecond.
     """
-    if value is None:
-        return None
-    seconds = _number(value, argument)
-    if seconds < 0.001:
-        raise ValueError(
-            f"{argument}={_shown(value)} is no lease; give seconds of at least 0.001, "
-            f"or None for a lock that never expires."
-        )
-    if seconds > LONGEST_LEASE:
+    seconds = _seconds(value, argument, 0.001, "for a lock that never expires")
+    if seconds == math.inf:
         raise ValueError(
             f"{argument}={_shown(value)} is longer than a hundred years; "
             f"write None for a lock that never expires."
@@ -61,35 +56,12 @@ def check_wait(
 
     Raises ``ValueError`` or ``TypeError`` naming the value. Without blocking there must be none.
     """
-    if value is None:
-        return None
-    if not blocking:
+    if value is not None and not blocking:
         raise ValueError(
             f"{argument}={_shown(value)} has no meaning with blocking=False; leave one of them out."
         )
-    seconds = _number(value, argument)
-    if seconds < 0:
-        raise ValueError(
-            f"{argument}={_shown(value)} is no time to wait; give seconds from 0 up, "
-            f"or None to wait without limit."
-        )
-    return None if math.isinf(seconds) else seconds
-
-
-def check_max_hold(value: Any) -> float | None:
-    """Return for how many seconds at most a lock is renewed, ``None`` for no limit.
-
-    Raises ``ValueError`` or ``TypeError`` naming the value.
-    """
-    if value is None:
-        return None
-    seconds = _number(value, "max_hold")
-    if seconds < 0.001:
-        raise ValueError(
-            f"max_hold={_shown(value)} is no time to hold a lock; give seconds of at least 0.001, "
-            f"or None for no limit."
-        )
-    return None if seconds > LONGEST_LEASE else seconds
+    seconds = _seconds(value, argument, 0, "to wait without limit")
+    return None if seconds == math.inf else seconds
 
 
 def check_renewal(
@@ -104,16 +76,19 @@ def check_renewal(
         raise ValueError(
             "auto_renew=True has no meaning with timeout=None, a lock that never expires."
         )
-    longest = check_max_hold(max_hold)
+    longest = _seconds(max_hold, "max_hold", 0.001, "for no limit")
     if longest is not None and not renewed:
         raise ValueError(
             f"max_hold={max_hold!r} has no meaning with timeout={timeout!r}, a lease that is "
             f"not renewed; leave it out, or add auto_renew=True."
         )
-    return renewed, longest
+    return renewed, None if longest == math.inf else longest
 
 
-def _number(value: Any, argument: str) -> float:
+def _seconds(value: Any, argument: str, least: float, endless: str) -> float | None:
+    """Return ``None`` as it is, and more than a hundred years as infinity."""
+    if value is None:
+        return None
     if isinstance(value, bool):
         raise ValueError(f"{argument}={_shown(value)} is a bool; give seconds as an int or float.")
     if not isinstance(value, int | float):
@@ -121,13 +96,12 @@ def _number(value: Any, argument: str) -> float:
             f"{argument} must be seconds as an int or float, "
             f"not {type(value).__name__}: {_shown(value)}."
         )
-    try:
-        seconds = float(value)
-    except OverflowError:  # an int beyond all floats
-        seconds = math.inf if value > 0 else -math.inf
-    if math.isnan(seconds):
-        raise ValueError(f"{argument}={_shown(value)} is not a number; give seconds.")
-    return seconds
+    if not value >= least:  # as NaN is not
+        raise ValueError(
+            f"{argument}={_shown(value)} is no time; give seconds of at least {least:g}, "
+            f"or None {endless}."
+        )
+    return math.inf if value > LONGEST_LEASE else float(value)
 
 
 def _shown(value: Any) -> str:
@@ -150,14 +124,11 @@ def check_name(name: str) -> str:
             f"A lock's name has at most {MAX_NAME_LENGTH} characters; this one has {len(name)}: "
             f"{name[:40]!r}... Use a digest of the long part."
         )
-    if not name.isprintable():
-        for position, character in enumerate(name):
-            code = ord(character)
-            if code < 0x20 or 0x7F <= code < 0xA0 or 0xD800 <= code < 0xE000:
-                raise ValueError(
-                    f"A lock's name must not contain control characters or lone surrogates; "
-                    f"{name!r} has {character!r} at position {position}."
-                )
+    if not name.isprintable() and (found := _NEVER_IN_NAMES.search(name)):
+        raise ValueError(
+            f"A lock's name must not contain control characters or lone surrogates; "
+            f"{name!r} has {found[0]!r} at position {found.start()}."
+        )
     return name
 
 
@@ -208,7 +179,7 @@ def check_text(value: Any, argument: str) -> str:
             f"{argument} has at most {MAX_TEXT_LENGTH} characters; this one has {len(text)}: "
             f"{text[:40]!r}..."
         )
-    if any(0xD800 <= ord(character) < 0xE000 for character in text):
+    if _SURROGATE.search(text):
         raise ValueError(f"{argument} must not contain lone surrogates: {text!r}.")
     return text
 

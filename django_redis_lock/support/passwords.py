@@ -22,15 +22,15 @@ _PASSWORD = re.compile(r"pass|secret|credential", re.IGNORECASE)
 _BETWEEN_URLS = re.compile(r"[,;]\s*(?=[a-z+]+://)", re.IGNORECASE)
 _BETWEEN_PARTS = re.compile(r"[/?#@:\[\]]+")
 _URLS_OF_CELERY = ("broker_url", "broker_read_url", "broker_write_url", "result_backend")
-_ORDINARY = "redis rediss unix django_redis_lock django_redis locks localhost password username"
+_ORDINARY = (
+    "redis rediss unix django_redis_lock django_redis locks localhost password username default "
+    "celery broker caches"
+)
+"""Messages need these words and their parts. Such a password is masked by its place as well."""
 
 
 def known_passwords() -> re.Pattern[str] | None:
-    """Return a pattern of the passwords in LOCKS, CACHES and Celery's settings, or ``None``.
-
-    It leaves out passwords that are also an alias, a host, a user or another value of the settings,
-    because messages need those words.
-    """
+    """Return a pattern of the passwords in LOCKS, CACHES and Celery's settings, or ``None``."""
     app: Any = None
     if "celery.app" in sys.modules:
         from celery.app import app_or_default
@@ -47,54 +47,45 @@ def known_passwords() -> re.Pattern[str] | None:
 @lru_cache(maxsize=1)
 def _known_passwords(app: Any, changes: str) -> re.Pattern[str] | None:
     """Cached until the configuration of Celery's app has other ``changes``."""
-    found, ordinary = set[str](), {_ORDINARY}
     values = [getattr(settings, name) for name in dir(settings) if _SETTINGS.fullmatch(name)]
-    for value in (*values, *(getattr(app.conf, name) for name in _URLS_OF_CELERY if app)):
-        _gather(value, found, ordinary)
-    text = "\n".join(ordinary).casefold()
-    forms = {form for password in found for form in _forms(password)}
-    secrets = [form for form in forms if len(form) >= SHORTEST and form.casefold() not in text]
+    values += [getattr(app.conf, name) for name in _URLS_OF_CELERY if app]
+    forms = {form for password in _passwords_in(values) for form in _forms(password)}
+    secrets = [form for form in forms if len(form) >= SHORTEST and form.casefold() not in _ORDINARY]
     secrets.sort(key=len, reverse=True)  # a longer one may contain a shorter one
     return re.compile("|".join(map(re.escape, secrets)), re.IGNORECASE) if secrets else None
 
 
-def _gather(value: Any, found: set[str], ordinary: set[str]) -> None:
-    """Collect the passwords and ordinary words of a setting, which may be malformed."""
+def _passwords_in(value: Any) -> Iterator[str]:
+    """Yield the passwords of a setting, which may be malformed."""
     match value:
         case Mapping():
             for key, item in value.items():
-                _gather(key, found, ordinary)
-                if _PASSWORD.search(str(key)) and isinstance(item, str):
-                    found.add(item)
-                else:
-                    _gather(item, found, ordinary)
+                yield from _passwords_in(key)
+                named = isinstance(item, str) and _PASSWORD.search(str(key))
+                yield from [item] if named else _passwords_in(item)
         case list() | tuple() | set() | frozenset():
             for item in value:
-                _gather(item, found, ordinary)
+                yield from _passwords_in(item)
         case bytes():
-            _gather(value.decode(errors="replace"), found, ordinary)
-        case str() if "@" in value or "//" in value:
-            for url in _BETWEEN_URLS.split(value):
-                _read(url, found, ordinary)
+            yield from _passwords_in(value.decode(errors="replace"))
         case str():
-            ordinary.add(value)
+            for url in _BETWEEN_URLS.split(value):
+                yield from _passwords_in_url(url)
 
 
-def _read(url: str, found: set[str], ordinary: set[str]) -> None:
-    """Collect what is a password in a URL, or may be one because the URL is malformed."""
+def _passwords_in_url(url: str) -> Iterator[str]:
+    """Yield what is a password in a URL, or may be one because the URL is malformed."""
     before = url.rpartition("@")[0]
     inside = before.partition("//")[2] or before
     _, colon, password = inside.partition(":")
-    found.add(password if colon else inside)
+    yield password if colon else inside
     try:
         parts = urlsplit(url)
         _ = parts.port
     except ValueError:  # a port that is none may be a password
-        found.add(url.partition("//")[2].partition(":")[2])
-        return
-    found.update(value for key, value in parse_qsl(parts.query) if _PASSWORD.search(key))
-    if not _BETWEEN_PARTS.search(inside.replace(":", "", 1)):  # else any part may be the password
-        ordinary.update(filter(None, (parts.hostname, parts.username if colon else None)))
+        yield url.partition("//")[2].partition(":")[2]
+    else:
+        yield from (value for key, value in parse_qsl(parts.query) if _PASSWORD.search(key))
 
 
 def _forms(password: str) -> Iterator[str]:

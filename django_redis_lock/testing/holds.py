@@ -74,8 +74,12 @@ def expire_now(name: str, *, using: str = DEFAULT_ALIAS) -> None:
     backend = _backend(using)
     holder = _holder(backend, name, "expire")
     lease = lease_of(holder.token_id)
-    renewal = None if lease is None else stop_renewing(lease)
-    token = _token(backend, name) if lease is None else lease.token
+    renewal = stop_renewing(lease)
+    if lease is None:
+        _, value, *_ = backend.run(conversation.ask(calls.Inspect([name])))
+        token = bytes(value or b"").partition(b" ")[0].decode(errors="replace")
+    else:
+        token = lease.token
     until = time.monotonic() + GONE_WITHIN
     while (now := backend.holder(name)) is not None and now.token_id == holder.token_id:
         backend.run(conversation.ask(calls.Renew([(name, token, 1)])))
@@ -101,7 +105,7 @@ def lose(name: str, *, using: str = DEFAULT_ALIAS) -> None:
     holder = _holder(backend, name, "be lost")
     take(backend, holder, "lose()")
     lease = lease_of(holder.token_id)
-    renewal = None if lease is None else stop_renewing(lease)
+    renewal = stop_renewing(lease)
     if lease is not None and renewal is not None:
         renew_now(lease, renewal)
 
@@ -129,9 +133,3 @@ def _holder(backend: BaseLockBackend, name: str, what: str) -> Holder:
     if holder is None:
         raise LockError(f"Lock {name!r} is not held, so it can't {what}.", name=name)
     return holder
-
-
-def _token(backend: BaseLockBackend, name: str) -> str:
-    """Return the token of a lock that another process holds."""
-    _, value, *_ = backend.run(conversation.ask(calls.Inspect([name])))
-    return bytes(value or b"").partition(b" ")[0].decode(errors="replace")

@@ -29,8 +29,10 @@ def lease_of(hold: str) -> Lease | None:
     return None
 
 
-def stop_renewing(lease: Lease) -> tuple[ServerRenewer, Kept] | None:
+def stop_renewing(lease: Lease | None) -> tuple[ServerRenewer, Kept] | None:
     """Stop renewing a lease; return what renewed it."""
+    if lease is None:
+        return None
     with renewer.mutex:
         server = renewer._leases.get(lease.token)
         kept = None if server is None else server.leases.get(lease.token)

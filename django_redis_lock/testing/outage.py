@@ -22,41 +22,24 @@ def unavailable(using: str | None = None) -> Iterator[None]:
     """
     with ExitStack() as stack:
         for step in (Call, Listen, Post):
-            stack.enter_context(patch.object(step, "do", _failing(step.do, using)))
-            stack.enter_context(patch.object(step, "ado", _failing_async(step.ado, using)))
+            for method in ("do", "ado"):
+                failing = _failing(getattr(step, method), using)
+                stack.enter_context(patch.object(step, method, failing))
         yield
     renewer.at_exit()
 
 
 def _failing(do: Callable[..., Any], using: str | None) -> Callable[..., Any]:
     def fail(step: Any, port: Any) -> Any:
-        if _concerns(port, using):
-            raise _error(step, port)
-        return do(step, port)
+        alias = getattr(port, "alias", None)
+        if alias is None or using not in (None, alias):  # a part of a call has no alias
+            return do(step, port)
+        call = step.call if isinstance(step, Post) else step
+        error = LockUnavailable(
+            f"LOCKS[{alias!r}] is not available: the test said unavailable().", name=call.lock_name
+        )
+        error.passing = False  # a retry would meet the same
+        error.undone = isinstance(call, Breaking)  # nothing was sent
+        raise error
 
     return fail
-
-
-def _failing_async(ado: Callable[..., Any], using: str | None) -> Callable[..., Any]:
-    async def fail(step: Any, port: Any) -> Any:
-        if _concerns(port, using):
-            raise _error(step, port)
-        return await ado(step, port)
-
-    return fail
-
-
-def _concerns(port: Any, using: str | None) -> bool:
-    """Whether a step is meant to fail; the parts of a call that was sent have no alias."""
-    alias = getattr(port, "alias", None)
-    return alias is not None and using in (None, alias)
-
-
-def _error(step: Any, port: Any) -> LockUnavailable:
-    call = step.call if isinstance(step, Post) else step
-    error = LockUnavailable(
-        f"LOCKS[{port.alias!r}] is not available: the test said unavailable().", name=call.lock_name
-    )
-    error.passing = False  # a retry would meet the same
-    error.undone = isinstance(call, Breaking)  # nothing was sent
-    return error

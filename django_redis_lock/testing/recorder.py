@@ -33,18 +33,10 @@ class LockRecorder:
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
-        for event in (
-            "waiting",
-            "acquired",
-            "not_acquired",
-            "released",
-            "detached",
-            "lost",
-            "force_released",
-            "freed",
-            "unavailable",
-        ):
-            self._note(event, getattr(signals, f"lock_{event}"))
+        for event in vars(self):
+            signal = getattr(signals, f"lock_{event}", None)
+            if signal is not None:
+                self._note(event, signal)
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -7,13 +7,26 @@ from typing import Any
 
 import redis
 from django.core.cache import caches
-from django.core.cache.backends.redis import RedisCache
 from django.utils.module_loading import import_string
 
 from django_redis_lock.support.django_private import client_of_cache
-from django_redis_lock.support.text import keep_secrets, without_passwords
-from django_redis_lock.transport.connections import check_pool, ignored_part
+from django_redis_lock.support.text import keep_secrets
+from django_redis_lock.transport.connections import ignored_part
 from django_redis_lock.transport.redis_py import parse_url
+
+DJANGO_REDIS = "django-redis"
+_SERVED_BY = {"django_redis.cache": DJANGO_REDIS, "django.core.cache.backends.redis": "Django"}
+_BETWEEN_URLS = re.compile(r"[,;]\s*(?=[a-z+]+://)", re.IGNORECASE)
+
+
+def served_by(configured: dict[str, Any]) -> str | None:
+    """Return whose ``RedisCache`` a cache is, or a subclass; ``None`` for other caches."""
+    try:
+        found = import_string(str(configured.get("BACKEND")))
+    except ImportError:
+        return None
+    bases = [kind for kind in getattr(found, "__mro__", ()) if kind.__name__ == "RedisCache"]
+    return next((by for kind in bases if (by := _SERVED_BY.get(kind.__module__))), None)
 
 
 def pool_of_cache(alias: str, configured: dict[str, Any]) -> redis.ConnectionPool | None:
@@ -22,59 +35,25 @@ def pool_of_cache(alias: str, configured: dict[str, Any]) -> redis.ConnectionPoo
     The pool is django-redis's own. Django's cache has a pool in each thread, so this one is new. Of
     a primary and its replicas it is the primary's. Raises what makes no pool, of any class.
     """
-    backend = configured.get("BACKEND", "")
-    import_string(backend)  # a cache that can't be imported is not one of another kind
-    by_django_redis = is_of_django_redis(backend)
-    if not (by_django_redis or is_of_django(backend)):
+    import_string(configured.get("BACKEND", ""))  # if it can't be, it is not of another kind
+    by = served_by(configured)
+    if by is None:
         return None
     if not configured.get("LOCATION"):
         raise ValueError("its LOCATION names no server")
-    pool: redis.ConnectionPool
-    if by_django_redis:
+    client: redis.Redis
+    if by == DJANGO_REDIS:
         from django_redis import get_redis_connection
 
-        pool = get_redis_connection(alias).connection_pool
+        client = get_redis_connection(alias)
     else:
-        client = client_of_cache(caches.create_connection(alias))
-        pool = client.get_client(write=True).connection_pool
-    return pool
-
-
-def is_of_django_redis(backend: Any) -> bool:
-    """Whether the path of a cache's class is that of django-redis's, or of a subclass."""
-    try:
-        from django_redis.cache import RedisCache as DjangoRedisCache
-    except ImportError:
-        return False
-    return _is_path_of(backend, DjangoRedisCache)
-
-
-def is_of_django(backend: Any) -> bool:
-    """Whether the path of a cache's class is that of Django's ``RedisCache``, or of a subclass."""
-    return _is_path_of(backend, RedisCache)
-
-
-def _is_path_of(path: Any, kind: type) -> bool:
-    try:
-        found = import_string(str(path))
-    except ImportError:
-        return False
-    return isinstance(found, type) and issubclass(found, kind)
-
-
-def wrong_type(configured: Any) -> str | None:
-    """Return what is not a dict although it must be, in an entry of CACHES."""
-    if not isinstance(configured, dict):
-        return f"whose entry is a {type(configured).__name__}, not a dict"
-    options = configured.get("OPTIONS") or {}
-    if not isinstance(options, dict):
-        return f"whose OPTIONS are a {type(options).__name__}, not a dict"
-    return None
+        client = client_of_cache(caches.create_connection(alias)).get_client(write=True)
+    return client.connection_pool
 
 
 def spread_by(configured: dict[str, Any]) -> str | None:
     """Return the CLIENT_CLASS of django-redis that spreads keys over servers, if it has one."""
-    if not is_of_django_redis(configured.get("BACKEND", "")):
+    if served_by(configured) != DJANGO_REDIS:
         return None
     from django_redis.client import ShardClient
 
@@ -92,50 +71,39 @@ def problem_of_cache(alias: str, configured: dict[str, Any]) -> str | None:
     urls = _urls_of(configured)
     for url in urls:
         if not isinstance(url, str):
-            return f"whose LOCATION {without_passwords(repr(url))} is not a str"
+            return f"whose LOCATION {url!r} is not a str"
     try:
         pool = pool_of_cache(alias, configured)
         assert pool is not None
-        check_pool(pool)
+        pool.connection_class(**pool.connection_kwargs)
     except Exception as error:  # of any class, even ImportError
-        by = "django-redis" if is_of_django_redis(configured.get("BACKEND", "")) else "Django"
-        return f"from which {by} can't make a connection: {keep_secrets(error)}"
+        return f"from which {served_by(configured)} can't make a connection: {keep_secrets(error)}"
     for url in urls:
         if problem := ignored_part(url):
-            return f"whose LOCATION {without_passwords(repr(url))} {problem}"
+            return f"whose LOCATION {url!r} {problem}"
     return None
 
 
 def _urls_of(configured: dict[str, Any]) -> list[Any]:
     urls = configured.get("LOCATION", "")
     if isinstance(urls, str):
-        return re.split("[;,]" if is_of_django(configured.get("BACKEND", "")) else ",", urls)
+        return _BETWEEN_URLS.split(urls)
     return [*urls] if isinstance(urls, list | tuple) else [urls]
 
 
 def databases_of(configured: Any) -> set[tuple[Any, ...]]:
     """Return the databases of a URL or an entry of CACHES, as (host or path, port, db)."""
     entry = configured if isinstance(configured, dict) else {"LOCATION": configured}
-    urls, options = entry.get("LOCATION", ""), entry.get("OPTIONS")
-    if isinstance(urls, str):
-        urls = re.split("[;,]", urls)
-    if not isinstance(urls, list | tuple):
-        return set()  # other cache backends have other kinds of LOCATION
+    options = entry.get("OPTIONS")
     found: set[tuple[Any, ...]] = set()
-    for url in urls:
+    for url in _urls_of(entry):
         try:
-            parsed = _default_database(options) | parse_url(url)
+            # Django's cache takes the database of a URL that names none from OPTIONS.
+            database = int(options.get("db") or 0) if isinstance(options, dict) else 0
+            parsed = {"host": "localhost", "port": 6379, "db": database, **parse_url(url)}
         except (ValueError, AttributeError, TypeError):
             continue  # not the URL of a Redis server
-        if "path" in parsed:
-            found.add((parsed["path"], None, parsed["db"]))
-        else:
-            host = parsed.get("host", "localhost").lower()
-            host = "127.0.0.1" if host in ("localhost", "::1") else host
-            found.add((host, parsed.get("port", 6379), parsed["db"]))
+        place = parsed.get("path") or parsed["host"].lower()
+        place = "127.0.0.1" if place in ("localhost", "::1") else place
+        found.add((place, parsed["port"], parsed["db"]))
     return found
-
-
-def _default_database(options: Any) -> dict[str, int]:
-    """Return the database of URLs that name none: Django's cache takes it from OPTIONS."""
-    return {"db": int((options if isinstance(options, dict) else {}).get("db") or 0)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import encodings.idna  # noqa: F401 - see below
 import ipaddress
+import re
 import socket
 from collections.abc import Callable
 from functools import partial
@@ -50,15 +51,11 @@ def pool_from_url(url: str) -> redis.ConnectionPool:
     return redis.ConnectionPool.from_url(url, **defaults)
 
 
-def check_pool(pool: redis.ConnectionPool) -> None:
-    """Make a connection as the pool would, without opening it. Raises what redis-py does."""
-    pool.connection_class(**pool.connection_kwargs)
-
-
 def problem_of(url: str) -> str | None:
     """Return why redis-py can't use a URL as it is meant, continuing a sentence; else ``None``."""
     try:
-        check_pool(pool_from_url(url))
+        pool = pool_from_url(url)
+        pool.connection_class(**pool.connection_kwargs)
     except Exception as error:  # redis-py raises several classes
         return f"can't be used by redis-py: {keep_secrets(error)}"
     return ignored_part(url)
@@ -67,19 +64,18 @@ def problem_of(url: str) -> str | None:
 def ignored_part(url: str) -> str | None:
     """Return what redis-py would ignore in a URL, so that it would connect elsewhere."""
     parts = urlsplit(url)
+    path, in_netloc = parts.path.strip("/"), "@" in parts.netloc
     if parts.scheme == "unix":
-        if (parts.netloc and "@" not in parts.netloc) or not parts.path.strip("/"):
-            return "has no path of a socket; write unix:///run/redis.sock"
+        understood = path != "" and (in_netloc or not parts.netloc)
+    else:
+        in_path = "@" in url and not in_netloc
+        understood = not (parts.fragment or in_path or re.search("[^0-9]", path))
+    if understood:
         return None
-    if parts.fragment or ("@" in url and "@" not in parts.netloc):
-        return (
-            "has '/', '?' or '#' in its user or password; write it percent-encoded, as "
-            "urllib.parse.quote(password, safe='') gives it"
-        )
-    database = parts.path.strip("/")
-    if database and not (database.isascii() and database.isdigit()):
-        return "has a database that is not a number; write it after the port, such as /1"
-    return None
+    return (
+        "would be misread by redis-py; write a password as urllib.parse.quote(password, safe='') "
+        "gives it, a database as a number, and a socket as unix:///run/redis.sock"
+    )
 
 
 def leave_to_parent(connection: Any) -> None:

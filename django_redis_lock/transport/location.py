@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -13,13 +13,12 @@ from django.core import checks
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.support.text import without_passwords
 from django_redis_lock.transport.caches import (
+    DJANGO_REDIS,
     databases_of,
-    is_of_django,
-    is_of_django_redis,
     pool_of_cache,
     problem_of_cache,
+    served_by,
     spread_by,
-    wrong_type,
 )
 from django_redis_lock.transport.connections import SCHEMES, pool_from_url, problem_of
 from django_redis_lock.transport.redis_py import parse_url
@@ -56,142 +55,119 @@ class Location:
 
     def __init__(self, value: Any, using: str) -> None:
         self.using = using
+        self._where = f"LOCKS[{using!r}]['LOCATION']"
         self.urls: list[str] | None = None
+        self.url: str | None = None
+        self.alias: str | None = None
         if isinstance(value, list | tuple):
-            self.urls, self.url, self.alias = check_urls(value, using), None, None
-            return
-        if not isinstance(value, str) or not value:
+            self.urls = self._nodes(value)
+        elif not isinstance(value, str) or not value:
             raise InvalidLockBackend(
-                f"LOCKS[{using!r}]['LOCATION'] must be an alias of CACHES, a URL, or a list of "
-                f"the URLs of a cluster's nodes, not {value!r}."
+                f"{self._where} must be an alias of CACHES, a URL, or a list of the URLs of a "
+                f"cluster's nodes, not {value!r}."
             )
-        self.url = value if value.startswith(SCHEMES) else None
-        self.alias = None if self.url else value
-        where = f"LOCKS[{using!r}]['LOCATION']"
-        if self.alias and "/" in self.alias and self.alias not in settings.CACHES:
+        elif not value.startswith(SCHEMES):
+            self.alias = value
+        elif problem := problem_of(value):
+            raise InvalidLockBackend(f"{self._where} is {shown(value)}, which {problem}.")
+        else:
+            self.url = value
+
+    def _nodes(self, urls: Any) -> list[str]:
+        """Return the URLs of some nodes of a cluster, which have to belong to one cluster."""
+        if not urls:
             raise InvalidLockBackend(
-                f"{where} is {shown(value)}, which is neither an alias of CACHES nor a URL; a URL "
-                f"begins with one of {', '.join(SCHEMES)}."
+                f"{self._where} is an empty list; write the URLs of some nodes of the cluster, "
+                f"such as ['redis://10.0.0.1:6379', 'redis://10.0.0.2:6379']."
             )
-        if self.url and (problem := problem_of(self.url)):
-            raise InvalidLockBackend(f"{where} is {shown(value)}, which {problem}.")
+        ways = set()
+        for url in urls:
+            if not isinstance(url, str) or not url.startswith(("redis://", "rediss://")):
+                problem: str | None = "is no URL that begins with redis:// or rediss://"
+            elif not (problem := problem_of(url)) and parse_url(url).get("db"):
+                problem = "names a database; a cluster has none but 0, so leave it out"
+            if problem:
+                raise InvalidLockBackend(f"{self._where} has {shown(url)}, which {problem}.")
+            parts = urlsplit(url)
+            ways.add((parts.scheme, parts.netloc.rpartition("@")[0], parts.query))
+        if len(ways) > 1:
+            raise InvalidLockBackend(
+                f"{self._where} names nodes with different schemes, users, passwords or options; "
+                f"write the same in each URL."
+            )
+        return list(urls)
 
     def pool(self) -> redis.ConnectionPool:
         """Return the pool of connections to the server. Raises ``InvalidLockBackend``."""
         if self.url:
             return pool_from_url(self.url)
-        for problem in self._problems():
-            raise InvalidLockBackend(f"{problem.msg} {problem.hint}")
         assert self.alias
+        if problem := self._problem(self.alias):
+            raise InvalidLockBackend(f"{problem.msg} {problem.hint}")
         configured = settings.CACHES[self.alias]
+        self.shares_pool = served_by(configured) == DJANGO_REDIS
         pool = pool_of_cache(self.alias, configured)
         assert pool is not None
-        self.shares_pool = is_of_django_redis(configured["BACKEND"])
         return pool
 
-    def _problems(self) -> Iterator[checks.Error]:
-        """Yield an error if locks can't use the alias."""
-        assert self.alias
-        where = f"LOCKS[{self.using!r}]['LOCATION'] is {shown(self.alias)}"
-        configured = settings.CACHES.get(self.alias)
-        if self.alias not in settings.CACHES:
-            text = (
-                f"{where}, which is not an alias of CACHES "
-                f"(the aliases are {', '.join(map(repr, settings.CACHES)) or 'none'})."
-            )
-            yield checks.Error(text, hint=HOW_TO, id="django_redis_lock.E004")
-        elif problem := wrong_type(configured):
-            text = f"{where}, an alias of CACHES {problem}."
-            yield checks.Error(text, hint=CORRECT_THE_ALIAS, id="django_redis_lock.E009")
-        elif not any(
-            kind(configured.get("BACKEND")) for kind in (is_of_django_redis, is_of_django)
+    def _problem(self, alias: str) -> checks.Error | None:
+        """Return an error if locks can't use the alias."""
+        configured = settings.CACHES.get(alias)
+        code, hint = "E009", CORRECT_THE_ALIAS
+        if alias not in settings.CACHES:
+            code, hint = "E004", HOW_TO
+            known = ", ".join(map(repr, settings.CACHES)) or "none"
+            text = f"which is not an alias of CACHES (the aliases are {known})"
+        elif not (
+            isinstance(configured, dict) and isinstance(configured.get("OPTIONS") or {}, dict)
         ):
+            text = "an alias of CACHES whose entry or OPTIONS are not a dict"
+        elif not served_by(configured):
+            code, hint = "E005", HOW_TO
             text = (
-                f"{where}, an alias of CACHES whose BACKEND is {configured.get('BACKEND')!r}, "
-                f"neither django-redis nor Django's RedisCache."
+                f"an alias of CACHES whose BACKEND is {configured.get('BACKEND')!r}, neither "
+                f"django-redis nor Django's RedisCache"
             )
-            yield checks.Error(text, hint=HOW_TO, id="django_redis_lock.E005")
         elif client := spread_by(configured):
+            code, hint = "E007", ONE_SERVER
             text = (
-                f"{where}, an alias of CACHES whose CLIENT_CLASS {client!r} does not keep all keys "
-                f"on one server."
+                f"an alias of CACHES whose CLIENT_CLASS {client!r} does not keep all keys on one "
+                f"server"
             )
-            yield checks.Error(text, hint=ONE_SERVER, id="django_redis_lock.E007")
-        elif problem := problem_of_cache(self.alias, configured):
-            text = without_passwords(f"{where}, an alias of CACHES {problem}.")
-            yield checks.Error(text, hint=CORRECT_THE_ALIAS, id="django_redis_lock.E009")
+        elif problem := problem_of_cache(alias, configured):
+            text = f"an alias of CACHES {problem}"
+        else:
+            return None
+        text = without_passwords(f"{self._where} is {alias!r}, {text}.")
+        return checks.Error(text, hint=hint, id=f"django_redis_lock.{code}")
 
     def check(self) -> list[checks.CheckMessage]:
-        """Return system check messages about the alias, and about sharing its database."""
-        problems: list[checks.CheckMessage] = [*self._problems()] if self.alias else []
-        if problems:
-            return problems
-        sharing = self._sharing()
-        if not sharing:
-            return []
-        return [
-            checks.Warning(
-                f"LOCKS[{self.using!r}] keeps its locks in the database of "
-                f"CACHES[{sharing!r}], so clearing that cache frees locks that are held.",
-                hint=A_CLUSTER_OF_THEIR_OWN if self.urls else A_DATABASE_OF_THEIR_OWN,
-                id="django_redis_lock.W001",
-            )
-        ]
+        """Return system check messages about the alias, and about sharing its database.
+
+        The cache that LOCATION names counts only if it is ``default``, which application code
+        clears; any other may exist for the locks alone.
+        """
+        if self.alias and (problem := self._problem(self.alias)):
+            return [problem]
+        mine = self.databases()
+        for alias, configured in settings.CACHES.items():
+            may_be_cleared = alias != self.alias or alias == "default"
+            if may_be_cleared and mine & databases_of(configured):
+                return [
+                    checks.Warning(
+                        f"LOCKS[{self.using!r}] keeps its locks in the database of "
+                        f"CACHES[{alias!r}], so clearing that cache frees locks that are held.",
+                        hint=A_CLUSTER_OF_THEIR_OWN if self.urls else A_DATABASE_OF_THEIR_OWN,
+                        id="django_redis_lock.W001",
+                    )
+                ]
+        return []
 
     def databases(self) -> set[Hashable]:
         """Return the databases that the settings name; see ``databases_of``."""
         if not self.alias:
-            return {*databases_of({"LOCATION": self.urls or self.url})}
+            return {*databases_of(self.urls or self.url)}
         return {*databases_of(settings.CACHES.get(self.alias, {}))} or {self.alias}
-
-    def _sharing(self) -> str | None:
-        """Return the alias of a cache in the same database, if there is one.
-
-        The alias that LOCATION names counts only if it is ``default``, which application code
-        clears; any other may exist for the locks alone.
-        """
-        mine = self.databases()
-        for alias, configured in settings.CACHES.items():
-            if alias == self.alias and alias != "default":
-                continue
-            if mine & databases_of(configured):
-                return str(alias)
-        return None
-
-
-def check_urls(value: Any, using: str) -> list[str]:
-    """Return the URLs of some nodes of a cluster.
-
-    Raises ``InvalidLockBackend`` if they can't belong to one cluster.
-    """
-    where = f"LOCKS[{using!r}]['LOCATION']"
-    if not value:
-        raise InvalidLockBackend(
-            f"{where} is an empty list; write the URLs of some nodes of the cluster, such as "
-            f"['redis://10.0.0.1:6379', 'redis://10.0.0.2:6379']."
-        )
-    ways = set()
-    for url in value:
-        if not isinstance(url, str) or not url.startswith(("redis://", "rediss://")):
-            raise InvalidLockBackend(
-                f"{where} has {shown(url)}; a list names the nodes of a cluster, each by a URL "
-                f"that begins with redis:// or rediss://."
-            )
-        if problem := problem_of(url):
-            raise InvalidLockBackend(f"{where} has {shown(url)}, which {problem}.")
-        kwargs = parse_url(url)
-        if kwargs.get("db"):
-            raise InvalidLockBackend(
-                f"{where} has {shown(url)}; a cluster has no database but 0, so leave it out."
-            )
-        parts = urlsplit(url)
-        ways.add((parts.scheme, parts.netloc.rpartition("@")[0], parts.query))
-    if len(ways) > 1:
-        raise InvalidLockBackend(
-            f"{where} names nodes with different schemes, users, passwords or options; write the "
-            f"same in each URL."
-        )
-    return list(value)
 
 
 def shown(url: Any) -> str:

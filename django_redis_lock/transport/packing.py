@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, ClassVar, NamedTuple
 
 from redis.exceptions import NoScriptError
 
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol import calls
-from django_redis_lock.protocol.audit import Fields
 from django_redis_lock.protocol.calls import Call
 from django_redis_lock.protocol.lease import Request
 from django_redis_lock.transport import scripts
@@ -43,30 +44,18 @@ class Replicas(NamedTuple):
         return error
 
 
+@dataclass(eq=False, slots=True)
 class Packed:
     """A call to a script, ready to be sent. ``sending`` is called when it is."""
 
-    __slots__ = ("args", "keys", "replicas", "script", "sending", "until")
-
-    says_ok = False
+    script: Script | Command
+    keys: Sequence[str]
+    args: Sequence[Any]
+    sending: Callable[[], None]
+    replicas: Replicas | None = None
+    until: float = math.inf
+    says_ok: ClassVar[bool] = False
     """Whether it can be answered with OK; otherwise an OK belongs to the handshake."""
-
-    def __init__(
-        self,
-        script: Script | Command,
-        keys: Sequence[str],
-        args: Sequence[Any],
-        sending: Callable[[], None],
-        *,
-        replicas: Replicas | None = None,
-        until: float = math.inf,
-    ) -> None:
-        self.script = script
-        self.keys = keys
-        self.args = args
-        self.sending = sending
-        self.replicas = replicas
-        self.until = until
 
     def pack(self, *, with_source: bool = False) -> bytes:
         """Return the command as RESP, with the script's source or its digest."""
@@ -155,7 +144,7 @@ class Packing:
 
     def _encode_force_release(self, call: calls.ForceRelease) -> _Encoded:
         again = "0" if call.first_sent_at is None else "1"
-        args = [call.name, call.token_id, str(call.cap), again, *_pairs(call.entry)]
+        args = [call.name, call.token_id, str(call.cap), again, *chain(*call.entry.items())]
         return [*self._granting_keys(call.name), self.audit_key], args
 
     def _encode_read_history(self, call: calls.ReadHistory) -> _Encoded:
@@ -188,10 +177,6 @@ def _makes_endless(call: Call) -> bool:
 
 def _wanted(request: Request) -> list[str]:
     return [request.token, str(request.lease_ms), request.record, request.name]
-
-
-def _pairs(entry: Fields) -> list[str]:
-    return [part for pair in entry.items() for part in pair]
 
 
 _Encoded = tuple[list[str], list[str]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import tempfile
-from collections.abc import Callable
+from contextlib import ExitStack
 from typing import IO, Any
 
 from django.conf import settings
@@ -64,29 +64,16 @@ def _spool(request: Any) -> int:
 
     It is not parsed yet: the view may set upload handlers of its own.
     """
-    small = _length(request) <= settings.FILE_UPLOAD_MAX_MEMORY_SIZE
-    spool: IO[bytes] = io.BytesIO()
-    if not small:
-        spool = tempfile.TemporaryFile(dir=settings.FILE_UPLOAD_TEMP_DIR)  # noqa: SIM115
-    try:
+    with ExitStack() as closing:
+        spool: IO[bytes] = io.BytesIO()
+        if _length(request) > settings.FILE_UPLOAD_MAX_MEMORY_SIZE:
+            spool = tempfile.TemporaryFile(dir=settings.FILE_UPLOAD_TEMP_DIR)  # noqa: SIM115
+        closing.enter_context(spool)
         while chunk := request.read(CHUNK):
             spool.write(chunk)
-    except BaseException:
-        spool.close()
-        raise
-    size = spool.tell()
-    spool.seek(0)
-    # Closed with the request from here on.
-    replace_body_stream(request, spool)
-    request.close = _in_turn(request.close, spool.close)
+        size = spool.tell()
+        spool.seek(0)
+        replace_body_stream(request, spool)
+        closing.callback(request.close)
+        request.close = closing.pop_all().close
     return size
-
-
-def _in_turn(first: Callable[[], None], second: Callable[[], None]) -> Callable[[], None]:
-    def both() -> None:
-        try:
-            first()
-        finally:
-            second()
-
-    return both

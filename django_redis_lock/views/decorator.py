@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
 from asgiref.sync import sync_to_async
@@ -20,7 +21,7 @@ from django_redis_lock.views import bodies
 from django_redis_lock.views.declined import Declined
 from django_redis_lock.views.names import Name, NameMaker, no_name_for, refuse_view
 from django_redis_lock.views.refusals import Refusal
-from django_redis_lock.views.requests import without_lock
+from django_redis_lock.views.requests import NoLock
 
 logger = logging.getLogger("django_redis_lock")
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -110,14 +111,8 @@ def _check_methods(methods: Any) -> frozenset[str] | None:
         return None
     if isinstance(methods, str) or not isinstance(methods, Collection):
         raise TypeError(f"methods={methods!r} must be a list of HTTP methods, such as ['POST'].")
-    for method in methods:
-        if method not in METHODS:
-            raise ValueError(
-                f"methods={methods!r} has {method!r}, which is not an HTTP method; "
-                f"choose from {', '.join(METHODS)}."
-            )
-    if not methods:
-        raise ValueError("methods is empty, so the lock would never be taken; leave it out.")
+    if not methods or not set(METHODS).issuperset(methods):
+        raise ValueError(f"methods={methods!r} must be one or more of {', '.join(METHODS)}.")
     return frozenset(methods)
 
 
@@ -198,7 +193,7 @@ class _Guard:
         def confirmed(*args: Any, **kwargs: Any) -> Any:
             response = answered(*args, **kwargs)
             try:
-                with _Releasing(held):
+                with _releasing(held):
                     held.ensure_held()  # an error rolls the transaction back
             except LockUnavailable as error:
                 unconfirmed.append(error)
@@ -209,12 +204,12 @@ class _Guard:
             guarded = declined.atomic(confirmed)
             response = (answered if guarded is confirmed else guarded)(*args, **kwargs)
         except BaseException as error:
-            with _Releasing(held, error):
+            with _releasing(held, error):
                 held.release()
             if isinstance(error, LockUnavailable) and error in unconfirmed:
                 return self._refusal.unavailable(request, error)  # nothing was written
             raise
-        with _Releasing(held, done=True):
+        with _releasing(held, done=True):
             held.release()
         return response
 
@@ -240,10 +235,10 @@ class _Guard:
         try:
             response = await answered()
         except BaseException as error:
-            with _Releasing(held, error):
+            with _releasing(held, error):
                 await held.arelease()
             raise
-        with _Releasing(held, done=True):
+        with _releasing(held, done=True):
             await held.arelease()
         return response
 
@@ -251,7 +246,8 @@ class _Guard:
         """Whether a request does not need the lock."""
         if self._methods is None or request.method in self._methods:
             return False
-        without_lock(request, self._methods)
+        if not getattr(request, "lock", None):  # an outer guard may have taken one
+            request.lock = NoLock(request.method, self._methods)
         return True
 
     def _prepare(
@@ -262,31 +258,24 @@ class _Guard:
         return self._new_lock(name=self._make_name(view, request, rest, kwargs))
 
 
-class _Releasing:
-    """Handles an error of the release, so that it never hides an error of the view."""
+@contextmanager
+def _releasing(
+    held: Lock, error: BaseException | None = None, *, done: bool = False
+) -> Iterator[None]:
+    """Handle an error of the release, so that it never hides an error of the view.
 
-    def __init__(
-        self, held: Lock, error: BaseException | None = None, *, done: bool = False
-    ) -> None:
-        self._held = held
-        self._error = error
-        self._done = done  # the view has returned, and its work can't be undone
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, failure: BaseException | None, trace: Any) -> bool:
-        if not isinstance(failure, LockError):
-            return False
+    ``done`` says that the view has returned, and its work can't be undone.
+    """
+    try:
+        yield
+    except LockError as failure:
         if isinstance(failure, LockNotOwned) and not isinstance(failure, LockLost):
-            return True  # the view released or detached the lock itself
+            return  # the view released or detached the lock itself
         # The lock was held until the work was done. An error would make the client repeat the
         # request; the lease ends by itself.
-        in_vain = self._done and isinstance(failure, LockUnavailable)
-        if self._error is None and not in_vain:
-            return False
-        logger.warning("The release of lock %r failed after a view: %s", self._held.name, failure)
-        return True
+        if error is None and not (done and isinstance(failure, LockUnavailable)):
+            raise
+        logger.warning("The release of lock %r failed after a view: %s", held.name, failure)
 
 
 def _split(view: View, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:

@@ -7,7 +7,7 @@ import inspect
 import re
 import string
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from django.core.exceptions import BadRequest
@@ -69,24 +69,19 @@ class NameMaker:
             made = self.source(request, *args, **kwargs)
             if not isinstance(made, str):
                 raise TypeError(f"The callable for a lock's name must return a str, not {made!r}.")
-        elif not self._roots:
-            made = self.source.format()
         else:
-            made = self._fill_in(self._values(view, request, args, kwargs))
+            values = self._values(view, request, args, kwargs) if self._roots else {}
+            for root in self._roots:
+                if root not in values:
+                    raise self._unknown(root, list(values), "this URL has")
+            try:
+                made = self.source.format_map(values)
+            except (LookupError, TypeError) as error:  # e.g. a field that the form lacks
+                raise BadRequest(f"No lock name for {self.source!r}: {error!r}") from error
         try:
             return check_name(made)
         except ValueError as error:  # e.g. control characters in the URL
             raise BadRequest(str(error)) from error
-
-    def _fill_in(self, values: Mapping[str, Any]) -> str:
-        assert isinstance(self.source, str)
-        for root in self._roots:
-            if root not in values:
-                raise self._unknown(root, list(values), "this URL has")
-        try:
-            return self.source.format_map(values)
-        except (LookupError, TypeError) as error:  # e.g. a field that the form lacks
-            raise BadRequest(f"No lock name for {self.source!r}: {error!r}") from error
 
     def _values(
         self, view: Callable[..., Any], request: Any, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -35,9 +35,7 @@ class Refusal:
                 f"status={status!r} is not a status for a lock that is held; choose from "
                 f"{', '.join(map(str, STATUSES))}."
             )
-        if retry_after is not None and (
-            isinstance(retry_after, bool) or not isinstance(retry_after, int) or retry_after < 1
-        ):
+        if retry_after is not None and (type(retry_after) is not int or retry_after < 1):
             raise ValueError(f"retry_after={retry_after!r} must be whole seconds, 1 or more.")
         self._status = status
         self._retry_after = retry_after

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NoReturn
+from typing import Literal, NoReturn
 
 from django.http import HttpRequest
 
@@ -33,17 +33,10 @@ class NoLock:
             raise AttributeError(attribute)
         raise LockNotOwned(f"request.lock.{attribute}: {self._why}")
 
-    def __enter__(self) -> NoReturn:
+    def _refuse(self, *error: object) -> NoReturn:
         raise LockNotOwned(self._why)
 
-    def __exit__(self, *error: object) -> None:
-        pass
-
-    async def __aenter__(self) -> NoReturn:
-        raise LockNotOwned(self._why)
-
-    async def __aexit__(self, *error: object) -> None:
-        pass
+    __enter__ = __exit__ = __aenter__ = __aexit__ = _refuse
 
 
 class GuardedRequest(HttpRequest):
@@ -56,9 +49,3 @@ class LockedRequest(HttpRequest):
     """The request of a view that only methods which take the lock can reach."""
 
     lock: Lock
-
-
-def without_lock(request: Any, methods: frozenset[str]) -> None:
-    """Say in ``request.lock`` that there is none, unless an outer guard took one."""
-    if not getattr(request, "lock", None):
-        request.lock = NoLock(request.method, methods)

@@ -68,10 +68,10 @@ def test_waiting_schemes_of_a_cluster(wait: str) -> None:
     ("location", "words"),
     [
         ([], "is an empty list"),
-        ([7], "has 7; a list names the nodes"),
-        (["locks"], "has 'locks'; a list names the nodes"),
+        ([7], "has 7, which is no URL"),
+        (["locks"], "has 'locks', which is no URL"),
         (["unix:///run/valkey.sock"], "begins with redis:// or rediss://"),
-        (["redis://10.0.0.1:7000/1"], "a cluster has no database but 0"),
+        (["redis://10.0.0.1:7000/1"], "names a database"),
         (["redis://10.0.0.1:port"], "10.0.0.1:port"),
         (["redis://10.0.0.1:7000", "rediss://10.0.0.2:7000"], "with different schemes"),
         (["redis://a:b@10.0.0.1:7000", "redis://10.0.0.2:7000"], "users, passwords or options"),

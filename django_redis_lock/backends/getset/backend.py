@@ -5,21 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from redis.exceptions import RedisError
-
 from django_redis_lock.backends.getset.exchanges import NAME, Exchanges
 from django_redis_lock.backends.getset.timestamps import FORMATS, Word, read_stamp
 from django_redis_lock.backends.servers.base import ServersLockBackend
-from django_redis_lock.backends.servers.errors import lock_error
 from django_redis_lock.backends.servers.single import SingleServer
 from django_redis_lock.backends.settings import read_choice, read_poll_interval
-from django_redis_lock.exceptions import InvalidLockBackend, LockError
+from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.protocol.calls import Call, Inspect
 from django_redis_lock.protocol.conversation import ask
 from django_redis_lock.protocol.drivers import Steps, adrive, drive
 from django_redis_lock.protocol.records import Holder, moment, read_holder, token_id
-from django_redis_lock.transport.async_client import AsyncClient
-from django_redis_lock.transport.clients import BlockingClient
 from django_redis_lock.transport.location import Location
 from django_redis_lock.transport.packing import Packed
 from django_redis_lock.transport.polling import PollingHub
@@ -43,7 +38,6 @@ class GetSetLockBackend(ServersLockBackend):
     """
 
     options: ClassVar[tuple[str, ...]] = ("FORMAT", "KEY", "POLL_INTERVAL")
-    servers: SingleServer
 
     def configure(self, location: Any, options: dict[str, Any]) -> None:
         self.location = Location("default" if location is None else location, self.alias)
@@ -52,45 +46,17 @@ class GetSetLockBackend(ServersLockBackend):
                 f"LOCKS[{self.alias!r}]['LOCATION'] is a list, but this backend uses one server, "
                 f"or a proxy that looks like one; write an alias of CACHES, or a URL."
             )
-        self.servers = SingleServer(self.location)
         form = read_choice(options, "FORMAT", FORMATS, self.alias)
         self.hub = PollingHub(read_poll_interval(options, self.alias))
-        key = self._key_of_locks(options.get("KEY", f"{self.key_prefix}:{NAME}"))
-        self.lock_keys = key.partition(NAME)[0]
-        self._exchanges = Exchanges(self.key_prefix, key, form, self.hub.freed)
-
-    def _key_of_locks(self, key: Any) -> str:
+        key = options.get("KEY", f"{self.key_prefix}:{NAME}")
         if not isinstance(key, str) or key.count(NAME) != 1:
             raise InvalidLockBackend(
                 f"LOCKS[{self.alias!r}]['OPTIONS']['KEY'] is {key!r}; it must be a str that has "
                 f"{NAME} in it once, such as 'lock.{NAME}'."
             )
-        return key
-
-    @property
-    def _client(self) -> BlockingClient:
-        return self.servers.client
-
-    @property
-    def _async_client(self) -> AsyncClient:
-        return self.servers.async_client
-
-    def call(self, call: Call) -> Any:
-        """Carry out one call. Raises ``LockUnavailable``."""
-        try:
-            return drive(_Port(self, call), self._exchanges.carry_out(call))
-        except (RedisError, OSError) as error:
-            raise self._error(call, error) from error
-
-    async def acall(self, call: Call) -> Any:
-        """Carry out one call under asyncio. Raises ``LockUnavailable``."""
-        try:
-            return await adrive(_Port(self, call), self._exchanges.carry_out(call))
-        except (RedisError, OSError) as error:
-            raise self._error(call, error) from error
-
-    def _error(self, call: Call, error: Exception) -> LockError:
-        return lock_error(call, error, using=self.alias, key_prefix=self.key_prefix)
+        self.lock_keys = key.partition(NAME)[0]
+        exchanges = Exchanges(self.key_prefix, key, form, self.hub.freed)
+        self.servers = _PlainServer(self.location, exchanges)
 
     def _read(self, names: list[str]) -> Steps[list[Holder]]:
         now_ms, *rest = yield from ask(Inspect(names))
@@ -107,31 +73,43 @@ class GetSetLockBackend(ServersLockBackend):
         holder = read_holder(
             known, name=name, using=self.alias, ttl_ms=ttl_ms, waiters=None, now_ms=now_ms
         )
-        if stamp.acquired_ms is None:
-            return replace(
-                holder, token_id=token_id(value), fence=None, acquired_at=None, held_for=None
-            )
+        began_ms = stamp.acquired_ms
         return replace(
             holder,
+            token_id=token_id(stamp.token or value),
             fence=stamp.fence or None,
-            acquired_at=moment(stamp.acquired_ms * 1000),
-            held_for=max(0.0, (now_ms - stamp.acquired_ms) / 1000),
+            acquired_at=None if began_ms is None else moment(began_ms * 1000),
+            held_for=None if began_ms is None else max(0.0, (now_ms - began_ms) / 1000),
         )
+
+
+class _PlainServer(SingleServer):
+    """A server that carries out each call in some plain commands."""
+
+    def __init__(self, location: Location, exchanges: Exchanges) -> None:
+        super().__init__(location)
+        self.exchanges = exchanges
+
+    def call(self, call: Call) -> Any:
+        return drive(_Port(self, call), self.exchanges.carry_out(call))
+
+    async def acall(self, call: Call) -> Any:
+        return await adrive(_Port(self, call), self.exchanges.carry_out(call))
 
 
 class _Port:
     """Sends the commands of one call, which counts as sent when the first of them is."""
 
-    def __init__(self, backend: GetSetLockBackend, call: Call) -> None:
-        self._backend = backend
+    def __init__(self, server: SingleServer, call: Call) -> None:
+        self._server = server
         self._sending = call.sending
         self._until = call.until
 
     def send(self, words: tuple[Word, ...]) -> Any:
-        return self._backend._client.call(self._plain(words))
+        return self._server.client.call(self._plain(words))
 
     async def asend(self, words: tuple[Word, ...]) -> Any:
-        return await self._backend._async_client.call(self._plain(words))
+        return await self._server.async_client.call(self._plain(words))
 
     def _plain(self, words: tuple[Word, ...]) -> Packed:
         sending, self._sending = self._sending, _nothing

@@ -17,6 +17,7 @@ import random
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import chain
 from time import monotonic
 from typing import Any, ClassVar
 
@@ -381,27 +382,24 @@ class Exchanges:
         lock on a full server. The entry itself is written after the release.
         """
         try:
-            yield PlainCommand(
-                "XADD", self._audit_key, "0-0", "event", ""
-            )  # no entry can have this id
+            yield PlainCommand("XADD", self._audit_key, "0-0", "event", "")  # never a valid id
         except ResponseError as error:
             text = str(error)
             if not ("greater than 0-0" in text or "used memory" in text):
                 raise
-        yield PlainCommand(
-            "XREVRANGE", self._audit_key, "+", "-", "COUNT", 1
-        )  # fails if it is no stream
+        # It fails if the key is no stream.
+        yield PlainCommand("XREVRANGE", self._audit_key, "+", "-", "COUNT", 1)
 
     def _complete_audit(self, call: calls.ForceRelease) -> Steps[Any]:
         """Write the entry, unless the earlier sending that deleted the lock did so."""
-        ours = [part.encode() for pair in call.entry.items() for part in pair]
+        ours = [part.encode() for part in chain(*call.entry.items())]
         latest = yield PlainCommand("XREVRANGE", self._audit_key, "+", "-", "COUNT", 100)
         if any(entry[1] == ours for entry in latest):
             return 1
         return (yield from self._write_entry(call))
 
     def _write_entry(self, call: calls.ForceRelease) -> Steps[Any]:
-        pairs = [part for pair in call.entry.items() for part in pair]
+        pairs = chain(*call.entry.items())
         try:
             yield PlainCommand("XADD", self._audit_key, "MAXLEN", "~", call.cap, "*", *pairs)
         except ResponseError:

@@ -11,10 +11,8 @@ from django_redis_lock.backends.index import Index
 from django_redis_lock.backends.renewal import renewer
 from django_redis_lock.backends.servers.base import ServersLockBackend
 from django_redis_lock.backends.servers.cluster import Cluster
-from django_redis_lock.backends.servers.errors import lock_error
 from django_redis_lock.backends.servers.single import ScriptedServer
 from django_redis_lock.backends.settings import read_choice, read_poll_interval, read_replicas
-from django_redis_lock.exceptions import LockError
 from django_redis_lock.protocol.calls import Call, Release
 from django_redis_lock.protocol.drivers import Steps
 from django_redis_lock.protocol.waiting import WAITING_SCHEMES, Hub
@@ -65,18 +63,6 @@ class RedisLockBackend(ServersLockBackend):
     def together(self, name: str) -> Hashable:
         return self.servers.together(name)
 
-    def call(self, call: Call) -> Any:
-        try:
-            return self.servers.call(call)
-        except (RedisError, OSError) as error:
-            raise self._error(call, error) from error
-
-    async def acall(self, call: Call) -> Any:
-        try:
-            return await self.servers.acall(call)
-        except (RedisError, OSError) as error:
-            raise self._error(call, error) from error
-
     def post(self, call: Call) -> None:
         try:
             self.servers.post(call)
@@ -88,9 +74,6 @@ class RedisLockBackend(ServersLockBackend):
             await self.servers.apost(call)
         except (RedisError, OSError) as error:
             raise self._error(call, error) from error
-
-    def _error(self, call: Call, error: Exception) -> LockError:
-        return lock_error(call, error, using=self.alias, key_prefix=self.key_prefix)
 
     def _read_index(self, pattern: str) -> Steps[Index]:
         return self.servers.read_index(pattern, 10 * self.page_size)

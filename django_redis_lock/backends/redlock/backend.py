@@ -21,13 +21,12 @@ from django_redis_lock.backends.redlock.servers import (
 )
 from django_redis_lock.backends.redlock.wires import Letter
 from django_redis_lock.backends.servers.errors import reason
-from django_redis_lock.backends.settings import read_poll_interval
-from django_redis_lock.exceptions import InvalidLockBackend, LockError, LockUnavailable
+from django_redis_lock.backends.settings import read_poll_interval, read_seconds
+from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.protocol import calls
 from django_redis_lock.protocol.calls import Call
 from django_redis_lock.protocol.conversation import ask
 from django_redis_lock.protocol.drivers import Steps, adrive, drive
-from django_redis_lock.support.arguments import LONGEST_LEASE
 from django_redis_lock.transport.polling import PollingHub
 
 SERVER_TIMEOUT = 0.5
@@ -69,9 +68,9 @@ class RedlockLockBackend(BaseLockBackend):
     options: ClassVar[tuple[str, ...]] = ("SERVER_TIMEOUT", "REJOIN_DELAY", "POLL_INTERVAL")
 
     def configure(self, location: Any, options: dict[str, Any]) -> None:
-        self.server_timeout = self._seconds(options, "SERVER_TIMEOUT", SERVER_TIMEOUT, 0.001)
+        self.server_timeout = read_seconds(options, "SERVER_TIMEOUT", SERVER_TIMEOUT, self.alias)
         delay = REJOIN_DELAY if self.timeout is None else self.timeout
-        self.rejoin_delay = self._seconds(options, "REJOIN_DELAY", delay, 0.0)
+        self.rejoin_delay = read_seconds(options, "REJOIN_DELAY", delay, self.alias, least=0.0)
         params = {"KEY_PREFIX": self.key_prefix}
         self.servers = [
             Server(self.alias, {**params, "LOCATION": item}, self.server_timeout)
@@ -82,19 +81,6 @@ class RedlockLockBackend(BaseLockBackend):
         self._ballots = Ballots(
             self.servers, self.server_timeout, round(self.rejoin_delay * 1000), interval
         )
-
-    def _seconds(self, options: dict[str, Any], name: str, default: float, least: float) -> float:
-        value = options.get(name, default)
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, int | float)
-            or not least <= value <= LONGEST_LEASE
-        ):
-            raise InvalidLockBackend(
-                f"LOCKS[{self.alias!r}]['OPTIONS'][{name!r}] is {value!r}; "
-                f"give seconds from {least:g} up, such as {default:g}."
-            )
-        return float(value)
 
     def databases(self) -> set[Hashable]:
         return {database for server in self.servers for database in server.databases()}

@@ -7,9 +7,12 @@ from typing import Any
 
 import redis
 from django.core import checks
+from redis.exceptions import RedisError
 
 from django_redis_lock.backends.base import BaseLockBackend
-from django_redis_lock.exceptions import InvalidLockBackend
+from django_redis_lock.backends.servers.errors import lock_error
+from django_redis_lock.exceptions import InvalidLockBackend, LockError
+from django_redis_lock.protocol.calls import Call
 from django_redis_lock.transport.location import Location
 from django_redis_lock.transport.packing import Replicas
 
@@ -58,7 +61,8 @@ class ServersLockBackend(BaseLockBackend):
     """A backend with servers, which LOCATION names."""
 
     location: Location
-    servers: Servers
+    servers: Any
+    """The ``Servers``; ``call`` and ``acall`` carry out a call, or raise an error of redis-py."""
 
     @property
     def pool(self) -> redis.ConnectionPool:
@@ -77,6 +81,21 @@ class ServersLockBackend(BaseLockBackend):
 
     def close(self) -> None:
         self.servers.close()
+
+    def call(self, call: Call) -> Any:
+        try:
+            return self.servers.call(call)
+        except (RedisError, OSError) as error:
+            raise self._error(call, error) from error
+
+    async def acall(self, call: Call) -> Any:
+        try:
+            return await self.servers.acall(call)
+        except (RedisError, OSError) as error:
+            raise self._error(call, error) from error
+
+    def _error(self, call: Call, error: Exception) -> LockError:
+        return lock_error(call, error, using=self.alias, key_prefix=self.key_prefix)
 
 
 def numbers(reply: Any) -> Any:

@@ -100,7 +100,6 @@ class Cluster(Servers):
         return AsyncClusterClient(self.topology, self.timeout_of)
 
     def call(self, call: Call) -> Any:
-        """Carry out a call. Raises ``RedisError`` and ``OSError``."""
         shard = _only_shard(call)
         if shard is not None:
             packed = self._packings[shard].pack(call)

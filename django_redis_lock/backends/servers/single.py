@@ -105,7 +105,6 @@ class ScriptedServer(SingleServer):
         return None
 
     def call(self, call: Call) -> Any:
-        """Carry out a call. Raises ``RedisError`` and ``OSError``."""
         return _answer(call, self.client.call(self.packing.pack(call)))
 
     async def acall(self, call: Call) -> Any:

@@ -34,10 +34,11 @@ class Topology:
         self.changed: Callable[[], object] = lambda: None
         """Called after a change, in the thread that noticed it."""
         self._pools: dict[Address, redis.ConnectionPool] = {}
-        self._reset()
+        self.after_fork()
         forget_after_fork(self)
 
-    def _reset(self) -> None:
+    def after_fork(self) -> None:
+        """Forget the topology; the pools handle the fork themselves."""
         self._mutex = threading.Lock()
         self._reading: Future[None] | None = None
         self._ranges: list[tuple[int, int, Address]] = []
@@ -45,10 +46,6 @@ class Topology:
         self._others: list[Address] = []  # replicas, which can be asked, too
         self._stale = True
         self._suspect: Address | None = None
-
-    def after_fork(self) -> None:
-        """Forget the topology; the pools handle the fork themselves."""
-        self._reset()
 
     def pool(self, address: Address) -> redis.ConnectionPool:
         with self._mutex:
@@ -77,23 +74,19 @@ class Topology:
                 return address
         return None
 
-    def settled(self, slot: int) -> Address | None:
-        """Return the master of a slot, or ``None`` if the nodes have to be asked."""
-        return None if self._stale else self.known(slot)
-
     def address(self, slot: int, until: float = math.inf) -> Address:
         """Return the master of a slot; give up ``until`` (monotonic).
 
         Raises ``RedisError`` if no node knows it, and ``TimeoutError``.
         """
-        address = self.settled(slot)
+        address = None if self._stale else self.known(slot)
         if address is None:
             _wait_for(self._read(lambda: not self._stale), until)
             address = self._told(slot)
         return address
 
     async def aaddress(self, slot: int) -> Address:
-        address = self.settled(slot)
+        address = None if self._stale else self.known(slot)
         if address is None:
             await asyncio.wrap_future(self._read(lambda: not self._stale))
             address = self._told(slot)

@@ -110,7 +110,7 @@ def test_key_of_another_program(name: str, configure: Configure, client: redis.R
     [
         ({"FORMAT": "iso"}, "'FORMAT'] is 'iso'; it can be 'record' or 'seconds'"),
         ({"KEY": "lock.foo"}, r"'KEY'] is 'lock.foo'; .* such as 'lock.{name}'"),
-        ({"WAIT": "queue"}, "no option 'WAIT'"),
+        ({"WAIT": "queue"}, "no setting 'WAIT'"),
         ({"POLL_INTERVAL": 0}, r"'POLL_INTERVAL'\] is 0; give seconds between 0.001 and 10"),
         ({"POLL_INTERVAL": "1"}, r"'POLL_INTERVAL'\] is '1'; give seconds"),
     ],
@@ -156,7 +156,7 @@ def test_a_lease_that_may_have_ended_is_released_and_renewed(
     backend = configure(FORMAT=form)
     mine = request(name, 20)
     assert backend.call(calls.Acquire(mine, ""))[0] > 0
-    clock = backend._exchanges._clock
+    clock = backend.servers.exchanges._clock
     clock.SLOW = math.inf
     asked_at, answered_at, read = clock._read
     clock._read = asked_at - 60, answered_at, read  # it may be a minute later

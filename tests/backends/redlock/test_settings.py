@@ -33,7 +33,6 @@ URLS = [f"redis://locks-{number}.internal:6379/0" for number in range(1, 6)]
         (["unix:///a.sock", "unix:///b.sock", "unix:///a.sock?db=1"], "one server twice"),
         (["locks", "locks", URLS[0]], "one server twice"),
         ([*URLS[:2], 7], "has 7"),
-        ([*URLS[:2], "http://a"], "http://"),
     ],
 )
 def test_servers_that_are_no_quorum(settings: Any, location: Any, words: str) -> None:
