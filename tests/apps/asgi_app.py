@@ -19,6 +19,8 @@ from django.urls import path
 
 from django_redis_lock.views import locked
 
+CLIENT_NAME = "asgi-site"
+"""The name of this server's connections."""
 FILES = 4096
 """How many files may be open: a socket for each request."""
 
@@ -69,6 +71,7 @@ def main() -> None:
     allow_many_files()
     settings.ROOT_URLCONF = "tests.apps.asgi_app"
     settings.MIDDLEWARE = []
+    settings.CACHES["locks"]["LOCATION"] += f"?client_name={CLIENT_NAME}"
     config = uvicorn.Config(
         get_asgi_application(), log_level="warning", lifespan="off", backlog=2 * FILES
     )

@@ -20,8 +20,8 @@ import redis
 from django_redis_lock import lock, locks
 from example_project.embedded import EmbeddedServer
 from example_project.keeper import Keeper
-from tests.apps.asgi_app import FILES, allow_many_files
-from tests.tools import ROOT, connections, waiters
+from tests.apps.asgi_app import CLIENT_NAME, FILES, allow_many_files
+from tests.tools import ROOT, waiters
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -134,24 +134,26 @@ def test_a_thousand_requests_wait_with_one_connection(
     """They share one connection and one for the listener, and are served in queue order."""
     site = fresh_site
 
+    def connections() -> tuple[int, int]:
+        """Return how many of the site's send calls, and how many listen."""
+        kinds = (client.client_list(_type=kind) for kind in ("normal", "pubsub"))
+        normal, pubsub = (sum(each["name"] == CLIENT_NAME for each in kind) for kind in kinds)
+        return normal, pubsub
+
     async def main() -> None:
         held = lock(f"asgi:{name}", timeout=600)
         held.acquire()
-        await (await site.open("/ready/")).go_away()
-        assert waiters(held.name) == 0
-        before = {kind: connections(client, kind) for kind in ("normal", "pubsub")}
+        assert connections() == (0, 0)
         clients = await site.open_many(f"/enter/{name}/", CLIENTS)
         await happens(lambda: waiters(held.name) == CLIENTS)
         queue = [waiter.token_id for waiter in locks["default"].waiting(held.name)]
-        assert len(connections(client, "normal") - before["normal"]) == 1
-        assert len(connections(client, "pubsub") - before["pubsub"]) == 1
+        assert connections() == (1, 1)
         held.release()
         answered = await answers(clients)
         assert {status for status, _ in answered} == {200}
         served = sorted((told["fence"], told["token_id"]) for _, told in answered)
         assert [token_id for _, token_id in served] == queue
-        assert len(connections(client, "normal") - before["normal"]) == 1
-        assert len(connections(client, "pubsub") - before["pubsub"]) == 1
+        assert connections() == (1, 1)
         await happens(lambda: locks["default"].holder(held.name) is None)
 
     asyncio.run(main())

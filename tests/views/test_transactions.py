@@ -91,7 +91,7 @@ def test_a_lost_lock_rolls_back(web: Client) -> None:
 def test_a_view_that_takes_longer_than_max_hold_rolls_back() -> None:
     """All that it did is rolled back, before the limit and after."""
 
-    @locked("view", max_hold=0.1)
+    @locked("view", max_hold=0.5)
     def answer(request: Any) -> HttpResponse:
         get_user_model().objects.create(username="ghost")
         eventually(lambda: request.lock.lost)
