@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -24,7 +22,7 @@ from django_redis_lock.celery.message import (
 )
 from django_redis_lock.celery.options import SUPERSEDE, Options
 from django_redis_lock.celery.places import QUEUED, Places, TaskLock, queued_since
-from django_redis_lock.exceptions import LockError, LockUnavailable
+from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.handler import locks
 from django_redis_lock.protocol.records import Holder
 
@@ -56,19 +54,6 @@ class Delivery:
         self._arguments = arguments
         self._sent_back = False
 
-    def find_key(self, make_key: Callable[..., str]) -> str:
-        """Set the key of the call, and return it.
-
-        Passes on the exceptions of ``make_key``; the message ends then and gives up its place.
-        """
-        try:
-            self.key = make_key(self.task, *self._arguments)
-        except BaseException:
-            with contextlib.suppress(LockError):
-                self.give_up_place()
-            raise
-        return self.key
-
     @cached_property
     def places(self) -> Places:
         places = Places(self.options, self.key, self.task, self.task_id)
@@ -80,7 +65,7 @@ class Delivery:
         """Whether a worker carries it out, so that it can be sent again."""
         return self.request is not None and not self.request.is_eager
 
-    def lock(self, name: str) -> TaskLock:
+    def lock_of_run(self, name: str) -> TaskLock:
         """Return a handle with the lease of a run."""
         return self.places.lock(name, self.options.timeout, **self.marks())
 

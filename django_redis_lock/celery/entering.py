@@ -100,7 +100,7 @@ def _answer_duplicate(delivery: Delivery, holder: Any) -> Entry:
 def _adopt(delivery: Delivery) -> TaskLock | None:
     if delivery.slip is None or not delivery.adoptable:
         return None
-    lock = delivery.lock(delivery.slip.lock)
+    lock = delivery.lock_of_run(delivery.slip.lock)
     if not lock.take_over(delivery.slip.ticket):
         return None
     delivery.may_have_succeeded = False
@@ -151,7 +151,7 @@ def _after(delivery: Delivery, own: Holder) -> Entry:
     turn = TICKET_TURN if delivery.adoptable else WAIT_FOR_FIRST
     told = False
     while True:
-        lock = delivery.lock(own.name)
+        lock = delivery.lock_of_run(own.name)
         dead = is_dead(own)
         if dead and lock.take_over(own.token_id):
             break

@@ -38,8 +38,11 @@ def current_lock(task: Any = None) -> TaskLock | None:
     return None
 
 
-class Run:
-    """One call of a guarded task, by a worker or directly."""
+class Run(Delivery):
+    """One call of a guarded task, by a worker or directly.
+
+    Passes on the exceptions of ``make_key``; the message ends then and gives up its place.
+    """
 
     def __init__(
         self,
@@ -49,27 +52,19 @@ class Run:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> None:
-        self.options = options
-        self.task = task
+        super().__init__(options, task, (args, kwargs), _request_of(task))
         self.lock: TaskLock | None = None
         self.fence = 0
         self.followed = False
         """Whether it has sent a message in its own place: a retry or replacement."""
         self.kept_for: float | None = None
         """Seconds for which that message keeps the lock, if it takes the lock over."""
-        self._delivery = Delivery(options, task, (args, kwargs), _request_of(task))
-        self.key = self._delivery.find_key(make_key)
-        self._delivery.nested = any(
-            run.lock is not None and run.has_key(self.key, options) for run in runs()
-        )
-
-    @property
-    def task_id(self) -> str | None:
-        return self._delivery.task_id
-
-    @property
-    def sent(self) -> float:
-        return self._delivery.sent
+        try:
+            self.key = make_key(task, args, kwargs)
+        except BaseException:
+            self._try_to_give_up_place()
+            raise
+        self.nested = any(run.lock is not None and run.has_key(self.key, options) for run in runs())
 
     def has_key(self, key: str, options: Options) -> bool:
         """Whether it has this key, on the alias that these options name."""
@@ -77,7 +72,7 @@ class Run:
 
     def carry_out(self, body: Callable[[], Any]) -> Any:
         """Run the body with the lock held, or return the result of the conflict."""
-        if self._delivery.nested and (self._delivery.request is None or self._is_next_eager()):
+        if self.nested and (self.request is None or self._is_next_eager()):
             return body()
         before = _runs.set((*_runs.get(), self))
         try:
@@ -97,7 +92,7 @@ class Run:
 
     def _is_next_eager(self) -> bool:
         """Whether it stands for the message that waits in the queue until this run has ended."""
-        options, request = self.options, self._delivery.request
+        options, request = self.options, self.request
         waits = options.run_policy in (RETRY, WAIT)
         return bool(request.is_eager and options.scope == QUEUE and waits)
 
@@ -105,26 +100,26 @@ class Run:
         try:
             return body()
         finally:
-            self._give_up_place()  # if the server is available again
+            self._try_to_give_up_place()  # if the server is available again
 
     def _enter(self) -> Entry:
         try:
-            lock, result = enter(self._delivery)
+            lock, result = enter(self)
         except LockUnavailable as error:
             if self.options.on_unavailable == "raise":
                 raise
             logger.warning("Task %s[%s] runs unguarded: %s", self.task.name, self.task_id, error)
             return None, _UNGUARDED
         except BaseException:
-            self._give_up_place()
+            self._try_to_give_up_place()
             raise
         if lock is None:
-            self._give_up_place()
+            self._try_to_give_up_place()
         return lock, result
 
-    def _give_up_place(self) -> None:
+    def _try_to_give_up_place(self) -> None:
         with contextlib.suppress(LockError):
-            self._delivery.give_up_place()
+            self.give_up_place()
 
     def _leave(self, lock: TaskLock, seconds: float) -> None:
         """Release the lock, or keep it for the task's next message or its rest.

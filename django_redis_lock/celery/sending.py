@@ -6,7 +6,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from celery import current_task, states, uuid
@@ -51,26 +51,21 @@ _GOES_ON = ("link", "link_error", "chain", "chord", "group_id")
 _IN_CANVAS = ("chain", "chord", "group_id", "parent_id", "root_id")
 
 
+@dataclass(eq=False)
 class Sending:
     """One call of ``apply_async``.
 
     ``message`` has its further arguments; ``publish`` is Celery's own method, given the message.
     """
 
-    def __init__(
-        self,
-        options: Options,
-        task: Any,
-        arguments: tuple[tuple[Any, ...], dict[str, Any]],
-        message: dict[str, Any],
-        publish: Callable[..., Any],
-    ) -> None:
-        self._options = options
-        self._task = task
-        self._arguments = arguments
-        self._message = message
-        self._publish = publish
-        self._task_id = message.get("task_id") or uuid()
+    _options: Options
+    _task: Any
+    _arguments: tuple[tuple[Any, ...], dict[str, Any]]
+    _message: dict[str, Any]
+    _publish: Callable[..., Any]
+
+    def __post_init__(self) -> None:
+        self._task_id = self._message.get("task_id") or uuid()
         self._sent = 0.0
 
     def send(self, make_key: Callable[..., str]) -> Any:
