@@ -104,19 +104,15 @@ def _on_ready(sender: Any = None, **kwargs: Any) -> None:
         until = monotonic() + FIRST_CHANCE
         for attempted in free_dead(opened):
             attempted.wait(max(0.0, until - monotonic()))
-        if _forks(sender.pool):
+        from celery.concurrency.prefork import TaskPool  # clients don't need it
+
+        if isinstance(sender.pool, TaskPool):
             watch = ChildWatch(sender.pool, aliases)
             watch.start()
             _watches.append(watch)
     except Exception as error:
         text = "The children are not watched: locks of killed ones end with their leases: %s"
         logger.warning(text, error)
-
-
-def _forks(pool: Any) -> bool:
-    from celery.concurrency.prefork import TaskPool  # clients don't need it
-
-    return isinstance(pool, TaskPool)
 
 
 def _on_shutdown(**kwargs: Any) -> None:

@@ -148,7 +148,7 @@ class Delivery:
     def left_to_wait(self, holder: Holder) -> float | None:
         """Return the seconds that are left of ``blocking_timeout``; ``None`` for no limit."""
         if self.slip is None or not self.slip.wait_until or holder.fence is None:
-            return self.options.blocking_timeout
+            return self.options.longest_wait
         return max(0.0, (self.slip.wait_until - clock_at(holder)) / 1_000_000)
 
     def slip_to_send(self) -> Slip:

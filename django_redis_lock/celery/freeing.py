@@ -49,7 +49,8 @@ def free_dead(using: str) -> threading.Event:
 
     def work(backend: BaseLockBackend) -> None:
         try:
-            _release_all_dead(backend)
+            for holder in filter(is_dead, list(backend.holders())):
+                _release(backend, holder.name, holder.token_id)
         finally:
             attempted.set()
 
@@ -61,9 +62,10 @@ def finish(seconds: float) -> None:
     """Wait up to some seconds for pending work, and drop the rest."""
     until = monotonic() + seconds
     for freer in _freers.values():
-        freer.end()
+        freer.ended.set()
     for freer in _freers.values():
-        freer.join(until)
+        if (thread := freer.thread) is not None:
+            thread.join(max(0.0, until - monotonic()))
     _freers.clear()
 
 
@@ -74,39 +76,24 @@ def _release(backend: BaseLockBackend, name: str, token_id: str) -> None:
         logger.warning("Lock %r was released for %s, which is gone", name, holder)
 
 
-def _release_all_dead(backend: BaseLockBackend) -> None:
-    for holder in [one for one in backend.holders() if is_dead(one)]:
-        _release(backend, holder.name, holder.token_id)
-
-
 class _Freer:
     """The pending work for one alias, done in order by a thread."""
 
     def __init__(self, using: str) -> None:
         self._using = using
         self._work: deque[Work] = deque(maxlen=MOST)
-        self._changed = threading.Condition()
-        self._thread: threading.Thread | None = None
-        self._ended = False
+        self._mutex = threading.Lock()
+        self.thread: threading.Thread | None = None
+        self.ended = threading.Event()
+        """Set when no more than one further attempt is to be made."""
 
     def add(self, work: Work) -> None:
-        with self._changed:
+        with self._mutex:
             self._work.append(work)
-            if self._thread is None:
+            if self.thread is None:
                 name = f"django-redis-lock-free-{self._using}"
-                self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-                self._thread.start()
-
-    def end(self) -> None:
-        """Make no more than one further attempt."""
-        with self._changed:
-            self._ended = True
-            self._changed.notify_all()
-
-    def join(self, until: float) -> None:
-        thread = self._thread
-        if thread is not None:
-            thread.join(max(0.0, until - monotonic()))
+                self.thread = threading.Thread(target=self._run, name=name, daemon=True)
+                self.thread.start()
 
     def _run(self) -> None:
         told = False
@@ -118,23 +105,18 @@ class _Freer:
                     text = "Locks of LOCKS[%r] can't be released yet: %s"
                     logger.warning(text, self._using, error)
                 told = True
-                self._postpone(work)
+                self._work.appendleft(work)
+                if self.ended.is_set():
+                    self._work.clear()
+                self.ended.wait(RETRY_EVERY)
             except Exception as error:  # also of names from another program's message
                 logger.warning("A lock of LOCKS[%r] can't be released: %s", self._using, error)
 
-    def _postpone(self, work: Work) -> None:
-        with self._changed:
-            self._work.appendleft(work)
-            if self._ended:
-                self._work.clear()
-            else:
-                self._changed.wait(RETRY_EVERY)
-
     def _next(self) -> Work | None:
-        with self._changed:
+        with self._mutex:
             if self._work:
                 return self._work.popleft()
-            self._thread = None
+            self.thread = None
             return None
 
 
@@ -144,7 +126,7 @@ _freers: dict[str, _Freer] = {}
 # Messages that a worker drops.
 
 
-def free_place(headers: Mapping[str, Any] | None, task_id: Any) -> None:
+def _free_place(headers: Mapping[str, Any], task_id: Any) -> None:
     slip = Slip.of(headers, task_id)
     if slip is None or not slip.ticket:
         return
@@ -157,12 +139,12 @@ def free_place(headers: Mapping[str, Any] | None, task_id: Any) -> None:
 
 def _on_revoked(request: Any = None, **kwargs: Any) -> None:
     if request is not None:
-        free_place(headers_of(request), request.id)
+        _free_place(headers_of(request), request.id)
 
 
 def _on_dropped(message: Any = None, **kwargs: Any) -> None:
     headers = message.headers if isinstance(message.headers, Mapping) else {}
-    free_place(headers, headers.get("id") or message.properties.get("correlation_id"))
+    _free_place(headers, headers.get("id") or message.properties.get("correlation_id"))
 
 
 task_revoked.connect(_on_revoked, weak=False)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal, TypedDict
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 
+from django_redis_lock.celery.keys import Key, UniqueOn
 from django_redis_lock.handler import locks
 from django_redis_lock.support.arguments import (
     DEFAULT,
@@ -56,77 +58,75 @@ class Policies(TypedDict, total=False):
 OnConflict = QueuePolicy | RunPolicy | Handler | Policies
 
 
+@dataclass(eq=False)
 class Options:
-    """The options of one guard, without those about its key.
+    """The options of one guard, of which its key is made elsewhere.
 
     Raises ``TypeError`` or ``ValueError`` naming the option that is wrong.
     """
 
-    def __init__(
-        self,
-        *,
-        timeout: float | Default | None = DEFAULT,
-        scope: Scope = RUN,
-        on_conflict: OnConflict = SKIP,
-        blocking_timeout: float | Default | None = DEFAULT,
-        countdown: float = 1.0,
-        max_retries: int | None = None,
-        at_least_for: float = 0.0,
-        queue_timeout: float = 3600.0,
-        supersede_for: float = 10.0,
-        on_unavailable: OnUnavailable = "raise",
-        using: str = "default",
-        concurrency: int = 1,
-        **unknown: Any,
-    ) -> None:
-        if unknown:
-            raise TypeError(
-                f"{next(iter(unknown))!r} is not an option; choose from {_listed(NAMES)}."
-            )
-        _check_choice("scope", scope, SCOPES)
-        _check_choice("on_unavailable", on_unavailable, ("raise", "run"))
-        if not isinstance(using, str):
-            raise TypeError(f"using={using!r} must be an alias of LOCKS.")
-        self.on_queue_conflict, self.on_run_conflict = _policies(scope, on_conflict)
+    timeout: float | Default | None = DEFAULT
+    _: KW_ONLY
+    scope: Scope = RUN
+    key: Key = None
+    unique_on: UniqueOn = None
+    on_conflict: OnConflict = SKIP
+    blocking_timeout: float | Default | None = DEFAULT
+    countdown: float = 1.0
+    max_retries: int | None = None
+    at_least_for: float = 0.0
+    queue_timeout: float = 3600.0
+    supersede_for: float = 10.0
+    on_unavailable: OnUnavailable = "raise"
+    using: str = "default"
+    concurrency: int = 1
+
+    def __post_init__(self) -> None:
+        _check_choice("scope", self.scope, SCOPES)
+        _check_choice("on_unavailable", self.on_unavailable, ("raise", "run"))
+        if not isinstance(self.using, str):
+            raise TypeError(f"using={self.using!r} must be an alias of LOCKS.")
+        self.on_queue_conflict, self.on_run_conflict = _policies(self.scope, self.on_conflict)
         self.queue_policy = _name_of(self.on_queue_conflict)
         self.run_policy = _name_of(self.on_run_conflict)
-        given = blocking_timeout is not None and not isinstance(blocking_timeout, Default)
-        if given and self.on_run_conflict != WAIT:
+        wait = self.blocking_timeout
+        if wait is not None and not isinstance(wait, Default) and self.on_run_conflict != WAIT:
             raise ValueError(
-                f"blocking_timeout={blocking_timeout!r} requires on_conflict='wait'; leave it out."
+                f"blocking_timeout={wait!r} requires on_conflict='wait'; leave it out."
             )
-        self.timeout = timeout if isinstance(timeout, Default) else check_timeout(timeout)
-        self.scope = scope
-        if not isinstance(blocking_timeout, Default):
-            blocking_timeout = check_wait(blocking_timeout)
-        self._blocking_timeout = blocking_timeout
-        self.countdown = _seconds("countdown", countdown, least=0.1)
-        self.max_retries = None if max_retries is None else _whole("max_retries", max_retries, 0)
-        self.at_least_for = _seconds("at_least_for", at_least_for)
-        self.queue_timeout = _seconds("queue_timeout", queue_timeout, least=0.001)
-        self.supersede_for = _seconds("supersede_for", supersede_for)
-        self.on_unavailable = on_unavailable
-        self.using = using
-        self.concurrency = _whole("concurrency", concurrency, 1)
+        if not isinstance(self.timeout, Default):
+            self.timeout = check_timeout(self.timeout)
+        if not isinstance(wait, Default):
+            self.blocking_timeout = check_wait(wait)
+        self.countdown = _seconds("countdown", self.countdown, least=0.1)
+        if self.max_retries is not None:
+            _check_whole("max_retries", self.max_retries, 0)
+        self.at_least_for = _seconds("at_least_for", self.at_least_for)
+        self.queue_timeout = _seconds("queue_timeout", self.queue_timeout, least=0.001)
+        self.supersede_for = _seconds("supersede_for", self.supersede_for)
+        _check_whole("concurrency", self.concurrency, 1)
 
     @property
-    def blocking_timeout(self) -> float | None:
+    def longest_wait(self) -> float | None:
         """How many seconds to wait at most; ``None`` for no limit."""
-        given = self._blocking_timeout
+        given = self.blocking_timeout
         return locks[self.using].blocking_timeout if isinstance(given, Default) else given
 
 
-NAMES = (*KEY_OPTIONS, *(Options.__init__.__kwdefaults__ or {}))
+NAMES = tuple(Options.__dataclass_fields__)
 
 
 def make_options(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> Options:
-    """Return the given options over the defaults, without those about the key.
+    """Return the given options over the defaults.
 
     A given ``on_conflict`` also replaces the default ``blocking_timeout``.
     """
-    replaced = ("blocking_timeout",) if "on_conflict" in given else ()
-    kept = {name: defaults[name] for name in defaults if name not in replaced}
-    kept.update({name: given[name] for name in given if name not in KEY_OPTIONS})
+    kept = {**defaults, **given}
+    if "on_conflict" in given and "blocking_timeout" not in given:
+        kept.pop("blocking_timeout", None)
+    for name in kept:
+        if name not in NAMES:
+            raise TypeError(f"{name!r} is not an option; choose from {_listed(NAMES)}.")
     return Options(**kept)
 
 
@@ -208,12 +208,11 @@ def _seconds(name: str, value: Any, *, least: float = 0.0) -> float:
     return float(value)
 
 
-def _whole(name: str, value: Any, least: int) -> int:
+def _check_whole(name: str, value: Any, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name}={value!r} must be a whole number.")
     if value < least:
         raise ValueError(f"{name}={value!r} must be at least {least}.")
-    return value
 
 
 def _listed(values: Sequence[str]) -> str:
@@ -250,7 +249,7 @@ def _checked(given: Any) -> Mapping[str, Any]:
                 f"{SETTING} can't have {name!r}, which depends on the task; set it there."
             )
     try:
-        Options(**given)
+        make_options({}, given)
     except (TypeError, ValueError) as error:
         raise ImproperlyConfigured(f"{SETTING}: {error}") from None
     return dict(given)
