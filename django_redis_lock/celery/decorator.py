@@ -171,7 +171,7 @@ def _mark(guard: Guard, function: Callable[..., Any]) -> Callable[..., Any]:
 
     marked.__signature__ = signature  # type: ignore[attr-defined] # Celery checks calls by it
     setattr(marked, GUARD, guard)
-    _watch_apps()
+    _watch(*active_apps())
     return marked
 
 
@@ -181,7 +181,7 @@ def _guard_shared(guard: Guard, proxy: Any) -> None:
     if function in _shared or hasattr(function, GUARD):
         raise TypeError(f"{function!r} is already a single_instance_task.")
     _shared[function] = guard
-    _watch_apps()
+    _watch(*active_apps())
     for app in active_apps():
         if app.finalized:
             _guard_tasks(app)
@@ -245,14 +245,10 @@ class Annotations:
         _guard_class(task)
 
 
-def _watch_apps() -> None:
-    for app in list(active_apps()):
-        _watch(app)
-
-
-def _watch(app: Any) -> None:
-    if not isinstance(vars(app).get("annotations"), Annotations):
-        set_annotations(app, Annotations(app))
+def _watch(*apps: Any) -> None:
+    for app in apps:
+        if not isinstance(vars(app).get("annotations"), Annotations):
+            set_annotations(app, Annotations(app))
 
 
 def _on_finalize(app: Any) -> None:

@@ -20,7 +20,7 @@ from django_redis_lock.celery.message import (
     sent_of,
     stored_state,
 )
-from django_redis_lock.celery.options import SUPERSEDE, Options
+from django_redis_lock.celery.options import Options
 from django_redis_lock.celery.places import QUEUED, Places, TaskLock, queued_since
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.handler import locks
@@ -198,7 +198,7 @@ class Delivery:
         Raises ``LockUnavailable``.
         """
         slip, places = self.slip, self.places
-        if self.options.on_queue_conflict != SUPERSEDE or slip is None:
+        if self.options.on_queue_conflict != "supersede" or slip is None:
             return
         found = places.in_queue()
         own = next((one for one in found if one.token_id == slip.ticket), None)
@@ -218,7 +218,7 @@ class Delivery:
         it.
         """
         slip = self.slip
-        if self.options.on_queue_conflict != SUPERSEDE or slip is None:
+        if self.options.on_queue_conflict != "supersede" or slip is None:
             return None
         if slip.lock not in {self.places.waiting, self.places.behind}:
             return None
@@ -232,4 +232,4 @@ class Delivery:
                 self.request.ignore_result = True  # a newer task with the id has stored its own
         elif newer.task_id == self.task_id:
             self.request.ignore_result = True  # the id is that of the newer one
-        return self.conflict(newer, SUPERSEDE).skip("superseded by newer arguments")
+        return self.conflict(newer, "supersede").skip("superseded by newer arguments")

@@ -31,6 +31,9 @@ AnyTask: TypeAlias = "Task[Any, Any]"
 WAYS_TO_RUN = ("Strategy", "__trace__")
 """The attributes of a task by which workers handle its messages and run it."""
 
+POSITIONAL = ("task_id", "producer", "link", "link_error", "shadow")
+"""The arguments of ``apply_async`` that may be given by position after those of the task."""
+
 
 class Guard:
     def __init__(self, given: Mapping[str, Any]) -> None:
@@ -63,7 +66,9 @@ class Guard:
         """Return what makes the keys of calls. Raises ``TypeError`` or ``ValueError``."""
         if cls not in self._key_makers:  # a subclass may have a run() of its own
             signature = self._signature(cls)
-            self._key_makers[cls] = _key_maker(self._given, cls.run, signature, _as_models(cls))
+            self._key_makers[cls] = _key_maker(
+                self._given, cls.run, signature, argument_models(cls.run, is_static(cls))
+            )
         return self._key_makers[cls]
 
     def _signature(self, cls: type[AnyTask]) -> inspect.Signature:
@@ -101,7 +106,14 @@ class Guard:
         if installed is None:
             self.key_maker(cls)
             sender = _beneath_overrides(cls)
-            cls.on_bound = classmethod(_guarded_on_bound(self, cls))  # type: ignore[assignment]
+            on_bound = inspect.getattr_static(cls, "on_bound")
+
+            def guarded_on_bound(bound: type[AnyTask], app: Any) -> None:
+                """Guard what the annotations of the app have replaced."""
+                self.install(bound)
+                on_bound.__get__(None, bound)(app)
+
+            cls.on_bound = classmethod(guarded_on_bound)  # type: ignore[assignment]
             setattr(cls, GUARD, self)
             if not hasattr(cls, "lock"):
                 cls.lock = property(current_lock)  # type: ignore[attr-defined]
@@ -137,25 +149,21 @@ def is_static(cls: type[AnyTask]) -> bool:
     return isinstance(inspect.getattr_static(cls, "run"), staticmethod)
 
 
-def _as_models(cls: type[AnyTask]) -> AsModels | None:
-    return argument_models(cls.run, is_static(cls))
-
-
 def _refuse_other_ways_to_run(cls: type[AnyTask]) -> None:
-    for name in WAYS_TO_RUN:
-        if getattr(cls, name) != getattr(Task, name):
-            base = next(base for base in cls.__mro__ if name in vars(base))
-            _refuse(
-                cls,
-                f"Task {cls.name} has a {name} of its own, from {base.__module__}."
-                f"{base.__qualname__}, by which workers run it without calling it, so "
-                f"single_instance_task can't guard it. Take the lock inside the task, with "
-                f"django_redis_lock.lock() in a with statement; or use another base class.",
-            )
+    """Raise ``TypeError`` for a task that workers run without calling it.
 
-
-def _refuse(cls: type[AnyTask], why: str) -> NoReturn:
-    """Raise ``TypeError`` now, and at each use of a task that Celery has registered already."""
+    Celery has registered a task that it made of a function, so that raises at each use as well.
+    """
+    other = next((name for name in WAYS_TO_RUN if getattr(cls, name) != getattr(Task, name)), None)
+    if other is None:
+        return
+    base = next(base for base in cls.__mro__ if other in vars(base))
+    why = (
+        f"Task {cls.name} has a {other} of its own, from {base.__module__}.{base.__qualname__}, by "
+        f"which workers run it without calling it, so single_instance_task can't guard it. Take "
+        f"the lock inside the task, with django_redis_lock.lock() in a with statement; or use "
+        f"another base class."
+    )
 
     def refused(*args: Any, **kwargs: Any) -> NoReturn:
         raise TypeError(why)
@@ -198,17 +206,6 @@ def _beneath_overrides(cls: type[AnyTask]) -> type[AnyTask]:
     return beneath
 
 
-def _guarded_on_bound(guard: Guard, cls: type[AnyTask]) -> Callable[..., None]:
-    on_bound = inspect.getattr_static(cls, "on_bound")
-
-    def guarded_on_bound(bound: type[AnyTask], app: Any) -> None:
-        """Guard what the annotations of the app have replaced."""
-        guard.install(bound)
-        on_bound.__get__(None, bound)(app)
-
-    return guarded_on_bound
-
-
 def _guarded_call(guard: Guard, cls: type[AnyTask]) -> Callable[..., Any]:
     call = _unguarded(cls, "__call__")
     inherited = cls.__call__ is Task.__call__
@@ -229,19 +226,11 @@ def _guarded_apply_async(guard: Guard, cls: type[AnyTask]) -> Callable[..., Any]
     apply_async = _unguarded(cls, "apply_async")
 
     @wraps(cls.apply_async)
-    def guarded_apply_async(  # noqa: PLR0917 - Celery's signature
-        task: Any,
-        args: Any = None,
-        kwargs: Any = None,
-        task_id: str | None = None,
-        producer: Any = None,
-        link: Any = None,
-        link_error: Any = None,
-        shadow: str | None = None,
-        **options: Any,
+    def guarded_apply_async(
+        task: Any, args: Any = None, kwargs: Any = None, *positional: Any, **options: Any
     ) -> Any:
-        given = {"task_id": task_id, "producer": producer, "link": link}
-        message = {**given, "link_error": link_error, "shadow": shadow, **options}
+        names = POSITIONAL[: len(positional)]
+        message = {**dict(zip(names, positional, strict=True)), **options}
         if "once" in options:
             raise TypeError("once= is an argument of celery-once, which does not guard this task.")
         message = due_as_broker_can(task, args, kwargs, message)

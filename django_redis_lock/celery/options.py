@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, get_args
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
@@ -21,23 +21,10 @@ from django_redis_lock.support.arguments import (
 )
 
 Scope = Literal["run", "queue", "queue_and_run"]
-RUN: Literal["run"] = "run"
-QUEUE: Literal["queue"] = "queue"
-QUEUE_AND_RUN: Literal["queue_and_run"] = "queue_and_run"
-SCOPES = (RUN, QUEUE, QUEUE_AND_RUN)
-
+SCOPES: tuple[Scope, ...] = get_args(Scope)
 QueuePolicy = Literal["skip", "raise", "supersede"]
 RunPolicy = Literal["skip", "raise", "wait", "retry"]
-SKIP: Literal["skip"] = "skip"
-RAISE: Literal["raise"] = "raise"
-WAIT: Literal["wait"] = "wait"
-RETRY: Literal["retry"] = "retry"
-SUPERSEDE: Literal["supersede"] = "supersede"
-
-ON_CONFLICT = {
-    QUEUE: (SKIP, RAISE, SUPERSEDE),
-    RUN: (SKIP, RAISE, WAIT, RETRY),
-}
+ON_CONFLICT = {"queue": get_args(QueuePolicy), "run": get_args(RunPolicy)}
 """The policies for a duplicate when it is sent, and when it is about to run."""
 
 SETTING = "SINGLE_INSTANCE_TASK"
@@ -67,10 +54,10 @@ class Options:
 
     timeout: float | Default | None = DEFAULT
     _: KW_ONLY
-    scope: Scope = RUN
+    scope: Scope = "run"
     key: Key = None
     unique_on: UniqueOn = None
-    on_conflict: OnConflict = SKIP
+    on_conflict: OnConflict = "skip"
     blocking_timeout: float | Default | None = DEFAULT
     countdown: float = 1.0
     max_retries: int | None = None
@@ -90,7 +77,7 @@ class Options:
         self.queue_policy = _name_of(self.on_queue_conflict)
         self.run_policy = _name_of(self.on_run_conflict)
         wait = self.blocking_timeout
-        if wait is not None and not isinstance(wait, Default) and self.on_run_conflict != WAIT:
+        if wait is not None and not isinstance(wait, Default) and self.on_run_conflict != "wait":
             raise ValueError(
                 f"blocking_timeout={wait!r} requires on_conflict='wait'; leave it out."
             )
@@ -135,49 +122,48 @@ def refuse_idle(given: Mapping[str, Any], options: Options) -> None:
 
     Defaults for many tasks are not to be given: they are for those where they have an effect.
     """
+    in_queue = "scope='queue' or 'queue_and_run'"
     policies = given.get("on_conflict")
-    if options.scope == RUN and isinstance(policies, Mapping) and QUEUE in policies:
-        raise ValueError(f"on_conflict={policies!r} has a policy for sending, which {_NEEDS_QUEUE}")
-    if options.scope == RUN and given.get("queue_timeout") is not None:
-        raise ValueError(f"queue_timeout={given['queue_timeout']!r} {_NEEDS_QUEUE}")
-    for name, accepted in (("countdown", (RETRY, WAIT)), ("max_retries", (RETRY,))):
-        if options.run_policy not in accepted and given.get(name) is not None:
-            needed = " or ".join(map(repr, accepted))
-            raise ValueError(f"{name}={given[name]!r} requires on_conflict={needed}; leave it out.")
-    if options.on_queue_conflict != SUPERSEDE and given.get("supersede_for") is not None:
+    if options.scope == "run" and isinstance(policies, Mapping) and "queue" in policies:
         raise ValueError(
-            f"supersede_for={given['supersede_for']!r} requires on_conflict='supersede'; "
-            f"leave it out."
+            f"on_conflict={policies!r} has a policy for sending, which requires {in_queue}; leave "
+            f"it out."
         )
+    retry, supersede = options.run_policy == "retry", options.on_queue_conflict == "supersede"
+    for name, has_effect, needed in (
+        ("queue_timeout", options.scope != "run", in_queue),
+        ("countdown", retry or options.run_policy == "wait", "on_conflict='retry' or 'wait'"),
+        ("max_retries", retry, "on_conflict='retry'"),
+        ("supersede_for", supersede, "on_conflict='supersede'"),
+    ):
+        if not has_effect and given.get(name) is not None:
+            raise ValueError(f"{name}={given[name]!r} requires {needed}; leave it out.")
 
 
-_NEEDS_QUEUE = "requires scope='queue' or 'queue_and_run'; leave it out."
-
-
-def _policies(scope: str, given: Any) -> tuple[str | Handler, str | Handler]:
+def _policies(scope: Scope, given: Any) -> tuple[QueuePolicy | Handler, RunPolicy | Handler]:
     """Return the policy for a duplicate that is sent, and for one that is about to run.
 
     With scope ``queue`` a run that finds another one running is retried by default: it is the one
     message that may wait.
     """
-    default_run = RETRY if scope == QUEUE else SKIP
-    on_queue: str | Handler
-    on_run: str | Handler
+    default_run: RunPolicy = "retry" if scope == "queue" else "skip"
+    on_queue: QueuePolicy | Handler
+    on_run: RunPolicy | Handler
     if isinstance(given, Mapping):
         unknown = sorted(set(given) - set(ON_CONFLICT))
         if unknown:
             raise ValueError(f"on_conflict has no {unknown[0]!r}; it can have 'queue' and 'run'.")
-        on_queue, on_run = given.get(QUEUE, SKIP), given.get(RUN, default_run)
+        on_queue, on_run = given.get("queue", "skip"), given.get("run", default_run)
     elif callable(given):
         on_queue = on_run = given
-    elif given == SUPERSEDE or scope == QUEUE:
+    elif given == "supersede" or scope == "queue":
         on_queue, on_run = given, default_run
     else:
-        both = scope == QUEUE_AND_RUN and given in ON_CONFLICT[QUEUE]
-        on_queue, on_run = given if both else SKIP, given
-    _check_policy(QUEUE, on_queue)
-    _check_policy(RUN, on_run)
-    if on_queue == SUPERSEDE and scope != QUEUE:
+        both = scope == "queue_and_run" and given in ON_CONFLICT["queue"]
+        on_queue, on_run = given if both else "skip", given
+    _check_policy("queue", on_queue)
+    _check_policy("run", on_run)
+    if on_queue == "supersede" and scope != "queue":
         raise ValueError("on_conflict='supersede' needs scope='queue', where one message waits.")
     return on_queue, on_run
 
@@ -188,7 +174,7 @@ def _name_of(policy: str | Handler) -> str:
 
 def _check_policy(moment: str, policy: str | Handler) -> None:
     if not callable(policy) and policy not in ON_CONFLICT[moment]:
-        when = "sent" if moment == QUEUE else "about to run"
+        when = "sent" if moment == "queue" else "about to run"
         raise ValueError(
             f"on_conflict={policy!r} is not a policy for a task that is {when}; "
             f"choose from {_listed(ON_CONFLICT[moment])}, or give a callable."

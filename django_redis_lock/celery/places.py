@@ -10,8 +10,8 @@ from time import monotonic
 from typing import Any
 
 from django_redis_lock.backends.base import BaseLockBackend
-from django_redis_lock.celery.options import SUPERSEDE, Options
-from django_redis_lock.celery.stopping import until_worker_stops
+from django_redis_lock.celery.options import Options
+from django_redis_lock.celery.stopping import UntilWorkerStops
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.handler import locks
 from django_redis_lock.primitives.lock import DETACHED, Lock
@@ -97,7 +97,7 @@ class TaskLock(Lock):
     def _acquire(self, until: float | None, from_token_id: str = "") -> Steps[bool]:
         steps = super()._acquire(until, from_token_id)
         waits = until is not None and self.until_worker_stops
-        return until_worker_stops(steps) if waits else steps
+        return (yield from UntilWorkerStops(steps) if waits else steps)
 
     def _request(self, backend: BaseLockBackend) -> Request:
         request = super()._request(backend)
@@ -152,17 +152,17 @@ class Places:
             lambda: locks[using or self.options.using],
             name,
             timeout,
+            metadata={"worker": FAMILY, **metadata},
             task_id=self._task_id,
             task_name=self._task.name,
         )
-        lock._origin["metadata"] = {"worker": FAMILY, **metadata}
         lock.task, lock.task_id = self._task, self._task_id
         lock.until_worker_stops = self.until_worker_stops
         return lock
 
     def since(self, name: str) -> dict[str, str]:
         """Return the metadata with which a message takes its place anew, and loses no time."""
-        place = self.backend.holder(name) if self.options.on_queue_conflict == SUPERSEDE else None
+        place = self.backend.holder(name) if self.options.on_queue_conflict == "supersede" else None
         return {} if place is None else {SINCE: f"{queued_since(place):.6f}"}
 
     def take(self, timeout: float | Default | None, **metadata: str) -> TaskLock | None:

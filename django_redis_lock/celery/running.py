@@ -14,7 +14,7 @@ from celery.exceptions import SoftTimeLimitExceeded
 from django_redis_lock.celery.conflicts import task_lock_lost
 from django_redis_lock.celery.delivery import Delivery
 from django_redis_lock.celery.entering import Entry, enter
-from django_redis_lock.celery.options import QUEUE, RETRY, WAIT, Options
+from django_redis_lock.celery.options import Options
 from django_redis_lock.celery.places import QUEUED, RESTING, TaskLock
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.signals import lock_lost
@@ -93,8 +93,8 @@ class Run(Delivery):
     def _is_next_eager(self) -> bool:
         """Whether it stands for the message that waits in the queue until this run has ended."""
         options, request = self.options, self.request
-        waits = options.run_policy in (RETRY, WAIT)
-        return bool(request.is_eager and options.scope == QUEUE and waits)
+        waits = options.run_policy in ("retry", "wait")
+        return bool(request.is_eager and options.scope == "queue" and waits)
 
     def _carry_out_unguarded(self, body: Callable[[], Any]) -> Any:
         try:

@@ -21,15 +21,7 @@ from django_redis_lock.celery.message import (
     sent_of,
     stored_state,
 )
-from django_redis_lock.celery.options import (
-    QUEUE,
-    QUEUE_AND_RUN,
-    RAISE,
-    RUN,
-    SKIP,
-    SUPERSEDE,
-    Options,
-)
+from django_redis_lock.celery.options import Options
 from django_redis_lock.celery.places import (
     QUEUED,
     SINCE,
@@ -78,7 +70,7 @@ class Sending:
             self._sent = run.sent
         elif self._id_may_be_reused():
             self._sent = time.time()
-        if run is None and self._options.scope == RUN:
+        if run is None and self._options.scope == "run":
             return self._publish_with(self._slip()) if self._sent else self._publish(**message)
         check_arguments(task, *self._arguments)
         result = self._send_guarded(make_key, run)
@@ -126,7 +118,7 @@ class Sending:
             key = make_key(self._task, *self._arguments)
             places = Places(options, key, self._task, self._task_id)
             follows = run is not None and run.has_key(key, options)
-            takes_place = not follows and options.scope != RUN
+            takes_place = not follows and options.scope != "run"
             lock, holder = self._take(places) if takes_place else (None, None)
         except Exception as error:
             unguarded = isinstance(error, LockUnavailable) and options.on_unavailable == "run"
@@ -152,9 +144,9 @@ class Sending:
             raise
 
     def _take(self, places: Places) -> tuple[TaskLock | None, Holder | None]:
-        if self._options.on_queue_conflict == SUPERSEDE:
+        if self._options.on_queue_conflict == "supersede":
             return self._supersede(places)
-        if self._options.scope == QUEUE:
+        if self._options.scope == "queue":
             places.names = [places.waiting]
         lease, marks = self._lease(), self._marks()
         while True:
@@ -186,7 +178,7 @@ class Sending:
         has a place of its own, and meets the policy for its run.
         """
         return (
-            self._options.on_queue_conflict == SKIP
+            self._options.on_queue_conflict == "skip"
             and places.names != [places.waiting]
             and any(one.task_id for one in holders)
         )
@@ -237,7 +229,7 @@ class Sending:
     def _settle(self, places: Places, holder: Holder | None) -> Any:
         policy, awaited = self._options.on_queue_conflict, self._is_awaited(holder)
         conflict = Conflict(
-            QUEUE,
+            "queue",
             self._task,
             self._task_id,
             places.key,
@@ -252,7 +244,7 @@ class Sending:
             return self._publish_with(
                 replace(self._slip(), duplicate_of=dict(describe(holder) or {}))
             )
-        if policy == RAISE:
+        if policy == "raise":
             raise conflict.error()
         conflict.skip()
         return self._task.AsyncResult(holder.task_id)
@@ -266,7 +258,7 @@ class Sending:
         assert run.lock is not None
         slip, lock = replace(self._slip(), follows=run.fence), run.lock
         if (
-            self._options.scope != QUEUE_AND_RUN
+            self._options.scope != "queue_and_run"
             or lock.name not in places.names
             or not lock.remaining
         ):

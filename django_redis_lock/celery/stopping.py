@@ -7,13 +7,14 @@ every now and then, for no signal of the system or of Celery tells a child of a 
 from __future__ import annotations
 
 import mmap
+from collections.abc import Generator
 from time import monotonic
 from typing import Any
 
 from celery import bootsteps
 from celery.signals import worker_init, worker_shutdown, worker_shutting_down
 
-from django_redis_lock.protocol.calls import Wait
+from django_redis_lock.protocol.calls import Step, Wait
 from django_redis_lock.protocol.drivers import Result, Steps
 
 LOOK_EVERY = 0.5
@@ -26,25 +27,24 @@ class WorkerStops(Exception):
     """The worker in which a task waits for its lock is to stop."""
 
 
-def until_worker_stops(steps: Steps[Result]) -> Steps[Result]:
-    """Yield steps, and raise ``WorkerStops`` in them where they would wait in a stopping worker."""
-    resume: Any = steps.send
-    value: Any = None
-    while True:
-        try:
-            step = resume(value)
-        except StopIteration as stop:
-            result: Result = stop.value
-            return result
+class UntilWorkerStops(Generator[Step, Any, Result]):
+    """Steps in which ``WorkerStops`` is raised where they would wait in a stopping worker."""
+
+    def __init__(self, steps: Steps[Result]) -> None:
+        self._steps = steps
+
+    def send(self, value: Any) -> Step:
+        return self._limited(self._steps.send(value))
+
+    def throw(self, error: Any, value: Any = None, traceback: Any = None) -> Step:
+        return self._limited(self._steps.throw(error))
+
+    def _limited(self, step: Step) -> Step:
         if isinstance(step, Wait):
             if _stops[0]:
-                resume, value = steps.throw, WorkerStops()
-                continue
+                return self.throw(WorkerStops())
             step.until = min(step.until, monotonic() + LOOK_EVERY)
-        try:
-            resume, value = steps.send, (yield step)
-        except BaseException as error:
-            resume, value = steps.throw, error
+        return step
 
 
 class Stopping(bootsteps.StartStopStep):
