@@ -20,8 +20,8 @@ from django_redis_lock.celery.message import (
     sent_of,
     stored_state,
 )
-from django_redis_lock.celery.options import Options
-from django_redis_lock.celery.places import QUEUED, Places, TaskLock, queued_since
+from django_redis_lock.celery.options import Arguments, Options
+from django_redis_lock.celery.places import QUEUED, SINCE, Places, TaskLock, queued_since
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.handler import locks
 from django_redis_lock.protocol.records import Holder
@@ -33,13 +33,7 @@ GIVE_UP_LEASE = 10.0
 class Delivery:
     """A call by a worker or an eager one, with a ``request``; or a direct call, without."""
 
-    def __init__(
-        self,
-        options: Options,
-        task: Any,
-        arguments: tuple[tuple[Any, ...], dict[str, Any]],
-        request: Any,
-    ) -> None:
+    def __init__(self, options: Options, task: Any, arguments: Arguments, request: Any) -> None:
         self.options = options
         self.task = task
         self.key = ""
@@ -71,7 +65,10 @@ class Delivery:
 
     def place(self, name: str, lease: float) -> TaskLock:
         """Return a handle for the place of its message, taken anew with a lease in seconds."""
-        marks = {**sent_mark(self.sent), **self.places.since(name)}
+        marks = sent_mark(self.sent)
+        if self.options.on_queue_conflict == "supersede":  # it loses no time
+            before = self.places.backend.holder(name)
+            marks |= {} if before is None else {SINCE: f"{queued_since(before):.6f}"}
         return self.places.lock(name, lease, state=QUEUED, **marks)
 
     def marks(self) -> dict[str, str]:

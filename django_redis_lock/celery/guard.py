@@ -212,7 +212,7 @@ def _guarded_call(guard: Guard, cls: type[AnyTask]) -> Callable[..., Any]:
 
     @wraps(cls.__call__)
     def guarded_call(task: Any, /, *args: Any, **kwargs: Any) -> Any:
-        run = Run(guard.options, guard.key, task, args, kwargs)
+        run = Run(guard.options, guard.key, task, (args, kwargs))
         if inherited and run.task_id is not None:
             # Celery bypasses its own method as well, which is for direct calls: in 5.4 it would
             # hide the request of an eager call from the task.

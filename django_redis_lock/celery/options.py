@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
+from functools import cache
 from typing import Any, Literal, TypedDict, get_args
 
-from django.conf import settings
+from django.conf import ENVIRONMENT_VARIABLE, settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 
@@ -32,6 +34,8 @@ KEY_OPTIONS = ("key", "unique_on")
 """The options about a task's arguments, which the setting can't have."""
 
 Handler = Callable[..., Any]
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+"""The arguments of a task, by position and by name."""
 OnUnavailable = Literal["raise", "run"]
 
 
@@ -208,7 +212,6 @@ def _listed(values: Sequence[str]) -> str:
 # The setting.
 
 _NONE: Mapping[str, Any] = {}
-_defaults: Mapping[str, Any] | None = None
 
 
 def project_defaults() -> Mapping[str, Any]:
@@ -216,17 +219,14 @@ def project_defaults() -> Mapping[str, Any]:
 
     Raises ``ImproperlyConfigured``.
     """
-    global _defaults  # noqa: PLW0603
-    if _defaults is None:
-        try:
-            given = getattr(settings, SETTING, _NONE)
-        except ImproperlyConfigured:  # a program without settings
-            return _NONE
-        _defaults = _checked(given)
-    return _defaults
+    if not (settings.configured or os.environ.get(ENVIRONMENT_VARIABLE)):
+        return _NONE  # a program without settings
+    return _checked_defaults()
 
 
-def _checked(given: Any) -> Mapping[str, Any]:
+@cache
+def _checked_defaults() -> Mapping[str, Any]:
+    given = getattr(settings, SETTING, _NONE)
     if not isinstance(given, Mapping):
         raise ImproperlyConfigured(f"{SETTING} must be a dict, not {given!r}.")
     for name in KEY_OPTIONS:
@@ -243,8 +243,7 @@ def _checked(given: Any) -> Mapping[str, Any]:
 
 def _forget(*, setting: str, **kwargs: Any) -> None:
     if setting == SETTING:
-        global _defaults  # noqa: PLW0603
-        _defaults = None
+        _checked_defaults.cache_clear()
 
 
 setting_changed.connect(_forget)

@@ -160,11 +160,6 @@ class Places:
         lock.until_worker_stops = self.until_worker_stops
         return lock
 
-    def since(self, name: str) -> dict[str, str]:
-        """Return the metadata with which a message takes its place anew, and loses no time."""
-        place = self.backend.holder(name) if self.options.on_queue_conflict == "supersede" else None
-        return {} if place is None else {SINCE: f"{queued_since(place):.6f}"}
-
     def take(self, timeout: float | Default | None, **metadata: str) -> TaskLock | None:
         """Take a free lock; return ``None`` if all are held. Raises ``LockUnavailable``."""
         for name in random.sample(self.names, len(self.names)):

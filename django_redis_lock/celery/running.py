@@ -14,7 +14,7 @@ from celery.exceptions import SoftTimeLimitExceeded
 from django_redis_lock.celery.conflicts import task_lock_lost
 from django_redis_lock.celery.delivery import Delivery
 from django_redis_lock.celery.entering import Entry, enter
-from django_redis_lock.celery.options import Options
+from django_redis_lock.celery.options import Arguments, Options
 from django_redis_lock.celery.places import QUEUED, RESTING, TaskLock
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.signals import lock_lost
@@ -45,14 +45,9 @@ class Run(Delivery):
     """
 
     def __init__(
-        self,
-        options: Options,
-        make_key: Callable[..., str],
-        task: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        self, options: Options, make_key: Callable[..., str], task: Any, arguments: Arguments
     ) -> None:
-        super().__init__(options, task, (args, kwargs), _request_of(task))
+        super().__init__(options, task, arguments, _request_of(task))
         self.lock: TaskLock | None = None
         self.fence = 0
         self.followed = False
@@ -60,7 +55,7 @@ class Run(Delivery):
         self.kept_for: float | None = None
         """Seconds for which that message keeps the lock, if it takes the lock over."""
         try:
-            self.key = make_key(task, args, kwargs)
+            self.key = make_key(task, *arguments)
         except BaseException:
             self._try_to_give_up_place()
             raise
@@ -78,7 +73,10 @@ class Run(Delivery):
         try:
             lock, result = self._enter()
             if result is _UNGUARDED:
-                return self._carry_out_unguarded(body)
+                try:
+                    return body()
+                finally:
+                    self._try_to_give_up_place()  # if the server is available again
             if lock is None:
                 return result
             self.lock, self.fence = lock, lock.fence
@@ -95,12 +93,6 @@ class Run(Delivery):
         options, request = self.options, self.request
         waits = options.run_policy in ("retry", "wait")
         return bool(request.is_eager and options.scope == "queue" and waits)
-
-    def _carry_out_unguarded(self, body: Callable[[], Any]) -> Any:
-        try:
-            return body()
-        finally:
-            self._try_to_give_up_place()  # if the server is available again
 
     def _enter(self) -> Entry:
         try:

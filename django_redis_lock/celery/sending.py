@@ -21,7 +21,7 @@ from django_redis_lock.celery.message import (
     sent_of,
     stored_state,
 )
-from django_redis_lock.celery.options import Options
+from django_redis_lock.celery.options import Arguments, Options
 from django_redis_lock.celery.places import (
     QUEUED,
     SINCE,
@@ -52,7 +52,7 @@ class Sending:
 
     _options: Options
     _task: Any
-    _arguments: tuple[tuple[Any, ...], dict[str, Any]]
+    _arguments: Arguments
     _message: dict[str, Any]
     _publish: Callable[..., Any]
 

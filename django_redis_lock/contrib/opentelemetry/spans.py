@@ -90,15 +90,6 @@ def _end(span: Span, outcome: str) -> None:
     span.end()
 
 
-class _OpenSpan(weakref.ref[Held]):
-    """A started span, and a weak reference to its handle."""
-
-    __slots__ = ("key", "span")
-
-    span: Span
-    key: int
-
-
 class _OpenSpans:
     """The spans of one kind that were started and not ended yet; a handle has at most one.
 
@@ -113,27 +104,26 @@ class _OpenSpans:
 
     def after_fork(self) -> None:
         """Forget the parent's spans, which the parent ends."""
-        self._open: dict[int, _OpenSpan] = {}
+        self._open: dict[int, tuple[weakref.ref[Held], Span]] = {}
         self._given_up: deque[tuple[Span, int]] = deque()
 
     def put(self, lock: Held, span: Span) -> None:
         """Keep the span of a handle; an earlier one ends."""
         if before := self.take(lock):
             before.end()
-        kept = _OpenSpan(lock, self._collected)
-        kept.span, kept.key = span, id(lock)
-        self._open[kept.key] = kept
+        key = id(lock)
+
+        def collected(reference: weakref.ref[Held]) -> None:
+            if key in self._open and self._open[key][0] is reference:
+                del self._open[key]
+                self._given_up.append((span, time_ns()))
+
+        self._open[key] = weakref.ref(lock, collected), span
 
     def take(self, lock: Held | None) -> Span | None:
         """Return the span of a handle, to be ended by the caller; ``None`` if it has none."""
         while self._given_up:
             span, at = self._given_up.popleft()
             span.end(at)
-        kept = self._open.pop(id(lock), None)
-        return None if kept is None else kept.span
-
-    def _collected(self, kept: weakref.ref[Held]) -> None:
-        assert isinstance(kept, _OpenSpan)
-        if self._open.get(kept.key) is kept:
-            del self._open[kept.key]
-            self._given_up.append((kept.span, time_ns()))
+        _, kept = self._open.pop(id(lock), (None, None))
+        return kept

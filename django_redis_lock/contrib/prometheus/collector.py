@@ -10,8 +10,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
-from django_redis_lock.backends.base import BaseLockBackend
-from django_redis_lock.contrib.gauges import MEANINGS, Held, read_gauges
+from django_redis_lock.contrib.gauges import MEANINGS, read_gauges
 from django_redis_lock.contrib.prometheus.counting import LOCK, SCRAPE_ERRORS, SERVER
 
 MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
@@ -43,7 +42,17 @@ class HeldLocks(Collector):
         """Yield the gauges of all backends."""
         families = self._families()
         for backend, held in read_gauges():
-            self._add(families, backend, held)
+            labels = (backend.alias, type(backend).__name__)
+            errors = SCRAPE_ERRORS.labels(*labels)
+            families["up"].add_metric(labels, float(held is not None))
+            if held is None:
+                errors.inc()
+                continue
+            families["unread"].add_metric((*labels, "holders"), held.holders_unread)
+            families["unread"].add_metric((*labels, "queues"), held.queues_unread)
+            for group, figures in sorted(held.groups.items()):
+                for key, value in vars(figures).items():
+                    families[key].add_metric((*labels, group), value)
         yield from families.values()
 
     def _families(self) -> dict[str, GaugeMetricFamily]:
@@ -55,22 +64,6 @@ class HeldLocks(Collector):
             "unread": GaugeMetricFamily(*UNREAD, labels=(*SERVER, "what")),
             "up": GaugeMetricFamily(*UP, labels=SERVER),
         }
-
-    def _add(
-        self, families: dict[str, GaugeMetricFamily], backend: BaseLockBackend, held: Held | None
-    ) -> None:
-        labels = (backend.alias, type(backend).__name__)
-        errors = SCRAPE_ERRORS.labels(*labels)
-        if held is None:
-            families["up"].add_metric(labels, 0.0)
-            errors.inc()
-            return
-        families["up"].add_metric(labels, 1.0)
-        families["unread"].add_metric((*labels, "holders"), held.holders_unread)
-        families["unread"].add_metric((*labels, "queues"), held.queues_unread)
-        for group, figures in sorted(held.groups.items()):
-            for key, value in vars(figures).items():
-                families[key].add_metric((*labels, group), value)
 
 
 HELD_LOCKS = HeldLocks()
