@@ -26,11 +26,11 @@ from django_redis_lock.celery.places import (
     QUEUED,
     HeldForMessage,
     TaskLock,
+    WorkerStops,
     is_dead,
     is_for_message,
 )
 from django_redis_lock.celery.private import in_worker
-from django_redis_lock.celery.stopping import WorkerStops
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.protocol.records import Holder
 

@@ -64,7 +64,9 @@ class Sending:
         """Send the task, unless one with its key waits already. Returns an ``AsyncResult``."""
         task, message = self._task, self._message
         run = self._run_to_follow()
-        if task.app.conf.task_always_eager or (run is None and self._had_place()):
+        named = Slip.of(message.get("headers"), message.get("task_id"))
+        had_place = bool(message.get("retries")) or named is not None  # it was sent before
+        if task.app.conf.task_always_eager or (run is None and had_place):
             return self._publish(**message)
         if run is not None:
             self._sent = run.sent
@@ -83,11 +85,6 @@ class Sending:
         if not self._message.get("task_id"):
             return None
         return next((run for run in runs() if run.lock and run.task_id == self._task_id), None)
-
-    def _had_place(self) -> bool:
-        """Whether the message was sent before, so that it had its place."""
-        named = Slip.of(self._message.get("headers"), self._message.get("task_id"))
-        return bool(self._message.get("retries")) or named is not None
 
     def _id_may_be_reused(self) -> bool:
         """Whether the caller has chosen the id; a canvas makes up those of its tasks."""

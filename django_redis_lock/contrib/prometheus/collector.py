@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
-from prometheus_client import REGISTRY, CollectorRegistry
+from prometheus_client import REGISTRY
 from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 from django_redis_lock.contrib.gauges import MEANINGS, read_gauges
@@ -69,17 +67,3 @@ class HeldLocks(Collector):
 HELD_LOCKS = HeldLocks()
 REGISTRY.register(HELD_LOCKS)
 REGISTRY.register(SCRAPE_ERRORS)  # later, so that a scrape counts its own errors
-
-
-def registry() -> CollectorRegistry:
-    """Return what a scrape has to answer with.
-
-    In multiprocess mode these are the metrics of all processes that share the directory, and the
-    gauges of the held locks. Otherwise it is the default registry of prometheus_client.
-    """
-    if MULTIPROCESS not in os.environ:
-        return REGISTRY
-    of_all = CollectorRegistry()
-    of_all.register(HELD_LOCKS)
-    MultiProcessCollector(of_all)  # type: ignore[no-untyped-call]
-    return of_all
