@@ -151,7 +151,7 @@ def _mark(guard: Guard, function: Callable[..., Any]) -> Callable[..., Any]:
     if hasattr(function, GUARD):
         raise TypeError(f"{function!r} is already a single_instance_task.")
     signature = inspect.signature(function)
-    guard.check(function, signature)
+    guard.make_keys(function, signature)
 
     @wraps(function)
     def marked(*args: Any, **kwargs: Any) -> Any:

@@ -60,15 +60,12 @@ class Guard:
         return self._options
 
     def key(self, task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        return self.key_maker(type(task))(task.name, args, kwargs)
+        return self._key_maker(type(task))(task.name, args, kwargs)
 
-    def key_maker(self, cls: type[AnyTask]) -> KeyMaker:
-        """Return what makes the keys of calls. Raises ``TypeError`` or ``ValueError``."""
+    def _key_maker(self, cls: type[AnyTask]) -> KeyMaker:
         if cls not in self._key_makers:  # a subclass may have a run() of its own
-            signature = self._signature(cls)
-            self._key_makers[cls] = _key_maker(
-                self._given, cls.run, signature, argument_models(cls.run, is_static(cls))
-            )
+            as_models = argument_models(cls.run, is_static(cls))
+            self._key_makers[cls] = self.make_keys(cls.run, self._signature(cls), as_models)
         return self._key_makers[cls]
 
     def _signature(self, cls: type[AnyTask]) -> inspect.Signature:
@@ -89,8 +86,19 @@ class Guard:
     def installed(self) -> bool:
         return bool(self._key_makers)
 
-    def check(self, function: Callable[..., Any], signature: inspect.Signature) -> None:
-        _key_maker(self._given, function, signature)
+    def make_keys(
+        self,
+        run: Callable[..., Any],
+        signature: inspect.Signature,
+        as_models: AsModels | None = None,
+    ) -> KeyMaker:
+        """Return what makes the keys of calls. Raises ``TypeError`` or ``ValueError``."""
+        if is_async(run) or is_generator(run):
+            raise TypeError(
+                f"{run!r} is a coroutine or generator function, whose body runs after the call; "
+                f"take the lock inside it, with a with statement."
+            )
+        return KeyMaker(self._given.get("key"), self._given.get("unique_on"), signature, as_models)
 
     def install(self, cls: type[AnyTask]) -> None:
         """Guard the tasks of a class: their calls, by workers or directly, and their sending.
@@ -104,7 +112,7 @@ class Guard:
         _refuse_other_ways_to_run(cls)
         installed, sender = getattr(cls, GUARD, None), cls
         if installed is None:
-            self.key_maker(cls)
+            self._key_maker(cls)
             sender = _beneath_overrides(cls)
             on_bound = inspect.getattr_static(cls, "on_bound")
 
@@ -128,20 +136,6 @@ class Guard:
             method = _marked(self, _guarded_apply_async(self, sender))
             del method.__wrapped__  # type: ignore[attr-defined] # annotations go around the guard
             sender.apply_async = method  # type: ignore[method-assign]
-
-
-def _key_maker(
-    given: Mapping[str, Any],
-    run: Callable[..., Any],
-    signature: inspect.Signature,
-    as_models: AsModels | None = None,
-) -> KeyMaker:
-    if is_async(run) or is_generator(run):
-        raise TypeError(
-            f"{run!r} is a coroutine or generator function, whose body runs after the call; "
-            f"take the lock inside it, with a with statement."
-        )
-    return KeyMaker(given.get("key"), given.get("unique_on"), signature, as_models)
 
 
 def is_static(cls: type[AnyTask]) -> bool:

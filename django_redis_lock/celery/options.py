@@ -73,13 +73,15 @@ class Options:
     concurrency: int = 1
 
     def __post_init__(self) -> None:
-        _check_choice("scope", self.scope, SCOPES)
-        _check_choice("on_unavailable", self.on_unavailable, ("raise", "run"))
+        for name, choices in (("scope", SCOPES), ("on_unavailable", get_args(OnUnavailable))):
+            if (value := getattr(self, name)) not in choices:
+                raise ValueError(f"{name}={value!r} is unknown; choose from {_listed(choices)}.")
         if not isinstance(self.using, str):
             raise TypeError(f"using={self.using!r} must be an alias of LOCKS.")
-        self.on_queue_conflict, self.on_run_conflict = _policies(self.scope, self.on_conflict)
-        self.queue_policy = _name_of(self.on_queue_conflict)
-        self.run_policy = _name_of(self.on_run_conflict)
+        on_queue, on_run = _policies(self.scope, self.on_conflict)
+        self.on_queue_conflict, self.on_run_conflict = on_queue, on_run
+        self.queue_policy = "callable" if callable(on_queue) else on_queue
+        self.run_policy = "callable" if callable(on_run) else on_run
         wait = self.blocking_timeout
         if wait is not None and not isinstance(wait, Default) and self.on_run_conflict != "wait":
             raise ValueError(
@@ -172,10 +174,6 @@ def _policies(scope: Scope, given: Any) -> tuple[QueuePolicy | Handler, RunPolic
     return on_queue, on_run
 
 
-def _name_of(policy: str | Handler) -> str:
-    return "callable" if callable(policy) else policy
-
-
 def _check_policy(moment: str, policy: str | Handler) -> None:
     if not callable(policy) and policy not in ON_CONFLICT[moment]:
         when = "sent" if moment == "queue" else "about to run"
@@ -183,11 +181,6 @@ def _check_policy(moment: str, policy: str | Handler) -> None:
             f"on_conflict={policy!r} is not a policy for a task that is {when}; "
             f"choose from {_listed(ON_CONFLICT[moment])}, or give a callable."
         )
-
-
-def _check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
-    if value not in choices:
-        raise ValueError(f"{name}={value!r} is unknown; choose from {_listed(choices)}.")
 
 
 def _seconds(name: str, value: Any, *, least: float = 0.0) -> float:

@@ -1,4 +1,4 @@
-"""The locks of one key: those that a task runs with and waits for, and those of waiting messages."""
+"""The locks of one key: those that a task waits for and runs with, and those of messages."""
 
 from __future__ import annotations
 
