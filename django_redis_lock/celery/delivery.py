@@ -50,9 +50,7 @@ class Delivery:
 
     @cached_property
     def places(self) -> Places:
-        places = Places(self.options, self.key, self.task, self.task_id)
-        places.until_worker_stops = self.can_go_back
-        return places
+        return Places(self.options, self.key, self.task, self.task_id, self.can_go_back)
 
     @property
     def can_go_back(self) -> bool:

@@ -7,6 +7,7 @@ import mmap
 import random
 import secrets
 from collections.abc import Generator
+from dataclasses import dataclass
 from functools import cached_property
 from time import monotonic
 from typing import Any
@@ -139,17 +140,16 @@ class TaskLock(Lock):
         return request
 
 
+@dataclass(eq=False)
 class Places:
     """The locks of one key, for one task: as many as may run at once."""
 
-    until_worker_stops = False
+    options: Options
+    key: str
+    _task: Any
+    _task_id: str | None
+    _until_worker_stops: bool = False
     """Whether waits for these locks end in a worker that is to stop."""
-
-    def __init__(self, options: Options, key: str, task: Any, task_id: str | None) -> None:
-        self.key = key
-        self.options = options
-        self._task = task
-        self._task_id = task_id
 
     @cached_property
     def names(self) -> list[str]:
@@ -190,7 +190,7 @@ class Places:
             task_name=self._task.name,
         )
         lock.task, lock.task_id = self._task, self._task_id
-        lock.until_worker_stops = self.until_worker_stops
+        lock.until_worker_stops = self._until_worker_stops
         return lock
 
     def take(self, timeout: float | Default | None, **metadata: str) -> TaskLock | None:

@@ -25,9 +25,8 @@ _runs: ContextVar[tuple[Run, ...]] = ContextVar("django_redis_lock_runs", defaul
 _UNGUARDED = object()
 
 
-def runs() -> tuple[Run, ...]:
-    """Return the guarded runs that this thread or greenlet is in, the innermost last."""
-    return _runs.get()
+runs = _runs.get
+"""Returns the guarded runs that this thread or greenlet is in, the innermost last."""
 
 
 def current_lock(task: Any = None) -> TaskLock | None:
@@ -69,7 +68,7 @@ class Run(Delivery):
         """Run the body with the lock held, or return the result of the conflict."""
         if self.nested and (self.request is None or self._is_next_eager()):
             return body()
-        before = _runs.set((*_runs.get(), self))
+        before = _runs.set((*runs(), self))
         try:
             lock, result = self._enter()
             if result is _UNGUARDED:

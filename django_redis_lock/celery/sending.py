@@ -102,12 +102,10 @@ class Sending:
         The task that has the lock may have the id as well, and then gives its result. It may even
         be this one, which was sent before.
         """
+        goes_on = any(self._message.get(name) for name in _GOES_ON)
         if holder is None or holder.task_id != self._task_id:
-            return bool(self._message.get("task_id")) or self._goes_on()
-        return self._sent != sent_of(holder) and self._goes_on()
-
-    def _goes_on(self) -> bool:
-        return any(self._message.get(name) for name in _GOES_ON)
+            return bool(self._message.get("task_id")) or goes_on
+        return self._sent != sent_of(holder) and goes_on
 
     def _send_guarded(self, make_key: Callable[..., str], run: Run | None) -> Any:
         options = self._options
@@ -160,25 +158,17 @@ class Sending:
                     return newest, None
                 continue
             own = next((one for one in holders if one.task_name == self._task.name), None)
-            if own is not None or not self._waits_for_others(places, holders):
+            by_tasks = any(one.task_id for one in holders)
+            skips = by_tasks and self._options.on_queue_conflict == "skip"
+            if own is not None or not skips or places.names == [places.waiting]:
                 return None, own or holders[0]
+            # The results of other tasks are no answer to this call. So the message has a place of
+            # its own, and meets the policy for its run.
             places.names = [places.waiting]
 
     def _marks(self) -> dict[str, str]:
         """Return the metadata of a place."""
         return {"state": QUEUED, **sent_mark(self._sent)}
-
-    def _waits_for_others(self, places: Places, holders: list[Holder]) -> bool:
-        """Whether to send the message although other tasks with its key hold all locks of the run.
-
-        Their results are no answer to this call. So where a duplicate would be skipped the message
-        has a place of its own, and meets the policy for its run.
-        """
-        return (
-            self._options.on_queue_conflict == "skip"
-            and places.names != [places.waiting]
-            and any(one.task_id for one in holders)
-        )
 
     def _supersede(self, places: Places) -> tuple[TaskLock | None, Holder | None]:
         """Take the place of an older message, or wait behind one that has waited long enough.
@@ -251,7 +241,6 @@ class Sending:
 
         Otherwise it needs no place, because the run had one.
         """
-        assert run.task_id is not None
         assert run.lock is not None
         slip, lock = replace(self._slip(), follows=run.fence), run.lock
         if (
