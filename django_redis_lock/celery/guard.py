@@ -131,9 +131,9 @@ class Guard:
         if TaskAlreadyRunning not in throws:
             cls.throws = (*throws, TaskAlreadyRunning)  # so it is not logged as a failure
         if not _is_guarded(cls.__call__):
-            cls.__call__ = _marked(self, _guarded_call(self, cls))  # type: ignore[method-assign]
+            cls.__call__ = _guarded_call(self, cls)  # type: ignore[method-assign]
         if not any(_is_guarded(vars(base).get("apply_async")) for base in cls.__mro__):
-            method = _marked(self, _guarded_apply_async(self, sender))
+            method = _guarded_apply_async(self, sender)
             del method.__wrapped__  # type: ignore[attr-defined] # annotations go around the guard
             sender.apply_async = method  # type: ignore[method-assign]
 
@@ -162,18 +162,9 @@ def _refuse_other_ways_to_run(cls: type[AnyTask]) -> None:
     def refused(*args: Any, **kwargs: Any) -> NoReturn:
         raise TypeError(why)
 
-    if _is_made_of_function(cls):
+    if "__wrapped__" in vars(cls):  # Celery made it of a function
         cls.__call__ = cls.apply_async = refused  # type: ignore[method-assign]
     refused()
-
-
-def _is_made_of_function(cls: type[AnyTask]) -> bool:
-    return "__wrapped__" in vars(cls)
-
-
-def _marked(guard: Guard, method: Callable[..., Any]) -> Callable[..., Any]:
-    setattr(method, GUARD, guard)
-    return method
 
 
 def _is_guarded(method: Any) -> bool:
@@ -191,7 +182,7 @@ def _beneath_overrides(cls: type[AnyTask]) -> type[AnyTask]:
     classes beneath.
     """
     overrides = [base for base in cls.__mro__ if "apply_async" in base.__dict__]
-    if overrides == [Task] or (overrides == [cls, Task] and _is_made_of_function(cls)):
+    if overrides == [Task] or (overrides == [cls, Task] and "__wrapped__" in vars(cls)):
         return cls
     following = cls.__mro__[cls.__mro__.index(overrides[-2]) + 1]
     beneath = type(f"Guarded{following.__name__}", (following,), {"abstract": True})
@@ -213,6 +204,7 @@ def _guarded_call(guard: Guard, cls: type[AnyTask]) -> Callable[..., Any]:
             return run.carry_out(lambda: finished(task.run, task.run(*args, **kwargs)))
         return run.carry_out(lambda: finished(task.run, call(task, *args, **kwargs)))
 
+    setattr(guarded_call, GUARD, guard)
     return guarded_call
 
 
@@ -232,6 +224,7 @@ def _guarded_apply_async(guard: Guard, cls: type[AnyTask]) -> Callable[..., Any]
         publish = partial(apply_async, task, args, kwargs)
         return Sending(guard.options, task, arguments, message, publish).send(guard.key)
 
+    setattr(guarded_apply_async, GUARD, guard)
     return guarded_apply_async
 
 

@@ -167,20 +167,15 @@ def _policies(scope: Scope, given: Any) -> tuple[QueuePolicy | Handler, RunPolic
     else:
         both = scope == "queue_and_run" and given in ON_CONFLICT["queue"]
         on_queue, on_run = given if both else "skip", given
-    _check_policy("queue", on_queue)
-    _check_policy("run", on_run)
+    for moment, when, policy in (("queue", "sent", on_queue), ("run", "about to run", on_run)):
+        if not callable(policy) and policy not in ON_CONFLICT[moment]:
+            raise ValueError(
+                f"on_conflict={policy!r} is not a policy for a task that is {when}; "
+                f"choose from {_listed(ON_CONFLICT[moment])}, or give a callable."
+            )
     if on_queue == "supersede" and scope != "queue":
         raise ValueError("on_conflict='supersede' needs scope='queue', where one message waits.")
     return on_queue, on_run
-
-
-def _check_policy(moment: str, policy: str | Handler) -> None:
-    if not callable(policy) and policy not in ON_CONFLICT[moment]:
-        when = "sent" if moment == "queue" else "about to run"
-        raise ValueError(
-            f"on_conflict={policy!r} is not a policy for a task that is {when}; "
-            f"choose from {_listed(ON_CONFLICT[moment])}, or give a callable."
-        )
 
 
 def _seconds(name: str, value: Any, *, least: float = 0.0) -> float:
