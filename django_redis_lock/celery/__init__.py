@@ -11,11 +11,7 @@ except ModuleNotFoundError as error:
         name="celery",
     ) from error
 
-from django_redis_lock.celery import (  # noqa: F401 - they connect to signals
-    checks,
-    deaths,
-    freeing,
-)
+from django_redis_lock.celery import checks, freeing  # noqa: F401 - they connect to signals
 from django_redis_lock.celery.conflicts import (
     Conflict,
     TaskAlreadyRunning,

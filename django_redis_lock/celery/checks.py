@@ -32,25 +32,20 @@ def check_tasks(
     app_configs: Sequence[Any] | None = None, **kwargs: Any
 ) -> list[checks.CheckMessage]:
     """Return errors in ``SINGLE_INSTANCE_TASK`` and risks of the guarded tasks of all apps."""
-    wrong = list(_check_defaults())
-    if wrong:  # every task would repeat it
-        return wrong
+    try:
+        using = project_defaults().get("using")
+    except ImproperlyConfigured as error:  # every task would repeat it
+        return [_wrong(str(error))]
+    with contextlib.suppress(InvalidLockBackend):  # reported by the checks of LOCKS
+        if using is not None and using not in list(locks):
+            return [_wrong(f"{SETTING}: using={using!r} is not an alias of LOCKS.")]
     apps = sorted(active_apps(), key=lambda app: str(app.main))
     found = {str(message): message for app in apps for message in _check_app(app)}
     return list(found.values())
 
 
-def _check_defaults() -> Iterator[checks.CheckMessage]:
-    try:
-        using = project_defaults().get("using")
-    except ImproperlyConfigured as error:
-        yield checks.Error(str(error), id="django_redis_lock.E008")
-        return
-    with contextlib.suppress(InvalidLockBackend):  # reported by the checks of LOCKS
-        if using is not None and using not in list(locks):
-            yield checks.Error(
-                f"{SETTING}: using={using!r} is not an alias of LOCKS.", id="django_redis_lock.E008"
-            )
+def _wrong(text: str, hint: str | None = None) -> checks.Error:
+    return checks.Error(text, hint=hint, id="django_redis_lock.E008")
 
 
 def _check_app(app: Any) -> Iterator[checks.CheckMessage]:
@@ -60,11 +55,8 @@ def _check_app(app: Any) -> Iterator[checks.CheckMessage]:
             try:
                 options = guard.options
             except (TypeError, ValueError) as error:
-                yield checks.Error(
-                    f"Task {name} does not fit {SETTING}: {error}",
-                    hint="Set the options that differ at the task.",
-                    id="django_redis_lock.E008",
-                )
+                text = f"Task {name} does not fit {SETTING}: {error}"
+                yield _wrong(text, "Set the options that differ at the task.")
             else:
                 yield from _check_task(app, task, options)
         elif is_unguarded(task):
@@ -97,7 +89,10 @@ def _check_task(app: Any, task: Any, options: Options) -> Iterator[checks.Warnin
             hint="Leave timeout out, so that the lease is renewed.",
             id="django_redis_lock.W003",
         )
-    visibility = _visibility_timeout(app)
+    scheme = str(app.conf.broker_url or "").partition(":")[0].partition("+")[0]
+    transport = app.conf.broker_transport_options or {}
+    default = VISIBILITY_TIMEOUTS.get(scheme)  # others never deliver a message again
+    visibility = default and float(transport.get("visibility_timeout", default))
     longest = max(lease or 0.0, limit or 0.0)
     if visibility is not None and longest > visibility:
         yield checks.Warning(
@@ -110,15 +105,6 @@ def _check_task(app: Any, task: Any, options: Options) -> Iterator[checks.Warnin
             ),
             id="django_redis_lock.W004",
         )
-
-
-def _visibility_timeout(app: Any) -> float | None:
-    """Return the seconds after which the broker delivers a message again; ``None`` for never."""
-    scheme = str(app.conf.broker_url or "").partition(":")[0].partition("+")[0]
-    default = VISIBILITY_TIMEOUTS.get(scheme)
-    if default is None:
-        return None
-    return float((app.conf.broker_transport_options or {}).get("visibility_timeout", default))
 
 
 def _on_ready(sender: Any = None, **kwargs: Any) -> None:

@@ -11,13 +11,12 @@ import inspect
 import logging
 from collections.abc import Callable, Iterator
 from functools import wraps
-from typing import Any, TypeVar, get_overloads, overload
+from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from celery import Task
 
 from django_redis_lock.celery.guard import GUARD, AnyTask, Guard, is_static
-from django_redis_lock.celery.keys import Key, UniqueOn
-from django_redis_lock.celery.options import RUN, SKIP, OnConflict, OnUnavailable, Scope
+from django_redis_lock.celery.options import Options
 from django_redis_lock.celery.private import (
     PromiseProxy,
     Proxy,
@@ -37,33 +36,24 @@ from django_redis_lock.support.arguments import DEFAULT, Default
 logger = logging.getLogger("django_redis_lock.celery")
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+Given = ParamSpec("Given")
 
 
-class SingleInstanceTask:
+class SingleInstanceTask(Generic[Given]):
     """The decorator; called with a task or function, or with options."""
 
+    def __init__(self, options: Callable[Given, Options]) -> None:
+        self.__signature__ = inspect.signature(options)
+
     @overload
-    def __call__(self, timeout: Decorated) -> Decorated: ...
+    def __call__(self, target: Decorated, /) -> Decorated: ...
     @overload
     def __call__(
-        self,
-        timeout: float | Default | None = DEFAULT,
-        *,
-        scope: Scope = RUN,
-        key: Key = None,
-        unique_on: UniqueOn = None,
-        on_conflict: OnConflict = SKIP,
-        blocking_timeout: float | Default | None = DEFAULT,
-        countdown: float = 1.0,
-        max_retries: int | None = None,
-        at_least_for: float = 0.0,
-        queue_timeout: float = 3600.0,
-        supersede_for: float = 10.0,
-        on_unavailable: OnUnavailable = "raise",
-        using: str = "default",
-        concurrency: int = 1,
+        self, *args: Given.args, **kwargs: Given.kwargs
     ) -> Callable[[Decorated], Decorated]: ...
-    def __call__(self, timeout: Any = DEFAULT, **given: Any) -> Any:
+    def __call__(  # type: ignore[misc] # it takes the one positional option by its name
+        self, timeout: Any = DEFAULT, **given: Any
+    ) -> Any:
         """Let at most one instance of a task run at a time.
 
         Use it above or below ``@shared_task`` or ``@app.task``, with or without parentheses. By
@@ -112,14 +102,8 @@ class SingleInstanceTask:
             raise LockNotOwned("No single_instance_task is running here with its lock held.")
         return lock
 
-    @property
-    def __signature__(self) -> inspect.Signature:
-        """The signature with the defaults."""
-        signature = inspect.signature(get_overloads(SingleInstanceTask.__call__)[-1])
-        return signature.replace(parameters=list(signature.parameters.values())[1:])
 
-
-single_instance_task = SingleInstanceTask()
+single_instance_task = SingleInstanceTask(Options)
 
 
 def _apply(guard: Guard, target: Any) -> Any:
@@ -167,7 +151,7 @@ def _mark(guard: Guard, function: Callable[..., Any]) -> Callable[..., Any]:
     if hasattr(function, GUARD):
         raise TypeError(f"{function!r} is already a single_instance_task.")
     signature = inspect.signature(function)
-    guard.check(function, signature)
+    guard.make_keys(function, signature)
 
     @wraps(function)
     def marked(*args: Any, **kwargs: Any) -> Any:
@@ -187,7 +171,7 @@ def _mark(guard: Guard, function: Callable[..., Any]) -> Callable[..., Any]:
 
     marked.__signature__ = signature  # type: ignore[attr-defined] # Celery checks calls by it
     setattr(marked, GUARD, guard)
-    _watch_apps()
+    _watch(*active_apps())
     return marked
 
 
@@ -197,7 +181,7 @@ def _guard_shared(guard: Guard, proxy: Any) -> None:
     if function in _shared or hasattr(function, GUARD):
         raise TypeError(f"{function!r} is already a single_instance_task.")
     _shared[function] = guard
-    _watch_apps()
+    _watch(*active_apps())
     for app in active_apps():
         if app.finalized:
             _guard_tasks(app)
@@ -261,14 +245,10 @@ class Annotations:
         _guard_class(task)
 
 
-def _watch_apps() -> None:
-    for app in list(active_apps()):
-        _watch(app)
-
-
-def _watch(app: Any) -> None:
-    if not isinstance(vars(app).get("annotations"), Annotations):
-        set_annotations(app, Annotations(app))
+def _watch(*apps: Any) -> None:
+    for app in apps:
+        if not isinstance(vars(app).get("annotations"), Annotations):
+            set_annotations(app, Annotations(app))
 
 
 def _on_finalize(app: Any) -> None:

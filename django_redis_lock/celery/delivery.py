@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -22,9 +20,9 @@ from django_redis_lock.celery.message import (
     sent_of,
     stored_state,
 )
-from django_redis_lock.celery.options import SUPERSEDE, Options
-from django_redis_lock.celery.places import QUEUED, Places, TaskLock, queued_since
-from django_redis_lock.exceptions import LockError, LockUnavailable
+from django_redis_lock.celery.options import Arguments, Options
+from django_redis_lock.celery.places import QUEUED, SINCE, Places, TaskLock, queued_since
+from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.handler import locks
 from django_redis_lock.protocol.records import Holder
 
@@ -35,13 +33,7 @@ GIVE_UP_LEASE = 10.0
 class Delivery:
     """A call by a worker or an eager one, with a ``request``; or a direct call, without."""
 
-    def __init__(
-        self,
-        options: Options,
-        task: Any,
-        arguments: tuple[tuple[Any, ...], dict[str, Any]],
-        request: Any,
-    ) -> None:
+    def __init__(self, options: Options, task: Any, arguments: Arguments, request: Any) -> None:
         self.options = options
         self.task = task
         self.key = ""
@@ -56,37 +48,25 @@ class Delivery:
         self._arguments = arguments
         self._sent_back = False
 
-    def find_key(self, make_key: Callable[..., str]) -> str:
-        """Set the key of the call, and return it.
-
-        Passes on the exceptions of ``make_key``; the message ends then and gives up its place.
-        """
-        try:
-            self.key = make_key(self.task, *self._arguments)
-        except BaseException:
-            with contextlib.suppress(LockError):
-                self.give_up_place()
-            raise
-        return self.key
-
     @cached_property
     def places(self) -> Places:
-        places = Places(self.options, self.key, self.task, self.task_id)
-        places.until_worker_stops = self.can_go_back
-        return places
+        return Places(self.options, self.key, self.task, self.task_id, self.can_go_back)
 
     @property
     def can_go_back(self) -> bool:
         """Whether a worker carries it out, so that it can be sent again."""
         return self.request is not None and not self.request.is_eager
 
-    def lock(self, name: str) -> TaskLock:
+    def lock_of_run(self, name: str) -> TaskLock:
         """Return a handle with the lease of a run."""
         return self.places.lock(name, self.options.timeout, **self.marks())
 
     def place(self, name: str, lease: float) -> TaskLock:
         """Return a handle for the place of its message, taken anew with a lease in seconds."""
-        marks = {**sent_mark(self.sent), **self.places.since(name)}
+        marks = sent_mark(self.sent)
+        if self.options.on_queue_conflict == "supersede":  # it loses no time
+            before = self.places.backend.holder(name)
+            marks |= {} if before is None else {SINCE: f"{queued_since(before):.6f}"}
         return self.places.lock(name, lease, state=QUEUED, **marks)
 
     def marks(self) -> dict[str, str]:
@@ -163,7 +143,7 @@ class Delivery:
     def left_to_wait(self, holder: Holder) -> float | None:
         """Return the seconds that are left of ``blocking_timeout``; ``None`` for no limit."""
         if self.slip is None or not self.slip.wait_until or holder.fence is None:
-            return self.options.blocking_timeout
+            return self.options.longest_wait
         return max(0.0, (self.slip.wait_until - clock_at(holder)) / 1_000_000)
 
     def slip_to_send(self) -> Slip:
@@ -213,7 +193,7 @@ class Delivery:
         Raises ``LockUnavailable``.
         """
         slip, places = self.slip, self.places
-        if self.options.on_queue_conflict != SUPERSEDE or slip is None:
+        if self.options.on_queue_conflict != "supersede" or slip is None:
             return
         found = places.in_queue()
         own = next((one for one in found if one.token_id == slip.ticket), None)
@@ -233,7 +213,7 @@ class Delivery:
         it.
         """
         slip = self.slip
-        if self.options.on_queue_conflict != SUPERSEDE or slip is None:
+        if self.options.on_queue_conflict != "supersede" or slip is None:
             return None
         if slip.lock not in {self.places.waiting, self.places.behind}:
             return None
@@ -247,4 +227,4 @@ class Delivery:
                 self.request.ignore_result = True  # a newer task with the id has stored its own
         elif newer.task_id == self.task_id:
             self.request.ignore_result = True  # the id is that of the newer one
-        return self.conflict(newer, SUPERSEDE).skip("superseded by newer arguments")
+        return self.conflict(newer, "supersede").skip("superseded by newer arguments")

@@ -22,16 +22,15 @@ from django_redis_lock.celery import conflicts
 from django_redis_lock.celery.conflicts import Conflict, TaskAlreadyRunning
 from django_redis_lock.celery.delivery import Delivery
 from django_redis_lock.celery.message import Slip, clock_at, forget_earlier, stored_state
-from django_redis_lock.celery.options import RAISE, RETRY, RUN, SKIP
 from django_redis_lock.celery.places import (
     QUEUED,
     HeldForMessage,
     TaskLock,
+    WorkerStops,
     is_dead,
     is_for_message,
 )
 from django_redis_lock.celery.private import in_worker
-from django_redis_lock.celery.stopping import WorkerStops
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.protocol.records import Holder
 
@@ -92,7 +91,7 @@ def _answer_duplicate(delivery: Delivery, holder: Any) -> Entry:
     policy = delivery.options.on_queue_conflict
     if callable(policy):
         return None, policy(conflict)
-    if policy == RAISE:
+    if policy == "raise":
         raise conflict.error()
     return None, conflict.skip("another instance was waiting or running when it was sent")
 
@@ -100,7 +99,7 @@ def _answer_duplicate(delivery: Delivery, holder: Any) -> Entry:
 def _adopt(delivery: Delivery) -> TaskLock | None:
     if delivery.slip is None or not delivery.adoptable:
         return None
-    lock = delivery.lock(delivery.slip.lock)
+    lock = delivery.lock_of_run(delivery.slip.lock)
     if not lock.take_over(delivery.slip.ticket):
         return None
     delivery.may_have_succeeded = False
@@ -151,19 +150,23 @@ def _after(delivery: Delivery, own: Holder) -> Entry:
     turn = TICKET_TURN if delivery.adoptable else WAIT_FOR_FIRST
     told = False
     while True:
-        lock = delivery.lock(own.name)
+        lock = delivery.lock_of_run(own.name)
         dead = is_dead(own)
         if dead and lock.take_over(own.token_id):
             break
         if (adopted := _adopt(delivery)) is not None:
             return _start(delivery, adopted, RESULT_MOMENT)
-        if _is_carried_on(delivery, own):
+        # A message without a slip may itself be the one that the lock is held for.
+        known = delivery.slip is not None or delivery.redelivered
+        if known and own.metadata.get("state") == QUEUED:
             raise Ignore(f"{delivery.task_id} was sent again, and waits in the queue")
         if is_for_message(own):
             slip, countdown = delivery.slip_to_send(), delivery.options.countdown
             return None, _go_back(delivery, delivery.conflict(own), own, slip, countdown)
         if monotonic() >= until:
-            delivery.send_back(WAIT_FOR_FIRST, _slip_after(delivery, own))
+            slip = delivery.slip_to_send()
+            begun = slip.redelivered or not _sent_this(own, delivery)
+            delivery.send_back(WAIT_FOR_FIRST, replace(slip, redelivered=begun))
             raise Ignore(f"another delivery of {delivery.task_id} runs; this one is sent again")
         if not told and not dead:
             text = "waits: lock %r is held by another delivery of the same task, %s"
@@ -180,15 +183,6 @@ def _after(delivery: Delivery, own: Holder) -> Entry:
     return _start_after(delivery, lock, own, dead)
 
 
-def _is_carried_on(delivery: Delivery, own: Holder) -> bool:
-    """Whether the lock is held for another message of this task, a retry that waits.
-
-    A message without a slip may itself be the one that the lock is held for.
-    """
-    known = delivery.slip is not None or delivery.redelivered
-    return known and own.metadata.get("state") == QUEUED
-
-
 def _start_after(delivery: Delivery, lock: TaskLock, own: Holder, dead: bool) -> Entry:
     """Start with the lock that another delivery of this task had."""
     if _sent_this(own, delivery):
@@ -200,19 +194,9 @@ def _start_after(delivery: Delivery, lock: TaskLock, own: Holder, dead: bool) ->
     return entry
 
 
-def _slip_after(delivery: Delivery, own: Holder) -> Slip:
-    slip = delivery.slip_to_send()
-    return replace(slip, redelivered=slip.redelivered or not _sent_this(own, delivery))
-
-
 def _sent_this(own: Holder, delivery: Delivery) -> bool:
     """Whether a message was sent by the run that it meets, as its retry."""
-    return own.fence == delivery.follows or _retries_of(own) < delivery.retries
-
-
-def _retries_of(holder: Holder) -> int:
-    text = holder.metadata.get("retries", "0")
-    return int(text) if text.isdigit() else 0
+    return own.fence == delivery.follows or int(own.metadata.get("retries", 0)) < delivery.retries
 
 
 def _end_if_succeeded(delivery: Delivery, patience: float = 0.0) -> None:
@@ -270,13 +254,13 @@ def _apply_policy(delivery: Delivery, holder: Holder) -> Entry:
     policy = options.on_run_conflict
     if callable(policy):
         return None, policy(conflict)
-    if policy == SKIP:
+    if policy == "skip":
         return None, conflict.skip()
-    if policy == RAISE:
+    if policy == "raise":
         raise conflict.error()
     if delivery.nested:
         raise conflict.error("it would wait for the run that it is called in.")
-    if policy == RETRY:
+    if policy == "retry":
         return None, _retry(delivery, conflict, holder)
     if holder.task_id == delivery.task_id:
         delivery.places.names = [holder.name]  # one id does not run twice at a time
@@ -335,7 +319,7 @@ def _go_back(
 ) -> Any:
     """Send the message again, with its place if it has one."""
     options, places = delivery.options, delivery.places
-    if options.scope != RUN and slip.lock in {places.waiting, places.behind}:
+    if options.scope != "run" and slip.lock in {places.waiting, places.behind}:
         lease = options.queue_timeout + countdown
         waiting = delivery.place(slip.lock, lease)
         if waiting.take_over(slip.ticket):

@@ -6,27 +6,51 @@ server. So each alias of LOCKS has a thread of its own, which ends when there is
 A message of scope ``queue`` or ``queue_and_run`` holds a lock from its sending on, and its run
 takes that over. If a worker drops the message before, its parent releases the lock that the header
 names. It does so by the ticket, so nothing happens if a run has used that.
+
+When a worker starts, it releases what workers that were killed as a whole left on its host.
+
+Celery reports a death late (it may look only every five seconds), or too early (the hooks of a
+hard time limit and of ``revoke(terminate=True)`` run before the child is killed), or not at all (if
+the message is delivered again). So the parent watches its children itself. It lists the held locks
+when a child is gone, never before, and releases those whose process is.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from time import monotonic
 from typing import Any
 
-from celery.signals import task_rejected, task_revoked, task_unknown
+from celery.signals import (
+    task_rejected,
+    task_revoked,
+    task_unknown,
+    worker_ready,
+    worker_shutdown,
+)
 
 from django_redis_lock.backends.base import BaseLockBackend
+from django_redis_lock.celery.guard import GUARD
 from django_redis_lock.celery.message import Slip, headers_of
 from django_redis_lock.celery.places import is_dead
-from django_redis_lock.exceptions import LockUnavailable
+from django_redis_lock.celery.private import children_of, was_recycled
+from django_redis_lock.exceptions import InvalidLockBackend, LockUnavailable
 from django_redis_lock.handler import locks
+from django_redis_lock.support.process import began_at, state_of
 
 logger = logging.getLogger("django_redis_lock.celery")
 
+LOOK_EVERY = 0.2
+"""Seconds between looks for dead children."""
+FIRST_CHANCE = 2.0
+"""Seconds that a worker's start waits at most for the release of dead workers' locks, so that a
+task that comes again does not meet its own dead run."""
+LAST_CHANCE = 5.0
+"""Seconds that a worker's shutdown waits at most for the release of killed children's locks."""
 RETRY_EVERY = 0.5
 """Seconds between attempts while a server does not answer."""
 MOST = 10_000
@@ -40,16 +64,13 @@ def free(using: str, name: str, token_id: str) -> None:
     _freers.setdefault(using, _Freer(using)).add(lambda backend: _release(backend, name, token_id))
 
 
-def free_dead(using: str) -> threading.Event:
-    """Release the locks of tasks whose process on this host is dead, found by listing all locks.
-
-    The event is set after the first attempt.
-    """
+def _free_dead(using: str) -> threading.Event:
     attempted = threading.Event()
 
     def work(backend: BaseLockBackend) -> None:
         try:
-            _release_all_dead(backend)
+            for holder in filter(is_dead, list(backend.holders())):
+                _release(backend, holder.name, holder.token_id)
         finally:
             attempted.set()
 
@@ -57,13 +78,22 @@ def free_dead(using: str) -> threading.Event:
     return attempted
 
 
+def free_dead(aliases: Iterable[str]) -> list[threading.Event]:
+    """Release the locks of tasks whose process on this host is dead, found by listing all locks.
+
+    The event of each alias is set after the first attempt.
+    """
+    return [_free_dead(using) for using in aliases]
+
+
 def finish(seconds: float) -> None:
     """Wait up to some seconds for pending work, and drop the rest."""
     until = monotonic() + seconds
     for freer in _freers.values():
-        freer.end()
+        freer.ended.set()
     for freer in _freers.values():
-        freer.join(until)
+        if (thread := freer.thread) is not None:
+            thread.join(max(0.0, until - monotonic()))
     _freers.clear()
 
 
@@ -74,39 +104,24 @@ def _release(backend: BaseLockBackend, name: str, token_id: str) -> None:
         logger.warning("Lock %r was released for %s, which is gone", name, holder)
 
 
-def _release_all_dead(backend: BaseLockBackend) -> None:
-    for holder in [one for one in backend.holders() if is_dead(one)]:
-        _release(backend, holder.name, holder.token_id)
-
-
 class _Freer:
     """The pending work for one alias, done in order by a thread."""
 
     def __init__(self, using: str) -> None:
         self._using = using
         self._work: deque[Work] = deque(maxlen=MOST)
-        self._changed = threading.Condition()
-        self._thread: threading.Thread | None = None
-        self._ended = False
+        self._mutex = threading.Lock()
+        self.thread: threading.Thread | None = None
+        self.ended = threading.Event()
+        """Set when no more than one further attempt is to be made."""
 
     def add(self, work: Work) -> None:
-        with self._changed:
+        with self._mutex:
             self._work.append(work)
-            if self._thread is None:
+            if self.thread is None:
                 name = f"django-redis-lock-free-{self._using}"
-                self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-                self._thread.start()
-
-    def end(self) -> None:
-        """Make no more than one further attempt."""
-        with self._changed:
-            self._ended = True
-            self._changed.notify_all()
-
-    def join(self, until: float) -> None:
-        thread = self._thread
-        if thread is not None:
-            thread.join(max(0.0, until - monotonic()))
+                self.thread = threading.Thread(target=self._run, name=name, daemon=True)
+                self.thread.start()
 
     def _run(self) -> None:
         told = False
@@ -118,33 +133,111 @@ class _Freer:
                     text = "Locks of LOCKS[%r] can't be released yet: %s"
                     logger.warning(text, self._using, error)
                 told = True
-                self._postpone(work)
+                self._work.appendleft(work)
+                if self.ended.is_set():
+                    self._work.clear()
+                self.ended.wait(RETRY_EVERY)
             except Exception as error:  # also of names from another program's message
                 logger.warning("A lock of LOCKS[%r] can't be released: %s", self._using, error)
 
-    def _postpone(self, work: Work) -> None:
-        with self._changed:
-            self._work.appendleft(work)
-            if self._ended:
-                self._work.clear()
-            else:
-                self._changed.wait(RETRY_EVERY)
-
     def _next(self) -> Work | None:
-        with self._changed:
+        with self._mutex:
             if self._work:
                 return self._work.popleft()
-            self._thread = None
+            self.thread = None
             return None
 
 
 _freers: dict[str, _Freer] = {}
 
 
+# Children of a worker that die.
+
+
+class ChildWatch(threading.Thread):
+    """Releases the locks of a worker's children as soon as they are dead.
+
+    The releases are left to other threads, so a server that does not answer can't block the watch.
+    """
+
+    def __init__(self, pool: Any, aliases: Collection[str]) -> None:
+        super().__init__(name="django-redis-lock-children", daemon=True)
+        self._pool = pool
+        self._aliases = aliases
+        self._alive: dict[tuple[int, int], Any] = {}
+        self._died = False
+        self._ended = threading.Event()
+
+    def run(self) -> None:
+        failure = ""
+        while not self._ended.wait(LOOK_EVERY):
+            try:
+                self.look()
+            except Exception as error:
+                if repr(error) != failure:
+                    logger.exception("The watch over the worker's children failed, and goes on")
+                failure = repr(error)
+
+    def look(self) -> None:
+        """Release the locks of dead children if one died since the last look.
+
+        A child that was born and died between two looks shows by its successor. After a death there
+        is a second look, for what the server was asked for just before.
+        """
+        children = children_of(self._pool)
+        alive = {(pid, began_at(pid)): child for pid, child in children.items() if state_of(pid)}
+        gone = [child for key, child in self._alive.items() if key not in alive]
+        born = len(alive) + len(gone) - len(self._alive)
+        died = born > len(gone) or not all(was_recycled(child) for child in gone)
+        if died or self._died:
+            free_dead(self._aliases)
+        self._alive, self._died = alive, died
+
+    def end(self) -> None:
+        self._ended.set()
+        self.join()
+        free_dead(self._aliases)
+
+
+_watches: list[ChildWatch] = []
+
+
+def _on_ready(sender: Any = None, **kwargs: Any) -> None:
+    guards = [getattr(task, GUARD, None) for task in sender.app.tasks.values()]
+    aliases = {guard.options.using for guard in guards if guard is not None}
+    if not aliases:
+        return
+    try:
+        opened = []
+        for using in locks:
+            # Now, because the threads first need it while a dead child is being replaced by a fork.
+            with contextlib.suppress(InvalidLockBackend):  # reported where it is used
+                locks[using].open()
+                opened.append(using)
+        until = monotonic() + FIRST_CHANCE
+        for attempted in free_dead(opened):
+            attempted.wait(max(0.0, until - monotonic()))
+        from celery.concurrency.prefork import TaskPool  # clients don't need it
+
+        if isinstance(sender.pool, TaskPool):
+            watch = ChildWatch(sender.pool, aliases)
+            watch.start()
+            _watches.append(watch)
+    except Exception as error:
+        text = "The children are not watched: locks of killed ones end with their leases: %s"
+        logger.warning(text, error)
+
+
+def _on_shutdown(**kwargs: Any) -> None:
+    while _watches:
+        _watches.pop().end()
+    finish(LAST_CHANCE)
+
+
 # Messages that a worker drops.
 
 
-def free_place(headers: Mapping[str, Any] | None, task_id: Any) -> None:
+def _free_place(headers: Mapping[str, Any], task_id: Any) -> None:
     slip = Slip.of(headers, task_id)
     if slip is None or not slip.ticket:
         return
@@ -157,14 +250,16 @@ def free_place(headers: Mapping[str, Any] | None, task_id: Any) -> None:
 
 def _on_revoked(request: Any = None, **kwargs: Any) -> None:
     if request is not None:
-        free_place(headers_of(request), request.id)
+        _free_place(headers_of(request), request.id)
 
 
 def _on_dropped(message: Any = None, **kwargs: Any) -> None:
     headers = message.headers if isinstance(message.headers, Mapping) else {}
-    free_place(headers, headers.get("id") or message.properties.get("correlation_id"))
+    _free_place(headers, headers.get("id") or message.properties.get("correlation_id"))
 
 
 task_revoked.connect(_on_revoked, weak=False)
 task_unknown.connect(_on_dropped, weak=False)
 task_rejected.connect(_on_dropped, weak=False)
+worker_ready.connect(_on_ready, weak=False)
+worker_shutdown.connect(_on_shutdown, weak=False)

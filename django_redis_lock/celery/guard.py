@@ -31,6 +31,9 @@ AnyTask: TypeAlias = "Task[Any, Any]"
 WAYS_TO_RUN = ("Strategy", "__trace__")
 """The attributes of a task by which workers handle its messages and run it."""
 
+POSITIONAL = ("task_id", "producer", "link", "link_error", "shadow")
+"""The arguments of ``apply_async`` that may be given by position after those of the task."""
+
 
 class Guard:
     def __init__(self, given: Mapping[str, Any]) -> None:
@@ -57,13 +60,12 @@ class Guard:
         return self._options
 
     def key(self, task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        return self.key_maker(type(task))(task.name, args, kwargs)
+        return self._key_maker(type(task))(task.name, args, kwargs)
 
-    def key_maker(self, cls: type[AnyTask]) -> KeyMaker:
-        """Return what makes the keys of calls. Raises ``TypeError`` or ``ValueError``."""
+    def _key_maker(self, cls: type[AnyTask]) -> KeyMaker:
         if cls not in self._key_makers:  # a subclass may have a run() of its own
-            signature = self._signature(cls)
-            self._key_makers[cls] = _key_maker(self._given, cls.run, signature, _as_models(cls))
+            as_models = argument_models(cls.run, is_static(cls))
+            self._key_makers[cls] = self.make_keys(cls.run, self._signature(cls), as_models)
         return self._key_makers[cls]
 
     def _signature(self, cls: type[AnyTask]) -> inspect.Signature:
@@ -84,8 +86,19 @@ class Guard:
     def installed(self) -> bool:
         return bool(self._key_makers)
 
-    def check(self, function: Callable[..., Any], signature: inspect.Signature) -> None:
-        _key_maker(self._given, function, signature)
+    def make_keys(
+        self,
+        run: Callable[..., Any],
+        signature: inspect.Signature,
+        as_models: AsModels | None = None,
+    ) -> KeyMaker:
+        """Return what makes the keys of calls. Raises ``TypeError`` or ``ValueError``."""
+        if is_async(run) or is_generator(run):
+            raise TypeError(
+                f"{run!r} is a coroutine or generator function, whose body runs after the call; "
+                f"take the lock inside it, with a with statement."
+            )
+        return KeyMaker(self._given.get("key"), self._given.get("unique_on"), signature, as_models)
 
     def install(self, cls: type[AnyTask]) -> None:
         """Guard the tasks of a class: their calls, by workers or directly, and their sending.
@@ -99,9 +112,16 @@ class Guard:
         _refuse_other_ways_to_run(cls)
         installed, sender = getattr(cls, GUARD, None), cls
         if installed is None:
-            self.key_maker(cls)
+            self._key_maker(cls)
             sender = _beneath_overrides(cls)
-            cls.on_bound = classmethod(_guarded_on_bound(self, cls))  # type: ignore[assignment]
+            on_bound = inspect.getattr_static(cls, "on_bound")
+
+            def guarded_on_bound(bound: type[AnyTask], app: Any) -> None:
+                """Guard what the annotations of the app have replaced."""
+                self.install(bound)
+                on_bound.__get__(None, bound)(app)
+
+            cls.on_bound = classmethod(guarded_on_bound)  # type: ignore[assignment]
             setattr(cls, GUARD, self)
             if not hasattr(cls, "lock"):
                 cls.lock = property(current_lock)  # type: ignore[attr-defined]
@@ -111,25 +131,11 @@ class Guard:
         if TaskAlreadyRunning not in throws:
             cls.throws = (*throws, TaskAlreadyRunning)  # so it is not logged as a failure
         if not _is_guarded(cls.__call__):
-            cls.__call__ = _marked(self, _guarded_call(self, cls))  # type: ignore[method-assign]
+            cls.__call__ = _guarded_call(self, cls)  # type: ignore[method-assign]
         if not any(_is_guarded(vars(base).get("apply_async")) for base in cls.__mro__):
-            method = _marked(self, _guarded_apply_async(self, sender))
+            method = _guarded_apply_async(self, sender)
             del method.__wrapped__  # type: ignore[attr-defined] # annotations go around the guard
             sender.apply_async = method  # type: ignore[method-assign]
-
-
-def _key_maker(
-    given: Mapping[str, Any],
-    run: Callable[..., Any],
-    signature: inspect.Signature,
-    as_models: AsModels | None = None,
-) -> KeyMaker:
-    if is_async(run) or is_generator(run):
-        raise TypeError(
-            f"{run!r} is a coroutine or generator function, whose body runs after the call; "
-            f"take the lock inside it, with a with statement."
-        )
-    return KeyMaker(given.get("key"), given.get("unique_on"), signature, as_models)
 
 
 def is_static(cls: type[AnyTask]) -> bool:
@@ -137,41 +143,28 @@ def is_static(cls: type[AnyTask]) -> bool:
     return isinstance(inspect.getattr_static(cls, "run"), staticmethod)
 
 
-def _as_models(cls: type[AnyTask]) -> AsModels | None:
-    return argument_models(cls.run, is_static(cls))
-
-
 def _refuse_other_ways_to_run(cls: type[AnyTask]) -> None:
-    for name in WAYS_TO_RUN:
-        if getattr(cls, name) != getattr(Task, name):
-            base = next(base for base in cls.__mro__ if name in vars(base))
-            _refuse(
-                cls,
-                f"Task {cls.name} has a {name} of its own, from {base.__module__}."
-                f"{base.__qualname__}, by which workers run it without calling it, so "
-                f"single_instance_task can't guard it. Take the lock inside the task, with "
-                f"django_redis_lock.lock() in a with statement; or use another base class.",
-            )
+    """Raise ``TypeError`` for a task that workers run without calling it.
 
-
-def _refuse(cls: type[AnyTask], why: str) -> NoReturn:
-    """Raise ``TypeError`` now, and at each use of a task that Celery has registered already."""
+    Celery has registered a task that it made of a function, so that raises at each use as well.
+    """
+    other = next((name for name in WAYS_TO_RUN if getattr(cls, name) != getattr(Task, name)), None)
+    if other is None:
+        return
+    base = next(base for base in cls.__mro__ if other in vars(base))
+    why = (
+        f"Task {cls.name} has a {other} of its own, from {base.__module__}.{base.__qualname__}, by "
+        f"which workers run it without calling it, so single_instance_task can't guard it. Take "
+        f"the lock inside the task, with django_redis_lock.lock() in a with statement; or use "
+        f"another base class."
+    )
 
     def refused(*args: Any, **kwargs: Any) -> NoReturn:
         raise TypeError(why)
 
-    if _is_made_of_function(cls):
+    if "__wrapped__" in vars(cls):  # Celery made it of a function
         cls.__call__ = cls.apply_async = refused  # type: ignore[method-assign]
     refused()
-
-
-def _is_made_of_function(cls: type[AnyTask]) -> bool:
-    return "__wrapped__" in vars(cls)
-
-
-def _marked(guard: Guard, method: Callable[..., Any]) -> Callable[..., Any]:
-    setattr(method, GUARD, guard)
-    return method
 
 
 def _is_guarded(method: Any) -> bool:
@@ -189,7 +182,7 @@ def _beneath_overrides(cls: type[AnyTask]) -> type[AnyTask]:
     classes beneath.
     """
     overrides = [base for base in cls.__mro__ if "apply_async" in base.__dict__]
-    if overrides == [Task] or (overrides == [cls, Task] and _is_made_of_function(cls)):
+    if overrides == [Task] or (overrides == [cls, Task] and "__wrapped__" in vars(cls)):
         return cls
     following = cls.__mro__[cls.__mro__.index(overrides[-2]) + 1]
     beneath = type(f"Guarded{following.__name__}", (following,), {"abstract": True})
@@ -198,30 +191,20 @@ def _beneath_overrides(cls: type[AnyTask]) -> type[AnyTask]:
     return beneath
 
 
-def _guarded_on_bound(guard: Guard, cls: type[AnyTask]) -> Callable[..., None]:
-    on_bound = inspect.getattr_static(cls, "on_bound")
-
-    def guarded_on_bound(bound: type[AnyTask], app: Any) -> None:
-        """Guard what the annotations of the app have replaced."""
-        guard.install(bound)
-        on_bound.__get__(None, bound)(app)
-
-    return guarded_on_bound
-
-
 def _guarded_call(guard: Guard, cls: type[AnyTask]) -> Callable[..., Any]:
     call = _unguarded(cls, "__call__")
     inherited = cls.__call__ is Task.__call__
 
     @wraps(cls.__call__)
     def guarded_call(task: Any, /, *args: Any, **kwargs: Any) -> Any:
-        run = Run(guard.options, guard.key, task, args, kwargs)
+        run = Run(guard.options, guard.key, task, (args, kwargs))
         if inherited and run.task_id is not None:
             # Celery bypasses its own method as well, which is for direct calls: in 5.4 it would
             # hide the request of an eager call from the task.
             return run.carry_out(lambda: finished(task.run, task.run(*args, **kwargs)))
         return run.carry_out(lambda: finished(task.run, call(task, *args, **kwargs)))
 
+    setattr(guarded_call, GUARD, guard)
     return guarded_call
 
 
@@ -229,19 +212,11 @@ def _guarded_apply_async(guard: Guard, cls: type[AnyTask]) -> Callable[..., Any]
     apply_async = _unguarded(cls, "apply_async")
 
     @wraps(cls.apply_async)
-    def guarded_apply_async(  # noqa: PLR0917 - Celery's signature
-        task: Any,
-        args: Any = None,
-        kwargs: Any = None,
-        task_id: str | None = None,
-        producer: Any = None,
-        link: Any = None,
-        link_error: Any = None,
-        shadow: str | None = None,
-        **options: Any,
+    def guarded_apply_async(
+        task: Any, args: Any = None, kwargs: Any = None, *positional: Any, **options: Any
     ) -> Any:
-        given = {"task_id": task_id, "producer": producer, "link": link}
-        message = {**given, "link_error": link_error, "shadow": shadow, **options}
+        names = POSITIONAL[: len(positional)]
+        message = {**dict(zip(names, positional, strict=True)), **options}
         if "once" in options:
             raise TypeError("once= is an argument of celery-once, which does not guard this task.")
         message = due_as_broker_can(task, args, kwargs, message)
@@ -249,6 +224,7 @@ def _guarded_apply_async(guard: Guard, cls: type[AnyTask]) -> Callable[..., Any]
         publish = partial(apply_async, task, args, kwargs)
         return Sending(guard.options, task, arguments, message, publish).send(guard.key)
 
+    setattr(guarded_apply_async, GUARD, guard)
     return guarded_apply_async
 
 

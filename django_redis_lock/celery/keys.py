@@ -49,41 +49,24 @@ class KeyMaker:
             for item in parameters
             if item.kind in (item.POSITIONAL_ONLY, item.POSITIONAL_OR_KEYWORD)
         ]
-        self._simple = all(item.kind is item.POSITIONAL_OR_KEYWORD for item in parameters)
-        self._defaults = {
-            item.name: item.default for item in parameters if item.default is not item.empty
-        }
-        self._fields = self._check_template(key) if isinstance(key, str) else []
-        self._unique_on = None if unique_on is None else self._check_names(unique_on)
+        try:
+            self._fields = list(_fields_of(key)) if isinstance(key, str) else []
+        except ValueError as error:
+            raise ValueError(f"key={key!r} is not a valid template: {error}") from None
+        known = signature.parameters
+        named = known if unique_on == ALL else unique_on
+        self._unique_on = None if named is None else tuple(named)
         used = [*map(_root, self._fields), *(self._unique_on or ())]
+        for name in used:
+            if name not in known and not (self._variadic and name.isidentifier()):
+                where = f"key={key!r}" if self._fields else f"unique_on={used!r}"
+                raise ValueError(
+                    f"{where} names {name!r}, which is not an argument of the task; "
+                    f"it takes {', '.join(known) or 'none'}."
+                )
         self._used = {name if name in signature.parameters else self._variadic for name in used}
         if callable(key) or (used and as_models is not None):
             self._used = set(signature.parameters)
-
-    def _check_template(self, template: str) -> list[str]:
-        try:
-            fields = list(_fields_of(template))
-        except ValueError as error:
-            raise ValueError(f"key={template!r} is not a valid template: {error}") from None
-        for field in fields:
-            self._check_name(_root(field), f"key={template!r}")
-        return fields
-
-    def _check_names(self, names: str | Iterable[str]) -> tuple[str, ...]:
-        if names == ALL:
-            return tuple(self._signature.parameters)
-        checked = tuple(names)
-        for name in checked:
-            self._check_name(name, f"unique_on={list(checked)!r}")
-        return checked
-
-    def _check_name(self, name: str, where: str) -> None:
-        known = self._signature.parameters
-        if name not in known and not (self._variadic and name.isidentifier()):
-            raise ValueError(
-                f"{where} names {name!r}, which is not an argument of the task; "
-                f"it takes {', '.join(known) or 'none'}."
-            )
 
     def __call__(self, task_name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """Return the lock's name.
@@ -91,8 +74,9 @@ class KeyMaker:
         Raises ``TypeError`` if the arguments don't fit the task, or if one of them has no stable
         representation.
         """
-        values = self._arguments(args, kwargs)
-        values = {name: normal(values[name]) for name in self._used}
+        bound = self._signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        values = {name: normal(bound.arguments[name]) for name in self._used}
         if self._as_models is not None and self._used:
             given = self._as_models(normal(args), normal(kwargs))
             values.update(self._signature.bind(*given[0], **given[1]).arguments)
@@ -103,23 +87,6 @@ class KeyMaker:
         if self._unique_on is not None:
             return self._joined(self._unique_on, task_name, values)
         return task_name
-
-    def _arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Return the arguments by name, defaults included. Raises ``TypeError`` for a misfit.
-
-        ``inspect`` takes three times as long, so it is only used for signatures that are not
-        simple, and for its error messages.
-        """
-        known = self._signature.parameters
-        if self._simple and len(args) <= len(known):
-            given = dict(zip(known, args, strict=False))
-            if not kwargs or given.keys().isdisjoint(kwargs):
-                values = {**self._defaults, **given, **kwargs}
-                if values.keys() == known.keys():
-                    return values
-        bound = self._signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        return dict(bound.arguments)
 
     def _called(
         self,

@@ -11,6 +11,7 @@ from typing import Any, Self
 from uuid import UUID
 
 from celery import states
+from celery.utils.time import maybe_make_aware
 from django.conf import settings
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
@@ -149,10 +150,8 @@ def _seconds_of(ended: Any) -> float:
 
 def seconds_until_due(options: Mapping[str, Any]) -> float:
     """Return how long a message waits at least, by its ``countdown`` or ``eta``."""
-    countdown, eta = options.get("countdown"), _moment(options.get("eta"))
-    if countdown is not None:
-        return max(0.0, float(countdown))
-    return 0.0 if eta is None else max(0.0, (eta - timezone.now()).total_seconds())
+    countdown = options.get("countdown")
+    return _seconds_until(options.get("eta") if countdown is None else countdown) or 0.0
 
 
 def due_as_broker_can(task: Any, args: Any, kwargs: Any, message: dict[str, Any]) -> dict[str, Any]:
@@ -169,16 +168,13 @@ def due_as_broker_can(task: Any, args: Any, kwargs: Any, message: dict[str, Any]
 
 def seconds_until_expiry(options: Mapping[str, Any]) -> float | None:
     """Return how long a worker would still run a message; ``None`` for without limit."""
-    expires = options.get("expires")
-    if isinstance(expires, int | float):
-        return max(0.0, float(expires))
-    moment = _moment(expires)
-    return None if moment is None else max(0.0, (moment - timezone.now()).total_seconds())
+    return _seconds_until(options.get("expires"))
 
 
-def _moment(value: Any) -> datetime.datetime | None:
-    if isinstance(value, str):
-        value = parse_datetime(value)
-    if not isinstance(value, datetime.datetime):
-        return None
-    return value if timezone.is_aware(value) else timezone.make_aware(value, datetime.UTC)
+def _seconds_until(moment: Any) -> float | None:
+    """Return how far off a time is, which may be given in seconds; ``None`` if there is none."""
+    if isinstance(moment, str):
+        moment = parse_datetime(moment)
+    if isinstance(moment, datetime.datetime):
+        moment = (maybe_make_aware(moment) - timezone.now()).total_seconds()
+    return max(0.0, float(moment)) if isinstance(moment, int | float) else None

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, TypedDict
+from dataclasses import KW_ONLY, dataclass
+from functools import cache
+from typing import Any, Literal, TypedDict, get_args
 
-from django.conf import settings
+from django.conf import ENVIRONMENT_VARIABLE, settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 
+from django_redis_lock.celery.keys import Key, UniqueOn
 from django_redis_lock.handler import locks
 from django_redis_lock.support.arguments import (
     DEFAULT,
@@ -19,23 +23,10 @@ from django_redis_lock.support.arguments import (
 )
 
 Scope = Literal["run", "queue", "queue_and_run"]
-RUN: Literal["run"] = "run"
-QUEUE: Literal["queue"] = "queue"
-QUEUE_AND_RUN: Literal["queue_and_run"] = "queue_and_run"
-SCOPES = (RUN, QUEUE, QUEUE_AND_RUN)
-
+SCOPES: tuple[Scope, ...] = get_args(Scope)
 QueuePolicy = Literal["skip", "raise", "supersede"]
 RunPolicy = Literal["skip", "raise", "wait", "retry"]
-SKIP: Literal["skip"] = "skip"
-RAISE: Literal["raise"] = "raise"
-WAIT: Literal["wait"] = "wait"
-RETRY: Literal["retry"] = "retry"
-SUPERSEDE: Literal["supersede"] = "supersede"
-
-ON_CONFLICT = {
-    QUEUE: (SKIP, RAISE, SUPERSEDE),
-    RUN: (SKIP, RAISE, WAIT, RETRY),
-}
+ON_CONFLICT = {"queue": get_args(QueuePolicy), "run": get_args(RunPolicy)}
 """The policies for a duplicate when it is sent, and when it is about to run."""
 
 SETTING = "SINGLE_INSTANCE_TASK"
@@ -43,6 +34,8 @@ KEY_OPTIONS = ("key", "unique_on")
 """The options about a task's arguments, which the setting can't have."""
 
 Handler = Callable[..., Any]
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+"""The arguments of a task, by position and by name."""
 OnUnavailable = Literal["raise", "run"]
 
 
@@ -56,77 +49,77 @@ class Policies(TypedDict, total=False):
 OnConflict = QueuePolicy | RunPolicy | Handler | Policies
 
 
+@dataclass(eq=False)
 class Options:
-    """The options of one guard, without those about its key.
+    """The options of one guard, of which its key is made elsewhere.
 
     Raises ``TypeError`` or ``ValueError`` naming the option that is wrong.
     """
 
-    def __init__(
-        self,
-        *,
-        timeout: float | Default | None = DEFAULT,
-        scope: Scope = RUN,
-        on_conflict: OnConflict = SKIP,
-        blocking_timeout: float | Default | None = DEFAULT,
-        countdown: float = 1.0,
-        max_retries: int | None = None,
-        at_least_for: float = 0.0,
-        queue_timeout: float = 3600.0,
-        supersede_for: float = 10.0,
-        on_unavailable: OnUnavailable = "raise",
-        using: str = "default",
-        concurrency: int = 1,
-        **unknown: Any,
-    ) -> None:
-        if unknown:
-            raise TypeError(
-                f"{next(iter(unknown))!r} is not an option; choose from {_listed(NAMES)}."
-            )
-        _check_choice("scope", scope, SCOPES)
-        _check_choice("on_unavailable", on_unavailable, ("raise", "run"))
-        if not isinstance(using, str):
-            raise TypeError(f"using={using!r} must be an alias of LOCKS.")
-        self.on_queue_conflict, self.on_run_conflict = _policies(scope, on_conflict)
-        self.queue_policy = _name_of(self.on_queue_conflict)
-        self.run_policy = _name_of(self.on_run_conflict)
-        given = blocking_timeout is not None and not isinstance(blocking_timeout, Default)
-        if given and self.on_run_conflict != WAIT:
+    timeout: float | Default | None = DEFAULT
+    _: KW_ONLY
+    scope: Scope = "run"
+    key: Key = None
+    unique_on: UniqueOn = None
+    on_conflict: OnConflict = "skip"
+    blocking_timeout: float | Default | None = DEFAULT
+    countdown: float = 1.0
+    max_retries: int | None = None
+    at_least_for: float = 0.0
+    queue_timeout: float = 3600.0
+    supersede_for: float = 10.0
+    on_unavailable: OnUnavailable = "raise"
+    using: str = "default"
+    concurrency: int = 1
+
+    def __post_init__(self) -> None:
+        for name, choices in (("scope", SCOPES), ("on_unavailable", get_args(OnUnavailable))):
+            if (value := getattr(self, name)) not in choices:
+                raise ValueError(f"{name}={value!r} is unknown; choose from {_listed(choices)}.")
+        if not isinstance(self.using, str):
+            raise TypeError(f"using={self.using!r} must be an alias of LOCKS.")
+        on_queue, on_run = _policies(self.scope, self.on_conflict)
+        self.on_queue_conflict, self.on_run_conflict = on_queue, on_run
+        self.queue_policy = "callable" if callable(on_queue) else on_queue
+        self.run_policy = "callable" if callable(on_run) else on_run
+        wait = self.blocking_timeout
+        if wait is not None and not isinstance(wait, Default) and self.on_run_conflict != "wait":
             raise ValueError(
-                f"blocking_timeout={blocking_timeout!r} requires on_conflict='wait'; leave it out."
+                f"blocking_timeout={wait!r} requires on_conflict='wait'; leave it out."
             )
-        self.timeout = timeout if isinstance(timeout, Default) else check_timeout(timeout)
-        self.scope = scope
-        if not isinstance(blocking_timeout, Default):
-            blocking_timeout = check_wait(blocking_timeout)
-        self._blocking_timeout = blocking_timeout
-        self.countdown = _seconds("countdown", countdown, least=0.1)
-        self.max_retries = None if max_retries is None else _whole("max_retries", max_retries, 0)
-        self.at_least_for = _seconds("at_least_for", at_least_for)
-        self.queue_timeout = _seconds("queue_timeout", queue_timeout, least=0.001)
-        self.supersede_for = _seconds("supersede_for", supersede_for)
-        self.on_unavailable = on_unavailable
-        self.using = using
-        self.concurrency = _whole("concurrency", concurrency, 1)
+        if not isinstance(self.timeout, Default):
+            self.timeout = check_timeout(self.timeout)
+        if not isinstance(wait, Default):
+            self.blocking_timeout = check_wait(wait)
+        self.countdown = _seconds("countdown", self.countdown, least=0.1)
+        if self.max_retries is not None:
+            _check_whole("max_retries", self.max_retries, 0)
+        self.at_least_for = _seconds("at_least_for", self.at_least_for)
+        self.queue_timeout = _seconds("queue_timeout", self.queue_timeout, least=0.001)
+        self.supersede_for = _seconds("supersede_for", self.supersede_for)
+        _check_whole("concurrency", self.concurrency, 1)
 
     @property
-    def blocking_timeout(self) -> float | None:
+    def longest_wait(self) -> float | None:
         """How many seconds to wait at most; ``None`` for no limit."""
-        given = self._blocking_timeout
+        given = self.blocking_timeout
         return locks[self.using].blocking_timeout if isinstance(given, Default) else given
 
 
-NAMES = (*KEY_OPTIONS, *(Options.__init__.__kwdefaults__ or {}))
+NAMES = tuple(Options.__dataclass_fields__)
 
 
 def make_options(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> Options:
-    """Return the given options over the defaults, without those about the key.
+    """Return the given options over the defaults.
 
     A given ``on_conflict`` also replaces the default ``blocking_timeout``.
     """
-    replaced = ("blocking_timeout",) if "on_conflict" in given else ()
-    kept = {name: defaults[name] for name in defaults if name not in replaced}
-    kept.update({name: given[name] for name in given if name not in KEY_OPTIONS})
+    kept = {**defaults, **given}
+    if "on_conflict" in given and "blocking_timeout" not in given:
+        kept.pop("blocking_timeout", None)
+    for name in kept:
+        if name not in NAMES:
+            raise TypeError(f"{name!r} is not an option; choose from {_listed(NAMES)}.")
     return Options(**kept)
 
 
@@ -135,69 +128,54 @@ def refuse_idle(given: Mapping[str, Any], options: Options) -> None:
 
     Defaults for many tasks are not to be given: they are for those where they have an effect.
     """
+    in_queue = "scope='queue' or 'queue_and_run'"
     policies = given.get("on_conflict")
-    if options.scope == RUN and isinstance(policies, Mapping) and QUEUE in policies:
-        raise ValueError(f"on_conflict={policies!r} has a policy for sending, which {_NEEDS_QUEUE}")
-    if options.scope == RUN and given.get("queue_timeout") is not None:
-        raise ValueError(f"queue_timeout={given['queue_timeout']!r} {_NEEDS_QUEUE}")
-    for name, accepted in (("countdown", (RETRY, WAIT)), ("max_retries", (RETRY,))):
-        if options.run_policy not in accepted and given.get(name) is not None:
-            needed = " or ".join(map(repr, accepted))
-            raise ValueError(f"{name}={given[name]!r} requires on_conflict={needed}; leave it out.")
-    if options.on_queue_conflict != SUPERSEDE and given.get("supersede_for") is not None:
+    if options.scope == "run" and isinstance(policies, Mapping) and "queue" in policies:
         raise ValueError(
-            f"supersede_for={given['supersede_for']!r} requires on_conflict='supersede'; "
-            f"leave it out."
+            f"on_conflict={policies!r} has a policy for sending, which requires {in_queue}; leave "
+            f"it out."
         )
+    retry, supersede = options.run_policy == "retry", options.on_queue_conflict == "supersede"
+    for name, has_effect, needed in (
+        ("queue_timeout", options.scope != "run", in_queue),
+        ("countdown", retry or options.run_policy == "wait", "on_conflict='retry' or 'wait'"),
+        ("max_retries", retry, "on_conflict='retry'"),
+        ("supersede_for", supersede, "on_conflict='supersede'"),
+    ):
+        if not has_effect and given.get(name) is not None:
+            raise ValueError(f"{name}={given[name]!r} requires {needed}; leave it out.")
 
 
-_NEEDS_QUEUE = "requires scope='queue' or 'queue_and_run'; leave it out."
-
-
-def _policies(scope: str, given: Any) -> tuple[str | Handler, str | Handler]:
+def _policies(scope: Scope, given: Any) -> tuple[QueuePolicy | Handler, RunPolicy | Handler]:
     """Return the policy for a duplicate that is sent, and for one that is about to run.
 
     With scope ``queue`` a run that finds another one running is retried by default: it is the one
     message that may wait.
     """
-    default_run = RETRY if scope == QUEUE else SKIP
-    on_queue: str | Handler
-    on_run: str | Handler
+    default_run: RunPolicy = "retry" if scope == "queue" else "skip"
+    on_queue: QueuePolicy | Handler
+    on_run: RunPolicy | Handler
     if isinstance(given, Mapping):
         unknown = sorted(set(given) - set(ON_CONFLICT))
         if unknown:
             raise ValueError(f"on_conflict has no {unknown[0]!r}; it can have 'queue' and 'run'.")
-        on_queue, on_run = given.get(QUEUE, SKIP), given.get(RUN, default_run)
+        on_queue, on_run = given.get("queue", "skip"), given.get("run", default_run)
     elif callable(given):
         on_queue = on_run = given
-    elif given == SUPERSEDE or scope == QUEUE:
+    elif given == "supersede" or scope == "queue":
         on_queue, on_run = given, default_run
     else:
-        both = scope == QUEUE_AND_RUN and given in ON_CONFLICT[QUEUE]
-        on_queue, on_run = given if both else SKIP, given
-    _check_policy(QUEUE, on_queue)
-    _check_policy(RUN, on_run)
-    if on_queue == SUPERSEDE and scope != QUEUE:
+        both = scope == "queue_and_run" and given in ON_CONFLICT["queue"]
+        on_queue, on_run = given if both else "skip", given
+    for moment, when, policy in (("queue", "sent", on_queue), ("run", "about to run", on_run)):
+        if not callable(policy) and policy not in ON_CONFLICT[moment]:
+            raise ValueError(
+                f"on_conflict={policy!r} is not a policy for a task that is {when}; "
+                f"choose from {_listed(ON_CONFLICT[moment])}, or give a callable."
+            )
+    if on_queue == "supersede" and scope != "queue":
         raise ValueError("on_conflict='supersede' needs scope='queue', where one message waits.")
     return on_queue, on_run
-
-
-def _name_of(policy: str | Handler) -> str:
-    return "callable" if callable(policy) else policy
-
-
-def _check_policy(moment: str, policy: str | Handler) -> None:
-    if not callable(policy) and policy not in ON_CONFLICT[moment]:
-        when = "sent" if moment == QUEUE else "about to run"
-        raise ValueError(
-            f"on_conflict={policy!r} is not a policy for a task that is {when}; "
-            f"choose from {_listed(ON_CONFLICT[moment])}, or give a callable."
-        )
-
-
-def _check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
-    if value not in choices:
-        raise ValueError(f"{name}={value!r} is unknown; choose from {_listed(choices)}.")
 
 
 def _seconds(name: str, value: Any, *, least: float = 0.0) -> float:
@@ -208,12 +186,11 @@ def _seconds(name: str, value: Any, *, least: float = 0.0) -> float:
     return float(value)
 
 
-def _whole(name: str, value: Any, least: int) -> int:
+def _check_whole(name: str, value: Any, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name}={value!r} must be a whole number.")
     if value < least:
         raise ValueError(f"{name}={value!r} must be at least {least}.")
-    return value
 
 
 def _listed(values: Sequence[str]) -> str:
@@ -223,7 +200,6 @@ def _listed(values: Sequence[str]) -> str:
 # The setting.
 
 _NONE: Mapping[str, Any] = {}
-_defaults: Mapping[str, Any] | None = None
 
 
 def project_defaults() -> Mapping[str, Any]:
@@ -231,17 +207,14 @@ def project_defaults() -> Mapping[str, Any]:
 
     Raises ``ImproperlyConfigured``.
     """
-    global _defaults  # noqa: PLW0603
-    if _defaults is None:
-        try:
-            given = getattr(settings, SETTING, _NONE)
-        except ImproperlyConfigured:  # a program without settings
-            return _NONE
-        _defaults = _checked(given)
-    return _defaults
+    if not (settings.configured or os.environ.get(ENVIRONMENT_VARIABLE)):
+        return _NONE  # a program without settings
+    return _checked_defaults()
 
 
-def _checked(given: Any) -> Mapping[str, Any]:
+@cache
+def _checked_defaults() -> Mapping[str, Any]:
+    given = getattr(settings, SETTING, _NONE)
     if not isinstance(given, Mapping):
         raise ImproperlyConfigured(f"{SETTING} must be a dict, not {given!r}.")
     for name in KEY_OPTIONS:
@@ -250,7 +223,7 @@ def _checked(given: Any) -> Mapping[str, Any]:
                 f"{SETTING} can't have {name!r}, which depends on the task; set it there."
             )
     try:
-        Options(**given)
+        make_options({}, given)
     except (TypeError, ValueError) as error:
         raise ImproperlyConfigured(f"{SETTING}: {error}") from None
     return dict(given)
@@ -258,8 +231,7 @@ def _checked(given: Any) -> Mapping[str, Any]:
 
 def _forget(*, setting: str, **kwargs: Any) -> None:
     if setting == SETTING:
-        global _defaults  # noqa: PLW0603
-        _defaults = None
+        _checked_defaults.cache_clear()
 
 
 setting_changed.connect(_forget)

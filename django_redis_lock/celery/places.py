@@ -1,22 +1,27 @@
-"""The locks of one key: those that a task runs with, and those that waiting messages hold."""
+"""The locks of one key: those that a task waits for and runs with, and those of messages."""
 
 from __future__ import annotations
 
 import hashlib
+import mmap
 import random
 import secrets
+from collections.abc import Generator
+from dataclasses import dataclass
 from functools import cached_property
 from time import monotonic
 from typing import Any
 
+from celery import bootsteps
+from celery.signals import worker_init, worker_shutdown, worker_shutting_down
+
 from django_redis_lock.backends.base import BaseLockBackend
-from django_redis_lock.celery.options import SUPERSEDE, Options
-from django_redis_lock.celery.stopping import until_worker_stops
+from django_redis_lock.celery.options import Options
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.handler import locks
 from django_redis_lock.primitives.lock import DETACHED, Lock
-from django_redis_lock.protocol.calls import Step
-from django_redis_lock.protocol.drivers import Steps
+from django_redis_lock.protocol.calls import Step, Wait
+from django_redis_lock.protocol.drivers import Result, Steps
 from django_redis_lock.protocol.lease import Request
 from django_redis_lock.protocol.records import Holder
 from django_redis_lock.protocol.waiting import LOOK_EVERY
@@ -41,6 +46,11 @@ MARK = "~~"
 TURN = 1.0
 """Seconds to wait for one of several locks before trying the others."""
 
+STOP_EVERY = 0.5
+"""Seconds after which a wait notices at the latest that its worker is to stop."""
+
+_stops = mmap.mmap(-1, 1)
+
 
 def is_for_message(holder: Holder) -> bool:
     """Whether a lock is held for a message, which needs a worker before it can end."""
@@ -57,6 +67,30 @@ def is_dead(holder: Holder) -> bool:
         return False
     ours = family == FAMILY or (here.pid_space and holder.pid_space == here.pid_space)
     return bool(ours) and not state_of(holder.pid, holder.pid_began)
+
+
+class WorkerStops(Exception):
+    """The worker in which a task waits for its lock is to stop."""
+
+
+class UntilWorkerStops(Generator[Step, Any, Result]):
+    """Steps in which ``WorkerStops`` is raised where they would wait in a stopping worker."""
+
+    def __init__(self, steps: Steps[Result]) -> None:
+        self._steps = steps
+
+    def send(self, value: Any) -> Step:
+        return self._limited(self._steps.send(value))
+
+    def throw(self, error: Any, value: Any = None, traceback: Any = None) -> Step:
+        return self._limited(self._steps.throw(error))
+
+    def _limited(self, step: Step) -> Step:
+        if isinstance(step, Wait):
+            if _stops[0]:
+                return self.throw(WorkerStops())
+            step.until = min(step.until, monotonic() + STOP_EVERY)
+        return step
 
 
 class HeldForMessage(LockError):
@@ -97,7 +131,7 @@ class TaskLock(Lock):
     def _acquire(self, until: float | None, from_token_id: str = "") -> Steps[bool]:
         steps = super()._acquire(until, from_token_id)
         waits = until is not None and self.until_worker_stops
-        return until_worker_stops(steps) if waits else steps
+        return (yield from UntilWorkerStops(steps) if waits else steps)
 
     def _request(self, backend: BaseLockBackend) -> Request:
         request = super()._request(backend)
@@ -106,17 +140,16 @@ class TaskLock(Lock):
         return request
 
 
+@dataclass(eq=False)
 class Places:
     """The locks of one key, for one task: as many as may run at once."""
 
-    until_worker_stops = False
+    options: Options
+    key: str
+    _task: Any
+    _task_id: str | None
+    _until_worker_stops: bool = False
     """Whether waits for these locks end in a worker that is to stop."""
-
-    def __init__(self, options: Options, key: str, task: Any, task_id: str | None) -> None:
-        self.key = key
-        self.options = options
-        self._task = task
-        self._task_id = task_id
 
     @cached_property
     def names(self) -> list[str]:
@@ -152,18 +185,13 @@ class Places:
             lambda: locks[using or self.options.using],
             name,
             timeout,
+            metadata={"worker": FAMILY, **metadata},
             task_id=self._task_id,
             task_name=self._task.name,
         )
-        lock._origin["metadata"] = {"worker": FAMILY, **metadata}
         lock.task, lock.task_id = self._task, self._task_id
-        lock.until_worker_stops = self.until_worker_stops
+        lock.until_worker_stops = self._until_worker_stops
         return lock
-
-    def since(self, name: str) -> dict[str, str]:
-        """Return the metadata with which a message takes its place anew, and loses no time."""
-        place = self.backend.holder(name) if self.options.on_queue_conflict == SUPERSEDE else None
-        return {} if place is None else {SINCE: f"{queued_since(place):.6f}"}
 
     def take(self, timeout: float | Default | None, **metadata: str) -> TaskLock | None:
         """Take a free lock; return ``None`` if all are held. Raises ``LockUnavailable``."""
@@ -244,3 +272,32 @@ def _marked(key: str, part: str) -> str:
         return name
     digest = "#" + hashlib.sha256(f"{key}\0{part}".encode()).hexdigest()[:32]
     return key[: MAX_NAME_LENGTH - len(MARK) - len(digest)] + MARK + digest
+
+
+# A worker that is to stop says so to its children in memory that it shares with them. Those that
+# wait look at it every now and then, for no signal of the system or of Celery tells a child of a
+# warm shutdown.
+
+
+class Stopping(bootsteps.StartStopStep):
+    """Ends the waits before the pool waits for its tasks, however the worker came to stop."""
+
+    def close(self, worker: Any) -> None:
+        _end_waits()
+
+
+def _end_waits(**kwargs: Any) -> None:
+    _stops[0] = 1
+
+
+def _on_init(sender: Any = None, **kwargs: Any) -> None:
+    sender.app.steps["worker"].add(Stopping)
+
+
+def _on_shutdown(**kwargs: Any) -> None:
+    _stops[0] = 0  # another worker may start in this process
+
+
+worker_init.connect(_on_init, weak=False)
+worker_shutting_down.connect(_end_waits, weak=False)
+worker_shutdown.connect(_on_shutdown, weak=False)

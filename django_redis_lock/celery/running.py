@@ -14,7 +14,7 @@ from celery.exceptions import SoftTimeLimitExceeded
 from django_redis_lock.celery.conflicts import task_lock_lost
 from django_redis_lock.celery.delivery import Delivery
 from django_redis_lock.celery.entering import Entry, enter
-from django_redis_lock.celery.options import QUEUE, RETRY, WAIT, Options
+from django_redis_lock.celery.options import Arguments, Options
 from django_redis_lock.celery.places import QUEUED, RESTING, TaskLock
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.signals import lock_lost
@@ -25,9 +25,8 @@ _runs: ContextVar[tuple[Run, ...]] = ContextVar("django_redis_lock_runs", defaul
 _UNGUARDED = object()
 
 
-def runs() -> tuple[Run, ...]:
-    """Return the guarded runs that this thread or greenlet is in, the innermost last."""
-    return _runs.get()
+runs = _runs.get
+"""Returns the guarded runs that this thread or greenlet is in, the innermost last."""
 
 
 def current_lock(task: Any = None) -> TaskLock | None:
@@ -38,38 +37,28 @@ def current_lock(task: Any = None) -> TaskLock | None:
     return None
 
 
-class Run:
-    """One call of a guarded task, by a worker or directly."""
+class Run(Delivery):
+    """One call of a guarded task, by a worker or directly.
+
+    Passes on the exceptions of ``make_key``; the message ends then and gives up its place.
+    """
 
     def __init__(
-        self,
-        options: Options,
-        make_key: Callable[..., str],
-        task: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        self, options: Options, make_key: Callable[..., str], task: Any, arguments: Arguments
     ) -> None:
-        self.options = options
-        self.task = task
+        super().__init__(options, task, arguments, _request_of(task))
         self.lock: TaskLock | None = None
         self.fence = 0
         self.followed = False
         """Whether it has sent a message in its own place: a retry or replacement."""
         self.kept_for: float | None = None
         """Seconds for which that message keeps the lock, if it takes the lock over."""
-        self._delivery = Delivery(options, task, (args, kwargs), _request_of(task))
-        self.key = self._delivery.find_key(make_key)
-        self._delivery.nested = any(
-            run.lock is not None and run.has_key(self.key, options) for run in runs()
-        )
-
-    @property
-    def task_id(self) -> str | None:
-        return self._delivery.task_id
-
-    @property
-    def sent(self) -> float:
-        return self._delivery.sent
+        try:
+            self.key = make_key(task, *arguments)
+        except BaseException:
+            self._try_to_give_up_place()
+            raise
+        self.nested = any(run.lock is not None and run.has_key(self.key, options) for run in runs())
 
     def has_key(self, key: str, options: Options) -> bool:
         """Whether it has this key, on the alias that these options name."""
@@ -77,13 +66,16 @@ class Run:
 
     def carry_out(self, body: Callable[[], Any]) -> Any:
         """Run the body with the lock held, or return the result of the conflict."""
-        if self._delivery.nested and (self._delivery.request is None or self._is_next_eager()):
+        if self.nested and (self.request is None or self._is_next_eager()):
             return body()
-        before = _runs.set((*_runs.get(), self))
+        before = _runs.set((*runs(), self))
         try:
             lock, result = self._enter()
             if result is _UNGUARDED:
-                return self._carry_out_unguarded(body)
+                try:
+                    return body()
+                finally:
+                    self._try_to_give_up_place()  # if the server is available again
             if lock is None:
                 return result
             self.lock, self.fence = lock, lock.fence
@@ -97,34 +89,28 @@ class Run:
 
     def _is_next_eager(self) -> bool:
         """Whether it stands for the message that waits in the queue until this run has ended."""
-        options, request = self.options, self._delivery.request
-        waits = options.run_policy in (RETRY, WAIT)
-        return bool(request.is_eager and options.scope == QUEUE and waits)
-
-    def _carry_out_unguarded(self, body: Callable[[], Any]) -> Any:
-        try:
-            return body()
-        finally:
-            self._give_up_place()  # if the server is available again
+        options, request = self.options, self.request
+        waits = options.run_policy in ("retry", "wait")
+        return bool(request.is_eager and options.scope == "queue" and waits)
 
     def _enter(self) -> Entry:
         try:
-            lock, result = enter(self._delivery)
+            lock, result = enter(self)
         except LockUnavailable as error:
             if self.options.on_unavailable == "raise":
                 raise
             logger.warning("Task %s[%s] runs unguarded: %s", self.task.name, self.task_id, error)
             return None, _UNGUARDED
         except BaseException:
-            self._give_up_place()
+            self._try_to_give_up_place()
             raise
         if lock is None:
-            self._give_up_place()
+            self._try_to_give_up_place()
         return lock, result
 
-    def _give_up_place(self) -> None:
+    def _try_to_give_up_place(self) -> None:
         with contextlib.suppress(LockError):
-            self._delivery.give_up_place()
+            self.give_up_place()
 
     def _leave(self, lock: TaskLock, seconds: float) -> None:
         """Release the lock, or keep it for the task's next message or its rest.

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from celery import current_task, states, uuid
@@ -21,15 +21,7 @@ from django_redis_lock.celery.message import (
     sent_of,
     stored_state,
 )
-from django_redis_lock.celery.options import (
-    QUEUE,
-    QUEUE_AND_RUN,
-    RAISE,
-    RUN,
-    SKIP,
-    SUPERSEDE,
-    Options,
-)
+from django_redis_lock.celery.options import Arguments, Options
 from django_redis_lock.celery.places import (
     QUEUED,
     SINCE,
@@ -51,39 +43,36 @@ _GOES_ON = ("link", "link_error", "chain", "chord", "group_id")
 _IN_CANVAS = ("chain", "chord", "group_id", "parent_id", "root_id")
 
 
+@dataclass(eq=False)
 class Sending:
     """One call of ``apply_async``.
 
     ``message`` has its further arguments; ``publish`` is Celery's own method, given the message.
     """
 
-    def __init__(
-        self,
-        options: Options,
-        task: Any,
-        arguments: tuple[tuple[Any, ...], dict[str, Any]],
-        message: dict[str, Any],
-        publish: Callable[..., Any],
-    ) -> None:
-        self._options = options
-        self._task = task
-        self._arguments = arguments
-        self._message = message
-        self._publish = publish
-        self._task_id = message.get("task_id") or uuid()
+    _options: Options
+    _task: Any
+    _arguments: Arguments
+    _message: dict[str, Any]
+    _publish: Callable[..., Any]
+
+    def __post_init__(self) -> None:
+        self._task_id = self._message.get("task_id") or uuid()
         self._sent = 0.0
 
     def send(self, make_key: Callable[..., str]) -> Any:
         """Send the task, unless one with its key waits already. Returns an ``AsyncResult``."""
         task, message = self._task, self._message
         run = self._run_to_follow()
-        if task.app.conf.task_always_eager or (run is None and self._had_place()):
+        named = Slip.of(message.get("headers"), message.get("task_id"))
+        had_place = bool(message.get("retries")) or named is not None  # it was sent before
+        if task.app.conf.task_always_eager or (run is None and had_place):
             return self._publish(**message)
         if run is not None:
             self._sent = run.sent
         elif self._id_may_be_reused():
             self._sent = time.time()
-        if run is None and self._options.scope == RUN:
+        if run is None and self._options.scope == "run":
             return self._publish_with(self._slip()) if self._sent else self._publish(**message)
         check_arguments(task, *self._arguments)
         result = self._send_guarded(make_key, run)
@@ -96,11 +85,6 @@ class Sending:
         if not self._message.get("task_id"):
             return None
         return next((run for run in runs() if run.lock and run.task_id == self._task_id), None)
-
-    def _had_place(self) -> bool:
-        """Whether the message was sent before, so that it had its place."""
-        named = Slip.of(self._message.get("headers"), self._message.get("task_id"))
-        return bool(self._message.get("retries")) or named is not None
 
     def _id_may_be_reused(self) -> bool:
         """Whether the caller has chosen the id; a canvas makes up those of its tasks."""
@@ -118,12 +102,10 @@ class Sending:
         The task that has the lock may have the id as well, and then gives its result. It may even
         be this one, which was sent before.
         """
+        goes_on = any(self._message.get(name) for name in _GOES_ON)
         if holder is None or holder.task_id != self._task_id:
-            return bool(self._message.get("task_id")) or self._goes_on()
-        return self._sent != sent_of(holder) and self._goes_on()
-
-    def _goes_on(self) -> bool:
-        return any(self._message.get(name) for name in _GOES_ON)
+            return bool(self._message.get("task_id")) or goes_on
+        return self._sent != sent_of(holder) and goes_on
 
     def _send_guarded(self, make_key: Callable[..., str], run: Run | None) -> Any:
         options = self._options
@@ -131,7 +113,7 @@ class Sending:
             key = make_key(self._task, *self._arguments)
             places = Places(options, key, self._task, self._task_id)
             follows = run is not None and run.has_key(key, options)
-            takes_place = not follows and options.scope != RUN
+            takes_place = not follows and options.scope != "run"
             lock, holder = self._take(places) if takes_place else (None, None)
         except Exception as error:
             unguarded = isinstance(error, LockUnavailable) and options.on_unavailable == "run"
@@ -157,9 +139,9 @@ class Sending:
             raise
 
     def _take(self, places: Places) -> tuple[TaskLock | None, Holder | None]:
-        if self._options.on_queue_conflict == SUPERSEDE:
+        if self._options.on_queue_conflict == "supersede":
             return self._supersede(places)
-        if self._options.scope == QUEUE:
+        if self._options.scope == "queue":
             places.names = [places.waiting]
         lease, marks = self._lease(), self._marks()
         while True:
@@ -176,25 +158,17 @@ class Sending:
                     return newest, None
                 continue
             own = next((one for one in holders if one.task_name == self._task.name), None)
-            if own is not None or not self._waits_for_others(places, holders):
+            by_tasks = any(one.task_id for one in holders)
+            skips = by_tasks and self._options.on_queue_conflict == "skip"
+            if own is not None or not skips or places.names == [places.waiting]:
                 return None, own or holders[0]
+            # The results of other tasks are no answer to this call. So the message has a place of
+            # its own, and meets the policy for its run.
             places.names = [places.waiting]
 
     def _marks(self) -> dict[str, str]:
         """Return the metadata of a place."""
         return {"state": QUEUED, **sent_mark(self._sent)}
-
-    def _waits_for_others(self, places: Places, holders: list[Holder]) -> bool:
-        """Whether to send the message although other tasks with its key hold all locks of the run.
-
-        Their results are no answer to this call. So where a duplicate would be skipped the message
-        has a place of its own, and meets the policy for its run.
-        """
-        return (
-            self._options.on_queue_conflict == SKIP
-            and places.names != [places.waiting]
-            and any(one.task_id for one in holders)
-        )
 
     def _supersede(self, places: Places) -> tuple[TaskLock | None, Holder | None]:
         """Take the place of an older message, or wait behind one that has waited long enough.
@@ -242,7 +216,7 @@ class Sending:
     def _settle(self, places: Places, holder: Holder | None) -> Any:
         policy, awaited = self._options.on_queue_conflict, self._is_awaited(holder)
         conflict = Conflict(
-            QUEUE,
+            "queue",
             self._task,
             self._task_id,
             places.key,
@@ -257,7 +231,7 @@ class Sending:
             return self._publish_with(
                 replace(self._slip(), duplicate_of=dict(describe(holder) or {}))
             )
-        if policy == RAISE:
+        if policy == "raise":
             raise conflict.error()
         conflict.skip()
         return self._task.AsyncResult(holder.task_id)
@@ -267,11 +241,10 @@ class Sending:
 
         Otherwise it needs no place, because the run had one.
         """
-        assert run.task_id is not None
         assert run.lock is not None
         slip, lock = replace(self._slip(), follows=run.fence), run.lock
         if (
-            self._options.scope != QUEUE_AND_RUN
+            self._options.scope != "queue_and_run"
             or lock.name not in places.names
             or not lock.remaining
         ):

@@ -5,7 +5,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter, defaultdict, deque
+from collections.abc import Iterable
 from concurrent.futures import Future, wait
+from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from heapq import nlargest
 from operator import attrgetter
@@ -71,14 +74,13 @@ def read_gauges() -> list[tuple[BaseLockBackend, Held | None]]:
     All servers are read at once. One that does not answer delays only the first call.
     """
     until = monotonic() + PATIENCE
-    found = []
-    for using, reading in _readings.recent().items():
-        try:
-            backend = locks[using]
-        except InvalidLockBackend:
-            continue  # as the system checks say
-        found.append((backend, reading.result(max(0.0, until - monotonic()))))
-    return found
+    backends = []
+    with suppress(InvalidLockBackend):  # as the system checks say
+        for using in locks:
+            with suppress(InvalidLockBackend):
+                backends.append(locks[using])
+    readings = _readings.recent(backends)
+    return [(each, readings[each.alias].result(max(0.0, until - monotonic()))) for each in backends]
 
 
 def read_held(backend: BaseLockBackend) -> Held:
@@ -119,23 +121,19 @@ def lease_used(holder: Holder) -> float:
     return min(1.0, max(0.0, 1.0 - holder.ttl / holder.lease))
 
 
-class _Thread(threading.local):
-    reads = False
-
-
-this_thread = _Thread()
-"""Says whether this thread reads for gauges, whose failures are not counted as operations."""
+reads: ContextVar[bool] = ContextVar("django_redis_lock_reads", default=False)
+"""Whether this thread reads for gauges, whose failures are not counted as operations."""
 
 
 class _Reading:
     """One reading of a backend, by a thread of its own."""
 
-    def __init__(self, using: str) -> None:
-        self._using = using
+    def __init__(self, backend: BaseLockBackend) -> None:
+        self._backend = backend
         self._began = monotonic()
         self._held: Future[Held] = Future()
         self._late = False
-        name = f"django-redis-lock-gauges-{using}"
+        name = f"django-redis-lock-gauges-{backend.alias}"
         threading.Thread(target=self._read, name=name, daemon=True).start()
 
     @property
@@ -149,14 +147,15 @@ class _Reading:
         return self._held.result() if done and self._held.exception() is None else None
 
     def _read(self) -> None:
-        this_thread.reads = True
+        reads.set(True)
         try:
-            self._held.set_result(read_held(locks[self._using]))
+            self._held.set_result(read_held(self._backend))
         except Exception as error:
-            if isinstance(error, LockError | InvalidLockBackend):
-                logger.info("LOCKS[%r] has no gauges now: %s", self._using, error)
+            using = self._backend.alias
+            if isinstance(error, LockError):
+                logger.info("LOCKS[%r] has no gauges now: %s", using, error)
             else:
-                logger.exception("The held locks of LOCKS[%r] could not be counted", self._using)
+                logger.exception("The held locks of LOCKS[%r] could not be counted", using)
             self._held.set_exception(error)
         finally:
             connections.close_all()  # a signal receiver may have opened one in this thread
@@ -175,18 +174,14 @@ class _Readings:
         self._mutex = threading.Lock()
         self._latest: dict[str, _Reading] = {}
 
-    def recent(self) -> dict[str, _Reading]:
-        """Return a reading of each alias that is at most a second old, or still going on."""
-        try:
-            aliases = list(locks)
-        except InvalidLockBackend:
-            return {}  # as the system checks say
+    def recent(self, backends: Iterable[BaseLockBackend]) -> dict[str, _Reading]:
+        """Return a reading of each backend at most a second old, or still going on, by aliases."""
         with self._mutex:
-            for using in aliases:
-                reading = self._latest.get(using)
+            for backend in backends:
+                reading = self._latest.get(backend.alias)
                 if reading is None or not reading.recent:
-                    self._latest[using] = _Reading(using)
-            return {using: self._latest[using] for using in aliases}
+                    self._latest[backend.alias] = _Reading(backend)
+            return dict(self._latest)
 
     def _settings_changed(self, *, setting: str, **kwargs: Any) -> None:
         if setting == "LOCKS":

@@ -10,7 +10,7 @@ from typing import Any
 import billiard
 import pytest
 
-from django_redis_lock.celery import deaths
+from django_redis_lock.celery import freeing
 from django_redis_lock.celery.private import children_of, was_recycled
 from tests.tools import eventually
 
@@ -49,12 +49,12 @@ def test_only_a_death_costs_listings(
     """There are two, as the server may have been asked for a lock just before the death."""
     asked: list[Any] = []
     alive = [1, 2]
-    monkeypatch.setattr(deaths, "children_of", lambda pool: dict.fromkeys(alive))
-    monkeypatch.setattr(deaths, "state_of", lambda pid: "S")
-    monkeypatch.setattr(deaths, "began_at", lambda pid: 1)
-    monkeypatch.setattr(deaths, "was_recycled", lambda child: recycled)
-    monkeypatch.setattr(deaths, "free_dead", asked.append)
-    watch = deaths.ChildWatch(None, ["default"])
+    monkeypatch.setattr(freeing, "children_of", lambda pool: dict.fromkeys(alive))
+    monkeypatch.setattr(freeing, "state_of", lambda pid: "S")
+    monkeypatch.setattr(freeing, "began_at", lambda pid: 1)
+    monkeypatch.setattr(freeing, "was_recycled", lambda child: recycled)
+    monkeypatch.setattr(freeing, "free_dead", asked.append)
+    watch = freeing.ChildWatch(None, ["default"])
     for _ in range(2):
         watch.look()
     asked.clear()

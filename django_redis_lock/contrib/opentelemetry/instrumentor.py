@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import ClassVar
 
 from django.dispatch import Signal
 from opentelemetry import metrics, trace
@@ -12,8 +12,7 @@ from opentelemetry import metrics, trace
 from django_redis_lock import __version__, signals
 from django_redis_lock.contrib.opentelemetry import names
 from django_redis_lock.contrib.opentelemetry.metrics import LockMetrics
-from django_redis_lock.contrib.opentelemetry.spans import LockSpans
-from django_redis_lock.primitives.lock import Lock
+from django_redis_lock.contrib.opentelemetry.spans import ENDS, LockSpans
 
 logger = logging.getLogger("django_redis_lock")
 
@@ -25,12 +24,13 @@ class LockInstrumentor:
     raises reaches the user of a lock: Django logs it.
     """
 
-    _connected: _Receivers | None = None
+    _metrics: LockMetrics | None = None
+    _receivers: ClassVar[list[tuple[Signal, Callable[..., None]]]] = []
 
     @property
     def is_instrumented(self) -> bool:
         """Whether it is switched on."""
-        return LockInstrumentor._connected is not None
+        return LockInstrumentor._metrics is not None
 
     def instrument(
         self,
@@ -48,58 +48,25 @@ class LockInstrumentor:
             return
         tracer = trace.get_tracer(names.SCOPE, __version__, tracer_provider)
         meter = metrics.get_meter(names.SCOPE, __version__, meter_provider)
-        LockInstrumentor._connected = _Receivers(LockSpans(tracer), LockMetrics(meter))
-        for signal, receiver in LockInstrumentor._connected.pairs:
+        spans, metered = LockSpans(tracer), LockMetrics(meter)
+        LockInstrumentor._metrics = metered
+        LockInstrumentor._receivers = [
+            (signals.lock_waiting, spans.wait),
+            (signals.lock_acquired, spans.acquired),
+            (signals.lock_acquired, metered.waited),
+            (signals.lock_not_acquired, spans.not_acquired),
+            (signals.lock_not_acquired, metered.waited),
+            *((signal, spans.ended) for signal in ENDS),
+            *((signal, metered.held) for signal in (signals.lock_released, signals.lock_detached)),
+        ]
+        for signal, receiver in LockInstrumentor._receivers:
             signal.connect(receiver, weak=False)
 
     def uninstrument(self) -> None:
         """Stop tracing and counting. If it is off already, nothing happens."""
-        receivers, LockInstrumentor._connected = LockInstrumentor._connected, None
-        if receivers is None:
+        if LockInstrumentor._metrics is None:
             return
-        receivers.metrics.enabled = False
-        for signal, receiver in receivers.pairs:
+        LockInstrumentor._metrics.enabled = False
+        LockInstrumentor._metrics = None
+        for signal, receiver in LockInstrumentor._receivers:
             signal.disconnect(receiver)
-
-
-class _Receivers:
-    """The receivers of the signals."""
-
-    def __init__(self, spans: LockSpans, metrics: LockMetrics) -> None:
-        self.spans, self.metrics = spans, metrics
-        self.pairs: list[tuple[Signal, Callable[..., None]]] = [
-            (signals.lock_waiting, self.on_waiting),
-            (signals.lock_acquired, self.on_acquired),
-            (signals.lock_not_acquired, self.on_not_acquired),
-            (signals.lock_released, self.on_released),
-            (signals.lock_detached, self.on_detached),
-            (signals.lock_lost, self.on_lost),
-        ]
-
-    @signals.never_blocks
-    def on_waiting(self, lock: Lock, **kwargs: Any) -> None:
-        self.spans.wait(lock)
-
-    @signals.never_blocks
-    def on_acquired(self, lock: Lock, waited: float, **kwargs: Any) -> None:
-        self.spans.acquired(lock)
-        self.metrics.waited(lock, waited, "acquired")
-
-    @signals.never_blocks
-    def on_not_acquired(self, lock: Lock, waited: float, reason: str, **kwargs: Any) -> None:
-        self.spans.not_acquired(lock, reason, waited)
-        self.metrics.waited(lock, waited, reason)
-
-    @signals.never_blocks
-    def on_released(self, lock: Lock, held_for: float, **kwargs: Any) -> None:
-        self.spans.ended(lock, "released")
-        self.metrics.held(lock, held_for, "released")
-
-    @signals.never_blocks
-    def on_detached(self, lock: Lock, held_for: float, **kwargs: Any) -> None:
-        self.spans.ended(lock, "detached")
-        self.metrics.held(lock, held_for, "detached")
-
-    @signals.never_blocks
-    def on_lost(self, lock: Lock | None, **kwargs: Any) -> None:
-        self.spans.ended(lock, "lost")

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
-from opentelemetry.metrics import CallbackOptions, Histogram, Meter, Observation
+from django.dispatch import Signal
+from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
 from django_redis_lock.contrib.gauges import MEANINGS, read_gauges
 from django_redis_lock.contrib.opentelemetry import names
+from django_redis_lock.contrib.opentelemetry.spans import ENDS
 from django_redis_lock.primitives.lock import Lock
+from django_redis_lock.signals import never_blocks
 
 BOUNDARIES = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
 """Seconds: an uncontended lock takes less than the first, a report may hold one up to the last."""
+HISTOGRAMS = {
+    names.WAIT_DURATION: "How long it took to acquire a lock, or to give up.",
+    names.HOLD_DURATION: "How long a lock was held.",
+}
 GAUGES = {
     "held": (names.HELD, "{lock}"),
     "waiting": (names.WAITING, "{waiter}"),
@@ -30,22 +38,26 @@ class LockMetrics:
 
     def __init__(self, meter: Meter) -> None:
         self.enabled = True
-        self._wait = _histogram(
-            meter, names.WAIT_DURATION, "How long it took to acquire a lock, or to give up."
+        self._wait, self._hold = (
+            meter.create_histogram(
+                name, unit="s", description=text, explicit_bucket_boundaries_advisory=BOUNDARIES
+            )
+            for name, text in HISTOGRAMS.items()
         )
-        self._hold = _histogram(meter, names.HOLD_DURATION, "How long a lock was held.")
         for field, (name, unit) in GAUGES.items():
             callbacks = [self._callback(field)]
             text = MEANINGS[field]
             meter.create_observable_gauge(name, callbacks, unit=unit, description=text)
 
-    def waited(self, lock: Lock, seconds: float, outcome: str) -> None:
+    @never_blocks
+    def waited(self, lock: Lock, waited: float, reason: str = "acquired", **kwargs: Any) -> None:
         """Record an attempt to acquire a lock."""
-        self._wait.record(seconds, _attributes(lock, outcome))
+        self._wait.record(waited, _attributes(lock, reason))
 
-    def held(self, lock: Lock, seconds: float, outcome: str) -> None:
+    @never_blocks
+    def held(self, signal: Signal, lock: Lock, held_for: float, **kwargs: Any) -> None:
         """Record the end of a hold."""
-        self._hold.record(seconds, _attributes(lock, outcome))
+        self._hold.record(held_for, _attributes(lock, ENDS[signal]))
 
     def _callback(self, field: str) -> Callable[[CallbackOptions], Iterable[Observation]]:
         def observe(options: CallbackOptions) -> Iterator[Observation]:
@@ -55,15 +67,6 @@ class LockMetrics:
                     yield Observation(getattr(figures, field), attributes)
 
         return observe
-
-
-def _histogram(meter: Meter, name: str, description: str) -> Histogram:
-    return meter.create_histogram(
-        name,
-        unit="s",
-        description=description,
-        explicit_bucket_boundaries_advisory=BOUNDARIES,
-    )
 
 
 def _attributes(lock: Lock, outcome: str) -> names.Attributes:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
-from prometheus_client import REGISTRY, CollectorRegistry
+from prometheus_client import REGISTRY
 from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
-from django_redis_lock.backends.base import BaseLockBackend
-from django_redis_lock.contrib.gauges import MEANINGS, Held, read_gauges
+from django_redis_lock.contrib.gauges import MEANINGS, read_gauges
 from django_redis_lock.contrib.prometheus.counting import LOCK, SCRAPE_ERRORS, SERVER
 
 MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
@@ -43,7 +40,17 @@ class HeldLocks(Collector):
         """Yield the gauges of all backends."""
         families = self._families()
         for backend, held in read_gauges():
-            self._add(families, backend, held)
+            labels = (backend.alias, type(backend).__name__)
+            errors = SCRAPE_ERRORS.labels(*labels)
+            families["up"].add_metric(labels, float(held is not None))
+            if held is None:
+                errors.inc()
+                continue
+            families["unread"].add_metric((*labels, "holders"), held.holders_unread)
+            families["unread"].add_metric((*labels, "queues"), held.queues_unread)
+            for group, figures in sorted(held.groups.items()):
+                for key, value in vars(figures).items():
+                    families[key].add_metric((*labels, group), value)
         yield from families.values()
 
     def _families(self) -> dict[str, GaugeMetricFamily]:
@@ -56,37 +63,7 @@ class HeldLocks(Collector):
             "up": GaugeMetricFamily(*UP, labels=SERVER),
         }
 
-    def _add(
-        self, families: dict[str, GaugeMetricFamily], backend: BaseLockBackend, held: Held | None
-    ) -> None:
-        labels = (backend.alias, type(backend).__name__)
-        errors = SCRAPE_ERRORS.labels(*labels)
-        if held is None:
-            families["up"].add_metric(labels, 0.0)
-            errors.inc()
-            return
-        families["up"].add_metric(labels, 1.0)
-        families["unread"].add_metric((*labels, "holders"), held.holders_unread)
-        families["unread"].add_metric((*labels, "queues"), held.queues_unread)
-        for group, figures in sorted(held.groups.items()):
-            for key, value in vars(figures).items():
-                families[key].add_metric((*labels, group), value)
-
 
 HELD_LOCKS = HeldLocks()
 REGISTRY.register(HELD_LOCKS)
 REGISTRY.register(SCRAPE_ERRORS)  # later, so that a scrape counts its own errors
-
-
-def registry() -> CollectorRegistry:
-    """Return what a scrape has to answer with.
-
-    In multiprocess mode these are the metrics of all processes that share the directory, and the
-    gauges of the held locks. Otherwise it is the default registry of prometheus_client.
-    """
-    if MULTIPROCESS not in os.environ:
-        return REGISTRY
-    of_all = CollectorRegistry()
-    of_all.register(HELD_LOCKS)
-    MultiProcessCollector(of_all)  # type: ignore[no-untyped-call]
-    return of_all

@@ -20,7 +20,7 @@ from prometheus_client import Counter, Histogram
 
 from django_redis_lock import signals
 from django_redis_lock.backends.operator_settings import OTHER
-from django_redis_lock.contrib.gauges import this_thread
+from django_redis_lock.contrib.gauges import reads
 from django_redis_lock.handler import locks
 
 SERVER = ("using", "backend")
@@ -78,21 +78,14 @@ SCRAPE_ERRORS = Counter(
 )
 
 
-class _Group:
-    """The metrics of a group of locks. All exist from the first one on, most of them as 0."""
-
-    __slots__ = ("acquired", "force_released", "freed", "hold", "lost", "not_acquired", "wait")
-
-    def __init__(self, *labels: str) -> None:
-        self.acquired = ACQUIRED.labels(*labels)
-        self.not_acquired = {each: NOT_ACQUIRED.labels(*labels, each) for each in REASONS}
-        self.lost = LOST.labels(*labels)
-        self.force_released = FORCE_RELEASED.labels(*labels)
-        self.freed = FREED.labels(*labels)
-        self.wait = WAIT.labels(*labels)
-        self.hold = HOLD.labels(*labels)
-        UNAVAILABLE.labels(*labels[: len(SERVER)])
-
+OF_GROUPS = {
+    "acquired": ACQUIRED,
+    "lost": LOST,
+    "force_released": FORCE_RELEASED,
+    "freed": FREED,
+    "wait": WAIT,
+    "hold": HOLD,
+}
 
 _counting = threading.RLock()
 
@@ -131,13 +124,21 @@ def _counts(receiver: Callable[..., None]) -> Callable[..., None]:
 
 
 @cache
-def _groups(using: str, sender: type) -> dict[str, _Group]:
-    names = (OTHER, *locks[using].operators.groups.values())
-    return {name: _Group(using, sender.__name__, name) for name in names}
+def _groups(using: str, sender: type) -> dict[str, dict[str, Any]]:
+    """Return the metrics of each group. All exist from the first one on, most of them as 0."""
+    server = (using, sender.__name__)
+    UNAVAILABLE.labels(*server)
+    return {
+        group: {
+            **{what: metric.labels(*server, group) for what, metric in OF_GROUPS.items()},
+            **{reason: NOT_ACQUIRED.labels(*server, group, reason) for reason in REASONS},
+        }
+        for group in (OTHER, *locks[using].operators.groups.values())
+    }
 
 
 @lru_cache(KNOWN_NAMES)  # a name comes back when it is released
-def _group(using: str, sender: type, name: str) -> _Group:
+def _group(using: str, sender: type, name: str) -> dict[str, Any]:
     return _groups(using, sender)[locks[using].operators.group(name)]
 
 
@@ -148,30 +149,23 @@ def _settings_changed(*, setting: str, **kwargs: Any) -> None:
 
 
 @_counts
-def acquired(sender: type, using: str, name: str, waited: float, **kwargs: Any) -> None:
-    group = _group(using, sender, name)
-    group.acquired.inc()
-    group.wait.observe(waited)
-
-
-@_counts
-def not_acquired(
-    sender: type, using: str, name: str, waited: float, reason: str, **kwargs: Any
+def waited(
+    sender: type, using: str, name: str, waited: float, reason: str = "acquired", **kwargs: Any
 ) -> None:
     group = _group(using, sender, name)
-    group.not_acquired[reason].inc()
-    group.wait.observe(waited)
+    group[reason].inc()
+    group["wait"].observe(waited)
 
 
 @_counts
 def released(sender: type, using: str, name: str, held_for: float, **kwargs: Any) -> None:
-    _group(using, sender, name).hold.observe(held_for)
+    _group(using, sender, name)["hold"].observe(held_for)
 
 
 def _counter(what: str) -> Callable[..., None]:
     @_counts
     def count(sender: type, using: str, name: str, **kwargs: Any) -> None:
-        getattr(_group(using, sender, name), what).inc()
+        _group(using, sender, name)[what].inc()
 
     return count
 
@@ -181,7 +175,7 @@ lost, force_released, freed = map(_counter, ("lost", "force_released", "freed"))
 
 @_counts
 def unavailable(sender: type, using: str, **kwargs: Any) -> None:
-    if not this_thread.reads:
+    if not reads.get():
         UNAVAILABLE.labels(using, sender.__name__).inc()
 
 
@@ -191,8 +185,8 @@ def task_skipped(sender: Any, policy: str, **kwargs: Any) -> None:
 
 
 RECEIVERS: list[tuple[Signal, Callable[..., None]]] = [
-    (signals.lock_acquired, acquired),
-    (signals.lock_not_acquired, not_acquired),
+    (signals.lock_acquired, waited),
+    (signals.lock_not_acquired, waited),
     (signals.lock_released, released),
     (signals.lock_lost, lost),
     (signals.lock_force_released, force_released),
