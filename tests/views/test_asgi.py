@@ -134,26 +134,29 @@ def test_a_thousand_requests_wait_with_one_connection(
     """They share one connection and one for the listener, and are served in queue order."""
     site = fresh_site
 
-    def connections() -> tuple[int, int]:
-        """Return how many of the site's send calls, and how many listen."""
-        kinds = (client.client_list(_type=kind) for kind in ("normal", "pubsub"))
-        normal, pubsub = (sum(each["name"] == CLIENT_NAME for each in kind) for kind in kinds)
-        return normal, pubsub
+    def connections() -> list[set[str]]:
+        """Return the connections of sites that send calls, and those that listen."""
+        kinds = [client.client_list(_type=kind) for kind in ("normal", "pubsub")]
+        return [{one["id"] for one in kind if one["name"] == CLIENT_NAME} for kind in kinds]
+
+    before = connections()  # of another site
+
+    def opened() -> list[int]:
+        return [len(now - then) for now, then in zip(connections(), before, strict=True)]
 
     async def main() -> None:
         held = lock(f"asgi:{name}", timeout=600)
         held.acquire()
-        assert connections() == (0, 0)
         clients = await site.open_many(f"/enter/{name}/", CLIENTS)
         await happens(lambda: waiters(held.name) == CLIENTS)
         queue = [waiter.token_id for waiter in locks["default"].waiting(held.name)]
-        assert connections() == (1, 1)
+        assert opened() == [1, 1]
         held.release()
         answered = await answers(clients)
         assert {status for status, _ in answered} == {200}
         served = sorted((told["fence"], told["token_id"]) for _, told in answered)
         assert [token_id for _, token_id in served] == queue
-        assert connections() == (1, 1)
+        assert opened() == [1, 1]
         await happens(lambda: locks["default"].holder(held.name) is None)
 
     asyncio.run(main())
