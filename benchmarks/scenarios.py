@@ -346,7 +346,9 @@ def listing(bench: Bench) -> Figures:
 
 def reading(contender: Contender) -> dict[str, float]:
     """Count what of the package a free pair runs, and what an import loads."""
-    contender.lock("read").acquire()
+    first = contender.lock("read")
+    first.acquire()
+    first.release()
     calls: set[tuple[str, int]] = set()
     lines: set[tuple[str, int]] = set()
 
