@@ -43,7 +43,7 @@ class LockNotOwned(LockError):
 
 
 class LockLost(LockNotOwned):
-    """The handle held the lock, but its lease expired or was broken."""
+    """The handle held the lock, but its lease expired or it was forcibly released."""
 
 
 class StaleFence(LockError):

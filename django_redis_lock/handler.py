@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol
 
 from django.conf import settings
@@ -212,7 +213,7 @@ def lock(
             f"Write @lock({getattr(name, '__name__', 'name')!r}) in place of @lock."
         )
     return Lock(
-        lambda: locks[using],
+        partial(locks.__getitem__, using),
         name,
         timeout,
         blocking=blocking,

@@ -115,7 +115,7 @@ def test_nothing_that_is_shown_has_a_password(
     settings: Any, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Checks, errors with their causes, the command, the page and reports; good URLs and wrong."""
-    monkeypatch.setattr("django_redis_lock.protocol.conversation.RETRY_PAUSES", ())
+    monkeypatch.setattr("django_redis_lock.protocol.calls.RETRY_PAUSES", ())
     settings.CACHES = {"default": {"BACKEND": "django.core.cache.backends.dummy.DummyCache"}}
     settings.LOCKS = {"default": {"LOCATION": url.format(SECRET)}}
     settings.DEFAULT_EXCEPTION_REPORTER_FILTER = REPORTS

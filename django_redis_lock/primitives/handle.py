@@ -13,10 +13,10 @@ from typing import Any, NoReturn, Self, TypeVar, cast
 
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.exceptions import LockError, LockNotAcquired, LockNotOwned
-from django_redis_lock.primitives import leases, transactions
-from django_redis_lock.primitives.held import Held
-from django_redis_lock.primitives.reentrance import holds
-from django_redis_lock.protocol.drivers import Steps
+from django_redis_lock.primitives import held as holds
+from django_redis_lock.primitives import transactions
+from django_redis_lock.primitives.held import Held, register
+from django_redis_lock.protocol.calls import Steps
 from django_redis_lock.protocol.lease import Lease, milliseconds
 from django_redis_lock.support.arguments import DEFAULT, Default, check_timeout, check_wait
 from django_redis_lock.support.functions import finished, is_async, is_generator
@@ -113,11 +113,11 @@ class Handle(ABC):
         Raises ``LockLost`` if it is not, ``LockNotOwned`` if it was not acquired, and
         ``LockUnavailable``.
         """
-        self.backend.run(leases.confirm(self._locks()))
+        self.backend.run(holds.confirm(self._locks()))
 
     async def aensure_held(self) -> None:
         """Asynchronous version of ``ensure_held``."""
-        await self.backend.arun(leases.confirm(self._locks()))
+        await self.backend.arun(holds.confirm(self._locks()))
 
     def owned(self) -> bool:
         """Ask the server whether this handle holds the lock, or every lock of a group.
@@ -263,9 +263,9 @@ class Handle(ABC):
         held = self._to_release()
         if held and not transactions.defer(held):
             if len(held) == 1:
-                yield from leases.release(held[0])
+                yield from holds.release(held[0])
             else:
-                yield from leases.release_all(held)
+                yield from holds.release_all(held)
 
     def _extend(self, seconds: float | None, *, replace_ttl: bool) -> Steps[bool]:
         held = self._acquired()
@@ -281,12 +281,12 @@ class Handle(ABC):
             assert more is not None
             return milliseconds(more if replace_ttl else lease.remaining + more)
 
-        yield from leases.set_leases(held, lease_ms)
+        yield from holds.set_leases(held, lease_ms)
         return True
 
     def _owned(self) -> Steps[bool]:
         try:
-            yield from leases.confirm(self._locks())
+            yield from holds.confirm(self._locks())
         except LockNotOwned:
             return False
         return True
@@ -295,7 +295,7 @@ class Handle(ABC):
         wait = self.blocking_timeout
         tried = f"within {wait:g} s" if self.blocking and wait else "at once"
         which = "it" if self._busy == self.name else repr(self._busy)
-        own = holds(self.backend, self._busy)
+        own = register.holds(self.backend.alias, self._busy)
         who = f"this {kind_of_execution()}" if own else "another holder"
         return LockNotAcquired(
             f"Could not acquire {self._label} {tried}: {who} has {which}.",

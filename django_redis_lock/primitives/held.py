@@ -1,16 +1,35 @@
-"""One lock as a handle holds it: its lease, and what the handle knows of it without asking."""
+"""A lock as a handle holds it: what is known of its lease, and what is done to it.
+
+The functions act on one or several held locks: their leases are set, confirmed, released, found
+lost. The register tells which locks each thread, greenlet or asyncio task holds, so that it can
+enter one again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from time import monotonic
+from typing import Any
 
+from django_redis_lock import signals
 from django_redis_lock.backends.base import BaseLockBackend
-from django_redis_lock.backends.renewal import renewer
-from django_redis_lock.exceptions import LockError, LockNotOwned
-from django_redis_lock.primitives.reentrance import forget, remember
-from django_redis_lock.protocol.lease import Lease
-from django_redis_lock.protocol.records import token_id
-from django_redis_lock.support.process import current_process
+from django_redis_lock.backends.renewal import mark_lost, renewer
+from django_redis_lock.exceptions import LockError, LockLost, LockNotOwned, LockUnavailable
+from django_redis_lock.protocol import calls, conversation
+from django_redis_lock.protocol.calls import Steps
+from django_redis_lock.protocol.lease import Lease, token_id
+from django_redis_lock.support.process import (
+    current_execution,
+    current_process,
+    forget_after_fork,
+    known_process,
+)
+
+logger = logging.getLogger("django_redis_lock")
+GONE = "it expired or was forcibly released"
 
 
 class Held:
@@ -22,11 +41,12 @@ class Held:
     _find_backend: Callable[[], BaseLockBackend]
     _max_hold: float | None
 
-    def _hold_nothing(self) -> None:
-        self._lease: Lease | None = None
-        self._backend: BaseLockBackend | None = None
-        self._acquired_at = 0.0  # monotonic
-        self._deferred = False  # released, but kept until a transaction ends
+    _lease: Lease | None = None
+    _backend: BaseLockBackend | None = None
+    _acquired_at = 0.0
+    """Monotonic."""
+    _deferred = False
+    """Released, but held until a transaction ends."""
 
     @property
     def backend(self) -> BaseLockBackend:
@@ -56,7 +76,9 @@ class Held:
         Infinite for a lock that never expires. Makes no round trip.
         """
         lease = self._lease
-        return 0.0 if lease is None or lease.lost or _inherited(lease) else lease.remaining
+        if lease is None or lease.lost or lease.process is not current_process():
+            return 0.0
+        return lease.remaining
 
     @property
     def lost(self) -> bool:
@@ -71,7 +93,7 @@ class Held:
         lease = self._lease
         if lease is None:
             raise self._not_owned("is not held by this handle")
-        if _inherited(lease):
+        if lease.process is not current_process():
             pid = lease.process.pid
             raise self._not_owned(f"is held by the parent process {pid}, not by its forked child")
         return lease
@@ -96,32 +118,263 @@ class Held:
         lease = self._lease
         if lease is None:
             return
-        if not (_inherited(lease) or self.lost or lease.given_up):
+        inherited = lease.process is not current_process()
+        if not (inherited or self.lost or lease.given_up):
             raise LockError(
                 f"This handle already holds lock {self.name!r}, and keeps it. Create a handle for "
                 f"each caller, or pass reentrant=True to let one caller enter it again.",
                 name=self.name,
             )
-        self._forget(lease)
+        self._let_go(lease)
 
-    def _keep(self, lease: Lease, backend: BaseLockBackend) -> None:
+    def _hold(self, lease: Lease, backend: BaseLockBackend) -> None:
         if self._max_hold is not None and lease.timeout is not None:
             lease.renew_until = lease.deadline - lease.timeout + self._max_hold
-        self._renew(lease, backend)
-        remember(lease, backend, reentrant=self.reentrant)
-        self._lease, self._backend, self._deferred = lease, backend, False
-
-    def _renew(self, lease: Lease, backend: BaseLockBackend) -> None:
         if lease.auto_renew or lease.verify_by is not None:
             renewer.add(lease, backend, self, renew=lease.auto_renew)
+        register.add(lease, backend.alias, reentrant=self.reentrant)
+        self._lease, self._backend, self._deferred = lease, backend, False
 
-    def _forget(self, lease: Lease) -> None:
-        forget(lease)
+    def _let_go(self, lease: Lease) -> None:
+        register.forget(lease)
         renewer.discard(lease)
         self._lease = self._backend = None
         self._deferred = False
 
 
-def _inherited(lease: Lease) -> bool:
-    """Whether a parent process acquired it."""
-    return lease.process is not current_process()
+Hold = tuple[Held, Lease]
+
+
+def confirm(held: Sequence[Held]) -> Steps[None]:
+    """Ask the server whether the locks are still held. Raises ``LockLost``."""
+    yield from set_leases(held, lambda lease: 0)
+
+
+def set_leases(held: Sequence[Held], lease_ms: Callable[[Lease], int]) -> Steps[None]:
+    """Set what is left of each lease (ms), or only ask for it with 0. Raises ``LockLost``."""
+    leases = [each._lease_to_set() for each in held]
+    if not all(lease.lost for lease in leases):
+        yield from renew_in_time(leases, [lease_ms(lease) for lease in leases])
+    lost = [hold for hold in zip(held, leases, strict=True) if hold[1].lost]
+    if lost:
+        raise (yield from report_losses(lost, held[0].backend, GONE))
+
+
+def renew_in_time(leases: Sequence[Lease], lease_ms: Sequence[int]) -> Steps[list[Lease]]:
+    """Set what is left of leases, and when they are renewed; return those that are lost."""
+    try:
+        return (yield from conversation.set_leases(leases, lease_ms))
+    finally:  # the server may have set them even if no answer came
+        renewer.was_set(leases, lease_ms)
+
+
+def release(held: Held) -> Steps[None]:
+    """Release a lock.
+
+    Raises ``LockLost``, and ``LockUnavailable`` where it is not known whether it was lost; then it
+    can be called again. However it fails, the lock is released in the background as soon as the
+    server answers, unless it expires before.
+    """
+    lease, backend = held._held(), held.backend
+    try:
+        lease.given_up = True
+        renewer.discard(lease)  # before the release is sent, so nothing renews it afterwards
+        # An earlier release may have been carried out without an answer; then it is no loss.
+        asked = not lease.lost or lease.release_sent_at is not None
+        ours = asked and (yield from conversation.release(lease))
+    except LockError:
+        _release_in_background(held, lease)
+        raise  # the handle keeps its lease, so that the caller can try again
+    except BaseException:
+        _release_in_background(held, lease)
+        held._let_go(lease)
+        raise
+    held._let_go(lease)
+    if not ours:
+        reason = f"{GONE} before its release"
+        raise (yield from report_losses([(held, lease)], backend, reason))
+    backend.freed(lease.name)
+    if signals.lock_released.receivers:
+        held_for = monotonic() - held._acquired_at
+        yield from emit(signals.lock_released, held, backend, held_for=held_for)
+
+
+def release_all(held: Sequence[Held]) -> Steps[None]:
+    """Release locks of one backend, one after another; raise the first error at the end.
+
+    Once the server does not answer, or if this is interrupted, the others are released in the
+    background.
+    """
+    failure: LockError | None = None
+    left = [*held]
+    try:
+        while left:
+            each = left.pop(0)
+            try:
+                yield from release(each)
+            except LockError as error:
+                failure = failure or error
+                if isinstance(error, LockUnavailable) and error.silent:
+                    break
+    except BaseException:
+        for each in left:
+            _give_up(each)._let_go(each._held())
+        raise
+    for each in left:  # these handles keep their leases, so that the caller can try again
+        _give_up(each)
+    if failure is not None:
+        raise failure
+
+
+def finish(held: Sequence[Held], *, later: bool = False) -> Steps[None]:
+    """Release locks where no caller can handle a failure; it is logged instead.
+
+    With ``later`` that is left to the background, as the server does not answer now.
+    """
+    if later:
+        for each in held:
+            _give_up(each)._let_go(each._held())
+        return
+    try:
+        yield from release_all(held)
+    except LockLost:
+        pass  # and logged when it was found
+    except LockError as error:
+        names = ", ".join(repr(each.name) for each in held)
+        logger.warning("Lock %s could not be released yet, trying again: %s", names, error)
+        if isinstance(error, LockUnavailable):
+            yield from held[0].backend.unavailable(error)
+    for each in held:
+        if each._lease is not None:
+            each._let_go(each._lease)
+
+
+def report_losses(holds: Sequence[Hold], backend: BaseLockBackend, reason: str) -> Steps[LockLost]:
+    """Log and signal lost leases; return the error about the first of them."""
+    for each, lease in holds:
+        if mark_lost(lease, reason):
+            yield from emit(signals.lock_lost, each, backend)
+    name = holds[0][1].name
+    return LockLost(f"Lock {name!r} is no longer held: {reason}.", name=name)
+
+
+def emit(
+    signal: signals.LockSignal, held: Held, backend: BaseLockBackend, **facts: Any
+) -> tuple[calls.Emit, ...]:
+    """Send a signal about a lock: at once, or by the step to take if a receiver may block."""
+    if signal.may_block:
+        return (emission(signal, held, backend, **facts),)
+    for receiver in signal.quick:  # here, as each further call would take as long as the receiver
+        try:
+            receiver(
+                signal=signal,
+                sender=type(backend),
+                using=backend.alias,
+                name=held.name,
+                lock=held,
+                **facts,
+            )
+        except Exception:
+            signal.log_failure(receiver)
+    return ()
+
+
+def emission(
+    signal: signals.LockSignal, held: Held, backend: BaseLockBackend, **facts: Any
+) -> calls.Emit:
+    """Return the step that sends a signal about a lock."""
+    arguments = {"sender": type(backend), "using": backend.alias, "name": held.name}
+    return calls.Emit(signal, {**arguments, "lock": held, **facts})
+
+
+def _give_up(held: Held) -> Held:
+    """Leave the release of a lock to the background."""
+    lease = held._held()
+    lease.given_up = True
+    renewer.discard(lease)
+    _release_in_background(held, lease)
+    return held
+
+
+def _release_in_background(held: Held, lease: Lease) -> None:
+    if lease.process is known_process():  # else this is a child, forked in the meantime
+        call = calls.Release(lease.name, lease.token, patient=False)
+        renewer.withdraw(call, held.backend, lease.longest)
+
+
+_Key = tuple[str, int, str, bool]
+"""Name, id of the execution, alias, and whether it may enter again."""
+
+
+class Register:
+    """The leases of the locks that each thread, greenlet or asyncio task of this process holds."""
+
+    def __init__(self) -> None:
+        self.after_fork()
+        forget_after_fork(self)
+
+    def after_fork(self) -> None:
+        """Forget what the parent process holds."""
+        self._mutex = threading.RLock()
+        self._leases: weakref.WeakValueDictionary[_Key, Lease] = weakref.WeakValueDictionary()
+
+    def add(self, lease: Lease, alias: str, *, reentrant: bool) -> None:
+        """Note that the current execution holds a lock."""
+        execution = current_execution()
+        lease.execution = weakref.ref(execution)
+        self._leases[lease.name, id(execution), alias, reentrant] = lease
+
+    def forget(self, lease: Lease) -> None:
+        """Note that a lease is held no longer."""
+        with self._mutex:
+            lease.entries = 0
+            lease.execution = None
+
+    def find(self, alias: str, name: str) -> Lease | None:
+        """Return the lease that the current execution seems to hold; ``enter`` checks it."""
+        return self._leases.get((name, id(current_execution()), alias, True))
+
+    def holds(self, alias: str, name: str) -> bool:
+        """Whether the current execution holds a lock, as far as is known here."""
+        key = name, id(current_execution()), alias
+        found = (self._leases.get((*key, reentrant)) for reentrant in (True, False))
+        return any(lease is not None and _is_held_here(lease) for lease in found)
+
+    def under_any_alias(self, name: str) -> list[Lease]:
+        """Return the leases of the current execution on locks of a name, as far as is known."""
+        leases = (reference() for reference in self._leases.valuerefs())
+        return [
+            lease
+            for lease in leases
+            if lease is not None and lease.name == name and _is_held_here(lease)
+        ]
+
+    def enter(self, lease: Lease) -> bool:
+        """Enter a lock once more; return False unless the current execution holds it."""
+        # The id by which the lease was found may belong to a later execution.
+        mine = _is_mine(lease)
+        with self._mutex:
+            if not mine or not lease.entries or lease.lost or lease.passed:
+                return False
+            lease.entries += 1
+            return True
+
+    def leave(self, lease: Lease) -> bool:
+        """Leave a lock; return whether that was the last entry, so that it must be released."""
+        with self._mutex:
+            if lease.entries > 1:
+                lease.entries -= 1
+                return False
+            lease.entries = 0  # nothing enters it any more, even if the release fails
+            return True
+
+
+register = Register()
+
+
+def _is_held_here(lease: Lease) -> bool:
+    return _is_mine(lease) and not (lease.lost or lease.passed or lease.given_up)
+
+
+def _is_mine(lease: Lease) -> bool:
+    return lease.execution is not None and lease.execution() is current_execution()

@@ -15,20 +15,21 @@ from django_redis_lock import signals
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.renewal import renewer
 from django_redis_lock.exceptions import LockError, LockUnavailable
+from django_redis_lock.primitives import transactions
 from django_redis_lock.primitives.handle import Handle
-from django_redis_lock.primitives.held import Held
-from django_redis_lock.primitives.leases import emission, emit, finish, report_losses
-from django_redis_lock.primitives.reentrance import (
-    enter_again,
-    find_held,
-    held_under_any_alias,
-    leave,
+from django_redis_lock.primitives.held import (
+    GONE,
+    Held,
+    emission,
+    emit,
+    finish,
+    register,
+    report_losses,
 )
-from django_redis_lock.primitives.transactions import released_here
-from django_redis_lock.protocol import acquiring, calls, conversation
-from django_redis_lock.protocol.drivers import Steps
-from django_redis_lock.protocol.lease import Request, milliseconds
-from django_redis_lock.protocol.records import token_id, write_record
+from django_redis_lock.protocol import calls, conversation
+from django_redis_lock.protocol.acquiring import withdrawal
+from django_redis_lock.protocol.calls import Steps, ask
+from django_redis_lock.protocol.lease import Request, milliseconds, token_id, write_record
 from django_redis_lock.protocol.waiting import check_scheme
 from django_redis_lock.support.arguments import (
     DEFAULT,
@@ -54,6 +55,11 @@ class Lock(Held, Handle):
     ``django_redis_lock.lock()`` creates it, and documents the arguments.
     """
 
+    _waited = False
+    """Whether it was acquired after a wait."""
+    _again = 0
+    """How many more times this handle has entered the lock."""
+
     def __init__(
         self,
         find_backend: Callable[[], BaseLockBackend],
@@ -74,16 +80,15 @@ class Lock(Held, Handle):
         super().__init__(check_name(name), blocking=blocking, blocking_timeout=blocking_timeout)
         self._find_backend = find_backend
         self._timeout = timeout if isinstance(timeout, Default) else check_timeout(timeout)
-        self._auto_renew, self._max_hold = check_renewal(self._timeout, auto_renew, max_hold)
+        self._auto_renew, self._max_hold = isinstance(timeout, Default), None
+        if not (auto_renew is None and max_hold is None):
+            self._auto_renew, self._max_hold = check_renewal(self._timeout, auto_renew, max_hold)
         self.reentrant = reentrant
         self.after_commit = after_commit
-        self._wait = check_scheme(wait)
+        self._wait = None if wait is None else check_scheme(wait)
         self._origin: dict[str, Any] = {"task_id": task_id, "task_name": task_name}
         if metadata:
             self._origin["metadata"] = check_metadata(metadata)
-        self._waited = False  # for its turn, when it was acquired
-        self._again = 0  # how many more times this handle has entered the lock
-        self._hold_nothing()
 
     def __repr__(self) -> str:
         lease = self._lease
@@ -146,7 +151,7 @@ class Lock(Held, Handle):
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         other._vacant, other._again = [None], 0
-        other._hold_nothing()
+        other._lease, other._backend, other._deferred = None, None, False
         return other
 
     def _locks(self) -> Sequence[Held]:
@@ -158,8 +163,8 @@ class Lock(Held, Handle):
         try:
             acquired = yield from self._take(until, from_token_id)
         except LockUnavailable:
-            unavailable = {"waited": monotonic() - began, "reason": "unavailable"}
-            yield from emit(signals.lock_not_acquired, self, self.backend, **unavailable)
+            facts = {"waited": monotonic() - began, "reason": "unavailable"}
+            yield from emit(signals.lock_not_acquired, self, self.backend, **facts)
             raise
         finally:
             self._vacant.append(None)
@@ -168,12 +173,12 @@ class Lock(Held, Handle):
         self._acquired_at = monotonic()
         waited, backend = self._acquired_at - began, self.backend
         try:
-            if acquired:
-                yield from emit(signals.lock_acquired, self, backend, waited=waited)
-            else:
+            if not acquired:
                 reason = "busy" if until is None else "timeout"
-                news = {"waited": waited, "reason": reason}
-                yield from emit(signals.lock_not_acquired, self, backend, **news)
+                facts = {"waited": waited, "reason": reason}
+                yield from emit(signals.lock_not_acquired, self, backend, **facts)
+            elif signals.lock_acquired.receivers:
+                yield from emit(signals.lock_acquired, self, backend, waited=waited)
         except GeneratorExit:
             raise
         except BaseException:  # cancelled or interrupted in a receiver: the caller gets no lock
@@ -184,23 +189,24 @@ class Lock(Held, Handle):
 
     def _take(self, until: float | None, from_token_id: str) -> Steps[bool | None]:
         """Return whether the lock was acquired; ``None`` if it was entered again."""
-        if self.reentrant and self._lease and enter_again(self._lease):
+        if self.reentrant and self._lease and register.enter(self._lease):
             self._again += 1
             return None
         backend = self._find_backend()
-        if not (self._deferred and released_here(backend, self.name)):
+        # Usually none waits for a transaction.
+        former = transactions.released_here(backend, self.name) if transactions.waiting else None
+        if self._lease is not None and not (self._deferred and former):
             self._vacate()
         if self.reentrant and not from_token_id:
-            entered = find_held(backend, self.name)
-            if entered is not None and enter_again(entered):
+            entered = register.find(backend.alias, self.name)
+            if entered is not None and register.enter(entered):
                 self._lease, self._backend, self._acquired_at = entered, backend, monotonic()
                 return None
-        former = None if from_token_id else released_here(backend, self.name)
-        if former is None:
+        if former is None or from_token_id:
             return (yield from self._obtain(backend, until, from_token_id))
         lease = former._held()
         if not (yield from self._obtain(backend, None, former.token_id, former)):
-            reason = "it expired or was broken before the transaction ended"
+            reason = f"{GONE} before the transaction ended"
             raise (yield from report_losses([(former, lease)], backend, reason))
         return True
 
@@ -214,24 +220,23 @@ class Lock(Held, Handle):
         request = self._request(backend)
         if until is not None:
             request.when_waiting = partial(self._begin_to_wait, backend, until)
-        hub = backend.hub_for(self._wait)
+        hub = backend.hub if self._wait is None else backend.hub_for(self._wait)
         lease = None
         try:
             lease = yield from (
-                acquiring.take_over(hub, request, from_token_id)
+                conversation.take_over(hub, request, from_token_id)
                 if from_token_id
-                else acquiring.acquire(hub, request, until)
+                else conversation.acquire(hub, request, until)
             )
             if lease is not None:
                 if former is not None:
-                    former._forget(former._held())
-                self._keep(lease, backend)
+                    former._let_go(former._held())
+                self._hold(lease, backend)
             return lease is not None
         finally:
             # Given up, but the server may still grant it.
-            if request.adrift and (lease is None or self._lease is not lease):
-                call = conversation.withdrawal(hub, request)
-                renewer.withdraw(call, backend, request.longest)
+            if (lease is None or self._lease is not lease) and request.adrift:
+                renewer.withdraw(withdrawal(hub, request), backend, request.longest)
 
     def _begin_to_wait(self, backend: BaseLockBackend, until: float) -> Steps[None]:
         self._waited = True
@@ -243,9 +248,9 @@ class Lock(Held, Handle):
 
     def _check_own_lease(self) -> Steps[None]:
         """Raise ``LockError`` if the caller itself holds the lock, and its lease does not end."""
-        for lease in held_under_any_alias(self.name):
+        for lease in register.under_any_alias(self.name):
             # The backend of another alias may keep another lock of this name.
-            (left,) = yield from conversation.ask(calls.Renew([(lease.name, lease.token, 0)]))
+            (left,) = yield from ask(calls.Renew([(lease.name, lease.token, 0)]))
             if left is None or left < -1:
                 continue
             held = f"Lock {self.name!r} is held by this {kind_of_execution()}"
@@ -271,7 +276,7 @@ class Lock(Held, Handle):
 
     def _to_release(self) -> Sequence[Held]:
         lease = self._lease_to_release()
-        if not self.reentrant or leave(lease):
+        if not self.reentrant or register.leave(lease):
             return [self]
         if self._again:
             self._again -= 1
@@ -299,12 +304,13 @@ class Lock(Held, Handle):
             ask = not lease.lost or lease.release_sent_at is not None
             detached = ask and (yield from conversation.detach(lease, call))
         except BaseException:  # it may not be detached, so the handle keeps it
-            self._renew(lease, self.backend)
+            if lease.auto_renew or lease.verify_by is not None:
+                renewer.add(lease, self.backend, self, renew=lease.auto_renew)
             raise
         backend = self.backend
-        self._forget(lease)
+        self._let_go(lease)
         if not detached:
-            reason = "it expired or was broken before it was detached"
+            reason = f"{GONE} before it was detached"
             raise (yield from report_losses([(self, lease)], backend, reason))
         held_for = monotonic() - self._acquired_at
         yield from emit(signals.lock_detached, self, backend, held_for=held_for)
@@ -319,7 +325,7 @@ class Lock(Held, Handle):
         return write_record(auto_renew=False, **origin)
 
     def _locked(self) -> Steps[bool]:
-        _, value, *_ = yield from conversation.ask(calls.Inspect([self.name]))
+        _, value, *_ = yield from ask(calls.Inspect([self.name]))
         return value is not None
 
 

@@ -15,17 +15,16 @@ from types import SimpleNamespace
 from typing import Any
 
 from django.apps import apps
-from django.db import Error
+from django.db import Error, connections
 
 from django_redis_lock.backends.base import BaseLockBackend
-from django_redis_lock.primitives.held import Held
-from django_redis_lock.primitives.leases import confirm, finish
-from django_redis_lock.support.django_private import initialized_connections, is_of_test_case
+from django_redis_lock.primitives.held import Held, confirm, finish
+from django_redis_lock.support.django_private import is_of_test_case
 from django_redis_lock.support.process import current_process
 
 logger = logging.getLogger("django_redis_lock")
-_WATCH = "_django_redis_lock_watch"
-_WRAPPED = (
+_WRAPPED_AS = "_django_redis_lock_wrapped"
+_METHODS = (
     "commit",
     "rollback",
     "close",
@@ -42,7 +41,9 @@ def defer(held: Sequence[Held]) -> bool:
     app is not in ``INSTALLED_APPS``, or, with a warning, the handle has ``after_commit=False``.
     """
     open_connections = [
-        connection for connection in initialized_connections() if _in_transaction(connection)
+        connection
+        for connection in connections.all(initialized_only=True)
+        if _in_transaction(connection)
     ]
     if not open_connections or any(each._held().lost for each in held):
         return False
@@ -57,9 +58,9 @@ def defer(held: Sequence[Held]) -> bool:
         )
         return False
     release = _Release(held)
-    _deferred.add(release)
+    waiting.add(release)
     for connection in open_connections:
-        _watch(connection).add(release)
+        _wrapped(connection).add(release)
     for each in held:
         each._deferred = True
     return True
@@ -67,11 +68,9 @@ def defer(held: Sequence[Held]) -> bool:
 
 def released_here(backend: BaseLockBackend, name: str) -> Held | None:
     """Return the lock if this thread has released it in a transaction that is still open."""
-    if not _deferred:
-        return None
-    for connection in initialized_connections():
-        watch: _Watch | None = connection.__dict__.get(_WATCH)
-        for release in watch.releases if watch else ():
+    for connection in connections.all(initialized_only=True):
+        wrapped: _Wrapped | None = connection.__dict__.get(_WRAPPED_AS)
+        for release in wrapped.releases if wrapped else ():
             for held in release.held():
                 if held.name == name and held.backend is backend:
                     return held
@@ -82,7 +81,7 @@ class _Release:
     """A release that waits for the transactions of some connections."""
 
     def __init__(self, held: Sequence[Held]) -> None:
-        self.watches: set[_Watch] = set()
+        self.connections: set[_Wrapped] = set()
         self._holds = [(each, each._held()) for each in held]
 
     def held(self) -> list[Held]:
@@ -97,17 +96,18 @@ class _Release:
         if held:
             held[0].backend.run(confirm(held))
 
-    def ended(self, watch: _Watch) -> None:
-        self.watches.discard(watch)
+    def ended(self, wrapped: _Wrapped) -> None:
+        self.connections.discard(wrapped)
         held = self.held()
-        if held and not self.watches:
+        if held and not self.connections:
             held[0].backend.run(finish(held))
 
 
-_deferred: weakref.WeakSet[_Release] = weakref.WeakSet()
+waiting: weakref.WeakSet[_Release] = weakref.WeakSet()
+"""The releases that wait for a transaction to end."""
 
 
-class _Watch:
+class _Wrapped:
     """Wraps the methods of a connection that end a transaction, for the life of the connection."""
 
     def __init__(self, connection: Any) -> None:
@@ -115,13 +115,13 @@ class _Watch:
         self.releases: list[_Release] = []
         self._savepoint: str | None = None  # stands for the transaction in a TestCase
         self._original: Any = SimpleNamespace()
-        for method in _WRAPPED:
+        for method in _METHODS:
             setattr(self._original, method, getattr(connection, method))
             setattr(connection, method, getattr(self, method))
 
     def add(self, release: _Release) -> None:
         self._savepoint = _savepoint_in_test(self._connection)
-        release.watches.add(self)
+        release.connections.add(self)
         self.releases.append(release)
 
     def commit(self) -> None:
@@ -201,8 +201,8 @@ def _savepoint_in_test(connection: Any) -> str | None:
     return None if outermost is None else connection.savepoint_ids[outermost - len(blocks)]
 
 
-def _watch(connection: Any) -> _Watch:
-    watch: _Watch | None = connection.__dict__.get(_WATCH)
-    if watch is None:
-        watch = connection.__dict__[_WATCH] = _Watch(connection)
-    return watch
+def _wrapped(connection: Any) -> _Wrapped:
+    wrapped: _Wrapped | None = connection.__dict__.get(_WRAPPED_AS)
+    if wrapped is None:
+        wrapped = connection.__dict__[_WRAPPED_AS] = _Wrapped(connection)
+    return wrapped

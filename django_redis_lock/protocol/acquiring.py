@@ -1,15 +1,10 @@
-"""What the server is asked to take locks, at once or after a wait in the queue.
-
-Like ``conversation``, each function is a generator of steps.
-"""
+"""Waiting for a lock in its queue: polling it, and claiming it when it is granted."""
 
 from __future__ import annotations
 
-import contextlib
 import math
 import random
 import re
-from collections.abc import Callable
 from enum import Enum, auto
 from time import monotonic
 from typing import Any
@@ -17,119 +12,35 @@ from typing import Any
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.protocol.calls import (
     Acquire,
-    Call,
     Claim,
     Glance,
     Listen,
     Pause,
     Post,
-    TakeOver,
+    Release,
+    Steps,
     Wait,
+    ask,
 )
-from django_redis_lock.protocol.conversation import GRACE, ask, set_leases, withdrawal
-from django_redis_lock.protocol.drivers import Steps
 from django_redis_lock.protocol.lease import Lease, Request
 from django_redis_lock.protocol.waiting import CLAIM, LOOK_EVERY, Grant, Hub, LocalWaiter
 
 OUTAGE_LIMIT = 10.0
 """Seconds that a waiter tolerates an unavailable server before it raises."""
-GIVE_UP_AFTER = 1.0
-"""Seconds that a caller with a shorter wait, or none, gives the server to answer."""
 _UNCLAIMED = re.compile(rb'^\S+ \d+ {"unclaimed":"(\d{1,16}) ')
 """Opens the value of a lock that was handed off and is not claimed yet; see ``common.lua``."""
 
 
-def acquire(hub: Hub, request: Request, until: float | None) -> Steps[Lease | None]:
-    """Take a lock, waiting until ``until`` (monotonic); ``None`` does not wait.
-
-    Returns the lease, or ``None`` when the wait ran out. If anything interrupts the wait, the
-    request is withdrawn: it leaves the queue, and a grant already under way is passed on. If the
-    server can't be told, or a call may arrive later than that, ``request.sent`` stays set: the
-    server may still carry out the request.
-    """
-    request.until = _given_up_at(until)
-
-    def attempt() -> Steps[Lease | None]:
-        return _try(hub, request) if until is None else _wait(hub, request, until)
-
-    return (yield from _obtain(hub, request, attempt))
+def withdrawal(
+    hub: Hub, request: Request, *, patient: bool = False, until: float = math.inf
+) -> Release:
+    """Return the call that withdraws a request, whatever became of it."""
+    entry = request.entry(hub.channel_of(request.name))
+    return Release(request.name, request.token, entry, patient=patient, until=until)
 
 
-def take_over(hub: Hub, request: Request, token_id: str) -> Steps[Lease | None]:
-    """Take a lock from the holder with a token id, ahead of the queue.
-
-    Returns the lease, or ``None`` if that holder no longer has the lock. If interrupted, it
-    withdraws the request as ``acquire`` does.
-    """
-    request.until = _given_up_at(None)
-
-    def attempt() -> Steps[Lease | None]:
-        call = TakeOver(request, token_id)
-        fence = yield from ask(call)
-        request.under_way = False
-        return None if fence is None else request.granted(fence, _end(call, request.lease_ms))
-
-    return (yield from _obtain(hub, request, attempt))
-
-
-def _given_up_at(until: float | None) -> float:
-    """Return when a caller that would wait ``until`` (monotonic) gives up on a silent server.
-
-    A caller that would wait without limit leaves that to the socket timeout.
-    """
-    soonest = monotonic() + GIVE_UP_AFTER
-    return (soonest if until is None else max(until, soonest)) + GRACE
-
-
-def _withdrawn(hub: Hub, request: Request, *, patient: bool = False) -> Call:
-    return withdrawal(hub, request, patient=patient, until=request.until)
-
-
-def _obtain(
-    hub: Hub, request: Request, attempt: Callable[[], Steps[Lease | None]]
-) -> Steps[Lease | None]:
-    try:
-        while True:
-            lease = yield from attempt()
-            if lease is None:
-                request.sent = False
-                return None
-            if lease.timeout is not None or not (
-                yield from set_leases([lease], [-1], request.until)
-            ):
-                return lease
-    except GeneratorExit:
-        raise
-    except BaseException as error:
-        if isinstance(error, LockError) and not error.name:
-            error.name = request.name
-        # A server that let a call time out would let the next one time out as well. The request is
-        # then withdrawn in the background.
-        silent = isinstance(error, LockUnavailable) and error.silent
-        if not silent and request.adrift:
-            with contextlib.suppress(LockError):
-                yield from ask(_withdrawn(hub, request))
-                # Over another connection, a call may arrive after its withdrawal.
-                request.sent = request.under_way
-        raise
-
-
-def _try(hub: Hub, request: Request) -> Steps[Lease | None]:
-    call = Acquire(request, "")
-    answer = yield from ask(call)
-    if not isinstance(answer, int):
-        hub.heard(answer[2])
-    return _lease(call, answer)
-
-
-def _wait(hub: Hub, request: Request, until: float) -> Steps[Lease | None]:
-    if not hub.listens_for(request.name) or hub.server_ms() is None:
-        # Most locks are free; only a held one is worth a subscription. And a queue entry says since
-        # when it waits, which takes the server's clock.
-        lease = yield from _try(hub, request)
-        if lease is not None:
-            return lease
-        yield from ask(Listen(hub, request.name, until=request.until))
+def wait_in_queue(hub: Hub, request: Request, until: float) -> Steps[Lease | None]:
+    """Wait for a lock in its queue, until ``until`` (monotonic); return ``None`` if that passed."""
     request.join_queue(hub.server_ms())
     waiter = LocalWaiter(request)
     try:
@@ -152,7 +63,7 @@ def _wait_in_queue(
         news = watch.news
         asked_ms = None if held_at is None else watch.asked_ms
         call, answer = yield from _look(hub, request, until, asked_ms)
-        lease = _lease(call, answer)
+        lease = lease_of(call, answer)
         not_in_queue = isinstance(answer, int) or (lease is None and answer[3] % 3 == 1)
         if held_at is not None and not_in_queue and hub.in_queue:
             # The queue was lost or dropped, and our place with it: the others have to look too.
@@ -182,7 +93,7 @@ def _wait_in_queue(
             if grant.fence > -minus_fence and (yield from _claim(hub, lease, grant, request.until)):
                 return lease
         elif reason is _Awake.OVER:
-            yield from ask(_withdrawn(hub, request, patient=True))
+            yield from ask(withdrawal(hub, request, patient=True, until=request.until))
             return None
         for_all = reason is _Awake.TURN
 
@@ -269,17 +180,16 @@ def _look(
         pause = min(pause * 2, 1.0)
 
 
-def _lease(call: Acquire, answer: Any) -> Lease | None:
+def lease_of(call: Acquire, answer: Any) -> Lease | None:
+    """Return the lease that an answer grants, or ``None``."""
     request = call.request
     request.under_way = False
-    if isinstance(answer, int):
-        return request.granted(answer, _end(call, request.lease_ms))
+    if isinstance(answer, int):  # the fence: the lock was free, and nothing waited for it
+        return Lease(request, answer, call.sent_at + request.lease_ms / 1000)
     fence, ttl_ms = answer[0], answer[1]
-    return request.granted(fence, _end(call, ttl_ms)) if fence > 0 else None
-
-
-def _end(call: Call, left_ms: int) -> float:
-    return call.sent_at + left_ms / 1000 if left_ms >= 0 else math.inf
+    if fence <= 0:
+        return None
+    return Lease(request, fence, call.sent_at + ttl_ms / 1000 if ttl_ms >= 0 else math.inf)
 
 
 def _granted(request: Request, grant: Grant, local: float, server_ms: int) -> Lease:
@@ -290,7 +200,7 @@ def _granted(request: Request, grant: Grant, local: float, server_ms: int) -> Le
     """
     lease = grant.lease_ms / 1000
     given_at = local + (grant.now_ms - server_ms) / 1000
-    return request.granted(grant.fence, min(grant.received_at, given_at) + lease)
+    return Lease(request, grant.fence, min(grant.received_at, given_at) + lease)
 
 
 def _claim(hub: Hub, lease: Lease, grant: Grant, until: float = math.inf) -> Steps[bool]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Generator, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, Protocol, TypeVar
@@ -21,6 +21,12 @@ from django_redis_lock.signals import LockSignal
 from django_redis_lock.support.blocking import warn_if_loop_runs
 
 Result = TypeVar("Result")
+RETRY_PAUSES = (0.0, 0.05, 0.2, 0.5)
+"""Seconds before each further sending of a call that the server did not answer."""
+RETRY_FOR = 2.0
+"""Seconds after which a call is not sent again; a server that lets calls time out is down."""
+GRACE = 0.3
+"""Seconds that the server gets to answer once the wait of a caller has ended."""
 LAST_CALL = 0.02
 """Seconds in which an event loop reads what arrived while it was blocked, before a call counts as
 not answered."""
@@ -57,6 +63,10 @@ class Step:
         subject = getattr(self, "request", None) or getattr(self, "waiter", None) or self
         name: str = getattr(subject, "name", "")
         return name
+
+
+Steps = Generator[Step, Any, Result]
+"""Yields steps, is sent their results, and returns its own."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -302,6 +312,28 @@ class Pause(Step):
 
     async def ado(self, port: Any) -> None:
         await asyncio.sleep(self.seconds)
+
+
+def ask(call: Call) -> Steps[Any]:
+    """Carry out a call, sending it again for a short time if the server can't be reached."""
+    began = monotonic()
+    # A caller that is late may have been stopped for a while; that proves nothing about the server.
+    call.until = max(call.until, began + GRACE)
+    pauses = iter(RETRY_PAUSES if call.patient else ())
+    while True:
+        unproven = call.first_sent_at is not None
+        try:
+            return (yield call)
+        except LockUnavailable as error:
+            error.undone = error.undone and not (unproven or call.resent)
+            if error.undone:
+                call.first_sent_at = None  # as if it had not been sent
+            pause = next(pauses, None)
+            now = monotonic()
+            error.silent = now - began > RETRY_FOR or now >= call.until
+            if pause is None or error.silent or not error.passing or now + pause >= call.until:
+                raise
+        yield Pause(pause)
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -1,4 +1,4 @@
-"""What the server is asked to keep and release locks, and how its answers are read.
+"""What the server is asked to take, keep and release locks, and how its answers are read.
 
 No I/O happens here: each function is a generator of steps, which ``drivers`` carries out. The model
 is psycopg 3, which writes the PostgreSQL protocol once in this way.
@@ -8,58 +8,107 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from time import monotonic
-from typing import Any
 
 from django_redis_lock.exceptions import LockError, LockUnavailable
+from django_redis_lock.protocol.acquiring import lease_of, wait_in_queue, withdrawal
 from django_redis_lock.protocol.calls import (
+    GRACE,
+    Acquire,
     Call,
-    Pause,
+    Listen,
     Release,
     Renew,
+    Steps,
     TakeOver,
 )
-from django_redis_lock.protocol.drivers import Steps
+from django_redis_lock.protocol.calls import ask as ask
 from django_redis_lock.protocol.lease import Lease, Request
 from django_redis_lock.protocol.waiting import Hub
 
-RETRY_PAUSES = (0.0, 0.05, 0.2, 0.5)
-"""Seconds before each further sending of a call that the server did not answer."""
-RETRY_FOR = 2.0
-"""Seconds after which a call is not sent again; a server that lets calls time out is down."""
-GRACE = 0.3
-"""Seconds that the server gets to answer once the wait of a caller has ended."""
+GIVE_UP_AFTER = 1.0
+"""Seconds that a caller with a shorter wait, or none, gives the server to answer."""
 
 
-def ask(call: Call) -> Steps[Any]:
-    """Carry out a call, sending it again for a short time if the server can't be reached."""
-    began = monotonic()
-    # A caller that is late may have been stopped for a while; that proves nothing about the server.
-    call.until = max(call.until, began + GRACE)
-    pauses = iter(RETRY_PAUSES if call.patient else ())
-    while True:
-        unproven = call.first_sent_at is not None
-        try:
-            return (yield call)
-        except LockUnavailable as error:
-            error.undone = error.undone and not (unproven or call.resent)
-            if error.undone:
-                call.first_sent_at = None  # as if it had not been sent
-            pause = next(pauses, None)
-            now = monotonic()
-            error.silent = now - began > RETRY_FOR or now >= call.until
-            if pause is None or error.silent or not error.passing or now + pause >= call.until:
-                raise
-        yield Pause(pause)
+def acquire(hub: Hub, request: Request, until: float | None) -> Steps[Lease | None]:
+    """Take a lock, waiting until ``until`` (monotonic); ``None`` does not wait.
+
+    Returns the lease, or ``None`` when the wait ran out. If anything interrupts the wait, the
+    request is withdrawn: it leaves the queue, and a grant already under way is passed on. If the
+    server can't be told, or a call may arrive later than that, ``request.sent`` stays set: the
+    server may still carry out the request.
+    """
+    return _obtain(hub, request, until, partial(_acquire, hub, request, until))
 
 
-def withdrawal(
-    hub: Hub, request: Request, *, patient: bool = False, until: float = math.inf
-) -> Release:
-    """Return the call that withdraws a request, whatever became of it."""
-    entry = request.entry(hub.channel_of(request.name))
-    return Release(request.name, request.token, entry, patient=patient, until=until)
+def take_over(hub: Hub, request: Request, token_id: str) -> Steps[Lease | None]:
+    """Take a lock from the holder with a token id, ahead of the queue.
+
+    Returns the lease, or ``None`` if that holder no longer has the lock. If interrupted, it
+    withdraws the request as ``acquire`` does.
+    """
+    return _obtain(hub, request, None, partial(_take_over, request, token_id))
+
+
+def _obtain(
+    hub: Hub,
+    request: Request,
+    until: float | None,
+    attempt: Callable[[], Steps[Lease | None]],
+) -> Steps[Lease | None]:
+    # A caller that would wait without limit leaves it to the socket timeout when to give up.
+    soonest = monotonic() + GIVE_UP_AFTER
+    request.until = (soonest if until is None else max(until, soonest)) + GRACE
+    try:
+        while True:
+            lease = yield from attempt()
+            if lease is None:
+                request.sent = False
+                return None
+            if lease.timeout is not None or not (
+                yield from set_leases([lease], [-1], request.until)
+            ):
+                return lease
+    except GeneratorExit:
+        raise
+    except BaseException as error:
+        if isinstance(error, LockError) and not error.name:
+            error.name = request.name
+        # A server that let a call time out would let the next one time out as well. The request is
+        # then withdrawn in the background.
+        silent = isinstance(error, LockUnavailable) and error.silent
+        if not silent and request.adrift:
+            with contextlib.suppress(LockError):
+                yield from ask(withdrawal(hub, request, until=request.until))
+                # Over another connection, a call may arrive after its withdrawal.
+                request.sent = request.under_way
+        raise
+
+
+def _acquire(hub: Hub, request: Request, until: float | None) -> Steps[Lease | None]:
+    if until is None or not hub.listens_for(request.name) or hub.server_ms() is None:
+        # Most locks are free; only a held one is worth a subscription. And a queue entry says since
+        # when it waits, which takes the server's clock.
+        call = Acquire(request, "")
+        answer = yield from ask(call)
+        lease = lease_of(call, answer)
+        if not isinstance(answer, int):
+            hub.heard(answer[2])
+        if lease is not None or until is None:
+            return lease
+        yield from ask(Listen(hub, request.name, until=request.until))
+    return (yield from wait_in_queue(hub, request, until))
+
+
+def _take_over(request: Request, token_id: str) -> Steps[Lease | None]:
+    call = TakeOver(request, token_id)
+    fence = yield from ask(call)
+    request.under_way = False
+    if fence is None:
+        return None
+    return Lease(request, fence, call.sent_at + request.lease_ms / 1000)
 
 
 def release(lease: Lease) -> Steps[bool]:

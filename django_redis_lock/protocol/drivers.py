@@ -1,7 +1,8 @@
 """The drivers that carry out generators of steps, blocking or under asyncio.
 
 ``run`` and ``arun`` carry out what a caller asked for, and handle interruption, cancellation and
-forks. ``drive`` and ``adrive`` carry out the parts of a single call, within them.
+forks. ``drive`` and ``adrive`` carry out the parts of a single call, within them. A ``Runner`` is
+what calls are carried out on: a backend.
 """
 
 from __future__ import annotations
@@ -9,18 +10,17 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from time import monotonic
 from typing import Any, TypeVar
 
+from django_redis_lock import signals
 from django_redis_lock.exceptions import LockError, LockUnavailable
-from django_redis_lock.protocol.calls import Call, Pause, Port, Step
+from django_redis_lock.protocol.calls import Call, Emit, Pause, Port, Step
+from django_redis_lock.protocol.calls import Steps as Steps
 from django_redis_lock.support.process import Process, current_process, known_process
 
 Result = TypeVar("Result")
-Steps = Generator[Step, Any, Result]
-"""Yields steps, is sent their results, and returns its own."""
-
 TIDY_FOR = 0.25
 """Seconds that an interrupted or cancelled caller waits for the server to clean up."""
 
@@ -69,15 +69,45 @@ def run(port: Port, steps: Steps[Result]) -> Result:
     """
     process = current_process()
     first: Step | None = None
-    resume: Callable[[Any], Step] = steps.send
-    value: Any = None
+    try:
+        first = step = next(steps)
+        while True:
+            answer = step.do(port)
+            if process is not known_process():
+                break
+            step = steps.send(answer)
+    except StopIteration as stop:
+        if process is known_process():
+            result: Result = stop.value
+            return result
+    except BaseException as error:  # of a step, or of a signal handler at any moment
+        if inspect.getgeneratorstate(steps) == inspect.GEN_CLOSED:
+            raise
+        return _run_on(port, steps, error, process, first)
+    steps.close()
+    raise _begun_by(process, first)
+
+
+def _run_on(
+    port: Port,
+    steps: Steps[Result],
+    raised: BaseException | None,
+    process: Process,
+    first: Step | None,
+) -> Result:
+    """Let the steps handle an error, and carry out those that they take then."""
+    answer: Any = None
     until: float | None = None  # set once it cleans up
     while True:
+        if process is not known_process():
+            steps.close()
+            raise _begun_by(process, first)
+        if until is None and not isinstance(raised, LockError | None):
+            until = monotonic() + TIDY_FOR
         try:
-            step = resume(value)
-            first = first or step
-            value = step.do(port) if until is None else _tidy(port, step, until)
-            resume = steps.send
+            step = steps.send(answer) if raised is None else steps.throw(raised)
+            raised = None
+            answer = step.do(port) if until is None else _tidy(port, step, until)
         except StopIteration as stop:
             if process is not known_process():
                 raise _begun_by(process, first) from None
@@ -85,14 +115,9 @@ def run(port: Port, steps: Steps[Result]) -> Result:
             return result
         except BaseException as error:
             if inspect.getgeneratorstate(steps) == inspect.GEN_CLOSED:
-                value = None  # else the error keeps this frame, and the frame the error
+                raised = None  # else the error keeps this frame, and the frame the error
                 raise
-            resume, value = steps.throw, error  # from the step, or from a signal in between
-            if until is None and not isinstance(error, LockError):
-                until = monotonic() + TIDY_FOR
-        if process is not known_process():
-            steps.close()
-            raise _begun_by(process, first)
+            raised = error
 
 
 def _tidy(port: Port, step: Step, until: float) -> Any:
@@ -210,3 +235,54 @@ def _keep(task: asyncio.Future[Result]) -> asyncio.Future[Result]:
     _kept.add(task)
     task.add_done_callback(done)
     return task
+
+
+class Runner:
+    """Carries out the steps of the protocol, with the calls that a subclass carries out."""
+
+    alias: str
+
+    def call(self, call: Call) -> Any:
+        """Carry out one call. Raises ``LockUnavailable``."""
+        raise NotImplementedError
+
+    async def acall(self, call: Call) -> Any:
+        """Carry out one call under asyncio. Raises ``LockUnavailable``."""
+        return self.call(call)
+
+    def post(self, call: Call) -> None:
+        """Send a call whose reply is not needed. Raises ``LockUnavailable``.
+
+        By default it waits for the reply; a backend that can send without waiting overrides it.
+        """
+        self.call(call)
+
+    async def apost(self, call: Call) -> None:
+        """Send a call whose reply is not needed, under asyncio."""
+        await self.acall(call)
+
+    def run(self, steps: Steps[Result]) -> Result:
+        """Carry out steps of the protocol, blocking."""
+        try:
+            return run(self, steps)
+        except LockUnavailable as error:
+            for emission in self.unavailable(error):
+                emission.do(self)
+            raise
+
+    async def arun(self, steps: Steps[Result]) -> Result:
+        """Carry out steps of the protocol under asyncio."""
+        try:
+            return await arun(self, steps)
+        except LockUnavailable as error:
+            for emission in self.unavailable(error):
+                await emission.ado(self)
+            raise
+
+    def unavailable(self, error: LockUnavailable) -> tuple[Emit, ...]:
+        """Return the step that sends ``lock_unavailable``, if anything receives the signal."""
+        signal = signals.lock_unavailable
+        if not signal.receivers:
+            return ()
+        arguments = {"sender": type(self), "using": self.alias, "name": error.name}
+        return (Emit(signal, {**arguments, "error": error}),)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import weakref
+from collections.abc import Mapping
 from time import monotonic
 from typing import Any
 
-from django_redis_lock.support.process import Process, known_process
+from django_redis_lock.support.arguments import to_json
+from django_redis_lock.support.process import known_process
 
 
 class Request:
@@ -17,6 +20,18 @@ class Request:
     # call. So a grant or a reply that is lost can't leave a lock that nobody can release.
     PROBATION = 10_000
 
+    since: int | None = None
+    when_waiting: Any = None
+    """Returns the steps to take once, when it begins to wait."""
+    when_held: Any = None
+    """The step to take at each poll that finds the lock held; it may raise."""
+    until = math.inf
+    """When (monotonic) its caller gives up on a silent server."""
+    sent = False
+    """Sent and not withdrawn: the server may have carried it out, or still may."""
+    under_way = False
+    """Sent and not answered, so that a call may still arrive."""
+
     def __init__(
         self, name: str, token: str, timeout: float | None, record: str, *, auto_renew: bool = False
     ) -> None:
@@ -25,13 +40,7 @@ class Request:
         self.timeout = timeout
         self.auto_renew = auto_renew
         self.record = record
-        self.since: int | None = None
         self.lease_ms = self.PROBATION if timeout is None else milliseconds(timeout)
-        self.when_waiting: Any = None  # returns the steps to take once, when it begins to wait
-        self.until = math.inf  # monotonic; when its caller gives up on a silent server
-        self.when_held: Any = None  # the step to take at each look that finds it held; may raise
-        self.sent = False  # and not withdrawn: the server may have carried it out, or still may
-        self.under_way = False  # sent and not answered, so that a call may still arrive
         self.process = known_process()
 
     @property
@@ -57,13 +66,30 @@ class Request:
         """Return the entry of this request in the queue of its lock."""
         return f"{channel} {self.token} {self.lease_ms} {self.record}"
 
-    def granted(self, fence: int, deadline: float) -> Lease:
-        """Return the lease that the server granted until ``deadline`` (monotonic)."""
-        return Lease(self, fence, deadline)
-
 
 class Lease:
     """A lock held under a token until a moment of the local monotonic clock."""
+
+    lost = False
+    """Known to be lost."""
+    reported = False
+    """Its holder was notified of the loss."""
+    version = 0
+    """Counts the calls by which its holder sets it."""
+    being_set: frozenset[object] = frozenset()
+    """The calls of these that are under way."""
+    verify_by: float | None = None
+    """Until when (monotonic) the server holds a lock that was handed off and not claimed; ``None``
+    once the lease is confirmed."""
+    release_sent_at: float | None = None
+    """When (monotonic) a release or a detach that was not answered was first sent."""
+    given_up = False
+    """Its release was begun, and is completed in the background."""
+    renew_until = math.inf
+    """Monotonic; no renewal sets a later end."""
+    execution: weakref.ref[Any] | None = None
+    """The thread, greenlet or asyncio task that holds it."""
+    entries = 1
 
     def __init__(self, request: Request, fence: int, deadline: float) -> None:
         self.name = request.name
@@ -71,24 +97,11 @@ class Lease:
         self.timeout = request.timeout
         self.auto_renew = request.auto_renew
         self.record = request.record
+        self.process = request.process
         self.fence = fence
         self.deadline = deadline
         # The longest that was asked for (s). The server may not know that it was made shorter.
-        self.longest = request.longest
-        self.lost = False  # known to be lost
-        self.reported = False  # and its holder was told
-        self.version = 0  # counts the calls by which its holder sets it
-        self.being_set: frozenset[object] = frozenset()  # the calls of these that are under way
-        # Until when (monotonic) the server keeps a lock that was handed off and not claimed; None
-        # once the lease is confirmed.
-        self.verify_by: float | None = None
-        self.process: Process = request.process
-        # When (monotonic) a release or a detach that was not answered was first sent.
-        self.release_sent_at: float | None = None
-        self.given_up = False  # its release was begun, and is completed in the background
-        self.renew_until = math.inf  # monotonic; no renewal sets a later end
-        self.execution: weakref.ref[Any] | None = None  # the thread, greenlet or task that holds it
-        self.entries = 1
+        self.longest = math.inf if request.timeout is None else request.timeout
         if made is not None:
             made.add(self)
 
@@ -126,3 +139,39 @@ made: weakref.WeakSet[Lease] | None = None
 def milliseconds(seconds: float) -> int:
     """Return a duration in whole milliseconds, rounded so that 0.29 s is 290 ms."""
     return round(seconds * 1000)
+
+
+def write_record(
+    *,
+    auto_renew: bool,
+    metadata: Mapping[str, str] | None = None,
+    task_id: str | None = None,
+    task_name: str | None = None,
+    lease_ms: int | None = None,
+    max_hold_ms: int | None = None,
+) -> str:
+    """Return the JSON record of a holder in the current thread.
+
+    A renewed lock's record tells the lease of a renewal (``lease_ms``) and until when it is renewed
+    (``max_hold_ms``), since those who read it may have other settings.
+    """
+    record = known_process().record()
+    if auto_renew:
+        record += ',"auto_renew":true'
+        if lease_ms is not None:
+            record += f',"lease":{lease_ms}'
+        if max_hold_ms is not None:
+            record += f',"max_hold":{max_hold_ms}'
+    if task_id or task_name or metadata:
+        extra: dict[str, Any] = {"task_id": task_id, "task_name": task_name, "metadata": metadata}
+        given = {key: value for key, value in extra.items() if value}
+        record += "," + to_json(given)[1:-1]
+    return record + "}"
+
+
+def token_id(token: bytes) -> str:
+    """Return the public digest of a token: the first 16 hexadecimal digits of its SHA-1.
+
+    The Lua scripts compute the same. A token has 128 random bits, so its digest does not reveal it.
+    """
+    return hashlib.sha1(token, usedforsecurity=False).hexdigest()[:16]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, Protocol
 
-from django_redis_lock.support.arguments import to_json
-from django_redis_lock.support.process import known_process
+from django_redis_lock.protocol.lease import token_id as token_id
+from django_redis_lock.protocol.lease import write_record as write_record
 
 MAX_CACHED_BYTES = 2048
 """Bytes of the longest record whose parsed form is cached. Our own records are shorter."""
@@ -131,42 +130,6 @@ def origin_text(item: Origin) -> str:
     if item.task_id:
         return f"task {item.task_name}[{item.task_id}] on {item.host}:{item.pid}"
     return f"{item.host}:{item.pid} ({item.thread})" if item.host else ""
-
-
-def write_record(
-    *,
-    auto_renew: bool,
-    metadata: Mapping[str, str] | None = None,
-    task_id: str | None = None,
-    task_name: str | None = None,
-    lease_ms: int | None = None,
-    max_hold_ms: int | None = None,
-) -> str:
-    """Return the JSON record of a holder in the current thread.
-
-    A renewed lock's record tells the lease of a renewal (``lease_ms``) and until when it is renewed
-    (``max_hold_ms``), since those who read it may have other settings.
-    """
-    record = known_process().record()
-    if auto_renew:
-        record += ',"auto_renew":true'
-        if lease_ms is not None:
-            record += f',"lease":{lease_ms}'
-        if max_hold_ms is not None:
-            record += f',"max_hold":{max_hold_ms}'
-    if task_id or task_name or metadata:
-        extra: dict[str, Any] = {"task_id": task_id, "task_name": task_name, "metadata": metadata}
-        given = {key: value for key, value in extra.items() if value}
-        record += "," + to_json(given)[1:-1]
-    return record + "}"
-
-
-def token_id(token: bytes) -> str:
-    """Return the public digest of a token: the first 16 hexadecimal digits of its SHA-1.
-
-    The Lua scripts compute the same. A token has 128 random bits, so its digest does not reveal it.
-    """
-    return hashlib.sha1(token, usedforsecurity=False).hexdigest()[:16]
 
 
 def read_holder(

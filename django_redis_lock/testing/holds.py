@@ -13,7 +13,7 @@ from django_redis_lock.backends.dummy import DummyLockBackend
 from django_redis_lock.backends.renewal import renewer
 from django_redis_lock.exceptions import LockError, LockNotAcquired, LockUnavailable
 from django_redis_lock.handler import DEFAULT_ALIAS, locks
-from django_redis_lock.protocol import acquiring, calls, conversation
+from django_redis_lock.protocol import calls, conversation
 from django_redis_lock.protocol.audit import FORCE_RELEASED, taken
 from django_redis_lock.protocol.lease import Request, milliseconds
 from django_redis_lock.protocol.records import Holder, write_record
@@ -44,7 +44,7 @@ def held_by_another(
         auto_renew=renew, lease_ms=lease_ms, metadata={"held": "by held_by_another()"}
     )
     request = Request(check_name(name), os.urandom(16).hex(), lease_s, record, auto_renew=renew)
-    lease = backend.run(acquiring.acquire(backend.hub, request, None))
+    lease = backend.run(conversation.acquire(backend.hub, request, None))
     if lease is None:
         raise LockNotAcquired(f"Lock {name!r} can't go to another: it is held already.", name=name)
     lease.reported = True  # no holder in this process would be told of a loss

@@ -84,7 +84,7 @@ def test_invisible_characters_are_shown(client: redis.Redis) -> None:
 @pytest.fixture
 def broken(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """An alias that works, one whose server is down, and one with invalid settings."""
-    monkeypatch.setattr("django_redis_lock.protocol.conversation.RETRY_PAUSES", ())
+    monkeypatch.setattr("django_redis_lock.protocol.calls.RETRY_PAUSES", ())
     settings.LOCKS = {
         "default": {"BACKEND": REDIS, "LOCATION": server_url()},
         "away": {"BACKEND": REDIS, "LOCATION": f"redis://bob:s3cret@127.0.0.1:{free_port()}/0"},
@@ -118,7 +118,7 @@ def test_what_is_not_known_is_not_said(
     own_server: EmbeddedServer, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without an answer the page claims neither a number of locks nor an empty history."""
-    monkeypatch.setattr("django_redis_lock.protocol.conversation.RETRY_PAUSES", ())
+    monkeypatch.setattr("django_redis_lock.protocol.calls.RETRY_PAUSES", ())
     settings.LOCKS = {"default": {"BACKEND": REDIS, "LOCATION": own_server.url()}}
     own_server.kill()
     client = root()

@@ -134,7 +134,7 @@ def test_a_server_that_goes_away_before_the_confirmation(
     own_server: Any, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The message says so for each of its locks; those of other servers are released."""
-    monkeypatch.setattr("django_redis_lock.protocol.conversation.RETRY_PAUSES", ())
+    monkeypatch.setattr("django_redis_lock.protocol.calls.RETRY_PAUSES", ())
     settings.LOCKS = {
         "default": {"BACKEND": REDIS, "LOCATION": server_url()},
         "away": {"BACKEND": REDIS, "LOCATION": own_server.url()},

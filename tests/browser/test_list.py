@@ -169,7 +169,7 @@ def test_a_backend_goes_silent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A note names it, and its locks are gone from the page until it answers again."""
-    monkeypatch.setattr("django_redis_lock.protocol.conversation.RETRY_PAUSES", ())
+    monkeypatch.setattr("django_redis_lock.protocol.calls.RETRY_PAUSES", ())
     settings.LOCKS = {
         "default": {"BACKEND": REDIS, "LOCATION": server_url()},
         "far": {"BACKEND": REDIS, "LOCATION": own_server.url()},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from django_redis_lock.protocol.conversation import RETRY_FOR
+from django_redis_lock.protocol.calls import RETRY_FOR
 from tests.chaos.history import Event
 from tests.chaos.holding import EARLY, during, ended_by_others
 from tests.chaos.story import Story, Trouble

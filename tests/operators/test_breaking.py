@@ -91,7 +91,7 @@ def test_server_that_does_not_answer_is_asked_once(
     name: str, server: EmbeddedServer, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its locks are said to be unknown, without a try for each; others are released."""
-    monkeypatch.setattr("django_redis_lock.protocol.conversation.RETRY_PAUSES", ())
+    monkeypatch.setattr("django_redis_lock.protocol.calls.RETRY_PAUSES", ())
     settings.LOCKS = {
         "default": {"LOCATION": server.url()},
         "down": {"LOCATION": "redis://ada:secret@127.0.0.1:1/0"},

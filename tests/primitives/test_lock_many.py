@@ -249,7 +249,7 @@ class TestEveryBackend:
                 asked.append(threading.current_thread().name)
                 raise LockUnavailable("no answer")
 
-            patch.setattr("django_redis_lock.protocol.conversation.RETRY_FOR", -1.0)
+            patch.setattr("django_redis_lock.protocol.calls.RETRY_FOR", -1.0)
             patch.setattr(backend, "call", deaf)
             with pytest.raises(LockUnavailable):
                 group.release()

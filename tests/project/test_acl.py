@@ -127,7 +127,7 @@ def test_each_key_pattern_of_the_acl_rule_is_needed(
     pattern: str, locker: Callable[[list[str]], redis.Redis], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without one, a lock can't be taken, force-released or audited; the error says why."""
-    monkeypatch.setattr("django_redis_lock.protocol.conversation.RETRY_PAUSES", ())
+    monkeypatch.setattr("django_redis_lock.protocol.calls.RETRY_PAUSES", ())
     locker([word for word in acl_rule() if word != pattern])
     with pytest.raises(LockUnavailable, match=r"(?i)permissions to access .*key"):
         lock("a", timeout=20).acquire(blocking=False)

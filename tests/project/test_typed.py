@@ -13,8 +13,9 @@ import pytest
 import django_redis_lock
 import django_redis_lock.celery
 from django_redis_lock import AuditEntry, Holder, Lock, LockGroup, Waiter, exceptions, signals
-from django_redis_lock.backends.operations import LockOperations, ProtocolRunner
+from django_redis_lock.backends.operations import LockOperations
 from django_redis_lock.exceptions import LockError
+from django_redis_lock.protocol.drivers import Runner
 
 TESTS = Path(__file__).parents[1]
 USED = "".join((TESTS / f"typed_{kind}.py").read_text() for kind in ("usage", "tasks"))
@@ -44,7 +45,7 @@ def subclasses(kind: type) -> list[type]:
         ("Celery", django_redis_lock.celery.__all__),
         ("a lock", public(Lock)),
         ("several locks", public(LockGroup)),
-        ("operators", [*public(LockOperations) - public(ProtocolRunner) - INTERNAL]),
+        ("operators", [*public(LockOperations) - public(Runner) - INTERNAL]),
         ("a holder", [field.name for field in fields(Holder)]),
         ("a waiter", [field.name for field in fields(Waiter)]),
         ("an entry of the audit", [field.name for field in fields(AuditEntry)]),

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from django_redis_lock.exceptions import LockUnavailable
-from django_redis_lock.protocol import acquiring
+from django_redis_lock.protocol import acquiring, conversation
 from django_redis_lock.protocol.calls import (
     Acquire,
     Glance,
@@ -85,7 +85,7 @@ def test_one_attempt(
 ) -> None:
     """The lease counts from the sending; a lock that is held is no reason to withdraw anything."""
     hub, wanted = HearingHub(), request()
-    steps = acquiring.acquire(hub, wanted, None)
+    steps = conversation.acquire(hub, wanted, None)
     call = look(steps)
     assert (call.request, call.channel) == (wanted, "")
     lease = ended(steps, answer)
@@ -100,7 +100,7 @@ def test_one_attempt(
 
 def test_lock_without_end_is_made_so_by_a_second_call() -> None:
     """If it was lost in between, it is taken again."""
-    steps = acquiring.acquire(Hub(), request(None), None)
+    steps = conversation.acquire(Hub(), request(None), None)
     look(steps)
     for answer in (-2, -1):
         renewal = steps.send(7)
@@ -130,7 +130,7 @@ def look(steps: Any, answer: Any = None) -> Acquire:
 def test_waiter_listens_on_the_channel_of_its_lock() -> None:
     """Before it joins the queue, and again if it hears nothing any more."""
     hub, wanted = HearingHub(), request()
-    steps = acquiring.acquire(hub, wanted, monotonic() + 60)
+    steps = conversation.acquire(hub, wanted, monotonic() + 60)
     assert look(steps).channel == ""
     listen = steps.send([HELD, 30_000, 5_000, 0])
     hub.listened_for.add("name")
@@ -154,7 +154,7 @@ def test_waiter_listens_on_the_channel_of_its_lock() -> None:
 
 def waiting(hub: Hub, wanted: Request) -> Any:
     """Return the steps of a request that has asked for its lock and sleeps."""
-    steps = acquiring.acquire(hub, wanted, monotonic() + 60)
+    steps = conversation.acquire(hub, wanted, monotonic() + 60)
     look(steps)
     assert isinstance(steps.send([HELD, 30_000, 5_000, JOINED]), Wait)
     return steps
@@ -172,7 +172,7 @@ def waiting(hub: Hub, wanted: Request) -> Any:
 )
 def test_when_a_waiter_looks_again(kind: int, ttl_ms: int, seconds: float) -> None:
     """At the end of the lease, or sooner; often, if another program holds the lock."""
-    steps = acquiring.acquire(Hub(), request(), monotonic() + 60)
+    steps = conversation.acquire(Hub(), request(), monotonic() + 60)
     call = look(steps)
     wait = steps.send([HELD, ttl_ms, 5_000, kind])
     assert isinstance(wait, Wait)
@@ -183,7 +183,7 @@ def test_when_a_waiter_looks_again(kind: int, ttl_ms: int, seconds: float) -> No
 def test_waiter_joins_the_queue_with_its_first_call() -> None:
     """Where the server's clock is known, and grants are heard."""
     hub, wanted = Hub(), request()
-    steps = acquiring.acquire(hub, wanted, monotonic() + 60)
+    steps = conversation.acquire(hub, wanted, monotonic() + 60)
     call = look(steps)
     assert call.channel == hub.channel
     assert wanted.since is not None
@@ -210,7 +210,7 @@ def test_all_look_where_a_waiter_has_lost_its_place(kind: int, lost_its_place: b
 
 def test_wait_that_runs_out_is_withdrawn_patiently() -> None:
     """There is nothing else to do, so it is sent again if no answer comes."""
-    steps = acquiring.acquire(Hub(), request(), monotonic())
+    steps = conversation.acquire(Hub(), request(), monotonic())
     look(steps)
     assert isinstance(steps.send([HELD, 30_000, 5_000, JOINED]), Wait)
     withdrawal = steps.send(None)
@@ -239,7 +239,7 @@ def test_waiter_bears_with_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
         look(steps)
     steps.close()
     assert set(shares) == {(0.5, 1.5)}
-    steps = acquiring.acquire(Hub(), request(), monotonic() + 60)
+    steps = conversation.acquire(Hub(), request(), monotonic() + 60)
     look(steps)
     assert isinstance(steps.throw(refused()), Release)
     with pytest.raises(LockUnavailable) as caught:
@@ -253,7 +253,7 @@ def test_waiter_bears_with_an_outage_as_long_as_it_waits(monkeypatch: pytest.Mon
     monkeypatch.setattr(acquiring, "monotonic", lambda: now)
     for limit in (0.02, 60):
         hub = Hub()
-        steps = acquiring.acquire(hub, request(), now + limit)
+        steps = conversation.acquire(hub, request(), now + limit)
         look(steps)
         steps.send([HELD, 30_000, 5_000, JOINED])
         hub.nudge()
@@ -344,7 +344,7 @@ def test_how_long_a_caller_waits_for_a_silent_server(wait: float | None, patienc
     """Half a second beyond its wait at most, or beyond a second; without a limit, no shorter."""
     before = monotonic()
     until = None if wait is None else before + wait
-    first = next(acquiring.acquire(Hub(), request(), until))
+    first = next(conversation.acquire(Hub(), request(), until))
     assert isinstance(first, Acquire)
     assert before + patience <= first.until <= monotonic() + patience
 
@@ -352,7 +352,7 @@ def test_how_long_a_caller_waits_for_a_silent_server(wait: float | None, patienc
 def test_a_caller_that_gives_up_does_not_ask_again() -> None:
     """The withdrawal is left to the background, too: the server would not answer that either."""
     asked = request()
-    steps = acquiring.acquire(Hub(), asked, None)
+    steps = conversation.acquire(Hub(), asked, None)
     call = next(steps)
     assert isinstance(call, Acquire)
     call.sending()
@@ -367,7 +367,7 @@ def test_waiter_that_does_not_know_the_servers_clock_tries_first(hub: PollingHub
     """The answer tells it; a lock that is free needs no more."""
     hub.clock = None
     wanted = request()
-    steps = acquiring.acquire(hub, wanted, monotonic() + 60)
+    steps = conversation.acquire(hub, wanted, monotonic() + 60)
     assert look(steps).channel == ""
     hub.clock = 5_000
     listen = steps.send([HELD, 30_000, 5_000, 0])

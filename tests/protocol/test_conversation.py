@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from django_redis_lock.exceptions import LockUnavailable
-from django_redis_lock.protocol import conversation
+from django_redis_lock.protocol import calls, conversation
 from django_redis_lock.protocol.calls import Glance, Pause, Release, Renew, TakeOver
 from django_redis_lock.protocol.lease import Lease, Request
 from tests.protocol.steps import ended, refused
@@ -20,7 +20,7 @@ from tests.tools.interruption import Interrupted, Interruption
 
 def lease(name: str = "name", timeout: float = 30.0) -> Lease:
     request = Request(name, f"token of {name}", timeout, "{}")
-    return request.granted(7, monotonic() + timeout)
+    return Lease(request, 7, monotonic() + timeout)
 
 
 def lose_reply(steps: Any, call: Any) -> Any:
@@ -36,9 +36,9 @@ def lose_reply(steps: Any, call: Any) -> Any:
 def test_call_is_sent_again_for_a_while() -> None:
     """With growing pauses; the last error is the caller's."""
     call = Glance("name")
-    steps = conversation.ask(call)
+    steps = calls.ask(call)
     assert next(steps) is call
-    for seconds in conversation.RETRY_PAUSES:
+    for seconds in calls.RETRY_PAUSES:
         pause = steps.throw(LockUnavailable("no answer"))
         assert isinstance(pause, Pause)
         assert pause.seconds == seconds
@@ -52,7 +52,7 @@ def test_call_is_not_sent_again() -> None:
     """If nobody has the patience, or the server would refuse it again."""
     for patient, error in ((False, LockUnavailable("no answer")), (True, refused())):
         call = Glance("name", patient=patient)
-        steps = conversation.ask(call)
+        steps = calls.ask(call)
         next(steps)
         with pytest.raises(LockUnavailable):
             steps.throw(error)
@@ -62,10 +62,10 @@ def test_call_is_not_sent_again_to_a_server_that_lets_it_time_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = monotonic()
-    monkeypatch.setattr(conversation, "monotonic", lambda: now)
-    steps = conversation.ask(Glance("name"))
+    monkeypatch.setattr(calls, "monotonic", lambda: now)
+    steps = calls.ask(Glance("name"))
     next(steps)
-    now += conversation.RETRY_FOR - 0.01
+    now += calls.RETRY_FOR - 0.01
     steps.throw(LockUnavailable("no answer"))
     next(steps)
     now += 0.02
@@ -79,8 +79,8 @@ def test_a_server_has_time_to_answer(
     left: float, given: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that was stopped until after the end of its wait asks a server that is well."""
-    monkeypatch.setattr(conversation, "monotonic", lambda: 100.0)
-    call = next(conversation.ask(Glance("name", until=100.0 + left)))
+    monkeypatch.setattr(calls, "monotonic", lambda: 100.0)
+    call = next(calls.ask(Glance("name", until=100.0 + left)))
     assert isinstance(call, Glance)
     assert call.until == 100.0 + given
 

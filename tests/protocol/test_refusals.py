@@ -13,8 +13,7 @@ import redis
 from django_redis_lock import lock, locks
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.operators.breaking import Outcome, Result, release_shown
-from django_redis_lock.protocol.calls import ForceRelease
-from django_redis_lock.protocol.conversation import ask
+from django_redis_lock.protocol.calls import ForceRelease, ask
 from example_project.embedded import EmbeddedServer
 from tests.tools import ROOT, Background, eventually, leave_no_lease, waiters
 
@@ -122,7 +121,7 @@ def test_server_that_can_not_be_written(
     setting: str,
 ) -> None:
     """A replica, too few replicas, or other data as the audit: refused, and nothing changed."""
-    monkeypatch.setattr("django_redis_lock.protocol.conversation.RETRY_PAUSES", (0.0,))
+    monkeypatch.setattr("django_redis_lock.protocol.calls.RETRY_PAUSES", (0.0,))
     configure(settings, strict, backend)
     shown = take("a")
     before = raw.get("lock:a"), raw.zrange("lock-index", 0, -1)
@@ -266,9 +265,7 @@ def test_refusal_proves_nothing_after_a_reply_was_lost(
 ) -> None:
     """Only if each sending was refused is it known that none was carried out."""
     tries = len(answers) - answers.count("again")
-    monkeypatch.setattr(
-        "django_redis_lock.protocol.conversation.RETRY_PAUSES", (0.0,) * (tries - 1)
-    )
+    monkeypatch.setattr("django_redis_lock.protocol.calls.RETRY_PAUSES", (0.0,) * (tries - 1))
     call = ForceRelease("a", "0" * 16, {"event": "force_released"}, 10)
     asking = ask(call)
     next(asking)

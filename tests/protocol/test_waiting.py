@@ -9,7 +9,7 @@ from time import monotonic
 
 import pytest
 
-from django_redis_lock.protocol import acquiring, waiting
+from django_redis_lock.protocol import conversation, waiting
 from django_redis_lock.protocol.lease import Request
 from django_redis_lock.protocol.waiting import CLOCK_KEPT, Grant, Hub, LocalWaiter, ServerHub
 from tests.protocol.steps import joined
@@ -92,7 +92,7 @@ def test_wherever_a_waiter_is_interrupted() -> None:
     """A signal handler may raise as it joins or leaves; those who wait later are served."""
     hub = Hub()
     for at in itertools.count():
-        steps = acquiring.acquire(hub, Request("name", f"token {at}", 30.0, "{}"), math.inf)
+        steps = conversation.acquire(hub, Request("name", f"token {at}", 30.0, "{}"), math.inf)
         interruption = Interruption(at, waiting)
         with contextlib.suppress(Interrupted), interruption:
             next(steps)

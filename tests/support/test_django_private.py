@@ -15,7 +15,6 @@ from django.test import RequestFactory
 
 from django_redis_lock.support.django_private import (
     client_of_cache,
-    initialized_connections,
     is_of_test_case,
     replace_model_iterable,
 )
@@ -54,13 +53,6 @@ def test_a_view_carries_the_databases_without_transactions() -> None:
     def view(request: Any) -> None: ...
 
     assert transaction.non_atomic_requests(using="other")(view)._non_atomic_requests == {"other"}
-
-
-def test_connections_are_stored_by_alias() -> None:
-    """``initialized_connections``."""
-    connection = connections["default"]
-    assert list(initialized_connections()) == list(connections.all(initialized_only=True))
-    assert connection in initialized_connections()
 
 
 @pytest.mark.django_db

@@ -25,8 +25,8 @@ GETSET = "django_redis_lock.backends.getset.GetSetLockBackend"
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls are sent again until a server is promoted, however late that is on a busy machine."""
-    monkeypatch.setattr("django_redis_lock.protocol.conversation.RETRY_PAUSES", (0.01,) * 2000)
-    monkeypatch.setattr("django_redis_lock.protocol.conversation.RETRY_FOR", PATIENCE)
+    monkeypatch.setattr("django_redis_lock.protocol.calls.RETRY_PAUSES", (0.01,) * 2000)
+    monkeypatch.setattr("django_redis_lock.protocol.calls.RETRY_FOR", PATIENCE)
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def test_a_permanent_replica_is_told_in_bounded_time(
 ) -> None:
     """It is asked once more after each pause; then it is unavailable, and known to have refused."""
     pauses = (0.0, 0.01, 0.02)
-    monkeypatch.setattr("django_redis_lock.protocol.conversation.RETRY_PAUSES", pauses)
+    monkeypatch.setattr("django_redis_lock.protocol.calls.RETRY_PAUSES", pauses)
     lock(f"{name}-known", 20).acquire()
     own.replicaof("127.0.0.1", 1)
     own.config_resetstat()
@@ -169,7 +169,7 @@ def test_a_busy_server_is_asked_again(
                 other.script_kill()
                 yield from (0.0, 0.05, 0.2)
 
-        monkeypatch.setattr("django_redis_lock.protocol.conversation.RETRY_PAUSES", Pauses())
+        monkeypatch.setattr("django_redis_lock.protocol.calls.RETRY_PAUSES", Pauses())
         assert lock(name, 20).acquire(blocking=False)
     with pytest.raises(redis.ResponseError):
         busy.outcome()

@@ -247,7 +247,7 @@ def test_read_only_replica(
     name: str, settings: Any, own_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A replica that a failover left behind is LockUnavailable, on acquiring and on releasing."""
-    monkeypatch.setattr("django_redis_lock.protocol.conversation.RETRY_PAUSES", ())
+    monkeypatch.setattr("django_redis_lock.protocol.calls.RETRY_PAUSES", ())
     settings.LOCKS = {"default": {"LOCATION": own_server.url()}}
     client = redis.Redis.from_url(own_server.url())
     held = lock(name, timeout=60)
@@ -312,7 +312,7 @@ def test_no_caller_hangs_while_others_hang_up(
 
     async def main() -> None:
         with monkeypatch.context() as patched:
-            patched.setattr("django_redis_lock.protocol.conversation.RETRY_PAUSES", ())
+            patched.setattr("django_redis_lock.protocol.calls.RETRY_PAUSES", ())
             async with asyncio.timeout(30):
                 await asyncio.gather(*(calls() for _ in range(8)))
         # The last refusal may still close the connection on which the next call is sent.

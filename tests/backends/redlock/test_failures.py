@@ -57,7 +57,7 @@ def test_no_majority_is_unavailable_and_not_a_refusal(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With two of three down the error names them; it never looks like a held lock."""
-    monkeypatch.setattr("django_redis_lock.protocol.conversation.RETRY_PAUSES", ())
+    monkeypatch.setattr("django_redis_lock.protocol.calls.RETRY_PAUSES", ())
     with started(3) as servers, in_use(servers):
         servers.servers[0].kill()
         servers.servers[1].kill()

@@ -39,7 +39,7 @@ def test_fences_rise_whatever_a_minority_forgets(
 
     Never two of three have lost their data at the same time without having learned it since.
     """
-    monkeypatch.setattr("django_redis_lock.protocol.conversation.RETRY_PAUSES", ())
+    monkeypatch.setattr("django_redis_lock.protocol.calls.RETRY_PAUSES", ())
     monkeypatch.setattr("django_redis_lock.backends.redlock.ballots.TEACH_AGAIN", 0.0)
     chance = random.Random(seed)
     fences: list[int] = []
