@@ -14,7 +14,6 @@ from django.utils.module_loading import import_string
 from django.views.decorators.debug import sensitive_variables
 
 from django_redis_lock.backends.base import BaseLockBackend
-from django_redis_lock.backends.prefixes import HINT, collisions
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.primitives.group import LockGroup
 from django_redis_lock.primitives.lock import Lock
@@ -103,8 +102,8 @@ class LockHandler:
             backend = backends.get(alias)
             if backend is None:
                 backend = kind(alias, params)
-                for problem in collisions(backend, others):
-                    raise InvalidLockBackend(f"{problem} {HINT}")
+                if others:
+                    check_prefixes(backend, others)
                 backends[alias] = backend
                 if self.space is not None:
                     self.space.note(backend)
@@ -173,6 +172,14 @@ class LockHandler:
             backends, self._backends = [*self._backends.values()], {}
         for backend in backends:
             backend.close()
+
+
+def check_prefixes(backend: BaseLockBackend, others: Iterable[BaseLockBackend]) -> None:
+    """Raise ``InvalidLockBackend`` if another backend can write a key of this one."""
+    from django_redis_lock.backends.prefixes import HINT, collisions
+
+    for problem in collisions(backend, others):
+        raise InvalidLockBackend(f"{problem} {HINT}")
 
 
 locks = LockHandler()

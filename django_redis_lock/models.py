@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote, unquote
 
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from django_redis_lock.protocol.attention import Attention
-from django_redis_lock.protocol.records import Holder
 from django_redis_lock.support.text import visible
+
+if TYPE_CHECKING:
+    from django_redis_lock.protocol.attention import Attention
+    from django_redis_lock.protocol.records import Holder
 
 
 class HeldLocks(models.Manager["HeldLock"]):

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.core import checks
 
 from django_redis_lock.backends.operations import LockOperations
-from django_redis_lock.backends.operator_settings import read_operators
 from django_redis_lock.backends.settings import (
     SETTINGS,
     check_keys,
@@ -18,6 +17,10 @@ from django_redis_lock.backends.settings import (
 )
 from django_redis_lock.protocol.waiting import Hub
 from django_redis_lock.support.arguments import check_wait
+from django_redis_lock.support.process import made_once
+
+if TYPE_CHECKING:
+    from django_redis_lock.backends.operator_settings import Operators
 
 
 class BaseLockBackend(LockOperations):
@@ -45,10 +48,17 @@ class BaseLockBackend(LockOperations):
         self.key_prefix = read_key_prefix(params.get("KEY_PREFIX", "lock"), alias)
         self.lock_keys = f"{self.key_prefix}:"
         """What the key of each lock begins with."""
-        self.operators = read_operators(params.get("OPERATORS"), alias)
-        """What the entry sets for the command and the admin page."""
+        if params.get("OPERATORS") is not None:
+            self.operators  # noqa: B018 - reports a wrong value now
         options = read_options(params.get("OPTIONS"), self.options, alias, type(self).__name__)
         self.configure(params.get("LOCATION"), options)
+
+    @made_once
+    def operators(self) -> Operators:
+        """What the entry sets for the command and the admin page."""
+        from django_redis_lock.backends.operator_settings import read_operators
+
+        return read_operators(self.params.get("OPERATORS"), self.alias)
 
     def configure(self, location: Any, options: dict[str, Any]) -> None:
         """Read LOCATION and OPTIONS, without connecting. Raises ``InvalidLockBackend``."""

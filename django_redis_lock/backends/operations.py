@@ -4,19 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Hashable, Iterable, Iterator
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from django_redis_lock import signals
-from django_redis_lock.backends.index import Index, in_pages, names_of, read_whole
-from django_redis_lock.backends.operator_settings import Operators
-from django_redis_lock.protocol.audit import (
-    FORCE_RELEASED,
-    FREED,
-    AuditEntry,
-    newest,
-    read_entry,
-    taken,
-)
 from django_redis_lock.protocol.calls import (
     Emit,
     ForceRelease,
@@ -27,8 +17,16 @@ from django_redis_lock.protocol.calls import (
     ask,
 )
 from django_redis_lock.protocol.drivers import Runner
-from django_redis_lock.protocol.records import Holder, Waiter, read_holder, read_waiter
 from django_redis_lock.support.arguments import check_limit, check_name, check_text
+
+if TYPE_CHECKING:
+    from django_redis_lock.backends.index import Index
+    from django_redis_lock.backends.operator_settings import Operators
+    from django_redis_lock.protocol.audit import AuditEntry
+    from django_redis_lock.protocol.records import Holder, Waiter
+
+# The modules that read records, the audit and the index are imported by the methods that need them.
+# A program that only locks imports none of them.
 
 logger = logging.getLogger("django_redis_lock")
 
@@ -55,11 +53,15 @@ class LockOperations(Runner):
         then the locks in pages, the latest lease end first. Each holder is as current as its page.
         Raises ``LockUnavailable``.
         """
+        from django_redis_lock.backends.index import in_pages, names_of
+
         for names in in_pages(names_of(self.read_index(pattern)), self.page_size):
             yield from self.run(self._read(names))
 
     async def aholders(self, pattern: str = "*") -> AsyncIterator[Holder]:
         """Yield the holders of locks, as ``holders`` does."""
+        from django_redis_lock.backends.index import in_pages, names_of
+
         index = await self.arun(self._read_index(pattern))
         for names in in_pages(names_of(index), self.page_size):
             for holder in await self.arun(self._read(names)):
@@ -79,6 +81,8 @@ class LockOperations(Runner):
 
         Raises ``LockUnavailable``, and ``ValueError`` for an invalid name.
         """
+        from django_redis_lock.backends.index import in_pages
+
         for page in in_pages(map(check_name, names), self.page_size):
             yield from self.run(self._read(page))
 
@@ -136,13 +140,15 @@ class LockOperations(Runner):
         It works as ``force_release()``, but the audit says ``freed`` and the signal is
         ``lock_freed``.
         """
-        return self.run(self._force_release(name, token_id, reason=reason, event=FREED))
+        return self.run(self._force_release(name, token_id, reason=reason, freed=True))
 
     def event_of(self, entry_id: bytes, pairs: list[bytes]) -> Hashable:
         """Return a key that two audit entries share only if they record the same event."""
         return entry_id, *pairs
 
     def _read(self, names: list[str]) -> Steps[list[Holder]]:
+        from django_redis_lock.protocol.records import read_holder
+
         now_ms, *rest = yield from ask(Inspect(names))
         found = zip(names, rest[0::3], rest[1::3], rest[2::3], strict=True)
         return [
@@ -154,6 +160,8 @@ class LockOperations(Runner):
         ]
 
     def _read_queue(self, name: str, limit: int | None) -> Steps[list[Waiter]]:
+        from django_redis_lock.protocol.records import read_waiter
+
         if limit is not None:
             check_limit(limit, "waiters")
         now_ms, *queue = yield from ask(ReadQueue(check_name(name), limit))
@@ -161,9 +169,13 @@ class LockOperations(Runner):
         return [read_waiter(item, name=name, using=self.alias, now_ms=now_ms) for item in queue]
 
     def _read_index(self, pattern: str) -> Steps[Index]:
+        from django_redis_lock.backends.index import read_whole
+
         return read_whole(pattern, 10 * self.page_size)  # of names alone
 
     def _read_history(self, name: str | None, limit: int) -> Steps[list[AuditEntry]]:
+        from django_redis_lock.protocol.audit import newest, read_entry
+
         check_limit(limit, "entries")
         wanted = "" if name is None else check_name(name)
         found: dict[Hashable, tuple[bytes, list[bytes]]] = {}
@@ -185,25 +197,26 @@ class LockOperations(Runner):
         *,
         reason: str,
         by: str = "",
-        event: str = FORCE_RELEASED,
+        freed: bool = False,
     ) -> Steps[Holder | None]:
+        from django_redis_lock.protocol.audit import FORCE_RELEASED, FREED, taken
+
         by, reason = check_text(by, "by"), check_text(reason, "reason")
         # The call always names the holder: sent twice, it must not hit the next one.
         shown = yield from self._read([check_name(name)])
         if not shown or token_id not in (None, shown[0].token_id):
             return None
         holder = shown[0]
-        entry = taken(event, holder, by, reason)
+        entry = taken(FREED if freed else FORCE_RELEASED, holder, by, reason)
         call = ForceRelease(name, holder.token_id, entry, self.operators.audit_entries)
         answer = yield from ask(call)
         if answer is None:
             return None  # it has another holder by now
         if answer == 2:
             logger.warning("Lock %r was released, but the audit did not take the entry", name)
-        forced = event == FORCE_RELEASED
-        signal = signals.lock_force_released if forced else signals.lock_freed
+        signal = signals.lock_freed if freed else signals.lock_force_released
         if signal.receivers:
             arguments = {"sender": type(self), "using": self.alias, "name": name}
-            news = {"holder": holder, "held_for": holder.held_for, **({"by": by} if forced else {})}
-            yield Emit(signal, {**arguments, **news, "reason": reason})
+            facts = {"holder": holder, "held_for": holder.held_for, **({} if freed else {"by": by})}
+            yield Emit(signal, {**arguments, **facts, "reason": reason})
         return holder

@@ -13,10 +13,6 @@ from django_redis_lock.protocol.records import (
     origin_text,
 )
 
-PAGE = 50
-"""Entries that one call reads, so that it does not block the server for long. A
-script reads about a hundred in a millisecond."""
-
 FORCE_RELEASED: Final = "force_released"
 FREED: Final = "freed"
 

@@ -11,14 +11,16 @@ import time
 from collections.abc import Awaitable, Generator, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from django_redis_lock.exceptions import LockUnavailable
-from django_redis_lock.protocol.audit import PAGE, Fields
 from django_redis_lock.protocol.lease import Request
 from django_redis_lock.protocol.waiting import Hub, LocalWaiter
 from django_redis_lock.signals import LockSignal
 from django_redis_lock.support.blocking import warn_if_loop_runs
+
+if TYPE_CHECKING:
+    from django_redis_lock.protocol.audit import Fields
 
 Result = TypeVar("Result")
 RETRY_PAUSES = (0.0, 0.05, 0.2, 0.5)
@@ -30,6 +32,11 @@ GRACE = 0.3
 LAST_CALL = 0.02
 """Seconds in which an event loop reads what arrived while it was blocked, before a call counts as
 not answered."""
+
+
+PAGE = 50
+"""Entries of the audit that one call reads, so that it does not block the server for long. A script
+reads about a hundred in a millisecond."""
 
 
 class Port(Protocol):
