@@ -53,17 +53,17 @@ class LockSignal(Signal):
         plain = sender is None and dispatch_uid is None and not (weak and ismethod(receiver))
         if getattr(receiver, "never_blocks", False) and plain:
             self.quick = (*(each for each in self.quick if each != receiver), receiver)
-        self._look_for_blocking()
+        self._note_blocking()
 
     def disconnect(self, receiver: Any = None, *args: Any, **kwargs: Any) -> bool:
         """Disconnect a receiver, as ``Signal.disconnect`` does."""
         found = super().disconnect(receiver, *args, **kwargs)
         if found:
             self.quick = tuple(each for each in self.quick if each != receiver)
-        self._look_for_blocking()
+        self._note_blocking()
         return found
 
-    def _look_for_blocking(self) -> None:
+    def _note_blocking(self) -> None:
         self.may_block = len(self.receivers) > len(self.quick)
 
     def log_failure(self, receiver: object) -> None:

@@ -77,19 +77,19 @@ class Index:
         if ends:
             self.start = ends[-1]
             self.after = last if ends[0] == self.start else b""
-        self.keep(names, map(float, ends))
+        self.extend(names, map(float, ends))
 
-    def keep(self, names: Sequence[str | None], ends: Iterable[float]) -> None:
+    def extend(self, names: Sequence[str | None], ends: Iterable[float]) -> None:
         """Add names with the ends of their leases, which must not be before those added earlier."""
         figures = array("d", ends)
         matches = self._matches
         if matches is not None or None in names:
-            kept = [
+            wanted = [
                 (name, end)
                 for name, end in zip(names, figures, strict=True)
                 if name is not None and (matches is None or matches(name))
             ]
-            names, figures = [name for name, _ in kept], array("d", [end for _, end in kept])
+            names, figures = [name for name, _ in wanted], array("d", [end for _, end in wanted])
         if names:
             self._pages.append(("\n".join(names), figures))  # type: ignore[arg-type]
 

@@ -184,7 +184,7 @@ def release(held: Held) -> Steps[None]:
         ours = asked and (yield from conversation.release(lease))
     except LockError:
         _release_in_background(held, lease)
-        raise  # the handle keeps its lease, so that the caller can try again
+        raise  # the handle still has its lease, so that the caller can try again
     except BaseException:
         _release_in_background(held, lease)
         held._let_go(lease)
@@ -220,7 +220,7 @@ def release_all(held: Sequence[Held]) -> Steps[None]:
         for each in left:
             _give_up(each)._let_go(each._held())
         raise
-    for each in left:  # these handles keep their leases, so that the caller can try again
+    for each in left:  # these handles still have their leases, so that the caller can try again
         _give_up(each)
     if failure is not None:
         raise failure

@@ -249,7 +249,7 @@ class Lock(Held, Handle):
     def _check_own_lease(self) -> Steps[None]:
         """Raise ``LockError`` if the caller itself holds the lock, and its lease does not end."""
         for lease in register.under_any_alias(self.name):
-            # The backend of another alias may keep another lock of this name.
+            # Another alias may mean another lock of this name.
             (left,) = yield from ask(calls.Renew([(lease.name, lease.token, 0)]))
             if left is None or left < -1:
                 continue
@@ -303,7 +303,7 @@ class Lock(Held, Handle):
             # An earlier call may have been carried out without an answer; then it is no loss.
             ask = not lease.lost or lease.release_sent_at is not None
             detached = ask and (yield from conversation.detach(lease, call))
-        except BaseException:  # it may not be detached, so the handle keeps it
+        except BaseException:  # it may not be detached, so the handle still holds it
             if lease.auto_renew or lease.verify_by is not None:
                 renewer.add(lease, self.backend, self, renew=lease.auto_renew)
             raise

@@ -103,13 +103,13 @@ def newest(pages: Iterable[Sequence[Any]]) -> tuple[bytes, list[Any]]:
     newest first. Entries older than the end of any page are left for the next one.
     """
     pages = list(pages)
-    end = max((page[0] for page in pages if page[0]), key=_place, default=b"")
+    end = max((page[0] for page in pages if page[0]), key=_parts, default=b"")
     entries = [entry for page in pages for entry in page[1:]]
-    entries.sort(key=lambda entry: _place(entry[0]), reverse=True)
-    return end, [entry for entry in entries if not end or _place(entry[0]) >= _place(end)]
+    entries.sort(key=lambda entry: _parts(entry[0]), reverse=True)
+    return end, [entry for entry in entries if not end or _parts(entry[0]) >= _parts(end)]
 
 
-def _place(entry_id: bytes) -> tuple[int, ...]:
+def _parts(entry_id: bytes) -> tuple[int, ...]:
     return tuple(map(int, entry_id.split(b"-")))
 
 

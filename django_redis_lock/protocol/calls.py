@@ -83,7 +83,7 @@ class Call(Step):
     patient: bool = field(default=True, kw_only=True)
     """Whether to send it again if no answer comes."""
     until: float = field(default=math.inf, kw_only=True)
-    """When (monotonic) its caller gives up; infinite for one that keeps to the socket timeout."""
+    """When (monotonic) its caller gives up; infinite for one that leaves it to the socket timeout."""
     first_sent_at: float | None = field(default=None, init=False)
     sent_at: float = field(default=0.0, init=False)
     """The time (monotonic) of the latest sending; the backend sets it through ``sending``."""
@@ -212,7 +212,7 @@ class ForceRelease(Call):
     token_id: str
     entry: Fields
     cap: int
-    """How many entries the audit keeps beside this one."""
+    """How many entries the audit has beside this one."""
     deleted: bool = field(default=False, init=False)
     """Whether a server without scripts may have deleted the lock."""
 
@@ -233,7 +233,7 @@ class ReadHistory(Call):
 
     @property
     def count(self) -> int:
-        """How many entries to look at."""
+        """How many entries to read."""
         return PAGE if self.name else min(PAGE, self.limit)
 
 

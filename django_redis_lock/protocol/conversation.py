@@ -1,4 +1,4 @@
-"""What the server is asked to take, keep and release locks, and how its answers are read.
+"""What the server is asked, to take, hold and release locks, and how its answers are read.
 
 No I/O happens here: each function is a generator of steps, which ``drivers`` carries out. The model
 is psycopg 3, which writes the PostgreSQL protocol once in this way.
@@ -37,7 +37,7 @@ def acquire(hub: Hub, request: Request, until: float | None) -> Steps[Lease | No
 
     Returns the lease, or ``None`` when the wait ran out. If anything interrupts the wait, the
     request is withdrawn: it leaves the queue, and a grant already under way is passed on. If the
-    server can't be told, or a call may arrive later than that, ``request.sent`` stays set: the
+    server can't be reached, or a call may arrive later than that, ``request.sent`` stays set: the
     server may still carry out the request.
     """
     return _obtain(hub, request, until, partial(_acquire, hub, request, until))
@@ -157,7 +157,7 @@ def detach(lease: Lease, call: TakeOver) -> Steps[bool]:
 def set_leases(
     leases: Sequence[Lease], lease_ms: Sequence[int], until: float = math.inf
 ) -> Steps[list[Lease]]:
-    """Set what is left of leases (-1: no end, 0: only look); return those that are lost.
+    """Set what is left of leases (-1: no end, 0: only ask); return those that are lost.
 
     The caller gives up ``until`` (monotonic). A lease that is made shorter counts as that short
     from the call on, even if no answer comes.

@@ -195,7 +195,7 @@ async def _arun(
                 if until is None and process is known_process():
                     soon = monotonic() + TIDY_FOR
                     rest = _arun(port, steps, steps.throw, cancelled, process, until=soon)
-                    task = _keep(asyncio.ensure_future(rest))
+                    task = _retain(asyncio.ensure_future(rest))
                     # Unlike shield() of Python 3.14, it reports no error that nobody awaits.
                     await asyncio.wait([task])
                     return task.result()
@@ -221,18 +221,18 @@ async def _atidy(port: Port, step: Step, until: float) -> Any:
         raise _late() from None
 
 
-_kept: set[asyncio.Future[Any]] = set()
+_retained: set[asyncio.Future[Any]] = set()
 
 
-def _keep(task: asyncio.Future[Result]) -> asyncio.Future[Result]:
-    """Keep a task alive that no one may be awaiting, and retrieve its exception."""
+def _retain(task: asyncio.Future[Result]) -> asyncio.Future[Result]:
+    """Retain a task that nothing may be awaiting, and retrieve its exception."""
 
     def done(task: asyncio.Future[Any]) -> None:
-        _kept.discard(task)
+        _retained.discard(task)
         if not task.cancelled():
             task.exception()
 
-    _kept.add(task)
+    _retained.add(task)
     task.add_done_callback(done)
     return task
 
