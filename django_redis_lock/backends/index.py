@@ -77,9 +77,9 @@ class Index:
         if ends:
             self.start = ends[-1]
             self.after = last if ends[0] == self.start else b""
-        self.extend(names, map(float, ends))
+        self.keep(names, map(float, ends))
 
-    def extend(self, names: Sequence[str | None], ends: Iterable[float]) -> None:
+    def keep(self, names: Sequence[str | None], ends: Iterable[float]) -> None:
         """Add names with the ends of their leases, which must not be before those added earlier."""
         figures = array("d", ends)
         matches = self._matches

@@ -241,7 +241,9 @@ class Handle(ABC):
         if not (self.blocking if blocking is None else blocking):
             return None
         if isinstance(blocking_timeout, Default):
-            blocking_timeout = self.blocking_timeout
+            blocking_timeout = self._blocking_timeout
+        if isinstance(blocking_timeout, Default):
+            blocking_timeout = self._default_wait()
         if blocking_timeout == 0:
             return None
         return math.inf if blocking_timeout is None else monotonic() + blocking_timeout

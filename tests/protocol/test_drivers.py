@@ -202,12 +202,12 @@ def test_a_task_that_is_cancelled_twice_cleans_up() -> None:
             task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        (kept,) = drivers._kept
+        (kept,) = drivers._retained
         assert server.asked_by == [task, kept]
         server.answering.set()
         await asyncio.wait([kept])
         await asyncio.sleep(0)  # for its callbacks
-        assert not drivers._kept
+        assert not drivers._retained
 
     asyncio.run(main())
     assert found == ["answer about two"]
@@ -233,7 +233,7 @@ def test_error_of_a_clean_up_that_nobody_awaits_is_not_reported() -> None:
             await asyncio.sleep(0)
         task.cancel()
         await asyncio.wait([task])
-        (kept,) = drivers._kept
+        (kept,) = drivers._retained
         server.answering.set()
         await asyncio.wait([kept])
 
