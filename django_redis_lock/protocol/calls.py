@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import math
+import sys
 import time
+import warnings
 from collections.abc import Awaitable, Generator, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
@@ -17,7 +19,6 @@ from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol.lease import Request
 from django_redis_lock.protocol.waiting import Hub, LocalWaiter
 from django_redis_lock.signals import LockSignal
-from django_redis_lock.support.blocking import warn_if_loop_runs
 
 if TYPE_CHECKING:
     from django_redis_lock.protocol.audit import Fields
@@ -37,6 +38,10 @@ not answered."""
 PAGE = 50
 """Entries of the audit that one call reads, so that it does not block the server for long. A script
 reads about a hundred in a millisecond."""
+
+
+PASSED_OVER = {"django_redis_lock", "contextlib"}
+"""Packages that call on behalf of the caller."""
 
 
 class Port(Protocol):
@@ -83,7 +88,7 @@ class Call(Step):
     patient: bool = field(default=True, kw_only=True)
     """Whether to send it again if no answer comes."""
     until: float = field(default=math.inf, kw_only=True)
-    """When (monotonic) its caller gives up; infinite for one that leaves it to the socket timeout."""
+    """When (monotonic) its caller gives up; infinite: leave it to the socket timeout."""
     first_sent_at: float | None = field(default=None, init=False)
     sent_at: float = field(default=0.0, init=False)
     """The time (monotonic) of the latest sending; the backend sets it through ``sending``."""
@@ -289,10 +294,31 @@ class BeginToWait(Step):
     __slots__ = ()
 
     def do(self, port: Any) -> None:
-        warn_if_loop_runs()
+        _warn_if_loop_runs()
 
     async def ado(self, port: Any) -> None:
         pass
+
+
+def _warn_if_loop_runs() -> None:
+    """Warn where this package was called, if the thread is about to block its running event loop.
+
+    The text names no lock, so that Python shows it once for each place.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    level, frame = 1, sys._getframe()
+    while frame.f_back and frame.f_globals.get("__name__", "").split(".")[0] in PASSED_OVER:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(
+        "A lock is waited for with a blocking call, which stops the event loop of this thread: "
+        "its other tasks can neither run nor release the lock. Use 'async with', or await "
+        "aacquire().",
+        RuntimeWarning,
+        stacklevel=level,
+    )
 
 
 @dataclass(slots=True, eq=False, repr=False)
