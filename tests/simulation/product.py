@@ -151,7 +151,7 @@ def begin() -> None:
     """Make what the package draws and counts the same in each schedule."""
     dice.seed(1)
     waiting._numbers = itertools.count(1)
-    drivers._kept.clear()
+    drivers._retained.clear()
 
 
 def enter(process: Any) -> None:
