@@ -72,7 +72,7 @@ class Entry:
             return 0
         return milliseconds(max(0.0, min(3 * self.period, lease.renew_until - monotonic())))
 
-    def end(self) -> float:
+    def lost_at(self) -> float:
         """Return when the lock counts as lost if the server does not answer."""
         lease = self.lease()
         if lease is None:
@@ -125,7 +125,7 @@ class Renewer:
     def add(self, lease: Lease, backend: Any, lock: Any, *, renew: bool = True) -> None:
         """Renew a lease from now on, or only verify it; references to it are weak."""
         key = backend, backend.together(lease.name)
-        server = self.servers.get(key) or self._new_server(key)
+        server = self.servers.get(key) or self.server_of(backend, lease.name)
         entry = self.entries[lease.token] = Entry(lease, lock, server, renew=renew)
         if entry.due < server.wakes_at:
             server.wake(entry.due)
@@ -169,11 +169,7 @@ class Renewer:
         while monotonic() < deadline and any(server.hurried for server in owing):
             time.sleep(0.005)
 
-    def renews(self, entry: Entry) -> bool:
-        """Whether a lease is still renewed."""
-        return self.entries.get(entry.token) is entry
-
-    def end(self, entry: Entry) -> bool:
+    def remove(self, entry: Entry) -> bool:
         """Stop renewing a lease; return whether it was renewed until now."""
         found = self.entries.pop(entry.token, None)
         if found is not None and found is not entry:  # it was added again
@@ -183,10 +179,7 @@ class Renewer:
     def server_of(self, backend: Any, name: str) -> ServerRenewer:
         """Return what renews a lock."""
         key = backend, backend.together(name)
-        return self.servers.get(key) or self._new_server(key)
-
-    def _new_server(self, key: tuple[Any, Hashable]) -> ServerRenewer:
-        return self.servers.setdefault(key, ServerRenewer(self, key))
+        return self.servers.get(key) or self.servers.setdefault(key, ServerRenewer(self, key))
 
 
 class ServerRenewer:
@@ -246,7 +239,7 @@ class ServerRenewer:
         """Make one call for what is due, leases first. It ends by ``until`` (monotonic)."""
         now = monotonic()
         mine = self._entries()
-        left = (min((entry.end() for entry in mine), default=math.inf) - now) / 2
+        left = (min((entry.lost_at() for entry in mine), default=math.inf) - now) / 2
         until = min(until, now + min(LONGEST_CALL, max(SHORTEST_CALL, left)))
         owed = min([*self.withdrawals], key=attrgetter("due"), default=None)
         batch = heapq.nsmallest(BATCH, mine, key=attrgetter("due"))
@@ -305,14 +298,14 @@ class ServerRenewer:
     def _entries(self) -> list[Entry]:
         return [entry for entry in [*self._renewer.entries.values()] if entry.server is self]
 
-    def renew(self, entries: Sequence[Entry], until: float) -> None:
+    def renew(self, due: Sequence[Entry], until: float) -> None:
         """Renew leases in one call, which ends by ``until`` (monotonic)."""
-        batch = [(entry, lease) for entry in entries if (lease := self._lease_of(entry))]
+        batch = [(entry, lease) for entry in due if (lease := self._lease_of(entry))]
         if not batch:
             return
         now = monotonic()
         for entry, _ in batch:  # unless the answer says otherwise
-            entry.due = now + min(1.0, max(SHORTEST_CALL, (entry.end() - now) / 4))
+            entry.due = now + min(1.0, max(SHORTEST_CALL, (entry.lost_at() - now) / 4))
         versions = [None if lease.being_set else lease.version for _, lease in batch]
         wanted = [entry.wanted_ms(lease) for entry, lease in batch]
         holds = [(item.name, item.token, ms) for (item, _), ms in zip(batch, wanted, strict=True)]
@@ -322,6 +315,7 @@ class ServerRenewer:
         except LockError as error:
             self._failed(batch, error)
             return
+        entries = self._renewer.entries
         results = zip(batch, versions, wanted, answers, strict=True)
         for (entry, lease), version, ms, left_ms in results:
             if left_ms is None:  # too few servers of a quorum have answered
@@ -332,8 +326,8 @@ class ServerRenewer:
             else:
                 lease.verify_by = None
                 if not entry.renews:
-                    self._renewer.end(entry)
-                elif lease.version == version and self._renewer.renews(entry):
+                    self._renewer.remove(entry)
+                elif lease.version == version and entries.get(entry.token) is entry:
                     # Otherwise its holder has released it, or sets it to something else.
                     lease.renewed(left_ms, call.sent_at)
                     entry.final = ms < milliseconds(3 * entry.period)
@@ -343,7 +337,7 @@ class ServerRenewer:
         """Return the lease to renew, ``None`` if this server does not renew it any more."""
         lease = entry.lease()
         if lease is None:
-            if self._renewer.end(entry) and entry.renews:
+            if self._renewer.remove(entry) and entry.renews:
                 logger.warning(
                     "Lock %r was dropped without being released, and becomes free within %.1f s. "
                     "Keep the handle, or use it as a context manager.",
@@ -351,7 +345,7 @@ class ServerRenewer:
                     3 * entry.period,
                 )
         elif not entry.renews and (lease.passed or lease.verify_by is None):  # nothing to verify
-            self._renewer.end(entry)
+            self._renewer.remove(entry)
         elif entry.final and lease.passed:
             self._lose(entry, lease, "it was held for as long as its max_hold allows")
         elif self.backend.together(entry.name) != self._together:  # it has moved to another server
@@ -363,7 +357,7 @@ class ServerRenewer:
 
     def _failed(self, batch: Sequence[tuple[Entry, Lease]], error: LockError) -> None:
         now = monotonic()
-        lost = [(entry, lease) for entry, lease in batch if entry.end() <= now]
+        lost = [(entry, lease) for entry, lease in batch if entry.lost_at() <= now]
         if number := len(batch) - len(lost):
             logger.warning("%d locks were not renewed, trying again: %s", number, error)
         for entry, lease in lost:
@@ -374,7 +368,7 @@ class ServerRenewer:
 
         Unless it is ``gone``, the server may still hold the lock, so it is released.
         """
-        if not self._renewer.end(entry):
+        if not self._renewer.remove(entry):
             return
         if not gone:
             call = Release(lease.name, lease.token, patient=False)
