@@ -162,12 +162,14 @@ class Renewer:
         """Try once more to send what could not be sent, for a second at most."""
         deadline = monotonic() + EXIT
         owing = [server for server in [*self.servers.values()] if server.withdrawals]
-        alone = [server for server in owing if not server.hurry()]
-        for server in alone:
+        for server in owing:
+            server.hurry()
+        for server in owing:
             while server.hurried and monotonic() < deadline:
-                server.work(deadline)
-        while monotonic() < deadline and any(server.hurried for server in owing):
-            time.sleep(0.005)
+                if server.has_thread:
+                    time.sleep(0.005)
+                else:
+                    server.work(deadline)
 
     def remove(self, entry: Entry) -> bool:
         """Stop renewing a lease; return whether it was renewed until now."""
@@ -202,8 +204,8 @@ class ServerRenewer:
         self._wanted_at = 0.0  # when it was last asked to be awake
         self._bell = Bell()
         self._mutex = threading.RLock()  # a signal handler may call while its thread has it
-        self._started = False  # a thread, that has not ended
-        self._at_work = threading.Lock()  # which it holds
+        self.has_thread = False
+        self._at_work = threading.Lock()  # which the thread holds
 
     def wake(self, due: float) -> None:
         """Have the thread awake at a moment (monotonic).
@@ -213,22 +215,19 @@ class ServerRenewer:
         """
         self._wanted_at = due
         with self._mutex:
-            if not self._started:
+            if not self.has_thread:
                 self._renewer.servers[self._key] = self
                 _thread.start_new_thread(self._begin, ())
                 # If a signal handler raises here, a second thread is started, and ends at once.
-                self._started = True
+                self.has_thread = True
         self._bell.ring()
 
-    def hurry(self) -> bool:
-        """Let all withdrawals be sent now; return whether there is a thread for it."""
+    def hurry(self) -> None:
+        """Let all withdrawals be sent now, if a thread can do it."""
         for item in [*self.withdrawals]:
             item.due = 0.0
-        try:
+        with suppress(RuntimeError):
             self.wake(0.0)
-        except RuntimeError:
-            return False
-        return True
 
     @property
     def hurried(self) -> bool:
@@ -269,7 +268,7 @@ class ServerRenewer:
         finally:
             self.wakes_at = math.inf
             with self._mutex:
-                self._started = False
+                self.has_thread = False
                 self._at_work.release()
                 if self._renewer.servers.get(self._key) is self:
                     del self._renewer.servers[self._key]
