@@ -1,10 +1,11 @@
 """Renews leases in the background, and sends releases that did not reach their server.
 
-Each server has threads of its own, so that none waits for another.
+Each server has a thread of its own, so that none waits for another.
 """
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import heapq
 import logging
@@ -12,96 +13,82 @@ import math
 import threading
 import time
 import weakref
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from operator import attrgetter
 from time import monotonic
 from typing import Any
 
 from django_redis_lock import signals
-from django_redis_lock.backends.watching import Watcher
 from django_redis_lock.exceptions import LockError, LockUnavailable
-from django_redis_lock.protocol.calls import Release, Renew
-from django_redis_lock.protocol.conversation import ask
-from django_redis_lock.protocol.drivers import run
+from django_redis_lock.protocol.calls import Call, Release, Renew
+from django_redis_lock.protocol.drivers import Steps, run
 from django_redis_lock.protocol.lease import Lease, milliseconds
+from django_redis_lock.support.bells import Bell
 from django_redis_lock.support.process import forget_after_fork
 
 logger = logging.getLogger("django_redis_lock")
-EXIT = 1.0
-"""Seconds for which the end of the process waits for releases that could not be sent before."""
 BATCH = 500
 """How many leases one call renews: the server does nothing else while it runs a script."""
 VERIFY_AFTER = 0.25
 """Seconds after which the server is asked whether a lock that was handed off is still held."""
-MAX_HOLD_PASSED = "it was held for as long as its max_hold allows"
-"""Why a lock is lost that is no longer renewed."""
+SHORTEST_CALL = 0.05
+"""Seconds that a call may take at least, however soon a lease ends."""
+LONGEST_CALL = 5.0
+"""Seconds that a call may take at most, however long the leases and the socket timeout are."""
+WITHDRAW_EVERY = 0.5
+"""Seconds before each sending of a withdrawal."""
+IDLE = 5.0
+"""Seconds after which a thread with nothing to do ends."""
+EXIT = 1.0
+"""Seconds for which the end of the process waits for releases that could not be sent before."""
 
 
-class Kept:
+class Entry:
     """A lease to renew or to verify, and when that is due (monotonic)."""
 
-    __slots__ = ("due", "last", "lease", "lock", "ms", "name", "period", "soon", "token", "tried")
+    __slots__ = ("due", "final", "lease", "lock", "name", "period", "server", "token")
 
-    def __init__(self, lease: Lease, lock: Any, *, renew: bool) -> None:
+    def __init__(self, lease: Lease, lock: Any, server: ServerRenewer, *, renew: bool) -> None:
         self.lease = weakref.ref(lease)
         self.lock = weakref.ref(lock)
-        self.name = lease.name
-        self.token = lease.token
-        self.tried = False  # and not answered yet
-        self.last = False  # this was the last renewal: the lease ends at its ``renew_until``
-        if renew and lease.timeout is not None:
-            self.ms, self.period = milliseconds(lease.timeout), lease.timeout / 3
+        self.name, self.token, self.server = lease.name, lease.token, server
+        self.final = False  # no renewal sets a later end any more
+        self.period = lease.timeout / 3 if renew and lease.timeout is not None else math.inf
+        if lease.verify_by is None:
+            self.due = lease.deadline - 2 * self.period
         else:
-            self.ms, self.period = 0, math.inf  # only to be verified
-        self.schedule(lease)
+            self.due = monotonic() + min(VERIFY_AFTER, self.period)
 
-    def schedule(self, lease: Lease) -> None:
-        """Set ``due``, and ``soon``: from when on it can join a call for other leases."""
-        now = monotonic()
-        pause = min(self.period, (lease.deadline - now) / 3)
-        if self.last:
-            self.soon = self.due = lease.deadline
-        elif lease.verify_by is not None and (not self.ms or pause > VERIFY_AFTER):
-            self.soon = now + VERIFY_AFTER
-            self.due = now + 1.2 * VERIFY_AFTER
-        else:
-            self.due = now + pause
-            self.soon = self.due - pause / 4
+    @property
+    def renews(self) -> bool:
+        """Whether the lease is renewed, and not only verified."""
+        return self.period < math.inf
 
-    def wanted(self, lease: Lease) -> int:
-        """Return how much of the lease to ask for (ms); 0 only looks at it."""
-        if lease.renew_until == math.inf:
-            return self.ms
-        return min(self.ms, max(0, milliseconds(lease.renew_until - monotonic())))
+    def wanted_ms(self, lease: Lease) -> int:
+        """Return how long a lease to ask for; 0 only looks at it."""
+        if not self.renews:
+            return 0
+        return milliseconds(max(0.0, min(3 * self.period, lease.renew_until - monotonic())))
 
-    def hurry(self, seconds: float) -> None:
-        """Be due in time for a lease that may end in so many seconds."""
-        if self.ms:
-            self.due = min(self.due, monotonic() + seconds / 3)
-            self.soon = min(self.soon, self.due)
-
-    def end(self, lease: Lease) -> float:
+    def lost_at(self) -> float:
         """Return when the lock counts as lost if the server does not answer."""
+        lease = self.lease()
+        if lease is None:
+            return math.inf
+        if self.final:  # nothing is tried again for it, so a call may end a little later
+            return lease.deadline + 0.5
         return lease.deadline if lease.verify_by is None else min(lease.deadline, lease.verify_by)
 
-    def postpone(self, lease: Lease, now: float) -> None:
-        """Try again later, but several times before the end."""
-        left = max(0.05, (self.end(lease) - now) / 4)
-        self.soon = self.due = now + min(1.0, self.period / 4, left)
 
-
+@dataclass(slots=True, eq=False)
 class Withdrawal:
     """A release that did not reach the server, and when to send it again (monotonic)."""
 
-    __slots__ = ("call", "due", "until")
-
-    def __init__(self, call: Release, until: float) -> None:
-        self.call = call
-        self.until = until
-        self.postpone()
-
-    def postpone(self) -> None:
-        self.due = monotonic() + 0.5
+    call: Release
+    due: float
+    until: float
 
 
 def mark_lost(lease: Lease, reason: str) -> bool:
@@ -114,16 +101,13 @@ def mark_lost(lease: Lease, reason: str) -> bool:
     return True
 
 
-Batch = list[tuple[Kept, Lease]]
-
-
 class Renewer:
     """Keeps every registered lease alive until it is discarded, lost or garbage-collected.
 
     A lease is renewed after a third of its length, together with others of the same server that are
     due soon. While the server can't be reached this is retried until the lease has expired; then
     the lock is lost. A lock that was handed off is verified once, soon after it was acquired, as
-    the server takes it back if it does not hear from its new holder.
+    the server takes it back if its new holder does not claim it.
 
     A release or withdrawn request that did not reach the server is sent again.
     """
@@ -134,36 +118,30 @@ class Renewer:
 
     def after_fork(self) -> None:
         """Forget the leases of the parent process; threads are started when needed."""
-        self.mutex = threading.RLock()
-        self._leases: dict[str, ServerRenewer] = {}
-        self._servers: dict[tuple[Any, Hashable], ServerRenewer] = {}
+        # Each change of these is one operation, so callers and threads share no mutex.
+        self.entries: dict[str, Entry] = {}  # by token
+        self.servers: dict[tuple[Any, Hashable], ServerRenewer] = {}
 
     def add(self, lease: Lease, backend: Any, lock: Any, *, renew: bool = True) -> None:
         """Renew a lease from now on, or only verify it; references to it are weak."""
-        kept = Kept(lease, lock, renew=renew)
-        with self.mutex:
-            self.assign(kept, backend)
+        key = backend, backend.together(lease.name)
+        server = self.servers.get(key) or self.server_of(backend, lease.name)
+        entry = self.entries[lease.token] = Entry(lease, lock, server, renew=renew)
+        if entry.due < server.wakes_at:
+            server.wake(entry.due)
 
-    def discard(self, lease: Lease | Kept) -> None:
+    def discard(self, lease: Lease) -> None:
         """Stop renewing a lease, at once."""
-        token = lease.token
-        if token in self._leases:
-            with self.mutex:
-                server = self._leases.get(token)
-                if server is not None:
-                    server.leases.pop(token, None)
-                    # Last, to be repeatable. A signal handler may have released the lock, too.
-                    self._leases.pop(token, None)
+        self.entries.pop(lease.token, None)
 
     def was_set(self, leases: Iterable[Lease], lease_ms: Iterable[int]) -> None:
         """Renew leases in time that their holder has set, or may have set, to so many ms."""
-        with self.mutex:
-            for lease, ms in zip(leases, lease_ms, strict=True):
-                server = self._leases.get(lease.token)
-                kept = None if server is None else server.leases.get(lease.token)
-                if server is not None and kept is not None and ms > 0:
-                    kept.hurry(ms / 1000)
-                    server.wake(kept.due)
+        for lease, ms in zip(leases, lease_ms, strict=True):
+            entry = self.entries.get(lease.token)
+            if entry is not None and ms > 0:
+                entry.due = min(entry.due, monotonic() + ms / 3000)
+                if entry.due < entry.server.wakes_at:
+                    entry.server.wake(entry.due)
 
     def withdraw(
         self, call: Release, backend: Any, seconds: float, *, at_once: bool = False
@@ -172,247 +150,254 @@ class Renewer:
 
         It is first sent after half a second, unless ``at_once``.
         """
-        withdrawal = Withdrawal(call, monotonic() + seconds)
-        if at_once:
-            withdrawal.due = monotonic()
-        with self.mutex:
-            server = self._server(backend, call.name)
-            server.withdrawals[withdrawal] = None
+        now = monotonic()
+        item = Withdrawal(call, now if at_once else now + WITHDRAW_EVERY, now + seconds)
+        server = self.server_of(backend, call.name)
+        server.withdrawals[item] = None
+        if item.due < server.wakes_at:
             with suppress(RuntimeError):  # the process is ending: ``at_exit`` sends it
-                server.wake(withdrawal.due)
+                server.wake(item.due)
 
     def at_exit(self) -> None:
-        """Try once more to send what could not be sent, for a second at most.
-
-        If no thread can be started any more, this one sends it, which takes as long as the calls.
-        """
+        """Try once more to send what could not be sent, for a second at most."""
         deadline = monotonic() + EXIT
-        with self.mutex:
-            owing = [server for server in self._servers.values() if server.withdrawals]
-            alone = [server for server in owing if not server.hurry()]
-        for server in alone:
-            server.work()
-        while monotonic() < deadline and any(server.hurried for server in owing):
-            time.sleep(0.005)
+        owing = [server for server in [*self.servers.values()] if server.withdrawals]
+        for server in owing:
+            server.hurry()
+        for server in owing:
+            while server.hurried and monotonic() < deadline:
+                if server.has_thread:
+                    time.sleep(0.005)
+                else:
+                    server.work(deadline)
 
-    def keeps(self, kept: Kept) -> bool:
-        """Whether a lease is still renewed."""
-        server = self._leases.get(kept.token)
-        return server is not None and server.leases.get(kept.token) is kept
-
-    def forget(self, kept: Kept) -> bool:
+    def remove(self, entry: Entry) -> bool:
         """Stop renewing a lease; return whether it was renewed until now."""
-        with self.mutex:
-            if not self.keeps(kept):
-                return False
-            self.discard(kept)
-            return True
+        found = self.entries.pop(entry.token, None)
+        if found is not None and found is not entry:  # it was added again
+            self.entries.setdefault(entry.token, found)
+        return found is entry
 
-    def assign(self, kept: Kept, backend: Any) -> None:
-        """Give a lease to the server that has its lock; the caller holds the mutex."""
-        self.discard(kept)
-        server = self._leases[kept.token] = self._server(backend, kept.name)
-        server.leases[kept.token] = kept
-        server.wake(kept.due)
-
-    def close(self, server: ServerRenewer) -> None:
-        """Drop a server with nothing to do; the caller holds the mutex."""
-        self._servers = {key: item for key, item in self._servers.items() if item is not server}
-
-    def _server(self, backend: Any, name: str) -> ServerRenewer:
-        place = backend, backend.together(name)
-        server = self._servers.get(place)
-        if server is None:
-            server = self._servers[place] = ServerRenewer(self, *place)
-        return server
+    def server_of(self, backend: Any, name: str) -> ServerRenewer:
+        """Return what renews a lock."""
+        key = backend, backend.together(name)
+        return self.servers.get(key) or self.servers.setdefault(key, ServerRenewer(self, key))
 
 
 class ServerRenewer:
     """Renews the leases on one server, and sends again what did not reach it.
 
-    While a call hangs, another thread retries over another connection and reports losses in time.
+    Its thread makes one call after another. Each ends long before the first lease does, so that it
+    can be tried again over another connection, and losses are reported in time.
+
+    Callers use nothing but bare locks. An exception that a signal handler raises in the Python code
+    of ``threading`` would leave a condition locked for ever, or mark a running thread as ended.
     """
 
-    CALLS = 3
-    """How many calls may be under way at once; there is more than one only while calls hang."""
-    BATCHES = 20
-    """How many batches are sent before looking for leases that have become due."""
-
-    def __init__(self, renewer: Renewer, backend: Any, together: Hashable) -> None:
+    def __init__(self, renewer: Renewer, key: tuple[Any, Hashable]) -> None:
         self._renewer = renewer
-        self._backend = backend
-        self._together = together
-        self._mutex = renewer.mutex
-        self.leases: dict[str, Kept] = {}
+        self._key = key
+        self.backend, self._together = key
         self.withdrawals: dict[Withdrawal, None] = {}
-        name = f"django-redis-lock-renewal-{backend.alias}"
-        self._watcher = Watcher(name, self._mutex, self._next_due, self.work)
-        self.wake = self._watcher.wake
-        self._calls = 0
+        self.wakes_at = math.inf
+        """When (monotonic) the thread wakes by itself; infinite while it is awake, or ended."""
+        self._wanted_at = 0.0  # when it was last asked to be awake
+        self._bell = Bell()
+        self._mutex = threading.RLock()  # a signal handler may call while its thread has it
+        self.has_thread = False
+        self._at_work = threading.Lock()  # which the thread holds
 
-    def hurry(self) -> bool:
-        """Send all withdrawals now, if there is a thread for it. The caller holds the mutex."""
-        for item in self.withdrawals:
+    def wake(self, due: float) -> None:
+        """Have the thread awake at a moment (monotonic).
+
+        Raises ``RuntimeError`` if none can be started. With Python 3.12 that is so as soon as the
+        process begins to end.
+        """
+        self._wanted_at = due
+        with self._mutex:
+            if not self.has_thread:
+                self._renewer.servers[self._key] = self
+                _thread.start_new_thread(self._begin, ())
+                # If a signal handler raises here, a second thread is started, and ends at once.
+                self.has_thread = True
+        self._bell.ring()
+
+    def hurry(self) -> None:
+        """Let all withdrawals be sent now, if a thread can do it."""
+        for item in [*self.withdrawals]:
             item.due = 0.0
-        try:
+        with suppress(RuntimeError):
             self.wake(0.0)
-        except RuntimeError:
-            return False
-        return True
 
     @property
     def hurried(self) -> bool:
         """Whether there is something that was not tried since ``hurry``."""
-        with self._mutex:
-            return self._calls > 0 or any(item.due == 0.0 for item in self.withdrawals)
+        return any(item.due == 0.0 for item in [*self.withdrawals])
 
-    def _next_due(self, woken: bool) -> float | None:
-        work: list[Kept | Withdrawal] = [*self.leases.values(), *self.withdrawals]
-        if not (work or woken):
-            self._renewer.close(self)
-            return None
-        return min((item.due for item in work), default=math.inf)
-
-    def work(self) -> None:
-        """Do what is due now."""
-        with self._mutex:
-            now = monotonic()
-            due = [kept for kept in self.leases.values() if kept.soon <= now]
-            if len(due) > self.BATCHES * BATCH:
-                due = heapq.nsmallest(self.BATCHES * BATCH, due, key=lambda kept: kept.due)
-            owed = [item for item in self.withdrawals if item.due <= now]
-            may_call = self._calls < self.CALLS
-            good, overdue, dropped = self._sort(due, may_call=may_call)
-            for item in owed:
-                item.postpone()
-            if may_call:
-                self._calls += 1
-                try:
-                    self._watcher.hand_off()
-                except RuntimeError:  # the process is ending, and this thread goes on alone
-                    logger.debug("No other thread can watch while the server is asked")
+    def work(self, until: float = math.inf) -> None:
+        """Make one call for what is due, leases first. It ends by ``until`` (monotonic)."""
+        now = monotonic()
+        mine = self._entries()
+        left = (min((entry.lost_at() for entry in mine), default=math.inf) - now) / 2
+        until = min(until, now + min(LONGEST_CALL, max(SHORTEST_CALL, left)))
+        owed = min([*self.withdrawals], key=attrgetter("due"), default=None)
+        batch = heapq.nsmallest(BATCH, mine, key=attrgetter("due"))
         try:
-            self._lose_overdue(overdue)
-            self._warn_of_dropped(dropped)
-            if may_call:
-                self._renew(good)
-                self._send(owed)
+            if batch and batch[0].due <= now:
+                self.renew([item for item in batch if item.due - item.period / 4 <= now], until)
+            elif owed is not None:
+                self._send(owed, until)
         except Exception:
             logger.exception("The renewal of leases failed, and goes on")
+
+    def _begin(self) -> None:
+        # ``Thread.start`` is Python code in which a signal handler may raise, so it runs in a
+        # thread that gets no signals.
+        name = f"django-redis-lock-renewal-{self.backend.alias}"
+        try:
+            threading.Thread(target=self._run, name=name, daemon=True).start()
+        except RuntimeError:  # the process has begun to end: this thread has to do
+            self._run()
+
+    def _run(self) -> None:
+        if not self._at_work.acquire(blocking=False):
+            return
+        try:
+            while self._sleep():
+                self.work()
         finally:
+            self.wakes_at = math.inf
             with self._mutex:
-                self._calls -= may_call
+                self.has_thread = False
+                self._at_work.release()
+                if self._renewer.servers.get(self._key) is self:
+                    del self._renewer.servers[self._key]
+        if self._entries() or self.withdrawals:  # added while it ended
+            with suppress(RuntimeError):
+                self.wake(0.0)
 
-    def _sort(self, due: list[Kept], *, may_call: bool) -> tuple[Batch, Batch, list[Kept]]:
-        """Return the leases to renew, those that are overdue, and those whose handle is gone."""
-        good, overdue, dropped = Batch(), Batch(), list[Kept]()
+    def _sleep(self) -> bool:
+        """Sleep until something is due; return False if there was nothing to do for a while."""
+        woken = True
+        while True:
+            self.wakes_at = math.inf  # so that whoever adds something from here on rings the bell
+            work: list[Entry | Withdrawal] = [*self._entries(), *self.withdrawals]
+            due, now = min((item.due for item in work), default=math.inf), monotonic()
+            if due <= now:
+                return True
+            if not (work or woken):
+                return False
+            # If the lease that it woke for was released, sleep on until that would have been due.
+            # Then short holds wake this thread now and then, rather than each time.
+            early = self._wanted_at if self._wanted_at > now else due
+            self.wakes_at = min(now + IDLE, due, early)
+            self._bell.wait(self.wakes_at)
+            woken = monotonic() < self.wakes_at
+
+    def _entries(self) -> list[Entry]:
+        return [entry for entry in [*self._renewer.entries.values()] if entry.server is self]
+
+    def renew(self, due: Sequence[Entry], until: float) -> None:
+        """Renew leases in one call, which ends by ``until`` (monotonic)."""
+        batch = [(entry, lease) for entry in due if (lease := self._lease_of(entry))]
+        if not batch:
+            return
         now = monotonic()
-        for kept in due:
-            lease = kept.lease()
-            if lease is None:
-                dropped.append(kept)
-            elif not kept.ms and (lease.passed or lease.verify_by is None):  # nothing to verify
-                self._renewer.forget(kept)
-            elif (kept.tried or kept.last) and kept.end(lease) <= now:
-                overdue.append((kept, lease))
+        for entry, _ in batch:  # unless the answer says otherwise
+            entry.due = now + min(1.0, max(SHORTEST_CALL, (entry.lost_at() - now) / 4))
+        versions = [None if lease.being_set else lease.version for _, lease in batch]
+        wanted = [entry.wanted_ms(lease) for entry, lease in batch]
+        holds = [(item.name, item.token, ms) for (item, _), ms in zip(batch, wanted, strict=True)]
+        call = Renew(holds, at_least=True, until=until)
+        try:
+            answers = self.backend.run(_once(call))
+        except LockError as error:
+            self._failed(batch, error)
+            return
+        entries = self._renewer.entries
+        results = zip(batch, versions, wanted, answers, strict=True)
+        for (entry, lease), version, ms, left_ms in results:
+            if left_ms is None:  # too few servers of a quorum have answered
+                if lease.passed:
+                    self._lose(entry, lease, "too few servers answered in time")
+            elif left_ms < -1:
+                self._lose(entry, lease, "it expired or was broken", gone=True)
             else:
-                kept.tried |= may_call
-                kept.postpone(lease, now)
-                if self._backend.together(kept.name) == self._together:
-                    good.append((kept, lease))
-                elif self._renewer.keeps(kept):  # its lock has moved to another server
-                    kept.soon = kept.due = now
-                    self._renewer.assign(kept, self._backend)
-        return good, overdue, dropped
+                lease.verify_by = None
+                if not entry.renews:
+                    self._renewer.remove(entry)
+                elif lease.version == version and entries.get(entry.token) is entry:
+                    # Otherwise its holder has released it, or sets it to something else.
+                    lease.renewed(left_ms, call.sent_at)
+                    entry.final = ms < milliseconds(3 * entry.period)
+                    entry.due = lease.deadline if entry.final else call.sent_at + entry.period
 
-    def _warn_of_dropped(self, dropped: list[Kept]) -> None:
-        for kept in dropped:
-            if self._renewer.forget(kept) and kept.ms:
+    def _lease_of(self, entry: Entry) -> Lease | None:
+        """Return the lease to renew, ``None`` if this server does not renew it any more."""
+        lease = entry.lease()
+        if lease is None:
+            if self._renewer.remove(entry) and entry.renews:
                 logger.warning(
                     "Lock %r was dropped without being released, and becomes free within %.1f s. "
                     "Keep the handle, or use it as a context manager.",
-                    kept.name,
-                    kept.ms / 1000,
+                    entry.name,
+                    3 * entry.period,
                 )
+        elif not entry.renews and (lease.passed or lease.verify_by is None):  # nothing to verify
+            self._renewer.remove(entry)
+        elif entry.final and lease.passed:
+            self._lose(entry, lease, "it was held for as long as its max_hold allows")
+        elif self.backend.together(entry.name) != self._together:  # it has moved to another server
+            entry.server = self._renewer.server_of(self.backend, entry.name)
+            entry.server.wake(entry.due)
+        else:
+            return lease
+        return None
 
-    def _renew(self, leases: Batch) -> None:
-        for begin in range(0, len(leases), BATCH):
-            try:
-                self._renew_batch(leases[begin : begin + BATCH])
-            except LockError as error:
-                self._failed(leases[begin:], error)
-                return
-
-    def _renew_batch(self, batch: Batch) -> None:
-        versions = [None if lease.being_set else lease.version for _, lease in batch]
-        wanted = [kept.wanted(lease) for kept, lease in batch]
-        holds = [(kept.name, kept.token, ms) for (kept, _), ms in zip(batch, wanted, strict=True)]
-        call = Renew(holds, at_least=True, patient=False)
-        answers = self._backend.run(ask(call))
-        told = zip(batch, versions, wanted, answers, strict=True)
-        for (kept, lease), version, ms, left_ms in told:
-            kept.tried = False
-            if left_ms is None:  # too few servers of a quorum have answered
-                if lease.passed:
-                    self._lose(kept, lease, "too few servers answered in time")
-            elif left_ms < -1:
-                self._lose(kept, lease, "it expired or was broken", gone=True)
-            else:
-                lease.verify_by = None
-                if not kept.ms:
-                    self._renewer.forget(kept)
-                elif lease.version == version and self._renewer.keeps(kept):
-                    # Otherwise its holder has released it, or sets it to something else.
-                    lease.renewed(left_ms, call.sent_at)
-                    kept.last = ms < kept.ms
-                    kept.schedule(lease)
-
-    def _failed(self, leases: Batch, error: LockError) -> None:
+    def _failed(self, batch: Sequence[tuple[Entry, Lease]], error: LockError) -> None:
         now = monotonic()
-        overdue = [(kept, lease) for kept, lease in leases if kept.end(lease) <= now]
-        if number := len(leases) - len(overdue):
+        lost = [(entry, lease) for entry, lease in batch if entry.lost_at() <= now]
+        if number := len(batch) - len(lost):
             logger.warning("%d locks were not renewed, trying again: %s", number, error)
-        for kept, lease in leases:
-            kept.postpone(lease, now)
-        self._lose_overdue(overdue, f": {error}")
+        for entry, lease in lost:
+            self._lose(entry, lease, f"the server could not be reached in time: {error}")
 
-    def _lose_overdue(self, leases: Batch, error: str = "") -> None:
-        for kept, lease in leases:
-            why = f"the server could not be reached in time{error}"
-            self._lose(kept, lease, MAX_HOLD_PASSED if kept.last else why)
-
-    def _lose(self, kept: Kept, lease: Lease, reason: str, *, gone: bool = False) -> None:
-        """Report a loss, unless it is no news.
+    def _lose(self, entry: Entry, lease: Lease, reason: str, *, gone: bool = False) -> None:
+        """Report a loss, unless its holder has released the lock.
 
         Unless it is ``gone``, the server may still hold the lock, so it is released.
         """
-        if not self._renewer.forget(kept):
-            return  # its holder has released it, or a lease that was only verified has ended
+        if not self._renewer.remove(entry):
+            return
         if not gone:
             call = Release(lease.name, lease.token, patient=False)
-            self._renewer.withdraw(call, self._backend, lease.longest)
+            self._renewer.withdraw(call, self.backend, lease.longest)
         if lease.release_sent_at is not None:  # the release may have been carried out
             lease.lost = True
         elif mark_lost(lease, reason):
-            sender, using = type(self._backend), self._backend.alias
-            signals.lock_lost.send_robust(sender, using=using, name=lease.name, lock=kept.lock())
+            sender, using = type(self.backend), self.backend.alias
+            signals.lock_lost.send_robust(sender, using=using, name=lease.name, lock=entry.lock())
 
-    def _send(self, owed: list[Withdrawal]) -> None:
-        reachable = True
-        for item in owed:
-            arrived = reachable
-            if reachable:
-                try:
-                    run(self._backend, ask(item.call))
-                except LockUnavailable as error:
-                    arrived, reachable = False, not error.passing
-                except LockError as error:  # another program's key: there is nothing to give back
-                    logger.warning("A lock was not given back: %s", error)
-            with self._mutex:
-                waiting = item in self.withdrawals
-                self.withdrawals.pop(item, None)
-                if waiting and not arrived and monotonic() < item.until:
-                    self.withdrawals[item] = None  # behind the others
+    def _send(self, item: Withdrawal, until: float) -> None:
+        item.call.until = until
+        try:
+            run(self.backend, _once(item.call))
+        except LockUnavailable as error:
+            now = monotonic()
+            for each in [*self.withdrawals] if error.passing else [item]:
+                each.due = max(each.due, now + WITHDRAW_EVERY)
+            if now < item.until and item in self.withdrawals:
+                del self.withdrawals[item]
+                self.withdrawals[item] = None  # behind the others
+                return
+        except LockError as error:  # another program's key: there is nothing to give back
+            logger.warning("A lock was not given back: %s", error)
+        self.withdrawals.pop(item, None)
+
+
+def _once(call: Call) -> Steps[Any]:
+    """Send a call, and don't try again: the thread does, with what else is due by then."""
+    return (yield call)
 
 
 renewer = Renewer()

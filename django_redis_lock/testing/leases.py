@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from time import monotonic
 
 from django_redis_lock.backends.base import BaseLockBackend
-from django_redis_lock.backends.renewal import Kept, ServerRenewer, renewer
+from django_redis_lock.backends.renewal import LONGEST_CALL, Entry, renewer
 from django_redis_lock.protocol import lease as leases
 from django_redis_lock.protocol.lease import Lease
 from django_redis_lock.protocol.records import token_id
@@ -29,26 +29,16 @@ def lease_of(hold: str) -> Lease | None:
     return None
 
 
-def stop_renewing(lease: Lease | None) -> tuple[ServerRenewer, Kept] | None:
-    """Stop renewing a lease; return what renewed it."""
-    if lease is None:
-        return None
-    with renewer.mutex:
-        server = renewer._leases.get(lease.token)
-        kept = None if server is None else server.leases.get(lease.token)
-        renewer.discard(lease)
-    return None if server is None or kept is None else (server, kept)
+def stop_renewing(lease: Lease | None) -> Entry | None:
+    """Stop renewing a lease; return what it was renewed by."""
+    return None if lease is None else renewer.entries.pop(lease.token, None)
 
 
-def renew_now(lease: Lease, renewal: tuple[ServerRenewer, Kept]) -> None:
+def renew_now(lease: Lease, entry: Entry) -> None:
     """Renew a lease in this thread, which reports it if it is lost."""
-    server, kept = renewal
-    kept.tried = False
-    kept.soon = kept.due = monotonic() + 60.0  # this thread does it
-    with renewer.mutex:
-        renewer.assign(kept, server._backend)
-        server = renewer._leases[lease.token]
-    server._renew_batch([(kept, lease)])
+    entry.due = monotonic() + 60.0  # this thread does it
+    renewer.entries[lease.token] = entry
+    entry.server.renew([entry], monotonic() + LONGEST_CALL)
 
 
 def abandon(lease: Lease) -> None:
@@ -60,7 +50,6 @@ def abandon(lease: Lease) -> None:
 def settle(backends: Iterable[BaseLockBackend]) -> None:
     """Send what is still to be sent to some backends, and drop what does not arrive."""
     renewer.at_exit()
-    with renewer.mutex:
-        for server in list(renewer._servers.values()):
-            if server._backend in backends:
-                server.withdrawals.clear()
+    for server in [*renewer.servers.values()]:
+        if server.backend in backends:
+            server.withdrawals.clear()

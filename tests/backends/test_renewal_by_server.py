@@ -56,6 +56,8 @@ def test_stopped_server_costs_no_lease_on_another(
     locks["other"].pool.connection_kwargs["socket_timeout"] = socket_timeout
     elsewhere = lock(name, timeout=1.5, auto_renew=True, using="other")
     elsewhere.acquire()
+    longer = lock(f"{name}!", timeout=30, auto_renew=True, using="other")
+    longer.acquire()
     with lock(name, timeout=1, auto_renew=True) as held:
         stopped.pause()
         first = held._lease.deadline
@@ -66,11 +68,14 @@ def test_stopped_server_costs_no_lease_on_another(
         assert elsewhere.lost
     stopped.resume()
     eventually(lambda: not owes("other"), "the lost lock is given back")
+    longer.extend(3, replace_ttl=True)
+    eventually(lambda: longer.remaining > 20, "its lease goes on to be renewed")
+    longer.release()
 
 
 def test_threads_end_when_idle(name: str, stopped: EmbeddedServer, monkeypatch: Any) -> None:
     """Each server has its own thread, which ends some time after the last release."""
-    monkeypatch.setattr("django_redis_lock.backends.watching.Watcher.IDLE", 0.1)
+    monkeypatch.setattr("django_redis_lock.backends.renewal.IDLE", 0.1)
     with lock(name), lock(name, using="other"):
         threads = {f"django-redis-lock-renewal-{using}" for using in ("default", "other")}
         eventually(lambda: threads <= {item.name for item in threading.enumerate()})

@@ -189,18 +189,14 @@ def test_release_is_tried_at_the_end_of_the_process(
     """
     program = """
         import _thread, atexit, sys, threading
-        from time import monotonic
         import django, redis
         from django.conf import settings
         url, name, when = sys.argv[1:]
         settings.configure(LOCKS={"default": {"LOCATION": url}})
         django.setup()
         from django_redis_lock import lock
-        from django_redis_lock.backends import renewal, watching
+        from django_redis_lock.backends import renewal
         from django_redis_lock.exceptions import LockUnavailable
-
-        def later(self):
-            self.due = monotonic() + 60
 
         def refuse(*args, **kwargs):
             raise RuntimeError("can't create new thread at interpreter shutdown")
@@ -208,9 +204,9 @@ def test_release_is_tried_at_the_end_of_the_process(
         def refuse_threads():
             _thread.start_new_thread = threading.Thread.start = refuse
 
-        def begin_late(self, thread, begin=watching.Watcher._begin):
+        def begin_late(self, begin=renewal.ServerRenewer._begin):
             refuse_threads()
-            begin(self, thread)
+            begin(self)
 
         def fail_to_release():
             held = lock(name, timeout=None)
@@ -223,9 +219,9 @@ def test_release_is_tried_at_the_end_of_the_process(
                 client.config_set("min-replicas-to-write", 0)
             client.close()
 
-        renewal.Withdrawal.postpone = later
+        renewal.WITHDRAW_EVERY = 60
         if when == "while its thread starts":
-            watching.Watcher._begin = begin_late
+            renewal.ServerRenewer._begin = begin_late
         if when == "after":
             atexit.register(fail_to_release)
             atexit.register(refuse_threads)

@@ -136,12 +136,12 @@ class TestEveryBackend:
         waiting = Background(group.acquire)
         eventually(lambda: waiters(max(names), using) == 1)
         early = [group[name]._lease for name in sorted(names)[:2]]
-        assert all(lease and lease.token in renewer._leases for lease in early)
+        assert all(lease and lease.token in renewer.entries for lease in early)
         last.release()
         assert waiting.outcome() is True
         leases = [group[name]._lease for name in names]
         assert len({lease.deadline for lease in leases if lease}) == 1
-        assert not any(lease and lease.token in renewer._leases for lease in leases)
+        assert not any(lease and lease.token in renewer.entries for lease in leases)
         group.release()
 
     def test_lost_while_another_is_waited_for(self, names: list[str], using: str) -> None:

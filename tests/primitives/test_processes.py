@@ -71,7 +71,7 @@ def test_forked_child_does_not_renew_or_reenter(name: str) -> None:
             from django_redis_lock.backends.renewal import renewer
 
             again = lock(name, reentrant=True).acquire(blocking=False)
-            return [list(renewer._leases), again]
+            return [list(renewer.entries), again]
 
         assert in_fork(child) == [[], False]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
@@ -28,12 +29,12 @@ class Client:
     def call(self, packed: Any) -> Any:
         """Send a call and return its reply."""
         packed.sending()
-        reply = self.exchange(words_of(packed))
+        reply = self.exchange(words_of(packed), packed.until)
         completion = packed.completed(reply)
         try:
             command = next(completion)
             while True:
-                command = completion.send(self.exchange(parse(command)))
+                command = completion.send(self.exchange(parse(command), packed.until))
         except StopIteration as stop:
             reply = stop.value
         if isinstance(reply, Exception):
@@ -67,7 +68,7 @@ class Client:
 
             site.network.send(arrive, site=site, delay=late, within=POST_WITHIN)
 
-    def exchange(self, words: Sequence[bytes]) -> Any:
+    def exchange(self, words: Sequence[bytes], until: float = math.inf) -> Any:
         """Send a command and return its reply, or the error that the server returns."""
         site = self._site
         network = site.network
@@ -97,7 +98,7 @@ class Client:
         late = delay if fate is Fate.LATE else 0.0
         network.send(arrive, site=site, delay=late)
         try:
-            machine.block(machine.now + SOCKET_TIMEOUT)
+            machine.block(min(machine.now + SOCKET_TIMEOUT, max(until, machine.now)))
         finally:
             waits.clear()
         if not replies:

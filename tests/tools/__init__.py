@@ -82,8 +82,7 @@ def taken_connections(url: str) -> int:
 
 def renewing(using: str = "default") -> list[ServerRenewer]:
     """Return what renews the leases of a backend, one for each server."""
-    servers = list(renewer._servers.values())
-    return [item for item in servers if item._backend is locks[using]]
+    return [item for item in [*renewer.servers.values()] if item.backend is locks[using]]
 
 
 def owes(using: str = "default") -> bool:
@@ -106,11 +105,9 @@ def alive(pid: int) -> bool:
 
 def leave_no_lease() -> None:
     """Stop renewing leases that a test has left, drop what is still to be sent, and close all."""
-    for server in list(renewer._servers.values()):
-        with renewer.mutex:
-            for kept in list(server.leases.values()):
-                renewer.forget(kept)
-            server.withdrawals.clear()
+    renewer.entries.clear()
+    for server in [*renewer.servers.values()]:
+        server.withdrawals.clear()
     locks.reset()
 
 
