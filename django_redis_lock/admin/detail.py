@@ -28,7 +28,7 @@ from django_redis_lock.admin.wording import (
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.handler import locks
 from django_redis_lock.models import HeldLock
-from django_redis_lock.operators.liveness import judge
+from django_redis_lock.operators import judge
 from django_redis_lock.protocol.attention import is_renewed
 from django_redis_lock.protocol.audit import FORCE_RELEASED, FREED, AuditEntry
 from django_redis_lock.protocol.records import Holder, Waiter

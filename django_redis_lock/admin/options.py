@@ -39,7 +39,7 @@ from django_redis_lock.admin.release import (
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.handler import locks
 from django_redis_lock.models import HeldLock
-from django_redis_lock.operators.breaking import requires_reason
+from django_redis_lock.operators import requires_reason
 from django_redis_lock.support.text import visible
 
 if TYPE_CHECKING:

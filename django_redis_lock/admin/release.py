@@ -18,7 +18,7 @@ from django_redis_lock.admin.changelist import COLUMNS
 from django_redis_lock.admin.reading import aliases, read_rows, unwritable
 from django_redis_lock.admin.wording import duration, origin_html, who
 from django_redis_lock.models import HeldLock
-from django_redis_lock.operators.breaking import Outcome, Result, release_shown, requires_reason
+from django_redis_lock.operators import Outcome, Result, release_shown, requires_reason
 from django_redis_lock.support.arguments import MAX_TEXT_LENGTH, TOKEN_ID, check_name
 from django_redis_lock.support.text import visible, without_passwords
 

@@ -14,7 +14,7 @@ from django_redis_lock import locks
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.management.console import facts, releasing
 from django_redis_lock.management.console.releasing import system_user
-from django_redis_lock.operators.breaking import Outcome, Result
+from django_redis_lock.operators import Outcome, Result
 from django_redis_lock.protocol.attention import Attention
 from example_project.embedded import EmbeddedServer
 from tests.tools import eventually

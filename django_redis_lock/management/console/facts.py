@@ -8,7 +8,7 @@ from typing import Any
 
 from django_redis_lock.handler import locks
 from django_redis_lock.management.console.terminal import Column
-from django_redis_lock.operators.breaking import Outcome
+from django_redis_lock.operators import Outcome
 from django_redis_lock.protocol.attention import Attention, attention
 from django_redis_lock.protocol.audit import AuditEntry
 from django_redis_lock.protocol.records import Holder, Waiter

@@ -22,8 +22,7 @@ from django_redis_lock.management.console.selection import (
     nothing,
 )
 from django_redis_lock.management.console.terminal import Column, Terminal
-from django_redis_lock.operators.breaking import Result, release_shown, requires_reason
-from django_redis_lock.operators.liveness import Life, Verdict, judge
+from django_redis_lock.operators import Life, Result, Verdict, judge, release_shown, requires_reason
 from django_redis_lock.protocol.records import Holder
 from django_redis_lock.support.arguments import check_text
 from django_redis_lock.support.text import visible

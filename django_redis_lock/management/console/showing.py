@@ -14,7 +14,7 @@ from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.management.console import facts
 from django_redis_lock.management.console.selection import SORTS, Backends, hint_at_pattern, nothing
 from django_redis_lock.management.console.terminal import Column, Terminal
-from django_redis_lock.operators.liveness import Verdict, judge
+from django_redis_lock.operators import Verdict, judge
 from django_redis_lock.protocol.audit import AuditEntry
 from django_redis_lock.protocol.records import Holder, Waiter
 from django_redis_lock.support.text import visible

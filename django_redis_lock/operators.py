@@ -1,0 +1,260 @@
+"""What operators need around a forced release, shared by the command and the admin.
+
+Which locks need attention, whether a holder is alive, whether its server takes writes, and the
+release of exactly the locks that were shown.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any, NamedTuple, Protocol
+
+import redis
+from django.utils.functional import Promise
+from django.utils.text import format_lazy
+from django.utils.translation import gettext_lazy as _
+from redis.exceptions import RedisError
+
+from django_redis_lock.backends.base import BaseLockBackend
+from django_redis_lock.backends.redis.backend import RedisLockBackend
+from django_redis_lock.exceptions import InvalidLockBackend, LockError, LockUnavailable
+from django_redis_lock.handler import locks
+from django_redis_lock.protocol.attention import Attention, attention
+from django_redis_lock.protocol.records import Holder
+from django_redis_lock.support.arguments import check_text
+from django_redis_lock.support.process import STOPPED, current_process, state_of
+from django_redis_lock.support.text import visible, without_passwords
+
+logger = logging.getLogger("django_redis_lock")
+Reason = str | Promise
+"""A text that is translated when it is shown; ``""`` for none."""
+
+
+class Shown(Protocol):
+    """A hold as shown to an operator: a ``Holder`` or anything else with these attributes."""
+
+    @property
+    def using(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def token_id(self) -> str: ...
+
+
+class Result(StrEnum):
+    """The outcome of a release."""
+
+    RELEASED = "released"
+    CHANGED = "changed"
+    """Another holder has it by now and keeps it."""
+    GONE = "gone"
+    """It was free already."""
+    REFUSED = "refused"
+    """The server refused, for instance because it is read-only: nothing was released."""
+    UNAVAILABLE = "unavailable"
+    """The server was unavailable, so the outcome is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The outcome for one lock."""
+
+    shown: Shown
+    result: Result
+    loser: Holder | None = None
+    """The holder that lost it, if it was released."""
+    holder: Holder | None = None
+    """Who holds it now: the waiter it was handed off to, or another new holder."""
+    error: str = ""
+    """Why it was refused or the outcome is not known; without passwords."""
+
+
+def release_shown(shown: Iterable[Shown], *, by: str, reason: str = "") -> list[Outcome]:
+    """Release each lock if the holder that was shown still has it; return an outcome for each.
+
+    ``by`` says who releases and ``reason`` why, for the audit. A server that does not answer is
+    asked for its first lock only.
+
+    Raises ``ValueError`` or ``TypeError`` for an invalid reason, and for a missing one if the
+    ``OPERATORS`` of an alias require it, before anything is released.
+    """
+    shown = list(shown)
+    by, reason = check_text(by, "by"), check_text(reason, "reason")
+    if not reason and (using := requires_reason(one.using for one in shown)):
+        raise ValueError(
+            f"A release of locks of LOCKS[{using!r}] needs a reason, because its "
+            f"OPERATORS['REASON_REQUIRED'] is True; give one."
+        )
+    failed: dict[str, Outcome] = {}  # by alias; not asked again
+    outcomes: list[Outcome] = []
+    for one in shown:
+        if one.using in failed:
+            outcomes.append(replace(failed[one.using], shown=one))
+            continue
+        try:
+            outcome = _release(one, by, reason)
+        except (LockError, InvalidLockBackend, ValueError) as error:
+            outcome = _failure(one, error)
+            refused = isinstance(error, LockUnavailable) and error.refused
+            if isinstance(error, InvalidLockBackend | LockUnavailable) and not refused:
+                failed[one.using] = outcome  # the others would run into the same, and a timeout
+        if loser := outcome.loser:
+            logger.warning(
+                "Lock %r of LOCKS[%r] was taken from %s by %s: %s",
+                loser.name,
+                loser.using,
+                visible(str(loser)),
+                visible(by) or "an unnamed operator",
+                visible(reason) or "no reason given",
+            )
+        outcomes.append(outcome)
+    return outcomes
+
+
+def requires_reason(aliases: Iterable[str]) -> str | None:
+    """Return the first alias whose ``OPERATORS`` require a reason, ``None`` without one."""
+    for using in sorted(set(aliases)):
+        with suppress(InvalidLockBackend):  # then its locks can't be released anyway
+            if locks[using].operators.reason_required:
+                return using
+    return None
+
+
+def _failure(one: Shown, error: Exception) -> Outcome:
+    # A plain LockError is about the stored value: another program's data.
+    undone = error.undone if isinstance(error, LockUnavailable) else isinstance(error, LockError)
+    result = Result.REFUSED if undone else Result.UNAVAILABLE
+    return Outcome(one, result, error=without_passwords(str(error)))
+
+
+def _release(one: Shown, by: str, reason: str) -> Outcome:
+    backend = locks[one.using]
+    loser = backend.force_release(one.name, one.token_id, by=by, reason=reason)
+    if loser is None:
+        holder = backend.holder(one.name)
+        return Outcome(one, Result.CHANGED if holder else Result.GONE, holder=holder)
+    holder = None
+    if loser.waiters != 0:
+        with suppress(LockError):  # it is released all the same
+            holder = backend.holder(one.name)
+    return Outcome(one, Result.RELEASED, loser, holder)
+
+
+def attention_of(holder: Holder) -> Attention | None:
+    """Return why a hold deserves attention, if it does."""
+    return attention(holder, locks[holder.using].operators.threshold(holder.name))
+
+
+class Life(StrEnum):
+    """Whether a holder is still there."""
+
+    ALIVE = "alive"
+    STOPPED = "stopped"
+    """Its process exists and does not run, as after ``SIGSTOP``."""
+    DEAD = "dead"
+    UNKNOWN = "unknown"
+
+
+class Verdict(NamedTuple):
+    """Whether a holder is alive, and why, in the current language."""
+
+    life: Life
+    why: str
+
+
+def judge(holder: Holder) -> Verdict:
+    """Return whether a holder is alive. It is dead only if this host knows its process is gone."""
+    life = Life.UNKNOWN
+    if state := holder.metadata.get("state"):  # no process holds it
+        queued = state == "queued"
+        free_later = _("no process holds it, until its lease ends")
+        why = _("its message waits in a queue") if queued else free_later
+    elif holder.host is None:
+        why = _("another program holds it")
+    elif holder.host != socket.gethostname():
+        why = _("it runs on %(host)s, not here")
+    elif (holder.pid_space or "") != current_process().pid_space:
+        # Records of older versions have no PID namespace. Without /proc the host name decides.
+        runs = _("it runs in another container of %(host)s")
+        why = runs if holder.pid_space else _("it may run in another container of %(host)s")
+    elif not (process := state_of(holder.pid, holder.pid_began)):
+        life, why = Life.DEAD, _("process %(pid)s is gone")
+    elif process in STOPPED:
+        life, why = Life.STOPPED, _("process %(pid)s is stopped")
+    else:
+        life, why = Life.ALIVE, _("its process lives")
+    return Verdict(life, why % {"host": visible(holder.host or ""), "pid": holder.pid})
+
+
+def unwritable_because(backend: BaseLockBackend) -> Reason:
+    """Return why the server refuses writes, such as ``"is a read-only replica: ..."``, or ``""``.
+
+    Sends one ``INFO``, and a ``CONFIG GET`` if that is not conclusive. It does not see what an ACL
+    denies, nor backends with several servers.
+    """
+    if not isinstance(backend, RedisLockBackend):
+        return ""
+    try:
+        pools = backend.servers.pools()
+        if len(pools) != 1:
+            return ""
+        client = redis.Redis(connection_pool=pools[0])
+        return _because(client.info(), client)
+    except (RedisError, OSError):  # an ACL may deny INFO
+        return ""
+
+
+def _setting(client: redis.Redis, name: str) -> str | None:
+    try:
+        return client.config_get(name).get(name)
+    except redis.ResponseError:  # denied by an ACL
+        return None
+
+
+def _because(info: Mapping[str, Any], client: redis.Redis) -> Reason:
+    if info.get("role") == "slave":
+        if info.get("slave_read_only") != 0:
+            return _("is a read-only replica: nothing can be released there")
+    elif why := _too_few_replicas(info, client) or _cannot_save(info, client):
+        return why
+    most = info.get("maxmemory", 0)
+    full = 0 < most <= info.get("used_memory", 0)
+    if full and info.get("maxmemory_policy") == "noeviction":
+        text = _(
+            "is full (maxmemory {most} bytes): no new lock can be taken there; a forced release "
+            "still works"
+        )
+        return format_lazy(text, most=most)
+    return ""
+
+
+def _too_few_replicas(info: Mapping[str, Any], client: redis.Redis) -> Reason:
+    good = info.get("min_slaves_good_slaves")  # present if some are required
+    if good is None:
+        return ""
+    demanded = _setting(client, "min-replicas-to-write")
+    if good >= (1 if demanded is None else int(demanded)):
+        return ""
+    text = _(
+        "has too few good replicas ({good} of the {demanded} that min-replicas-to-write demands): "
+        "nothing can be released there"
+    )
+    return format_lazy(text, good=good, demanded=demanded or _("number"))
+
+
+def _cannot_save(info: Mapping[str, Any], client: redis.Redis) -> Reason:
+    if info.get("aof_enabled") and info.get("aof_last_write_status") == "err":
+        return _("can't write its append-only file: nothing can be released there")
+    if info.get("rdb_last_bgsave_status") != "err":
+        return ""
+    stops, saves = _setting(client, "stop-writes-on-bgsave-error"), _setting(client, "save")
+    if stops == "no" or saves == "":
+        return ""
+    if stops is None or saves is None:
+        return _("could not save to disk (rdb_last_bgsave_status:err): it may refuse to release")
+    return _("could not save to disk (rdb_last_bgsave_status:err): nothing can be released there")
