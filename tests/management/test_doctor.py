@@ -14,8 +14,8 @@ from celery import Celery
 from django.test import override_settings
 
 from django_redis_lock import lock, locks
+from django_redis_lock.management import servers
 from django_redis_lock.management.commands.locks import Command
-from django_redis_lock.management.console.doctor import servers
 from example_project.embedded import EmbeddedServer
 from tests.apps.celery.app import app as tests_app
 from tests.tools import eventually, leave_no_lease, taken_connections

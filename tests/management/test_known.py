@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import redis
 
-from django_redis_lock import locks
+from django_redis_lock import locks, operators
 from django_redis_lock.exceptions import LockUnavailable
-from django_redis_lock.management.console import facts, releasing
-from django_redis_lock.management.console.releasing import system_user
+from django_redis_lock.management import releasing
+from django_redis_lock.management.releasing import system_user
 from django_redis_lock.operators import Outcome, Result
 from django_redis_lock.protocol.attention import Attention
 from example_project.embedded import EmbeddedServer
@@ -223,7 +223,7 @@ def test_mark_is_the_same_word_everywhere(monkeypatch: pytest.MonkeyPatch) -> No
     held("a")
     held("b")
     late = Attention.RENEWAL_LATE
-    monkeypatch.setattr(facts, "attention", lambda one, backend: late if one.name == "b" else None)
+    monkeypatch.setattr(operators, "attention", lambda one, _: late if one.name == "b" else None)
     done = command("list", "--sort", "name")
     assert [line.split()[-2] for line in done.lines] == ["ATTENTION", "-", "renewal_late"]
     assert [line.split()[0] for line in command("list", "--attention").lines] == ["NAME", "b"]
