@@ -30,8 +30,7 @@ from django_redis_lock.celery import conflicts, single_instance_task
 from django_redis_lock.celery.conflicts import Conflict
 from django_redis_lock.celery.message import Slip
 from django_redis_lock.celery.options import ON_CONFLICT
-from django_redis_lock.contrib.prometheus import counting
-from django_redis_lock.contrib.prometheus.collector import HELD_LOCKS
+from django_redis_lock.contrib.prometheus import metrics
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.handler import DEFAULT_BACKEND
 from django_redis_lock.support.arguments import Default
@@ -211,9 +210,9 @@ def test_the_fields_of_a_conflict_and_of_the_header_are_those_of_the_code() -> N
 def test_the_metrics_are_those_of_the_code() -> None:
     """The table lists each with its type and its labels."""
     told = {row[0]: row[1:3] for row in table(DOCS / "how-to/metrics.md", "Metrics")}
-    counted = [each for each in vars(counting).values() if isinstance(each, Counter | Histogram)]
+    counted = [each for each in vars(metrics).values() if isinstance(each, Counter | Histogram)]
     known = {}
-    for metric in [*counted, *HELD_LOCKS.describe()]:
+    for metric in [*counted, *metrics.HELD_LOCKS.describe()]:
         (family,) = metric.describe() if metric in counted else [metric]
         name = family.name.removeprefix("django_redis_lock_")
         suffix = "_total" if family.type == "counter" else ""

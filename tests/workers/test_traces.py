@@ -17,7 +17,7 @@ import pytest
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from django_redis_lock import lock
-from django_redis_lock.contrib.opentelemetry import names
+from django_redis_lock.contrib.opentelemetry import instrumentor as names
 from example_project.embedded import EmbeddedServer, free_port
 from tests.apps.traced.tracing import SPANS
 from tests.contrib.opentelemetry.telemetry import Telemetry

@@ -18,7 +18,8 @@ from opentelemetry.trace import StatusCode, get_current_span
 
 import django_redis_lock.contrib.opentelemetry as package
 from django_redis_lock import lock, lock_many, locks, signals
-from django_redis_lock.contrib.opentelemetry import LockInstrumentor, names
+from django_redis_lock.contrib.opentelemetry import LockInstrumentor
+from django_redis_lock.contrib.opentelemetry import instrumentor as names
 from django_redis_lock.contrib.opentelemetry.apps import OpenTelemetryConfig
 from django_redis_lock.exceptions import LockLost, LockNotAcquired, LockUnavailable
 from tests.contrib.opentelemetry.telemetry import Telemetry
