@@ -6,22 +6,20 @@ import functools
 import logging
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
 from asgiref.sync import sync_to_async
+from django.db import connections, transaction
 from django.http import HttpRequest
 
 from django_redis_lock.exceptions import LockError, LockLost, LockNotOwned, LockUnavailable
 from django_redis_lock.handler import DEFAULT_ALIAS, locks
 from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.support.arguments import DEFAULT, Default
-from django_redis_lock.support.django_private import set_non_atomic_databases
+from django_redis_lock.support.django_private import non_atomic_databases, set_non_atomic_databases
 from django_redis_lock.support.functions import finished, is_async, is_generator
-from django_redis_lock.views import bodies
-from django_redis_lock.views.declined import Declined
 from django_redis_lock.views.names import Name, NameMaker, no_name_for, refuse_view
-from django_redis_lock.views.refusals import Refusal
-from django_redis_lock.views.requests import NoLock
+from django_redis_lock.views.requests import NoLock, Refusal, has_arrived, receive
 
 logger = logging.getLogger("django_redis_lock")
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -221,7 +219,7 @@ class _Guard:
         if self._runs_without(request):
             return await answered()
         # The name may need the database (request.user), and under WSGI the body has yet to arrive.
-        if self._make_name.reads_request or not bodies.has_arrived(_djangos(request)):
+        if self._make_name.reads_request or not has_arrived(_djangos(request)):
             held = await sync_to_async(self._prepare)(view, request, rest, kwargs)
         else:
             held = self._prepare(view, request, rest, kwargs)
@@ -254,8 +252,51 @@ class _Guard:
         self, view: View, request: Any, rest: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Lock:
         """Receive the body and return a handle for the lock. Raises ``BadRequest``."""
-        bodies.receive(_djangos(request))
+        receive(_djangos(request))
         return self._new_lock(name=self._make_name(view, request, rest, kwargs))
+
+
+class Declined(set[str]):
+    """The databases for which a view declines the transaction of ATOMIC_REQUESTS.
+
+    Django finds every database in this set and so begins no transaction; the guard begins them once
+    it holds the lock, except for those that the view or a decorator above really declined.
+    """
+
+    left_to_view = False
+    """Whether an inner guard begins the transactions, after it has taken its own lock."""
+
+    @classmethod
+    def by(cls, view: View) -> Self:
+        """Return what a view declines."""
+        given = non_atomic_databases(view)
+        declined = cls(given)
+        declined.left_to_view = isinstance(given, cls)
+        return declined
+
+    def __contains__(self, alias: object) -> bool:
+        return True
+
+    def _wanted(self) -> list[str]:
+        if self.left_to_view:
+            return []
+        really = set(self)
+        return [
+            alias
+            for alias, settings in connections.settings.items()
+            if settings["ATOMIC_REQUESTS"] and alias not in really
+        ]
+
+    def atomic(self, view: View) -> View:
+        """Wrap the view in a transaction of each database that it does not decline."""
+        for alias in self._wanted():
+            view = transaction.atomic(using=alias)(view)
+        return view
+
+    def refuse_transactions(self) -> None:
+        """Raise ``RuntimeError``, as Django does, when an asynchronous view would need one."""
+        if self._wanted():
+            raise RuntimeError("You cannot use ATOMIC_REQUESTS with async views.")
 
 
 @contextmanager
