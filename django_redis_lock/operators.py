@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, NamedTuple, Protocol
+from secrets import token_hex
+from typing import NamedTuple, Protocol
 
 import redis
 from django.utils.functional import Promise
 from django.utils.text import format_lazy
 from django.utils.translation import gettext_lazy as _
-from redis.exceptions import RedisError
+from redis.exceptions import NoPermissionError, OutOfMemoryError, RedisError, ResponseError
 
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.redis.backend import RedisLockBackend
@@ -192,69 +193,24 @@ def judge(holder: Holder) -> Verdict:
 
 
 def unwritable_because(backend: BaseLockBackend) -> Reason:
-    """Return why the server refuses writes, such as ``"is a read-only replica: ..."``, or ``""``.
+    """Return that the server refuses writes, and why, such as ``"is full: ..."``, or ``""``.
 
-    Sends one ``INFO``, and a ``CONFIG GET`` if that is not conclusive. It does not see what an ACL
-    denies, nor backends with several servers.
+    Sends one ``SET`` that writes nothing. Backends with several servers are not asked.
     """
     if not isinstance(backend, RedisLockBackend):
         return ""
     try:
         pools = backend.servers.pools()
-        if len(pools) != 1:
-            return ""
-        client = redis.Redis(connection_pool=pools[0])
-        return _because(client.info(), client)
-    except (RedisError, OSError):  # an ACL may deny INFO
+        if len(pools) == 1:
+            client = redis.Redis(connection_pool=pools[0])
+            client.set(f"{backend.key_prefix}:{token_hex()}", "", xx=True)
+    except OutOfMemoryError:
+        return _("is full: no new lock can be taken there; a forced release still works")
+    except NoPermissionError:
         return ""
-
-
-def _setting(client: redis.Redis, name: str) -> str | None:
-    try:
-        return client.config_get(name).get(name)
-    except redis.ResponseError:  # denied by an ACL
-        return None
-
-
-def _because(info: Mapping[str, Any], client: redis.Redis) -> Reason:
-    if info.get("role") == "slave":
-        if info.get("slave_read_only") != 0:
-            return _("is a read-only replica: nothing can be released there")
-    elif why := _too_few_replicas(info, client) or _cannot_save(info, client):
-        return why
-    most = info.get("maxmemory", 0)
-    full = 0 < most <= info.get("used_memory", 0)
-    if full and info.get("maxmemory_policy") == "noeviction":
-        text = _(
-            "is full (maxmemory {most} bytes): no new lock can be taken there; a forced release "
-            "still works"
-        )
-        return format_lazy(text, most=most)
+    except ResponseError as error:
+        text = _("refuses writes, so nothing can be released there: {error}")
+        return format_lazy(text, error=without_passwords(str(error)).rstrip("."))
+    except (RedisError, OSError):
+        return ""
     return ""
-
-
-def _too_few_replicas(info: Mapping[str, Any], client: redis.Redis) -> Reason:
-    good = info.get("min_slaves_good_slaves")  # present if some are required
-    if good is None:
-        return ""
-    demanded = _setting(client, "min-replicas-to-write")
-    if good >= (1 if demanded is None else int(demanded)):
-        return ""
-    text = _(
-        "has too few good replicas ({good} of the {demanded} that min-replicas-to-write demands): "
-        "nothing can be released there"
-    )
-    return format_lazy(text, good=good, demanded=demanded or _("number"))
-
-
-def _cannot_save(info: Mapping[str, Any], client: redis.Redis) -> Reason:
-    if info.get("aof_enabled") and info.get("aof_last_write_status") == "err":
-        return _("can't write its append-only file: nothing can be released there")
-    if info.get("rdb_last_bgsave_status") != "err":
-        return ""
-    stops, saves = _setting(client, "stop-writes-on-bgsave-error"), _setting(client, "save")
-    if stops == "no" or saves == "":
-        return ""
-    if stops is None or saves is None:
-        return _("could not save to disk (rdb_last_bgsave_status:err): it may refuse to release")
-    return _("could not save to disk (rdb_last_bgsave_status:err): nothing can be released there")

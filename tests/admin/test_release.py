@@ -42,7 +42,7 @@ def test_server_that_can_not_be_written_is_told_of_before(
     settings.LOCKS = {"default": {"LOCATION": own_server.url()}}
     holding("a")
     browser, shown = staff(VIEW, MAY_RELEASE), ticket("a")
-    assert "read-only replica" not in browser.get(LIST).content.decode()
+    assert "refuses writes" not in browser.get(LIST).content.decode()
     with redis.Redis.from_url(own_server.url()) as server:
         server.replicaof("127.0.0.1", 1)
         pages = [
@@ -52,7 +52,8 @@ def test_server_that_can_not_be_written_is_told_of_before(
         ]
     for page in pages:
         assert (
-            "The server of “default” is a read-only replica: nothing can be released there."
+            "The server of “default” refuses writes, so nothing can be released there: "
+            "You can&#x27;t write against a read only replica."
         ) in page.content.decode()
 
 
