@@ -174,7 +174,7 @@ def judge(holder: Holder) -> Verdict:
     if state := holder.metadata.get("state"):  # no process holds it
         queued = state == "queued"
         free_later = _("no process holds it, until its lease ends")
-        why = _("its message waits in a queue") if queued else free_later
+        why = _("its message waits in a Celery queue") if queued else free_later
     elif holder.host is None:
         why = _("another program holds it")
     elif holder.host != socket.gethostname():

@@ -11,19 +11,19 @@ import redis
 from django.utils import translation
 
 from django_redis_lock import lock
+from django_redis_lock.admin.pages import ShownHold
 from django_redis_lock.admin.reading import ask_each
-from django_redis_lock.admin.release import Ticket
 from example_project.embedded import EmbeddedServer, free_port
 from tests.settings import REDIS, server_url
 from tests.tools import Background
 from tests.tools.admin import (
     LIST,
     RELEASE,
+    box_of,
     hold_as,
     names,
     page_of,
     root,
-    ticket,
 )
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("server", "no_workers")]
@@ -49,11 +49,11 @@ def test_names_and_metadata_are_escaped(client: redis.Redis) -> None:
     pages = [
         browser.get(f"{LIST}?task={NASTY}&q={NASTY}"),
         browser.get(page_of(NASTY)),
-        browser.post(RELEASE, {"_selected_action": ticket(NASTY)}),
-        browser.post(RELEASE, {"_selected_action": str(Ticket("default", NASTY, "0" * 16))}),
+        browser.post(RELEASE, {"_selected_action": box_of(NASTY)}),
+        browser.post(RELEASE, {"_selected_action": str(ShownHold("default", NASTY, "0" * 16))}),
         browser.post(
             RELEASE,
-            {"_selected_action": ticket(NASTY), "confirmed": "yes", "reason": NASTY},
+            {"_selected_action": box_of(NASTY), "confirmed": "yes", "reason": NASTY},
             follow=True,
         ),
         browser.get(page_of(NASTY)),
@@ -127,7 +127,7 @@ def test_what_is_not_known_is_not_said(
     for said in ("0 held locks", "No lock is held."):
         assert said not in text
     text = client.get(page_of("a")).content.decode()
-    for said in ("Nobody holds this lock.", "no forced release"):
+    for said in ("This lock is free.", "no forced release"):
         assert said not in text
 
 

@@ -83,8 +83,8 @@ def test_in_doubt_a_state_of(pid: int | None) -> None:
         ({"pid_space": None, "pid": os.getpid()}, "it may run in another container of {here}"),
         ({"pid": os.getpid()}, "its process lives"),
         ({"pid": os.getpid(), "pid_began": began_at(os.getpid())}, "its process lives"),
-        ({"metadata": {"state": "queued"}}, "its message waits in a queue"),
-        ({"metadata": {"state": "queued"}, "task_id": "a"}, "its message waits in a queue"),
+        ({"metadata": {"state": "queued"}}, "its message waits in a Celery queue"),
+        ({"metadata": {"state": "queued"}, "task_id": "a"}, "its message waits in a Celery queue"),
         ({"metadata": {"state": "resting"}}, "no process holds it, until its lease ends"),
     ],
 )
