@@ -149,18 +149,20 @@ def _check_sharing(servers: list[Server]) -> Finding:
 
     The system checks compare settings. This compares run ids, which are the same for all names.
     """
-    ours = in_parallel(lambda server: _place(lambda: server.pool), servers)
-    run_ids = [place[0] for place in ours if isinstance(place, tuple)]
-    unknown = [f"the locks' server: {place}" for place in ours if isinstance(place, str)][:1]
+    ours = in_parallel(lambda server: _location(lambda: server.pool), servers)
+    run_ids = [location[0] for location in ours if isinstance(location, tuple)]
+    unknown = [f"the locks' server: {location}" for location in ours if isinstance(location, str)][
+        :1
+    ]
     same_database, same_server = [], []
     others = _others()
-    places = in_parallel(lambda other: _place(other[1]), others)
-    for (name, _), place in zip(others, places, strict=True):
-        if isinstance(place, str):
-            unknown.append(f"{name}: {place}")
-        elif place in ours:
+    locations = in_parallel(lambda other: _location(other[1]), others)
+    for (name, _), location in zip(others, locations, strict=True):
+        if isinstance(location, str):
+            unknown.append(f"{name}: {location}")
+        elif location in ours:
             same_database.append(name)
-        elif place and place[0] in run_ids:
+        elif location and location[0] in run_ids:
             same_server.append(name)
     found = [f"not known: {'; '.join(unknown)}"] if unknown else []
     remedy = "Fix its settings, start its server, or let its user run INFO."
@@ -194,7 +196,7 @@ def _others() -> list[tuple[str, _MakePool]]:
     return found
 
 
-def _place(make_pool: _MakePool) -> tuple[str, int] | str | None:
+def _location(make_pool: _MakePool) -> tuple[str, int] | str | None:
     """Return a pool's run id and database, or why they are not known; ``None`` without a pool."""
     try:
         pool = make_pool()
@@ -209,7 +211,7 @@ def _place(make_pool: _MakePool) -> tuple[str, int] | str | None:
 
 
 def run_selftest(backend: BaseLockBackend) -> Finding:
-    """Acquire a lock, wait for it, hand it over, list it and take it away by force."""
+    """Acquire a lock, wait for it, hand it off, list it and take it away by force."""
     step = ""
     try:
         for step in _steps(backend):  # noqa: B007 - is read when one fails
@@ -223,7 +225,7 @@ def run_selftest(backend: BaseLockBackend) -> Finding:
         elif "permission" in why.lower():
             remedy = GRANT
         return fail("self-test", f"{step}: {why}", remedy)
-    return ok("self-test", "acquired, listed, waited, handed over, and released by force")
+    return ok("self-test", "acquired, listed, waited, handed off, and released by force")
 
 
 def _steps(backend: BaseLockBackend) -> Iterator[str]:
@@ -249,7 +251,7 @@ def _steps(backend: BaseLockBackend) -> Iterator[str]:
             time.sleep(PAUSE)
         else:
             waiting.result()
-        yield "hand over"
+        yield "hand off"
         first.release()
         _expect(waiting.result(), f"the waiter did not get the lock within {PATIENCE:g} s")
         yield "forced release"

@@ -284,7 +284,7 @@ def _check_channels(client: Any, server: Server) -> Iterator[Finding]:
     except ResponseError as error:  # which scripts pass over, so that the self-test succeeds
         if shard and "unknown command" in str(error):
             return  # a cluster without sharded channels has PUBLISH
-        found = f"waiters are not told of their turn: {without_passwords(str(error))}"
+        found = f"waiters are not notified of their turn: {without_passwords(str(error))}"
         remedy = f'Allow {command}, or set "OPTIONS": {{"WAIT": "poll"}}.'
         yield fail("channels", found, remedy)
 

@@ -55,33 +55,23 @@ def locked(
     status: int = 409,
     retry_after: int | None = None,
 ) -> Callable[[Decorated], Decorated]:
-    """Run a view only while it holds a lock, available as ``request.lock``.
+    """Run a view only while it holds a lock, which is ``request.lock``.
 
-    Decorates a function, a method of a class-based view, the result of ``as_view()``, or the class
-    itself; synchronous or asynchronous; views of Django REST framework as well.
+    Decorates functions, methods, classes and the result of ``as_view()``, synchronous or
+    asynchronous, and those of Django REST framework.
 
     ``name`` is a template over the URL's arguments and the request, such as
     ``"product:{product_id}"`` or ``"cart:{request.user.pk}"``; or a callable that takes the request
-    and the URL's arguments and returns the name. If the name is invalid, the answer is 400.
+    and the URL's arguments and returns the name. Only ``methods`` take the lock, by default all.
+    A lease is renewed for ``max_hold`` seconds, by default 60, and then lost.
 
-    ``methods`` are the HTTP methods that take the lock, such as ``["POST"]``; by default all. With
-    any other method the view runs without the lock, and ``request.lock`` is a ``NoLock``: false,
-    and an error if it is used as a lock. The request's body is received before the lock is taken.
+    A request that does not get the lock within ``blocking_timeout`` seconds, by default 10, is
+    answered with ``status``: 409, 423 or 503; and with 503 when the server is unavailable. The
+    other arguments are those of ``lock()``.
 
-    A renewed lease ends after ``max_hold`` seconds (60 by default; ``None`` for no limit). The lock
-    is then lost, and ``request.lock.lost`` is true.
-
-    A request that does not get the lock within ``blocking_timeout`` seconds (by default the alias's
-    BLOCKING_TIMEOUT, or 10 if that is ``None``) is answered with ``status``: 409, 423 or 503. When
-    the server is unavailable, the answer is 503. It is JSON, or HTML from the template
-    ``django_redis_lock/locked.html``, as the client prefers. ``retry_after`` is the Retry-After
-    header in whole seconds; a 503 always has one.
-
-    The transaction of ATOMIC_REQUESTS begins after the lock is taken and ends before its release.
-
-    The other arguments are those of ``lock()``. Raises ``ValueError`` or ``TypeError`` for an
-    invalid argument, or a placeholder that the view has no argument for, when the view is defined.
-    The view raises ``LockLost`` when the lock was lost before it returned.
+    The request's body is received before the lock is taken, and the transaction of ATOMIC_REQUESTS
+    begins after that. Raises ``ValueError`` or ``TypeError`` for invalid arguments when the view is
+    defined. The view raises ``LockLost`` if the lock was lost before it returned.
     """
     refuse_view(name)
     if isinstance(max_hold, Default):

@@ -266,7 +266,7 @@ def test_selftest_works_with_every_way_to_wait(
     entry |= options if "BACKEND" in options else {"OPTIONS": options}
     settings.LOCKS = {"default": entry}
     status, told, _ = only(examine()[1], "self-test")
-    assert (status, "handed over" in told) == ("ok", True)
+    assert (status, "handed off" in told) == ("ok", True)
     assert [each for each in target.keys("*") if "doctor" in each] == []
 
 
