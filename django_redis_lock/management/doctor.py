@@ -59,8 +59,6 @@ PATIENCE = 10.0
 """Seconds to wait for the lock."""
 PAUSE = 0.01
 _COMMAND = re.compile(r"run the '([\w|]+)' command")
-LOOK = "Check the server's state and log."
-GRANT = "Compare the user's rule with the one in the documentation, Restrict the user by ACL."
 
 
 def run(options: dict[str, Any], terminal: Terminal) -> None:
@@ -217,13 +215,15 @@ def run_selftest(backend: BaseLockBackend) -> Finding:
         for step in _steps(backend):  # noqa: B007 - is read when one fails
             pass
     except LockError as error:
-        remedy, why = LOOK, str(error)
+        remedy, why = "Check the server's state and log.", str(error)
         if command := _COMMAND.search(why):
             pool = getattr(backend, "pool", None)
             user = (pool.connection_kwargs.get("username") if pool else None) or "default"
             remedy = f"ACL SETUSER {user} +{command[1].lower()}"
         elif "permission" in why.lower():
-            remedy = GRANT
+            remedy = (
+                "Compare the user's rule with that of the documentation, Restrict the user by ACL."
+            )
         return fail("self-test", f"{step}: {why}", remedy)
     return ok("self-test", "acquired, listed, waited, handed off, and released by force")
 

@@ -90,10 +90,7 @@ class Terminal:
             self._out.flush()
 
     def json_object(
-        self,
-        name: str,
-        items: Iterable[Any],
-        trailer: Callable[[], Mapping[str, Any]] = dict,
+        self, name: str, items: Iterable[Any], trailer: Callable[[], Mapping[str, Any]] = dict
     ) -> None:
         """Write a JSON object with the schema's version, the items, and what ``trailer`` returns.
 

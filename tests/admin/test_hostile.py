@@ -16,15 +16,7 @@ from django_redis_lock.admin.reading import ask_each
 from example_project.embedded import EmbeddedServer, free_port
 from tests.settings import REDIS, server_url
 from tests.tools import Background
-from tests.tools.admin import (
-    LIST,
-    RELEASE,
-    box_of,
-    hold_as,
-    names,
-    page_of,
-    root,
-)
+from tests.tools.admin import LIST, RELEASE, box_of, hold_as, names, page_of, root
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("server", "no_workers")]
 

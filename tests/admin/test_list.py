@@ -13,13 +13,7 @@ from django_redis_lock.admin.options import HEADER as LIVE_HEADER
 from django_redis_lock.admin.wording import duration
 from django_redis_lock.models import HeldLock
 from tests.tools import Background, counted, eventually, waiters
-from tests.tools.admin import (
-    LIST,
-    hold_as,
-    names,
-    page_of,
-    root,
-)
+from tests.tools.admin import LIST, hold_as, names, page_of, root
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("server", "no_workers")]
 

@@ -30,15 +30,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("server", "no_worke
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        "product:42",
-        "it's",
-        "$(touch x)",
-        "-rf",
-        "a\\b'\u202e\u200b",
-        "a\nb",
-    ],
+    "name", ["product:42", "it's", "$(touch x)", "-rf", "a\\b'\u202e\u200b", "a\nb"]
 )
 def test_the_command_is_safe_in_a_shell(name: str, client: redis.Redis) -> None:
     """A shell passes on the name that the lock has, whatever it is."""

@@ -32,10 +32,7 @@ from django_redis_lock import locks, signals
 from django_redis_lock.views import locked
 from tests.tools import PATIENCE
 
-pytestmark = [
-    pytest.mark.urls("tests.views.test_slow_clients"),
-    pytest.mark.usefixtures("server"),
-]
+pytestmark = [pytest.mark.urls("tests.views.test_slow_clients"), pytest.mark.usefixtures("server")]
 
 NAME = "stranger"
 MORE_THAN_MEMORY = 3_000_000

@@ -29,7 +29,7 @@ from django_redis_lock.support.process import forget_after_fork
 
 logger = logging.getLogger("django_redis_lock")
 
-# The names of spans, attributes and metrics, which dashboards rely on.
+# The names of spans and attributes, which dashboards rely on.
 WAIT = "lock wait"
 HOLD = "lock hold"
 NAME = "django_redis_lock.name"
@@ -39,26 +39,15 @@ GROUP = "django_redis_lock.group"
 OUTCOME = "django_redis_lock.outcome"
 FENCE = "django_redis_lock.fence"
 ERROR_TYPE = "error.type"
-WAIT_DURATION = "django_redis_lock.wait.duration"
-HOLD_DURATION = "django_redis_lock.hold.duration"
-HELD = "django_redis_lock.held"
-WAITING = "django_redis_lock.waiting"
-OLDEST_HOLD = "django_redis_lock.hold.oldest"
-OLDEST_WAIT = "django_redis_lock.wait.oldest"
-LEASE_USED = "django_redis_lock.lease.used"
 
 BOUNDARIES = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
 """Seconds: an uncontended lock takes less than the first, a report may hold one up to the last."""
-HISTOGRAMS = {
-    WAIT_DURATION: "How long it took to acquire a lock, or to give up.",
-    HOLD_DURATION: "How long a lock was held.",
-}
 GAUGES = {
-    "held": (HELD, "{lock}"),
-    "waiting": (WAITING, "{waiter}"),
-    "oldest_hold": (OLDEST_HOLD, "s"),
-    "oldest_wait": (OLDEST_WAIT, "s"),
-    "lease_used": (LEASE_USED, "1"),
+    "held": ("django_redis_lock.held", "{lock}"),
+    "waiting": ("django_redis_lock.waiting", "{waiter}"),
+    "oldest_hold": ("django_redis_lock.hold.oldest", "s"),
+    "oldest_wait": ("django_redis_lock.wait.oldest", "s"),
+    "lease_used": ("django_redis_lock.lease.used", "1"),
 }
 """The name and the unit of the gauge for each of the ``Figures`` of a group."""
 
@@ -232,14 +221,20 @@ class LockMetrics:
         self.enabled = True
         self._wait, self._hold = (
             meter.create_histogram(
-                name, unit="s", description=text, explicit_bucket_boundaries_advisory=BOUNDARIES
+                f"django_redis_lock.{name}.duration",
+                unit="s",
+                description=text,
+                explicit_bucket_boundaries_advisory=BOUNDARIES,
             )
-            for name, text in HISTOGRAMS.items()
+            for name, text in (
+                ("wait", "How long it took to acquire a lock, or to give up."),
+                ("hold", "How long a lock was held."),
+            )
         )
         for field, (name, unit) in GAUGES.items():
-            callbacks = [self._callback(field)]
-            text = MEANINGS[field]
-            meter.create_observable_gauge(name, callbacks, unit=unit, description=text)
+            meter.create_observable_gauge(
+                name, [self._callback(field)], unit=unit, description=MEANINGS[field]
+            )
 
     @signals.never_blocks
     def waited(self, lock: Lock, waited: float, reason: str = "acquired", **kwargs: Any) -> None:

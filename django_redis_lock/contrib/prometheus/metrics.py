@@ -36,19 +36,33 @@ KNOWN_NAMES = 1024
 """Names of each alias whose group is remembered."""
 REASONS = ("timeout", "busy", "unavailable")
 
-ACQUIRED = Counter("django_redis_lock_acquired", "Locks that were acquired.", LOCK)
+OF_GROUPS = {
+    "acquired": Counter("django_redis_lock_acquired", "Locks that were acquired.", LOCK),
+    "lost": Counter("django_redis_lock_lost", "Locks that were lost while they were held.", LOCK),
+    "force_released": Counter(
+        "django_redis_lock_force_released", "Locks that an operator or a program took away.", LOCK
+    ),
+    "freed": Counter(
+        "django_redis_lock_freed", "Locks of dead tasks that a Celery worker released.", LOCK
+    ),
+    "wait": Histogram(
+        "django_redis_lock_wait_seconds",
+        "How long callers waited for a lock, whether they acquired it or not.",
+        LOCK,
+        buckets=BUCKETS,
+    ),
+    "hold": Histogram(
+        "django_redis_lock_hold_seconds",
+        "How long locks were held, until their holder released them.",
+        LOCK,
+        buckets=BUCKETS,
+    ),
+}
 NOT_ACQUIRED = Counter(
     "django_redis_lock_not_acquired",
     "Locks that were not acquired: the wait ran out (timeout), there was none (busy), or the "
     "server was unavailable.",
     (*LOCK, "reason"),
-)
-LOST = Counter("django_redis_lock_lost", "Locks that were lost while they were held.", LOCK)
-FORCE_RELEASED = Counter(
-    "django_redis_lock_force_released", "Locks that an operator or a program took away.", LOCK
-)
-FREED = Counter(
-    "django_redis_lock_freed", "Locks of dead tasks that a Celery worker released.", LOCK
 )
 UNAVAILABLE = Counter(
     "django_redis_lock_unavailable",
@@ -60,34 +74,12 @@ TASKS_SKIPPED = Counter(
     "Duplicates of tasks that were skipped or refused, by the policy that applied.",
     ("task", "policy"),
 )
-WAIT = Histogram(
-    "django_redis_lock_wait_seconds",
-    "How long callers waited for a lock, whether they acquired it or not.",
-    LOCK,
-    buckets=BUCKETS,
-)
-HOLD = Histogram(
-    "django_redis_lock_hold_seconds",
-    "How long locks were held, until their holder released them.",
-    LOCK,
-    buckets=BUCKETS,
-)
 SCRAPE_ERRORS = Counter(
     "django_redis_lock_scrape_errors",
     "Scrapes that could not read the held locks in time.",
     SERVER,
     registry=None,  # the collector registers it after itself
 )
-
-
-OF_GROUPS = {
-    "acquired": ACQUIRED,
-    "lost": LOST,
-    "force_released": FORCE_RELEASED,
-    "freed": FREED,
-    "wait": WAIT,
-    "hold": HOLD,
-}
 
 _counting = threading.RLock()
 
@@ -211,20 +203,6 @@ def connect() -> None:
 MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
 """The variable that turns on prometheus_client's multiprocess mode."""
 
-NAMES = {
-    "held": "django_redis_lock_held",
-    "waiting": "django_redis_lock_waiting",
-    "oldest_wait": "django_redis_lock_oldest_wait_seconds",
-    "oldest_hold": "django_redis_lock_oldest_hold_seconds",
-    "lease_used": "django_redis_lock_lease_used_ratio",
-}
-"""The name of the gauge for each of the ``Figures`` of a group."""
-UP = ("django_redis_lock_server_up", "1 if the held locks could be read, 0 if not.")
-UNREAD = (
-    "django_redis_lock_unread",
-    "Held locks (holders) and queues (queues) that the other gauges leave out, as there are many.",
-)
-
 
 class HeldLocks(Collector):
     """Yields the gauges of every backend."""
@@ -251,13 +229,25 @@ class HeldLocks(Collector):
         yield from families.values()
 
     def _families(self) -> dict[str, GaugeMetricFamily]:
-        of_groups = {
-            key: GaugeMetricFamily(name, MEANINGS[key], labels=LOCK) for key, name in NAMES.items()
-        }
+        units = {"oldest_wait": "_seconds", "oldest_hold": "_seconds", "lease_used": "_ratio"}
         return {
-            **of_groups,
-            "unread": GaugeMetricFamily(*UNREAD, labels=(*SERVER, "what")),
-            "up": GaugeMetricFamily(*UP, labels=SERVER),
+            **{
+                key: GaugeMetricFamily(
+                    f"django_redis_lock_{key}{units.get(key, '')}", meaning, labels=LOCK
+                )
+                for key, meaning in MEANINGS.items()
+            },
+            "unread": GaugeMetricFamily(
+                "django_redis_lock_unread",
+                "Held locks (holders) and queues (queues) that the other gauges leave out, as "
+                "there are many.",
+                labels=(*SERVER, "what"),
+            ),
+            "up": GaugeMetricFamily(
+                "django_redis_lock_server_up",
+                "1 if the held locks could be read, 0 if not.",
+                labels=SERVER,
+            ),
         }
 
 
