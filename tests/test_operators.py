@@ -11,7 +11,6 @@ import pytest
 from django_redis_lock import Holder, lock, locks
 from django_redis_lock.exceptions import LockLost
 from django_redis_lock.operators import Result, release_shown
-from django_redis_lock.support.text import visible
 from example_project.embedded import EmbeddedServer
 from tests.tools import Background, eventually, waiters
 
@@ -138,16 +137,3 @@ def test_reason_is_checked_before_anything_is_released(
     assert outcome.result is Result.RELEASED
     lock(name).acquire()
     assert locks["strict"].force_release(name)
-
-
-@pytest.mark.parametrize(
-    ("text", "seen"),
-    [
-        ("plain ключ 🔒", "plain ключ 🔒"),
-        ("\x1b[31m\r\n\x9b", "\\x1b[31m\\r\\n\\x9b"),
-        ("a\u202eb\u200b", "a\\u202eb\\u200b"),
-    ],
-)
-def test_what_can_not_be_seen_is_made_visible(text: str, seen: str) -> None:
-    """Control characters and turns of the direction of writing are shown, not obeyed."""
-    assert visible(text) == seen

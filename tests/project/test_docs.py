@@ -38,9 +38,11 @@ from django_redis_lock.views import locked
 from example_project.embedded import EmbeddedServer
 from tests.contracts.capabilities import CAPABILITIES, LACKS
 from tests.tools import Background, eventually, waiters
+from tests.tools.console import command
 from tests.tools.docs import DOCS, table
 
 PACKAGE = Path(django_redis_lock.__file__).parent
+RUNBOOK = DOCS / "how-to/runbook.md"
 BACKENDS = (
     RedisLockBackend,
     RedlockLockBackend,
@@ -228,6 +230,37 @@ def test_the_alerts_are_those_of_the_rules() -> None:
     in_rules = re.findall(rule, text, re.DOTALL)
     rows = table(DOCS / "how-to/metrics.md", "Alerts")
     assert [(row[0], row[1], row[0].lower()) for row in rows] == in_rules
+    sections = RUNBOOK.read_text().split("\n## The alerts\n")[1]
+    assert re.findall(r"^### (\w+)$", sections, re.MULTILINE) == [row[0] for row in rows]
+
+
+# The runbook, whose commands ``make workers`` types.
+
+
+def test_what_the_decisions_are_taken_by_is_what_is_shown() -> None:
+    """Each word that the operator looks for is one that the package writes."""
+    page = RUNBOOK.read_text()
+    tables = [
+        page.split(f"# {heading}\n")[1] for heading in ("Decide by what you see", "LocksLost")
+    ]
+    sections = [text.split("\n#")[0] for text in tables]
+    rows = [row for text in sections for row in text.splitlines() if row.startswith("| ")]
+    seen = [row.split("|")[1] for row in rows]
+    words = {word for cell in seen for word in re.findall(r"`(?:state = )?([^`]+)`", cell)}
+    source = "".join(path.read_text() for path in PACKAGE.rglob("*.py"))
+    assert len(words) > 5
+    assert [word for word in words if not re.search(re.escape(word), source, re.IGNORECASE)] == []
+
+
+@pytest.mark.parametrize("line", re.findall(r"`locks ([^`]+)`", RUNBOOK.read_text()))
+def test_each_command_within_the_text_can_be_typed(server: EmbeddedServer, line: str) -> None:
+    """As it stands, with a name and a token id; what it would release stays held."""
+    words = line.replace("NAME", "a").replace("ID", "0" * 16).split()
+    done = command(*words, *(["--dry-run"] if words[0] == "release" else []), "--using=default")
+    assert done.code in (0, 3), done.err
+
+
+# The server, and Celery.
 
 
 def test_the_policies_are_those_of_the_code() -> None:

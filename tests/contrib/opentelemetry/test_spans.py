@@ -22,7 +22,7 @@ from django_redis_lock.contrib.opentelemetry import LockInstrumentor
 from django_redis_lock.contrib.opentelemetry import instrumentor as names
 from django_redis_lock.contrib.opentelemetry.apps import OpenTelemetryConfig
 from django_redis_lock.exceptions import LockLost, LockNotAcquired, LockUnavailable
-from tests.contrib.opentelemetry.telemetry import Telemetry
+from tests.contrib.opentelemetry.conftest import Telemetry
 from tests.settings import server_url
 from tests.tools import told, waiters
 
