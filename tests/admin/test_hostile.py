@@ -1,4 +1,4 @@
-"""The admin and what is not under its control: words of strangers, dead servers, languages."""
+"""The admin and what is not under its control: words of other programs, dead servers, languages."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tests.tools.admin import LIST, RELEASE, box_of, hold_as, names, page_of, ro
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("server", "no_workers")]
 
 
-# Words of strangers.
+# Words of other programs.
 
 NASTY = "<script>alert(1)</script>"
 
 
 def test_names_and_metadata_are_escaped(client: redis.Redis) -> None:
-    """Whatever a program writes into a lock is text on every page."""
+    """All that a program writes into a lock is text on every page."""
     hold_as(
         client,
         NASTY,
@@ -74,7 +74,7 @@ def test_invisible_characters_are_shown(client: redis.Redis) -> None:
 
 
 @pytest.fixture
-def broken(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def partly_down(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """An alias that works, one whose server is down, and one with invalid settings."""
     monkeypatch.setattr("django_redis_lock.protocol.conversation.RETRY_PAUSES", ())
     settings.LOCKS = {
@@ -84,7 +84,7 @@ def broken(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     }
 
 
-@pytest.mark.usefixtures("broken")
+@pytest.mark.usefixtures("partly_down")
 def test_a_server_that_is_away_is_named_and_the_others_are_listed(name: str) -> None:
     """The page says which alias is unavailable, and lists what the others hold."""
     lock(name, timeout=60).acquire()
@@ -151,13 +151,13 @@ def test_settings_that_are_wrong_altogether(settings: Any) -> None:
 
 
 @pytest.fixture
-def foreign() -> Iterator[None]:
-    """Whatever the language of a page, the next test is in English."""
+def in_english() -> Iterator[None]:
+    """After a page in any language, the next test is in English."""
     yield
     translation.deactivate()
 
 
-@pytest.mark.usefixtures("foreign")
+@pytest.mark.usefixtures("in_english")
 @pytest.mark.parametrize(
     ("language", "words"),
     [
