@@ -35,7 +35,7 @@ from django_redis_lock.exceptions import (
     StaleFence,
 )
 from django_redis_lock.fencing import Fenced, FencedManager, FencedQuerySet
-from django_redis_lock.operators.breaking import Result, release_shown
+from django_redis_lock.operators import Result, release_shown
 from django_redis_lock.testing import (
     LockRecorder,
     LockSpace,

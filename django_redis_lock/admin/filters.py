@@ -73,8 +73,8 @@ class WaitersFilter(LockFilter):
     title = _("waiters")
     parameter_name = "waiting"
     tests: ClassVar[dict[str, tuple[Any, Test]]] = {
-        "yes": (_("Somebody waits"), lambda row: bool(row.holder and row.holder.waiters)),
-        "no": (_("Nobody waits"), lambda row: bool(row.holder and row.holder.waiters == 0)),
+        "yes": (_("With waiters"), lambda row: bool(row.holder and row.holder.waiters)),
+        "no": (_("Without waiters"), lambda row: bool(row.holder and row.holder.waiters == 0)),
     }
 
 

@@ -25,21 +25,22 @@ from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_safe
 
 from django_redis_lock.admin.changelist import COLUMNS, HeldLockChangeList, column
-from django_redis_lock.admin.detail import audit, detail
 from django_redis_lock.admin.filters import BackendFilter, LeaseFilter, TaskFilter, WaitersFilter
-from django_redis_lock.admin.reading import aliases
-from django_redis_lock.admin.release import (
-    Ticket,
+from django_redis_lock.admin.pages import (
+    ShownHold,
+    audit,
     confirmation,
+    detail,
     lock_of,
-    read_tickets,
+    read_shown,
     release,
-    ticket_of,
+    shown_hold,
 )
+from django_redis_lock.admin.reading import aliases
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.handler import locks
 from django_redis_lock.models import HeldLock
-from django_redis_lock.operators.breaking import requires_reason
+from django_redis_lock.operators import requires_reason
 from django_redis_lock.support.text import visible
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ class HeldLockAdmin(_ModelAdmin):
         return format_html(
             '<input type="checkbox" name="{}" value="{}" class="action-select" aria-label="{}">',
             ACTION_CHECKBOX_NAME,
-            ticket_of(obj),
+            shown_hold(obj),
             _("Select %(name)s") % {"name": visible(obj.name)},
         )
 
@@ -162,7 +163,7 @@ class HeldLockAdmin(_ModelAdmin):
 
     @admin.action(permissions=["release"], description=gettext_lazy("Release selected locks"))
     def release_locks(self, request: HttpRequest, queryset: Any) -> HttpResponse:
-        return self._confirm(request, *self._tickets(request))
+        return self._confirm(request, *self._shown_holds(request))
 
     # The page of one lock.
 
@@ -188,8 +189,8 @@ class HeldLockAdmin(_ModelAdmin):
         if lock is None:
             if HEADER in request.headers:
                 raise Http404("There is no such lock.")  # each redirect would leave a message
-            told = _("“%(key)s” is no lock of a backend in LOCKS.") % {"key": visible(key)}
-            messages.warning(request, told)
+            text = _("“%(key)s” is no lock of a backend in LOCKS.") % {"key": visible(key)}
+            messages.warning(request, text)
             return HttpResponseRedirect(self._url("changelist"))
         context = {
             "subtitle": visible(lock.name),
@@ -226,18 +227,18 @@ class HeldLockAdmin(_ModelAdmin):
             raise PermissionDenied
         if request.method != "POST":
             return HttpResponseRedirect(self._url("changelist"))  # e.g. after a new login
-        tickets, denied = self._tickets(request)
+        holds, denied = self._shown_holds(request)
         if "confirmed" not in request.POST:
-            return self._confirm(request, tickets, denied)
+            return self._confirm(request, holds, denied)
         reason = request.POST.get("reason", "")
-        if not reason.strip() and requires_reason(one.using for one in tickets):
-            return self._confirm(request, tickets, denied, _("Say why they are released."))
+        if not reason.strip() and requires_reason(one.using for one in holds):
+            return self._confirm(request, holds, denied, _("Say why they are released."))
         log = partial(self.log_change, request)
         try:
-            told = release(tickets, request.user.get_username(), reason, log)
+            outcomes = release(holds, request.user.get_username(), reason, log)
         except ValueError as error:  # the page's own field allows no such reason
             raise BadRequest(str(error)) from error
-        for level, text in told:
+        for level, text in outcomes:
             messages.add_message(request, level, text)
         for name in denied:
             messages.error(request, _("You may not release “%(name)s”.") % {"name": name})
@@ -248,28 +249,28 @@ class HeldLockAdmin(_ModelAdmin):
         filters = request.POST.get("filters", request.GET.urlencode())
         url = self._url("changelist", filters)
         if from_lock := "from_lock" in request.POST:
-            for ticket in read_tickets(request.POST.getlist(ACTION_CHECKBOX_NAME)[:1]):
-                key = HeldLock.of(ticket.using, ticket.name).pk
+            for hold in read_shown(request.POST.getlist(ACTION_CHECKBOX_NAME)[:1]):
+                key = HeldLock.of(hold.using, hold.name).pk
                 url = self._url("change", filters, quote(key))
         return {"back_url": url, "filters": filters, "from_lock": from_lock}
 
-    def _tickets(self, request: HttpRequest) -> tuple[list[Ticket], list[str]]:
-        """Return the tickets of a form, and the names of the locks that the user may not release.
+    def _shown_holds(self, request: HttpRequest) -> tuple[list[ShownHold], list[str]]:
+        """Return the holds of a form, and the names of the locks that the user may not release.
 
         Raises ``PermissionDenied`` if the user may release none.
         """
-        tickets = read_tickets(request.POST.getlist(ACTION_CHECKBOX_NAME))
+        holds = read_shown(request.POST.getlist(ACTION_CHECKBOX_NAME))
         allowed = [
-            ticket
-            for ticket in tickets
-            if self.has_release_permission(request, HeldLock.of(ticket.using, ticket.name))
+            hold
+            for hold in holds
+            if self.has_release_permission(request, HeldLock.of(hold.using, hold.name))
         ]
-        if tickets and not allowed:
+        if holds and not allowed:
             raise PermissionDenied
-        return allowed, [visible(one.name) for one in tickets if one not in allowed]
+        return allowed, [visible(one.name) for one in holds if one not in allowed]
 
     def _confirm(
-        self, request: HttpRequest, tickets: list[Ticket], denied: list[str], error: str = ""
+        self, request: HttpRequest, holds: list[ShownHold], denied: list[str], error: str = ""
     ) -> HttpResponse:
         """Show which holders would lose which locks."""
         context = {
@@ -277,7 +278,7 @@ class HeldLockAdmin(_ModelAdmin):
             "denied": denied,
             "reason": request.POST.get("reason", ""),
             "reason_error": error,
-            **confirmation(tickets),
+            **confirmation(holds),
         }
         return self._page(request, "release_confirmation.html", context, _("Release held locks"))
 

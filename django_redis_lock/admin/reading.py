@@ -14,8 +14,7 @@ from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.exceptions import InvalidLockBackend, LockError
 from django_redis_lock.handler import locks
 from django_redis_lock.models import HeldLock
-from django_redis_lock.operators.writability import unwritable_because
-from django_redis_lock.protocol.attention import attention
+from django_redis_lock.operators import attention_of, unwritable_because
 from django_redis_lock.support.text import visible, without_passwords
 
 ERRORS = (LockError, InvalidLockBackend)
@@ -128,7 +127,7 @@ def read_rows(keys: Sequence[tuple[str, str]]) -> tuple[list[HeldLock], list[Pro
         for holder in backend.holders_of(names[backend.alias]):
             row = HeldLock.of(holder.using, holder.name)
             row.holder = holder
-            row.attention = attention(holder, backend.operators.threshold(holder.name))
+            row.attention = attention_of(holder)
             yield row
 
     answers, problems = ask_each(names, lambda backend: list(read(backend)))

@@ -24,14 +24,14 @@ BRIEF_ID = 8
 """Characters of a task id in the list."""
 
 SHORT = 20
-"""Characters of a text that fit into every column without a break."""
+"""Characters of a text that fit into every column without wrapping."""
 LONG = 8000
 """Characters of a text that are shown; only other programs write more."""
 _ENDS_WORD = ":/.@=&,;|"
-_BREAK = re.compile(
+_WRAPS = re.compile(
     rf"(?<=[{_ENDS_WORD}])(?=.)|(?<=[^\s{_ENDS_WORD}-]{{30}})(?=[^\s{_ENDS_WORD}-])"
 )
-"""Where a long text may break: after one of these signs, or after 30 characters of a word."""
+"""Where a long text may be wrapped: after one of these signs, or after 30 characters of a word."""
 
 
 def duration(seconds: float) -> str:
@@ -75,37 +75,37 @@ def moment(at: datetime | None) -> SafeString | None:
 
 def who(one: Origin) -> str:
     """Return one line that names a task, a process or another program."""
-    place = _place(one)
+    address = _address(one)
     if one.task_id:
         task = visible(f"{one.task_name or '?'}[{one.task_id}]")
-        return _("task %(task)s on %(place)s") % {"task": task, "place": place}
-    return place if one.host else _("another program")
+        return _("task %(task)s on %(place)s") % {"task": task, "place": address}
+    return address if one.host else _("another program")
 
 
-def _place(one: Origin) -> str:
+def _address(one: Origin) -> str:
     return visible(f"{one.host or '?'}:{one.pid or '?'}")
 
 
-def breakable(text: str) -> SafeString:
-    """Return a text with visible characters only, and ``<wbr>`` where it may break.
+def wrappable(text: str) -> SafeString:
+    """Return a text with visible characters only, and ``<wbr>`` where it may be wrapped.
 
     Browsers find such places in prose, but not in names, paths and addresses.
     """
     text = visible(text)
     if len(text) > LONG:
         text = f"{text[:LONG]}…"
-    words = _BREAK.split(text) if len(text) > SHORT else [text]
+    words = _WRAPS.split(text) if len(text) > SHORT else [text]
     return format_html_join(mark_safe("<wbr>"), "{}", ((word,) for word in words))
 
 
 def name_html(text: str) -> SafeString:
     """Return a name, whose direction is that of its first letter."""
-    return format_html("<bdi>{}</bdi>", breakable(text))
+    return format_html("<bdi>{}</bdi>", wrappable(text))
 
 
 def latin(text: str) -> SafeString:
     """Return a host, an id or a path, which are left-to-right in every language."""
-    return format_html('<bdi dir="ltr">{}</bdi>', breakable(text))
+    return format_html('<bdi dir="ltr">{}</bdi>', wrappable(text))
 
 
 def aside(text: str, *, wrong: bool = False) -> SafeString:
@@ -121,15 +121,15 @@ def origin_html(one: Origin, *, brief: bool = False) -> SafeString:
         shown = format_html(
             '<bdi dir="ltr" title="{}">{}</bdi> {}',
             task_id,
-            f"{task_id[:BRIEF_ID]}…" if cut else breakable(task_id),
-            latin(_place(one)),
+            f"{task_id[:BRIEF_ID]}…" if cut else wrappable(task_id),
+            latin(_address(one)),
         )
         return format_html("{} {}", latin(one.task_name or "?"), aside(shown))
     if one.host:
-        return format_html("{} {}", latin(_place(one)), aside(latin(one.thread or "")))
+        return format_html("{} {}", latin(_address(one)), aside(latin(one.thread or "")))
     token = getattr(one, "token_id", None)
-    told = format_html("{} {}", _("token id"), latin(token)) if token else ""
-    return format_html("{} {}", _("another program"), aside(told))
+    known = format_html("{} {}", _("token id"), latin(token)) if token else ""
+    return format_html("{} {}", _("another program"), aside(known))
 
 
 def held_for_html(holder: Holder, attention: Attention | None) -> SafeString | str:

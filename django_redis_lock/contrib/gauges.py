@@ -32,7 +32,7 @@ MOST_HOLDERS = 2000
 """The holders of at most this many held locks are read: those whose lease ends first."""
 MOST_QUEUES = 100
 """The first waiter of at most this many queues is read: of the longest. Each takes a call."""
-KEPT_FOR = 1.0
+SHARED_FOR = 1.0
 """Seconds for which all that read share what was read."""
 PATIENCE = 3.0
 """Seconds that a reading waits for the servers, all of which are read at once."""
@@ -138,7 +138,7 @@ class _Reading:
 
     @property
     def recent(self) -> bool:
-        return not self._held.done() or monotonic() - self._began < KEPT_FOR
+        return not self._held.done() or monotonic() - self._began < SHARED_FOR
 
     def result(self, patience: float) -> Held | None:
         """Return what was read; ``None`` if it failed or takes too long."""

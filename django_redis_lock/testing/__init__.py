@@ -6,26 +6,28 @@ With pytest, ``django_redis_lock.testing.plugin`` offers the same as options and
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from django_redis_lock.testing.cases import LockTestMixin
-    from django_redis_lock.testing.holds import expire_now, held_by_another, lose
-    from django_redis_lock.testing.leftovers import assert_no_locks_held
-    from django_redis_lock.testing.outage import unavailable
-    from django_redis_lock.testing.recorder import LockRecorder
-    from django_redis_lock.testing.spaces import LockSpace
+    from django_redis_lock.testing.spaces import LockSpace, LockTestMixin, assert_no_locks_held
+    from django_redis_lock.testing.tools import (
+        LockRecorder,
+        expire_now,
+        held_by_another,
+        lose,
+        unavailable,
+    )
 else:
     from django_redis_lock.support.lazy import imported_when_used
 
     __getattr__ = imported_when_used(
         __name__,
         {
-            "LockRecorder": "django_redis_lock.testing.recorder",
+            "LockRecorder": "django_redis_lock.testing.tools",
             "LockSpace": "django_redis_lock.testing.spaces",
-            "LockTestMixin": "django_redis_lock.testing.cases",
-            "assert_no_locks_held": "django_redis_lock.testing.leftovers",
-            "expire_now": "django_redis_lock.testing.holds",
-            "held_by_another": "django_redis_lock.testing.holds",
-            "lose": "django_redis_lock.testing.holds",
-            "unavailable": "django_redis_lock.testing.outage",
+            "LockTestMixin": "django_redis_lock.testing.spaces",
+            "assert_no_locks_held": "django_redis_lock.testing.spaces",
+            "expire_now": "django_redis_lock.testing.tools",
+            "held_by_another": "django_redis_lock.testing.tools",
+            "lose": "django_redis_lock.testing.tools",
+            "unavailable": "django_redis_lock.testing.tools",
         },
     )
 

@@ -6,22 +6,20 @@ import functools
 import logging
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
 from asgiref.sync import sync_to_async
+from django.db import connections, transaction
 from django.http import HttpRequest
 
 from django_redis_lock.exceptions import LockError, LockLost, LockNotOwned, LockUnavailable
 from django_redis_lock.handler import DEFAULT_ALIAS, locks
 from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.support.arguments import DEFAULT, Default
-from django_redis_lock.support.django_private import set_non_atomic_databases
+from django_redis_lock.support.django_private import non_atomic_databases, set_non_atomic_databases
 from django_redis_lock.support.functions import finished, is_async, is_generator
-from django_redis_lock.views import bodies
-from django_redis_lock.views.declined import Declined
 from django_redis_lock.views.names import Name, NameMaker, no_name_for, refuse_view
-from django_redis_lock.views.refusals import Refusal
-from django_redis_lock.views.requests import NoLock
+from django_redis_lock.views.requests import NoLock, Refusal, has_arrived, receive
 
 logger = logging.getLogger("django_redis_lock")
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -57,33 +55,23 @@ def locked(
     status: int = 409,
     retry_after: int | None = None,
 ) -> Callable[[Decorated], Decorated]:
-    """Run a view only while it holds a lock, available as ``request.lock``.
+    """Run a view only while it holds a lock, which is ``request.lock``.
 
-    Decorates a function, a method of a class-based view, the result of ``as_view()``, or the class
-    itself; synchronous or asynchronous; views of Django REST framework as well.
+    Decorates functions, methods, classes and the result of ``as_view()``, synchronous or
+    asynchronous, and those of Django REST framework.
 
     ``name`` is a template over the URL's arguments and the request, such as
     ``"product:{product_id}"`` or ``"cart:{request.user.pk}"``; or a callable that takes the request
-    and the URL's arguments and returns the name. If the name is invalid, the answer is 400.
+    and the URL's arguments and returns the name. Only ``methods`` take the lock, by default all.
+    A lease is renewed for ``max_hold`` seconds, by default 60, and then lost.
 
-    ``methods`` are the HTTP methods that take the lock, such as ``["POST"]``; by default all. With
-    any other method the view runs without the lock, and ``request.lock`` is a ``NoLock``: false,
-    and an error if it is used as a lock. The request's body is received before the lock is taken.
+    A request that does not get the lock within ``blocking_timeout`` seconds, by default 10, is
+    answered with ``status``: 409, 423 or 503; and with 503 when the server is unavailable. The
+    other arguments are those of ``lock()``.
 
-    A renewed lease ends after ``max_hold`` seconds (60 by default; ``None`` for no limit). The lock
-    is then lost, and ``request.lock.lost`` is true.
-
-    A request that does not get the lock within ``blocking_timeout`` seconds (by default the alias's
-    BLOCKING_TIMEOUT, or 10 if that is ``None``) is answered with ``status``: 409, 423 or 503. When
-    the server is unavailable, the answer is 503. It is JSON, or HTML from the template
-    ``django_redis_lock/locked.html``, as the client prefers. ``retry_after`` is the Retry-After
-    header in whole seconds; a 503 always has one.
-
-    The transaction of ATOMIC_REQUESTS begins after the lock is taken and ends before its release.
-
-    The other arguments are those of ``lock()``. Raises ``ValueError`` or ``TypeError`` for an
-    invalid argument, or a placeholder that the view has no argument for, when the view is defined.
-    The view raises ``LockLost`` when the lock was lost before it returned.
+    The request's body is received before the lock is taken, and the transaction of ATOMIC_REQUESTS
+    begins after that. Raises ``ValueError`` or ``TypeError`` for invalid arguments when the view is
+    defined. The view raises ``LockLost`` if the lock was lost before it returned.
     """
     refuse_view(name)
     if isinstance(max_hold, Default):
@@ -221,7 +209,7 @@ class _Guard:
         if self._runs_without(request):
             return await answered()
         # The name may need the database (request.user), and under WSGI the body has yet to arrive.
-        if self._make_name.reads_request or not bodies.has_arrived(_djangos(request)):
+        if self._make_name.reads_request or not has_arrived(_djangos(request)):
             held = await sync_to_async(self._prepare)(view, request, rest, kwargs)
         else:
             held = self._prepare(view, request, rest, kwargs)
@@ -254,8 +242,51 @@ class _Guard:
         self, view: View, request: Any, rest: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Lock:
         """Receive the body and return a handle for the lock. Raises ``BadRequest``."""
-        bodies.receive(_djangos(request))
+        receive(_djangos(request))
         return self._new_lock(name=self._make_name(view, request, rest, kwargs))
+
+
+class Declined(set[str]):
+    """The databases for which a view declines the transaction of ATOMIC_REQUESTS.
+
+    Django finds every database in this set and so begins no transaction; the guard begins them once
+    it holds the lock, except for those that the view or a decorator above really declined.
+    """
+
+    left_to_view = False
+    """Whether an inner guard begins the transactions, after it has taken its own lock."""
+
+    @classmethod
+    def by(cls, view: View) -> Self:
+        """Return what a view declines."""
+        given = non_atomic_databases(view)
+        declined = cls(given)
+        declined.left_to_view = isinstance(given, cls)
+        return declined
+
+    def __contains__(self, alias: object) -> bool:
+        return True
+
+    def _wanted(self) -> list[str]:
+        if self.left_to_view:
+            return []
+        really = set(self)
+        return [
+            alias
+            for alias, settings in connections.settings.items()
+            if settings["ATOMIC_REQUESTS"] and alias not in really
+        ]
+
+    def atomic(self, view: View) -> View:
+        """Wrap the view in a transaction of each database that it does not decline."""
+        for alias in self._wanted():
+            view = transaction.atomic(using=alias)(view)
+        return view
+
+    def refuse_transactions(self) -> None:
+        """Raise ``RuntimeError``, as Django does, when an asynchronous view would need one."""
+        if self._wanted():
+            raise RuntimeError("You cannot use ATOMIC_REQUESTS with async views.")
 
 
 @contextmanager

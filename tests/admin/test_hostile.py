@@ -1,4 +1,4 @@
-"""The admin and what is not under its control: words of strangers, dead servers, languages."""
+"""The admin and what is not under its control: words of other programs, dead servers, languages."""
 
 from __future__ import annotations
 
@@ -11,31 +11,23 @@ import redis
 from django.utils import translation
 
 from django_redis_lock import lock
+from django_redis_lock.admin.pages import ShownHold
 from django_redis_lock.admin.reading import ask_each
-from django_redis_lock.admin.release import Ticket
 from example_project.embedded import EmbeddedServer, free_port
 from tests.settings import REDIS, server_url
 from tests.tools import Background
-from tests.tools.admin import (
-    LIST,
-    RELEASE,
-    hold_as,
-    names,
-    page_of,
-    root,
-    ticket,
-)
+from tests.tools.admin import LIST, RELEASE, box_of, hold_as, names, page_of, root
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("server", "no_workers")]
 
 
-# Words of strangers.
+# Words of other programs.
 
 NASTY = "<script>alert(1)</script>"
 
 
 def test_names_and_metadata_are_escaped(client: redis.Redis) -> None:
-    """Whatever a program writes into a lock is text on every page."""
+    """All that a program writes into a lock is text on every page."""
     hold_as(
         client,
         NASTY,
@@ -49,11 +41,11 @@ def test_names_and_metadata_are_escaped(client: redis.Redis) -> None:
     pages = [
         browser.get(f"{LIST}?task={NASTY}&q={NASTY}"),
         browser.get(page_of(NASTY)),
-        browser.post(RELEASE, {"_selected_action": ticket(NASTY)}),
-        browser.post(RELEASE, {"_selected_action": str(Ticket("default", NASTY, "0" * 16))}),
+        browser.post(RELEASE, {"_selected_action": box_of(NASTY)}),
+        browser.post(RELEASE, {"_selected_action": str(ShownHold("default", NASTY, "0" * 16))}),
         browser.post(
             RELEASE,
-            {"_selected_action": ticket(NASTY), "confirmed": "yes", "reason": NASTY},
+            {"_selected_action": box_of(NASTY), "confirmed": "yes", "reason": NASTY},
             follow=True,
         ),
         browser.get(page_of(NASTY)),
@@ -82,7 +74,7 @@ def test_invisible_characters_are_shown(client: redis.Redis) -> None:
 
 
 @pytest.fixture
-def broken(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def partly_down(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """An alias that works, one whose server is down, and one with invalid settings."""
     monkeypatch.setattr("django_redis_lock.protocol.calls.RETRY_PAUSES", ())
     settings.LOCKS = {
@@ -92,7 +84,7 @@ def broken(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     }
 
 
-@pytest.mark.usefixtures("broken")
+@pytest.mark.usefixtures("partly_down")
 def test_a_server_that_is_away_is_named_and_the_others_are_listed(name: str) -> None:
     """The page says which alias is unavailable, and lists what the others hold."""
     lock(name, timeout=60).acquire()
@@ -127,7 +119,7 @@ def test_what_is_not_known_is_not_said(
     for said in ("0 held locks", "No lock is held."):
         assert said not in text
     text = client.get(page_of("a")).content.decode()
-    for said in ("Nobody holds this lock.", "no forced release"):
+    for said in ("This lock is free.", "no forced release"):
         assert said not in text
 
 
@@ -159,13 +151,13 @@ def test_settings_that_are_wrong_altogether(settings: Any) -> None:
 
 
 @pytest.fixture
-def foreign() -> Iterator[None]:
-    """Whatever the language of a page, the next test is in English."""
+def in_english() -> Iterator[None]:
+    """After a page in any language, the next test is in English."""
     yield
     translation.deactivate()
 
 
-@pytest.mark.usefixtures("foreign")
+@pytest.mark.usefixtures("in_english")
 @pytest.mark.parametrize(
     ("language", "words"),
     [

@@ -17,8 +17,8 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from django_redis_lock import lock, locks
-from django_redis_lock.admin.detail import release_command, renewed_at, task_links
 from django_redis_lock.admin.options import HEADER
+from django_redis_lock.admin.pages import release_command, renewed_at, task_links
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.models import HeldLock
 from django_redis_lock.protocol.records import read_holder
@@ -30,15 +30,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("server", "no_worke
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        "product:42",
-        "it's",
-        "$(touch x)",
-        "-rf",
-        "a\\b'\u202e\u200b",
-        "a\nb",
-    ],
+    "name", ["product:42", "it's", "$(touch x)", "-rf", "a\\b'\u202e\u200b", "a\nb"]
 )
 def test_the_command_is_safe_in_a_shell(name: str, client: redis.Redis) -> None:
     """A shell passes on the name that the lock has, whatever it is."""

@@ -17,7 +17,7 @@ from django.urls import resolve
 from django_redis_lock import lock, locks
 from django_redis_lock.admin.options import HEADER as LIVE_HEADER
 from django_redis_lock.models import HeldLock
-from tests.tools.admin import LIST, MAY_RELEASE, RELEASE, VIEW, page_of, root, staff, ticket, told
+from tests.tools.admin import LIST, MAY_RELEASE, RELEASE, VIEW, box_of, page_of, root, staff, told
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("no_workers")]
 
@@ -84,15 +84,15 @@ def ask(client: Client, what: str) -> int | str:
     if method == "LIVE":
         response = client.get(ADDRESSES[path], headers=LIVE)
     elif wanted:
-        tickets = {
-            "A": [ticket("a")],
-            "shop": [ticket("a", using="shop")],
-            "both": [ticket("a"), ticket("a", using="shop")],
+        boxes = {
+            "A": [box_of("a")],
+            "shop": [box_of("a", using="shop")],
+            "both": [box_of("a"), box_of("a", using="shop")],
         }
         more = {"confirmed": "yes"} if method == "CONFIRMED" else {}
         if path == "list":
             more |= {"action": "release_locks", "index": "0"}
-        response = client.post(ADDRESSES[path], {"_selected_action": tickets[wanted], **more})
+        response = client.post(ADDRESSES[path], {"_selected_action": boxes[wanted], **more})
     else:
         response = client.generic(method, ADDRESSES[path])
     if response.status_code == 302 and response.url.startswith("/admin/login/"):
@@ -165,7 +165,7 @@ def test_who_is_offered_what(visitor: str, boxes: set[str]) -> None:
     client = VISITORS[visitor]()
     text = client.get(LIST).content.decode()
     for using in (A, SHOP):
-        offered = f'name="_selected_action" value="{ticket("a", using=using)}"'
+        offered = f'name="_selected_action" value="{box_of("a", using=using)}"'
         assert (offered in text) == (using in boxes)
         assert (offered in client.get(page_of("a", using=using)).content.decode()) == (
             using in boxes
@@ -185,10 +185,10 @@ def test_a_project_decides_for_each_lock(monkeypatch: pytest.MonkeyPatch) -> Non
     lock("b", timeout=60).acquire(blocking=False)
     client = staff(VIEW)
     text = client.get(LIST).content.decode()
-    assert ticket("b") in text
-    assert f'value="{ticket("a")}"' not in text
+    assert box_of("b") in text
+    assert f'value="{box_of("a")}"' not in text
     assert {(A, "a"), (A, "b"), (SHOP, "a")} <= set(asked)
-    both = {"_selected_action": [ticket("a"), ticket("b")]}
+    both = {"_selected_action": [box_of("a"), box_of("b")]}
     page = client.post(RELEASE, both)
     assert [row["name"] for row in page.context["held"]] == ["b"]
     assert page.context["denied"] == ["a"]
@@ -219,16 +219,16 @@ def test_a_permission_for_one_object_is_enough(settings: Any) -> None:
     user = get_user_model().objects.create_user("each", is_staff=True)
     user.user_permissions.set(Permission.objects.filter(codename=VIEW))
     client.force_login(user, "django.contrib.auth.backends.ModelBackend")
-    tickets = {using: ticket("a", using=using) for using in (A, SHOP)}
+    boxes = {using: box_of("a", using=using) for using in (A, SHOP)}
     for using, offered in ((A, False), (SHOP, True)):
         page = client.get(page_of("a", using=using)).content.decode()
-        assert (f'value="{tickets[using]}"' in page) == offered
-    asked = client.post(RELEASE, {"_selected_action": [*tickets.values()]})
-    assert [row["ticket"].using for row in asked.context["held"]] == [SHOP]
-    confirmed = {"_selected_action": [*tickets.values()], "confirmed": "yes"}
+        assert (f'value="{boxes[using]}"' in page) == offered
+    asked = client.post(RELEASE, {"_selected_action": [*boxes.values()]})
+    assert [row["hold"].using for row in asked.context["held"]] == [SHOP]
+    confirmed = {"_selected_action": [*boxes.values()], "confirmed": "yes"}
     assert client.post(RELEASE, confirmed).status_code == 302
     assert [locks[using].holder("a") is None for using in (A, SHOP)] == [False, True]
-    assert client.post(RELEASE, {"_selected_action": tickets[A]}).status_code == 403
+    assert client.post(RELEASE, {"_selected_action": boxes[A]}).status_code == 403
 
 
 GOOD = "0123456789abcdef"
@@ -250,9 +250,9 @@ GOOD = "0123456789abcdef"
         "x" * 100_000,
     ],
 )
-def test_a_ticket_that_was_tampered_with(bad: str) -> None:
+def test_a_box_that_was_tampered_with(bad: str) -> None:
     """Every form that carries one is refused, and releases nothing else."""
-    client, good = staff(VIEW, MAY_RELEASE), ticket("a")
+    client, good = staff(VIEW, MAY_RELEASE), box_of("a")
     for path, more in {
         LIST: {"action": "release_locks", "index": "0"},
         RELEASE: {},
@@ -260,7 +260,7 @@ def test_a_ticket_that_was_tampered_with(bad: str) -> None:
     }.items():
         response = client.post(path, {"_selected_action": [good, bad], **more})
         assert response.status_code == 400
-    assert ticket("a") == good
+    assert box_of("a") == good
 
 
 @pytest.mark.parametrize(
@@ -278,12 +278,12 @@ def test_a_ticket_that_was_tampered_with(bad: str) -> None:
 )
 def test_other_fields_that_were_tampered_with(field: str, value: Any, status: int) -> None:
     """No other field of a form causes a server error."""
-    client, before = root(), ticket("a")
+    client, before = root(), box_of("a")
     data = {"_selected_action": before, "confirmed": "yes", field: value}
     response = client.post(RELEASE, data)
     assert response.status_code == status
     assert (locks["default"].holder("a") is None) == (status == 302)
-    action = {"_selected_action": ticket("a", using="shop"), "action": "release_locks"}
+    action = {"_selected_action": box_of("a", using="shop"), "action": "release_locks"}
     page = client.post(LIST, {**action, "index": "0", field: value})
     assert page.status_code in (200, 302, 400)
 
@@ -298,7 +298,7 @@ def test_a_release_without_the_reason_that_is_required(reason: str, settings: An
         **settings.LOCKS,
         "default": {"BACKEND": MEMORY, "OPERATORS": {"REASON_REQUIRED": True}},
     }
-    client, before = root(), ticket("a")
+    client, before = root(), box_of("a")
     page = client.post(RELEASE, {"_selected_action": before})
     assert page.context["reason_required"] is True
     assert " required" in page.content.decode()
@@ -307,8 +307,8 @@ def test_a_release_without_the_reason_that_is_required(reason: str, settings: An
     assert page.status_code == 200
     assert page.context["reason_error"] in page.content.decode()
     assert page.context["reason_error"]
-    assert ticket("a") == before
-    shops = ticket("a", using="shop")
+    assert box_of("a") == before
+    shops = box_of("a", using="shop")
     assert client.post(RELEASE, {**data, "_selected_action": shops}).status_code == 302
     data["reason"] = "stuck"
     assert client.post(RELEASE, {**data, "_selected_action": before}).status_code == 302

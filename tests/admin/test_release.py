@@ -18,11 +18,11 @@ from tests.tools.admin import (
     MAY_RELEASE,
     RELEASE,
     VIEW,
+    box_of,
     page_of,
     release,
     root,
     staff,
-    ticket,
     told,
 )
 
@@ -41,8 +41,8 @@ def test_server_that_can_not_be_written_is_told_of_before(
     """The list, the lock's page and the confirmation warn."""
     settings.LOCKS = {"default": {"LOCATION": own_server.url()}}
     holding("a")
-    browser, shown = staff(VIEW, MAY_RELEASE), ticket("a")
-    assert "read-only replica" not in browser.get(LIST).content.decode()
+    browser, shown = staff(VIEW, MAY_RELEASE), box_of("a")
+    assert "refuses writes" not in browser.get(LIST).content.decode()
     with redis.Redis.from_url(own_server.url()) as server:
         server.replicaof("127.0.0.1", 1)
         pages = [
@@ -52,7 +52,8 @@ def test_server_that_can_not_be_written_is_told_of_before(
         ]
     for page in pages:
         assert (
-            "The server of “default” is a read-only replica: nothing can be released there."
+            "The server of “default” refuses writes, so nothing can be released there: "
+            "You can&#x27;t write against a read only replica."
         ) in page.content.decode()
 
 
@@ -61,7 +62,7 @@ def test_it_is_written_down(name: str) -> None:
     name += "/a_b:c?d#é%2F"
     holding(name)
     client = staff(VIEW, MAY_RELEASE)
-    release(client, ticket(name), reason="stuck since noon")
+    release(client, box_of(name), reason="stuck since noon")
     (entry,) = locks["default"].history(name)
     assert (entry.by, entry.reason) == ("staff-view_heldlock-release_heldlock", "stuck since noon")
     logged = LogEntry.objects.get()
@@ -82,7 +83,7 @@ def test_failing_log_of_the_admin_spoils_nothing(name: str) -> None:
         return execute(sql, *args)
 
     with connection.execute_wrapper(refuse):
-        ((_, message),) = told(release(root(), ticket(name)))
+        ((_, message),) = told(release(root(), box_of(name)))
     assert "It is not in the admin's log: no room" in message
     assert not held.owned()
     assert not LogEntry.objects.exists()
@@ -91,7 +92,7 @@ def test_failing_log_of_the_admin_spoils_nothing(name: str) -> None:
 def test_the_holder_changes_between_the_list_and_the_click(name: str) -> None:
     """The new holder keeps the lock, at the confirmation and after it."""
     held = holding(name)
-    old = ticket(name)
+    old = box_of(name)
     client = root()
     confirmation = client.post(RELEASE, {"_selected_action": old})
     assert [shown["name"] for shown in confirmation.context["held"]] == [name]
@@ -115,16 +116,16 @@ def test_each_lock_has_its_message(client: redis.Redis) -> None:
     for name in ("released", "changed", "gone"):
         holding(name)
     client.set("lock:foreign", "xyz", px=60_000)
-    changed, gone = ticket("changed"), ticket("gone")
+    changed, gone = box_of("changed"), box_of("gone")
     for name in ("changed", "gone"):
         locks["default"].force_release(name)
     holding("changed")
-    shown = [ticket("released"), changed, gone, ticket("foreign")]
+    shown = [box_of("released"), changed, gone, box_of("foreign")]
     messages = told(release(root(), *shown, shown[0]))
     assert [(level, text.partition("”")[0]) for level, text in messages] == [
         ("success", "Released “released"),
         ("warning", "Left “changed"),
-        ("warning", "Nothing to release: nobody held “gone"),
+        ("warning", "Nothing to release: “gone"),
         ("success", "Released “foreign"),
     ]
     assert messages[3][1] == "Released “foreign”, which another program held."
@@ -141,7 +142,7 @@ def test_a_server_that_goes_away_before_the_confirmation(
     }
     holding("a", using="away")
     holding("b")
-    shown = [ticket("a", using="away"), ticket("b")]
+    shown = [box_of("a", using="away"), box_of("b")]
     own_server.kill()
     page = release(root(), *shown)
     assert page.status_code == 200
@@ -151,7 +152,7 @@ def test_a_server_that_goes_away_before_the_confirmation(
 def test_a_cross_site_post_is_refused(name: str) -> None:
     held = holding(name)
     client = root(enforce_csrf_checks=True)
-    data = {"_selected_action": ticket(name), "action": "release_locks", "index": "0"}
+    data = {"_selected_action": box_of(name), "action": "release_locks", "index": "0"}
     assert client.post(LIST, data).status_code == 403
     assert client.post(RELEASE, {**data, "confirmed": "yes"}).status_code == 403
     assert held.owned()
@@ -171,7 +172,7 @@ def test_an_action_without_a_ticked_box(name: str) -> None:
 def test_the_way_back_leads_nowhere_else() -> None:
     """Whatever a form sends as filters is used as a query string only."""
     holding("a/b?#")
-    browser, shown = root(), {"_selected_action": ticket("a/b?#")}
+    browser, shown = root(), {"_selected_action": box_of("a/b?#")}
     for filters in ("//evil.example/?x=1", "\r\nLocation: //evil.example/"):
         forged = {"from_lock": "//evil.example/", "filters": filters, "confirmed": "yes"}
         assert browser.post(RELEASE, {**shown, **forged}).url.startswith(f"{page_of('a/b?#')}?")

@@ -65,7 +65,7 @@ def test_the_page_of_a_lock_follows(visit: Visit, hold: Hold) -> None:
     expect(page.get_by_text("Waiter", exact=True)).to_have_count(0)
     assert waiting.outcome()
     locks["default"].force_release("busy", by="grace", reason="enough")
-    expect(page.get_by_text("Nobody holds this lock.")).to_be_visible()
+    expect(page.get_by_text("This lock is free.")).to_be_visible()
     for gone in ("Alive", "Token id"):
         expect(page.get_by_text(gone)).to_have_count(0)
     expect(page.get_by_role("button", name="Release…")).to_have_count(0)
@@ -182,7 +182,7 @@ def test_a_backend_goes_silent(
     for page in (listed, shown):
         expect(page.locator(".lock-problem")).to_contain_text("The backend “far” is not available")
     expect(listed.locator(".field-lock bdi")).to_have_text(["near"])
-    for false in ("Nobody holds this lock", "no forced release", "Alive"):
+    for false in ("This lock is free", "no forced release", "Alive"):
         expect(shown.get_by_text(false)).to_have_count(0)
     own_server.restart()
     for page in (listed, shown):

@@ -65,7 +65,7 @@ def test_a_change_of_mind_and_the_way_back(visit: Visit, hold: Hold) -> None:
         page.get_by_role("button", name=press).click()
         expect(page.locator("#held-locks")).to_be_visible()
         assert page.url == address
-    expect(page.get_by_text("Nobody holds this lock.")).to_be_visible()
+    expect(page.get_by_text("This lock is free.")).to_be_visible()
 
 
 def test_the_holder_changes_before_the_click(visit: Visit, hold: Hold) -> None:

@@ -126,7 +126,7 @@ def test_each_master_is_checked(cluster: Cluster) -> None:
     for server in cluster.masters():
         assert f"127.0.0.1:{server.port} database 0 answers" in done.out
     assert done.out.count("state ok, 16384 of 16384 slots served") == 3
-    assert "handed over" in done.out
+    assert "handed off" in done.out
     assert done.code == 0
 
 

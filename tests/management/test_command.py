@@ -17,13 +17,11 @@ from django.core.management import call_command
 
 from django_redis_lock import lock, locks
 from django_redis_lock.exceptions import LockLost
-from django_redis_lock.management import console
-from django_redis_lock.management.commands.locks import Command
-from django_redis_lock.management.console import arguments
-from django_redis_lock.management.console.arguments import parse_duration
-from django_redis_lock.management.console.releasing import system_user
-from django_redis_lock.management.console.selection import NOTHING, USAGE
-from django_redis_lock.management.console.terminal import Terminal
+from django_redis_lock.management import doctor, servers
+from django_redis_lock.management.commands.locks import Command, parse_duration
+from django_redis_lock.management.output import Terminal
+from django_redis_lock.management.releasing import system_user
+from django_redis_lock.management.selection import NOTHING, SORTS, USAGE
 from example_project.embedded import EmbeddedServer
 from tests.tools import Background, eventually, waiters
 from tests.tools.console import Done, command, held, read
@@ -97,7 +95,7 @@ def test_list_is_sorted_limited_and_selected_by_age(one: EmbeddedServer) -> None
         "fence": "cab",
         "holder": "",
     }
-    assert set(orders) == set(arguments.SORTS)
+    assert set(orders) == set(SORTS)
     for sort, order in orders.items():
         assert "".join(listed(command("list", "--sort", sort))).startswith(order), sort
     assert listed(command("list", "--sort", "name", "--reverse", "--limit", "1")) == ["c"]
@@ -365,8 +363,7 @@ def _documented(word: str) -> str:
 
 def test_the_checks_are_those_of_the_reference() -> None:
     """Each line of the doctor is in the table, and the other way round."""
-    package = Path(console.__file__).parent / "doctor"
-    source = "".join(path.read_text() for path in package.glob("*.py"))
+    source = "".join(Path(module.__file__).read_text() for module in (doctor, servers))
     found = set(re.findall(r'\b(?:ok|warn|fail|unavailable|status)\)?\(\s*"([a-z -]+)"', source))
     documented = {row[0] for row in table(PAGE, "The checks of doctor")}
     assert documented == found

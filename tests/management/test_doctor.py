@@ -14,8 +14,8 @@ from celery import Celery
 from django.test import override_settings
 
 from django_redis_lock import lock, locks
+from django_redis_lock.management import servers
 from django_redis_lock.management.commands.locks import Command
-from django_redis_lock.management.console.doctor import servers
 from example_project.embedded import EmbeddedServer
 from tests.apps.celery.app import app as tests_app
 from tests.tools import eventually, leave_no_lease, taken_connections
@@ -266,7 +266,7 @@ def test_selftest_works_with_every_way_to_wait(
     entry |= options if "BACKEND" in options else {"OPTIONS": options}
     settings.LOCKS = {"default": entry}
     status, told, _ = only(examine()[1], "self-test")
-    assert (status, "handed over" in told) == ("ok", True)
+    assert (status, "handed off" in told) == ("ok", True)
     assert [each for each in target.keys("*") if "doctor" in each] == []
 
 

@@ -186,8 +186,6 @@ def test_common_options_stand_before_or_after_the_command(words: list[str]) -> N
         (["relase", "a"], "did you mean 'release'?"),
         (["list", "--older-than", "soon"], "'soon' is not a duration"),
         (["list", "--limit", "0"], "'0' is not a positive integer"),
-        (["release"], "Specify what to release"),
-        (["show", "a\nb", "--using", "default"], "control characters"),
     ],
 )
 def test_wrong_use_is_exit_code_two(server: EmbeddedServer, words: list[str], told: str) -> None:

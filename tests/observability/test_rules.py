@@ -33,7 +33,7 @@ def test_rules_fire() -> None:
 
 
 def test_rules_and_dashboard_name_only_metrics_that_exist() -> None:
-    from django_redis_lock.contrib.prometheus import collector  # noqa: F401 - registers them
+    from django_redis_lock.contrib.prometheus import metrics  # noqa: F401 - registers them
 
     suffixes = {"counter": ["_total"], "histogram": ["_bucket", "_sum", "_count"]}
     exist = {

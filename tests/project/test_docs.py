@@ -16,7 +16,7 @@ import pytest
 import redis
 from django.dispatch import Signal
 from django.test import override_settings
-from prometheus_client import Counter, Histogram
+from prometheus_client import Counter
 
 import django_redis_lock
 from django_redis_lock import exceptions, lock, lock_many, locks, signals
@@ -30,8 +30,7 @@ from django_redis_lock.celery import conflicts, single_instance_task
 from django_redis_lock.celery.conflicts import Conflict
 from django_redis_lock.celery.message import Slip
 from django_redis_lock.celery.options import ON_CONFLICT
-from django_redis_lock.contrib.prometheus import counting
-from django_redis_lock.contrib.prometheus.collector import HELD_LOCKS
+from django_redis_lock.contrib.prometheus import metrics
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.handler import DEFAULT_BACKEND
 from django_redis_lock.support.arguments import Default
@@ -39,9 +38,11 @@ from django_redis_lock.views import locked
 from example_project.embedded import EmbeddedServer
 from tests.contracts.capabilities import CAPABILITIES, LACKS
 from tests.tools import Background, eventually, waiters
+from tests.tools.console import command
 from tests.tools.docs import DOCS, table
 
 PACKAGE = Path(django_redis_lock.__file__).parent
+RUNBOOK = DOCS / "how-to/runbook.md"
 BACKENDS = (
     RedisLockBackend,
     RedlockLockBackend,
@@ -211,9 +212,10 @@ def test_the_fields_of_a_conflict_and_of_the_header_are_those_of_the_code() -> N
 def test_the_metrics_are_those_of_the_code() -> None:
     """The table lists each with its type and its labels."""
     told = {row[0]: row[1:3] for row in table(DOCS / "how-to/metrics.md", "Metrics")}
-    counted = [each for each in vars(counting).values() if isinstance(each, Counter | Histogram)]
+    counted = [each for each in vars(metrics).values() if isinstance(each, Counter)]
+    counted += metrics.OF_GROUPS.values()
     known = {}
-    for metric in [*counted, *HELD_LOCKS.describe()]:
+    for metric in [*counted, *metrics.HELD_LOCKS.describe()]:
         (family,) = metric.describe() if metric in counted else [metric]
         name = family.name.removeprefix("django_redis_lock_")
         suffix = "_total" if family.type == "counter" else ""
@@ -228,6 +230,37 @@ def test_the_alerts_are_those_of_the_rules() -> None:
     in_rules = re.findall(rule, text, re.DOTALL)
     rows = table(DOCS / "how-to/metrics.md", "Alerts")
     assert [(row[0], row[1], row[0].lower()) for row in rows] == in_rules
+    sections = RUNBOOK.read_text().split("\n## The alerts\n")[1]
+    assert re.findall(r"^### (\w+)$", sections, re.MULTILINE) == [row[0] for row in rows]
+
+
+# The runbook, whose commands ``make workers`` types.
+
+
+def test_what_the_decisions_are_taken_by_is_what_is_shown() -> None:
+    """Each word that the operator looks for is one that the package writes."""
+    page = RUNBOOK.read_text()
+    tables = [
+        page.split(f"# {heading}\n")[1] for heading in ("Decide by what you see", "LocksLost")
+    ]
+    sections = [text.split("\n#")[0] for text in tables]
+    rows = [row for text in sections for row in text.splitlines() if row.startswith("| ")]
+    seen = [row.split("|")[1] for row in rows]
+    words = {word for cell in seen for word in re.findall(r"`(?:state = )?([^`]+)`", cell)}
+    source = "".join(path.read_text() for path in PACKAGE.rglob("*.py"))
+    assert len(words) > 5
+    assert [word for word in words if not re.search(re.escape(word), source, re.IGNORECASE)] == []
+
+
+@pytest.mark.parametrize("line", re.findall(r"`locks ([^`]+)`", RUNBOOK.read_text()))
+def test_each_command_within_the_text_can_be_typed(server: EmbeddedServer, line: str) -> None:
+    """As it stands, with a name and a token id; what it would release stays held."""
+    words = line.replace("NAME", "a").replace("ID", "0" * 16).split()
+    done = command(*words, *(["--dry-run"] if words[0] == "release" else []), "--using=default")
+    assert done.code in (0, 3), done.err
+
+
+# The server, and Celery.
 
 
 def test_the_policies_are_those_of_the_code() -> None:

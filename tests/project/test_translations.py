@@ -85,7 +85,7 @@ def test_texts_are_found() -> None:
     """The search knows Python, templates and plurals."""
     found = marked()
     assert ("Any task",) in found
-    assert ("Nobody holds this lock.",) in found
+    assert ("This lock is free.",) in found
     assert ("Release %(counter)s lock", "Release %(counter)s locks") in found
     assert any(texts[0].startswith("The backend “%(backend)s” is not available") for texts in found)
 

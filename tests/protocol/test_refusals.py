@@ -12,7 +12,7 @@ import redis
 
 from django_redis_lock import lock, locks
 from django_redis_lock.exceptions import LockUnavailable
-from django_redis_lock.operators.breaking import Outcome, Result, release_shown
+from django_redis_lock.operators import Outcome, Result, release_shown
 from django_redis_lock.protocol.calls import ForceRelease, ask
 from example_project.embedded import EmbeddedServer
 from tests.tools import ROOT, Background, eventually, leave_no_lease, waiters

@@ -14,7 +14,7 @@ from django.contrib.auth.models import Permission
 from django.test import Client
 
 from django_redis_lock import locks
-from django_redis_lock.admin.release import Ticket
+from django_redis_lock.admin.pages import ShownHold
 from django_redis_lock.models import HeldLock
 
 LIST = "/admin/django_redis_lock/heldlock/"
@@ -45,11 +45,11 @@ def page_of(name: str, using: str = "default", view: str = "change") -> str:
     return f"{LIST}{quote(HeldLock.of(using, name).pk)}/{view}/"
 
 
-def ticket(name: str, using: str = "default") -> str:
+def box_of(name: str, using: str = "default") -> str:
     """Return what the box of a lock says now."""
     holder = locks[using].holder(name)
     assert holder is not None
-    return str(Ticket(using, name, holder.token_id))
+    return str(ShownHold(using, name, holder.token_id))
 
 
 def names(response: Any) -> list[str]:
@@ -60,9 +60,9 @@ def told(response: Any) -> list[tuple[str, str]]:
     return [(message.level_tag, str(message)) for message in response.context["messages"]]
 
 
-def release(client: Client, *tickets: str, reason: str = "") -> Any:
+def release(client: Client, *boxes: str, reason: str = "") -> Any:
     """Post what the confirmation page does, and return the page that follows."""
-    data = {ACTION_CHECKBOX_NAME: tickets, "reason": reason, "confirmed": "yes"}
+    data = {ACTION_CHECKBOX_NAME: boxes, "reason": reason, "confirmed": "yes"}
     return client.post(RELEASE, data, follow=True)
 
 

@@ -412,7 +412,7 @@ def test_garbage_on_the_channel(raw: redis.Redis, bystander: Callable[[], None])
     second.release()
 
 
-# Words that callers pass on: names, metadata, tickets, patterns.
+# Words that callers pass on: names, metadata, boxes, patterns.
 
 ALPHABET = [
     *"aZ09 :*?[]{}()^$%\\/'\"<>&#|~`!@-_=+,.;",

@@ -1,4 +1,4 @@
-"""``@locked`` and clients that nobody knows: slow, cut off, too large; each over a real socket."""
+"""``@locked`` and any client there is: slow, cut off, too large; each over a real socket."""
 
 from __future__ import annotations
 
@@ -32,12 +32,9 @@ from django_redis_lock import locks, signals
 from django_redis_lock.views import locked
 from tests.tools import PATIENCE
 
-pytestmark = [
-    pytest.mark.urls("tests.views.test_slow_clients"),
-    pytest.mark.usefixtures("server"),
-]
+pytestmark = [pytest.mark.urls("tests.views.test_slow_clients"), pytest.mark.usefixtures("server")]
 
-NAME = "stranger"
+NAME = "visited"
 MORE_THAN_MEMORY = 3_000_000
 """Bytes; Django holds 2.5 MB in memory."""
 BOUNDARY = "b0undary"
@@ -167,7 +164,7 @@ class Site:
         self.port = server.server_port
         self.reading = threading.Event()
         self.taken: list[str] = []
-        self.strangers: list[Stranger] = []
+        self.visitors: list[Visitor] = []
 
     @contextmanager
     def sharing(self, database: Any) -> Iterator[None]:
@@ -180,34 +177,34 @@ class Site:
 
     def end(self) -> None:
         """Hang up on all, and wait until the server has seen it."""
-        for stranger in self.strangers:
-            stranger.close()
+        for visitor in self.visitors:
+            visitor.close()
         self._server.shutdown()
         self._server.server_close()
 
-    def open(self, method: str, view: str, headers: dict[str, Any], body: bytes = b"") -> Stranger:
+    def open(self, method: str, view: str, headers: dict[str, Any], body: bytes = b"") -> Visitor:
         """Send the beginning of a request."""
         lines = [f"{method} /{view}/ HTTP/1.1", "Host: testserver", "Connection: close"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
         self.reading.clear()
-        stranger = Stranger(self.port, "\r\n".join([*lines, "", ""]).encode() + body)
-        self.strangers.append(stranger)
-        return stranger
+        visitor = Visitor(self.port, "\r\n".join([*lines, "", ""]).encode() + body)
+        self.visitors.append(visitor)
+        return visitor
 
     def send(self, method: str, view: str, what: tuple[str, bytes]) -> tuple[int, bytes]:
         """Send a whole request; return the status and the answer."""
         headers = {"Content-Type": what[0], "Content-Length": len(what[1]), **TOKEN}
         return self.open(method, view, headers, what[1]).answer()
 
-    def begin(self, method: str, view: str, what: tuple[str, bytes], sent: int) -> Stranger:
+    def begin(self, method: str, view: str, what: tuple[str, bytes], sent: int) -> Visitor:
         """Send a part of the body; return when the server waits for more."""
         headers = {"Content-Type": what[0], "Content-Length": len(what[1]), **TOKEN}
-        stranger = self.open(method, view, headers, what[1][:sent])
+        visitor = self.open(method, view, headers, what[1][:sent])
         assert self.reading.wait(PATIENCE)
-        return stranger
+        return visitor
 
 
-class Stranger:
+class Visitor:
     """A client that has a request under way."""
 
     def __init__(self, port: int, beginning: bytes) -> None:
@@ -254,7 +251,7 @@ def site() -> Iterator[Site]:
     request_started.disconnect(begun)
 
 
-def nobody_holds_it() -> bool:
+def it_is_free() -> bool:
     return not list(locks["default"].holders())
 
 
@@ -264,10 +261,10 @@ def test_who_sends_slowly_holds_no_lock(
 ) -> None:
     """Others are served meanwhile; later the view finds the whole body."""
     slow = site.begin(method, view, what, 5)
-    assert nobody_holds_it()
+    assert it_is_free()
     others = site.send(method, view, what)
     slow.go_on(what[1][5:-1])
-    assert nobody_holds_it()
+    assert it_is_free()
     slow.go_on(what[1][-1:])
     assert slow.answer() == others
     assert others[0] == 200
@@ -331,7 +328,7 @@ def test_no_transaction_waits_for_a_client(site: Site, monkeypatch: pytest.Monke
     monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", True)
     with site.sharing(connections["default"]):
         slow = site.begin("POST", "in_transaction", FORM, 5)
-        assert nobody_holds_it()
+        assert it_is_free()
         assert not connection.in_atomic_block
         slow.go_on(FORM[1][5:])
         status, answer = slow.answer()

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from typing import Any
@@ -13,8 +14,7 @@ from typing import Any
 import pytest
 
 from django_redis_lock import lock, locks
-from django_redis_lock.operators import liveness
-from django_redis_lock.operators.liveness import judge
+from django_redis_lock.operators import judge
 from django_redis_lock.protocol.records import Holder
 from django_redis_lock.support.process import began_at, pid_space, state_of
 from example_project.embedded import EmbeddedServer
@@ -83,8 +83,8 @@ def test_in_doubt_a_state_of(pid: int | None) -> None:
         ({"pid_space": None, "pid": os.getpid()}, "it may run in another container of {here}"),
         ({"pid": os.getpid()}, "its process lives"),
         ({"pid": os.getpid(), "pid_began": began_at(os.getpid())}, "its process lives"),
-        ({"metadata": {"state": "queued"}}, "its message waits in a queue"),
-        ({"metadata": {"state": "queued"}, "task_id": "a"}, "its message waits in a queue"),
+        ({"metadata": {"state": "queued"}}, "its message waits in a Celery queue"),
+        ({"metadata": {"state": "queued"}, "task_id": "a"}, "its message waits in a Celery queue"),
         ({"metadata": {"state": "resting"}}, "no process holds it, until its lease ends"),
     ],
 )
@@ -92,7 +92,7 @@ def test_verdicts(name: str, changes: dict[str, Any], why: str) -> None:
     """Whoever is not certainly dead is left alone, and why is told."""
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
-    here = {"host": liveness.socket.gethostname(), "pid_space": pid_space()}
+    here = {"host": socket.gethostname(), "pid_space": pid_space()}
     holder = _holder(name, pid=process.pid, **here)
     assert _verdict(holder) == ("dead", f"process {process.pid} is gone")
     later = _changed(holder, pid=os.getpid(), pid_began=began_at(os.getpid()) - 1)
@@ -126,7 +126,7 @@ def test_another_container_with_the_same_host_name(server: EmbeddedServer, db: N
     with Child(IN_A_CONTAINER) as child:
         assert child.hear() == "ready"
         holder = locks["default"].holder("contained")
-        assert holder.host == liveness.socket.gethostname()
+        assert holder.host == socket.gethostname()
         assert holder.pid_space != pid_space()
         why = f"it runs in another container of {holder.host}"
         gone = subprocess.Popen([sys.executable, "-c", ""])

@@ -17,10 +17,10 @@ import pytest
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from django_redis_lock import lock
-from django_redis_lock.contrib.opentelemetry import names
+from django_redis_lock.contrib.opentelemetry import instrumentor as names
 from example_project.embedded import EmbeddedServer, free_port
 from tests.apps.traced.tracing import SPANS
-from tests.contrib.opentelemetry.telemetry import Telemetry
+from tests.contrib.opentelemetry.conftest import Telemetry
 from tests.tools import ROOT, Background, eventually
 from tests.tools.celery_worker import events, go, running_worker, started
 

@@ -1,20 +1,65 @@
-"""Connects traces and metrics to the signals of locks."""
+"""Traces and metrics of locks, from their signals.
+
+No span is made the current one. A lock can be released by another thread or asyncio task than the
+one that acquired it, and neither must find another's context then. Each span is a child of what was
+current when it was started.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import ClassVar
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from time import time_ns
+from typing import Any, ClassVar
 
 from django.dispatch import Signal
 from opentelemetry import metrics, trace
+from opentelemetry.metrics import CallbackOptions, Meter, Observation
+from opentelemetry.trace import Span, Status, StatusCode, Tracer, get_current_span
+from opentelemetry.util.types import AttributeValue
 
 from django_redis_lock import __version__, signals
-from django_redis_lock.contrib.opentelemetry import names
-from django_redis_lock.contrib.opentelemetry.metrics import LockMetrics
-from django_redis_lock.contrib.opentelemetry.spans import ENDS, LockSpans
+from django_redis_lock.backends.base import BaseLockBackend
+from django_redis_lock.contrib.gauges import MEANINGS, read_gauges
+from django_redis_lock.primitives.held import Held
+from django_redis_lock.primitives.lock import Lock
+from django_redis_lock.support.process import forget_after_fork
 
 logger = logging.getLogger("django_redis_lock")
+
+# The names of spans and attributes, which dashboards rely on.
+WAIT = "lock wait"
+HOLD = "lock hold"
+NAME = "django_redis_lock.name"
+ALIAS = "django_redis_lock.alias"
+BACKEND = "django_redis_lock.backend"
+GROUP = "django_redis_lock.group"
+OUTCOME = "django_redis_lock.outcome"
+FENCE = "django_redis_lock.fence"
+ERROR_TYPE = "error.type"
+
+BOUNDARIES = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
+"""Seconds: an uncontended lock takes less than the first, a report may hold one up to the last."""
+GAUGES = {
+    "held": ("django_redis_lock.held", "{lock}"),
+    "waiting": ("django_redis_lock.waiting", "{waiter}"),
+    "oldest_hold": ("django_redis_lock.hold.oldest", "s"),
+    "oldest_wait": ("django_redis_lock.wait.oldest", "s"),
+    "lease_used": ("django_redis_lock.lease.used", "1"),
+}
+"""The name and the unit of the gauge for each of the ``Figures`` of a group."""
+
+ERRORS = ("timeout", "unavailable", "lost")
+"""Outcomes that make a span an error. A caller that does not want to wait expects ``busy``."""
+
+ENDS: dict[Signal, str] = {
+    signals.lock_released: "released",
+    signals.lock_detached: "detached",
+    signals.lock_lost: "lost",
+}
+"""The outcome of a hold that ends with a signal."""
 
 
 class LockInstrumentor:
@@ -46,8 +91,8 @@ class LockInstrumentor:
         if self.is_instrumented:
             logger.warning("Locks are instrumented for OpenTelemetry already")
             return
-        tracer = trace.get_tracer(names.SCOPE, __version__, tracer_provider)
-        meter = metrics.get_meter(names.SCOPE, __version__, meter_provider)
+        tracer = trace.get_tracer("django_redis_lock", __version__, tracer_provider)
+        meter = metrics.get_meter("django_redis_lock", __version__, meter_provider)
         spans, metered = LockSpans(tracer), LockMetrics(meter)
         LockInstrumentor._metrics = metered
         LockInstrumentor._receivers = [
@@ -70,3 +115,150 @@ class LockInstrumentor:
         LockInstrumentor._metrics = None
         for signal, receiver in LockInstrumentor._receivers:
             signal.disconnect(receiver)
+
+
+class LockSpans:
+    """Starts and ends the spans of all locks of a process, by their signals."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = tracer
+        self._waits = _OpenSpans()
+        self._holds = _OpenSpans()
+
+    @signals.never_blocks
+    def wait(self, lock: Lock, **kwargs: Any) -> None:
+        """A wait begins."""
+        if span := self._begin(WAIT, lock):
+            self._waits.put(lock, span)
+
+    @signals.never_blocks
+    def acquired(self, lock: Lock, **kwargs: Any) -> None:
+        """End the wait, if there was one, and start the hold."""
+        if waiting := self._waits.take(lock):
+            _end(waiting, "acquired")
+        if span := self._begin(HOLD, lock):
+            span.set_attribute(FENCE, lock.fence)
+            self._holds.put(lock, span)
+
+    @signals.never_blocks
+    def not_acquired(self, lock: Lock, reason: str, waited: float, **kwargs: Any) -> None:
+        """End the wait; if there was none, write a span for it afterwards."""
+        began = time_ns() - int(waited * 1e9)
+        if span := self._waits.take(lock) or self._begin(WAIT, lock, began):
+            _end(span, reason)
+
+    @signals.never_blocks
+    def ended(self, signal: Signal, lock: Lock | None, **kwargs: Any) -> None:
+        """End the hold."""
+        if held := self._holds.take(lock):
+            _end(held, ENDS[signal])
+
+    def _begin(self, name: str, lock: Lock, began: int | None = None) -> Span | None:
+        """Start a span; return ``None`` without an SDK, or in a trace that is not sampled."""
+        context = get_current_span().get_span_context()
+        if context.is_valid and not context.trace_flags.sampled:
+            return None
+        span = self._tracer.start_span(name, start_time=began)
+        if not span.is_recording():
+            return None
+        span.set_attributes({**_attributes(lock), NAME: lock.name})
+        return span
+
+
+def _end(span: Span, outcome: str) -> None:
+    span.set_attribute(OUTCOME, outcome)
+    if outcome in ERRORS:
+        span.set_attribute(ERROR_TYPE, outcome)
+        span.set_status(Status(StatusCode.ERROR))
+    span.end()
+
+
+class _OpenSpans:
+    """The spans of one kind that were started and not ended yet; a handle has at most one.
+
+    A handle may be given up without a signal: a wait is cancelled, or a hold passes on to another
+    handle in a transaction. Then its span ends when the handle is collected. A collection can come
+    at any moment, even within the SDK while it holds a mutex, so the span is only noted there.
+    """
+
+    def __init__(self) -> None:
+        self.after_fork()
+        forget_after_fork(self)
+
+    def after_fork(self) -> None:
+        """Forget the parent's spans, which the parent ends."""
+        self._open: dict[int, tuple[weakref.ref[Held], Span]] = {}
+        self._given_up: deque[tuple[Span, int]] = deque()
+
+    def put(self, lock: Held, span: Span) -> None:
+        """Store the span of a handle; an earlier one ends."""
+        if before := self.take(lock):
+            before.end()
+        key = id(lock)
+
+        def collected(reference: weakref.ref[Held]) -> None:
+            if key in self._open and self._open[key][0] is reference:
+                del self._open[key]
+                self._given_up.append((span, time_ns()))
+
+        self._open[key] = weakref.ref(lock, collected), span
+
+    def take(self, lock: Held | None) -> Span | None:
+        """Return the span of a handle, to be ended by the caller; ``None`` if it has none."""
+        while self._given_up:
+            span, at = self._given_up.popleft()
+            span.end(at)
+        return self._open.pop(id(lock), (None, None))[1]
+
+
+class LockMetrics:
+    """The instruments of a process.
+
+    The gauges are of all processes together, so each process that collects reports the same.
+    """
+
+    def __init__(self, meter: Meter) -> None:
+        self.enabled = True
+        self._wait, self._hold = (
+            meter.create_histogram(
+                f"django_redis_lock.{name}.duration",
+                unit="s",
+                description=text,
+                explicit_bucket_boundaries_advisory=BOUNDARIES,
+            )
+            for name, text in (
+                ("wait", "How long it took to acquire a lock, or to give up."),
+                ("hold", "How long a lock was held."),
+            )
+        )
+        for field, (name, unit) in GAUGES.items():
+            meter.create_observable_gauge(
+                name, [self._callback(field)], unit=unit, description=MEANINGS[field]
+            )
+
+    @signals.never_blocks
+    def waited(self, lock: Lock, waited: float, reason: str = "acquired", **kwargs: Any) -> None:
+        """Record an attempt to acquire a lock."""
+        self._wait.record(waited, {**_attributes(lock), OUTCOME: reason})
+
+    @signals.never_blocks
+    def held(self, signal: Signal, lock: Lock, held_for: float, **kwargs: Any) -> None:
+        """Record the end of a hold."""
+        self._hold.record(held_for, {**_attributes(lock), OUTCOME: ENDS[signal]})
+
+    def _callback(self, field: str) -> Callable[[CallbackOptions], Iterable[Observation]]:
+        def observe(options: CallbackOptions) -> Iterator[Observation]:
+            for backend, held in read_gauges() if self.enabled else ():
+                for group, figures in held.groups.items() if held is not None else ():
+                    yield Observation(getattr(figures, field), _attributes_of(backend, group))
+
+        return observe
+
+
+def _attributes(lock: Lock) -> dict[str, AttributeValue]:
+    """Return attributes with few values: the lock's group, not its name."""
+    return _attributes_of(lock.backend, lock.backend.operators.group(lock.name))
+
+
+def _attributes_of(backend: BaseLockBackend, group: str) -> dict[str, AttributeValue]:
+    return {ALIAS: backend.alias, BACKEND: type(backend).__name__, GROUP: group}

@@ -16,7 +16,7 @@ class PrometheusConfig(AppConfig):
     def ready(self) -> None:
         """Connect the receivers. Raises ``ImproperlyConfigured``."""
         try:
-            from django_redis_lock.contrib.prometheus import collector, counting
+            from django_redis_lock.contrib.prometheus import metrics
         except ModuleNotFoundError as error:
             if error.name != "prometheus_client":
                 raise
@@ -24,10 +24,10 @@ class PrometheusConfig(AppConfig):
                 f"{self.name} in INSTALLED_APPS needs prometheus-client; install "
                 f"django-redis-lock[prometheus]."
             ) from error
-        directory = os.environ.get(collector.MULTIPROCESS)
+        directory = os.environ.get(metrics.MULTIPROCESS)
         if directory is not None and not Path(directory).is_dir():
             raise ImproperlyConfigured(
-                f"{collector.MULTIPROCESS} is {directory!r}, which is no directory; make an empty "
+                f"{metrics.MULTIPROCESS} is {directory!r}, which is no directory; make an empty "
                 f"one before the processes start."
             )
-        counting.connect()
+        metrics.connect()

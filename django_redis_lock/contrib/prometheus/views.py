@@ -10,7 +10,7 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from django_redis_lock.contrib.prometheus.collector import HELD_LOCKS, MULTIPROCESS
+from django_redis_lock.contrib.prometheus.metrics import HELD_LOCKS, MULTIPROCESS
 
 
 @require_safe

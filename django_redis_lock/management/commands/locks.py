@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
+import difflib
 import os
+import re
 import sys
 from typing import Any, ClassVar
 
-from django.core.management.base import BaseCommand, CommandParser, no_translations
+from django.core.management.base import (
+    BaseCommand,
+    CommandParser,
+    DjangoHelpFormatter,
+    no_translations,
+)
 
 from django_redis_lock import __version__
-from django_redis_lock.management.console import arguments, doctor, releasing, showing
-from django_redis_lock.management.console.selection import INTERRUPTED
-from django_redis_lock.management.console.terminal import Terminal
+from django_redis_lock.management import doctor, releasing, showing
+from django_redis_lock.management.output import Terminal
+from django_redis_lock.management.selection import INTERRUPTED, SORTS
+from django_redis_lock.support.text import visible
 
 RUN = {
     "list": showing.list_held,
@@ -23,6 +32,38 @@ RUN = {
 }
 CLOSED_PIPE = 128 + 13
 """The exit code of a program that SIGPIPE ended."""
+UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+"""Seconds per unit."""
+_PART = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
+EXIT_CODES = (
+    "Exit codes: 0 done; 1 error, or declined; 2 wrong usage, or a server is\n"
+    "unavailable; 3 the holder changed, or nothing matched; 130 Ctrl-C;\n"
+    "141 the reader closed the pipe."
+)
+EXAMPLES = {
+    "": (
+        "locks",
+        "locks list --older-than 10m --sort held",
+        "locks show import:7",
+        "locks release import:7 --reason 'stuck since 9 am'",
+    ),
+    "list": (
+        "locks list 'product:*'",
+        "locks list --attention",
+        "locks list --older-than 10m --sort held --limit 20",
+        "locks list --format json | jq -r '.locks[].name'",
+    ),
+    "show": ("locks show import:7",),
+    "release": (
+        "locks release import:7 --reason 'stuck since 9 am'",
+        "locks release import:7 --token-id b8c47b2e4040e965 --noinput",
+        "locks release --pattern 'import:*' --dry-run",
+        "locks release --all --only-dead --reason 'web2 was killed'",
+    ),
+    "doctor": ("locks doctor --using default",),
+    "history": ("locks history import:7", "locks history --limit 500 --format json"),
+}
+"""Example command lines, by command."""
 
 
 class Command(BaseCommand):
@@ -33,7 +74,29 @@ class Command(BaseCommand):
     requires_system_checks: ClassVar[list[str]] = []  # type: ignore[misc]
 
     def add_arguments(self, parser: CommandParser) -> None:
-        arguments.add_commands(parser)
+        parser.epilog = _epilog("")
+        parser.formatter_class = Formatter
+        commands = parser.add_subparsers(dest="command", title="commands", metavar="COMMAND")
+        _add_list(commands)
+        showing = _add(commands, "show", "show one lock with its holder, waiters and history")
+        showing.add_argument("name", help="the lock's name")
+        _add_release(commands)
+        examining = _add(commands, "doctor", "check whether the servers are fit for locks")
+        examining.add_argument(
+            "--fail-level",
+            choices=("warn", "fail"),
+            default="fail",
+            help="exit with 1 on a failure (fail), or on a warning too (warn)",
+        )
+        history = _add(commands, "history", "show forced releases and freed locks")
+        history.add_argument("name", nargs="?", help="only events of this lock")
+        history.add_argument(
+            "--limit",
+            type=_count,
+            default=50,
+            metavar="N",
+            help="show at most N events (default: 50)",
+        )
 
     def get_version(self) -> str:
         """Return the package's version, for ``--version``."""
@@ -45,11 +108,7 @@ class Command(BaseCommand):
         parse = parser.parse_args
 
         def parse_completed(args: Any = None, namespace: Any = None) -> Any:
-            try:
-                words = arguments.complete(list(args or []))
-            except ValueError as error:
-                parser.error(str(error))
-            return parse(words, namespace)
+            return parse(_complete(parser, list(args or [])), namespace)
 
         parser.parse_args = parse_completed  # type: ignore[method-assign]
         return parser
@@ -79,3 +138,119 @@ class Command(BaseCommand):
             as_json=options["format"] == "json",
         )
         RUN[options["command"]](options, terminal)
+
+
+def _add_list(commands: Any) -> None:
+    listing = _add(commands, "list", "list the held locks (the default)")
+    listing.add_argument(
+        "pattern", nargs="?", default="*", help="a shell pattern such as 'product:*'"
+    )
+    listing.add_argument(
+        "--sort", choices=SORTS, help="sort key; by default, the lease that ends last comes first"
+    )
+    listing.add_argument("--reverse", action="store_true", help="reverse the order")
+    listing.add_argument(
+        "--older-than",
+        type=parse_duration,
+        metavar="DURATION",
+        help="only locks held for at least this long, such as 90s, 10m, 1h30m or 2d",
+    )
+    listing.add_argument("--attention", action="store_true", help="only locks that need attention")
+    listing.add_argument("--limit", type=_count, metavar="N", help="show at most N locks")
+
+
+def _add_release(commands: Any) -> None:
+    releasing = _add(commands, "release", "release locks by force")
+    releasing.add_argument("names", nargs="*", metavar="name", help="names of locks")
+    releasing.add_argument(
+        "--pattern", dest="match", metavar="GLOB", help="release held locks that match"
+    )
+    releasing.add_argument("--all", action="store_true", help="release all held locks")
+    releasing.add_argument(
+        "--token-id", metavar="ID", help="only if the holder has this token id, as shown by show"
+    )
+    releasing.add_argument(
+        "--only-dead",
+        action="store_true",
+        help="only if the holder's process ran on this host and is gone",
+    )
+    releasing.add_argument(
+        "--reason", default="", metavar="TEXT", help="reason for the audit; a terminal asks for it"
+    )
+    releasing.add_argument(
+        "--by", metavar="NAME", help="operator for the audit; by default, the system user"
+    )
+    releasing.add_argument("--dry-run", action="store_true", help="show what would be released")
+    releasing.add_argument(
+        "--noinput",
+        "--no-input",
+        dest="interactive",
+        action="store_false",
+        help="ask neither for a reason nor for confirmation",
+    )
+
+
+class Formatter(DjangoHelpFormatter, argparse.RawDescriptionHelpFormatter):
+    """Keeps the line breaks of the examples."""
+
+
+def _epilog(name: str) -> str:
+    examples = "".join(f"  manage.py {example}\n" for example in EXAMPLES[name])
+    return f"Examples:\n{examples}\n{EXIT_CODES}"
+
+
+def _add(commands: Any, name: str, text: str) -> CommandParser:
+    parser: CommandParser = commands.add_parser(
+        name,
+        help=text,
+        description=f"{text[0].upper()}{text[1:]}.",
+        epilog=_epilog(name),
+        formatter_class=Formatter,
+    )
+    parser.add_argument("--format", choices=("table", "json"), default="table")
+    parser.add_argument("--using", metavar="ALIAS", help="an alias in LOCKS; by default, all")
+    # Options that may stand before or after the command.
+    anywhere = parser.add_argument_group("everywhere", argument_default=argparse.SUPPRESS)
+    for word in ("--no-color", "--force-color", "--traceback"):
+        anywhere.add_argument(word, action="store_true")
+    for word in ("--settings", "--pythonpath"):
+        anywhere.add_argument(word)
+    anywhere.add_argument("-v", "--verbosity", type=int, choices=range(4))
+    return parser
+
+
+def _complete(parser: CommandParser, words: list[str]) -> list[str]:
+    """Return the command line with ``list`` inserted if it names no command."""
+    if any(word in (*RUN, "-h", "--help", "--version") for word in words):
+        return words
+    first = next((word for word in words if not word.startswith("-")), "")
+    for meant in difflib.get_close_matches(first, RUN, n=1):
+        parser.error(
+            f"There is no command {visible(first)!r}; did you mean {meant!r}? "
+            f"To list the locks with that name, use: locks list {visible(first)}"
+        )
+    return ["list", *words]
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer.")
+    return int(text)
+
+
+def parse_duration(text: str) -> float:
+    """Return the seconds of ``90``, ``1.5h`` or ``1h30m``.
+
+    Raises ``argparse.ArgumentTypeError`` naming the text.
+    """
+    try:
+        seconds = float(text)
+    except ValueError:
+        parts = _PART.findall(text)
+        is_whole = bool(parts) and "".join(map("".join, parts)) == text
+        seconds = sum(float(amount) * UNITS[unit] for amount, unit in parts) if is_whole else -1
+    if not 0 <= seconds < float("inf"):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a duration; give seconds, or for example 90s, 10m, 1h30m or 2d."
+        )
+    return seconds

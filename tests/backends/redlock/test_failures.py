@@ -16,7 +16,7 @@ from django_redis_lock.backends.redlock import votes
 from django_redis_lock.backends.redlock.rounds import PENDING
 from django_redis_lock.backends.redlock.wires import Wire
 from django_redis_lock.exceptions import LockLost, LockUnavailable
-from django_redis_lock.operators.breaking import Result, release_shown
+from django_redis_lock.operators import Result, release_shown
 from django_redis_lock.transport import scripts
 from tests.backends.redlock.conftest import backend
 from tests.tools import Background, eventually

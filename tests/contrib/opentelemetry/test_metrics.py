@@ -9,9 +9,9 @@ import pytest
 
 from django_redis_lock import lock
 from django_redis_lock.contrib import gauges
-from django_redis_lock.contrib.opentelemetry import metrics, names
+from django_redis_lock.contrib.opentelemetry import instrumentor as names
 from example_project.embedded import EmbeddedServer
-from tests.contrib.opentelemetry.telemetry import Telemetry
+from tests.contrib.opentelemetry.conftest import Telemetry
 from tests.tools import Background, eventually, waiters
 from tests.tools.docs import DOCS, table
 
@@ -41,10 +41,11 @@ def test_attempts_and_holds_are_counted_by_their_outcome(telemetry: Telemetry, n
     taken.acquire()
     taken.detach(10)
     metrics = telemetry.metrics()
-    waits = by(names.OUTCOME, metrics[names.WAIT_DURATION])
+    waits = by(names.OUTCOME, metrics["django_redis_lock.wait.duration"])
     assert waits == {"acquired": 2, "busy": 1, "timeout": 1}
-    assert by(names.OUTCOME, metrics[names.HOLD_DURATION]) == {"released": 1, "detached": 1}
-    for point in metrics[names.WAIT_DURATION]:
+    holds = by(names.OUTCOME, metrics["django_redis_lock.hold.duration"])
+    assert holds == {"released": 1, "detached": 1}
+    for point in metrics["django_redis_lock.wait.duration"]:
         assert set(point.attributes) == {names.ALIAS, names.BACKEND, names.GROUP, names.OUTCOME}
         assert point.attributes[names.GROUP] == "test"
 
@@ -56,11 +57,12 @@ def test_the_gauges_tell_what_the_server_holds(telemetry: Telemetry, name: str) 
     waiting = Background(lock(name, timeout=10).acquire)
     eventually(lambda: waiters(name) == 1)
     metrics = telemetry.metrics()
-    assert by(names.GROUP, metrics[names.HELD]) == {"test": 1, "import": 0, "other": 0}
-    assert by(names.GROUP, metrics[names.WAITING]) == {"test": 1, "import": 0, "other": 0}
-    for oldest in (names.OLDEST_WAIT, names.OLDEST_HOLD):
+    for gauge in ("held", "waiting"):
+        values = by(names.GROUP, metrics[f"django_redis_lock.{gauge}"])
+        assert values == {"test": 1, "import": 0, "other": 0}
+    for oldest in ("django_redis_lock.wait.oldest", "django_redis_lock.hold.oldest"):
         assert 0 < by(names.GROUP, metrics[oldest])["test"] < 60
-    assert 0 < by(names.GROUP, metrics[names.LEASE_USED])["test"] < 1
+    assert 0 < by(names.GROUP, metrics["django_redis_lock.lease.used"])["test"] < 1
     holder.release()
     assert waiting.outcome()
 
@@ -72,11 +74,11 @@ def test_the_page_names_what_the_code_makes(telemetry: Telemetry, name: str) -> 
     documented = table(PAGE, "Metrics")
     assert {row[0] for row in documented} == telemetry.metrics().keys()
     units = {row[0]: row[2] for row in documented if row[1] == "gauge"}
-    assert units == dict(metrics.GAUGES.values())
+    assert units == dict(names.GAUGES.values())
+    made = {row[0] for row in documented} | {names.WAIT, names.HOLD, names.ERROR_TYPE}
+    made |= {each for each in vars(names).values() if str(each).startswith("django_redis_lock.")}
     written = set(re.findall(r"^\| `([^`*]+)`", PAGE.read_text(), re.MULTILINE))
-    assert written == {
-        value for key, value in vars(names).items() if key.isupper() and key != "SCOPE"
-    }
+    assert written == made - {names.__name__, names.__package__}
     text = " ".join(PAGE.read_text().split())
     assert f"at most {gauges.MOST_HOLDERS} locks" in text
     assert f"{gauges.MOST_QUEUES} longest queues" in text

@@ -18,10 +18,11 @@ from opentelemetry.trace import StatusCode, get_current_span
 
 import django_redis_lock.contrib.opentelemetry as package
 from django_redis_lock import lock, lock_many, locks, signals
-from django_redis_lock.contrib.opentelemetry import LockInstrumentor, names
+from django_redis_lock.contrib.opentelemetry import LockInstrumentor
+from django_redis_lock.contrib.opentelemetry import instrumentor as names
 from django_redis_lock.contrib.opentelemetry.apps import OpenTelemetryConfig
 from django_redis_lock.exceptions import LockLost, LockNotAcquired, LockUnavailable
-from tests.contrib.opentelemetry.telemetry import Telemetry
+from tests.contrib.opentelemetry.conftest import Telemetry
 from tests.settings import server_url
 from tests.tools import told, waiters
 
@@ -188,7 +189,7 @@ def test_an_unsampled_trace_has_no_spans(telemetry: Telemetry, name: str) -> Non
         lock(name).acquire(blocking_timeout=0.01)
     unsampled.shutdown()
     assert telemetry.spans() == []
-    assert names.WAIT_DURATION in telemetry.metrics()
+    assert "django_redis_lock.wait.duration" in telemetry.metrics()
 
 
 def test_instrumenting_twice_changes_nothing(

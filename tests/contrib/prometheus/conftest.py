@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from django_redis_lock.contrib.gauges import forget_readings
-from django_redis_lock.contrib.prometheus import collector, counting  # noqa: F401 - registers
+from django_redis_lock.contrib.prometheus import metrics
 
 Value = Callable[..., float | None]
 
@@ -35,7 +35,7 @@ def value(settings: Any) -> Iterator[Value]:
         found = REGISTRY.get_sample_value(full, labels)
         return None if found is None else found - before.get((full, *sorted(labels.items())), 0.0)
 
-    counting.connect()
+    metrics.connect()
     yield value
-    for signal, receiver in counting.RECEIVERS:
+    for signal, receiver in metrics.RECEIVERS:
         signal.disconnect(receiver)

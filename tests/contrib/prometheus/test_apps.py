@@ -10,7 +10,7 @@ from django.apps import AppConfig
 from django.core.exceptions import ImproperlyConfigured
 
 from django_redis_lock.contrib import prometheus
-from django_redis_lock.contrib.prometheus import collector, counting  # noqa: F401 - to be missed
+from django_redis_lock.contrib.prometheus import metrics  # noqa: F401 - to be missed
 
 NAME = "django_redis_lock.contrib.prometheus"
 
@@ -24,7 +24,7 @@ def test_missing_directory_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error says what to install."""
-    for module in ("collector", "counting"):
+    for module in ("metrics",):
         monkeypatch.delitem(sys.modules, f"{NAME}.{module}")
         monkeypatch.delattr(prometheus, module)
     for module in [name for name in sys.modules if name.partition(".")[0] == "prometheus_client"]:

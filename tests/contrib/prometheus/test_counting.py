@@ -12,7 +12,7 @@ from celery import shared_task
 
 from django_redis_lock import lock, lock_many, locks, signals
 from django_redis_lock.celery import single_instance_task
-from django_redis_lock.contrib.prometheus import counting
+from django_redis_lock.contrib.prometheus import metrics
 from django_redis_lock.exceptions import LockLost, LockUnavailable
 from example_project.embedded import EmbeddedServer
 from tests.contrib.prometheus.conftest import Value
@@ -20,10 +20,10 @@ from tests.tools import Child
 
 GROUPS = {"GROUPS": {"product:*": "product"}}
 COUNTING = """
-    from django_redis_lock.contrib.prometheus import counting
+    from django_redis_lock.contrib.prometheus import metrics
     kind = type(locks["locmem"])
     def count():
-        counting.lost(sender=kind, using="locmem", name="report")
+        metrics.lost(sender=kind, using="locmem", name="report")
     def count_on():
         while True:
             count()
@@ -71,7 +71,7 @@ def test_failures_are_counted_by_reason_and_their_waits_observed(value: Value) -
         lock("product:1", blocking_timeout=0.03).acquire()
         lock_many(["product:1", "product:2"], blocking=False).acquire()
     found = {
-        each: value("not_acquired_total", group="product", reason=each) for each in counting.REASONS
+        each: value("not_acquired_total", group="product", reason=each) for each in metrics.REASONS
     }
     assert found == {"timeout": 1, "busy": 2, "unavailable": 0}
     assert value("wait_seconds_count", group="product") == 4
@@ -186,16 +186,16 @@ def test_signal_handler_does_not_wait_for_what_it_has_interrupted(
     value: Value, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The locks by which a metric is counted are not reentrant; what the handler does is not."""
-    find, told = counting._group, {"using": "default", "sender": type(locks["default"])}
+    find, told = metrics._group, {"using": "default", "sender": type(locks["default"])}
 
     def interrupted(using: str, sender: type, name: str) -> Any:
-        counting.lost(name="report", **told)
+        metrics.lost(name="report", **told)
         return find(using, sender, name)
 
     with monkeypatch.context() as patched:
-        patched.setattr(counting, "_group", interrupted)
+        patched.setattr(metrics, "_group", interrupted)
         for _ in range(2):
-            counting.lost(name="product:1", **told)
+            metrics.lost(name="product:1", **told)
     assert value("lost_total", group="product") == 2
     assert value("lost_total", group="other") == 0
 

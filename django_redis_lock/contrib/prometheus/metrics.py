@@ -1,4 +1,4 @@
-"""Counters and histograms, and the receivers of signals that feed them.
+"""Counters and histograms that the signals feed, and gauges that are read at a scrape.
 
 prometheus_client takes locks to count. A child that is forked while another thread holds one would
 wait for it forever, so a fork waits until nothing is being counted.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache, lru_cache, wraps
 from importlib.util import find_spec
@@ -16,11 +16,13 @@ from typing import Any
 
 from django.core.signals import setting_changed
 from django.dispatch import Signal
-from prometheus_client import Counter, Histogram
+from prometheus_client import REGISTRY, Counter, Histogram
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 from django_redis_lock import signals
 from django_redis_lock.backends.operator_settings import OTHER
-from django_redis_lock.contrib.gauges import reads
+from django_redis_lock.contrib.gauges import MEANINGS, read_gauges, reads
 from django_redis_lock.handler import locks
 
 SERVER = ("using", "backend")
@@ -34,19 +36,33 @@ KNOWN_NAMES = 1024
 """Names of each alias whose group is remembered."""
 REASONS = ("timeout", "busy", "unavailable")
 
-ACQUIRED = Counter("django_redis_lock_acquired", "Locks that were acquired.", LOCK)
+OF_GROUPS = {
+    "acquired": Counter("django_redis_lock_acquired", "Locks that were acquired.", LOCK),
+    "lost": Counter("django_redis_lock_lost", "Locks that were lost while they were held.", LOCK),
+    "force_released": Counter(
+        "django_redis_lock_force_released", "Locks that an operator or a program took away.", LOCK
+    ),
+    "freed": Counter(
+        "django_redis_lock_freed", "Locks of dead tasks that a Celery worker released.", LOCK
+    ),
+    "wait": Histogram(
+        "django_redis_lock_wait_seconds",
+        "How long callers waited for a lock, whether they acquired it or not.",
+        LOCK,
+        buckets=BUCKETS,
+    ),
+    "hold": Histogram(
+        "django_redis_lock_hold_seconds",
+        "How long locks were held, until their holder released them.",
+        LOCK,
+        buckets=BUCKETS,
+    ),
+}
 NOT_ACQUIRED = Counter(
     "django_redis_lock_not_acquired",
     "Locks that were not acquired: the wait ran out (timeout), there was none (busy), or the "
     "server was unavailable.",
     (*LOCK, "reason"),
-)
-LOST = Counter("django_redis_lock_lost", "Locks that were lost while they were held.", LOCK)
-FORCE_RELEASED = Counter(
-    "django_redis_lock_force_released", "Locks that an operator or a program took away.", LOCK
-)
-FREED = Counter(
-    "django_redis_lock_freed", "Locks of dead tasks that a Celery worker released.", LOCK
 )
 UNAVAILABLE = Counter(
     "django_redis_lock_unavailable",
@@ -58,34 +74,12 @@ TASKS_SKIPPED = Counter(
     "Duplicates of tasks that were skipped or refused, by the policy that applied.",
     ("task", "policy"),
 )
-WAIT = Histogram(
-    "django_redis_lock_wait_seconds",
-    "How long callers waited for a lock, whether they acquired it or not.",
-    LOCK,
-    buckets=BUCKETS,
-)
-HOLD = Histogram(
-    "django_redis_lock_hold_seconds",
-    "How long locks were held, until their holder released them.",
-    LOCK,
-    buckets=BUCKETS,
-)
 SCRAPE_ERRORS = Counter(
     "django_redis_lock_scrape_errors",
     "Scrapes that could not read the held locks in time.",
     SERVER,
     registry=None,  # the collector registers it after itself
 )
-
-
-OF_GROUPS = {
-    "acquired": ACQUIRED,
-    "lost": LOST,
-    "force_released": FORCE_RELEASED,
-    "freed": FREED,
-    "wait": WAIT,
-    "hold": HOLD,
-}
 
 _counting = threading.RLock()
 
@@ -204,3 +198,59 @@ def connect() -> None:
     for signal, receiver in RECEIVERS:
         signal.connect(receiver)
     setting_changed.connect(_settings_changed)
+
+
+MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
+"""The variable that turns on prometheus_client's multiprocess mode."""
+
+
+class HeldLocks(Collector):
+    """Yields the gauges of every backend."""
+
+    def describe(self) -> Iterator[GaugeMetricFamily]:
+        """Yield the metrics without values, so that registering reads nothing."""
+        yield from self._families().values()
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Yield the gauges of all backends."""
+        families = self._families()
+        for backend, held in read_gauges():
+            labels = (backend.alias, type(backend).__name__)
+            errors = SCRAPE_ERRORS.labels(*labels)
+            families["up"].add_metric(labels, float(held is not None))
+            if held is None:
+                errors.inc()
+                continue
+            families["unread"].add_metric((*labels, "holders"), held.holders_unread)
+            families["unread"].add_metric((*labels, "queues"), held.queues_unread)
+            for group, figures in sorted(held.groups.items()):
+                for key, value in vars(figures).items():
+                    families[key].add_metric((*labels, group), value)
+        yield from families.values()
+
+    def _families(self) -> dict[str, GaugeMetricFamily]:
+        units = {"oldest_wait": "_seconds", "oldest_hold": "_seconds", "lease_used": "_ratio"}
+        return {
+            **{
+                key: GaugeMetricFamily(
+                    f"django_redis_lock_{key}{units.get(key, '')}", meaning, labels=LOCK
+                )
+                for key, meaning in MEANINGS.items()
+            },
+            "unread": GaugeMetricFamily(
+                "django_redis_lock_unread",
+                "Held locks (holders) and queues (queues) that the other gauges leave out, as "
+                "there are many.",
+                labels=(*SERVER, "what"),
+            ),
+            "up": GaugeMetricFamily(
+                "django_redis_lock_server_up",
+                "1 if the held locks could be read, 0 if not.",
+                labels=SERVER,
+            ),
+        }
+
+
+HELD_LOCKS = HeldLocks()
+REGISTRY.register(HELD_LOCKS)
+REGISTRY.register(SCRAPE_ERRORS)  # later, so that a scrape counts its own errors

@@ -10,14 +10,13 @@ import pytest
 
 from django_redis_lock import Holder, lock, locks
 from django_redis_lock.exceptions import LockLost
-from django_redis_lock.operators.breaking import Result, release_shown
-from django_redis_lock.support.text import visible
+from django_redis_lock.operators import Result, release_shown
 from example_project.embedded import EmbeddedServer
 from tests.tools import Background, eventually, waiters
 
 
 @dataclass(frozen=True)
-class Ticket:
+class ShownHold:
     """All that has to be known of a hold that was shown."""
 
     using: str
@@ -57,10 +56,10 @@ def test_lock_that_changed_hands_is_left_alone(name: str, server: EmbeddedServer
     with lock(name):
         before = shown(name)
     with lock(name) as successor:
-        ticket = Ticket("default", name, before.token_id)
-        (outcome,) = release_shown([ticket], by="ada")
+        hold = ShownHold("default", name, before.token_id)
+        (outcome,) = release_shown([hold], by="ada")
         successor.ensure_held()
-        assert (outcome.shown, outcome.result, outcome.loser) == (ticket, Result.CHANGED, None)
+        assert (outcome.shown, outcome.result, outcome.loser) == (hold, Result.CHANGED, None)
         assert outcome.holder.fence == successor.fence
     assert locks["default"].history(name) == []
 
@@ -97,12 +96,12 @@ def test_server_that_does_not_answer_is_asked_once(
         "down": {"LOCATION": "redis://ada:secret@127.0.0.1:1/0"},
     }
     lock(name).acquire()
-    down = [Ticket("down", str(number), "0" * 16) for number in range(3)]
+    down = [ShownHold("down", str(number), "0" * 16) for number in range(3)]
     asked = []
     monkeypatch.setattr(
         locks["down"], "call", lambda call, real=locks["down"].call: (asked.append(1), real(call))
     )
-    others = [shown(name), Ticket("no", "a", "0"), Ticket("default", "a\nb", "0")]
+    others = [shown(name), ShownHold("no", "a", "0"), ShownHold("default", "a\nb", "0")]
     outcomes = release_shown([*down, *others], by="ada")
     unknown = Result.UNAVAILABLE
     assert [item.result for item in outcomes] == [unknown] * 3 + [Result.RELEASED] + [unknown] * 2
@@ -138,16 +137,3 @@ def test_reason_is_checked_before_anything_is_released(
     assert outcome.result is Result.RELEASED
     lock(name).acquire()
     assert locks["strict"].force_release(name)
-
-
-@pytest.mark.parametrize(
-    ("text", "seen"),
-    [
-        ("plain ключ 🔒", "plain ключ 🔒"),
-        ("\x1b[31m\r\n\x9b", "\\x1b[31m\\r\\n\\x9b"),
-        ("a\u202eb\u200b", "a\\u202eb\\u200b"),
-    ],
-)
-def test_what_can_not_be_seen_is_made_visible(text: str, seen: str) -> None:
-    """Control characters and turns of the direction of writing are shown, not obeyed."""
-    assert visible(text) == seen

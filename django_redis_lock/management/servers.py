@@ -21,7 +21,7 @@ from django_redis_lock.backends.servers.base import ServersLockBackend
 from django_redis_lock.backends.servers.cluster import Cluster
 from django_redis_lock.backends.servers.errors import reason
 from django_redis_lock.backends.servers.sharding import SLOTS
-from django_redis_lock.management.console.facts import length
+from django_redis_lock.management.output import duration
 from django_redis_lock.support.text import without_passwords
 from django_redis_lock.transport.connections import listening_connection, master_of
 
@@ -212,7 +212,7 @@ def _check_persistence(client: Any, server: Server) -> Iterator[Finding]:
         yield status(
             "persistence",
             "no append-only file: a restart loses its votes, and only REJOIN_DELAY "
-            f"({length(server.rejoin_delay)}) prevents two holders of a lock",
+            f"({duration(server.rejoin_delay)}) prevents two holders of a lock",
             "CONFIG SET appendonly yes, or set REJOIN_DELAY to the longest lease.",
         )
     else:
@@ -284,7 +284,7 @@ def _check_channels(client: Any, server: Server) -> Iterator[Finding]:
     except ResponseError as error:  # which scripts pass over, so that the self-test succeeds
         if shard and "unknown command" in str(error):
             return  # a cluster without sharded channels has PUBLISH
-        found = f"waiters are not told of their turn: {without_passwords(str(error))}"
+        found = f"waiters are not notified of their turn: {without_passwords(str(error))}"
         remedy = f'Allow {command}, or set "OPTIONS": {{"WAIT": "poll"}}.'
         yield fail("channels", found, remedy)
 

@@ -1,9 +1,10 @@
-"""Writes results to standard output and notices to standard error."""
+"""Results on standard output, as tables or JSON, and notices on standard error."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,7 +15,10 @@ from typing import Any, Generic, TypeVar
 
 from django.core.management.color import no_style
 
-from django_redis_lock.support.text import without_passwords
+from django_redis_lock.operators import Outcome, attention_of
+from django_redis_lock.protocol.audit import AuditEntry
+from django_redis_lock.protocol.records import Holder, Waiter
+from django_redis_lock.support.text import visible, without_passwords
 
 Row = TypeVar("Row")
 SCHEMA = 1
@@ -24,6 +28,10 @@ BATCH = 250
 GAP = "  "
 CELLS = 4
 """How many of the longest cells a line of a terminal has room for; in a pipe nothing is cut."""
+
+UNKNOWN = "-"
+"""The cell of an absent value."""
+ORIGIN = ("host", "pid", "thread", "task_id", "task_name")
 
 _encode = json.JSONEncoder(check_circular=False, default=datetime.isoformat).encode
 
@@ -82,10 +90,7 @@ class Terminal:
             self._out.flush()
 
     def json_object(
-        self,
-        name: str,
-        items: Iterable[Any],
-        trailer: Callable[[], Mapping[str, Any]] = dict,
+        self, name: str, items: Iterable[Any], trailer: Callable[[], Mapping[str, Any]] = dict
     ) -> None:
         """Write a JSON object with the schema's version, the items, and what ``trailer`` returns.
 
@@ -135,3 +140,102 @@ def _line(
 def _cut(text: str, width: int | None) -> str:
     """Cut a text to a width, if it has one, ending in an ellipsis."""
     return text if width is None or len(text) <= width else f"{text[: width - 1]}…"
+
+
+def holder_facts(holder: Holder) -> dict[str, Any]:
+    return {
+        **_copied(holder, "name", "using"),
+        "holder": str(holder),
+        **_copied(holder, "token_id", "fence", "acquired_at"),
+        "held_for": seconds(holder.held_for),
+        "expires_at": holder.expires_at,
+        "lease_left": seconds(holder.ttl),
+        **_copied(holder, "auto_renew", "max_hold", "waiters"),
+        "attention": attention_of(holder),
+        **_copied(holder, *ORIGIN),
+        "metadata": dict(holder.metadata),
+    }
+
+
+def waiter_facts(waiter: Waiter) -> dict[str, Any]:
+    return {
+        "waiter": str(waiter),
+        **_copied(waiter, "token_id", "since"),
+        "waited": seconds(waiter.waited),
+        **_copied(waiter, "lease", "auto_renew", *ORIGIN),
+        "metadata": dict(waiter.metadata),
+    }
+
+
+def entry_facts(entry: AuditEntry) -> dict[str, Any]:
+    return {
+        **_copied(entry, "id", "at", "event", "name", "using"),
+        "holder": str(entry),
+        **_copied(entry, "token_id", "fence", *ORIGIN, "by", "reason"),
+    }
+
+
+def outcome_facts(outcome: Outcome) -> dict[str, Any]:
+    return {
+        **_copied(outcome.shown, "name", "using", "token_id"),
+        "result": outcome.result.value,
+        "holder_now": outcome.holder and str(outcome.holder),
+        "error": outcome.error or None,
+    }
+
+
+def _copied(one: object, *keys: str) -> dict[str, Any]:
+    return {key: getattr(one, key) for key in keys}
+
+
+def seconds(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)
+
+
+def clock(moment: datetime | None) -> str:
+    """Return a time in UTC with seconds, for people."""
+    return UNKNOWN if moment is None else f"{moment:%Y-%m-%d %H:%M:%S}"
+
+
+def time_of(seconds: float | None) -> str:
+    return UNKNOWN if seconds is None else duration(seconds)
+
+
+def lease_left(holder: Holder) -> str:
+    return "endless" if holder.ttl is None else duration(holder.ttl)
+
+
+def who(one: Holder | Waiter | AuditEntry) -> str:
+    """Return a holder, a waiter or an entry's holder in one line."""
+    return visible(str(one))
+
+
+def holder_columns(*, many: bool) -> list[Column[Holder]]:
+    """Return the columns of a table of holders; with ``many`` backends it names each."""
+    columns: list[Column[Holder]] = [
+        Column("NAME", lambda one: visible(one.name)),
+        Column("USING", lambda one: visible(one.using)),
+        Column("HOLDER", who),
+        Column("HELD FOR", lambda one: time_of(one.held_for), right=True),
+        Column("LEASE LEFT", lease_left, right=True),
+        Column("WAITERS", lambda one: "?" if one.waiters is None else str(one.waiters), right=True),
+        Column("ATTENTION", lambda one: attention_of(one) or UNKNOWN),
+        Column("FENCE", lambda one: str(one.fence or UNKNOWN), right=True),
+    ]
+    return [column for column in columns if many or column.heading != "USING"]
+
+
+def duration(seconds: float) -> str:
+    """Return a duration in its two largest units: ``4.2s``, ``3m12s``, ``2h05m``, ``3d``."""
+    if seconds < 9.95:
+        return f"{max(0.0, seconds):.1f}s"
+    minutes, rest = divmod(round(seconds), 60)
+    if not minutes:
+        return f"{rest}s"
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        shown = f"{days}d{hours:02}h"
+    else:
+        shown = f"{hours}h{minutes:02}m" if hours else f"{minutes}m{rest:02}s"
+    return re.sub("00.$", "", shown)

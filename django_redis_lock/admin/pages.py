@@ -1,20 +1,24 @@
-"""What the pages of a lock and of the audit show."""
+"""What the pages of a lock, of a release and of the audit show, and the release itself."""
 
 from __future__ import annotations
 
+import logging
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
-from django.utils.safestring import SafeString
+from django.contrib import messages
+from django.contrib.admin.models import LogEntry
+from django.core.exceptions import BadRequest
+from django.db import router, transaction
 from django.utils.translation import gettext as _
 
+from django_redis_lock.admin.changelist import COLUMNS
 from django_redis_lock.admin.reading import aliases, ask_each, read_rows, unwritable
-from django_redis_lock.admin.release import ticket_of
 from django_redis_lock.admin.wording import (
-    breakable,
     duration,
     held_for_html,
     latin,
@@ -24,20 +28,30 @@ from django_redis_lock.admin.wording import (
     name_html,
     origin_html,
     waiters_text,
+    who,
+    wrappable,
 )
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.handler import locks
 from django_redis_lock.models import HeldLock
-from django_redis_lock.operators.liveness import judge
+from django_redis_lock.operators import Outcome, Result, judge, release_shown, requires_reason
 from django_redis_lock.protocol.attention import is_renewed
 from django_redis_lock.protocol.audit import FORCE_RELEASED, FREED, AuditEntry
 from django_redis_lock.protocol.records import Holder, Waiter
-from django_redis_lock.support.text import visible
+from django_redis_lock.support.arguments import MAX_TEXT_LENGTH, TOKEN_ID, check_name
+from django_redis_lock.support.text import visible, without_passwords
+
+logger = logging.getLogger("django_redis_lock")
 
 MOST_WAITERS = 100
 """Waiters shown."""
 MOST_RELEASES = 100
 """Entries on the page of the audit."""
+LEVELS = {
+    Result.RELEASED: messages.SUCCESS,
+    Result.CHANGED: messages.WARNING,
+    Result.GONE: messages.WARNING,
+}
 
 Item = TypeVar("Item")
 
@@ -79,7 +93,7 @@ def _held(row: HeldLock, holder: Holder) -> dict[str, Any]:
     """Return what is shown of a holder."""
     verdict = judge(holder)
     return {
-        "ticket": ticket_of(row),
+        "hold": shown_hold(row),
         "held_for": held_for_html(holder, row.attention),
         "lease_left": lease_left_html(holder, row.attention),
         "lease_bar": lease_bar(holder),
@@ -163,7 +177,7 @@ def _asked(
     return answers.get(lock.using, []), problems[0].reason if problems else ""
 
 
-def _waiter(waiter: Waiter) -> dict[str, SafeString | str | None]:
+def _waiter(waiter: Waiter) -> dict[str, Any]:
     return {
         "who": origin_html(waiter),
         "since": moment(waiter.since),
@@ -181,6 +195,131 @@ def _entry(entry: AuditEntry) -> dict[str, Any]:
         "at": moment(entry.at),
         "event": events.get(entry.event, visible(entry.event)),
         "who": origin_html(entry),
-        "by": breakable(entry.by),
-        "reason": breakable(entry.reason),
+        "by": wrappable(entry.by),
+        "reason": wrappable(entry.reason),
     }
+
+
+@dataclass(frozen=True, slots=True)
+class ShownHold:
+    """A lock and the holder that was shown with it."""
+
+    using: str
+    name: str
+    token_id: str
+
+    def __str__(self) -> str:
+        key: str = HeldLock.of(self.using, self.name).pk
+        return f"{self.token_id}:{quote(key)}"
+
+
+def shown_hold(row: HeldLock) -> ShownHold:
+    assert row.holder
+    return ShownHold(row.using, row.name, row.holder.token_id)
+
+
+def read_shown(texts: Iterable[str]) -> list[ShownHold]:
+    """Return the holds of a form, without duplicates.
+
+    Raises ``BadRequest`` for a text that no page sent.
+    """
+    holds = []
+    for text in dict.fromkeys(texts):
+        token_id, _colon, key = text.partition(":")
+        lock = lock_of(unquote(key))
+        if lock is None or not TOKEN_ID.fullmatch(token_id):
+            raise BadRequest("A ticked lock is none that this page has shown.")
+        holds.append(ShownHold(lock.using, lock.name, token_id))
+    return holds
+
+
+def lock_of(key: str) -> HeldLock | None:
+    """Return the object with a key, held or not, ``None`` if LOCKS can have no such lock."""
+    lock = HeldLock.from_key(key)
+    if lock is None or lock.using not in aliases():
+        return None
+    try:
+        check_name(lock.name)
+    except ValueError:
+        return None
+    return lock
+
+
+def confirmation(holds: Sequence[ShownHold]) -> dict[str, Any]:
+    """Return the context of the confirmation: who would lose what, and what has changed."""
+    rows, problems = read_rows([(hold.using, hold.name) for hold in holds])
+    found = {str(shown_hold(row)): row for row in rows}
+    silent = {problem.using for problem in problems}
+    return {
+        "held": [_shown(found[str(one)]) for one in holds if str(one) in found],
+        "changed": [
+            visible(one.name)
+            for one in holds
+            if str(one) not in found and visible(one.using) not in silent
+        ],
+        "problems": problems,
+        "unwritable": unwritable({hold.using for hold in holds}, problems),
+        "max_reason_length": MAX_TEXT_LENGTH,
+        "reason_required": requires_reason(one.using for one in holds) is not None,
+    }
+
+
+def _shown(row: HeldLock) -> dict[str, Any]:
+    holder = row.holder
+    assert holder
+    cells = [
+        (one.label, origin_html(holder) if name == "holder" else one.html(holder, row.attention))
+        for name, one in COLUMNS.items()
+        if name != "fence"
+    ]
+    return {"name": visible(row.name), "hold": shown_hold(row), "cells": cells}
+
+
+def release(
+    holds: Sequence[ShownHold], by: str, reason: str, log: Callable[[HeldLock, str], Any]
+) -> list[tuple[int, str]]:
+    """Release the locks of holds; return a (level, message) for each.
+
+    ``log`` writes an entry of the admin's log. Raises ``ValueError`` for an invalid reason, before
+    anything is released.
+    """
+    outcomes = release_shown(holds, by=by, reason=reason)
+    because, unlogged = f" Reason: {visible(reason)}" if reason else "", ""
+    try:
+        with transaction.atomic(using=router.db_for_write(LogEntry)):
+            for loser in [outcome.loser for outcome in outcomes if outcome.loser]:
+                lock = HeldLock.of(loser.using, loser.name)
+                log(lock, f"Taken from {visible(str(loser))}.{because}")
+    except Exception as error:
+        logger.exception("Releases are not in the admin's log")
+        unlogged = without_passwords(str(error))
+    return [(LEVELS.get(one.result, messages.ERROR), _message(one, unlogged)) for one in outcomes]
+
+
+def _message(outcome: Outcome, unlogged: str) -> str:
+    """Return the message; it starts with no name, because Django capitalizes it."""
+    values = {"name": visible(outcome.shown.name), "error": visible(outcome.error)}
+    match outcome.result:
+        case Result.CHANGED:
+            assert outcome.holder
+            values["holder"] = who(outcome.holder)
+            return _("Left “%(name)s” alone: it has changed hands, to %(holder)s.") % values
+        case Result.GONE:
+            return _("Nothing to release: “%(name)s” was free already.") % values
+        case Result.REFUSED:
+            return _("The server refused, so “%(name)s” was not released: %(error)s") % values
+        case Result.UNAVAILABLE:
+            return _("It is not known what became of “%(name)s”: %(error)s") % values
+    assert outcome.loser
+    values["loser"] = who(outcome.loser)
+    if outcome.loser.held_for is None:
+        text = _("Released “%(name)s”, which %(loser)s held.") % values
+    else:
+        values["held_for"] = duration(outcome.loser.held_for)
+        text = _("Released “%(name)s”, which %(loser)s had held for %(held_for)s.") % values
+    if outcome.holder:
+        text += " " + _("It went to %(holder)s.") % {"holder": who(outcome.holder)}
+    if unlogged:
+        reason = {"reason": visible(unlogged)}
+        text += " " + _("It is not in the admin's log: %(reason)s") % reason
+    return text

@@ -1,21 +1,39 @@
-"""Releases exactly the locks that an operator was shown; shared by the command and the admin."""
+"""What operators need around a forced release, shared by the command and the admin.
+
+Which locks need attention, whether a holder is alive, whether its server takes writes, and the
+release of exactly the locks that were shown.
+"""
 
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Protocol
+from secrets import token_hex
+from typing import NamedTuple, Protocol
 
+import redis
+from django.utils.functional import Promise
+from django.utils.text import format_lazy
+from django.utils.translation import gettext_lazy as _
+from redis.exceptions import NoPermissionError, OutOfMemoryError, RedisError, ResponseError
+
+from django_redis_lock.backends.base import BaseLockBackend
+from django_redis_lock.backends.redis.backend import RedisLockBackend
 from django_redis_lock.exceptions import InvalidLockBackend, LockError, LockUnavailable
 from django_redis_lock.handler import locks
+from django_redis_lock.protocol.attention import Attention, attention
 from django_redis_lock.protocol.records import Holder
 from django_redis_lock.support.arguments import check_text
+from django_redis_lock.support.process import STOPPED, current_process, state_of
 from django_redis_lock.support.text import visible, without_passwords
 
 logger = logging.getLogger("django_redis_lock")
+Reason = str | Promise
+"""A text that is translated when it is shown; ``""`` for none."""
 
 
 class Shown(Protocol):
@@ -126,3 +144,73 @@ def _release(one: Shown, by: str, reason: str) -> Outcome:
         with suppress(LockError):  # it is released all the same
             holder = backend.holder(one.name)
     return Outcome(one, Result.RELEASED, loser, holder)
+
+
+def attention_of(holder: Holder) -> Attention | None:
+    """Return why a hold deserves attention, if it does."""
+    return attention(holder, locks[holder.using].operators.threshold(holder.name))
+
+
+class Life(StrEnum):
+    """Whether a holder is still there."""
+
+    ALIVE = "alive"
+    STOPPED = "stopped"
+    """Its process exists and does not run, as after ``SIGSTOP``."""
+    DEAD = "dead"
+    UNKNOWN = "unknown"
+
+
+class Verdict(NamedTuple):
+    """Whether a holder is alive, and why, in the current language."""
+
+    life: Life
+    why: str
+
+
+def judge(holder: Holder) -> Verdict:
+    """Return whether a holder is alive. It is dead only if this host knows its process is gone."""
+    life = Life.UNKNOWN
+    if state := holder.metadata.get("state"):  # no process holds it
+        queued = state == "queued"
+        free_later = _("no process holds it, until its lease ends")
+        why = _("its message waits in a Celery queue") if queued else free_later
+    elif holder.host is None:
+        why = _("another program holds it")
+    elif holder.host != socket.gethostname():
+        why = _("it runs on %(host)s, not here")
+    elif (holder.pid_space or "") != current_process().pid_space:
+        # Records of older versions have no PID namespace. Without /proc the host name decides.
+        runs = _("it runs in another container of %(host)s")
+        why = runs if holder.pid_space else _("it may run in another container of %(host)s")
+    elif not (process := state_of(holder.pid, holder.pid_began)):
+        life, why = Life.DEAD, _("process %(pid)s is gone")
+    elif process in STOPPED:
+        life, why = Life.STOPPED, _("process %(pid)s is stopped")
+    else:
+        life, why = Life.ALIVE, _("its process lives")
+    return Verdict(life, why % {"host": visible(holder.host or ""), "pid": holder.pid})
+
+
+def unwritable_because(backend: BaseLockBackend) -> Reason:
+    """Return that the server refuses writes, and why, such as ``"is full: ..."``, or ``""``.
+
+    Sends one ``SET`` that writes nothing. Backends with several servers are not asked.
+    """
+    if not isinstance(backend, RedisLockBackend):
+        return ""
+    try:
+        pools = backend.servers.pools()
+        if len(pools) == 1:
+            client = redis.Redis(connection_pool=pools[0])
+            client.set(f"{backend.key_prefix}:{token_hex()}", "", xx=True)
+    except OutOfMemoryError:
+        return _("is full: no new lock can be taken there; a forced release still works")
+    except NoPermissionError:
+        return ""
+    except ResponseError as error:
+        text = _("refuses writes, so nothing can be released there: {error}")
+        return format_lazy(text, error=without_passwords(str(error)).rstrip("."))
+    except (RedisError, OSError):
+        return ""
+    return ""

@@ -11,7 +11,7 @@ from django.core.management.base import CommandError
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.exceptions import InvalidLockBackend, LockError
 from django_redis_lock.handler import locks
-from django_redis_lock.operators.writability import unwritable_because
+from django_redis_lock.operators import unwritable_because
 from django_redis_lock.protocol.records import Holder
 from django_redis_lock.support.text import visible, without_passwords
 

@@ -11,10 +11,10 @@ from typing import Any
 from django.utils.text import get_text_list
 
 from django_redis_lock.backends.base import BaseLockBackend
-from django_redis_lock.management.console import facts
-from django_redis_lock.management.console.selection import SORTS, Backends, hint_at_pattern, nothing
-from django_redis_lock.management.console.terminal import Column, Terminal
-from django_redis_lock.operators.liveness import Verdict, judge
+from django_redis_lock.management import output
+from django_redis_lock.management.output import Column, Terminal
+from django_redis_lock.management.selection import SORTS, Backends, hint_at_pattern, nothing
+from django_redis_lock.operators import attention_of, judge
 from django_redis_lock.protocol.audit import AuditEntry
 from django_redis_lock.protocol.records import Holder, Waiter
 from django_redis_lock.support.text import visible
@@ -32,9 +32,9 @@ def list_held(options: dict[str, Any], terminal: Terminal) -> None:
     first = list(islice(found, 1))
     found = chain(first, found)
     if terminal.as_json:
-        terminal.json_object("locks", map(facts.holder_facts, found), backends.not_known)
+        terminal.json_object("locks", map(output.holder_facts, found), backends.not_known)
     else:
-        terminal.table(facts.holder_columns(many=backends.many), found, facts.attention_of)
+        terminal.table(output.holder_columns(many=backends.many), found, attention_of)
     backends.finish()
     if first:
         backends.warn_of_unwritable()
@@ -50,7 +50,7 @@ def _selected(options: dict[str, Any], found: Iterator[Holder]) -> Iterator[Hold
     if options["older_than"]:
         found = (one for one in found if (one.held_for or 0.0) >= options["older_than"])
     if options["attention"]:
-        found = filter(facts.attention_of, found)
+        found = filter(attention_of, found)
     if options["sort"]:
         found = iter(sorted(found, key=SORTS[options["sort"]], reverse=options["reverse"]))
     elif options["reverse"]:
@@ -64,7 +64,7 @@ def _wanted(options: dict[str, Any]) -> list[str]:
     if options["pattern"] != "*":
         wanted.append(f"matches {visible(options['pattern'])!r}")
     if options["older_than"]:
-        wanted.append(f"has been held for at least {facts.length(options['older_than'])}")
+        wanted.append(f"has been held for at least {output.duration(options['older_than'])}")
     if options["attention"]:
         wanted.append("needs attention")
     return wanted
@@ -76,8 +76,6 @@ class _Known:
 
     using: str
     holder: Holder | None
-    verdict: Verdict | None
-    """Whether the holder is alive, if there is one."""
     queue: list[Waiter] | None
     history: list[AuditEntry] | None
 
@@ -117,30 +115,30 @@ def _ask(name: str, backend: BaseLockBackend, backends: Backends) -> _Known | No
     return _Known(
         backend.alias,
         holder,
-        judge(holder) if holder else None,
         backends.attempt(backend, lambda: backend.waiting(name, limit)),
         backends.attempt(backend, lambda: backend.history(name, EVENTS)),
     )
 
 
 def _facts(name: str, one: _Known) -> dict[str, Any]:
+    verdict = judge(one.holder) if one.holder else None
     return {
         "name": name,
         "using": one.using,
-        "holder": facts.holder_facts(one.holder) if one.holder else None,
-        "life": one.verdict.life if one.verdict else None,
-        "life_because": one.verdict.why if one.verdict else None,
+        "holder": one.holder and output.holder_facts(one.holder),
+        "life": verdict and verdict.life,
+        "life_because": verdict and verdict.why,
         "waiters": one.waiters,
-        "waiting": one.queue and [*map(facts.waiter_facts, one.queue[:WAITERS])],
-        "history": one.history and [*map(facts.entry_facts, one.history)],
+        "waiting": one.queue and [*map(output.waiter_facts, one.queue[:WAITERS])],
+        "history": one.history and [*map(output.entry_facts, one.history)],
     }
 
 
 def _show(name: str, one: _Known, terminal: Terminal) -> None:
     heading = terminal.style.MIGRATE_HEADING
     terminal.say(heading(f"{visible(name)} (backend {visible(one.using)})"))
-    if one.holder and one.verdict:
-        for label, value in _particulars(one.holder, one.verdict):
+    if one.holder:
+        for label, value in _particulars(one.holder):
             terminal.say(f"  {label:<12}{value}")
     else:
         terminal.say("  Not held.")
@@ -157,23 +155,24 @@ def _show(name: str, one: _Known, terminal: Terminal) -> None:
         terminal.table([*EVENT[:2], *EVENT[4:]], one.history)  # of one lock
 
 
-def _particulars(holder: Holder, verdict: Verdict) -> Iterator[tuple[str, str]]:
-    yield "holder", facts.who(holder)
+def _particulars(holder: Holder) -> Iterator[tuple[str, str]]:
+    verdict = judge(holder)
+    yield "holder", output.who(holder)
     if holder.task_id:
-        yield "task name", visible(holder.task_name or facts.UNKNOWN)
+        yield "task name", visible(holder.task_name or output.UNKNOWN)
         yield "task id", visible(holder.task_id)
     if holder.host:
         yield "host", visible(holder.host)
-        yield "pid", str(holder.pid or facts.UNKNOWN)
-        yield "thread", visible(holder.thread or facts.UNKNOWN)
+        yield "pid", str(holder.pid or output.UNKNOWN)
+        yield "thread", visible(holder.thread or output.UNKNOWN)
     yield "life", f"{verdict.life}: {verdict.why}"
     yield "acquired at", _moment(holder.acquired_at)
-    yield "held for", facts.time_of(holder.held_for)
-    if attention := facts.attention_of(holder):
+    yield "held for", output.time_of(holder.held_for)
+    if attention := attention_of(holder):
         yield "attention", attention
-    yield "lease left", facts.lease_left(holder) + _renewed(holder)
+    yield "lease left", output.lease_left(holder) + _renewed(holder)
     yield "expires at", "never" if holder.ttl is None else _moment(holder.expires_at)
-    yield "fence", str(holder.fence or facts.UNKNOWN)
+    yield "fence", str(holder.fence or output.UNKNOWN)
     yield "token id", holder.token_id
     yield "waiters", "not known" if holder.waiters is None else str(holder.waiters)
     for key, value in holder.metadata.items():
@@ -185,20 +184,20 @@ def _renewed(holder: Holder) -> str:
         return ""
     if holder.max_hold is None:
         return ", renewed while the holder lives"
-    return f", renewed until held for {facts.length(holder.max_hold)}"
+    return f", renewed until held for {output.duration(holder.max_hold)}"
 
 
 def _moment(moment: datetime | None) -> str:
-    return f"{facts.clock(moment)} UTC" if moment else facts.UNKNOWN
+    return f"{output.clock(moment)} UTC" if moment else output.UNKNOWN
 
 
 QUEUE: list[Column[tuple[int, Waiter]]] = [
     Column("", lambda row: str(row[0]), right=True),
-    Column("WAITER", lambda row: facts.who(row[1])),
-    Column("SINCE (UTC)", lambda row: facts.clock(row[1].since)),
-    Column("WAITED", lambda row: facts.time_of(row[1].waited), right=True),
-    Column("LEASE", lambda row: facts.time_of(row[1].lease), right=True),
-    Column("TOKEN ID", lambda row: row[1].token_id or facts.UNKNOWN),
+    Column("WAITER", lambda row: output.who(row[1])),
+    Column("SINCE (UTC)", lambda row: output.clock(row[1].since)),
+    Column("WAITED", lambda row: output.time_of(row[1].waited), right=True),
+    Column("LEASE", lambda row: output.time_of(row[1].lease), right=True),
+    Column("TOKEN ID", lambda row: row[1].token_id or output.UNKNOWN),
 ]
 """The columns of a queue."""
 
@@ -212,7 +211,7 @@ def history(options: dict[str, Any], terminal: Terminal) -> None:
         found.sort(key=lambda entry: entry.at or _LONG_AGO, reverse=True)
     found = found[:limit]
     if terminal.as_json:
-        terminal.json_object("events", map(facts.entry_facts, found), backends.not_known)
+        terminal.json_object("events", map(output.entry_facts, found), backends.not_known)
     else:
         terminal.table([one for one in EVENT if backends.many or one.heading != "USING"], found)
     backends.finish()
@@ -223,13 +222,13 @@ def history(options: dict[str, Any], terminal: Terminal) -> None:
 
 
 EVENT: list[Column[AuditEntry]] = [
-    Column("AT (UTC)", lambda one: facts.clock(one.at)),
-    Column("EVENT", lambda one: visible(one.event) or facts.UNKNOWN),
+    Column("AT (UTC)", lambda one: output.clock(one.at)),
+    Column("EVENT", lambda one: visible(one.event) or output.UNKNOWN),
     Column("NAME", lambda one: visible(one.name)),
     Column("USING", lambda one: visible(one.using)),
-    Column("HOLDER", facts.who),
-    Column("BY", lambda one: visible(one.by) or facts.UNKNOWN),
-    Column("REASON", lambda one: visible(one.reason) or facts.UNKNOWN),
-    Column("FENCE", lambda one: str(one.fence or facts.UNKNOWN), right=True),
+    Column("HOLDER", output.who),
+    Column("BY", lambda one: visible(one.by) or output.UNKNOWN),
+    Column("REASON", lambda one: visible(one.reason) or output.UNKNOWN),
+    Column("FENCE", lambda one: str(one.fence or output.UNKNOWN), right=True),
 ]
 """The columns of events."""

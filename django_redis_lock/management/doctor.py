@@ -1,15 +1,19 @@
 """``locks doctor``: checks whether the servers are fit for locks.
 
-``servers`` checks each server, and ``selftest`` uses a lock.
+``servers`` has the checks of each server. Here are those of several, and the self-test.
 """
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from itertools import groupby, tee
 from operator import itemgetter
+from secrets import token_hex
 from typing import Any
 
 import redis
@@ -25,10 +29,11 @@ from django_redis_lock.backends.redlock.votes import majority
 from django_redis_lock.backends.servers.base import ServersLockBackend
 from django_redis_lock.backends.servers.cluster import Cluster
 from django_redis_lock.backends.servers.errors import reason
-from django_redis_lock.exceptions import InvalidLockBackend
+from django_redis_lock.exceptions import InvalidLockBackend, LockError
 from django_redis_lock.handler import locks
-from django_redis_lock.management.console.doctor.selftest import run_selftest
-from django_redis_lock.management.console.doctor.servers import (
+from django_redis_lock.management.output import Terminal
+from django_redis_lock.management.selection import aliases_of
+from django_redis_lock.management.servers import (
     START_IT,
     Finding,
     Server,
@@ -39,8 +44,7 @@ from django_redis_lock.management.console.doctor.servers import (
     ok,
     warn,
 )
-from django_redis_lock.management.console.selection import aliases_of
-from django_redis_lock.management.console.terminal import Terminal
+from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.support.text import visible, without_passwords
 from django_redis_lock.transport.caches import pool_of_cache
 from django_redis_lock.transport.connections import pool_from_url
@@ -49,6 +53,12 @@ PRODUCTION = 'In production, set "BACKEND": "django_redis_lock.backends.redis.Re
 _MakePool = Callable[[], redis.ConnectionPool | None]
 FATAL = ("settings", "server", "cluster", "replicas", "quorum")
 """If one of these checks fails, a lock would fail for the same reason."""
+LEASE = 20.0
+"""Seconds after which the lock is free, even if this process is killed."""
+PATIENCE = 10.0
+"""Seconds to wait for the lock."""
+PAUSE = 0.01
+_COMMAND = re.compile(r"run the '([\w|]+)' command")
 
 
 def run(options: dict[str, Any], terminal: Terminal) -> None:
@@ -137,18 +147,20 @@ def _check_sharing(servers: list[Server]) -> Finding:
 
     The system checks compare settings. This compares run ids, which are the same for all names.
     """
-    ours = in_parallel(lambda server: _place(lambda: server.pool), servers)
-    run_ids = [place[0] for place in ours if isinstance(place, tuple)]
-    unknown = [f"the locks' server: {place}" for place in ours if isinstance(place, str)][:1]
+    ours = in_parallel(lambda server: _location(lambda: server.pool), servers)
+    run_ids = [location[0] for location in ours if isinstance(location, tuple)]
+    unknown = [f"the locks' server: {location}" for location in ours if isinstance(location, str)][
+        :1
+    ]
     same_database, same_server = [], []
     others = _others()
-    places = in_parallel(lambda other: _place(other[1]), others)
-    for (name, _), place in zip(others, places, strict=True):
-        if isinstance(place, str):
-            unknown.append(f"{name}: {place}")
-        elif place in ours:
+    locations = in_parallel(lambda other: _location(other[1]), others)
+    for (name, _), location in zip(others, locations, strict=True):
+        if isinstance(location, str):
+            unknown.append(f"{name}: {location}")
+        elif location in ours:
             same_database.append(name)
-        elif place and place[0] in run_ids:
+        elif location and location[0] in run_ids:
             same_server.append(name)
     found = [f"not known: {'; '.join(unknown)}"] if unknown else []
     remedy = "Fix its settings, start its server, or let its user run INFO."
@@ -182,7 +194,7 @@ def _others() -> list[tuple[str, _MakePool]]:
     return found
 
 
-def _place(make_pool: _MakePool) -> tuple[str, int] | str | None:
+def _location(make_pool: _MakePool) -> tuple[str, int] | str | None:
     """Return a pool's run id and database, or why they are not known; ``None`` without a pool."""
     try:
         pool = make_pool()
@@ -194,6 +206,76 @@ def _place(make_pool: _MakePool) -> tuple[str, int] | str | None:
     except Exception as error:  # any error: these settings are not checked
         return reason(error)
     return (run_id, database) if run_id else "it does not report its run_id"
+
+
+def run_selftest(backend: BaseLockBackend) -> Finding:
+    """Acquire a lock, wait for it, hand it off, list it and take it away by force."""
+    step = ""
+    try:
+        for step in _steps(backend):  # noqa: B007 - is read when one fails
+            pass
+    except LockError as error:
+        remedy, why = "Check the server's state and log.", str(error)
+        if command := _COMMAND.search(why):
+            pool = getattr(backend, "pool", None)
+            user = (pool.connection_kwargs.get("username") if pool else None) or "default"
+            remedy = f"ACL SETUSER {user} +{command[1].lower()}"
+        elif "permission" in why.lower():
+            remedy = (
+                "Compare the user's rule with that of the documentation, Restrict the user by ACL."
+            )
+        return fail("self-test", f"{step}: {why}", remedy)
+    return ok("self-test", "acquired, listed, waited, handed off, and released by force")
+
+
+def _steps(backend: BaseLockBackend) -> Iterator[str]:
+    """Try each step after its name. Raises ``LockError``; what is still held is released."""
+    name = f"django-redis-lock-doctor-{token_hex(8)}"
+
+    def handle() -> Lock:
+        return Lock(lambda: backend, name, LEASE, blocking_timeout=PATIENCE)
+
+    first, successor, threads = handle(), handle(), ThreadPoolExecutor(1)
+    try:
+        yield "acquire"
+        _expect(first.acquire(), "the lock is held")
+        yield "list"
+        _expect(any(backend.holders(name)), "the held lock is not listed")
+        yield "wait"
+        _expect(not successor.acquire(blocking_timeout=PAUSE), "two holders have the lock")
+        waiting = threads.submit(successor.acquire)
+        while not waiting.done():
+            holder = backend.holder(name)
+            if holder is None or holder.waiters != 0:  # as far as the server knows
+                break
+            time.sleep(PAUSE)
+        else:
+            waiting.result()
+        yield "hand off"
+        first.release()
+        _expect(waiting.result(), f"the waiter did not get the lock within {PATIENCE:g} s")
+        yield "forced release"
+        taken = backend.force_release(name, by="locks doctor", reason="self-test")
+        _expect(taken, "the lock has no holder")
+        successor = handle()  # the old handle would report a loss
+        yield "release"
+        _expect(first.acquire(blocking=False), "the lock is still held after the forced release")
+        first.release()
+    finally:
+        _give_back(first)
+        threads.shutdown()
+        _give_back(successor)
+
+
+def _expect(succeeded: object, otherwise: str) -> None:
+    if not succeeded:
+        raise LockError(otherwise)
+
+
+def _give_back(lock: Lock) -> None:
+    with suppress(LockError):
+        if lock.owned():
+            lock.release()
 
 
 def _say(findings: Iterator[tuple[str, Finding]], terminal: Terminal) -> None:

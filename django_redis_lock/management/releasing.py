@@ -12,8 +12,9 @@ from typing import Any
 from django.core.management.base import CommandError
 
 from django_redis_lock.backends.base import BaseLockBackend
-from django_redis_lock.management.console import facts
-from django_redis_lock.management.console.selection import (
+from django_redis_lock.management import output
+from django_redis_lock.management.output import Column, Terminal
+from django_redis_lock.management.selection import (
     INTERRUPTED,
     NOT_KNOWN,
     USAGE,
@@ -21,9 +22,15 @@ from django_redis_lock.management.console.selection import (
     hint_at_pattern,
     nothing,
 )
-from django_redis_lock.management.console.terminal import Column, Terminal
-from django_redis_lock.operators.breaking import Result, release_shown, requires_reason
-from django_redis_lock.operators.liveness import Life, Verdict, judge
+from django_redis_lock.operators import (
+    Life,
+    Result,
+    Verdict,
+    attention_of,
+    judge,
+    release_shown,
+    requires_reason,
+)
 from django_redis_lock.protocol.records import Holder
 from django_redis_lock.support.arguments import check_text
 from django_redis_lock.support.text import visible
@@ -45,16 +52,16 @@ def run(options: dict[str, Any], terminal: Terminal) -> None:
         verdicts = {one.token_id: judge(one) for one in shown}
         shown = _the_dead(shown, verdicts, terminal)
     if not terminal.as_json:
-        columns = facts.holder_columns(many=backends.many)
+        columns = output.holder_columns(many=backends.many)
         if verdicts:
             columns.append(Column("DEAD BECAUSE", lambda one: verdicts[one.token_id].why))
-        terminal.table(columns, shown, facts.attention_of)
+        terminal.table(columns, shown, attention_of)
     if shown and (options["dry_run"] or options["interactive"]):
         backends.warn_of_unwritable()
     if options["dry_run"]:
         results = [Result.RELEASED] * len(shown)
         if terminal.as_json:
-            terminal.json_object("locks", map(facts.holder_facts, shown), backends.not_known)
+            terminal.json_object("locks", map(output.holder_facts, shown), backends.not_known)
         terminal.notice(f"Dry run: {_count(len(shown))} would be released.")
     else:
         if shown and asks:
@@ -149,7 +156,7 @@ def _ask(
     """Ask for the reason, if there is none, and for confirmation."""
     if terminal.as_json:
         for one in shown:
-            terminal.notice(f"{visible(one.name)}: {facts.who(one)}")
+            terminal.notice(f"{visible(one.name)}: {output.who(one)}")
     try:
         if asks_reason:
             options["reason"] = terminal.ask("Reason for the audit:")
@@ -169,11 +176,11 @@ def _release(
     outcomes = release_shown(shown, by=by, reason=options["reason"])
     results = [outcome.result for outcome in outcomes]
     if terminal.as_json:
-        terminal.json_object("outcomes", map(facts.outcome_facts, outcomes), backends.not_known)
+        terminal.json_object("outcomes", map(output.outcome_facts, outcomes), backends.not_known)
         return results
     style = terminal.style
     for outcome in outcomes:
-        holder = facts.who(outcome.holder) if outcome.holder else ""
+        holder = output.who(outcome.holder) if outcome.holder else ""
         handed_off = f", and handed off to {holder}" if holder else ""
         paint, text = {
             Result.RELEASED: (style.SUCCESS, f"released{handed_off}"),

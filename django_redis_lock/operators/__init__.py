@@ -1,1 +1,0 @@
-"""What operators do to locks from outside: who is alive, who may release, and the log of it."""
