@@ -15,14 +15,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from django_redis_lock.backends.redlock.rounds import PENDING
-
 DRIFT = 0.01
 """The part of a lease by which two clocks may differ while it lasts."""
 DRIFT_MS = 2
 """Milliseconds more, for rounding: expiry is exact to one of them."""
 
 Answers = Sequence[Any]
+
+
+class Pending:
+    """The type of ``PENDING``, which stands for an answer that has not come yet."""
+
+
+PENDING = Pending()
 
 
 class NoQuorum(Exception):
@@ -93,13 +98,34 @@ def count_votes(answers: Answers) -> Any:
     )
 
 
+def agree_or_none(answers: Answers) -> Any:
+    """Return True or ``None``, as ``force_release.lua`` does, for what a majority answered."""
+    return agree(answers) or None
+
+
 def _now_ms(voters: Answers) -> int:
     return int(max(item[2] for item in voters) // 1000)
 
 
+def start_of(answer: Any) -> tuple[int, int]:
+    """Return the id of the start of a server that does not vote, and ms until it may be told."""
+    return (answer[4], answer[1]) if isinstance(answer, list) and answer[3] == 2 else (0, 0)
+
+
+def why_silent(answer: Any) -> str:
+    """Return why a server did not vote on a lock; ``""`` if it did."""
+    start, left_ms = start_of(answer)
+    if not start:
+        return ""
+    if left_ms:
+        return "was restarted and does not vote yet (REJOIN_DELAY)"
+    return "was restarted, and too few others answer to tell it the last fence"
+
+
 def taken_over(answers: Answers) -> Any:
-    """Return whether a majority of ``quorum_take_over.lua`` took the lock over."""
-    return _agreed(answers, [item[0] for item in received(answers) if item[0] >= 0])
+    """Return the ``Votes`` in answers of ``quorum_acquire.lua`` to a takeover."""
+    won = _agreed(answers, [item[0] for item in received(answers) if item[3] < 2])
+    return won if won is PENDING else Votes(won)
 
 
 def agree(answers: Answers) -> Any:
@@ -126,16 +152,6 @@ def in_doubt(answers: Answers, resent: Sequence[bool]) -> bool:
     return no <= len(answers) - majority(len(answers))
 
 
-def greatest(answers: Answers) -> Any:
-    """Return the greatest answer once a majority has answered."""
-    known = received(answers)
-    if len(known) >= majority(len(answers)):
-        return max(known)
-    if len(known) + sum(item is PENDING for item in answers) < majority(len(answers)):
-        raise NoQuorum(answers)
-    return PENDING
-
-
 def last_fence(answers: Answers) -> Any:
     """Return the greatest fence ever given, from answers of ``quorum_fence.lua``.
 
@@ -154,14 +170,14 @@ def last_fence(answers: Answers) -> Any:
     raise NoQuorum(answers)
 
 
-def all_told(answers: Answers) -> Any:
+def complete(answers: Answers) -> Any:
     """Return True once all servers have answered or failed."""
     return PENDING if any(item is PENDING for item in answers) else True
 
 
 def everybody(answers: Answers) -> Any:
     """Return all answers, ``None`` for a failure, once all servers have answered or failed."""
-    if any(item is PENDING for item in answers):
+    if complete(answers) is PENDING:
         return PENDING
     if len(received(answers)) < majority(len(answers)):
         raise NoQuorum(answers)
