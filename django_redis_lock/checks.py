@@ -10,8 +10,6 @@ from django.core import checks
 from django.utils.module_loading import import_string
 
 from django_redis_lock.backends.base import BaseLockBackend
-from django_redis_lock.backends.dummy import DummyLockBackend
-from django_redis_lock.backends.locmem import LocMemLockBackend
 from django_redis_lock.backends.prefixes import HINT, collisions
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.handler import DEFAULT_ALIAS, HOW_TO_WRITE, locks
@@ -91,6 +89,10 @@ def check_locks(**kwargs: Any) -> list[checks.CheckMessage]:
 
 def check_deployed(**kwargs: Any) -> list[checks.CheckMessage]:
     """Check, with ``--deploy``, that the locks of ``LOCKS`` exclude other processes."""
+    # Not above: a site that locks on a server needs neither.
+    from django_redis_lock.backends.dummy import DummyLockBackend
+    from django_redis_lock.backends.locmem import LocMemLockBackend
+
     messages: list[checks.CheckMessage] = []
     with suppress(InvalidLockBackend):  # check_locks reports it
         for alias in locks:

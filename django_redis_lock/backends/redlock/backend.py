@@ -257,9 +257,11 @@ class RedlockLockBackend(BaseLockBackend):
             if fence:
                 return [fence, left_ms, outcome.now_ms]
             return [0, _next_poll_ms(outcome, self.hub.interval), outcome.now_ms, 3]
+        if not fence:
+            return None
         # The lease counts from a little earlier, since the clocks may differ.
         call.sent_at -= (request.lease_ms - left_ms) / 1000
-        return fence or None
+        return fence
 
     def _agree_on_fence(self, call: _Vote, answers: Sequence[Any]) -> Steps[int]:
         """Make the fence known to a majority before anybody gets it; return it.
