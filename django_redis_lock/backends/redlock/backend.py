@@ -155,12 +155,8 @@ class RedlockLockBackend(BaseLockBackend):
         count: Callable[[list[Any]], Any],
         *,
         owed: bool = False,
-        received: Callable[[int, Any], object] | None = None,
     ) -> Ballot:
-        """Send a call to all servers, each its own of ``packed``.
-
-        ``received`` gets the index of a server and its answer, late answers included.
-        """
+        """Send a call to all servers, each its own of ``packed``."""
         timeout = min(self.server_timeout, call.until - monotonic())
         ballot = Ballot(len(self.servers), count, timeout)
         call.sending()
@@ -168,11 +164,11 @@ class RedlockLockBackend(BaseLockBackend):
         for index, item in enumerate(packed):
 
             def reply(answer: Any, index: int = index) -> None:
-                if received is not None:
-                    received(index, answer)
+                if count in (votes.count_votes, votes.taken_over):
+                    self._note_start(index, answer)  # of late answers, too
                 ballot.receive(index, answer)
 
-            ballot.jobs.append(Job(item, reply, until, owed))
+            ballot.jobs.append(Job(item, until, reply, owed))
         for server, job in zip(self.servers, ballot.jobs, strict=True):
             server.executor.submit(job)
         return ballot
@@ -212,7 +208,7 @@ class RedlockLockBackend(BaseLockBackend):
     def _post(self, server: Server, packed: Packed, owed_for: float = 0.0) -> None:
         """Send a call to one server whose answer is not needed."""
         until = monotonic() + (owed_for or self.server_timeout)
-        server.executor.submit(Job(packed, ignore, until, owed=owed_for > 0))
+        server.executor.submit(Job(packed, until, owed=owed_for > 0))
 
     # Votes on a lock.
 
@@ -239,10 +235,10 @@ class RedlockLockBackend(BaseLockBackend):
             attempt = next(self._attempts)
             least = self._clocks.next_fence()
             packed = [item.acquire(call, attempt, least, self._delay_ms) for item in self.servers]
-            ballot = self._send(call, packed, count, received=self._note_start)
+            ballot = self._send(call, packed, count)
             outcome = yield ballot
             took = monotonic() - call.sent_at
-            self._clocks.note(ballot.answers, took)
+            self._clocks.note(ballot.answers)
             fence = 0
             if outcome.won:
                 fence = yield from self._agree_on_fence(call, ballot.answers)
@@ -270,13 +266,9 @@ class RedlockLockBackend(BaseLockBackend):
         the lock was lost meanwhile, or if that took so long that a server which lost its data may
         have learned the last fence from the others before they knew this one.
         """
-        request = call.request
-        entry = (
-            request.entry(call.channel) if isinstance(call, calls.Acquire) and call.channel else ""
-        )
         fences = [item[0] if isinstance(item, list) else 0 for item in answers]
         fence = max(fences)
-        packed = [item.confirm(request.name, request.token, fence, entry) for item in self.servers]
+        packed = [server.confirm(call, fence) for server in self.servers]
         agreed = True
         if fences.count(fence) < votes.majority(len(fences)):
             sent_at = call.sent_at
@@ -287,7 +279,8 @@ class RedlockLockBackend(BaseLockBackend):
             for server, item, own in zip(self.servers, packed, fences, strict=True):
                 if own < fence:
                     self._post(server, item)
-        most_ms = min(request.lease_ms, self._delay_ms or request.lease_ms)
+        lease_ms = call.request.lease_ms
+        most_ms = min(lease_ms, self._delay_ms or lease_ms)
         in_time = monotonic() < call.sent_at + votes.trusted(most_ms) / 1000
         return fence if agreed and in_time else 0
 
@@ -330,7 +323,7 @@ class RedlockLockBackend(BaseLockBackend):
         for position, (index, start) in enumerate(starts.items()):
             server = self.servers[index]
             reply = partial(told.receive, position)
-            server.executor.submit(Job(server.admit(fence, start), reply, told.until))
+            server.executor.submit(Job(server.admit(fence, start), told.until, reply))
         yield told
         return True
 
@@ -413,16 +406,15 @@ class Clocks:
     second round trip is needed to agree on it. A wrong guess only costs that round trip.
     """
 
-    MOST_AHEAD = 5000  # microseconds
+    MARGIN = 5000
+    """Microseconds for a call that is on its way, and for what the clocks differ by meanwhile."""
 
     def __init__(self) -> None:
         self._ahead: dict[int, float] = {}  # by server: microseconds ahead of the monotonic clock
-        self._took = 0.001  # seconds of a quick vote
 
-    def note(self, answers: Sequence[Any], took: float) -> None:
+    def note(self, answers: Sequence[Any]) -> None:
         """Note the clocks in the answers to a vote."""
         now = monotonic() * 1_000_000
-        self._took = min(took, self._took * 1.1)
         for index, answer in enumerate(answers):
             if isinstance(answer, list):
                 self._ahead[index] = answer[2] - now
@@ -431,8 +423,7 @@ class Clocks:
         """Return a time (microseconds) that no server's clock will have reached when asked."""
         if not self._ahead:
             return 0
-        margin = min(self.MOST_AHEAD, 200 + 2_000_000 * self._took)
-        return round(max([*self._ahead.values()]) + monotonic() * 1_000_000 + margin)
+        return round(max([*self._ahead.values()]) + monotonic() * 1_000_000 + self.MARGIN)
 
 
 def _next_poll_ms(outcome: votes.Votes, interval: float) -> int:
@@ -441,10 +432,6 @@ def _next_poll_ms(outcome: votes.Votes, interval: float) -> int:
         return round(random.uniform(5, 50))
     most = interval * 1000 * random.uniform(0.8, 1.2)
     return round(min(most, outcome.left_ms + random.uniform(0, 15)))
-
-
-def ignore(answer: Any) -> None:
-    """Take no notice of an answer."""
 
 
 _COUNTS: dict[type[Call], Callable[[list[Any]], Any]] = {

@@ -44,14 +44,18 @@ from django_redis_lock.transport.connections import listening_connection
 from django_redis_lock.transport.packing import Packed
 
 
+def ignore(answer: Any) -> None:
+    """Take no notice of an answer."""
+
+
 @dataclass(eq=False, slots=True)
 class Job:
     """A call to one server. ``reply`` is called with its answer, or with an exception."""
 
     packed: Packed
-    reply: Callable[[Any], object]
     until: float
     """When (monotonic) it is too late to send it."""
+    reply: Callable[[Any], object] = ignore
     owed: bool = False
     """Whether to send it again after a failure."""
     sendings: int = 0
@@ -271,13 +275,13 @@ class Server(RedisLockBackend):
 
     def pack(self, call: Call) -> Packed:
         """Return a call, ready to be sent to this server."""
-        if isinstance(call, calls.Release):
-            return self.release(call)
-        if isinstance(call, ReadFences):
-            keys = [self._fence_key, self._mark_key]
-            return _packed(scripts.QUORUM_FENCE, keys, [str(call.delay_ms)])
-        if isinstance(call, Admit):
-            return self.admit(call.fence)
+        match call:
+            case calls.Release():
+                return self.release(call)
+            case ReadFences():
+                return self._pack_own(scripts.QUORUM_FENCE, call.delay_ms)
+            case Admit():
+                return self.admit(call.fence)
         packed = self._packing.pack(call)
         packed.sending = _nothing  # it counts as sent when the first server was asked
         return packed
@@ -287,45 +291,40 @@ class Server(RedisLockBackend):
     ) -> Packed:
         """Pack the request for a vote, to acquire a lock or to take it over."""
         request = call.request
-        entry = token_id = ""
-        if isinstance(call, calls.TakeOver):
-            token_id = call.token_id
-        elif call.channel:
-            entry = request.entry(call.channel)
-        return _packed(
-            scripts.QUORUM_ACQUIRE,
-            [*self._packing.keys(request.name), self._mark_key],
-            [
-                request.token,
-                str(request.lease_ms),
-                f'{request.record[:-1]},"try":{attempt}}}',
-                request.name,
-                entry,
-                str(least),
-                str(delay_ms),
-                token_id,
-            ],
-        )
+        former = call.token_id if isinstance(call, calls.TakeOver) else ""
+        keys = [*self._packing.keys(request.name), self._mark_key]
+        record = f'{request.record[:-1]},"try":{attempt}}}'
+        mine = (request.token, str(request.lease_ms), record, request.name, _entry_of(call))
+        return _packed(scripts.QUORUM_ACQUIRE, keys, *mine, least, delay_ms, former)
 
-    def confirm(self, name: str, token: str, fence: int, entry: str) -> Packed:
-        """Pack the fence of a lock that was acquired."""
-        lock, queue, _, last = self._packing.keys(name)
-        return _packed(scripts.QUORUM_SETTLE, [lock, queue, last], [token, str(fence), entry])
+    def confirm(self, call: calls.Acquire | calls.TakeOver, fence: int) -> Packed:
+        """Pack the fence of a lock that was acquired or taken over."""
+        lock, queue, _, last = self._packing.keys(call.request.name)
+        token, entry = call.request.token, _entry_of(call)
+        return _packed(scripts.QUORUM_SETTLE, [lock, queue, last], token, fence, entry)
 
     def release(self, call: calls.Release, attempt: int | str = "") -> Packed:
         """Pack a release, or the withdrawal of the vote for an attempt."""
-        lock, queue, index, _ = self._packing.keys(call.name)
-        args = [call.token, call.name, call.entry, str(attempt)]
-        return _packed(scripts.QUORUM_RELEASE, [lock, queue, index], args)
+        keys = self._packing.keys(call.name)[:3]
+        return _packed(scripts.QUORUM_RELEASE, keys, call.token, call.name, call.entry, attempt)
 
     def admit(self, fence: int, start: int | str = "") -> Packed:
         """Pack the last fence for a server that lost it."""
-        keys = [self._fence_key, self._mark_key]
-        return _packed(scripts.QUORUM_ADMIT, keys, [str(fence), str(start)])
+        return self._pack_own(scripts.QUORUM_ADMIT, fence, start)
+
+    def _pack_own(self, script: scripts.Script, *args: int | str) -> Packed:
+        """Pack a call that is about the server itself."""
+        return _packed(script, [self._fence_key, self._mark_key], *args)
 
 
-def _packed(script: scripts.Script, keys: list[str], args: list[str]) -> Packed:
-    return Packed(script, keys, args, _nothing)
+def _entry_of(call: calls.Acquire | calls.TakeOver) -> str:
+    """Return the caller's entry among the waiters; empty if it is none."""
+    channel = "" if isinstance(call, calls.TakeOver) else call.channel
+    return call.request.entry(channel) if channel else ""
+
+
+def _packed(script: scripts.Script, keys: Sequence[str], *args: int | str) -> Packed:
+    return Packed(script, keys, [*map(str, args)], _nothing)
 
 
 def _nothing() -> None:
@@ -368,7 +367,7 @@ def check_servers(alias: str, location: Any) -> list[str]:
             f"{where} names {count} server{'' if count == 1 else 's'}; name 3, 5 or another odd "
             f"number: a fourth server would not let one more fail."
         )
-    seen: dict[Any, Any] = {}
+    seen: dict[Any, str] = {}
     for item in location:
         if not isinstance(item, str) or not item:
             raise InvalidLockBackend(

@@ -81,18 +81,15 @@ def count_votes(answers: Answers) -> Any:
     missing = sum(item is PENDING for item in answers)
     if len(mine) >= needed:
         return Votes(won=True, now_ms=_now_ms(voters))
-    if len(mine) + missing >= needed:
+    if len(mine) + missing >= needed or len(voters) < needed <= len(voters) + missing:
         return PENDING
     if len(voters) < needed:
-        if len(voters) + missing >= needed:
-            return PENDING
         raise NoQuorum(answers)
     holders = Counter(item[4] for item in others)
     unknown = len(answers) - len(voters)
-    left = sorted(math.inf if item[1] < 0 else item[1] for item in others)
     return Votes(
         won=False,
-        left_ms=left[needed - len(mine) - 1],
+        left_ms=sorted(map(_left_ms, others))[needed - len(mine) - 1],
         split=max(holders.values()) + unknown < needed,
         now_ms=_now_ms(voters),
     )
@@ -101,6 +98,10 @@ def count_votes(answers: Answers) -> Any:
 def agree_or_none(answers: Answers) -> Any:
     """Return True or ``None``, as ``force_release.lua`` does, for what a majority answered."""
     return agree(answers) or None
+
+
+def _left_ms(vote: Sequence[int]) -> float:
+    return math.inf if vote[1] < 0 else vote[1]
 
 
 def _now_ms(voters: Answers) -> int:
@@ -136,10 +137,8 @@ def agree(answers: Answers) -> Any:
 def _agreed(answers: Answers, known: Answers) -> Any:
     needed = majority(len(answers))
     yes = sum(bool(item) for item in known)
-    if yes >= needed:
-        return True
-    if len(known) - yes > len(answers) - needed:
-        return False
+    if yes >= needed or len(known) - yes > len(answers) - needed:
+        return yes >= needed
     return _pending_or_raise(answers)
 
 
@@ -196,10 +195,10 @@ def leases(answers: Answers) -> Any:
         return _pending_or_raise(answers)
     found: list[int | None] = []
     for left in zip(*known, strict=True):
-        held = sorted((math.inf if item < 0 else item for item in left if item > -2), reverse=True)
+        held = [item for item in left if item > -2]
         if len(held) >= needed:
-            least = held[needed - 1]  # a majority keeps it for so long
-            found.append(-1 if math.isinf(least) else max(0, trusted(least)))
+            least = _least(held, needed)
+            found.append(least if least < 0 else max(0, trusted(least)))
         elif len(left) - len(held) > len(answers) - needed:
             found.append(-2)
         elif missing:
@@ -236,11 +235,15 @@ def holders(answers: Answers) -> Any:
             if missing:
                 return PENDING
         votes_for = [item for item in held if item[0].split(b" ", 1)[0] == token]
-        left = sorted((math.inf if left < 0 else left for _, left in votes_for), reverse=True)
-        least = left[min(needed, len(left)) - 1]
         value = Counter(value for value, _ in votes_for).most_common(1)[0][0]
-        found += [value, -1 if math.isinf(least) else least, waiters]
+        found += [value, _least([left for _, left in votes_for], needed), waiters]
     return found
+
+
+def _least(left: Sequence[int], needed: int) -> int:
+    """Return for how long so many servers, or all, have a lease, in ms; -1 for one without end."""
+    longest_first = sorted(left, key=lambda ms: -math.inf if ms < 0 else -ms)
+    return longest_first[min(needed, len(left)) - 1]
 
 
 _SINCE = re.compile(rb'"since":(\d+)}$')

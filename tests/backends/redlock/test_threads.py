@@ -16,7 +16,6 @@ import pytest
 from django_redis_lock import lock
 from django_redis_lock.backends.redlock import backend as backend_module
 from django_redis_lock.backends.redlock import servers as servers_module
-from django_redis_lock.backends.redlock.backend import ignore
 from django_redis_lock.backends.redlock.servers import Executor, Job
 from django_redis_lock.protocol import calls, waiting
 from tests.backends.redlock.conftest import backend
@@ -40,7 +39,7 @@ def test_an_exception_from_a_signal_handler_anywhere(
         key = f"{name}:{at}"
         with contextlib.suppress(Interrupted), interruption:
             for server in backend().servers:
-                job = Job(server.pack(calls.Inspect([key])), ignore, math.inf)
+                job = Job(server.pack(calls.Inspect([key])), math.inf)
                 server.executor.submit(job)
             assert backend().call(calls.Inspect([key]))[1] is None
         for _ in range(2):
