@@ -8,14 +8,14 @@ from typing import Any
 
 from django_redis_lock.backends import locmem
 from django_redis_lock.backends.getset import GetSetLockBackend
-from django_redis_lock.backends.getset.exchanges import CLAIM_KEPT
+from django_redis_lock.backends.getset.backend import CLAIM_KEPT
 from django_redis_lock.backends.locmem import LocMemLockBackend
 from django_redis_lock.backends.redis import RedisLockBackend
 from django_redis_lock.backends.redlock import RedlockLockBackend
 from django_redis_lock.transport.async_client import AsyncClient
 from tests.simulation import faults, promises, views
 from tests.simulation.actors import Actor, Habits
-from tests.simulation.clients import SOCKET_TIMEOUT, Client, Connection
+from tests.simulation.clients import SOCKET_TIMEOUT, Client
 from tests.simulation.loops import AsyncioConnection
 from tests.simulation.network import Site
 from tests.simulation.promises import Promise
@@ -159,7 +159,7 @@ def _quorum(size: int, *, loops: bool = False) -> Callable[[World], Sequence[Pro
         def backend(process: Process) -> RedlockLockBackend:
             made = RedlockLockBackend("default", params)
             for server, site in zip(made.servers, sites, strict=True):
-                server.wire._connect = lambda site=site: Connection(site)  # type: ignore[misc]
+                server.__dict__["client"] = Client(site)
             return made
 
         world.backend = backend

@@ -1,24 +1,61 @@
-"""Locks by SETNX and GETSET, for servers and proxies without scripts and beside other programs."""
+"""Locks by SETNX and GETSET, for servers and proxies without scripts and beside other programs.
+
+The scheme is that of the documentation of SETNX. The value tells when the lock ends. A caller that
+finds it ended replaces it with GETSET, and has the lock if the replaced value had ended too.
+Anything can happen between two commands; ``docs/explanation/layouts.md`` says what can't be
+prevented. Every command names one key, so that a proxy that spreads keys over servers can pass it
+on.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import math
+import random
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import chain
+from time import monotonic
 from typing import Any, ClassVar
 
-from django_redis_lock.backends.getset.exchanges import NAME, Exchanges
-from django_redis_lock.backends.getset.timestamps import FORMATS, Word, read_stamp
+from redis.exceptions import ResponseError
+
+from django_redis_lock.backends.getset.timestamps import (
+    FORMATS,
+    PlainCommand,
+    ServerClock,
+    Stamp,
+    Values,
+    Word,
+    read_stamp,
+)
+from django_redis_lock.backends.index import write_page
 from django_redis_lock.backends.servers.base import ServersLockBackend
 from django_redis_lock.backends.servers.single import SingleServer
 from django_redis_lock.backends.settings import read_choice, read_poll_interval
-from django_redis_lock.exceptions import InvalidLockBackend
-from django_redis_lock.protocol.calls import Call, Inspect
+from django_redis_lock.exceptions import InvalidLockBackend, LockError
+from django_redis_lock.protocol import calls
+from django_redis_lock.protocol.calls import Call
 from django_redis_lock.protocol.conversation import ask
 from django_redis_lock.protocol.drivers import Steps, adrive, drive
+from django_redis_lock.protocol.lease import Request
 from django_redis_lock.protocol.records import Holder, moment, read_holder, token_id
 from django_redis_lock.transport.location import Location
 from django_redis_lock.transport.packing import Packed
 from django_redis_lock.transport.polling import PollingHub
 from django_redis_lock.transport.scripts import Command
+
+NAME = "{name}"
+"""The placeholder of the lock's name in the key of a lock."""
+CLAIM_KEPT = 5.0
+"""Seconds for which one caller has the right to replace an ended value; it uses half of them."""
+TOO_LATE_MS = 50
+"""A lock with less left is not deleted, since DEL could hit the lock of the next holder."""
+TRIES = 3
+"""How often to begin anew at most where something changed between two commands."""
+BUSY = 3
+"""The kind that ``acquire.lua`` returns for a lock that hands off to nobody: poll."""
 
 
 class GetSetLockBackend(ServersLockBackend):
@@ -34,7 +71,7 @@ class GetSetLockBackend(ServersLockBackend):
     OPTIONS["FORMAT"] is what is written: ``record`` (the time, the token and the holder's record)
     or, for other programs to read, only the time in whole ``seconds``. Both are read, and seconds
     with a fraction. OPTIONS["KEY"] is the key of a lock, by default ``"{KEY_PREFIX}:{name}"``.
-    Waiters look every OPTIONS["POLL_INTERVAL"] seconds.
+    Waiters poll every OPTIONS["POLL_INTERVAL"] seconds.
     """
 
     options: ClassVar[tuple[str, ...]] = ("FORMAT", "KEY", "POLL_INTERVAL")
@@ -55,11 +92,10 @@ class GetSetLockBackend(ServersLockBackend):
                 f"{NAME} in it once, such as 'lock.{NAME}'."
             )
         self.lock_keys = key.partition(NAME)[0]
-        exchanges = Exchanges(self.key_prefix, key, form, self.hub.freed)
-        self.servers = _PlainServer(self.location, exchanges)
+        self.servers = _PlainServer(self.location, self.key_prefix, key, form, self.hub.freed)
 
     def _read(self, names: list[str]) -> Steps[list[Holder]]:
-        now_ms, *rest = yield from ask(Inspect(names))
+        now_ms, *rest = yield from ask(calls.Inspect(names))
         found = zip(names, rest[0::3], rest[1::3], strict=False)
         return [
             self._holder(name, value, ttl_ms, now_ms)
@@ -84,17 +120,353 @@ class GetSetLockBackend(ServersLockBackend):
 
 
 class _PlainServer(SingleServer):
-    """A server that carries out each call in some plain commands."""
+    """A server that carries out each call in some plain commands, for the locks under a prefix."""
 
-    def __init__(self, location: Location, exchanges: Exchanges) -> None:
+    def __init__(
+        self,
+        location: Location,
+        prefix: str,
+        key: str,
+        form: str,
+        freed: Callable[[str], object],
+    ) -> None:
         super().__init__(location)
-        self.exchanges = exchanges
+        self._before, _, self._after = key.partition(NAME)
+        self._freed = freed  # called with the name of each lock that this process frees
+        self._clock = ServerClock()
+        self._own = Values(form)
+        self._claim_prefix = f"{prefix}-claim:"
+        self._index_key = f"{prefix}-index"
+        self._fence_key = f"{prefix}-fence"
+        self._audit_key = f"{prefix}-audit"
 
     def call(self, call: Call) -> Any:
-        return drive(_Port(self, call), self.exchanges.carry_out(call))
+        return drive(_Port(self, call), self.carry_out(call))
 
     async def acall(self, call: Call) -> Any:
-        return await adrive(_Port(self, call), self.exchanges.carry_out(call))
+        return await adrive(_Port(self, call), self.carry_out(call))
+
+    def carry_out(self, call: Call) -> Steps[Any]:
+        """Carry out a call. Returns what the script of its name returns."""
+        yield from self._clock.read()
+        return (yield from self._methods[type(call)](self, call))
+
+    def _key(self, name: str) -> str:
+        return f"{self._before}{name}{self._after}"
+
+    def _get_own(self, name: str, token: str) -> Steps[Stamp | None]:
+        """Read a lock; return its stamp if it belongs to a token."""
+        return self._own.stamp(token, (yield PlainCommand("GET", self._key(name))))
+
+    def _write(self, request: Request) -> Stamp:
+        end_ms = self._clock.latest_ms() + request.lease_ms
+        token, record = request.token.encode(), request.record.encode()
+        return self._own.write(Stamp(b"", end_ms, token, 0, self._clock.earliest_ms(), record))
+
+    def _put_back(self, name: str, value: bytes | None) -> Steps[None]:
+        """Undo a GETSET that replaced another's value, or none."""
+        if value is None:
+            yield PlainCommand("DEL", self._key(name))
+        else:
+            yield PlainCommand("SET", self._key(name), value, "XX")  # unless released meanwhile
+
+    # Taking a lock.
+
+    def _acquire(self, call: calls.Acquire) -> Steps[list[int]]:
+        request = call.request
+        key = self._key(request.name)
+        for _ in range(TRIES):
+            mine = self._write(request)
+            if (yield PlainCommand("SETNX", key, mine.value)):
+                return (yield from self._complete(request, mine))
+            value = yield PlainCommand("GET", key)
+            if value is None:
+                continue  # released in between
+            # It is ours if the reply to an earlier sending was lost.
+            ours = self._own.stamp(request.token, value)
+            stamp = ours or read_stamp(value)
+            if stamp.passed(self._clock.earliest_ms()):
+                return (yield from self._replace(request, value))
+            if ours:
+                return (yield from self._complete(request, ours))
+            return self._busy(stamp)
+        return self._busy()
+
+    def _replace(self, request: Request, ended: bytes) -> Steps[list[int]]:
+        """Take a lock whose lease has ended."""
+        if not (yield from self._claim(request, ended)):
+            return self._busy()
+        mine = self._write(request)
+        key = self._key(request.name)
+        old = yield PlainCommand("GETSET", key, mine.value)
+        free = old is None or self._own.stamp(request.token, old)
+        if not free and not read_stamp(old).passed(self._clock.earliest_ms()):
+            yield from self._put_back(request.name, old)
+            return self._busy(read_stamp(old))
+        if not self._own.keep_tokens:  # else the value is written again with the fence
+            value = yield PlainCommand("GET", key)
+            if value is None:
+                return self._busy()
+            if value != mine.value:  # another program that lost the race went over it
+                yield PlainCommand("SET", key, mine.value, "XX")
+        return (yield from self._complete(request, mine))
+
+    def _busy(self, stamp: Stamp | None = None) -> list[int]:
+        now_ms = self._clock.earliest_ms()
+        return [0, -1 if stamp is None else stamp.left_ms(now_ms), now_ms, BUSY]
+
+    def _claim(self, request: Request, value: bytes) -> Steps[bool]:
+        """Gain the right to replace an ended value, which only one of our processes gets.
+
+        So none of them overwrites a value that another one wrote just before. Other programs, which
+        use the bare scheme, still may. Each value has a key of its own, which expires.
+        """
+        key = f"{self._claim_prefix}{token_id(value)}:{request.name}"
+        began = monotonic()
+        claim = PlainCommand("SET", key, request.token, "NX", "PX", int(CLAIM_KEPT * 1000))
+        if (yield claim) is None and (yield PlainCommand("GET", key)) != request.token.encode():
+            return False
+        return monotonic() - began < CLAIM_KEPT / 2
+
+    def _complete(self, request: Request, mine: Stamp, former: str = "") -> Steps[list[int]]:
+        """Add the fence and the index to a lock that was just taken; return what acquiring does.
+
+        The value is ours, or still that of the ``former`` token.
+        """
+        self._own.note(request.token, mine, self._clock.earliest_ms())
+        fence: int = mine.fence or self._clock.earliest_ms() * 1000
+        if self._own.keep_tokens and not mine.fence:
+            # Our value was there before the fence was drawn, and still is when it is written. So
+            # the fence was drawn during the hold, and fences rise from hold to hold.
+            fence = yield from self._draw_fence(request)
+            final = self._own.write(replace(mine, fence=fence))
+            old = yield PlainCommand("GETSET", self._key(request.name), final.value)
+            if not any(self._own.stamp(token, old) for token in (request.token, former)):
+                yield from self._put_back(request.name, old)
+                return self._busy()
+        yield PlainCommand("ZADD", self._index_key, mine.score, request.name)
+        if not random.randrange(16):  # now and then, drop what has expired
+            yield PlainCommand(
+                "ZREMRANGEBYSCORE", self._index_key, "-inf", self._clock.earliest_ms() - 1
+            )
+        now_ms = self._clock.latest_ms()
+        return [fence, mine.left_ms(now_ms), now_ms]
+
+    def _draw_fence(self, request: Request) -> Steps[int]:
+        fence: Any = 0
+        for _ in range(TRIES):
+            # A new or lost key begins at the clock. Only one caller sets it, and none adds a time
+            # to it: if two did, fences would be ahead of the clock for ever.
+            now = self._clock.earliest_ms() * 1000
+            yield PlainCommand("SETNX", self._fence_key, now)
+            try:
+                fence = yield PlainCommand("INCR", self._fence_key)
+            except ResponseError as error:
+                if "not an integer" not in str(error) and "overflow" not in str(error):
+                    raise
+                fence = "no number that can rise"
+                break
+            if now // 2 <= fence < 1 << 53:
+                return int(fence)
+            if fence >= now:
+                break
+            # It was lost in between, so INCR created it. All callers that find this delete it. A
+            # late one deletes a good fence; then the clock has moved on, as after a loss.
+            yield PlainCommand("DEL", self._fence_key)
+        raise LockError(
+            f"The key {self._fence_key!r} holds {fence}, which is no fence of ours: another "
+            f"program writes it. Delete that key, or choose another KEY_PREFIX.",
+            name=request.name,
+        )
+
+    def _take_over(self, call: calls.TakeOver) -> Steps[int | None]:
+        request = call.request
+        if not self._own.keep_tokens:
+            raise LockError(
+                f"Lock {request.name!r} can't be passed on: a time in seconds does not tell "
+                f"its holder. Write OPTIONS['FORMAT'] = 'record'.",
+                name=request.name,
+            )
+        key = self._key(request.name)
+        stamp = read_stamp((yield PlainCommand("GET", key)) or b"0")
+        # The caller's own token is there if the reply to an earlier sending was lost.
+        if stamp.passed(self._clock.earliest_ms()) or (
+            stamp.token != request.token.encode()
+            and (not stamp.token or token_id(stamp.token) != call.token_id)
+        ):
+            return None
+        mine, former = self._write(request), stamp.token.decode()
+        old = yield PlainCommand("GETSET", key, mine.value)
+        if not any(self._own.stamp(token, old) for token in (request.token, former)):
+            yield from self._put_back(request.name, old)
+            return None
+        # A renewal of the former holder, which was under way, may replace ours for a moment.
+        answer = yield from self._complete(request, mine, former)
+        return answer[0] or None
+
+    # Holding and releasing it.
+
+    def _release(self, call: calls.Release) -> Steps[int]:
+        ours = yield from self._get_own(call.name, call.token)
+        # It counts as lost once it has surely ended. Until then nobody else can have taken it.
+        held = ours is not None and not ours.passed(self._clock.earliest_ms())
+        if ours is not None and held:
+            if not 0 <= ours.left_ms(self._clock.latest_ms()) < TOO_LATE_MS:
+                yield PlainCommand("DEL", self._key(call.name))
+            yield PlainCommand("ZREM", self._index_key, call.name)
+        self._own.forget(call.token)
+        return int(held)
+
+    def _renew(self, call: calls.Renew) -> Steps[list[int]]:
+        left = []
+        for name, token, lease_ms in call.leases:
+            try:
+                left_ms = yield from self._renew_one(name, token, lease_ms, call.at_least)
+            except ResponseError as error:
+                if "WRONGTYPE" not in str(error):
+                    raise
+                left_ms = -2  # another program has overwritten this one; renew the others
+            left.append(left_ms)
+        return left
+
+    def _renew_one(self, name: str, token: str, lease_ms: int, at_least: bool) -> Steps[int]:
+        ours = yield from self._get_own(name, token)
+        now_ms = self._clock.latest_ms()
+        # A caller that only reads gets the least that is left. Setting a lease is verified below.
+        if ours is None or ours.passed(self._clock.earliest_ms() if lease_ms else now_ms):
+            return -2
+        left_ms = ours.left_ms(now_ms)
+        if lease_ms == 0 or (at_least and (left_ms < 0 or left_ms > lease_ms)):
+            return left_ms
+        end_ms = math.inf if lease_ms < 0 else now_ms + lease_ms
+        longer = self._own.write(replace(ours, end_ms=end_ms))
+        self._own.note(token, longer, now_ms)
+        old = yield PlainCommand("GETSET", self._key(name), longer.value)
+        if not self._own.stamp(token, old):
+            yield from self._put_back(name, old)
+            return -2
+        if old != longer.value:
+            self._own.discard(token, old)
+        with contextlib.suppress(ResponseError):  # only the index lacks it; the lock is held
+            yield PlainCommand("ZADD", self._index_key, longer.score, name)
+        return lease_ms
+
+    # What operators do.
+
+    def _force_release(self, call: calls.ForceRelease) -> Steps[int | None]:
+        if not call.deleted:
+            yield from self._try_audit()
+        key = self._key(call.name)
+        value = yield PlainCommand("GET", key)
+        stamp = read_stamp(b"0" if value is None else value)
+        if stamp.passed(self._clock.earliest_ms()) or (
+            token_id(stamp.token or value) != call.token_id
+        ):
+            return (yield from self._complete_audit(call)) if call.deleted else None
+        call.deleted = True  # or may be, if no reply comes
+        try:
+            if not (yield PlainCommand("DEL", key)):
+                return None  # released meanwhile
+        except ResponseError:
+            call.deleted = False
+            raise
+        self._freed(call.name)
+        with contextlib.suppress(ResponseError):  # only the index has it; the lock is free
+            yield PlainCommand("ZREM", self._index_key, call.name)
+        return (yield from self._write_entry(call))
+
+    def _try_audit(self) -> Steps[None]:
+        """Raise the server's error if it would refuse an entry, unless it is out of memory.
+
+        A forced release that can't be audited is refused, but an operator must be able to free a
+        lock on a full server. The entry itself is written after the release.
+        """
+        try:
+            yield PlainCommand("XADD", self._audit_key, "0-0", "event", "")  # never a valid id
+        except ResponseError as error:
+            text = str(error)
+            if not ("greater than 0-0" in text or "used memory" in text):
+                raise
+        # It fails if the key is no stream.
+        yield PlainCommand("XREVRANGE", self._audit_key, "+", "-", "COUNT", 1)
+
+    def _complete_audit(self, call: calls.ForceRelease) -> Steps[int]:
+        """Write the entry, unless the earlier sending that deleted the lock did so."""
+        ours = [part.encode() for part in chain(*call.entry.items())]
+        latest = yield PlainCommand("XREVRANGE", self._audit_key, "+", "-", "COUNT", 100)
+        if any(entry[1] == ours for entry in latest):
+            return 1
+        return (yield from self._write_entry(call))
+
+    def _write_entry(self, call: calls.ForceRelease) -> Steps[int]:
+        pairs = chain(*call.entry.items())
+        try:
+            yield PlainCommand("XADD", self._audit_key, "MAXLEN", "~", call.cap, "*", *pairs)
+        except ResponseError:
+            return 2
+        return 1
+
+    def _inspect(self, call: calls.Inspect) -> Steps[list[Any]]:
+        answer: list[Any] = []
+        now_ms = self._clock.latest_ms()
+        for name in call.names:
+            try:
+                value = yield PlainCommand("GET", self._key(name))
+            except ResponseError as error:
+                if "WRONGTYPE" not in str(error):
+                    raise
+                value = None  # written by another program, and no string
+            stamp = read_stamp(b"0" if value is None else value)
+            held = None if stamp.passed(now_ms) else value
+            answer += [held, stamp.left_ms(now_ms) if held else -2, None]  # waiters are not known
+        return [now_ms, *answer]
+
+    def _read_queue(self, call: calls.ReadQueue) -> Steps[list[int]]:
+        yield from ()
+        return [self._clock.earliest_ms()]  # waiters are not known
+
+    def _read_index(self, call: calls.ReadIndex) -> Steps[Any]:
+        start = call.start or str(self._clock.earliest_ms())
+        command = ("ZRANGEBYSCORE", self._index_key, start, "+inf", "WITHSCORES")
+        if not call.after:
+            return write_page(_entries((yield PlainCommand(*command, "LIMIT", 0, call.count))))
+        # Within one lease end the page begins after a name, and no command finds its position.
+        found = _entries((yield PlainCommand(*command)))
+        after = float(call.start), call.after
+        passed = bisect_right(found, after, key=lambda entry: (float(entry[1]), entry[0]))
+        return write_page(found[passed : passed + call.count])
+
+    def _read_history(self, call: calls.ReadHistory) -> Steps[list[Any]]:
+        before = call.before if call.before == "+" else f"({call.before}"
+        found = yield PlainCommand("XREVRANGE", self._audit_key, before, "-", "COUNT", call.count)
+        end = found[-1][0] if len(found) == call.count else b""
+        if call.name:
+            pair = (b"name", call.name.encode())
+            found = [
+                (at, fields)
+                for at, fields in found
+                if pair in zip(fields[0::2], fields[1::2], strict=False)
+            ]
+        return [[end, *found]]
+
+    _methods: ClassVar[dict[type[Call], Callable[[Any, Any], Steps[Any]]]] = {
+        calls.Acquire: _acquire,
+        calls.TakeOver: _take_over,
+        calls.Release: _release,
+        calls.Renew: _renew,
+        calls.Inspect: _inspect,
+        calls.ForceRelease: _force_release,
+        calls.ReadHistory: _read_history,
+        calls.ReadQueue: _read_queue,
+        calls.ReadIndex: _read_index,
+    }
+
+
+def _entries(found: Sequence[Any]) -> list[tuple[bytes, bytes]]:
+    """Return members and scores of a sorted set. RESP3 replies with pairs, and with numbers."""
+    if found and isinstance(found[0], list):
+        return [(member, b"%.17g" % score) for member, score in found]
+    return list(zip(found[0::2], found[1::2], strict=True))
 
 
 class _Port:
@@ -106,16 +478,15 @@ class _Port:
         self._until = call.until
 
     def send(self, words: tuple[Word, ...]) -> Any:
-        return self._server.client.call(self._plain(words))
+        return self._server.client.call(self._pack(words))
 
     async def asend(self, words: tuple[Word, ...]) -> Any:
-        return await self._server.async_client.call(self._plain(words))
+        return await self._server.async_client.call(self._pack(words))
 
-    def _plain(self, words: tuple[Word, ...]) -> Packed:
+    def _pack(self, words: tuple[Word, ...]) -> Packed:
         sending, self._sending = self._sending, _nothing
         kind = _Set if words[0] == "SET" else Packed
-        command = Command(str(words[0]))
-        return kind(command, (), words[1:], sending, until=self._until)
+        return kind(Command(str(words[0])), (), words[1:], sending, until=self._until)
 
 
 def _nothing() -> None:

@@ -39,14 +39,14 @@ class ServerClock:
     KEPT = 5.0
     """Seconds for which a reading is carried forward."""
     SLOW = 0.05
-    """Seconds; an answer that took longer is too inexact for short leases."""
+    """Seconds; an answer that took longer, such as the first, is too inexact for short leases."""
     TRIES = 3
     """How often to ask at most if answers are slow."""
 
     def __init__(self) -> None:
         self._read = -math.inf, -math.inf, 0  # asked and answered at (local), the server's ms
 
-    def look(self) -> Steps[None]:
+    def read(self) -> Steps[None]:
         """Ask the server, unless a recent reading is known."""
         for _ in range(self.TRIES):
             asked_at, answered_at, _ms = self._read

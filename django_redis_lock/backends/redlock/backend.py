@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import _thread
+import contextlib
+import itertools
+import math
+import random
 from collections.abc import Callable, Hashable, Sequence
+from functools import partial
+from time import monotonic
 from typing import Any, ClassVar
 
 from django.core import checks
@@ -10,33 +17,42 @@ from django.core import checks
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.index import Index, read_page
 from django_redis_lock.backends.redlock import votes
-from django_redis_lock.backends.redlock.ballots import Ballots, ignore
 from django_redis_lock.backends.redlock.servers import (
     Admit,
+    Ballot,
+    Job,
     ReadFences,
     ReadPages,
     Server,
     check_servers,
-    why_silent,
 )
-from django_redis_lock.backends.redlock.wires import Letter
-from django_redis_lock.backends.servers.errors import reason
+from django_redis_lock.backends.servers.errors import lock_error, reason
 from django_redis_lock.backends.settings import read_poll_interval, read_seconds
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.protocol import calls
-from django_redis_lock.protocol.calls import Call
+from django_redis_lock.protocol.calls import Call, Pause
 from django_redis_lock.protocol.conversation import ask
 from django_redis_lock.protocol.drivers import Steps, adrive, drive
+from django_redis_lock.protocol.lease import Request
+from django_redis_lock.transport.packing import Packed
 from django_redis_lock.transport.polling import PollingHub
 
 SERVER_TIMEOUT = 0.5
 REJOIN_DELAY = 30.0
 INTERVAL = 0.1
-"""Seconds between two looks at a lock that another holds, unless POLL_INTERVAL says otherwise."""
+"""Seconds between two polls of a lock that another holds, unless POLL_INTERVAL says otherwise."""
+SPLIT_TRIES = 4
+"""How often to vote at most when callers come at the same time and none gets a majority."""
+TEACH_AGAIN = 1.0
+"""Seconds between attempts to tell a server the fence that it lost, while others suffice."""
+OWED_FOR = 60.0
+"""Seconds for which a release is sent again to a server that can't be reached."""
+
+_Vote = calls.Acquire | calls.TakeOver
 
 
 class _Hub(PollingHub):
-    """Where waiters sleep between looks. They are in the queue to be counted, not to be served."""
+    """Where waiters sleep between polls. They are in the queue to be counted, not to be served."""
 
     def __init__(self, interval: float, channel: str) -> None:
         super().__init__(interval, channel=channel)
@@ -78,12 +94,14 @@ class RedlockLockBackend(BaseLockBackend):
         ]
         interval = read_poll_interval(options, self.alias, INTERVAL)
         self.hub = _Hub(interval, f"{self.key_prefix}-grant:quorum")
-        self._ballots = Ballots(
-            self.servers, self.server_timeout, round(self.rejoin_delay * 1000), interval
-        )
+        self._delay_ms = round(self.rejoin_delay * 1000)
+        self._clocks = Clocks()
+        self._starts: dict[int, int] = {}  # by server: the start of one that waits for the fence
+        self._taught_at = -math.inf
+        self._attempts = itertools.count(1)
 
     def databases(self) -> set[Hashable]:
-        return {database for server in self.servers for database in server.databases()}
+        return {found for server in self.servers for found in server.databases()}
 
     def check(self) -> list[checks.CheckMessage]:
         return [message for server in self.servers for message in server.check()]
@@ -95,7 +113,6 @@ class RedlockLockBackend(BaseLockBackend):
     def close(self) -> None:
         super().close()
         for server in self.servers:
-            server.wire.close()
             server.close()
 
     def admit(self) -> None:
@@ -112,7 +129,7 @@ class RedlockLockBackend(BaseLockBackend):
         await self.arun(self._admit())
 
     def _admit(self) -> Steps[None]:
-        known = yield from ask(ReadFences(self._ballots.delay_ms))
+        known = yield from ask(ReadFences(self._delay_ms))
         yield from ask(Admit(max(answer[0] for answer in known if answer)))
 
     def call(self, call: Call) -> Any:
@@ -123,29 +140,56 @@ class RedlockLockBackend(BaseLockBackend):
 
     def _carry_out(self, call: Call) -> Steps[Any]:
         try:
-            if isinstance(call, calls.Acquire | calls.TakeOver):
-                return (yield from self._ballots.gain(call))
+            if isinstance(call, _Vote):
+                return (yield from self._gain(call))
             return (yield from self._ask(call))
         except votes.NoQuorum as failure:
             raise self._error_of(call, failure.answers) from failure
 
+    # Calls to all servers.
+
+    def _send(
+        self,
+        call: Call,
+        packed: Sequence[Packed],
+        count: Callable[[list[Any]], Any],
+        *,
+        owed: bool = False,
+    ) -> Ballot:
+        """Send a call to all servers, each its own of ``packed``."""
+        timeout = min(self.server_timeout, call.until - monotonic())
+        ballot = Ballot(len(self.servers), count, timeout)
+        call.sending()
+        until = monotonic() + OWED_FOR if owed else ballot.until
+        for index, item in enumerate(packed):
+
+            def reply(answer: Any, index: int = index) -> None:
+                if count in (votes.count_votes, votes.taken_over):
+                    self._note_start(index, answer)  # of late answers, too
+                ballot.receive(index, answer)
+
+            ballot.jobs.append(Job(item, until, reply, owed))
+        for server, job in zip(self.servers, ballot.jobs, strict=True):
+            server.executor.submit(job)
+        return ballot
+
     def _ask(self, call: Call) -> Steps[Any]:
         # A release that is not patient is sent again by its caller.
         owed = isinstance(call, calls.Release) and call.patient
-        letters = (
+        packed = (
             [server.pack(page) for server, page in zip(self.servers, call.pages, strict=True)]
             if isinstance(call, ReadPages)
             else [server.pack(call) for server in self.servers]
         )
-        asked = self._ballots.send(call, letters, _FOLDS[type(call)], owed=owed)
+        ballot = self._send(call, packed, _COUNTS[type(call)], owed=owed)
         try:
-            answer = yield asked
+            answer = yield ballot
         except votes.NoQuorum:
-            if any(letter.again for letter in asked.letters):
+            if any(job.sendings > 1 for job in ballot.jobs):
                 call.sending()  # a server may have carried it out, and its reply was lost
             raise
-        again = [letter.again for letter in asked.letters]
-        if owed and not answer and votes.in_doubt(asked.answers, again):
+        again = [job.sendings > 1 for job in ballot.jobs]
+        if owed and not answer and votes.in_doubt(ballot.answers, again):
             call.sending()  # a server may have released it at the first sending
         if isinstance(call, calls.Renew):
             for (name, token, ms), left_ms in zip(call.leases, answer, strict=True):
@@ -159,7 +203,139 @@ class RedlockLockBackend(BaseLockBackend):
         """Take back the votes that a lost lock may have left, which would delay others."""
         release = calls.Release(name, token)
         for server in self.servers:
-            server.wire.post(Letter(server.release(release), ignore))
+            self._post(server, server.release(release))
+
+    def _post(self, server: Server, packed: Packed, owed_for: float = 0.0) -> None:
+        """Send a call to one server whose answer is not needed."""
+        until = monotonic() + (owed_for or self.server_timeout)
+        server.executor.submit(Job(packed, until, owed=owed_for > 0))
+
+    # Votes on a lock.
+
+    def _gain(self, call: _Vote) -> Steps[Any]:
+        """Vote on a lock, once more if servers that could not vote have learned the last fence.
+
+        Raises ``NoQuorum``.
+        """
+        try:
+            return (yield from self._vote(call))
+        except votes.NoQuorum:
+            if not (yield from self._teach()):
+                raise
+            return (yield from self._vote(call))
+        finally:
+            if self._starts:
+                self._teach_aside()
+
+    def _vote(self, call: _Vote) -> Steps[Any]:
+        request = call.request
+        acquires = isinstance(call, calls.Acquire)
+        count = votes.count_votes if acquires else votes.taken_over
+        for again in range(SPLIT_TRIES):
+            attempt = next(self._attempts)
+            least = self._clocks.next_fence()
+            packed = [item.acquire(call, attempt, least, self._delay_ms) for item in self.servers]
+            ballot = self._send(call, packed, count)
+            outcome = yield ballot
+            took = monotonic() - call.sent_at
+            self._clocks.note(ballot.answers)
+            fence = 0
+            if outcome.won:
+                fence = yield from self._agree_on_fence(call, ballot.answers)
+            if not fence:
+                self._withdraw(request, ballot, attempt)
+            if fence or not outcome.split:
+                break
+            # The callers that came at the same time try again as well, so this one waits a while.
+            yield Pause(random.uniform(0.5, 2.0 ** (again + 1)) * min(took, 0.02))
+        left_ms = votes.trusted(request.lease_ms)
+        if acquires:
+            if fence:
+                return [fence, left_ms, outcome.now_ms]
+            return [0, _next_poll_ms(outcome, self.hub.interval), outcome.now_ms, 3]
+        if not fence:
+            return None
+        # The lease counts from a little earlier, since the clocks may differ.
+        call.sent_at -= (request.lease_ms - left_ms) / 1000
+        return fence
+
+    def _agree_on_fence(self, call: _Vote, answers: Sequence[Any]) -> Steps[int]:
+        """Make the fence known to a majority before anybody gets it; return it.
+
+        Any later majority shares one of these servers, and so gives a greater fence. Returns 0 if
+        the lock was lost meanwhile, or if that took so long that a server which lost its data may
+        have learned the last fence from the others before they knew this one.
+        """
+        fences = [item[0] if isinstance(item, list) else 0 for item in answers]
+        fence = max(fences)
+        packed = [server.confirm(call, fence) for server in self.servers]
+        agreed = True
+        if fences.count(fence) < votes.majority(len(fences)):
+            sent_at = call.sent_at
+            ballot = self._send(call, packed, votes.agree)
+            call.sent_at = sent_at  # from which the lease counts
+            agreed = yield ballot
+        else:
+            for server, item, own in zip(self.servers, packed, fences, strict=True):
+                if own < fence:
+                    self._post(server, item)
+        lease_ms = call.request.lease_ms
+        most_ms = min(lease_ms, self._delay_ms or lease_ms)
+        in_time = monotonic() < call.sent_at + votes.trusted(most_ms) / 1000
+        return fence if agreed and in_time else 0
+
+    def _withdraw(self, request: Request, ballot: Ballot, attempt: int) -> None:
+        """Take back the votes that a failed attempt was given, or may still be given."""
+        release = calls.Release(request.name, request.token)
+        owed_for = min(OWED_FOR, request.lease_ms / 1000)
+        for server, job, answer in zip(self.servers, ballot.jobs, ballot.answers, strict=True):
+            refused = isinstance(answer, list) and not answer[0]
+            if not refused and not job.cancel():
+                self._post(server, server.release(release, attempt), owed_for)
+
+    # Servers that lost their data.
+
+    def _note_start(self, index: int, answer: Any) -> None:
+        """Note whether a server was restarted and may now be told the last fence."""
+        start, left_ms = votes.start_of(answer)
+        if start and not left_ms:
+            self._starts[index] = start
+        else:
+            self._starts.pop(index, None)
+
+    def _teach(self) -> Steps[bool]:
+        """Tell restarted servers the last fence so that they vote; return whether any was told.
+
+        The others are asked for it after these servers said that their delay is over. By then every
+        hold that they may have forgotten has ended, and the others know its fence. A server that is
+        not told says again that it waits.
+        """
+        starts, self._starts = self._starts, {}
+        if not starts:
+            return False
+        call = ReadFences(self._delay_ms)
+        packed = [server.pack(call) for server in self.servers]
+        try:
+            fence = yield self._send(call, packed, votes.last_fence)
+        except votes.NoQuorum:
+            return False
+        told = Ballot(len(starts), votes.complete, self.server_timeout)
+        for position, (index, start) in enumerate(starts.items()):
+            server = self.servers[index]
+            reply = partial(told.receive, position)
+            server.executor.submit(Job(server.admit(fence, start), told.until, reply))
+        yield told
+        return True
+
+    def _teach_aside(self) -> None:
+        """Do so in a thread, so that no caller waits; not too often, as it may fail again."""
+        now = monotonic()
+        if now - self._taught_at > TEACH_AGAIN:
+            self._taught_at = now
+            with contextlib.suppress(RuntimeError):  # the process is exiting
+                _thread.start_new_thread(drive, (None, self._teach()))
+
+    # What operators see.
 
     def _error_of(self, call: Call, answers: Sequence[Any]) -> LockError:
         failed = [
@@ -167,18 +343,18 @@ class RedlockLockBackend(BaseLockBackend):
             for server, answer in zip(self.servers, answers, strict=True)
             if isinstance(answer, Exception)
         ]
-        told: list[LockUnavailable] = []
-        for server, error in failed:
-            found = server.error(call, error)
+        errors: list[LockUnavailable] = []
+        for _, error in failed:
+            found = lock_error(call, error, using=self.alias, key_prefix=self.key_prefix)
             if not isinstance(found, LockUnavailable):
                 return found
-            told.append(found)
+            errors.append(found)
         reasons = [f"{server}: {reason(error).rstrip('.')}" for server, error in failed]
-        if isinstance(call, calls.Acquire | calls.TakeOver):
+        if isinstance(call, _Vote):
             reasons += [
                 f"{server} {why}"
                 for server, answer in zip(self.servers, answers, strict=True)
-                if (why := why_silent(answer))
+                if (why := votes.why_silent(answer))
             ]
         unavailable = LockUnavailable(
             f"LOCKS[{self.alias!r}] has no majority of its {len(self.servers)} servers: "
@@ -186,8 +362,8 @@ class RedlockLockBackend(BaseLockBackend):
             name=call.lock_name,
         )
         decisive = len(reasons) > len(self.servers) - votes.majority(len(self.servers))
-        unavailable.refused = decisive and all(error.refused for error in told)
-        unavailable.passing = not unavailable.refused or any(error.passing for error in told)
+        unavailable.refused = decisive and all(error.refused for error in errors)
+        unavailable.passing = not unavailable.refused or any(error.passing for error in errors)
         # If one server released it, its majority may be gone.
         released = isinstance(call, calls.ForceRelease) and any(
             answer and not isinstance(answer, Exception) for answer in answers
@@ -223,19 +399,49 @@ class RedlockLockBackend(BaseLockBackend):
         return index
 
 
-def _force_released(answers: list[Any]) -> Any:
-    agreed = votes.agree(answers)
-    return None if agreed is False else agreed
+class Clocks:
+    """What the clocks of the servers read, as far as this process knows.
+
+    If a caller proposes a fence that is ahead of all clocks, all servers give that one, and no
+    second round trip is needed to agree on it. A wrong guess only costs that round trip.
+    """
+
+    MARGIN = 5000
+    """Microseconds for a call that is on its way, and for what the clocks differ by meanwhile."""
+
+    def __init__(self) -> None:
+        self._ahead: dict[int, float] = {}  # by server: microseconds ahead of the monotonic clock
+
+    def note(self, answers: Sequence[Any]) -> None:
+        """Note the clocks in the answers to a vote."""
+        now = monotonic() * 1_000_000
+        for index, answer in enumerate(answers):
+            if isinstance(answer, list):
+                self._ahead[index] = answer[2] - now
+
+    def next_fence(self) -> int:
+        """Return a time (microseconds) that no server's clock will have reached when asked."""
+        if not self._ahead:
+            return 0
+        return round(max([*self._ahead.values()]) + monotonic() * 1_000_000 + self.MARGIN)
 
 
-_FOLDS: dict[type[Call], Callable[[list[Any]], Any]] = {
+def _next_poll_ms(outcome: votes.Votes, interval: float) -> int:
+    """Return after how many milliseconds to ask again, at random to spread the callers."""
+    if outcome.won or outcome.split:
+        return round(random.uniform(5, 50))
+    most = interval * 1000 * random.uniform(0.8, 1.2)
+    return round(min(most, outcome.left_ms + random.uniform(0, 15)))
+
+
+_COUNTS: dict[type[Call], Callable[[list[Any]], Any]] = {
     calls.Release: votes.agree,
-    calls.ForceRelease: _force_released,
+    calls.ForceRelease: votes.agree_or_none,
     calls.Renew: votes.leases,
     calls.Inspect: votes.holders,
     calls.ReadHistory: votes.history,
     calls.ReadQueue: votes.queue,
     ReadPages: votes.everybody,
     ReadFences: votes.everybody,
-    Admit: votes.greatest,
+    Admit: votes.agree,
 }

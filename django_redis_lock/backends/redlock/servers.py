@@ -1,106 +1,227 @@
-"""One server of a quorum: what is sent to it, its connection, and what its clock reads."""
+"""The servers of a quorum: what is sent to each, and the thread that sends it.
+
+Each server has one connection, used by one thread alone. It sends all calls that have gathered in
+one go. So a server that is slow, paused or gone only delays its own thread, and a caller is woken
+when enough servers have answered. An exception that a signal handler raises in a caller can't put
+a connection out of step with its replies.
+
+For that, nothing that callers do needs a mutex: they append to a deque and release a bare lock.
+``threading.Condition``, ``Event`` and the executors of ``concurrent.futures`` are Python code: such
+an exception within them could leave their lock taken for ever.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import _thread
+import atexit
+import contextlib
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import monotonic
 from types import SimpleNamespace
 from typing import Any
 
+import redis
+
 from django_redis_lock.backends.redis.backend import RedisLockBackend
-from django_redis_lock.backends.redlock.wires import Wire
+from django_redis_lock.backends.redlock.votes import PENDING
+from django_redis_lock.backends.servers.base import numbers
 from django_redis_lock.backends.servers.single import ScriptedServer
-from django_redis_lock.exceptions import InvalidLockBackend, LockError
+from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.protocol import calls
-from django_redis_lock.protocol.calls import Call
+from django_redis_lock.protocol.calls import Call, Step
+from django_redis_lock.support.bells import AsyncBell, Bell
+from django_redis_lock.support.process import forget_after_fork, made_once
 from django_redis_lock.support.text import without_passwords
 from django_redis_lock.transport import scripts
 from django_redis_lock.transport.caches import databases_of
+from django_redis_lock.transport.clients import BlockingClient
 from django_redis_lock.transport.connections import listening_connection
 from django_redis_lock.transport.packing import Packed
 
 
-class Server(RedisLockBackend):
-    """One of the servers: how calls are packed for it, and the wire to it."""
+def ignore(answer: Any) -> None:
+    """Take no notice of an answer."""
 
-    def __init__(self, alias: str, params: dict[str, Any], timeout: float) -> None:
-        super().__init__(alias, params)
-        assert isinstance(self.servers, ScriptedServer)
-        self._packing = self.servers.packing
-        self.wire = Wire(self._connection, timeout)
+
+@dataclass(eq=False, slots=True)
+class Job:
+    """A call to one server. ``reply`` is called with its answer, or with an exception."""
+
+    packed: Packed
+    until: float
+    """When (monotonic) it is too late to send it."""
+    reply: Callable[[Any], object] = ignore
+    owed: bool = False
+    """Whether to send it again after a failure."""
+    sendings: int = 0
+
+    def cancel(self) -> bool:
+        """Do not send it; return False if it was sent already, or may have been."""
+        self.until = 0.0  # before the look at `sendings`: the thread does both the other way round
+        return not self.sendings
+
+
+class Executor:
+    """Sends calls to one server, in order, from a thread of its own.
+
+    ``timeout`` is the seconds for which a call may stay unanswered before further calls fail at
+    once.
+    """
+
+    IDLE = 5.0
+    """Seconds after its last call at which the thread ends."""
+    RETRY_EVERY = 0.5
+    """Seconds between attempts to send owed calls, while there are no others."""
+    MOST_OWED = 1000
+    """How many calls are owed to a server at most. Older releases are left to the lease."""
+
+    def __init__(self, client: Callable[[], BlockingClient], timeout: float) -> None:
+        self._client = client
         self._timeout = timeout
-        self._mark_key = f"{self.key_prefix}-server"
-        self._fence_key = f"{self.key_prefix}-fence"
+        self.after_fork()
+        forget_after_fork(self)
+        _executors.add(self)
 
-    def __str__(self) -> str:
-        return self.location.alias or without_passwords(self.location.url or "")
+    def after_fork(self) -> None:
+        """Leave the waiting calls to the parent process."""
+        self._jobs: deque[Job] = deque()
+        self._owed: list[Job] = []
+        self._bell = threading.Lock()  # the thread waits to acquire it
+        self._running = threading.Lock()  # the thread has it
+        self._busy_since: float | None = None
 
-    def _connection(self) -> Any:
-        """Return a connection like those of the pool, but with our own timeout."""
-        own = {"socket_timeout": self._timeout, "socket_connect_timeout": self._timeout}
-        kwargs = {**self.pool.connection_kwargs, **own}
-        kwargs.pop("retry", None)
-        like: Any = SimpleNamespace(
-            connection_class=self.pool.connection_class, connection_kwargs=kwargs
-        )
-        return listening_connection(like)
+    @property
+    def busy(self) -> bool:
+        """Whether there are calls that were not answered yet."""
+        return bool(self._jobs) or self._busy_since is not None
 
-    def pack(self, call: Call) -> Packed:
-        """Return a call, ready to be sent to this server."""
-        if isinstance(call, calls.Release):
-            return self.release(call)
-        if isinstance(call, ReadFences):
-            keys = [self._fence_key, self._mark_key]
-            return _packed(scripts.QUORUM_FENCE, keys, [str(call.delay_ms)])
-        if isinstance(call, Admit):
-            return self.admit(call.fence)
-        return self._packing.pack(call)
+    def submit(self, job: Job) -> None:
+        """Send a call as soon as possible."""
+        since = self._busy_since
+        if since is not None and monotonic() - since > self._timeout and not job.owed:
+            job.reply(redis.exceptions.TimeoutError("It still owes earlier answers"))
+            return
+        self._jobs.append(job)
+        with contextlib.suppress(RuntimeError):  # it rings already, or the process is exiting
+            if self._running.locked():
+                self._bell.release()
+            else:
+                _thread.start_new_thread(self._run, ())
 
-    def error(self, call: Call, error: Exception) -> LockError:
-        """Return the error to raise for a failure of this server."""
-        return self._error(call, error)
+    def close(self) -> None:
+        """Send the waiting calls, and end the thread."""
+        running, self._running = self._running, threading.Lock()
+        self._owed = []
+        with contextlib.suppress(RuntimeError):
+            self._bell.release()
+        running.acquire(timeout=self._timeout)
 
-    def acquire(self, call: calls.Acquire, attempt: int, least: int, delay_ms: int) -> Packed:
-        request = call.request
-        return _packed(
-            scripts.QUORUM_ACQUIRE,
-            [*self._packing.keys(request.name), self._mark_key],
-            [
-                request.token,
-                str(request.lease_ms),
-                f'{request.record[:-1]},"try":{attempt}}}',
-                request.name,
-                request.entry(call.channel) if call.channel else "",
-                str(least),
-                str(delay_ms),
-            ],
-        )
+    def _run(self) -> None:
+        while self._jobs and (running := self._running).acquire(blocking=False):
+            try:
+                while jobs := self._gather(running):
+                    self._carry_out(jobs)
+            finally:
+                running.release()
 
-    def take_over(self, call: calls.TakeOver, least: int, delay_ms: int) -> Packed:
-        whole = self._packing.pack(call)
-        return _packed(
-            scripts.QUORUM_TAKE_OVER,
-            [*self._packing.keys(call.request.name), self._mark_key],
-            [*whole.args, str(least), str(delay_ms)],
-        )
+    def _gather(self, running: Any) -> list[Job]:
+        """Return the calls to send next; none to end the thread."""
+        until = monotonic() + (self.RETRY_EVERY if self._owed else self.IDLE)
+        while not self._jobs and running is self._running:
+            if not self._bell.acquire(timeout=max(0.0, until - monotonic())):
+                break
+        jobs, self._owed = self._owed, []
+        while self._jobs:
+            jobs.append(self._jobs.popleft())
+        return jobs
 
-    def settle(self, name: str, token: str, fence: int, entry: str) -> Packed:
-        lock, queue, _, last = self._packing.keys(name)
-        return _packed(scripts.QUORUM_SETTLE, [lock, queue, last], [token, str(fence), entry])
+    def _carry_out(self, jobs: Sequence[Job]) -> None:
+        now = self._busy_since = monotonic()
+        late: Any = redis.exceptions.TimeoutError("It could not be asked in time")
+        due = []
+        for job in jobs:
+            job.sendings += 1
+            if now < job.until:
+                due.append(job)
+            else:
+                job.reply(late)
+        try:
+            answers = self._client().call_all([job.packed for job in due]) if due else []
+        except Exception as error:  # several classes, if the connection is closed meanwhile
+            answers = [error] * len(due)
+            owed = [job for job in due if job.owed]
+            self._owed = owed[-self.MOST_OWED :]
+        finally:
+            self._busy_since = None
+        for job, answer in zip(due, answers, strict=True):
+            job.reply(numbers(answer))
 
-    def release(self, call: calls.Release, attempt: int | str = "") -> Packed:
-        lock, queue, index, _ = self._packing.keys(call.name)
-        args = [call.token, call.name, call.entry, str(attempt)]
-        return _packed(scripts.QUORUM_RELEASE, [lock, queue, index], args)
 
-    def admit(self, fence: int, start: int | str = "") -> Packed:
-        keys = [self._fence_key, self._mark_key]
-        return _packed(scripts.QUORUM_ADMIT, keys, [str(fence), str(start)])
+_executors: weakref.WeakSet[Executor] = weakref.WeakSet()
 
 
-def _packed(script: scripts.Script, keys: list[str], args: list[str]) -> Packed:
-    return Packed(script, keys, args, lambda: None)
+@atexit.register
+def _finish() -> None:
+    """Let releases be sent before the process exits; for half a second at most."""
+    deadline = monotonic() + 0.5
+    while monotonic() < deadline and any(executor.busy for executor in list(_executors)):
+        time.sleep(0.005)
+
+
+class Ballot(Step):
+    """The step that waits for the answers to a call that was sent to several servers.
+
+    ``count`` gets the answers so far, one per server, with exceptions and ``PENDING`` among them.
+    It returns their outcome, or ``PENDING`` while missing answers could change it; it may raise.
+    A majority of answers is needed at least. After ``timeout`` seconds a missing answer counts as
+    an exception.
+    """
+
+    def __init__(self, size: int, count: Callable[[list[Any]], Any], timeout: float) -> None:
+        self.jobs: list[Job] = []
+        self.until = monotonic() + timeout
+        self.answers: list[Any] = []
+        """The answers that were counted last."""
+        self._received: list[Any] = [PENDING] * size
+        self._count = count
+        self._wake: Callable[[], object] | None = None
+
+    def receive(self, index: int, answer: Any) -> None:
+        """Note the answer of a server."""
+        self._received[index] = answer
+        missing = sum(item is PENDING for item in self._received)
+        wake = self._wake
+        if wake is not None and missing <= len(self._received) // 2:
+            wake()
+
+    def do(self, port: Any) -> Any:
+        """Block until the outcome is known, and return it."""
+        bell = Bell()
+        while (outcome := self._outcome(bell.ring)) is PENDING:
+            bell.wait(self.until)
+        return outcome
+
+    async def ado(self, port: Any) -> Any:
+        """Wait until the outcome is known, and return it."""
+        while (outcome := self._outcome((bell := AsyncBell()).ring)) is PENDING:
+            await bell.wait(self.until)
+        return outcome
+
+    def _outcome(self, wake: Callable[[], object]) -> Any:
+        self._wake = wake  # before the count, so that no answer is missed
+        self.answers = list(self._received)
+        if monotonic() >= self.until:
+            late = redis.exceptions.TimeoutError("No answer in time")
+            self.answers = [late if item is PENDING else item for item in self.answers]
+        outcome = self._count(self.answers)
+        if outcome is not PENDING:
+            self._wake = None
+        return outcome
 
 
 @dataclass(slots=True, eq=False)
@@ -124,78 +245,115 @@ class ReadPages(Call):
     pages: Sequence[calls.ReadIndex]
 
 
-class Clocks:
-    """What the clocks of the servers read, as far as this process knows.
+class Server(RedisLockBackend):
+    """One of the servers: how calls are packed for it, and what sends them."""
 
-    If a caller proposes a fence that is ahead of all clocks, all servers give that one, and no
-    second round trip is needed to agree on it. A wrong guess only costs that round trip.
-    """
+    def __init__(self, alias: str, params: dict[str, Any], timeout: float) -> None:
+        super().__init__(alias, params)
+        assert isinstance(self.servers, ScriptedServer)
+        self.executor = Executor(lambda: self.client, timeout)
+        self._timeout = timeout
+        self._packing = self.servers.packing
+        self._mark_key = f"{self.key_prefix}-server"
+        self._fence_key = f"{self.key_prefix}-fence"
 
-    MOST_AHEAD = 5000  # microseconds
+    def __str__(self) -> str:
+        return self.location.alias or without_passwords(self.location.url or "")
 
-    def __init__(self) -> None:
-        self._ahead: dict[int, float] = {}  # by server: microseconds ahead of the monotonic clock
-        self._took = 0.001  # seconds of a quick round
+    @made_once
+    def client(self) -> BlockingClient:
+        """What the executor uses. Raises ``InvalidLockBackend``."""
+        self._own_pool = _Pool(self.pool, self._timeout)
+        return BlockingClient(self._own_pool)
 
-    def heard(self, answers: Sequence[Any], took: float) -> None:
-        """Note the clocks in the answers to a vote."""
-        now = monotonic() * 1_000_000
-        self._took = min(took, self._took * 1.1)
-        for index, answer in enumerate(answers):
-            if isinstance(answer, list):
-                self._ahead[index] = answer[2] - now
+    def close(self) -> None:
+        self.executor.close()
+        if "client" in self.__dict__:
+            self.__dict__.pop("client").close()
+            self._own_pool.disconnect()  # the thread may wait for an answer
+        super().close()
 
-    def next_fence(self) -> int:
-        """Return a time (microseconds) that no server's clock will have reached when asked."""
-        if not self._ahead:
-            return 0
-        margin = min(self.MOST_AHEAD, 200 + 2_000_000 * self._took)
-        return round(max(self._ahead.values()) + monotonic() * 1_000_000 + margin)
+    def pack(self, call: Call) -> Packed:
+        """Return a call, ready to be sent to this server."""
+        match call:
+            case calls.Release():
+                return self.release(call)
+            case ReadFences():
+                return self._pack_own(scripts.QUORUM_FENCE, call.delay_ms)
+            case Admit():
+                return self.admit(call.fence)
+        packed = self._packing.pack(call)
+        packed.sending = _nothing  # it counts as sent when the first server was asked
+        return packed
 
+    def acquire(
+        self, call: calls.Acquire | calls.TakeOver, attempt: int, least: int, delay_ms: int
+    ) -> Packed:
+        """Pack the request for a vote, to acquire a lock or to take it over."""
+        request = call.request
+        former = call.token_id if isinstance(call, calls.TakeOver) else ""
+        keys = [*self._packing.keys(request.name), self._mark_key]
+        record = f'{request.record[:-1]},"try":{attempt}}}'
+        mine = (request.token, str(request.lease_ms), record, request.name, _entry_of(call))
+        return _packed(scripts.QUORUM_ACQUIRE, keys, *mine, least, delay_ms, former)
 
-class Newcomers:
-    """Which servers were restarted and may now be told the last fence, as far as is known."""
+    def confirm(self, call: calls.Acquire | calls.TakeOver, fence: int) -> Packed:
+        """Pack the fence of a lock that was acquired or taken over."""
+        lock, queue, _, last = self._packing.keys(call.request.name)
+        token, entry = call.request.token, _entry_of(call)
+        return _packed(scripts.QUORUM_SETTLE, [lock, queue, last], token, fence, entry)
 
-    def __init__(self) -> None:
-        self._starts: dict[int, int] = {}
+    def release(self, call: calls.Release, attempt: int | str = "") -> Packed:
+        """Pack a release, or the withdrawal of the vote for an attempt."""
+        keys = self._packing.keys(call.name)[:3]
+        return _packed(scripts.QUORUM_RELEASE, keys, call.token, call.name, call.entry, attempt)
 
-    def __bool__(self) -> bool:
-        return bool(self._starts)
+    def admit(self, fence: int, start: int | str = "") -> Packed:
+        """Pack the last fence for a server that lost it."""
+        return self._pack_own(scripts.QUORUM_ADMIT, fence, start)
 
-    def heard(self, index: int, answer: Any) -> None:
-        """Note what a server answered to an acquire or a takeover."""
-        start, left_ms = _start(answer)
-        if start and not left_ms:
-            self._starts[index] = start
-        elif index in self._starts:
-            self._starts.pop(index, None)
-
-    def take(self) -> dict[int, int]:
-        """Return and forget the starts, by server. A server that is not told will say so again."""
-        starts, self._starts = self._starts, {}
-        return starts
-
-
-def _start(answer: Any) -> tuple[int, int]:
-    """Return the id of the start of a server that does not vote, and ms until it may be told."""
-    if not isinstance(answer, list):
-        return 0, 0
-    if len(answer) == 5:
-        return (answer[4], answer[1]) if answer[3] == 2 else (0, 0)
-    return (answer[2], answer[3]) if answer[0] == -1 else (0, 0)
-
-
-def why_silent(answer: Any) -> str:
-    """Return why a server did not vote on an acquire or a takeover; ``""`` if it did."""
-    start, left_ms = _start(answer)
-    if not start:
-        return ""
-    if left_ms:
-        return "was restarted and does not vote yet (REJOIN_DELAY)"
-    return "was restarted, and too few others answer to tell it the last fence"
+    def _pack_own(self, script: scripts.Script, *args: int | str) -> Packed:
+        """Pack a call that is about the server itself."""
+        return _packed(script, [self._fence_key, self._mark_key], *args)
 
 
-def check_servers(alias: str, location: Any) -> list[Any]:
+def _entry_of(call: calls.Acquire | calls.TakeOver) -> str:
+    """Return the caller's entry among the waiters; empty if it is none."""
+    channel = "" if isinstance(call, calls.TakeOver) else call.channel
+    return call.request.entry(channel) if channel else ""
+
+
+def _packed(script: scripts.Script, keys: Sequence[str], *args: int | str) -> Packed:
+    return Packed(script, keys, [*map(str, args)], _nothing)
+
+
+def _nothing() -> None:
+    pass
+
+
+class _Pool(redis.ConnectionPool):
+    """Connections to the server of another pool, with timeouts of their own."""
+
+    READ_FOR = 5.0
+    """Seconds without an answer after which a connection is closed."""
+
+    def __init__(self, pool: redis.ConnectionPool, timeout: float) -> None:
+        super().__init__()
+        kwargs = {
+            **pool.connection_kwargs,
+            "socket_timeout": max(self.READ_FOR, timeout),
+            "socket_connect_timeout": timeout,
+        }
+        kwargs.pop("retry", None)
+        self._like: Any = SimpleNamespace(
+            connection_class=pool.connection_class, connection_kwargs=kwargs
+        )
+
+    def make_connection(self) -> Any:
+        return listening_connection(self._like)
+
+
+def check_servers(alias: str, location: Any) -> list[str]:
     """Return the servers in LOCATION. Raises ``InvalidLockBackend``."""
     where = f"LOCKS[{alias!r}]['LOCATION']"
     if not isinstance(location, list | tuple):
@@ -209,7 +367,7 @@ def check_servers(alias: str, location: Any) -> list[Any]:
             f"{where} names {count} server{'' if count == 1 else 's'}; name 3, 5 or another odd "
             f"number: a fourth server would not let one more fail."
         )
-    seen: dict[Any, Any] = {}
+    seen: dict[Any, str] = {}
     for item in location:
         if not isinstance(item, str) or not item:
             raise InvalidLockBackend(
@@ -225,7 +383,7 @@ def check_servers(alias: str, location: Any) -> list[Any]:
     return list(location)
 
 
-def _addresses(location: Any) -> set[tuple[Any, ...]]:
+def _addresses(location: str) -> set[tuple[Any, ...]]:
     """Return the addresses of a server, without databases; the alias itself if CACHES lacks it."""
     from django.conf import settings
 

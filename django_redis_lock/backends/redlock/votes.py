@@ -15,14 +15,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from django_redis_lock.backends.redlock.rounds import PENDING
-
 DRIFT = 0.01
 """The part of a lease by which two clocks may differ while it lasts."""
 DRIFT_MS = 2
 """Milliseconds more, for rounding: expiry is exact to one of them."""
 
 Answers = Sequence[Any]
+
+
+class Pending:
+    """The type of ``PENDING``, which stands for an answer that has not come yet."""
+
+
+PENDING = Pending()
 
 
 class NoQuorum(Exception):
@@ -76,30 +81,52 @@ def count_votes(answers: Answers) -> Any:
     missing = sum(item is PENDING for item in answers)
     if len(mine) >= needed:
         return Votes(won=True, now_ms=_now_ms(voters))
-    if len(mine) + missing >= needed:
+    if len(mine) + missing >= needed or len(voters) < needed <= len(voters) + missing:
         return PENDING
     if len(voters) < needed:
-        if len(voters) + missing >= needed:
-            return PENDING
         raise NoQuorum(answers)
     holders = Counter(item[4] for item in others)
     unknown = len(answers) - len(voters)
-    left = sorted(math.inf if item[1] < 0 else item[1] for item in others)
     return Votes(
         won=False,
-        left_ms=left[needed - len(mine) - 1],
+        left_ms=sorted(map(_left_ms, others))[needed - len(mine) - 1],
         split=max(holders.values()) + unknown < needed,
         now_ms=_now_ms(voters),
     )
+
+
+def agree_or_none(answers: Answers) -> Any:
+    """Return True or ``None``, as ``force_release.lua`` does, for what a majority answered."""
+    return agree(answers) or None
+
+
+def _left_ms(vote: Sequence[int]) -> float:
+    return math.inf if vote[1] < 0 else vote[1]
 
 
 def _now_ms(voters: Answers) -> int:
     return int(max(item[2] for item in voters) // 1000)
 
 
+def start_of(answer: Any) -> tuple[int, int]:
+    """Return the id of the start of a server that does not vote, and ms until it may be told."""
+    return (answer[4], answer[1]) if isinstance(answer, list) and answer[3] == 2 else (0, 0)
+
+
+def why_silent(answer: Any) -> str:
+    """Return why a server did not vote on a lock; ``""`` if it did."""
+    start, left_ms = start_of(answer)
+    if not start:
+        return ""
+    if left_ms:
+        return "was restarted and does not vote yet (REJOIN_DELAY)"
+    return "was restarted, and too few others answer to tell it the last fence"
+
+
 def taken_over(answers: Answers) -> Any:
-    """Return whether a majority of ``quorum_take_over.lua`` took the lock over."""
-    return _agreed(answers, [item[0] for item in received(answers) if item[0] >= 0])
+    """Return the ``Votes`` in answers of ``quorum_acquire.lua`` to a takeover."""
+    won = _agreed(answers, [item[0] for item in received(answers) if item[3] < 2])
+    return won if won is PENDING else Votes(won)
 
 
 def agree(answers: Answers) -> Any:
@@ -110,10 +137,8 @@ def agree(answers: Answers) -> Any:
 def _agreed(answers: Answers, known: Answers) -> Any:
     needed = majority(len(answers))
     yes = sum(bool(item) for item in known)
-    if yes >= needed:
-        return True
-    if len(known) - yes > len(answers) - needed:
-        return False
+    if yes >= needed or len(known) - yes > len(answers) - needed:
+        return yes >= needed
     return _pending_or_raise(answers)
 
 
@@ -124,16 +149,6 @@ def in_doubt(answers: Answers, resent: Sequence[bool]) -> bool:
     """
     no = sum(bool(item == 0) and not again for item, again in zip(answers, resent, strict=True))
     return no <= len(answers) - majority(len(answers))
-
-
-def greatest(answers: Answers) -> Any:
-    """Return the greatest answer once a majority has answered."""
-    known = received(answers)
-    if len(known) >= majority(len(answers)):
-        return max(known)
-    if len(known) + sum(item is PENDING for item in answers) < majority(len(answers)):
-        raise NoQuorum(answers)
-    return PENDING
 
 
 def last_fence(answers: Answers) -> Any:
@@ -154,14 +169,14 @@ def last_fence(answers: Answers) -> Any:
     raise NoQuorum(answers)
 
 
-def all_told(answers: Answers) -> Any:
+def complete(answers: Answers) -> Any:
     """Return True once all servers have answered or failed."""
     return PENDING if any(item is PENDING for item in answers) else True
 
 
 def everybody(answers: Answers) -> Any:
     """Return all answers, ``None`` for a failure, once all servers have answered or failed."""
-    if any(item is PENDING for item in answers):
+    if complete(answers) is PENDING:
         return PENDING
     if len(received(answers)) < majority(len(answers)):
         raise NoQuorum(answers)
@@ -180,10 +195,10 @@ def leases(answers: Answers) -> Any:
         return _pending_or_raise(answers)
     found: list[int | None] = []
     for left in zip(*known, strict=True):
-        held = sorted((math.inf if item < 0 else item for item in left if item > -2), reverse=True)
+        held = [item for item in left if item > -2]
         if len(held) >= needed:
-            least = held[needed - 1]  # a majority keeps it for so long
-            found.append(-1 if math.isinf(least) else max(0, trusted(least)))
+            least = _least(held, needed)
+            found.append(least if least < 0 else max(0, trusted(least)))
         elif len(left) - len(held) > len(answers) - needed:
             found.append(-2)
         elif missing:
@@ -220,11 +235,15 @@ def holders(answers: Answers) -> Any:
             if missing:
                 return PENDING
         votes_for = [item for item in held if item[0].split(b" ", 1)[0] == token]
-        left = sorted((math.inf if left < 0 else left for _, left in votes_for), reverse=True)
-        least = left[min(needed, len(left)) - 1]
         value = Counter(value for value, _ in votes_for).most_common(1)[0][0]
-        found += [value, -1 if math.isinf(least) else least, waiters]
+        found += [value, _least([left for _, left in votes_for], needed), waiters]
     return found
+
+
+def _least(left: Sequence[int], needed: int) -> int:
+    """Return for how long so many servers, or all, have a lease, in ms; -1 for one without end."""
+    longest_first = sorted(left, key=lambda ms: -math.inf if ms < 0 else -ms)
+    return longest_first[min(needed, len(left)) - 1]
 
 
 _SINCE = re.compile(rb'"since":(\d+)}$')

@@ -1,8 +1,9 @@
--- Vote for a caller, if the lock is free on this server.
+-- Vote for a caller, if the lock is free on this server or is to be taken over from its holder.
 -- KEYS: see quorum_common.lua.
 -- ARGV[1] token, ARGV[2] lease (ms), ARGV[3] holder record, which ends with the number of the
 -- attempt as ',"try":N}', ARGV[4] name, ARGV[5] '' or the caller's entry among the waiters,
--- ARGV[6] the least fence, ARGV[7] for how many ms a server does not vote after a restart.
+-- ARGV[6] the least fence, ARGV[7] for how many ms a server does not vote after a restart,
+-- ARGV[8] '' or the digest of the token from which to take the lock over.
 -- Returns "fence left now kind holder":
 --   fence   the caller's, or 0 if it has no vote
 --   left    ms: of the caller's lease or of the holder's, -1 for one without end; or until this
@@ -21,22 +22,32 @@ local function attempt(record)
   return tonumber(string.match(record, ',"try":(%d+)}$') or 0)
 end
 
-local held = redis.call('GET', KEYS[1])
+local held, takes_over = redis.call('GET', KEYS[1]), ARGV[8] ~= ''
 local token, fence = string.match(held or '', '^(%S+) (%d+) ')
 -- A vote for an earlier attempt of the caller becomes one for this attempt, with its own fence and
 -- lease. Releasing the earlier attempt no longer affects it.
-if not held or (token == ARGV[1] and attempt(held) < attempt(ARGV[3])) then
+local again = token == ARGV[1] and attempt(held) < attempt(ARGV[3])
+if not held or again or takes_over then
   local start, left = not_voting(KEYS[5], math.floor(now / 1000), tonumber(ARGV[7]))
   if start then
     return answer('0', left, 2, '', start)
   end
-  -- All waiters look again, so the queue is filled anew; that drops the dead ones.
-  redis.call('DEL', KEYS[2])
-  fence = vote(now, ARGV[4], ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[6]))
-  if now % 16 == 0 then
-    prune(KEYS[3], now)
+  if again or (takes_over and is_held_by_digest(ARGV[8], held)) or not (takes_over or held) then
+    if not held then
+      -- All waiters poll again, so the queue is filled anew; that drops the dead ones.
+      redis.call('DEL', KEYS[2])
+    end
+    -- The greatest of the clock, the least that was asked for, and one more than the last fence.
+    local last = tonumber(redis.call('GET', KEYS[4]) or 0)
+    fence = string.format('%.0f', math.max(now, tonumber(ARGV[6]), last + 1))
+    redis.call('SET', KEYS[4], fence)
+    redis.call('SET', KEYS[1], ARGV[1] .. ' ' .. fence .. ' ' .. ARGV[3], 'PX', ARGV[2])
+    redis.call('ZADD', KEYS[3], math.floor(now / 1000) + tonumber(ARGV[2]), ARGV[4])
+    if now % 16 == 0 then
+      prune(KEYS[3], now)
+    end
+    return answer(fence, ARGV[2], 0, ARGV[1])
   end
-  return answer(fence, ARGV[2], 0, ARGV[1])
 end
 
 local left = redis.call('PTTL', KEYS[1])
@@ -47,7 +58,7 @@ if ARGV[5] ~= '' then
   if not redis.call('LPOS', KEYS[2], ARGV[5]) then
     redis.call('RPUSH', KEYS[2], ARGV[5])
   end
-  -- Waiters look several times within this time. A queue that no one looks at expires.
+  -- Waiters poll several times within this time. A queue that no one polls expires.
   redis.call('PEXPIRE', KEYS[2], 60000)
 end
-return answer('0', left, token and 0 or 1, token or held)
+return answer('0', left, (token or not held) and 0 or 1, token or held or '')

@@ -23,14 +23,3 @@ local function not_voting(mark, now, delay)
     return from, math.max(0, from - now)
   end
 end
-
--- Write the lock for `token` with a lease of `lease` ms from `now` (microseconds). Returns the
--- fence: the greatest of the clock, `least`, and one more than the last fence.
-local function vote(now, name, token, lease, record, least)
-  local last = tonumber(redis.call('GET', KEYS[4]) or 0)
-  local fence = string.format('%.0f', math.max(now, least, last + 1))
-  redis.call('SET', KEYS[4], fence)
-  redis.call('SET', KEYS[1], token .. ' ' .. fence .. ' ' .. record, 'PX', lease)
-  redis.call('ZADD', KEYS[3], math.floor(now / 1000) + lease, name)
-  return fence
-end

@@ -29,7 +29,7 @@ class Halted:
     def __init__(self, backend: GetSetLockBackend, call: calls.Call, before: str) -> None:
         self._backend = backend
         self._client = redis.Redis.from_url(backend.location.url)
-        self._steps: Any = backend.servers.exchanges.carry_out(call)
+        self._steps: Any = backend.servers.carry_out(call)
         self.sent: list[Any] = []
         self.command = self._steps.send(None).words
         while self.command[0] != before:

@@ -128,7 +128,7 @@ def test_a_slow_answer_is_asked_for_again_but_not_for_ever() -> None:
     def ask(*took: float) -> int:
         """Answer each TIME after so many seconds; return how often it was asked for."""
         nonlocal now
-        steps, asked = clock.look(), 0
+        steps, asked = clock.read(), 0
         with patch("django_redis_lock.backends.getset.timestamps.monotonic", lambda: now):
             try:
                 next(steps)
@@ -156,7 +156,7 @@ def test_a_lease_that_may_have_ended_is_released_and_renewed(
     backend = configure(FORMAT=form)
     mine = request(name, 20)
     assert backend.call(calls.Acquire(mine, ""))[0] > 0
-    clock = backend.servers.exchanges._clock
+    clock = backend.servers._clock
     clock.SLOW = math.inf
     asked_at, answered_at, read = clock._read
     clock._read = asked_at - 60, answered_at, read  # it may be a minute later

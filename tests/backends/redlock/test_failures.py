@@ -13,8 +13,8 @@ import pytest
 
 from django_redis_lock import lock
 from django_redis_lock.backends.redlock import votes
-from django_redis_lock.backends.redlock.rounds import PENDING
-from django_redis_lock.backends.redlock.wires import Wire
+from django_redis_lock.backends.redlock.servers import Executor
+from django_redis_lock.backends.redlock.votes import PENDING
 from django_redis_lock.exceptions import LockLost, LockUnavailable
 from django_redis_lock.operators import Result, release_shown
 from django_redis_lock.transport import scripts
@@ -164,7 +164,7 @@ def test_a_release_that_is_told_again_is_no_loss(
     proxied: Proxied, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Servers whose replies are lost are asked again, and then do not know the lock."""
-    monkeypatch.setattr("django_redis_lock.backends.redlock.wires.Wire.OWED_AGAIN", 0.02)
+    monkeypatch.setattr("django_redis_lock.backends.redlock.servers.Executor.RETRY_EVERY", 0.02)
     held = lock(name, timeout=600, using="redlock")
     with held:
         eventually(lambda: all(proxied.values(name)))
@@ -176,17 +176,16 @@ def test_a_release_that_is_told_again_is_no_loss(
     for proxy in proxied.proxies[:2]:
         proxy.lose_replies(1, scripts.QUORUM_RELEASE.sha.encode())
     releasing = Background(held.release)
-    wire = backend().servers[0].wire
-    eventually(lambda: not proxied.proxies[0].losing and _settled(wire))
+    executor = backend().servers[0].executor
+    eventually(lambda: not proxied.proxies[0].losing and _is_idle(executor))
     proxied.servers[1].resume()
     assert releasing.outcome() is None
     proxied.resume()
     eventually(lambda: proxied.values(name) == [None] * 3)
 
 
-def _settled(wire: Wire) -> bool:
-    with wire._mutex:
-        return not wire.busy and not wire._owed
+def _is_idle(executor: Executor) -> bool:
+    return not executor.busy and not executor._owed
 
 
 def test_a_lock_without_its_majority_is_lost(name: str) -> None:

@@ -10,9 +10,8 @@ import pytest
 
 from django_redis_lock import lock
 from django_redis_lock.backends.redlock import votes
-from django_redis_lock.backends.redlock.ballots import Ballots
-from django_redis_lock.backends.redlock.rounds import PENDING
-from django_redis_lock.backends.redlock.servers import Clocks
+from django_redis_lock.backends.redlock.backend import Clocks, RedlockLockBackend
+from django_redis_lock.backends.redlock.votes import PENDING
 from django_redis_lock.exceptions import (
     LockUnavailable,
 )
@@ -40,7 +39,7 @@ def test_fences_rise_whatever_a_minority_forgets(
     Never two of three have lost their data at the same time without having learned it since.
     """
     monkeypatch.setattr("django_redis_lock.protocol.calls.RETRY_PAUSES", ())
-    monkeypatch.setattr("django_redis_lock.backends.redlock.ballots.TEACH_AGAIN", 0.0)
+    monkeypatch.setattr("django_redis_lock.backends.redlock.backend.TEACH_AGAIN", 0.0)
     chance = random.Random(seed)
     fences: list[int] = []
     unavailable = 0
@@ -54,7 +53,7 @@ def test_fences_rise_whatever_a_minority_forgets(
                 ahead = time.time_ns() // 1000 + chance.randrange(3_600_000_000)
                 last = int(servers.clients[index].get("lock-fence") or 0)
                 servers.clients[index].set("lock-fence", max(last, ahead))
-            backend()._ballots._clocks = Clocks()  # as in another process
+            backend()._clocks = Clocks()  # as in another process
             with away(servers, chance.randrange(3), name):
                 try:
                     with lock(name, timeout=20, using="redlock") as held:
@@ -75,22 +74,19 @@ def test_a_free_lock_is_one_round_trip_where_the_clocks_are_known(
     servers: Quorum, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a fence ahead of all clocks, all servers give the same, and none has to be settled."""
-    monkeypatch.setattr(Clocks, "MOST_AHEAD", 60_000_000)
+    monkeypatch.setattr(Clocks, "MARGIN", 60_000_000)
     rounds = []
-    send = Ballots.send
+    send = RedlockLockBackend._send
 
     def count(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if getattr(getattr(args[0], "request", args[0]), "name", "") == name:
+        if args[0].lock_name == name:
             rounds.append(args[0])
         return send(self, *args, **kwargs)
 
-    monkeypatch.setattr(Ballots, "send", count)
+    monkeypatch.setattr(RedlockLockBackend, "_send", count)
     fences = []
     for _ in range(5):
         with lock(name, timeout=60, using="redlock") as held:
             fences.append(held.fence)
-        backend()._ballots._clocks._took = (
-            10.0  # so much does it add for calls that are on their way
-        )
     assert len(rounds) in (10, 11)  # to acquire and to release; the first did not know the clocks
     assert fences == sorted(set(fences))

@@ -9,7 +9,7 @@ import pytest
 
 from django_redis_lock import lock, locks
 from django_redis_lock.backends.redlock import votes
-from django_redis_lock.backends.redlock.rounds import PENDING
+from django_redis_lock.backends.redlock.votes import PENDING
 from django_redis_lock.exceptions import (
     InvalidLockBackend,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import os
 import sys
 import threading
@@ -13,8 +14,9 @@ from collections import Counter
 import pytest
 
 from django_redis_lock import lock
-from django_redis_lock.backends.redlock import rounds, wires
-from django_redis_lock.backends.redlock.wires import Letter, Wire
+from django_redis_lock.backends.redlock import backend as backend_module
+from django_redis_lock.backends.redlock import servers as servers_module
+from django_redis_lock.backends.redlock.servers import Executor, Job
 from django_redis_lock.protocol import calls, waiting
 from tests.backends.redlock.conftest import backend
 from tests.tools import Background, eventually, waiters
@@ -33,11 +35,12 @@ def test_an_exception_from_a_signal_handler_anywhere(
     for at in itertools.count():
         if not running:
             backend().close()
-        interruption = Interruption(at, wires, rounds, waiting, threading)
+        interruption = Interruption(at, backend_module, servers_module, waiting, threading)
         key = f"{name}:{at}"
         with contextlib.suppress(Interrupted), interruption:
             for server in backend().servers:
-                server.wire.post(Letter(server.pack(calls.Inspect([key])), lambda answer: None))
+                job = Job(server.pack(calls.Inspect([key])), math.inf)
+                server.executor.submit(job)
             assert backend().call(calls.Inspect([key]))[1] is None
         for _ in range(2):
             said = Background(lambda key=key: backend().call(calls.Inspect([key])))
@@ -48,42 +51,33 @@ def test_an_exception_from_a_signal_handler_anywhere(
     assert at > 20
 
 
-def serving() -> Counter[Wire]:
-    """Return the number of threads that serve each wire."""
+def serving() -> Counter[Executor]:
+    """Return the number of threads that serve each server of the backend."""
+    ours = {server.executor for server in backend().servers}
+    code = {Executor._carry_out.__code__, Executor._gather.__code__}
     stacks = map(traceback.walk_stack, list(sys._current_frames().values()))
-    return Counter(
-        frame.f_locals["self"]
-        for stack in stacks
-        for frame, _ in stack
-        if frame.f_code is Wire._run.__code__
+    found = (
+        frame.f_locals["self"] for stack in stacks for frame, _ in stack if frame.f_code in code
     )
-
-
-def quorum_threads() -> list[threading.Thread]:
-    wires = [server.wire for server in backend().servers]
-    return [
-        thread
-        for thread in threading.enumerate()
-        if getattr(getattr(thread, "_target", None), "__self__", None) in wires
-    ]
+    return Counter(executor for executor in found if executor in ours)
 
 
 def test_threads_are_few_and_end_with_the_backend(
     servers: Quorum, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There is one thread per server, however many callers; ``close()`` ends them."""
-    monkeypatch.setattr("django_redis_lock.backends.redlock.wires.Wire.IDLE", 600.0)
+    monkeypatch.setattr("django_redis_lock.backends.redlock.servers.Executor.IDLE", 600.0)
     with lock(name, timeout=60, using="redlock"):
         waiting = [
             Background(lambda: lock(name, timeout=60, using="redlock").acquire(blocking_timeout=1))
             for _ in range(20)
         ]
         eventually(lambda: waiters(name, "redlock") == 20)
-        assert len(quorum_threads()) == 3
+        assert [*serving().values()] == [1, 1, 1]
         for item in waiting:
             assert item.outcome() is False
     backend().close()
-    assert not quorum_threads()
+    eventually(lambda: not serving())
     with lock(name, timeout=60, using="redlock"):  # and it can be used again
         pass
 

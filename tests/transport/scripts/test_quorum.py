@@ -12,7 +12,6 @@ from django_redis_lock.transport.scripts import (
     QUORUM_FENCE,
     QUORUM_RELEASE,
     QUORUM_SETTLE,
-    QUORUM_TAKE_OVER,
 )
 from tests.transport.scripts import LEASE, Keys
 
@@ -34,14 +33,18 @@ class Server(Keys):
     def vote(
         self, token: str, attempt: int = 1, entry: str = "", least: int = 0, delay: int = 0
     ) -> dict[str, int]:
-        arguments = (token, LEASE, record(attempt), self.name, entry, least, delay)
+        return self._vote(token, attempt, entry, least, delay, "")
+
+    def take_over(self, token: str, former: str, attempt: int = 1, delay: int = 0) -> int:
+        digest = token_id(former.encode())
+        answer = self._vote(token, attempt, "", 0, delay, digest)
+        return -1 if answer["kind"] == 2 else answer["fence"]
+
+    def _vote(self, token: str, attempt: int, *rest: str | int) -> dict[str, int]:
+        entry, *others = rest
+        arguments = (token, LEASE, record(attempt), self.name, entry, *others)
         answer = self.call(QUORUM_ACQUIRE, self.all, *arguments).split()
         return dict(zip(("fence", "left", "now", "kind", "holder"), map(int, answer), strict=True))
-
-    def take_over(self, token: str, former: str, least: int = 0, delay: int = 0) -> list[int]:
-        digest = token_id(former.encode())
-        arguments = (token, LEASE, record(1), self.name, digest, least, delay)
-        return [*map(int, self.call(QUORUM_TAKE_OVER, self.all, *arguments).split())]
 
     def settle(self, token: str, fence: int, entry: str = "") -> int:
         keys = [self.lock, self.queue, self.fence]
@@ -124,6 +127,20 @@ def test_a_lock_that_is_held(keys: Server, foreign: bool) -> None:
     assert keys.client.get(keys.lock) == held
     keys.client.persist(keys.lock)
     assert keys.vote("two")["left"] == -1
+
+
+def test_taking_over(keys: Server) -> None:
+    """Only from the holder that is named; a later attempt begins its lease anew."""
+    assert keys.take_over("two", "one") == 0
+    first = keys.vote("one")["fence"]
+    keys.client.rpush(keys.queue, "waiter")
+    assert keys.take_over("two", "three") == 0
+    taken = keys.take_over("two", "one", attempt=2)
+    assert taken > first
+    assert keys.take_over("two", "one", attempt=2) == taken
+    assert keys.take_over("two", "one", attempt=3) > taken
+    assert keys.client.exists(keys.queue)
+    assert keys.take_over("three", "one", delay=DELAY) == -1
 
 
 # Not voting.
