@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from redis.exceptions import NoScriptError
 
@@ -15,8 +15,7 @@ from django_redis_lock.protocol import calls
 from django_redis_lock.protocol.calls import Call
 from django_redis_lock.protocol.lease import Request
 from django_redis_lock.transport import scripts
-from django_redis_lock.transport.resp import pack
-from django_redis_lock.transport.scripts import Command, Script
+from django_redis_lock.transport.scripts import Command, Script, pack
 
 
 class Replicas(NamedTuple):
@@ -54,8 +53,6 @@ class Packed:
     sending: Callable[[], None]
     replicas: Replicas | None = None
     until: float = math.inf
-    says_ok: ClassVar[bool] = False
-    """Whether it can be answered with OK; otherwise an OK belongs to the handshake."""
 
     def pack(self, *, with_source: bool = False) -> bytes:
         """Return the command as RESP, with the script's source or its digest."""

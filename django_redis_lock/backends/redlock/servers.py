@@ -16,8 +16,8 @@ from django_redis_lock.protocol import calls
 from django_redis_lock.protocol.calls import Call
 from django_redis_lock.support.text import without_passwords
 from django_redis_lock.transport import scripts
-from django_redis_lock.transport.caches import databases_of
 from django_redis_lock.transport.connections import listening_connection
+from django_redis_lock.transport.location import databases_of
 from django_redis_lock.transport.packing import Packed
 
 

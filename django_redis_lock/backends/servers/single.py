@@ -28,7 +28,7 @@ class SingleServer(Servers):
 
     @made_once
     def pool(self) -> redis.ConnectionPool:
-        """The connections: django-redis's own where LOCATION is an alias of it."""
+        """The settings of the connections."""
         return self.location.pool()
 
     @made_once
@@ -40,11 +40,6 @@ class SingleServer(Servers):
     def async_client(self) -> AsyncClient:
         timeout = self.timeout_of(self.pool)
         return AsyncClient(lambda: asyncio_connection(self.pool), timeout)
-
-    def close(self) -> None:
-        super().close()
-        if "pool" in self.__dict__ and not self.location.shares_pool:
-            self.pool.disconnect()
 
 
 class ScriptedServer(SingleServer):
