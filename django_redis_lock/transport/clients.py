@@ -85,7 +85,7 @@ class BlockingClient:
             if packed.until != math.inf:
                 connection.unlimit()
         except BaseException as error:
-            if self._sends_again(connection, is_new, error):
+            if self._broke(connection, is_new, error) and packed.repeatable:
                 return self.call(packed)
             raise
         if len(self._idle) < self.MOST_IDLE:
@@ -110,7 +110,7 @@ class BlockingClient:
                 for packed, reply in zip(batch, replies, strict=True)
             ]
 
-        return self._exchange(talk)
+        return self._exchange(talk, all(packed.repeatable for packed in batch))
 
     def post(self, packed: Packed) -> None:
         """Send a call without waiting for its reply, which is dropped.
@@ -124,9 +124,11 @@ class BlockingClient:
             packed.sending()
             connection.post(packed)
 
-        self._exchange(talk, packed.until)
+        self._exchange(talk, packed.repeatable, packed.until)
 
-    def _exchange(self, talk: Callable[[Connection], Result], until: float = math.inf) -> Result:
+    def _exchange(
+        self, talk: Callable[[Connection], Result], repeatable: bool, until: float = math.inf
+    ) -> Result:
         try:
             connection, is_new = self._idle.pop(), False
         except IndexError:
@@ -134,8 +136,8 @@ class BlockingClient:
         try:
             result = talk(connection)
         except BaseException as error:
-            if self._sends_again(connection, is_new, error):
-                return self._exchange(talk, until)
+            if self._broke(connection, is_new, error) and repeatable:
+                return self._exchange(talk, repeatable, until)
             raise
         if len(self._idle) < self.MOST_IDLE:
             self._idle.append(connection)
@@ -143,17 +145,19 @@ class BlockingClient:
             connection.finish()
         return result
 
-    def _sends_again(self, connection: Connection, is_new: bool, error: BaseException) -> bool:
-        """Close a connection that broke; return whether it was probably closed while it was idle.
+    def _broke(self, connection: Connection, is_new: bool, error: BaseException) -> bool:
+        """Close a connection; return whether the server may have closed it while it was idle.
 
-        Then the others that are idle were probably closed, too.
+        Raises the error of redis-py for a reply that did not come in time.
         """
         connection.close()
         if isinstance(error, TimeoutError):
             raise redis.TimeoutError("Timeout reading from socket") from error
         if is_new or not isinstance(error, redis.ConnectionError | OSError):
             return False
-        self.close()
+        idle, self._idle = self._idle, []
+        for other in idle:  # which it has probably closed, too
+            other.close()
         return True
 
     def _open(self, until: float) -> Connection:
@@ -255,7 +259,7 @@ class Connection:
         """Return a reply, or the server's error. Raises ``RedisError`` and ``OSError``."""
         if not self._buffer:
             received = self._receive(_RECEIVED)
-            if received[:1] == b":" and received.find(b"\r\n") == len(received) - 2:
+            if received[:1] == b":" and 0 < received.find(b"\r\n") == len(received) - 2:
                 return int(received[1:])
             self._buffer = received
         reply = self._reply()

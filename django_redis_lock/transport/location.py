@@ -1,4 +1,4 @@
-"""Checks LOCATION: an alias of CACHES that is on Redis, a URL, or a list of URLs."""
+"""LOCATION: an alias of CACHES that is on Redis, a URL, or a list of URLs; what is wrong with it."""
 
 from __future__ import annotations
 
