@@ -10,7 +10,7 @@ from itertools import islice
 from re import compile as compile_pattern
 
 from django_redis_lock.protocol.calls import ReadIndex
-from django_redis_lock.protocol.conversation import ask
+from django_redis_lock.protocol.calls import ask
 from django_redis_lock.protocol.drivers import Steps
 from django_redis_lock.support.arguments import MAX_NAME_LENGTH, check_name
 

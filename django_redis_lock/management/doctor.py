@@ -46,8 +46,8 @@ from django_redis_lock.management.servers import (
 )
 from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.support.text import visible, without_passwords
-from django_redis_lock.transport.caches import pool_of_cache
 from django_redis_lock.transport.connections import pool_from_url
+from django_redis_lock.transport.location import pool_of_cache
 
 PRODUCTION = 'In production, set "BACKEND": "django_redis_lock.backends.redis.RedisLockBackend".'
 _MakePool = Callable[[], redis.ConnectionPool | None]

@@ -137,8 +137,8 @@ class LoopConnection:
         self._error: Exception | None = None  # why it is broken
         self._pending: deque[asyncio.Future[Any]] = deque()
         self._reader: asyncio.Task[None] | None = None
-        self._heard_at = 0.0  # monotonic
-        self._keeper = self._until_the_loop_ends()
+        self._received_at = 0.0  # monotonic
+        self._ending = self._until_the_loop_ends()
         self._opening: asyncio.Task[None] | None = asyncio.ensure_future(self._open())
 
     @property
@@ -153,7 +153,7 @@ class LoopConnection:
 
     def silent_since(self, moment: float) -> bool:
         """Whether nothing was received since ``moment`` (monotonic)."""
-        return self._heard_at < moment
+        return self._received_at < moment
 
     async def opened(self) -> None:
         """Wait until calls can be written. Raises ``RedisError`` and ``OSError``."""
@@ -169,7 +169,7 @@ class LoopConnection:
         try:
             # Loops don't announce their end. But ``shutdown_asyncgens`` closes the asynchronous
             # generators that were started in them, while connections can still be closed properly.
-            await anext(self._keeper)
+            await anext(self._ending)
             async with asyncio.timeout(self._timeout):
                 await self._connection.connect()
             if self._error is not None:  # hung up meanwhile
@@ -235,7 +235,7 @@ class LoopConnection:
             while self._pending:
                 async with asyncio.timeout(self._timeout):
                     answer = await self._reply()
-                self._heard_at = monotonic()
+                self._received_at = monotonic()
                 if self._error is not None:
                     return  # all replies have failed already
                 reply = self._pending.popleft()

@@ -1,71 +1,66 @@
-"""Sends packed calls over the connections of a pool, blocking until they are answered."""
+"""Sends packed calls over connections of its own, blocking until they are answered."""
 
 from __future__ import annotations
 
 import contextlib
 import math
+import socket
+import ssl
 import weakref
 from collections.abc import Callable, Sequence
-from functools import partial
 from os import getpid
 from time import monotonic
-from typing import Any
+from typing import Any, TypeVar
 
 import redis
 from redis.exceptions import ReadOnlyError, RedisError, ResponseError
 
 from django_redis_lock.support.process import forget_after_fork
-from django_redis_lock.transport.checkout import Checkout
-from django_redis_lock.transport.connections import leave_to_parent
+from django_redis_lock.transport.connections import connect, leave_to_parent
 from django_redis_lock.transport.packing import Packed
-from django_redis_lock.transport.redis_py import BROKEN, checkout_of, disconnect_idle
-from django_redis_lock.transport.threads import shielded
+from django_redis_lock.transport.redis_py import (
+    cluster_error,
+    parse_error,
+    socket_of,
+    speaks_plain_resp2,
+)
+
+Result = TypeVar("Result")
+
+_RECEIVED = 65536
+"""Bytes to read at once."""
+_MORE_FOLLOWS = getattr(socket, "MSG_MORE", 0)
+"""Makes Linux hold bytes back for up to 200 ms, until more follow."""
+_NUMBER, _TEXT = b":$"
 
 
 class BlockingClient:
-    """Sends calls over the connections of a redis-py pool.
+    """Sends calls over connections of its own, made with the settings of a pool of redis-py's.
 
-    It bypasses ``Redis.execute_command``, and keeps connections for up to a second instead of
-    returning them to the pool after each call, which would check them each time. Together that
-    saves a third of what an uncontended call costs the client. Calls are safe to send twice, so the
-    worst that a stale connection costs is a second sending. A broken connection is kept as well;
-    the next call reconnects it.
-
-    A signal handler can raise an exception anywhere. In the pool's own code that would lose a
-    connection for good, so the pool is only used where no signal handler runs. Elsewhere the
-    exception drops the ``Checkout``, whose trace hands its connection to the next call.
+    A signal handler can raise an exception anywhere. A connection that was in use then is closed
+    and forgotten, so that no call reads the reply to another.
     """
 
-    KEEP = 1.0
-    """Seconds for which a connection is used before it goes back to the pool."""
-    MOST_KEPT = 8
-    """How many connections are kept at most; a quarter of those of a small pool."""
-    MOST_OVERDUE = 20
-    """How many connections may be opening still although their callers have given up."""
+    MOST_IDLE = 8
+    """How many connections stay open while no call uses them."""
 
     def __init__(self, pool: redis.ConnectionPool) -> None:
         self._pool = pool
-        self._get_connection = checkout_of(pool)
-        self._kept: list[Checkout] = []
-        self._traces: dict[int, _Trace] = {}  # of all connections taken from the pool
-        self._strays: list[_Trace] = []  # of those whose checkout was dropped
-        self._opening: dict[object, float] = {}  # when (monotonic) their callers give up
-        self._most_kept = min(self.MOST_KEPT, pool.max_connections // 4)
+        self._idle: list[Connection] = []  # its pop() and append() are atomic
+        self._opened: weakref.WeakSet[Any] = weakref.WeakSet()  # redis-py's connections
         forget_after_fork(self)
 
     def after_fork(self) -> None:
         """Leave all connections to the parent process, even one that this child was reading."""
-        for trace in [*self._traces.values()]:
-            leave_to_parent(trace.connection)
-        self._traces, self._strays, self._kept = {}, [], []
-        self._opening = {}
+        opened, self._opened, self._idle = [*self._opened], weakref.WeakSet(), []
+        for origin in opened:
+            leave_to_parent(origin)
 
     def close(self) -> None:
-        """Return all connections to the pool."""
-        while self._kept:
-            shielded(partial(self._give_back, self._kept.pop()))
-        while self._strays:
-            shielded(self._give_back_stray)
+        """Close the connections that are not in use."""
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.finish()
 
     def call(self, packed: Packed) -> Any:
         """Send a call and return its reply.
@@ -73,48 +68,49 @@ class BlockingClient:
         Raises ``RedisError`` and ``OSError``, and ``LockUnavailable`` if too few replicas
         acknowledged it.
         """
-        command = packed.pack()
-        checkout = self._take(packed.until)
+        try:  # as _exchange does, in one piece for speed
+            connection, is_new = self._idle.pop(), False
+        except IndexError:
+            connection, is_new = self._open(packed.until), True
         try:
             if packed.until != math.inf:
-                checkout.limit(packed.until)
+                connection.limit(packed.until)
             packed.sending()
-            checkout.send(command)
-            if checkout.due:
-                checkout.read_due()
-            reply = checkout.read(packed.says_ok)
+            connection.send(packed.pack())
+            if connection.due:
+                connection.read_due()
+            reply = connection.read()
             if packed.replicas is not None or isinstance(reply, ResponseError):
-                reply = _completed(checkout, packed, reply)
-                _leave_replica(checkout, [reply])
+                reply = connection.complete(packed, reply)
             if packed.until != math.inf:
-                checkout.unlimit()
+                connection.unlimit()
         except BaseException as error:
-            self._broke(checkout, error)
+            if self._broke(connection, is_new, error) and packed.repeatable:
+                return self.call(packed)
             raise
-        self._keep(checkout)
+        if len(self._idle) < self.MOST_IDLE:
+            self._idle.append(connection)
+        else:
+            connection.finish()
         if isinstance(reply, Exception):
             raise reply
         return reply
 
     def call_all(self, batch: Sequence[Packed]) -> list[Any]:
         """Send calls in one go; return the reply, or the server's error, to each."""
-        commands = b"".join([packed.pack() for packed in batch])
-        checkout = self._take()
-        try:
+
+        def talk(connection: Connection) -> list[Any]:
             for packed in batch:
                 packed.sending()
-            checkout.send(commands)
-            if checkout.due:
-                checkout.read_due()
-            replies = [checkout.read(packed.says_ok) for packed in batch]
-            for number, packed in enumerate(batch):
-                replies[number] = _completed(checkout, packed, replies[number])
-            _leave_replica(checkout, replies)
-        except BaseException as error:
-            self._broke(checkout, error)
-            raise
-        self._keep(checkout)
-        return replies
+            connection.send(b"".join([packed.pack() for packed in batch]))
+            connection.read_due()
+            replies = [connection.read() for _ in batch]
+            return [
+                connection.complete(packed, reply)
+                for packed, reply in zip(batch, replies, strict=True)
+            ]
+
+        return self._exchange(talk, all(packed.repeatable for packed in batch))
 
     def post(self, packed: Packed) -> None:
         """Send a call without waiting for its reply, which is dropped.
@@ -123,157 +119,234 @@ class BlockingClient:
         ``RedisError`` and ``OSError``. No error does not mean that it arrived: it is lost if the
         connection breaks afterwards.
         """
-        checkout = self._take(packed.until)
-        try:
+
+        def talk(connection: Connection) -> None:
             packed.sending()
-            checkout.post(packed)
-        except BaseException as error:
-            self._broke(checkout, error)
-            raise
-        self._keep(checkout)
+            connection.post(packed)
 
-    def _broke(self, checkout: Checkout, error: BaseException) -> None:
-        """Close a connection on which a reply may still come."""
-        checkout.disconnect()
-        if isinstance(error, redis.exceptions.ConnectionError | ConnectionError):
-            self._close_kept()
-        self._keep(checkout)
-        if isinstance(error, AttributeError | TypeError | ValueError):
-            raise redis.exceptions.ConnectionError(
-                "The connection was closed while in use"
-            ) from error
+        self._exchange(talk, packed.repeatable, packed.until)
 
-    def _close_kept(self) -> None:
-        """Close the connections that nobody uses, which the server has probably closed as well.
-
-        Otherwise each of them could cost a call one of its few tries.
-        """
-        closed = []
-        with contextlib.suppress(IndexError):
-            while True:
-                closed.append(self._kept.pop())
-                closed[-1].disconnect()
-        self._kept.extend(closed)
-
-    def _keep(self, checkout: Checkout) -> None:
-        if len(self._kept) < self._most_kept:
-            self._kept.append(checkout)
-        else:
-            shielded(partial(self._give_back, checkout))
-
-    def _give_back(self, checkout: Checkout) -> None:
-        """Return a connection to the pool, with no reply left on it."""
-        if checkout.due:
-            try:
-                checkout.settle()
-            except BROKEN:
-                checkout.disconnect()
-            except BaseException:
-                checkout.disconnect()
-                raise
-        if checkout.has_surplus:
-            checkout.disconnect()
-        del self._traces[id(checkout.connection)]
-        self._pool.release(checkout.connection)
-
-    def _give_back_stray(self) -> None:
-        checkout = self._traced(self._strays.pop().connection)
-        checkout.disconnect()
-        self._give_back(checkout)
-
-    def _take(self, until: float = math.inf) -> Checkout:
-        if self._strays:
-            return self._opened(self._recover, until)
-        kept: Checkout | None = None
+    def _exchange(
+        self, talk: Callable[[Connection], Result], repeatable: bool, until: float = math.inf
+    ) -> Result:
         try:
-            kept = self._kept.pop()
+            connection, is_new = self._idle.pop(), False
         except IndexError:
-            pass
+            connection, is_new = self._open(until), True
+        try:
+            result = talk(connection)
+        except BaseException as error:
+            if self._broke(connection, is_new, error) and repeatable:
+                return self._exchange(talk, repeatable, until)
+            raise
+        if len(self._idle) < self.MOST_IDLE:
+            self._idle.append(connection)
         else:
-            if monotonic() - kept.since < self.KEEP:
-                return kept if kept.is_open else self._opened(kept.open, until)
-        return self._opened(partial(self._check_out, kept), until)
+            connection.finish()
+        return result
 
-    def _opened(self, take: Callable[[], Checkout], until: float) -> Checkout:
-        """Take a connection, which may have to be opened; give up ``until`` (monotonic).
+    def _broke(self, connection: Connection, is_new: bool, error: BaseException) -> bool:
+        """Close a connection; return whether the server may have closed it while it was idle.
 
-        Connecting can't be interrupted: it goes on in its thread, and a connection that is opened
-        too late is used by a later call.
+        Raises the error of redis-py for a reply that did not come in time.
         """
-        if until == math.inf:
-            return shielded(take)
-        now = monotonic()
-        if sum(end < now for end in [*self._opening.values()]) >= self.MOST_OVERDUE:
-            raise redis.exceptions.TimeoutError("Earlier attempts to connect were not answered yet")
-        attempt = object()
-        self._opening[attempt] = until
+        connection.close()
+        if isinstance(error, TimeoutError):
+            raise redis.TimeoutError("Timeout reading from socket") from error
+        if is_new or not isinstance(error, redis.ConnectionError | OSError):
+            return False
+        idle, self._idle = self._idle, []
+        for other in idle:  # which it has probably closed, too
+            other.close()
+        return True
 
-        def attempted() -> Checkout:
-            try:
-                return take()
-            finally:
-                self._opening.pop(attempt, None)
+    def _open(self, until: float) -> Connection:
+        origin = connect(self._pool, until)
+        self._opened.add(origin)
+        if origin.pid != getpid():
+            leave_to_parent(origin)
+            raise redis.ConnectionError("The process was forked while it connected")
+        return Connection(origin) if speaks_plain_resp2(origin) else _Instrumented(origin)
 
-        return shielded(attempted, until)
 
-    def _check_out(self, former: Checkout | None) -> Checkout:
-        """Take a connection from the pool, after returning the former one."""
-        if former is not None:
-            self._give_back(former)
+class Connection:
+    """An open connection of redis-py's, past whose code commands are sent and replies are read.
+
+    Both take half of the time that redis-py's own methods do.
+    """
+
+    __slots__ = (
+        *("_buffer", "_limited", "_more", "_receive", "_start"),
+        *("due", "origin", "send"),
+    )
+
+    send: Callable[..., object]
+    """Sends one or more commands. Raises ``RedisError`` and ``OSError``."""
+
+    def __init__(self, origin: Any) -> None:
+        self.origin = origin
+        self.due = 0  # replies to posted calls that were not read yet
+        self._limited = False
+        self._buffer = b""  # what was received beyond the last reply
+        self._start = 0  # of the next reply
+        self._use(socket_of(origin))
+
+    def _use(self, sock: Any) -> None:
+        self.send, self._receive = sock.sendall, sock.recv
+        is_tcp = sock.family in (socket.AF_INET, socket.AF_INET6)
+        self._more = _MORE_FOLLOWS if is_tcp and not isinstance(sock, ssl.SSLSocket) else 0
+
+    def close(self) -> None:
+        """Close it; replies that are due are lost."""
+        self.origin.disconnect()
+
+    def finish(self) -> None:
+        """Close it once what was posted over it is carried out."""
         try:
-            connection = self._get_connection()
-        except (RedisError, OSError):
-            raise
-        except BaseException:
-            # The handshake was interrupted between a command and its reply. The connection is in
-            # the pool again, where that reply would be taken for one of ours.
-            disconnect_idle(self._pool)
-            raise
-        if connection.pid != getpid():
-            leave_to_parent(connection)  # forked while it connected; it will reconnect
-        return self._traced(connection)
+            if self._more and self.due:  # without a delay it sends what was held back
+                socket_of(self.origin).setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            with contextlib.suppress(RedisError, OSError):
+                self.read_due()
+        finally:
+            self.close()
 
-    def _traced(self, connection: Any) -> Checkout:
-        checkout = Checkout(connection)
-        # The callback is not Python code: there an exception from a signal handler would be lost.
-        trace = self._traces[id(connection)] = _Trace(checkout, self._strays.append)
-        trace.connection = connection
-        return checkout
+    def limit(self, until: float) -> None:
+        """Wait for replies ``until`` (monotonic), or as long as its own timeout if that is less."""
+        sock, own = socket_of(self.origin), self.origin.socket_timeout
+        left = max(0.001, until - monotonic())
+        if sock is not None and (own is None or left < own):
+            self._limited = True
+            sock.settimeout(left)
 
-    def _recover(self) -> Checkout:
-        """Take a connection whose checkout was dropped; a reply may be on its way."""
+    def unlimit(self) -> None:
+        """Wait for replies as long as its own timeout again."""
+        if self._limited:
+            socket_of(self.origin).settimeout(self.origin.socket_timeout)
+            self._limited = False
+
+    def post(self, packed: Packed) -> None:
+        """Send a call whose reply is read later; it may share a packet with the next command.
+
+        It includes the script's source: there may be no one to send it again in time to a server
+        that does not know the script.
+        """
+        self.send(packed.pack(with_source=True), self._more)
+        self.due += 1
+
+    def read_due(self) -> None:
+        """Read and drop the replies to posted calls."""
+        due, self.due = self.due, 0
+        for _ in range(due):
+            self.read()
+
+    def complete(self, packed: Packed, reply: Any) -> Any:
+        """Return the final answer to a call, given its first reply."""
+        steps = packed.completed(reply)
         try:
-            connection = self._strays.pop().connection
-        except IndexError:  # another thread was quicker
-            return self._check_out(None)
-        return self._traced(connection).open()
+            command = next(steps)
+            while True:
+                if packed.until != math.inf:
+                    self.limit(packed.until)
+                self.send(command)
+                command = steps.send(self.read())
+        except StopIteration as stop:
+            reply = stop.value
+        if is_read_only(reply):
+            raise reply  # the server is no longer the master, so the connection is closed
+        return reply
+
+    def read(self) -> Any:
+        """Return a reply, or the server's error. Raises ``RedisError`` and ``OSError``."""
+        if not self._buffer:
+            received = self._receive(_RECEIVED)
+            if received[:1] == b":" and 0 < received.find(b"\r\n") == len(received) - 2:
+                return int(received[1:])
+            self._buffer = received
+        reply = self._reply()
+        if self._start == len(self._buffer):
+            self._buffer, self._start = b"", 0
+        return reply
+
+    def _reply(self) -> Any:
+        line = self._line()
+        kind, text = line[:1], line[1:]
+        if kind == b":":
+            return int(text)
+        if kind == b"$":
+            return self._bytes(int(text))
+        if kind == b"*":
+            return None if text == b"-1" else self._items(int(text))
+        if kind == b"-":
+            error = parse_error(self.origin, text.decode(errors="replace"))
+            if isinstance(error, redis.ConnectionError):
+                raise error
+            return error
+        if kind == b"+":
+            return text
+        raise redis.InvalidResponse(f"Protocol Error: {line!r}")
+
+    def _items(self, count: int) -> list[Any]:
+        """Read the items of an array.
+
+        Numbers and texts that are buffered already are read in place: a page of locks has 1500
+        items, and reading each by itself took longer than everything else.
+        """
+        items: list[Any] = []
+        for _ in range(count):
+            buffer, start = self._buffer, self._start
+            end = buffer.find(b"\r\n", start)
+            kind = buffer[start] if end > 0 else None
+            if kind == _NUMBER:
+                items.append(int(buffer[start + 1 : end]))
+                self._start = end + 2
+                continue
+            length = int(buffer[start + 1 : end]) if kind == _TEXT else -1
+            if 0 <= length < len(buffer) - end - 3:
+                items.append(buffer[end + 2 : end + 2 + length])
+                self._start = end + length + 4
+            else:
+                items.append(self._reply())
+        return items
+
+    def _line(self) -> bytes:
+        while (end := self._buffer.find(b"\r\n", self._start)) < 0:
+            self._receive_more()
+        line = self._buffer[self._start : end]
+        self._start = end + 2
+        return line
+
+    def _bytes(self, length: int) -> bytes | None:
+        if length < 0:
+            return None
+        while len(self._buffer) < self._start + length + 2:
+            self._receive_more()
+        start, self._start = self._start, self._start + length + 2
+        return self._buffer[start : start + length]
+
+    def _receive_more(self) -> None:
+        received = self._receive(_RECEIVED)
+        if not received:
+            raise redis.ConnectionError("Connection closed by server.")
+        self._buffer = self._buffer[self._start :] + received
+        self._start = 0
 
 
-class _Trace(weakref.ref[Checkout]):
-    """A weak reference to a checkout that keeps its connection."""
+class _Instrumented(Connection):
+    """A connection of a class with methods of its own, which may do anything, so they are used."""
 
-    __slots__ = ("connection",)
-    connection: Any
+    __slots__ = ()
 
+    def _use(self, sock: Any) -> None:
+        self._more = 0
 
-def _completed(checkout: Checkout, packed: Packed, reply: Any) -> Any:
-    """Return the final answer to a call, given its first reply."""
-    steps = packed.completed(reply)
-    try:
-        command = next(steps)
-        while True:
-            if packed.until != math.inf:
-                checkout.limit(packed.until)
-            checkout.send(command)
-            command = steps.send(checkout.read())
-    except StopIteration as stop:
-        return stop.value
+    def send(self, commands: bytes, flags: int = 0) -> None:
+        self.origin.send_packed_command([commands], check_health=False)
 
-
-def _leave_replica(checkout: Checkout, replies: Sequence[Any]) -> None:
-    """Close a connection to a server that is no longer the master."""
-    if any(map(is_read_only, replies)):
-        checkout.disconnect()
+    def read(self) -> Any:
+        try:
+            return self.origin.read_response(disable_decoding=True)
+        except ResponseError as error:
+            return cluster_error(error)
 
 
 def is_read_only(error: object) -> bool:

@@ -1,24 +1,27 @@
-"""Pools of redis-py, and connections outside of a pool to the same server."""
+"""Connections of our own to the server that a pool of redis-py's is for."""
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import encodings.idna  # noqa: F401 - see below
 import ipaddress
+import math
 import re
 import socket
 from collections.abc import Callable
 from functools import partial
+from time import monotonic
 from typing import Any
 from urllib.parse import urlsplit
 
 import redis
 import redis.asyncio
-from redis.sentinel import SentinelConnectionPool
+from redis.sentinel import MasterNotFoundError, SentinelConnectionPool
 
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.support.text import keep_secrets
-from django_redis_lock.transport.redis_py import OverSocket, parameters_of
+from django_redis_lock.transport.redis_py import OverSocket, parameters_of, socket_of
 from django_redis_lock.transport.threads import run_in_thread
 
 SCHEMES = ("redis://", "rediss://", "unix://")
@@ -27,34 +30,54 @@ SCHEMES = ("redis://", "rediss://", "unix://")
 # handler (Celery's soft time limit) interrupts an import, the lock of that import can stay locked
 # for ever, and then every thread that connects hangs. So it is imported early.
 
-URL_DEFAULTS = {
-    "socket_timeout": 5.0,
-    "socket_connect_timeout": 5.0,
-    "socket_keepalive": True,
-    "protocol": 2,  # RESP3 would only add two round trips to each new connection
-}
-"""For a LOCATION that is a URL, unless its query says otherwise; timeouts in seconds."""
+DEFAULTS = {"socket_timeout": 5.0, "socket_connect_timeout": 5.0, "socket_keepalive": True}
+"""For connections, unless the settings say otherwise; timeouts in seconds."""
+_TAKEN_OVER = frozenset(
+    {
+        *("host", "port", "path", "db", "username", "password", "credential_provider"),
+        *("client_name", "encoding", "encoding_errors", "redis_connect_func"),
+        *("socket_timeout", "socket_connect_timeout", "socket_type"),
+        *("socket_keepalive", "socket_keepalive_options"),
+    }
+)
+"""The arguments of redis-py's connections that say where, as whom and how to connect."""
 
 
-def master_of(pool: redis.ConnectionPool) -> Callable[[], tuple[str, int]] | None:
-    """Return a function that asks the sentinels of a pool for the master; ``None`` without any."""
-    if not isinstance(pool, SentinelConnectionPool):
-        return None
-    return partial(pool.sentinel_manager.discover_master, pool.service_name)
+def own_pool(pool: redis.ConnectionPool) -> redis.ConnectionPool:
+    """Return a pool with the same settings that shares nothing with the given one.
+
+    Its connections speak RESP2 (RESP3 only adds two round trips to connecting), give up in bounded
+    time and try nothing twice. What redis-py adds for its own pools is left out.
+    """
+    connection_class = pool.connection_class
+    kwargs = _settings(pool.connection_kwargs, connection_class)
+    if isinstance(pool, SentinelConnectionPool):
+        kwargs |= {"connection_class": connection_class, "sentinel_manager": pool.sentinel_manager}
+        return SentinelConnectionPool(pool.service_name, **kwargs)  # type: ignore[no-untyped-call]
+    return redis.ConnectionPool(connection_class, **kwargs)
+
+
+def _settings(kwargs: dict[str, Any], connection_class: Any) -> dict[str, Any]:
+    """Return the arguments of a connection that are settings, or of a class not redis-py's."""
+    known = parameters_of(connection_class)
+    left_out = parameters_of(redis.SSLConnection) - _TAKEN_OVER
+    taken = {
+        name: value
+        for name, value in kwargs.items()
+        if value is not None and (name.startswith("ssl_") or name not in left_out)
+    }
+    return {**{name: DEFAULTS[name] for name in known & DEFAULTS.keys()}, **taken, "protocol": 2}
 
 
 def pool_from_url(url: str) -> redis.ConnectionPool:
     """Return a pool for a ``redis://``, ``rediss://`` or ``unix://`` URL."""
-    defaults: dict[str, Any] = dict(URL_DEFAULTS)
-    if url.startswith("unix:"):
-        del defaults["socket_keepalive"]
-    return redis.ConnectionPool.from_url(url, **defaults)
+    return own_pool(redis.ConnectionPool.from_url(url))
 
 
 def problem_of(url: str) -> str | None:
     """Return why redis-py can't use a URL as it is meant, continuing a sentence; else ``None``."""
     try:
-        pool = pool_from_url(url)
+        pool = redis.ConnectionPool.from_url(url)
         pool.connection_class(**pool.connection_kwargs)
     except Exception as error:  # redis-py raises several classes
         return f"can't be used by redis-py: {keep_secrets(error)}"
@@ -87,19 +110,75 @@ def leave_to_parent(connection: Any) -> None:
         connection.disconnect()
 
 
-def listening_connection(pool: redis.ConnectionPool) -> Any:
-    """Return a connection outside of a pool, to the same server, that may block for long."""
-    wanted = {**pool.connection_kwargs, "socket_keepalive": True}
-    connection_class, locate = pool.connection_class, master_of(pool)
-    if locate is not None:
-        ssl = issubclass(connection_class, redis.SSLConnection)
-        connection_class = redis.SSLConnection if ssl else redis.Connection
-        wanted["host"], wanted["port"] = locate()
-    kwargs = _portable(wanted, connection_class)
-    kwargs["protocol"] = 2
-    with contextlib.suppress(KeyError):
-        kwargs["retry"] = pool.connection_kwargs["retry"]
-    return connection_class(**kwargs)
+def connect(pool: redis.ConnectionPool, until: float = math.inf) -> Any:
+    """Return a new connection, which is open; give up ``until`` (monotonic).
+
+    Looking up the name of a host is not limited. Raises ``RedisError`` and ``OSError``.
+    """
+    connection = new_connection(pool, until)
+    own, own_connect = connection.socket_timeout, connection.socket_connect_timeout
+    if until != math.inf:
+        left = max(0.001, until - monotonic())
+        connection.socket_timeout = min(left, own or left)
+        connection.socket_connect_timeout = min(left, own_connect or left)
+    try:
+        connection.connect()
+    except BaseException:
+        connection.disconnect()  # a reply to the handshake may still come
+        raise
+    if until != math.inf:
+        connection.socket_timeout, connection.socket_connect_timeout = own, own_connect
+        socket_of(connection).settimeout(own)
+    return connection
+
+
+def new_connection(pool: redis.ConnectionPool, until: float = math.inf) -> Any:
+    """Return a connection to the server of a pool, which is not open yet.
+
+    Sentinels are asked ``until`` (monotonic). Raises ``RedisError`` and ``OSError``.
+    """
+    locate = master_of(pool)
+    if locate is None:
+        return pool.connection_class(**pool.connection_kwargs)
+    host, port = locate(until)
+    kwargs = {**pool.connection_kwargs, "host": host, "port": port}
+    del kwargs["connection_pool"]
+    uses_tls = issubclass(pool.connection_class, redis.SSLConnection)
+    return (redis.SSLConnection if uses_tls else redis.Connection)(**kwargs)
+
+
+listening_connection = new_connection
+
+
+def master_of(pool: redis.ConnectionPool) -> Callable[[float], tuple[str, int]] | None:
+    """Return a function that asks the sentinels of a pool for the master; ``None`` without any.
+
+    It is given the time (monotonic) at which the caller gives up.
+    """
+    return partial(_ask_sentinels, pool) if isinstance(pool, SentinelConnectionPool) else None
+
+
+def _ask_sentinels(pool: SentinelConnectionPool, until: float) -> tuple[str, int]:
+    """Ask one sentinel after the other, over connections of our own, until one knows."""
+    sentinels = pool.sentinel_manager.sentinels
+    manager = copy.copy(pool.sentinel_manager)
+    share = max(0.001, (until - monotonic()) / max(1, len(sentinels)))
+    why = MasterNotFoundError(f"No master found for {pool.service_name!r}")
+    for sentinel in [*sentinels]:
+        own = own_pool(sentinel.connection_pool)
+        for name in ("socket_timeout", "socket_connect_timeout"):
+            own.connection_kwargs[name] = min(share, own.connection_kwargs[name])
+        with redis.Redis.from_pool(own) as client:
+            manager.sentinels = [client]
+            try:
+                found: tuple[str, int] = manager.discover_master(pool.service_name)
+            except MasterNotFoundError as error:
+                why = error
+                continue
+        # It is asked first the next time.
+        sentinels[:] = sorted(sentinels, key=lambda each: each is not sentinel)
+        return found
+    raise why
 
 
 def asyncio_connection(pool: redis.ConnectionPool) -> Any:
@@ -110,8 +189,11 @@ def asyncio_connection(pool: redis.ConnectionPool) -> Any:
         (redis.Connection, _Connection),
     ):
         if issubclass(pool.connection_class, blocking):
-            kwargs = _portable(pool.connection_kwargs, awaiting)
-            kwargs.update(protocol=2, socket_timeout=None)  # the reader times the replies
+            names = parameters_of(awaiting) - {"redis_connect_func"}  # it does not await
+            kwargs = {
+                name: value for name, value in pool.connection_kwargs.items() if name in names
+            }
+            kwargs["socket_timeout"] = None  # the reader times the replies
             connection = awaiting(**kwargs)
             if isinstance(connection, _Dialled):
                 connection.locate = master_of(pool)
@@ -131,7 +213,7 @@ class _Dialled(OverSocket):
     host: Any
     port: Any
     socket_connect_timeout: Any
-    locate: Callable[[], tuple[str, int]] | None = None
+    locate: Callable[[float], tuple[str, int]] | None = None
 
     async def dial(self) -> socket.socket | None:
         if self.locate is None and _is_address(self.host):
@@ -140,7 +222,7 @@ class _Dialled(OverSocket):
 
     def _dial(self) -> socket.socket:
         if self.locate is not None:
-            self.host, self.port = self.locate()
+            self.host, self.port = self.locate(math.inf)
         return socket.create_connection((self.host, self.port), self.socket_connect_timeout)
 
 
@@ -158,26 +240,3 @@ def _is_address(host: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-_PLAIN = frozenset(
-    {
-        *("host", "port", "path", "db", "username", "password", "credential_provider"),
-        *("client_name", "encoding", "encoding_errors"),
-        *("socket_timeout", "socket_connect_timeout", "socket_type"),
-        *("socket_keepalive", "socket_keepalive_options"),
-    }
-)
-
-
-def _portable(kwargs: dict[str, Any], connection_class: Any) -> dict[str, Any]:
-    """Return the arguments that say where and as whom to connect, if the class takes them.
-
-    What redis-py adds for its own pools (parsers, maintenance handlers, retries) is left out.
-    """
-    known = parameters_of(connection_class)
-    return {
-        key: value
-        for key, value in kwargs.items()
-        if (key in _PLAIN or key.startswith("ssl_")) and key in known
-    }

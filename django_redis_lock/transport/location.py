@@ -1,7 +1,8 @@
-"""Checks LOCATION: an alias of CACHES that is on Redis, a URL, or a list of URLs."""
+"""LOCATION: an alias of CACHES that is on Redis, a URL, or a list of URLs; what is wrong with it."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable
 from typing import Any
 from urllib.parse import urlsplit
@@ -9,19 +10,24 @@ from urllib.parse import urlsplit
 import redis
 from django.conf import settings
 from django.core import checks
+from django.core.cache import caches
+from django.utils.module_loading import import_string
 
 from django_redis_lock.exceptions import InvalidLockBackend
-from django_redis_lock.support.text import without_passwords
-from django_redis_lock.transport.caches import (
-    DJANGO_REDIS,
-    databases_of,
-    pool_of_cache,
-    problem_of_cache,
-    served_by,
-    spread_by,
+from django_redis_lock.support.django_private import client_of_cache
+from django_redis_lock.support.text import keep_secrets, without_passwords
+from django_redis_lock.transport.connections import (
+    SCHEMES,
+    ignored_part,
+    own_pool,
+    pool_from_url,
+    problem_of,
 )
-from django_redis_lock.transport.connections import SCHEMES, pool_from_url, problem_of
 from django_redis_lock.transport.redis_py import parse_url
+
+DJANGO_REDIS = "django-redis"
+_SERVED_BY = {"django_redis.cache": DJANGO_REDIS, "django.core.cache.backends.redis": "Django"}
+_BETWEEN_URLS = re.compile(r"[,;]\s*(?=[a-z+]+://)", re.IGNORECASE)
 
 HOW_TO = (
     "Write an alias that django-redis or Django's RedisCache serves, such as "
@@ -49,9 +55,6 @@ A_CLUSTER_OF_THEIR_OWN = "A cluster has only one database; give the locks server
 
 class Location:
     """Where the server of one entry of LOCKS is."""
-
-    shares_pool = False
-    """Whether the pool is django-redis's own, which the cache uses, too."""
 
     def __init__(self, value: Any, using: str) -> None:
         self.using = using
@@ -98,15 +101,13 @@ class Location:
         return list(urls)
 
     def pool(self) -> redis.ConnectionPool:
-        """Return the pool of connections to the server. Raises ``InvalidLockBackend``."""
+        """Return a pool with the settings of the server. Raises ``InvalidLockBackend``."""
         if self.url:
             return pool_from_url(self.url)
         assert self.alias
         if problem := self._problem(self.alias):
             raise InvalidLockBackend(f"{problem.msg} {problem.hint}")
-        configured = settings.CACHES[self.alias]
-        self.shares_pool = served_by(configured) == DJANGO_REDIS
-        pool = pool_of_cache(self.alias, configured)
+        pool = pool_of_cache(self.alias, settings.CACHES[self.alias])
         assert pool is not None
         return pool
 
@@ -173,3 +174,97 @@ class Location:
 def shown(url: Any) -> str:
     """Return the representation of a URL, or of what is in its place, without passwords."""
     return without_passwords(repr(url))
+
+
+def served_by(configured: dict[str, Any]) -> str | None:
+    """Return whose ``RedisCache`` a cache is, or a subclass; ``None`` for other caches."""
+    try:
+        found = import_string(str(configured.get("BACKEND")))
+    except ImportError:
+        return None
+    bases = [kind for kind in getattr(found, "__mro__", ()) if kind.__name__ == "RedisCache"]
+    return next((by for kind in bases if (by := _SERVED_BY.get(kind.__module__))), None)
+
+
+def pool_of_cache(alias: str, configured: dict[str, Any]) -> redis.ConnectionPool | None:
+    """Return a pool with the settings of a cache; ``None`` if that is not on such a server.
+
+    It is for the primary where there are replicas. Raises what makes no pool, of any class.
+    """
+    pool = _pool_that_caches_use(alias, configured)
+    return pool and own_pool(pool)
+
+
+def _pool_that_caches_use(alias: str, configured: dict[str, Any]) -> redis.ConnectionPool | None:
+    import_string(configured.get("BACKEND", ""))  # if it can't be, it is not of another kind
+    by = served_by(configured)
+    if by is None:
+        return None
+    if not configured.get("LOCATION"):
+        raise ValueError("its LOCATION names no server")
+    client: redis.Redis
+    if by == DJANGO_REDIS:
+        from django_redis import get_redis_connection
+
+        client = get_redis_connection(alias)
+    else:
+        client = client_of_cache(caches.create_connection(alias)).get_client(write=True)
+    return client.connection_pool
+
+
+def spread_by(configured: dict[str, Any]) -> str | None:
+    """Return the CLIENT_CLASS of django-redis that spreads keys over servers, if it has one."""
+    if served_by(configured) != DJANGO_REDIS:
+        return None
+    from django_redis.client import ShardClient
+
+    default = "django_redis.client.DefaultClient"
+    client = str((configured.get("OPTIONS") or {}).get("CLIENT_CLASS", default))
+    try:
+        found = import_string(client)
+    except ImportError:
+        return None  # django-redis raises a better error
+    return client if getattr(found, "get_client", None) in (None, ShardClient.get_client) else None
+
+
+def problem_of_cache(alias: str, configured: dict[str, Any]) -> str | None:
+    """Return why no connection can be made from an entry of CACHES."""
+    urls = _urls_of(configured)
+    for url in urls:
+        if not isinstance(url, str):
+            return f"whose LOCATION {url!r} is not a str"
+    try:
+        pool = _pool_that_caches_use(alias, configured)
+        assert pool is not None
+        pool.connection_class(**pool.connection_kwargs)
+    except Exception as error:  # of any class, even ImportError
+        return f"from which {served_by(configured)} can't make a connection: {keep_secrets(error)}"
+    for url in urls:
+        if problem := ignored_part(url):
+            return f"whose LOCATION {url!r} {problem}"
+    return None
+
+
+def _urls_of(configured: dict[str, Any]) -> list[Any]:
+    urls = configured.get("LOCATION", "")
+    if isinstance(urls, str):
+        return _BETWEEN_URLS.split(urls)
+    return [*urls] if isinstance(urls, list | tuple) else [urls]
+
+
+def databases_of(configured: Any) -> set[tuple[Any, ...]]:
+    """Return the databases of a URL or an entry of CACHES, as (host or path, port, db)."""
+    entry = configured if isinstance(configured, dict) else {"LOCATION": configured}
+    options = entry.get("OPTIONS")
+    found: set[tuple[Any, ...]] = set()
+    for url in _urls_of(entry):
+        try:
+            # Django's cache takes the database of a URL that names none from OPTIONS.
+            database = int(options.get("db") or 0) if isinstance(options, dict) else 0
+            parsed = {"host": "localhost", "port": 6379, "db": database, **parse_url(url)}
+        except (ValueError, AttributeError, TypeError):
+            continue  # not the URL of a Redis server
+        place = parsed.get("path") or parsed["host"].lower()
+        place = "127.0.0.1" if place in ("localhost", "::1") else place
+        found.add((place, parsed["port"], parsed["db"]))
+    return found

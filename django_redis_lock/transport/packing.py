@@ -6,17 +6,15 @@ import math
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from redis.exceptions import NoScriptError
 
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol import calls
 from django_redis_lock.protocol.calls import Call
-from django_redis_lock.protocol.lease import Request
 from django_redis_lock.transport import scripts
-from django_redis_lock.transport.resp import pack
-from django_redis_lock.transport.scripts import Command, Script
+from django_redis_lock.transport.scripts import Command, Script, pack
 
 
 class Replicas(NamedTuple):
@@ -54,8 +52,8 @@ class Packed:
     sending: Callable[[], None]
     replicas: Replicas | None = None
     until: float = math.inf
-    says_ok: ClassVar[bool] = False
-    """Whether it can be answered with OK; otherwise an OK belongs to the handshake."""
+    repeatable: bool = False
+    """Whether it may be sent again as it is, if it may have arrived."""
 
     def pack(self, *, with_source: bool = False) -> bytes:
         """Return the command as RESP, with the script's source or its digest."""
@@ -94,6 +92,7 @@ class Packing:
         self.fence_key = f"{prefix}-fence{tag}"
         self.audit_key = f"{prefix}-audit{tag}"
         self.heard_key = f"{prefix}-heard{tag}"
+        self._granting = self.index_key, self.fence_key, self.heard_key
         self._replicas = replicas
 
     def pack(self, call: Call, sending: Callable[[], None] | None = None) -> Packed:
@@ -105,9 +104,8 @@ class Packing:
             type(call) in (calls.Acquire, calls.TakeOver) or _makes_endless(call)
         ):
             replicas = self._replicas
-        return Packed(
-            script, keys, args, sending or call.sending, replicas=replicas, until=call.until
-        )
+        repeatable = script is not scripts.FORCE_RELEASE  # it has to know that it is sent again
+        return Packed(script, keys, args, sending or call.sending, replicas, call.until, repeatable)
 
     def keys(self, name: str) -> list[str]:
         """Return the keys of one lock: the lock, its waiters, the index, the last fence."""
@@ -119,19 +117,21 @@ class Packing:
 
     def _granting_keys(self, name: str) -> list[str]:
         """Return the keys of one lock for a script that can hand it off."""
-        return [*self.keys(name), self.heard_key]
+        return [self.lock_prefix + name, self.queue_prefix + name, *self._granting]
 
     def _encode_acquire(self, call: calls.Acquire) -> _Encoded:
-        args = _wanted(call.request)
-        args.append(call.channel)
+        request = call.request
+        args = [request.token, str(request.lease_ms), request.record, request.name, call.channel]
         if call.channel or self._replicas is not None:
             args.append("" if call.asked_ms is None else str(call.asked_ms))
         if self._replicas is not None:
             args.append("1")
-        return self._granting_keys(call.request.name), args
+        return self._granting_keys(request.name), args
 
     def _encode_take_over(self, call: calls.TakeOver) -> _Encoded:
-        return self._granting_keys(call.request.name), [*_wanted(call.request), call.token_id]
+        request = call.request
+        args = [request.token, str(request.lease_ms), request.record, request.name, call.token_id]
+        return self._granting_keys(request.name), args
 
     def _encode_release(self, call: calls.Release) -> _Encoded:
         args = [call.token, call.name, call.entry]
@@ -173,10 +173,6 @@ class Packing:
 
 def _makes_endless(call: Call) -> bool:
     return type(call) is calls.Renew and len(call.leases) == 1 and call.leases[0][2] == -1
-
-
-def _wanted(request: Request) -> list[str]:
-    return [request.token, str(request.lease_ms), request.record, request.name]
 
 
 _Encoded = tuple[list[str], list[str]]

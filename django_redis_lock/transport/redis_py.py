@@ -9,10 +9,8 @@ from __future__ import annotations
 import functools
 import inspect
 import socket
-from collections.abc import Callable
 from typing import Any
 
-import redis
 from redis.connection import AbstractConnection
 from redis.connection import parse_url as _parse_url
 from redis.exceptions import (
@@ -28,11 +26,8 @@ from redis.exceptions import (
 __all__ = [
     "BROKEN",
     "OverSocket",
-    "checkout_of",
     "close_without_loop",
     "cluster_error",
-    "disconnect_idle",
-    "is_closed",
     "parameters_of",
     "parse_error",
     "parse_url",
@@ -44,27 +39,7 @@ __all__ = [
 
 BROKEN = (RedisError, OSError, AttributeError, TypeError, ValueError)
 """What a broken connection raises. The last three come from redis-py's own code if another thread
-closes the connection, as django-redis does after a request with DJANGO_REDIS_CLOSE_CONNECTION."""
-
-# Pools.
-
-
-def checkout_of(pool: redis.ConnectionPool) -> Callable[[], Any]:
-    """Return the function that takes a connection from a pool."""
-    # redis-py 5.2 requires the name of the command; later versions deprecate it.
-    parameter = inspect.signature(pool.get_connection).parameters.get("command_name")
-    if parameter is not None and parameter.default is parameter.empty:
-        return functools.partial(pool.get_connection, "EVALSHA")
-    return pool.get_connection
-
-
-def disconnect_idle(pool: redis.ConnectionPool) -> None:
-    """Close the connections of a pool that are not in use."""
-    if "inuse_connections" in inspect.signature(pool.disconnect).parameters:
-        pool.disconnect(inuse_connections=False)
-    else:  # the BlockingConnectionPool of redis-py 5.2 can only close them all
-        pool.disconnect()
-
+closes the connection."""
 
 # Arguments of connections.
 
@@ -92,11 +67,6 @@ def parse_url(url: str) -> dict[str, Any]:
 def socket_of(connection: Any) -> Any:
     """Return the socket; ``None`` while there is none, or in a class that keeps it elsewhere."""
     return getattr(connection, "_sock", None)
-
-
-def is_closed(connection: Any) -> bool:
-    """Whether a connection is known to have no socket."""
-    return getattr(connection, "_sock", connection) is None
 
 
 def parse_error(connection: Any, text: str) -> Exception:

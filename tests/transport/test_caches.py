@@ -45,7 +45,7 @@ def test_it_locks_waits_and_lists(name: str, server: EmbeddedServer) -> None:
 
 @pytest.mark.usefixtures("entry")
 def test_the_cache_of_each_thread_keeps_its_connections(name: str) -> None:
-    """All threads share one pool, and it is no cache's: what a cache disconnects is not ours."""
+    """All threads share one pool, and it is no cache's: what a cache closes is not ours."""
     pool = locks["default"].pool
     assert Background(lambda: locks["default"].pool).outcome() is pool
     assert caches["locks"]._cache.get_client(write=True).connection_pool is not pool
@@ -54,26 +54,10 @@ def test_the_cache_of_each_thread_keeps_its_connections(name: str) -> None:
         assert lock(name, blocking=False).acquire() is False
 
 
-@pytest.mark.parametrize(
-    ("kind", "left"), [(DJANGO, False), ("django_redis.cache.RedisCache", True)]
-)
-def test_only_the_pool_of_a_cache_outlives_the_backend(
-    entry: dict[str, Any], settings: Any, kind: str, left: bool
-) -> None:
-    """django-redis's pool is the cache's; a backend closes one of its own."""
-    entry["BACKEND"] = kind
-    settings.CACHES = {**settings.CACHES}
-    with lock("a", timeout=5):
-        pool = locks["default"].pool
-    locks.reset()
-    assert any(each._sock for each in pool._available_connections) is left
-    pool.disconnect()
-
-
 def test_options_of_the_alias_count(
     entry: dict[str, Any], server: EmbeddedServer, settings: Any
 ) -> None:
-    """``db``, ``pool_class``, time limits and the primary of several servers are the alias's."""
+    """``db``, time limits and the primary of several servers are the alias's; its pool is not."""
     entry["LOCATION"] = [server.url().rpartition("/")[0], "redis://127.0.0.1:1/6"]
     entry["OPTIONS"] = {
         "db": "5",
@@ -83,7 +67,7 @@ def test_options_of_the_alias_count(
     }
     settings.CACHES = {**settings.CACHES}
     pool = locks["default"].pool
-    assert isinstance(pool, redis.BlockingConnectionPool)
+    assert not isinstance(pool, redis.BlockingConnectionPool)
     assert pool.connection_kwargs["socket_timeout"] == 2
     with lock("a", timeout=5), redis.Redis.from_url(server.url(5)) as client:
         assert client.exists("lock:a")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
-import gc
 import ipaddress
+import math
 import random
 import signal
 import socket
@@ -19,12 +19,15 @@ from typing import Any, ClassVar
 
 import pytest
 import redis
+from django.core.cache import caches
+from django_redis import get_redis_connection
 
 from django_redis_lock import lock, locks
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol.calls import Glance
+from django_redis_lock.transport.connections import own_pool
 from example_project.embedded import EmbeddedServer
-from tests.tools import Background, Child, eventually, handling, in_finalizer, waiters
+from tests.tools import Background, Child, connections, eventually, handling, in_finalizer, waiters
 
 
 def exercise(name: str) -> None:
@@ -61,31 +64,60 @@ def test_protocols_and_decoding(
 ) -> None:
     query = f"?protocol={protocol}&decode_responses={decode}"
     settings.LOCKS = {"default": {"LOCATION": server.url() + query}}
-    assert int(locks["default"].pool.connection_kwargs["protocol"]) == protocol
     exercise(name)
+    assert protocols(server) == {"2"}
 
 
-def test_a_server_that_went_away_costs_one_try(client: redis.Redis) -> None:
-    """A call that is sent again does not use another of the connections that broke meanwhile."""
+def protocols(server: EmbeddedServer) -> set[str]:
+    """Return which protocols the connections of the test speak, apart from the one that asks."""
+    with redis.Redis.from_url(server.url(), client_name="asks") as asking:
+        return {each["resp"] for each in asking.client_list() if each["name"] != "asks"}
+
+
+def test_connections_that_the_server_closed_while_idle(client: redis.Redis) -> None:
+    """The next call finds out and is sent again, over a new one; the others are not tried."""
     backend = locks["default"]
     calls = backend.servers.client
-    taken = [calls._take() for _ in range(3)]
-    for checkout in taken:
-        calls._keep(checkout)
+    calls._idle.extend([calls._open(math.inf) for _ in range(3)])
     client.client_kill_filter(_type="normal", skipme=True)
-    with pytest.raises(LockUnavailable, match="closed"):
-        backend.call(Glance("name"))
-    assert len(calls._kept) == 3
-    others = [calls._take() for _ in range(2)]
-    assert backend.call(Glance("name")) is None
-    assert len({id(checkout.connection) for checkout in [*others, *calls._kept]}) == 3
+    call = Glance("name")
+    assert backend.call(call) is None
+    assert call.resent
+    assert len(calls._idle) == 1
+
+
+def test_only_some_connections_stay_open(client: redis.Redis) -> None:
+    """Those that more calls than usual need at one time are closed."""
+    calls = locks["default"].servers.client
+    before = connections(client)
+    calls._idle.extend([calls._open(math.inf) for _ in range(calls.MOST_IDLE)])
+    calls._exchange(lambda _: calls._idle.append(calls._open(math.inf)), repeatable=True)
+    assert len(calls._idle) == calls.MOST_IDLE
+    eventually(lambda: len(connections(client) - before) == calls.MOST_IDLE)
+
+
+def test_timeouts_where_the_settings_have_none(settings: Any, server: EmbeddedServer) -> None:
+    """Each connection has some, of an alias and of a URL."""
+    cache = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": server.url()}
+    settings.CACHES = {**settings.CACHES, "timeless": cache}
+    settings.LOCKS = {
+        "alias": {"LOCATION": "timeless"},
+        "url": {"LOCATION": server.url()},
+        "own": {"LOCATION": server.url() + "?socket_timeout=2&socket_keepalive=no"},
+    }
+    expected = {"alias": (5.0, 5.0, 1), "url": (5.0, 5.0, 1), "own": (2.0, 5.0, 0)}
+    for using, (timeout, connect_timeout, keepalive) in expected.items():
+        origin = locks[using].servers.client._open(math.inf).origin
+        assert origin._sock.gettimeout() == origin.socket_timeout == timeout
+        assert origin.socket_connect_timeout == connect_timeout
+        assert origin._sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == keepalive
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
 def test_through_django_redis(
     name: str, settings: Any, server: EmbeddedServer, protocol: int
 ) -> None:
-    """The options of a django-redis alias apply."""
+    """The options of a django-redis alias apply; but lock connections speak RESP2."""
     settings.CACHES = {
         "default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"},
         "locks": {
@@ -100,30 +132,33 @@ def test_through_django_redis(
     settings.LOCKS = {"default": {"LOCATION": "locks"}}
     exercise(name)
     assert locks["default"].pool.connection_kwargs["db"] == 3
+    assert protocols(server) == {"2"}
 
 
-@pytest.mark.parametrize("connections", [1, 2])
-def test_small_blocking_pool(
-    name: str, settings: Any, server: EmbeddedServer, connections: int
+def test_a_cache_whose_connections_are_all_taken(
+    name: str, settings: Any, server: EmbeddedServer
 ) -> None:
-    """A pool of one connection is enough for any number of locks and waiters."""
+    """Its locks, and any number of waiters, have connections of their own."""
     settings.CACHES = {
         "locks": {
             "BACKEND": "django_redis.cache.RedisCache",
-            "LOCATION": server.url(connections + 4),
-            "OPTIONS": {
-                "CONNECTION_POOL_CLASS": "redis.BlockingConnectionPool",
-                "CONNECTION_POOL_KWARGS": {"max_connections": connections, "timeout": 5},
-            },
+            "LOCATION": server.url(4),
+            "OPTIONS": {"CONNECTION_POOL_KWARGS": {"max_connections": 1}},
         },
     }
     settings.LOCKS = {"default": {"LOCATION": "locks"}}
+    pool = get_redis_connection("locks").connection_pool
+    taken = pool.get_connection()
+    with pytest.raises(redis.ConnectionError):
+        caches["locks"].client.get_client().ping()
     exercise(name)
     with lock(name, timeout=20):
         queue = [Background(lambda: _pass_through(name)) for _ in range(20)]
         eventually(lambda: waiters(name) == 20)
     for waiting in queue:
         waiting.outcome()
+    pool.release(taken)
+    pool.disconnect()
 
 
 def _pass_through(name: str) -> None:
@@ -237,16 +272,12 @@ def test_tls(name: str, settings: Any, tls: tuple[int, Path]) -> None:
         lock(name).acquire(blocking=False)
 
 
-@pytest.mark.usefixtures("server")
 class Interrupted(BaseException):
     """What a signal handler raises."""
 
 
 class Struck(redis.Connection):
-    """A connection whose first handshake is struck by an exception, before an answer is read.
-
-    That answer always comes too late for redis-py to see it when it looks for what is left over.
-    """
+    """A connection whose first handshake is struck by an exception, before an answer is read."""
 
     strikes: ClassVar[list[str]] = []
 
@@ -255,58 +286,31 @@ class Struck(redis.Connection):
             raise Interrupted(self.strikes.pop())
         return super().read_response(*args, **kwargs)
 
-    def can_read(self, timeout: float = 0) -> bool:
-        return False
-
-
-@pytest.fixture(params=[redis.ConnectionPool, redis.BlockingConnectionPool])
-def struck_pool(
-    request: pytest.FixtureRequest, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[redis.ConnectionPool]:
-    """A pool of such connections, which the default backend uses."""
-    kwargs = {**redis.connection.parse_url(server.url(1)), "protocol": 3}
-    pool = request.param(connection_class=Struck, **kwargs)
-    backend = locks["default"]
-    monkeypatch.setattr(backend.location, "pool", lambda: pool)
-    yield pool
-    backend.close()
-    pool.disconnect()
-
 
 def test_interrupted_handshake_leaves_no_answer_behind(
-    name: str, struck_pool: redis.ConnectionPool
+    name: str, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The answer that nobody has read is not taken for that of the next call."""
-    Struck.strikes.append("HELLO")
+    kwargs = {**redis.connection.parse_url(server.url(1)), "connection_class": Struck}
+    pool = own_pool(redis.ConnectionPool(**kwargs))
+    backend = locks["default"]
+    monkeypatch.setattr(backend.location, "pool", lambda: pool)
+    Struck.strikes.append("SELECT")
     with pytest.raises(Interrupted):
         lock(name).acquire()
-    assert redis.Redis(connection_pool=struck_pool).echo("ours") == b"ours"
     with lock(name, timeout=20) as held:
         assert locks["default"].holder(name).fence == held.fence
+    backend.close()
 
 
-@pytest.mark.parametrize("question", [("SELECT", "1"), ("HELLO", "3")], ids=" ".join)
-def test_answer_of_a_handshake_is_never_taken_for_a_lock(
-    name: str, struck_pool: redis.ConnectionPool, question: tuple[str, ...]
-) -> None:
-    """Whoever leaves a connection in the pool out of step, a lock is not held by mistake."""
-    client = redis.Redis(connection_pool=struck_pool, single_connection_client=True)
-    client.connection.send_command(*question)
-    client.close()  # gives the connection back
-    with lock(name, timeout=20) as held:
-        assert locks["default"].holder(name).fence == held.fence
-
-
-@pytest.mark.parametrize("keep", [0.0, 1.0], ids=["each from the pool", "kept"])
-def test_interruptions_lose_no_connection(
-    name: str, server: EmbeddedServer, settings: Any, keep: float
-) -> None:
-    """Wherever the exception of a signal handler strikes, the pool has all connections again."""
-    settings.LOCKS = {"default": {"LOCATION": server.url()}}
+# redis-py leaves a socket that is being connected then to the garbage collector.
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_interrupted_calls_leave_the_client_in_step(name: str, client: redis.Redis) -> None:
+    """Wherever the exception of a signal handler strikes, each later call has its own reply."""
     backend = locks["default"]
-    client = backend.servers.client
-    client.KEEP = keep
-    assert backend.call(Glance(name)) is None
+    replies = {f"{name}-{number}": f"{number} 1 {{}}".encode() for number in range(3)}
+    client.mset({f"lock:{key}": value for key, value in replies.items()})
     armed = False
 
     def strike(signum: int, frame: FrameType | None) -> None:
@@ -319,7 +323,8 @@ def test_interruptions_lose_no_connection(
 
     def glance_until_struck() -> None:
         while armed:
-            assert backend.call(Glance(name)) is None
+            for key, value in replies.items():
+                assert backend.call(Glance(key)) == value
 
     chance = random.Random(1)
     struck = 0
@@ -335,14 +340,65 @@ def test_interruptions_lose_no_connection(
             finally:
                 armed = False
     assert struck > 250
+    for key, value in replies.items():
+        assert backend.call(Glance(key)) == value
 
-    def all_are_back() -> bool:
-        gc.collect()
-        client.close()
-        return not backend.pool._in_use_connections
 
-    eventually(all_are_back)
-    assert len(backend.pool._available_connections) == backend.pool._created_connections
+def test_an_interruption_while_a_reply_is_read(
+    name: str, own_server: EmbeddedServer, settings: Any
+) -> None:
+    """The connection is closed, so that nobody reads the reply that comes later."""
+    settings.LOCKS = {"default": {"LOCATION": own_server.url()}}
+    backend = locks["default"]
+    with redis.Redis.from_url(own_server.url()) as client:
+        client.set(f"lock:{name}", "late 1 {}")
+        assert backend.call(Glance(f"{name}-free")) is None
+        own_server.pause()
+        try:
+            with handling(signal.SIGALRM, Interrupted), pytest.raises(Interrupted):
+                signal.setitimer(signal.ITIMER_REAL, 0.2)
+                backend.call(Glance(name))
+        finally:
+            own_server.resume()
+    assert backend.call(Glance(f"{name}-free")) is None
+
+
+FORK = """
+    backend = locks["url"]
+    backend.call(Glance("warm-up"))
+    (before,) = backend.servers.client._idle
+    child = os.fork()
+    for number in range(200):
+        with lock(f"{sys.argv[1]}-{child}", using="url", timeout=20) as held:
+            assert backend.holder(held.name).fence == held.fence
+    (after,) = backend.servers.client._idle
+    if child == 0:
+        say("new" if after is not before else "the parent's")
+        os._exit(0)
+    os.waitpid(child, 0)
+    say("the same" if after is before else "another")
+"""
+
+
+@pytest.mark.usefixtures("server")
+def test_a_forked_child_leaves_the_connection_to_its_parent(name: str) -> None:
+    """It opens one of its own, and the parent goes on using the one it has."""
+    before = "from django_redis_lock.protocol.calls import Glance"
+    with Child(FORK, name, before=before) as child:
+        assert [child.hear(), child.hear()] == ["new", "the same"]
+        assert child.end() == 0
+
+
+def test_a_server_that_restarts_between_two_calls(name: str, settings: Any) -> None:
+    """The second call is answered by the new server, and nobody is told."""
+    with EmbeddedServer() as server:
+        settings.LOCKS = {"default": {"LOCATION": server.url()}}
+        backend = locks["default"]
+        assert backend.call(Glance(name)) is None
+        server.kill()
+        server.restart()
+        assert backend.call(Glance(name)) is None
+        locks.reset()
 
 
 @pytest.mark.usefixtures("server")

@@ -12,33 +12,24 @@ import redis
 
 from django_redis_lock import lock, locks
 from django_redis_lock.backends.redis import RedisLockBackend
-from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol.calls import Glance, Release
 from example_project.embedded import EmbeddedServer
 from tests.tools import counted, eventually
 
 
-@pytest.fixture(params=["tcp", "unix", "small pool"])
+@pytest.fixture(params=["tcp", "unix"])
 def backend(
     request: pytest.FixtureRequest, own_server: EmbeddedServer, settings: Any
 ) -> Iterator[RedisLockBackend]:
-    """A backend of each kind of connection: one whose bytes may be held back, one whose may not.
-
-    And one with a pool so small that connections are not kept.
-    """
+    """A backend of each kind of connection: one whose bytes may be held back, one whose may not."""
     if request.param == "unix":
         settings.LOCKS = {"default": {"LOCATION": f"unix://{own_server.unix_socket}"}}
     else:
         settings.LOCKS = {"default": {"LOCATION": own_server.url()}}
     backend = locks["default"]
     assert isinstance(backend, RedisLockBackend)
-    if request.param == "small pool":
-        pool = redis.BlockingConnectionPool.from_url(own_server.url(), max_connections=2)
-        backend.__dict__["pool"] = pool
     yield backend
     backend.close()
-    assert not getattr(backend.pool, "_in_use_connections", ())
-    backend.pool.disconnect()
 
 
 @pytest.fixture
@@ -66,45 +57,29 @@ def test_a_posted_call_is_carried_out_before_the_next(
         assert backend.call(Glance(f"{name}-other")) == f"{number} 1 {{}}".encode()
 
 
-def test_a_connection_goes_back_to_its_pool_in_step(
+def test_a_connection_is_closed_once_what_was_posted_is_done(
     name: str, backend: RedisLockBackend, control: redis.Redis
 ) -> None:
-    """And what was posted over it is done, though the server had forgotten the script."""
+    """Though the server had forgotten the script."""
     call = held(control, name)
     control.script_flush()
     backend.post(call)
     backend.close()
     assert control.get(f"lock:{name}") is None
-    assert redis.Redis(connection_pool=backend.pool).echo("mine") == b"mine"
 
 
 def test_a_connection_that_dies_with_replies_owed(
     name: str, backend: RedisLockBackend, control: redis.Redis
 ) -> None:
-    """The next call fails as on any broken connection, and the one after it is in step again."""
+    """The next call is sent again over another one, as on any that broke, and is in step."""
     call = held(control, name)
     backend.post(call)
     eventually(lambda: not control.get(f"lock:{name}") or backend.call(Glance(name)) is None)
     backend.post(Release(name, "nobody"))
     control.client_kill_filter(_type="normal", skipme=True)
     control.set(f"lock:{name}", "mine 2 {}")
-    if backend.pool.max_connections > 2:  # else the pool looks before it hands one out
-        with pytest.raises(LockUnavailable):
-            backend.call(Glance(name))
     for _ in range(3):
         assert backend.call(Glance(name)) == b"mine 2 {}"
-
-
-def test_a_pool_that_is_disconnected_with_replies_owed(
-    name: str, backend: RedisLockBackend, control: redis.Redis
-) -> None:
-    """Connected again by the next call, nobody waits for replies that went with the old one."""
-    control.set(f"lock:{name}", "mine 2 {}")
-    backend.post(Release(name, "nobody"))
-    backend.pool.disconnect()
-    began = time.monotonic()
-    assert backend.call(Glance(name)) == b"mine 2 {}"
-    assert time.monotonic() - began < 2
 
 
 def test_posting_under_asyncio(name: str, backend: RedisLockBackend, control: redis.Redis) -> None:

@@ -20,8 +20,7 @@ from tests.tools import ROOT, syntax_tree
 
 PRIVATE_NAMES = {"AbstractConnection", "parse_url"}
 PRIVATE_ATTRIBUTES = {
-    *("_sock", "_parser", "_writer", "_connection_arguments", "_available_connections"),
-    *("_in_use_connections", "_checkpid", "_host_error"),
+    *("_sock", "_parser", "_writer", "_connection_arguments", "_host_error"),
     *PRIVATE_NAMES,
 }
 
@@ -59,46 +58,6 @@ def test_errors_of_a_cluster_have_their_classes(connection: Any) -> None:
     assert type(redis_py.parse_error(connection, "ERR MASTERDOWN")) is redis.ResponseError
 
 
-@pytest.mark.parametrize("kind", [redis.ConnectionPool, redis.BlockingConnectionPool])
-def test_pools_give_connections_without_a_deprecation(
-    server: EmbeddedServer, kind: type[redis.ConnectionPool]
-) -> None:
-    """``get_connection``, whose argument came and went; warnings are errors here."""
-    pool = kind(port=server.port)
-    taken = redis_py.checkout_of(pool)()
-    assert isinstance(taken, redis.Connection)
-    pool.release(taken)
-    pool.disconnect()
-
-
-def test_a_pool_that_requires_the_name_of_the_command() -> None:
-    """As those of redis-py 5.2 do."""
-
-    class Pool:
-        def get_connection(self, command_name: str, *keys: str) -> str:
-            return command_name
-
-    pool: Any = Pool()
-    assert redis_py.checkout_of(pool)() == "EVALSHA"
-
-
-@pytest.mark.parametrize("kind", [redis.ConnectionPool, redis.BlockingConnectionPool])
-def test_idle_connections_are_closed(
-    server: EmbeddedServer, kind: type[redis.ConnectionPool]
-) -> None:
-    """``disconnect(inuse_connections=False)``."""
-    pool = kind(port=server.port)
-    take = redis_py.checkout_of(pool)
-    idle, used = take(), take()
-    pool.release(idle)
-    redis_py.disconnect_idle(pool)
-    assert redis_py.is_closed(idle)
-    if kind is redis.ConnectionPool:  # the other one of redis-py 5.2 closes them all
-        assert not redis_py.is_closed(used)
-    pool.release(used)
-    pool.disconnect()
-
-
 def test_arguments_of_connections() -> None:
     """The parameters of a class and of its bases."""
     assert {"host", "port", "db", "client_name", "socket_timeout"} <= redis_py.parameters_of(
@@ -128,18 +87,11 @@ def test_the_socket_of_a_connection(connection: Any) -> None:
     """``_sock``: the socket itself, and ``None`` once it is closed."""
     ours = redis_py.socket_of(connection)
     assert isinstance(ours, socket.socket)
-    assert not redis_py.is_closed(connection)
     ours.sendall(b"*1\r\n$4\r\nPING\r\n")
     assert connection.read_response() == b"PONG"
     connection.disconnect()
     assert redis_py.socket_of(connection) is None
-    assert redis_py.is_closed(connection)
-
-
-def test_a_class_without_such_a_socket() -> None:
-    """It is not known to be closed."""
     assert redis_py.socket_of(object()) is None
-    assert not redis_py.is_closed(object())
 
 
 @pytest.mark.parametrize(

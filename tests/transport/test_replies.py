@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
-from functools import partial
 from typing import Any, ClassVar
 
 import pytest
 import redis
 
 from django_redis_lock import lock, locks
-from django_redis_lock.transport.redis_py import parse_error
-from django_redis_lock.transport.resp import Replies
+from django_redis_lock.transport.clients import Connection
+from django_redis_lock.transport.connections import own_pool
 from example_project.embedded import EmbeddedServer
 
 MIXED: list[tuple[bytes, Any]] = [
@@ -30,43 +29,43 @@ MIXED: list[tuple[bytes, Any]] = [
 
 
 @pytest.fixture
-def ends() -> Iterator[tuple[Replies, socket.socket]]:
-    """The replies of a connection, and the server's end of it."""
+def ends() -> Iterator[tuple[Connection, socket.socket]]:
+    """A connection, and the server's end of it."""
     ours, theirs = socket.socketpair()
     ours.settimeout(5)
     connection = redis.Connection(protocol=2)
     connection._sock = ours
-    yield Replies(ours, partial(parse_error, connection)), theirs
+    yield Connection(connection), theirs
     connection._sock = None
     ours.close()
     theirs.close()
 
 
-def test_replies_of_every_kind_in_one_go(ends: tuple[Replies, socket.socket]) -> None:
+def test_replies_of_every_kind_in_one_go(ends: tuple[Connection, socket.socket]) -> None:
     """What has come together is taken apart."""
     replies, server = ends
     small = MIXED[:-1]
     server.sendall(b"".join(sent for sent, _ in small))
     for number, (_, expected) in enumerate(small, 1):
         assert replies.read() == expected
-        assert replies.drained is (number == len(small))
+        assert bool(replies._buffer) is (number < len(small))
 
 
 @pytest.mark.parametrize(("sent", "expected"), MIXED, ids=lambda item: repr(item)[:20])
 def test_a_reply_that_comes_in_pieces(
-    sent: bytes, expected: Any, ends: tuple[Replies, socket.socket], monkeypatch: Any
+    sent: bytes, expected: Any, ends: tuple[Connection, socket.socket], monkeypatch: Any
 ) -> None:
     """Wherever the network cuts it."""
     replies, server = ends
     size = 1 if len(sent) < 1000 else 7001
-    monkeypatch.setattr("django_redis_lock.transport.resp._RECEIVED", size)
+    monkeypatch.setattr("django_redis_lock.transport.clients._RECEIVED", size)
     server.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * len(sent) + 100_000)
     server.sendall(sent)
     assert replies.read() == expected
-    assert replies.drained
+    assert not replies._buffer
 
 
-def test_errors_are_those_of_redis_py(ends: tuple[Replies, socket.socket]) -> None:
+def test_errors_are_those_of_redis_py(ends: tuple[Connection, socket.socket]) -> None:
     replies, server = ends
     server.sendall(b"-NOSCRIPT No matching script.\r\n-READONLY You can't\r\n-ODD \xff\r\n")
     assert type(replies.read()) is redis.exceptions.NoScriptError
@@ -77,11 +76,11 @@ def test_errors_are_those_of_redis_py(ends: tuple[Replies, socket.socket]) -> No
         replies.read()
 
 
-def test_what_ends_a_connection(ends: tuple[Replies, socket.socket]) -> None:
+def test_what_ends_a_connection(ends: tuple[Connection, socket.socket]) -> None:
     """No reply in time, another protocol, and the end of the stream in the midst of a reply."""
     replies, server = ends
-    replies.socket.settimeout(0.01)
-    with pytest.raises(redis.TimeoutError):
+    replies.limit(0)
+    with pytest.raises(TimeoutError):
         replies.read()
     server.sendall(b">2\r\n")
     with pytest.raises(redis.InvalidResponse):
@@ -106,8 +105,8 @@ def test_a_class_of_its_own_reads_for_itself(
     name: str, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So that what it does to replies goes on being done."""
-    kwargs = {**redis.connection.parse_url(server.url(1)), "protocol": 2}
-    pool = redis.ConnectionPool(connection_class=Instrumented, **kwargs)
+    kwargs = redis.connection.parse_url(server.url(1))
+    pool = own_pool(redis.ConnectionPool(connection_class=Instrumented, **kwargs))
     backend = locks["default"]
     monkeypatch.setattr(backend.location, "pool", lambda: pool)
     with lock(name, timeout=20):  # from here on it is open, and the scripts are known
@@ -117,23 +116,3 @@ def test_a_class_of_its_own_reads_for_itself(
         pass
     assert Instrumented.read == before + 2
     backend.close()
-    pool.disconnect()
-
-
-def test_what_was_read_ahead_does_not_go_back_to_the_pool(
-    name: str, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A connection with a reply to nobody's call is closed, for redis-py could not see it."""
-    pool = redis.ConnectionPool.from_url(server.url(1), protocol=2)
-    backend = locks["default"]
-    monkeypatch.setattr(backend.location, "pool", lambda: pool)
-    with lock(name, timeout=20):
-        pass
-    (checkout,) = backend.servers.client._kept
-    checkout.connection._sock.sendall(b"*1\r\n$4\r\nPING\r\n*2\r\n$4\r\nECHO\r\n$5\r\nstray\r\n")
-    while not checkout.has_surplus:
-        checkout._replies._receive()
-    backend.close()
-    assert checkout.connection._sock is None
-    assert redis.Redis(connection_pool=pool).echo("ours") == b"ours"
-    pool.disconnect()

@@ -38,9 +38,9 @@ from django_redis_lock.support.bells import AsyncBell, Bell
 from django_redis_lock.support.process import forget_after_fork, made_once
 from django_redis_lock.support.text import without_passwords
 from django_redis_lock.transport import scripts
-from django_redis_lock.transport.caches import databases_of
 from django_redis_lock.transport.clients import BlockingClient
 from django_redis_lock.transport.connections import listening_connection
+from django_redis_lock.transport.location import databases_of
 from django_redis_lock.transport.packing import Packed
 
 

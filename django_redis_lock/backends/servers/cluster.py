@@ -23,7 +23,7 @@ from django_redis_lock.backends.servers.topology import Topology
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.protocol import calls
 from django_redis_lock.protocol.calls import Call
-from django_redis_lock.protocol.conversation import ask
+from django_redis_lock.protocol.calls import ask
 from django_redis_lock.protocol.drivers import Steps
 from django_redis_lock.protocol.waiting import Hub
 from django_redis_lock.support.process import made_once

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import redis
 
@@ -13,7 +13,6 @@ from django_redis_lock.protocol.calls import Call, Glance
 from django_redis_lock.protocol.drivers import Steps
 from django_redis_lock.protocol.waiting import Hub
 from django_redis_lock.support.process import made_once
-from django_redis_lock.transport.async_client import AsyncClient
 from django_redis_lock.transport.clients import BlockingClient
 from django_redis_lock.transport.connections import asyncio_connection, listening_connection
 from django_redis_lock.transport.listener import Listener
@@ -22,13 +21,16 @@ from django_redis_lock.transport.packing import Packing, Replicas
 from django_redis_lock.transport.polling import ClaimingHub
 from django_redis_lock.transport.popping import Popper
 
+if TYPE_CHECKING:
+    from django_redis_lock.transport.async_client import AsyncClient
+
 
 class SingleServer(Servers):
     """A server, or a proxy that looks like one."""
 
     @made_once
     def pool(self) -> redis.ConnectionPool:
-        """The connections: django-redis's own where LOCATION is an alias of it."""
+        """The settings of the connections."""
         return self.location.pool()
 
     @made_once
@@ -38,13 +40,10 @@ class SingleServer(Servers):
 
     @made_once
     def async_client(self) -> AsyncClient:
+        from django_redis_lock.transport.async_client import AsyncClient
+
         timeout = self.timeout_of(self.pool)
         return AsyncClient(lambda: asyncio_connection(self.pool), timeout)
-
-    def close(self) -> None:
-        super().close()
-        if "pool" in self.__dict__ and not self.location.shares_pool:
-            self.pool.disconnect()
 
 
 class ScriptedServer(SingleServer):
@@ -105,7 +104,8 @@ class ScriptedServer(SingleServer):
         return None
 
     def call(self, call: Call) -> Any:
-        return _answer(call, self.client.call(self.packing.pack(call)))
+        reply = self.client.call(self.packing.pack(call))
+        return reply if type(reply) is int else _answer(call, reply)
 
     async def acall(self, call: Call) -> Any:
         return _answer(call, await self.async_client.call(self.packing.pack(call)))

@@ -1,13 +1,33 @@
-"""The Lua scripts, loaded once, and how calls to them are packed."""
+"""The Lua scripts, loaded once, and how calls to them are packed in RESP."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib.resources import files
 from typing import Any
 
-from django_redis_lock.transport.resp import bulk, pack, pack_onto
+
+def pack(items: Iterable[bytes | str | int]) -> bytes:
+    """Return a command as RESP."""
+    packed = [item if isinstance(item, bytes) else str(item).encode() for item in items]
+    text = b"".join([b"$%d\r\n%b\r\n" % (len(item), item) for item in packed])
+    return b"*%d\r\n%b" % (len(packed), text)
+
+
+class _Lengths(dict[int, str]):
+    """The prefix of an item by its length; formatting the number takes longer than the rest."""
+
+    def __missing__(self, length: int) -> str:
+        prefix = self[length] = f"${length}\r\n"
+        return prefix
+
+
+_LENGTHS = _Lengths()
+
+
+def _bulk(item: str) -> str:
+    return f"${len(item)}\r\n{item}\r\n"
 
 
 class Script:
@@ -21,13 +41,18 @@ class Script:
         parts = [(files(__package__) / f"{name}.lua").read_text(encoding="ascii") for name in names]
         self.source = "".join(parts)
         self.sha = hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
-        self._by_sha = bulk("EVALSHA") + bulk(self.sha)
-        self._by_source = bulk("EVAL") + bulk(self.source)
+        self._by_sha = _bulk("EVALSHA") + _bulk(self.sha)
+        self._by_source = _bulk("EVAL") + _bulk(self.source)
 
     def pack(self, keys: Sequence[str], args: Sequence[str], *, with_source: bool = False) -> bytes:
         """Return a call as RESP; ``with_source`` sends the script itself and not its digest."""
+        items = [str(len(keys)), *keys, *args]
+        text = "\r\n".join([_LENGTHS[len(item)] + item for item in items]) + "\r\n"
+        if not text.isascii():
+            # Lengths count bytes: let each character stand for one byte of the UTF-8.
+            text = "".join([_bulk(item.encode().decode("latin-1")) for item in items])
         head = self._by_source if with_source else self._by_sha
-        return pack_onto(head, 2, [str(len(keys)), *keys, *args])
+        return f"*{len(items) + 2}\r\n{head}{text}".encode("latin-1")
 
 
 class Command:
