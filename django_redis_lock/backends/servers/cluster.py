@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator
+import asyncio
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import cache
 from heapq import merge
 from itertools import chain
 from typing import Any
 
 import redis
+from redis.exceptions import ClusterDownError, MovedError, RedisError, ResponseError
 
 from django_redis_lock.backends.index import Index, read_page
 from django_redis_lock.backends.servers.base import Servers, numbers
-from django_redis_lock.backends.servers.cluster_clients import (
-    AsyncClusterClient,
-    ClusterClient,
-    Part,
-)
 from django_redis_lock.backends.servers.cluster_listener import ClusterListener
-from django_redis_lock.backends.servers.sharding import SHARD_SLOTS, SHARDS, TAGS, shard_of
-from django_redis_lock.backends.servers.topology import Topology
+from django_redis_lock.backends.servers.topology import (
+    SHARD_SLOTS,
+    SHARDS,
+    TAGS,
+    Address,
+    Topology,
+    shard_of,
+)
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.protocol import calls
 from django_redis_lock.protocol.calls import Call
@@ -27,9 +30,17 @@ from django_redis_lock.protocol.conversation import ask
 from django_redis_lock.protocol.drivers import Steps
 from django_redis_lock.protocol.waiting import Hub
 from django_redis_lock.support.process import made_once
+from django_redis_lock.transport.async_client import AsyncClient
+from django_redis_lock.transport.clients import BlockingClient, is_read_only
+from django_redis_lock.transport.connections import asyncio_connection
 from django_redis_lock.transport.location import Location
-from django_redis_lock.transport.packing import Packing, Replicas
+from django_redis_lock.transport.packing import Packed, Packing, Replicas
 
+REDIRECTIONS = 5
+"""How often a call is redirected before it counts as unanswered."""
+
+Part = tuple[int, Packed]
+"""A slot, and a call on keys of that slot."""
 Order = dict[int, list[int]]
 """The positions of items in a call, by the shard of each item."""
 
@@ -93,11 +104,18 @@ class Cluster(Servers):
 
     @made_once
     def client(self) -> ClusterClient:
-        return ClusterClient(self.topology, self.timeout_of)
+        return ClusterClient(self.topology, self._blocking_client)
 
     @made_once
     def async_client(self) -> AsyncClusterClient:
-        return AsyncClusterClient(self.topology, self.timeout_of)
+        return AsyncClusterClient(self.topology, self._async_client)
+
+    def _blocking_client(self, pool: redis.ConnectionPool) -> BlockingClient:
+        self.timeout_of(pool)
+        return BlockingClient(pool)
+
+    def _async_client(self, pool: redis.ConnectionPool) -> AsyncClient:
+        return AsyncClient(lambda: asyncio_connection(pool), self.timeout_of(pool))
 
     def call(self, call: Call) -> Any:
         shard = _only_shard(call)
@@ -142,6 +160,112 @@ class Cluster(Servers):
             for shard, part in of_shards.items()
         ]
         return parts, join
+
+
+class _Routed:
+    """A client for each node in use, and what an error of one says about the topology.
+
+    A slot that is just moving (ASK, TRYAGAIN) is not followed: each node has half of a lock's keys,
+    and the waiters listen to the old node. The call is sent again later.
+    """
+
+    def __init__(
+        self, topology: Topology, make_client: Callable[[redis.ConnectionPool], Any]
+    ) -> None:
+        self._topology = topology
+        self._make_client = make_client
+        self._clients: dict[Address, Any] = {}
+
+    def close(self) -> None:
+        """Close the clients of all nodes."""
+        for client in list(self._clients.values()):
+            client.close()
+
+    def _client(self, address: Address) -> Any:
+        client = self._clients.get(address)
+        if client is None:
+            client = self._make_client(self._topology.pool(address))
+            client = self._clients.setdefault(address, client)
+        return client
+
+    def _failed(self, slot: int, address: Address, error: Exception) -> None:
+        """Follow a redirection; raise any other error, and suspect a node that is no master."""
+        if isinstance(error, MovedError):
+            self._topology.moved(slot, error, address)
+            return
+        if (
+            not isinstance(error, ResponseError)
+            or isinstance(error, ClusterDownError)
+            or is_read_only(error)
+        ):
+            self._topology.suspect(address)
+        raise error
+
+
+class ClusterClient(_Routed):
+    """Sends blocking calls to the nodes."""
+
+    def call(self, slot: int, packed: Packed) -> Any:
+        """Send a call and return its reply. Raises as ``BlockingClient.call`` does."""
+        for _ in range(REDIRECTIONS):
+            address = self._topology.address(slot, packed.until)
+            try:
+                return self._client(address).call(packed)
+            except (RedisError, OSError) as error:
+                self._failed(slot, address, error)
+        raise _unsettled(slot)
+
+    def call_all(self, parts: Sequence[Part]) -> list[Any]:
+        """Send calls, those to one node at once; return the replies. Raises as ``call`` does."""
+        by_node: dict[Address, list[int]] = {}
+        for number, (slot, _) in enumerate(parts):
+            by_node.setdefault(self._topology.address(slot), []).append(number)
+        found: dict[int, Any] = {}
+        for address, own in by_node.items():
+            try:
+                answers = self._client(address).call_all([parts[number][1] for number in own])
+            except (RedisError, OSError) as error:
+                self._failed(parts[own[0]][0], address, error)
+                raise
+            found.update(zip(own, answers, strict=True))
+        replies = [
+            self.call(*part) if isinstance(found[number], MovedError) else found[number]
+            for number, part in enumerate(parts)
+        ]
+        return _without_errors(replies)
+
+
+class AsyncClusterClient(_Routed):
+    """Sends calls to the nodes under asyncio."""
+
+    async def call(self, slot: int, packed: Packed) -> Any:
+        """Send a call and return its reply. Raises as ``BlockingClient.call`` does."""
+        for _ in range(REDIRECTIONS):
+            address = await self._topology.aaddress(slot)
+            try:
+                return await self._client(address).call(packed)
+            except (RedisError, OSError) as error:
+                self._failed(slot, address, error)
+        raise _unsettled(slot)
+
+    async def call_all(self, parts: Sequence[Part]) -> list[Any]:
+        """Send calls concurrently; return the replies. Raises as ``call`` does."""
+        asked = (self.call(slot, packed) for slot, packed in parts)
+        return _without_errors(await asyncio.gather(*asked, return_exceptions=True))
+
+
+def _without_errors(replies: Sequence[Any]) -> list[Any]:
+    """Return the replies; raise the first that is an error."""
+    for reply in replies:
+        if isinstance(reply, BaseException):
+            raise reply
+    return list(replies)
+
+
+def _unsettled(slot: int) -> RedisError:
+    return redis.exceptions.ConnectionError(
+        f"slot {slot} was redirected {REDIRECTIONS} times; the nodes disagree where it is"
+    )
 
 
 class _ShardedIndex(Index):
