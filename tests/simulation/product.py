@@ -98,7 +98,8 @@ _OTHERS: tuple[tuple[Any, str, Any], ...] = (
     (processes, "_process", processes._process),
     (location, "problem_of", functools.cache(location.problem_of)),
     (topology, "masters_of", slots.masters_of),
-    (cluster.Cluster, "_blocking_client", lambda servers, pool: Client(pool)),
+    (cluster, "BlockingClient", Client),
+    (cluster.Cluster, "timeout_of", lambda servers, pool: None),
     *(
         (module, name, getattr(topology, name)[:: topology.SHARDS // slots.SHARDS])
         for module in (topology, cluster, cluster_listener)
