@@ -20,7 +20,7 @@ from django_redis_lock.backends.redis.backend import RedisLockBackend
 from django_redis_lock.backends.servers.base import ServersLockBackend
 from django_redis_lock.backends.servers.cluster import Cluster
 from django_redis_lock.backends.servers.errors import reason
-from django_redis_lock.backends.servers.sharding import SLOTS
+from django_redis_lock.backends.servers.topology import SLOTS
 from django_redis_lock.management.output import duration
 from django_redis_lock.support.text import without_passwords
 from django_redis_lock.transport.connections import listening_connection, master_of

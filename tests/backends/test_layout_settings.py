@@ -11,8 +11,8 @@ from redis.crc import key_slot
 from django_redis_lock.backends.cluster import RedisClusterLockBackend
 from django_redis_lock.backends.redis import RedisLockBackend
 from django_redis_lock.backends.servers.cluster import Cluster
-from django_redis_lock.backends.servers.sharding import SHARD_SLOTS, SHARDS, TAGS, shard_of
 from django_redis_lock.backends.servers.single import ScriptedServer
+from django_redis_lock.backends.servers.topology import SHARD_SLOTS, SHARDS, TAGS, shard_of
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.transport.packing import Packing
 

@@ -111,7 +111,8 @@ def _cluster(world: World) -> Sequence[Promise]:
 
     def backend(process: Process) -> RedisLockBackend:
         made = RedisLockBackend("default", {"LOCATION": ["redis://a.simulated:6379"]})
-        made.servers.topology._pools = pools  # type: ignore[union-attr]
+        topology = made.servers.topology  # type: ignore[union-attr]
+        topology._pools = topology._arguments = pools
         return made
 
     world.backend = backend

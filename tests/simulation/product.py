@@ -18,9 +18,7 @@ from typing import Any
 from greenlet import getcurrent
 
 import django_redis_lock
-from django_redis_lock.backends.servers import cluster, cluster_listener, sharding
-from django_redis_lock.backends.servers.cluster_clients import ClusterClient
-from django_redis_lock.backends.servers.topology import Topology
+from django_redis_lock.backends.servers import cluster, cluster_listener, topology
 from django_redis_lock.primitives import lock as lock_module
 from django_redis_lock.protocol import drivers, waiting
 from django_redis_lock.protocol.lease import Request
@@ -99,14 +97,15 @@ _OTHERS: tuple[tuple[Any, str, Any], ...] = (
     (processes, "_thread", _Execution()),
     (processes, "_process", processes._process),
     (location, "problem_of", functools.cache(location.problem_of)),
-    (Topology, "_ask", slots.ask),
-    (ClusterClient, "_new", lambda client, pool: Client(pool)),
+    (topology, "masters_of", slots.masters_of),
+    (cluster, "BlockingClient", Client),
+    (cluster.Cluster, "timeout_of", lambda servers, pool: None),
     *(
-        (module, name, getattr(sharding, name)[:: sharding.SHARDS // slots.SHARDS])
-        for module in (sharding, cluster, cluster_listener)
+        (module, name, getattr(topology, name)[:: topology.SHARDS // slots.SHARDS])
+        for module in (topology, cluster, cluster_listener)
         for name in ("TAGS", "SHARD_SLOTS")
     ),
-    *((module, "SHARDS", slots.SHARDS) for module in (sharding, cluster)),
+    *((module, "SHARDS", slots.SHARDS) for module in (topology, cluster)),
 )
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any, Self
 
+import redis
 from greenlet import getcurrent
 from redis.crc import key_slot
 from redis.exceptions import AskError, MovedError, ResponseError, TryAgainError
@@ -148,9 +150,19 @@ def connection_to(site: Site) -> Connection:
     return NodeConnection(site) if isinstance(site, Node) else Connection(site)
 
 
-def ask(topology: Any, address: Any) -> Any:
-    """Ask a node which slots it serves; stands for ``Topology._ask``."""
-    return Client(topology.pool(address)).exchange([b"CLUSTER", b"SLOTS"])
+def masters_of(nodes: Sequence[Any], slots: Iterable[int], sites: dict[Any, Site]) -> Any:
+    """Ask nodes until one answers; stands for the function of ``redis_py``."""
+    for node in nodes:
+        with suppress(redis.RedisError):
+            ranges = Client(sites[node]).exchange([b"CLUSTER", b"SLOTS"])
+            found = {
+                slot: tuple(master)
+                for begin, end, master in ranges
+                for slot in slots
+                if begin <= slot <= end
+            }
+            return found, list(sites)
+    raise redis.exceptions.ConnectionError("no node answers")
 
 
 class Waker:

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from django_redis_lock.backends.getset.timestamps import read_stamp
 from django_redis_lock.backends.locmem import LocMemLockBackend
-from django_redis_lock.backends.servers import sharding
-from django_redis_lock.backends.servers.sharding import shard_of
+from django_redis_lock.backends.servers import topology
+from django_redis_lock.backends.servers.topology import shard_of
 from tests.simulation.network import EPOCH, Site
 from tests.simulation.server import Server
 from tests.simulation.slots import Node, Slots
@@ -79,12 +79,12 @@ class ClusterView(ServerView):
 
     def slot_of(self, name: str) -> tuple[Node, int]:
         """Return the slot of a lock, and the node that serves it."""
-        slot = sharding.SHARD_SLOTS[shard_of(name)]
+        slot = topology.SHARD_SLOTS[shard_of(name)]
         return self.slots.node_of(slot), slot
 
     def place(self, name: str) -> tuple[Site, str]:
         node, slot = self.slot_of(name)
-        tag = f":{{{sharding.TAGS[shard_of(name)]}}}"
+        tag = f":{{{topology.TAGS[shard_of(name)]}}}"
         key = f"lock{tag}:{name}".encode()
         target = self.slots.moving.get(slot)
         if target is None or stored(node.server, key) is not None:

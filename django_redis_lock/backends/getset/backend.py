@@ -36,8 +36,7 @@ from django_redis_lock.backends.servers.single import SingleServer
 from django_redis_lock.backends.settings import read_choice, read_poll_interval
 from django_redis_lock.exceptions import InvalidLockBackend, LockError
 from django_redis_lock.protocol import calls
-from django_redis_lock.protocol.calls import Call
-from django_redis_lock.protocol.calls import ask
+from django_redis_lock.protocol.calls import Call, ask
 from django_redis_lock.protocol.drivers import Steps, adrive, drive
 from django_redis_lock.protocol.lease import Request
 from django_redis_lock.protocol.records import Holder, moment, read_holder, token_id

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from redis.exceptions import RedisError
 
 from django_redis_lock.backends.index import Index
 from django_redis_lock.backends.renewal import renewer
 from django_redis_lock.backends.servers.base import ServersLockBackend
-from django_redis_lock.backends.servers.cluster import Cluster
 from django_redis_lock.backends.servers.single import ScriptedServer
 from django_redis_lock.backends.settings import read_choice, read_poll_interval, read_replicas
 from django_redis_lock.protocol.calls import Call, Release
 from django_redis_lock.protocol.drivers import Steps
 from django_redis_lock.protocol.waiting import WAITING_SCHEMES, Hub
 from django_redis_lock.transport.location import Location
+
+if TYPE_CHECKING:
+    from django_redis_lock.backends.servers.cluster import Cluster
 
 
 class RedisLockBackend(ServersLockBackend):
@@ -42,6 +44,8 @@ class RedisLockBackend(ServersLockBackend):
         self.replicas = read_replicas(options, self.alias)
         interval = read_poll_interval(options, self.alias)
         if self.location.urls:
+            from django_redis_lock.backends.servers.cluster import Cluster
+
             self.servers = Cluster(self.location, self.key_prefix, self.replicas, self._give_back)
         else:
             self.servers = ScriptedServer(

@@ -2,34 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator
+import asyncio
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import cache
 from heapq import merge
 from itertools import chain
+from operator import itemgetter
 from typing import Any
 
 import redis
+from redis.exceptions import ClusterDownError, MovedError, RedisError, ResponseError
 
 from django_redis_lock.backends.index import Index, read_page
 from django_redis_lock.backends.servers.base import Servers, numbers
-from django_redis_lock.backends.servers.cluster_clients import (
-    AsyncClusterClient,
-    ClusterClient,
-    Part,
-)
 from django_redis_lock.backends.servers.cluster_listener import ClusterListener
-from django_redis_lock.backends.servers.sharding import SHARD_SLOTS, SHARDS, TAGS, shard_of
-from django_redis_lock.backends.servers.topology import Topology
+from django_redis_lock.backends.servers.topology import (
+    SHARD_SLOTS,
+    SHARDS,
+    TAGS,
+    Address,
+    Topology,
+    shard_of,
+)
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.protocol import calls
-from django_redis_lock.protocol.calls import Call
-from django_redis_lock.protocol.calls import ask
+from django_redis_lock.protocol.calls import Call, ask
 from django_redis_lock.protocol.drivers import Steps
 from django_redis_lock.protocol.waiting import Hub
-from django_redis_lock.support.process import made_once
+from django_redis_lock.transport.async_client import AsyncClient
+from django_redis_lock.transport.clients import BlockingClient, is_read_only
+from django_redis_lock.transport.connections import asyncio_connection
 from django_redis_lock.transport.location import Location
-from django_redis_lock.transport.packing import Packing, Replicas
+from django_redis_lock.transport.packing import Packed, Packing, Replicas
 
+REDIRECTIONS = 5
+"""How often a call is redirected before it counts as unanswered."""
+
+Part = tuple[int, Packed]
+"""A slot, and a call on keys of that slot."""
+Join = Callable[[list[Any]], Any]
+"""What makes the answer to a call of the answers to its parts."""
 Order = dict[int, list[int]]
 """The positions of items in a call, by the shard of each item."""
 
@@ -53,6 +65,8 @@ class Cluster(Servers):
         self.topology = Topology(location.urls or [])
         self._packings = [Packing(key_prefix, tag, replicas) for tag in TAGS]
         self._hub = ClusterListener(self.topology, f"{key_prefix}-grant", give_back)
+        self._clients: dict[Address, BlockingClient] = {}
+        self._async_clients: dict[Address, AsyncClient] = {}
 
     def hub(self, scheme: str) -> Hub:
         """Return the hub of the waiters. Raises ``InvalidLockBackend`` for other schemes."""
@@ -66,9 +80,15 @@ class Cluster(Servers):
     def freed(self, name: str) -> None:
         """Do nothing: no waiter of a cluster polls."""
 
+    def open(self) -> None:
+        """Do nothing: which clients are needed shows when the nodes have been asked."""
+
     def close(self) -> None:
         self._hub.close()
-        super().close()
+        clients: list[Any] = [*self._clients.values(), *self._async_clients.values()]
+        self._clients, self._async_clients = {}, {}
+        for client in clients:
+            client.close()
         self.topology.close()
 
     @property
@@ -91,29 +111,16 @@ class Cluster(Servers):
         """Return the node of a lock as far as it is known: its leases are renewed together."""
         return self.topology.known(SHARD_SLOTS[shard_of(name)])
 
-    @made_once
-    def client(self) -> ClusterClient:
-        return ClusterClient(self.topology, self.timeout_of)
-
-    @made_once
-    def async_client(self) -> AsyncClusterClient:
-        return AsyncClusterClient(self.topology, self.timeout_of)
-
     def call(self, call: Call) -> Any:
-        shard = _only_shard(call)
-        if shard is not None:
-            packed = self._packings[shard].pack(call)
-            return numbers(self.client.call(SHARD_SLOTS[shard], packed))
         parts, join = self._split(call)
-        return join(self.client.call_all(parts))
+        return join([self._send(*parts[0])] if len(parts) == 1 else self._send_all(parts))
 
     async def acall(self, call: Call) -> Any:
-        shard = _only_shard(call)
-        if shard is not None:
-            packed = self._packings[shard].pack(call)
-            return numbers(await self.async_client.call(SHARD_SLOTS[shard], packed))
         parts, join = self._split(call)
-        return join(await self.async_client.call_all(parts))
+        if len(parts) == 1:
+            return join([await self._asend(*parts[0])])
+        sent = (self._asend(*part) for part in parts)
+        return join(_without_errors(await asyncio.gather(*sent, return_exceptions=True)))
 
     def post(self, call: Call) -> None:
         """Carry out a call whose reply is not needed; it waits, to follow a slot that moved."""
@@ -132,8 +139,11 @@ class Cluster(Servers):
                 shard.add(read_page(answer), size)
         return index
 
-    def _split(self, call: Call) -> tuple[list[Part], Callable[[list[Any]], Any]]:
+    def _split(self, call: Call) -> tuple[list[Part], Join]:
         """Return a part of the call for each shard, and what joins their answers."""
+        if name := call.lock_name:
+            shard = shard_of(name)
+            return [(SHARD_SLOTS[shard], self._packings[shard].pack(call))], itemgetter(0)
         of_shards, join = _calls_of_shards(call)
         # All answers count from the first sending of a part: one that is redirected is sent later.
         sending = cache(call.sending)
@@ -142,6 +152,86 @@ class Cluster(Servers):
             for shard, part in of_shards.items()
         ]
         return parts, join
+
+    # A slot that is just moving (ASK, TRYAGAIN) is not followed: each node has half of a lock's
+    # keys, and the waiters listen to the old node. The call is sent again later.
+
+    def _send(self, slot: int, packed: Packed) -> Any:
+        """Send a call to the node of a slot, and return its reply."""
+        for _ in range(REDIRECTIONS):
+            address = self.topology.address(slot, packed.until)
+            try:
+                return numbers(self._client(address).call(packed))
+            except (RedisError, OSError) as error:
+                self._failed(slot, address, error)
+        raise _disagreement(slot)
+
+    def _send_all(self, parts: Sequence[Part]) -> list[Any]:
+        """Send calls, those to one node at once, and return their replies."""
+        by_node: dict[Address, list[int]] = {}
+        for number, (slot, packed) in enumerate(parts):
+            by_node.setdefault(self.topology.address(slot, packed.until), []).append(number)
+        replies: dict[int, Any] = {}
+        for address, own in by_node.items():
+            try:
+                answers = self._client(address).call_all([parts[number][1] for number in own])
+            except (RedisError, OSError) as error:
+                self._failed(parts[own[0]][0], address, error)
+                raise
+            replies.update(zip(own, answers, strict=True))
+        for number, part in enumerate(parts):
+            if isinstance(replies[number], MovedError):
+                replies[number] = self._send(*part)
+        return _without_errors([replies[number] for number in range(len(parts))])
+
+    async def _asend(self, slot: int, packed: Packed) -> Any:
+        for _ in range(REDIRECTIONS):
+            address = await self.topology.aaddress(slot)
+            try:
+                return numbers(await self._async_client(address).call(packed))
+            except (RedisError, OSError) as error:
+                self._failed(slot, address, error)
+        raise _disagreement(slot)
+
+    def _client(self, address: Address) -> BlockingClient:
+        client = self._clients.get(address)
+        if client is None:
+            pool = self.topology.pool(address)
+            self.timeout_of(pool)
+            client = self._clients.setdefault(address, BlockingClient(pool))
+        return client
+
+    def _async_client(self, address: Address) -> AsyncClient:
+        client = self._async_clients.get(address)
+        if client is None:
+            pool = self.topology.pool(address)
+            client = AsyncClient(lambda: asyncio_connection(pool), self.timeout_of(pool))
+            client = self._async_clients.setdefault(address, client)
+        return client
+
+    def _failed(self, slot: int, address: Address, error: Exception) -> None:
+        """Follow a redirection. Raises any other error; one may say that the node is no master."""
+        if isinstance(error, MovedError):
+            self.topology.moved(slot, error, address)
+            return
+        answered = isinstance(error, ResponseError)
+        if not answered or isinstance(error, ClusterDownError) or is_read_only(error):
+            self.topology.suspect(address)
+        raise error
+
+
+def _without_errors(replies: list[Any]) -> list[Any]:
+    """Return the replies; raise the first that is an error."""
+    for reply in replies:
+        if isinstance(reply, BaseException):
+            raise reply
+    return replies
+
+
+def _disagreement(slot: int) -> RedisError:
+    return redis.exceptions.ConnectionError(
+        f"slot {slot} was redirected {REDIRECTIONS} times; the nodes disagree where it is"
+    )
 
 
 class _ShardedIndex(Index):
@@ -166,29 +256,15 @@ class _ReadIndexes(Call):
         self.count = count
 
 
-def _only_shard(call: Call) -> int | None:
-    """Return the shard of all keys of a call, ``None`` where there may be several."""
-    match call:
-        case calls.Acquire() | calls.TakeOver():
-            return shard_of(call.request.name)
-        case calls.Release() | calls.ForceRelease() | calls.ReadQueue():
-            return shard_of(call.name)
-        case calls.ReadHistory():
-            return shard_of(call.name) if call.name else None
-        case calls.Renew() if len(call.leases) == 1:
-            return shard_of(call.leases[0][0])
-        case calls.Inspect() if len(call.names) == 1:
-            return shard_of(call.names[0])
-    return None
-
-
-def _calls_of_shards(call: Call) -> tuple[dict[int, Call], Callable[[list[Any]], Any]]:
+def _calls_of_shards(call: Call) -> tuple[dict[int, Call], Join]:
     order: Order
     match call:
         case calls.Renew(leases=leases):
             order = _by_shard(lease[0] for lease in leases)
             return {
-                shard: calls.Renew([leases[n] for n in own], at_least=call.at_least)
+                shard: calls.Renew(
+                    [leases[n] for n in own], at_least=call.at_least, until=call.until
+                )
                 for shard, own in order.items()
             }, lambda answers: _in_order(order, answers)
         case calls.Inspect(names=names):

@@ -11,8 +11,13 @@ from typing import Any
 import redis
 from redis.exceptions import MovedError, RedisError, ResponseError
 
-from django_redis_lock.backends.servers.sharding import SHARD_SLOTS, TAGS, shard_of
-from django_redis_lock.backends.servers.topology import Address, Topology
+from django_redis_lock.backends.servers.topology import (
+    SHARD_SLOTS,
+    TAGS,
+    Address,
+    Topology,
+    shard_of,
+)
 from django_redis_lock.protocol.waiting import LocalWaiter
 from django_redis_lock.support.process import known_process
 from django_redis_lock.transport.connections import leave_to_parent, listening_connection

@@ -1,4 +1,12 @@
-"""Which node of a cluster serves which slot, and a pool of connections to each node."""
+"""Which shard of a cluster holds a lock, and which node serves the shard.
+
+A script needs all keys of a lock on one node, and many locks share an index, a fence and an audit.
+So each name belongs to one of a fixed number of shards. All keys of a shard have its tag as their
+hash tag, which puts them into one slot.
+
+The number of shards and their tags must never change: programs that disagree about them do not
+exclude each other.
+"""
 
 from __future__ import annotations
 
@@ -6,59 +14,87 @@ import asyncio
 import math
 import random
 import threading
+from binascii import crc_hqx
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from time import monotonic
 from typing import Any
-from urllib.parse import urlsplit
 
 import redis
-from redis.exceptions import MovedError, RedisError
+from redis.crc import key_slot
+from redis.exceptions import MovedError
 
 from django_redis_lock.support.process import forget_after_fork
-from django_redis_lock.transport.connections import pool_from_url
+from django_redis_lock.transport.connections import URL_DEFAULTS
+from django_redis_lock.transport.redis_py import masters_of, parse_url
+from django_redis_lock.transport.threads import start_in_thread
 
 Address = tuple[str, int]
 
+SHARDS = 64
+"""Enough to give each of up to 64 masters a share; few enough to list."""
+SLOTS = 16384
+
+
+def _tags() -> tuple[str, ...]:
+    """Return a tag for each shard: the smallest number whose slot is in the shard's range.
+
+    The ranges have one length and cover all slots. So nodes that share the slots evenly share the
+    locks evenly, too.
+    """
+    tags: dict[int, str] = {}
+    number = 0
+    while len(tags) < SHARDS:
+        tags.setdefault(key_slot(str(number).encode()) * SHARDS // SLOTS, str(number))
+        number += 1
+    return tuple(tags[shard] for shard in range(SHARDS))
+
+
+TAGS = _tags()
+"""The hash tag of each shard."""
+SHARD_SLOTS = tuple(key_slot(tag.encode()) for tag in TAGS)
+"""The slot of each shard."""
+
+
+def shard_of(name: str) -> int:
+    """Return the shard of a lock: the CRC16 of its name in UTF-8, modulo the number of shards."""
+    return crc_hqx(name.encode(), 0) % SHARDS
+
 
 class Topology:
-    """The nodes of a cluster and their slots, read again when a call finds them changed.
+    """The masters that serve the slots of the shards, and a pool of connections to each node.
 
-    Blocking calls, asyncio and listeners share it. redis-py's own cluster clients are not used:
-    each keeps a topology of its own, and retries by its own rules.
+    Blocking calls, asyncio and listeners share it. redis-py reads the slots from the nodes, in a
+    thread that no signal handler interrupts and that callers wait for as long as they like.
     """
 
     def __init__(self, urls: Sequence[str]) -> None:
-        self._url = urlsplit(urls[0])  # all have the same user, password and options
-        self._seeds = [_address(url) for url in urls]
+        # All have the same user, password and options.
+        self._arguments: dict[str, Any] = {**URL_DEFAULTS, **parse_url(urls[0])}
+        self._seeds = [_address_in(url) for url in urls]
         self.changed: Callable[[], object] = lambda: None
         """Called after a change, in the thread that noticed it."""
         self._pools: dict[Address, redis.ConnectionPool] = {}
+        self._masters: dict[int, Address] = {}  # by slot; replaced as a whole
+        self._nodes: list[Address] = []
+        self._stale = True
+        self._suspect: Address | None = None
         self.after_fork()
         forget_after_fork(self)
 
     def after_fork(self) -> None:
-        """Forget the topology; the pools handle the fork themselves."""
+        """Forget the thread that reads the slots; the pools handle the fork themselves."""
         self._mutex = threading.Lock()
         self._reading: Future[None] | None = None
-        self._ranges: list[tuple[int, int, Address]] = []
-        self._moved: dict[int, Address] = {}  # since the last read
-        self._others: list[Address] = []  # replicas, which can be asked, too
-        self._stale = True
-        self._suspect: Address | None = None
 
     def pool(self, address: Address) -> redis.ConnectionPool:
-        with self._mutex:
-            pool = self._pools.get(address)
-            if pool is None:
-                pool = self._pools[address] = pool_from_url(self._url_of(address))
+        pool = self._pools.get(address)
+        if pool is None:
+            host, port = address
+            pool = redis.ConnectionPool(**{**self._arguments, "host": host, "port": port})
+            pool = self._pools.setdefault(address, pool)
         return pool
-
-    def _url_of(self, address: Address) -> str:
-        host, port = address
-        user, at, _ = self._url.netloc.rpartition("@")
-        host = f"[{host}]" if ":" in host else host
-        return self._url._replace(netloc=f"{user}{at}{host}:{port}").geturl()
 
     def close(self) -> None:
         for pool in list(self._pools.values()):
@@ -66,152 +102,70 @@ class Topology:
 
     def known(self, slot: int) -> Address | None:
         """Return the master of a slot if it is known, without a round trip."""
-        moved = self._moved.get(slot)
-        if moved is not None:
-            return moved
-        for begin, end, address in self._ranges:
-            if begin <= slot <= end:
-                return address
-        return None
+        return self._masters.get(slot)
 
     def address(self, slot: int, until: float = math.inf) -> Address:
         """Return the master of a slot; give up ``until`` (monotonic).
 
         Raises ``RedisError`` if no node knows it, and ``TimeoutError``.
         """
-        address = None if self._stale else self.known(slot)
-        if address is None:
-            _wait_for(self._read(lambda: not self._stale), until)
-            address = self._told(slot)
-        return address
+        if self._stale or slot not in self._masters:
+            _wait_for(self._read(), until)
+        return self._read_address(slot)
 
     async def aaddress(self, slot: int) -> Address:
-        address = None if self._stale else self.known(slot)
-        if address is None:
-            await asyncio.wrap_future(self._read(lambda: not self._stale))
-            address = self._told(slot)
-        return address
+        if self._stale or slot not in self._masters:
+            await asyncio.wrap_future(self._read())
+        return self._read_address(slot)
 
-    def _told(self, slot: int) -> Address:
-        address = self.known(slot)
+    def _read_address(self, slot: int) -> Address:
+        address = self._masters.get(slot)
         if address is None:
-            self._stale = True
             raise redis.exceptions.ClusterDownError(f"no node serves slot {slot}")
         return address
 
     def masters(self) -> list[Address]:
-        """Return all masters that serve slots. Raises as ``address`` does."""
+        """Return all masters that serve shards. Raises as ``address`` does."""
         if self._stale:
-            self._read(lambda: not self._stale).result()
-        return sorted({address for _, _, address in self._ranges} | set(self._moved.values()))
+            self._read().result()
+        return sorted(set(self._masters.values()))
 
     def suspect(self, address: Address) -> None:
-        """Note that a node did not answer: the next call asks the others first."""
+        """Note that a node did not answer: the next call asks the others who serves its slots."""
         self._suspect = address
         self._stale = True
 
-    def moved(self, slot: int, error: MovedError, by: Address, until: float = math.inf) -> None:
-        """Follow a redirection to another node. Raises as ``address`` does."""
+    def moved(self, slot: int, error: MovedError, by: Address) -> None:
+        """Follow a redirection to another node, and read in the background what else moved."""
         to = error.host or by[0], error.port
-        _wait_for(self._read(lambda: self.known(slot) == to, first=to), until)
-        self._believe(slot, to)
-
-    async def amoved(self, slot: int, error: MovedError, by: Address) -> None:
-        to = error.host or by[0], error.port
-        await asyncio.wrap_future(self._read(lambda: self.known(slot) == to, first=to))
-        self._believe(slot, to)
-
-    def _believe(self, slot: int, to: Address) -> None:
-        if self.known(slot) != to:  # the redirection counts for more
+        if self._masters.get(slot) != to:
             with self._mutex:
-                self._moved = {**self._moved, slot: to}
+                self._masters = {**self._masters, slot: to}
+            self._read({slot: to})
             self.changed()
 
-    def _read(self, needless: Callable[[], bool], first: Address | None = None) -> Future[None]:
-        """Ask the nodes in a thread, unless another does so or ``needless`` says that one did.
-
-        All callers meanwhile share one outcome.
-        """
+    def _read(self, moved: dict[int, Address] | None = None) -> Future[None]:
+        """Read who serves the slots, in a thread; all callers meanwhile share the outcome."""
         with self._mutex:
-            if self._reading is not None:
-                return self._reading
-            outcome: Future[None] = Future()
-            outcome.set_running_or_notify_cancel()  # a cancelled task must not cancel it
-            if needless():
-                outcome.set_result(None)
-                return outcome
-            thread = threading.Thread(
-                target=self._read_now,
-                args=(outcome, first),
-                name="django-redis-lock-topology",
-                daemon=True,
-            )
-            self._reading = outcome
+            if self._reading is None or self._reading.done():
+                self._reading = start_in_thread(partial(self._read_now, moved or {}))
+            return self._reading
+
+    def _read_now(self, moved: dict[int, Address]) -> None:
+        suspect, self._suspect = self._suspect, None
+        known = random.sample(self._nodes, len(self._nodes))
+        nodes = list(dict.fromkeys([*moved.values(), *known, *self._seeds]))
+        if suspect in nodes and len(nodes) > 1:
+            nodes.remove(suspect)
         try:
-            thread.start()
-        except BaseException as error:
-            self._end_reading(outcome, error)
+            masters, self._nodes = masters_of(nodes, SHARD_SLOTS, self._arguments)
+        except BaseException:
+            self._stale = True
             raise
-        return outcome
-
-    def _read_now(self, outcome: Future[None], first: Address | None) -> None:
-        try:
-            self._ask_any(first)
-            self.changed()
-        except BaseException as error:
-            self._end_reading(outcome, error)
-        else:
-            self._end_reading(outcome, None)
-
-    def _end_reading(self, outcome: Future[None], error: BaseException | None) -> None:
         with self._mutex:
-            if self._reading is outcome:
-                self._reading = None
-            if outcome.done():
-                return  # the start was interrupted, but the thread began
-            if error is None:
-                outcome.set_result(None)
-            else:
-                outcome.set_exception(error)
-
-    def _ask_any(self, first: Address | None) -> None:
-        """Ask one node after another until one knows. Raises ``RedisError``."""
-        suspect = self._suspect
-        known = list(dict.fromkeys([*(address for _, _, address in self._ranges), *self._others]))
-        random.shuffle(known)
-        ahead = [] if first is None else [first]
-        candidates = list(dict.fromkeys([*ahead, *known, *self._seeds]))
-        candidates.sort(key=lambda address: address == suspect)
-        why: Exception | None = None
-        for address in candidates:
-            try:
-                answer = self._ask(address)
-            except (RedisError, OSError) as error:
-                why = error
-                continue
-            if answer:
-                self._update(answer, address)
-                return
-        self._stale = True
-        raise redis.exceptions.ConnectionError(
-            f"none of {len(candidates)} nodes says which slots it serves: {why}"
-        ) from why
-
-    def _ask(self, address: Address) -> list[Any]:
-        with redis.Redis(connection_pool=self.pool(address)) as client:
-            client.set_response_callback("CLUSTER SLOTS", lambda answer, **_: answer)
-            answer: list[Any] = client.execute_command("CLUSTER SLOTS")
-        return answer
-
-    def _update(self, answer: list[Any], asked: Address) -> None:
-        ranges, others = [], []
-        for begin, end, *nodes in answer:
-            master, *replicas = [_node(node, asked) for node in nodes]
-            ranges.append((begin, end, master))
-            others += replicas
-        with self._mutex:
-            self._ranges, self._others, self._moved = ranges, others, {}
-            self._stale, self._suspect = False, None
+            self._masters = {**masters, **moved}  # a redirection counts for more
+        self._stale = False
+        self.changed()
 
 
 def _wait_for(reading: Future[None], until: float) -> None:
@@ -221,13 +175,6 @@ def _wait_for(reading: Future[None], until: float) -> None:
         raise redis.exceptions.TimeoutError("No node said in time which slots it serves") from None
 
 
-def _address(url: str) -> Address:
-    parts = urlsplit(url)
-    return parts.hostname or "localhost", parts.port or 6379
-
-
-def _node(fields: list[Any], asked: Address) -> Address:
-    host = fields[0]
-    host = host.decode() if isinstance(host, bytes) else host
-    # A node that does not know its own host has the one that was asked.
-    return (asked[0] if host in ("", None, "?") else host), int(fields[1])
+def _address_in(url: str) -> Address:
+    arguments = parse_url(url)
+    return arguments.get("host", "localhost"), arguments.get("port", 6379)
