@@ -114,13 +114,13 @@ def make_options(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> Optio
 
     A given ``on_conflict`` also replaces the default ``blocking_timeout``.
     """
-    kept = {**defaults, **given}
+    merged = {**defaults, **given}
     if "on_conflict" in given and "blocking_timeout" not in given:
-        kept.pop("blocking_timeout", None)
-    for name in kept:
+        merged.pop("blocking_timeout", None)
+    for name in merged:
         if name not in NAMES:
             raise TypeError(f"{name!r} is not an option; choose from {_listed(NAMES)}.")
-    return Options(**kept)
+    return Options(**merged)
 
 
 def refuse_idle(given: Mapping[str, Any], options: Options) -> None:
@@ -207,13 +207,20 @@ def project_defaults() -> Mapping[str, Any]:
 
     Raises ``ImproperlyConfigured``.
     """
-    if not (settings.configured or os.environ.get(ENVIRONMENT_VARIABLE)):
-        return _NONE  # a program without settings
-    return _checked_defaults()
+    try:
+        return _checked_defaults()
+    except _NoSettingsError:
+        return _NONE
+
+
+class _NoSettingsError(Exception):
+    """This is a program without settings, at least until now."""
 
 
 @cache
 def _checked_defaults() -> Mapping[str, Any]:
+    if not (settings.configured or os.environ.get(ENVIRONMENT_VARIABLE)):
+        raise _NoSettingsError
     given = getattr(settings, SETTING, _NONE)
     if not isinstance(given, Mapping):
         raise ImproperlyConfigured(f"{SETTING} must be a dict, not {given!r}.")

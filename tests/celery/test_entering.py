@@ -14,15 +14,15 @@ from celery.result import AsyncResult
 from celery.signals import worker_shutdown, worker_shutting_down
 
 from django_redis_lock import locks
-from django_redis_lock.celery import TaskAlreadyRunning, entering, skipped
-from django_redis_lock.celery.delivery import Delivery
+from django_redis_lock.celery import TaskAlreadyRunning, running, skipped
+from django_redis_lock.celery.key_locks import QUEUED, TaskLock
 from django_redis_lock.celery.message import HEADER, Slip
 from django_redis_lock.celery.options import SCOPES
-from django_redis_lock.celery.places import QUEUED, TaskLock
+from django_redis_lock.celery.running import Run
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.primitives.lock import DETACHED
 from django_redis_lock.protocol.records import Holder
-from tests.celery.consumer import Consumer, body, held, id_of, is_free, lines, places, slip_of
+from tests.celery.consumer import Consumer, body, held, id_of, is_free, key_locks, lines, slip_of
 from tests.tools import Background, eventually, waiters
 
 LONG = 2.0
@@ -36,7 +36,7 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     def set_to(**seconds: float) -> None:
         for name, value in seconds.items():
-            monkeypatch.setattr(entering, name, value)
+            monkeypatch.setattr(running, name, value)
 
     set_to(WAIT_FOR_FIRST=LONG, TICKET_TURN=BRIEF, RESULT_PATIENCE=BRIEF, RESULT_MOMENT=BRIEF)
     return set_to
@@ -74,7 +74,7 @@ def test_delivery_waits_for_another_of_its_task(
     task, name = consumer.task(body), consumer.app.main
     message = consumer.send(task)
     other = held(task, id_of(message))
-    (holder,) = places(task).holders()
+    (holder,) = key_locks(task).holders()
     consumer.when["waiting"] = other.release
     assert consumer.deliver(message) == "ran"
     assert lines(log) == [
@@ -164,7 +164,7 @@ def test_delivery_takes_over_from_a_dead_one(
     task = consumer.task(body)
     message = consumer.send(task)
     dead = held(task, id_of(message)).token_id
-    monkeypatch.setattr(entering, "is_dead", lambda holder: holder.token_id == dead)
+    monkeypatch.setattr(running, "is_dead", lambda holder: holder.token_id == dead)
     assert consumer.deliver(message) == "ran"
     assert consumer.kinds() == ["taken over"]
     assert is_free(task)
@@ -234,7 +234,7 @@ def test_delivery_whose_ticket_becomes_valid_runs(consumer: Consumer) -> None:
     """The message of a retry may arrive before the run that sent it has left the lock to it."""
     task = consumer.task(body, scope="queue_and_run")
     message = consumer.send(task)
-    lock = places(task, id_of(message)).lock(consumer.app.main, 60)
+    lock = key_locks(task, id_of(message)).lock(consumer.app.main, 60)
     assert lock.take_over(slip_of(message).ticket)
     message.headers[HEADER] |= {"ticket": lock.ticket, "follows": lock.fence}
     consumer.when["waiting"] = lambda: lock.detach(60, {"state": QUEUED})
@@ -334,7 +334,7 @@ def test_message_of_a_run_is_no_other_delivery_of_it(consumer: Consumer) -> None
     assert consumer.kinds() == ["waiting"]
 
 
-def test_delivery_of_several_places_waits_for_its_own(consumer: Consumer) -> None:
+def test_delivery_of_several_locks_waits_for_its_own(consumer: Consumer) -> None:
     """That another lock is free does not let it run beside the first."""
     task = consumer.task(body, concurrency=3)
     message = consumer.send(task)
@@ -349,7 +349,7 @@ def test_delivery_of_several_places_waits_for_its_own(consumer: Consumer) -> Non
 
 
 def refusal(task: Any, why: str = "") -> str:
-    (holder,) = places(task).holders()
+    (holder,) = key_locks(task).holders()
     why = why or f"lock {task.app.main!r} is held by {holder}."
     return f"Task {task.name} is not run: {why}"
 
@@ -360,13 +360,13 @@ def test_delivery_gives_way_to_one_that_took_another_place(
     """Both saw nothing of each other; the one with the lower fence runs."""
     task = consumer.task(body, concurrency=2)
     message = consumer.send(task)
-    other, looks, among = held(task, id_of(message)), [], Delivery.among
+    other, looks, among = held(task, id_of(message)), [], Run.among
 
-    def see_late(self: Delivery, holders: list[Holder]) -> Holder | None:
+    def see_late(self: Run, holders: list[Holder]) -> Holder | None:
         looks.append(len(holders))
         return None if len(looks) == 1 else among(self, holders)
 
-    monkeypatch.setattr(Delivery, "among", see_late)
+    monkeypatch.setattr(Run, "among", see_late)
     consumer.when["waiting"] = other.release
     assert consumer.deliver(message) == "ran"
     assert looks == [1, 1]
@@ -379,7 +379,7 @@ def test_duplicate_is_skipped(consumer: Consumer, log: pytest.LogCaptureFixture)
     task = consumer.task(body)
     before = skipped[task.name]
     running = held(task, "another")
-    (holder,) = places(task).holders()
+    (holder,) = key_locks(task).holders()
     message = consumer.send(task)
     result = consumer.deliver(message)
     described = result.pop("holder")
@@ -465,7 +465,7 @@ def test_delivery_that_has_succeeded_is_no_duplicate(consumer: Consumer, stored:
 def test_duplicate_waits(consumer: Consumer, log: pytest.LogCaptureFixture) -> None:
     task = consumer.task(body, on_conflict="wait", blocking_timeout=LONG)
     running = held(task, "another")
-    (holder,) = places(task).holders()
+    (holder,) = key_locks(task).holders()
     consumer.when["waiting"] = running.release
     message = consumer.send(task)
     assert consumer.deliver(message) == "ran"
@@ -522,7 +522,7 @@ def test_duplicate_waits_in_the_queue_for_a_message(
     message = consumer.send(task)
     locks["locmem"].force_release(task.app.main)
     waiting = held(task, "another", state=state)
-    (holder,) = places(task).holders()
+    (holder,) = key_locks(task).holders()
     result = consumer.deliver(message)
     assert isinstance(result, Retry)
     assert result.when == 30
@@ -551,7 +551,7 @@ def test_duplicate_stops_waiting_when_a_message_gets_the_lock(
     consumer.when["waiting"] = pass_on
     assert isinstance(consumer.deliver(consumer.send(task)), Retry)
     assert consumer.kinds() == ["waiting", "waiting"]
-    assert [holder.waiters for holder in places(task).holders()] == [0] * concurrency
+    assert [holder.waiters for holder in key_locks(task).holders()] == [0] * concurrency
 
 
 def test_duplicate_waits_for_a_message_for_its_time(consumer: Consumer) -> None:
@@ -670,7 +670,7 @@ def test_delivery_is_the_same_task(consumer: Consumer, foreign: bool) -> None:
     if foreign:
         del message.headers[HEADER]
     else:
-        message.headers[HEADER]["sent"] = float(places(task).holders()[0].metadata["sent"])
+        message.headers[HEADER]["sent"] = float(key_locks(task).holders()[0].metadata["sent"])
     consumer.when["waiting"] = running.release
     assert consumer.deliver(message, redelivered=foreign) == "ran"
     assert consumer.kinds() == ["waiting", "taken over"]
@@ -753,7 +753,7 @@ def test_duplicate_comes_again(consumer: Consumer, log: pytest.LogCaptureFixture
     """As the same task, in the same try, until it gets its lock."""
     task = consumer.task(body, on_conflict="retry", countdown=30)
     running = held(task, "another")
-    (holder,) = places(task).holders()
+    (holder,) = key_locks(task).holders()
     message = consumer.send(task, 1, retries=2)
     before = datetime.now(UTC)
     result = consumer.deliver(message)
@@ -855,7 +855,7 @@ def test_duplicate_that_comes_again_keeps_its_place(consumer: Consumer) -> None:
     )
     held(task, "another")
     message = consumer.send(task)
-    place = places(task).waiting
+    place = key_locks(task).reservations[0]
     assert slip_of(message).lock == place
     assert isinstance(consumer.deliver(message), Retry)
     again = slip_of(consumer.message())
@@ -892,7 +892,7 @@ def test_place_that_ended_early_was_taken_by_newer_arguments(
     """They may have run already; without them it ends with its lease, by the server's clock."""
     task = consumer.task(body, scope="queue", on_conflict={"queue": "supersede", "run": "retry"})
     message = consumer.send(task)
-    locks["locmem"].force_release(places(task).waiting)
+    locks["locmem"].force_release(key_locks(task).reservations[0])
     running = held(task, "another")
     message.headers[HEADER] |= {"good_until": running.fence + early}
     result = consumer.deliver(message)
@@ -927,7 +927,7 @@ def test_awaited_duplicate_has_a_result(consumer: Consumer, log: pytest.LogCaptu
     """Without a run, although the lock is free by now."""
     task = consumer.task(body, scope="queue")
     message = awaited(consumer, task)
-    locks["locmem"].force_release(places(task).waiting)
+    locks["locmem"].force_release(key_locks(task).reservations[0])
     assert consumer.deliver(message) == {
         "skipped": True,
         "reason": "another instance was waiting or running when it was sent",
@@ -950,13 +950,13 @@ def test_lock_is_released_if_the_start_fails(
     """If it is still held."""
     task = consumer.task(body)
 
-    def fail(self: Delivery) -> bool:
+    def fail(self: Run) -> bool:
         if lost:
             locks["locmem"].force_release(task.app.main)
         raise LockUnavailable("gone")
 
-    monkeypatch.setattr(Delivery, "give_up_place", fail)
-    error = consumer.deliver(consumer.send(task))
+    monkeypatch.setattr(Run, "give_up_reservation", fail)
+    error = consumer.deliver(consumer.send(task), redelivered=True)
     assert isinstance(error, LockUnavailable)
     assert str(error) == "gone"
     assert is_free(task)
@@ -997,7 +997,7 @@ def test_wait_ends_when_the_worker_is_to_stop(consumer: Consumer, stop: Any, how
     assert consumer.ended == ["ack"]
     again = consumer.message()
     assert id_of(again) == id_of(message)
-    assert places(task).backend.holder(places(task).names[0]).waiters == 0
+    assert key_locks(task).backend.holder(key_locks(task).names[0]).waiters == 0
     for lock in locks_of_others:
         lock.release()
     assert consumer.deliver(again) == "ran"
