@@ -9,7 +9,7 @@ import hashlib
 import mmap
 import random
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from time import monotonic
@@ -126,31 +126,12 @@ class _CheckHolder(Step):
 class TaskLock(Lock):
     """A lock held by a task, or for its message."""
 
+    task: Any = None
+    task_id: str | None = None
     until_worker_stops = False
     """Whether a wait for it ends with ``WorkerStops`` in a worker that is to stop."""
     for_runs = False
     """Whether to wait for runs only, and to raise ``HeldForMessage`` for a message."""
-
-    def __init__(
-        self,
-        options: Options,
-        name: str,
-        timeout: float | Default | None,
-        *,
-        task: Any,
-        task_id: str | None,
-        metadata: Mapping[str, str] | None = None,
-        using: str = "",
-    ) -> None:
-        super().__init__(
-            partial(locks.__getitem__, using or options.using),
-            name,
-            timeout,
-            metadata={**_OURS, **metadata} if metadata else _OURS,
-            task_id=task_id,
-            task_name=task.name,
-        )
-        self.task, self.task_id = task, task_id
 
     def _acquire(self, until: float | None, from_token_id: str = "") -> Steps[bool]:
         steps = super()._acquire(until, from_token_id)
@@ -163,8 +144,6 @@ class TaskLock(Lock):
             request.when_held = _CheckHolder(self.name)
         return request
 
-
-_OURS = {"worker": FAMILY}
 
 Handles = Callable[[str], TaskLock]
 """Returns a handle for a lock of this name."""
@@ -202,11 +181,20 @@ class KeyLocks:
     def backend(self) -> BaseLockBackend:
         return locks[self.options.using]
 
-    def lock(self, name: str, timeout: float | Default | None, **metadata: str) -> TaskLock:
-        """Return a handle."""
-        return TaskLock(
-            self.options, name, timeout, task=self._task, task_id=self._task_id, metadata=metadata
+    def lock(
+        self, name: str, timeout: float | Default | None, using: str = "", **metadata: str
+    ) -> TaskLock:
+        """Return a handle; ``using`` overrides the alias of the task."""
+        lock = TaskLock(
+            partial(locks.__getitem__, using or self.options.using),
+            name,
+            timeout,
+            metadata={"worker": FAMILY, **metadata},
+            task_id=self._task_id,
+            task_name=self._task.name,
         )
+        lock.task, lock.task_id = self._task, self._task_id
+        return lock
 
     def take(self, handle: Handles) -> TaskLock | None:
         """Take a free lock; return ``None`` if all are held. Raises ``LockUnavailable``."""

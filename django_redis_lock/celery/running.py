@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from time import monotonic
 from typing import Any, NamedTuple, TypeAlias
 
@@ -57,7 +57,6 @@ from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.handler import locks
 from django_redis_lock.protocol.records import Holder
 from django_redis_lock.signals import lock_lost
-from django_redis_lock.support.arguments import Default
 from django_redis_lock.support.functions import finished
 
 logger = logging.getLogger("django_redis_lock.celery")
@@ -76,6 +75,12 @@ RESULT_PATIENCE = 2.0
 """Seconds for an earlier delivery to store its result after it was seen to release its lock."""
 RESULT_MOMENT = 0.25
 """The same for a delivery that may have released it, if there was one at all."""
+
+SUCCEEDED = "another delivery of {run.task_id} has succeeded"
+WOULD_BLOCK = (
+    "lock {run.key!r} is held for a message, which may need the worker that this call would wait "
+    "in."
+)
 
 Entry: TypeAlias = "tuple[TaskLock | None, Any]"
 """The lock that the task may run with, or ``None`` and the result of the call."""
@@ -128,8 +133,9 @@ class Run:
         """Another delivery of its task that it waits for, until ``first_until`` (monotonic)."""
         self.first_until = 0.0
         self._sent_back = False
+        self.key_locks = KeyLocks(options, "", task, self.task_id)
         try:
-            self.key = make_key(task, *arguments)
+            self.key = self.key_locks.key = make_key(task, *arguments)
         except BaseException:
             self._try_to_give_up_reservation()
             raise
@@ -224,10 +230,6 @@ class Run:
 
     # What is known of the call, and of the holder that it meets.
 
-    @cached_property
-    def key_locks(self) -> KeyLocks:
-        return KeyLocks(self.options, self.key, self.task, self.task_id)
-
     @property
     def can_go_back(self) -> bool:
         """Whether a worker carries it out, so that it can be sent again."""
@@ -244,12 +246,9 @@ class Run:
 
     def lock_of_run(self, name: str) -> TaskLock:
         """Return a handle with the lease of a run."""
-        lock = self._lock(name, self.options.timeout, metadata=self.marks())
+        lock = self.key_locks.lock(name, self.options.timeout, **self.marks())
         lock.until_worker_stops = self.can_go_back
         return lock
-
-    def _lock(self, name: str, timeout: float | Default | None, **more: Any) -> TaskLock:
-        return TaskLock(self.options, name, timeout, task=self.task, task_id=self.task_id, **more)
 
     def conflict(self, holder: Holder | None, policy: str = "") -> Conflict:
         """Return a conflict, by default about a run."""
@@ -343,14 +342,6 @@ class Run:
             raise
         self._sent_back = True
 
-    def renewed_reservation(self, lease: float) -> TaskLock:
-        """Return a handle for the reservation of its message, with a new lease in seconds."""
-        name, marks = self.slip.lock, sent_mark(self.slip.sent)
-        if self.options.on_queue_conflict == "supersede":  # it loses no time
-            before = self.key_locks.backend.holder(name)
-            marks |= {} if before is None else {SINCE: f"{queued_since(before):.6f}"}
-        return self.key_locks.lock(name, lease, state=QUEUED, **marks)
-
     def give_up_reservation(self) -> bool:
         """Release the lock that was reserved when the message was sent, if it still is.
 
@@ -360,7 +351,7 @@ class Run:
         slip = self.slip
         if not slip.ticket or self._sent_back or slip.using not in locks.settings:
             return False
-        reserved = self._lock(slip.lock, GIVE_UP_LEASE, using=slip.using)
+        reserved = self.key_locks.lock(slip.lock, GIVE_UP_LEASE, using=slip.using)
         try:
             given_up = reserved.take_over(slip.ticket)
             if given_up:
@@ -453,7 +444,7 @@ def start(run: Run, lock: TaskLock, dead: bool = False) -> Entry:
                 lock.release()
                 return superseded
         if run.has_succeeded(patience):
-            end_as_done(run)
+            end(run, lock, SUCCEEDED)
         forget_earlier(run.task, run.task_id, run.slip.sent)
         if takes_over:
             run.conflict(run.first).notify(task_taken_over, "takes over lock %r from %s")
@@ -464,14 +455,9 @@ def start(run: Run, lock: TaskLock, dead: bool = False) -> Entry:
     return lock, None
 
 
-def ask_again(run: Run, _: None) -> None:
-    """The lock was released just now."""
-
-
-def answer(run: Run, _: None) -> Entry:
+def answer(run: Run, duplicate_of: Any) -> Entry | None:
     """Return the result of a task that was sent only to give its id a result."""
-    holder: Any = run.slip.duplicate_of
-    conflict = replace(run.conflict(None, run.options.queue_policy), when_sent=holder)
+    conflict = replace(run.conflict(None, run.options.queue_policy), when_sent=duplicate_of)
     policy = run.options.on_queue_conflict
 
     def result() -> Entry:
@@ -481,11 +467,11 @@ def answer(run: Run, _: None) -> Entry:
             raise conflict.error()
         return None, conflict.skip("another instance was waiting or running when it was sent")
 
-    same_id = holder.get("task_id") == run.task_id
-    return (_without_result(run, result) if same_id else result()) or (None, None)
+    same_id = duplicate_of.get("task_id") == run.task_id
+    return _without_result(run, result) if same_id else result()
 
 
-def yield_to_newer(run: Run, entry: Entry) -> Entry:
+def skip_superseded(run: Run, entry: Entry) -> Entry:
     return entry
 
 
@@ -500,12 +486,9 @@ def take_over(run: Run, own: Holder) -> Entry | None:
     return start(run, lock, dead=True)
 
 
-def end(run: Run, own: Holder) -> Entry:
-    raise Ignore(f"{run.task_id} was sent again, and waits in the queue")
-
-
-def end_as_done(run: Run, *_: Any) -> Entry:
-    raise Ignore(f"another delivery of {run.task_id} has succeeded")
+def end(run: Run, _: Any, why: str) -> Entry:
+    """End the call without a result of its own."""
+    raise Ignore(why.format(run=run))
 
 
 def go_back(run: Run, own: Holder) -> Entry:
@@ -548,20 +531,7 @@ def skip(run: Run, holder: Holder) -> Entry:
 
 
 def refuse(run: Run, holder: Holder | None, why: str = "") -> Entry:
-    raise run.conflict(holder).error(why)
-
-
-def refuse_inside(run: Run, holder: Holder) -> Entry:
-    return refuse(run, holder, "it would wait for the run that it is called in.")
-
-
-def refuse_call(run: Run, holder: Holder) -> Entry:
-    return refuse(run, holder, "it can't be sent again, because no worker runs it.")
-
-
-def refuse_to_block(run: Run, holder: Holder) -> Entry:
-    why = "is held for a message, which may need the worker that this call would wait in."
-    return refuse(run, holder, f"lock {run.key!r} {why}")
+    raise run.conflict(holder).error(why.format(run=run))
 
 
 def retry(run: Run, holder: Holder) -> Entry:
@@ -569,7 +539,7 @@ def retry(run: Run, holder: Holder) -> Entry:
     slip, most = run.slip_to_send(), run.options.max_retries
     attempts = slip.attempts + 1
     if most is not None and attempts > most:
-        refuse(run, holder, f"lock {run.key!r} was held at each of {attempts} attempts.")
+        refuse(run, holder, f"lock {{run.key!r}} was held at each of {attempts} attempts.")
     return _send_again(run, holder, slip, run.options.countdown)
 
 
@@ -606,7 +576,11 @@ def _send_again(run: Run, holder: Holder, slip: Slip, countdown: float) -> Entry
     conflict = run.conflict(holder)
     if run.options.scope != "run" and slip.lock in run.key_locks.reservations:
         lease = run.options.queue_timeout + countdown
-        reserved = run.renewed_reservation(lease)
+        marks = sent_mark(slip.sent)
+        if run.options.on_queue_conflict == "supersede":  # it loses no time
+            before = run.key_locks.backend.holder(slip.lock)
+            marks |= {} if before is None else {SINCE: f"{queued_since(before):.6f}"}
+        reserved = run.key_locks.lock(slip.lock, lease, state=QUEUED, **marks)
         if reserved.take_over(slip.ticket):
             slip = slip.naming(reserved, lease)
         elif (superseded := run.superseded(holder.fence or 0)) is not None:
@@ -649,7 +623,9 @@ class Row(NamedTuple):
     lock: str
     policy: str
     """The policy for a run that finds another one."""
-    then: Callable[[Run, Any], Entry | None]
+    then: Callable[..., Entry | None]
+    why: tuple[str, ...] = ()
+    """The reason, a format of the run, where ``then`` takes one."""
 
 
 ANY = "any"
@@ -658,9 +634,8 @@ KNOWN = "has a header, or is redelivered"
 INSIDE = "is made inside a run with its key"
 CALL = "is direct or eager"
 
-NEWER = "newer arguments have its reservation"
+SUPERSEDED = "newer arguments have its reservation"
 FREE = "free, or reserved for it"
-RELEASED = "released just now"
 DEAD = "held by a dead run of this task"
 SENT_AGAIN = "queued for another message of this task"
 RESERVED = "held for a message of this task"
@@ -668,27 +643,26 @@ FIRST = "held by a run of this task"
 FIRST_LASTS = "the same after ten seconds"
 DONE = "held by another, and this task has succeeded"
 OTHER = "held by another"
-MESSAGE = "held for messages that need a worker"
+MESSAGES = "held for messages that need this worker"
 
 TABLE = (
     Row(ANSWER, ANY, ANY, answer),
-    Row(ANY, NEWER, ANY, yield_to_newer),
+    Row(ANY, SUPERSEDED, ANY, skip_superseded),
     Row(ANY, FREE, ANY, start),
-    Row(ANY, RELEASED, ANY, ask_again),
     Row(ANY, DEAD, ANY, take_over),
-    Row(KNOWN, SENT_AGAIN, ANY, end),
+    Row(KNOWN, SENT_AGAIN, ANY, end, ("{run.task_id} was sent again, and waits in the queue",)),
     Row(ANY, RESERVED, ANY, go_back),
     Row(ANY, FIRST_LASTS, ANY, send_back),
     Row(ANY, FIRST, ANY, wait_for_it),
-    Row(ANY, DONE, ANY, end_as_done),
+    Row(ANY, DONE, ANY, end, (SUCCEEDED,)),
     Row(ANY, OTHER, "callable", call_it),
     Row(ANY, OTHER, "skip", skip),
     Row(ANY, OTHER, "raise", refuse),
-    Row(INSIDE, OTHER, ANY, refuse_inside),
-    Row(CALL, OTHER, "retry", refuse_call),
+    Row(INSIDE, OTHER, ANY, refuse, ("it would wait for the run that it is called in.",)),
+    Row(CALL, OTHER, "retry", refuse, ("it can't be sent again, because no worker runs it.",)),
     Row(ANY, OTHER, "retry", retry),
-    Row(CALL, MESSAGE, "wait", refuse_to_block),
-    Row(ANY, MESSAGE, "wait", wait_in_queue),
+    Row(CALL, MESSAGES, "wait", refuse, (WOULD_BLOCK,)),
+    Row(ANY, MESSAGES, "wait", wait_in_queue),
     Row(ANY, OTHER, "wait", wait),
 )
 """What a call does, by what is true of it and of its lock; the first row that fits counts."""
@@ -696,23 +670,21 @@ TABLE = (
 
 def enter(run: Run) -> Entry:
     """Return the lock that the task may run with, or its result without a run."""
-    call, first = _facts(run), True
+    facts, first = _facts(run), True
     try:
         while True:
             lock, found = _ask(run, first=first)
-            then = next(
-                row.then
-                for row in TABLE
-                if row.call in call
-                and row.lock in lock
-                and row.policy in (ANY, run.options.run_policy)
-            )
+            first = False
+            if found is None:
+                continue  # it was released just now
+            policies = (ANY, run.options.run_policy)
+            fits = (row for row in TABLE if row.call in facts and row.lock in lock)
+            row = next(row for row in fits if row.policy in policies)
+            act = partial(row.then, run, found, *row.why)
             namesake = OTHER in lock and run.can_go_back and found.task_id == run.task_id
-            act = partial(then, run, found)
             entry = _without_result(run, act) if namesake else act()
             if entry is not None:
                 return entry
-            first = False
     except WorkerStops:
         run.send_back(WAIT_FOR_WORKER, run.slip_to_send())
         raise Ignore(f"its worker stops while {run.task_id} waits; it is sent again") from None
@@ -731,29 +703,25 @@ def _facts(run: Run) -> set[str]:
 
 
 def _ask(run: Run, *, first: bool) -> tuple[set[str], Any]:
-    """Take the lock if it is free; return what ``TABLE`` says about it, and what goes with that."""
+    """Take the lock if it is free; return what ``TABLE`` says about it, and what it comes with.
+
+    That is the lock or its holder, and ``None`` if it was released just now.
+    """
     if run.slip.duplicate_of is not None:
-        return {ANY}, None
+        return {ANY}, run.slip.duplicate_of
     # A message that is superseded must not get in the way of one that is not.
     if first and not run.redelivered and (superseded := run.superseded()) is not None:
-        return {ANY, NEWER}, superseded
+        return {SUPERSEDED}, superseded
     lock = _adopt(run) or (None if first and run.is_plain else _take(run))
     if lock is not None:
-        return {ANY, FREE}, lock
+        return {FREE}, lock
     holders = run.key_locks.holders()
-    if not holders:
-        return {ANY, RELEASED}, None
     own = run.among(holders)
     if own is not None and run.is_same(own):
-        return {ANY, *_facts_of_own(run, own)}, own
-    run.first = None
-    if run.has_succeeded():
-        return {ANY, DONE}, own
-    full = own is not None or len(holders) == len(run.key_locks.names)
-    holder = own or holders[0]
-    in_way = [own] if own is not None else holders
-    for_messages = full and in_worker() and all(map(is_for_message, in_way))
-    return {ANY, OTHER, *([MESSAGE] if for_messages else [])}, holder
+        return _facts_of_own(run, own), own
+    if not holders:
+        return set(), None
+    return _facts_of_others(run, [own] if own else holders), own or holders[0]
 
 
 def _facts_of_own(run: Run, own: Holder) -> set[str]:
@@ -761,9 +729,19 @@ def _facts_of_own(run: Run, own: Holder) -> set[str]:
     if is_dead(own):
         return {DEAD}
     if is_for_message(own):
-        return {RESERVED, *([SENT_AGAIN] if own.metadata.get("state") == QUEUED else [])}
+        return {RESERVED, SENT_AGAIN} if own.metadata.get("state") == QUEUED else {RESERVED}
     lasts = run.first is not None and monotonic() >= run.first_until
-    return {FIRST, *([FIRST_LASTS] if lasts else [])}
+    return {FIRST, FIRST_LASTS} if lasts else {FIRST}
+
+
+def _facts_of_others(run: Run, holders: list[Holder]) -> set[str]:
+    """Return what ``TABLE`` says about locks that other tasks have, or one with the same id."""
+    run.first = None
+    if run.has_succeeded():
+        return {DONE}
+    full = len(holders) == len(run.key_locks.names) or holders[0].task_id == run.task_id
+    for_messages = full and in_worker() and all(map(is_for_message, holders))
+    return {OTHER, MESSAGES} if for_messages else {OTHER}
 
 
 def _adopt(run: Run) -> TaskLock | None:
