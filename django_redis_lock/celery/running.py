@@ -132,6 +132,7 @@ class Run:
         self.first: Holder | None = None
         """Another delivery of its task that it waits for, until ``first_until`` (monotonic)."""
         self.first_until = 0.0
+        self._handle: TaskLock | None = None
         self._sent_back = False
         self.key_locks = KeyLocks(options, "", task, self.task_id)
         try:
@@ -183,13 +184,16 @@ class Run:
     def _enter(self) -> Entry:
         try:
             entry = self._take_if_plain() or enter(self)
-        except LockUnavailable as error:
-            if self.options.on_unavailable == "raise":
-                raise
-            logger.warning("Task %s[%s] runs unguarded: %s", self.task.name, self.task_id, error)
-            return None, _UNGUARDED
-        except BaseException:
-            self._try_to_give_up_reservation()
+        except BaseException as error:
+            if self._handle is not None:  # which may hold the lock, wherever that was raised
+                with contextlib.suppress(LockError):
+                    self._handle.release()
+            if not isinstance(error, LockUnavailable):
+                self._try_to_give_up_reservation()
+            elif self.options.on_unavailable == "run":
+                text = "Task %s[%s] runs unguarded: %s"
+                logger.warning(text, self.task.name, self.task_id, error)
+                return None, _UNGUARDED
             raise
         if entry[0] is None:
             self._try_to_give_up_reservation()
@@ -248,6 +252,7 @@ class Run:
         """Return a handle with the lease of a run."""
         lock = self.key_locks.lock(name, self.options.timeout, **self.marks())
         lock.until_worker_stops = self.can_go_back
+        self._handle = lock
         return lock
 
     def conflict(self, holder: Holder | None, policy: str = "") -> Conflict:
@@ -433,25 +438,20 @@ def start(run: Run, lock: TaskLock, dead: bool = False) -> Entry:
     """
     takes_over = run.first is not None and not run.was_sent_by(run.first)
     patience = RESULT_PATIENCE if takes_over or run.wait_until is not None else RESULT_MOMENT
-    try:
-        if takes_over:
-            run.may_have_succeeded = not dead
-        if not run.adoptable:
-            run.overtake()
-            if run.give_up_reservation():
-                run.may_have_succeeded = False
-            elif (superseded := run.superseded(lock.fence)) is not None:
-                lock.release()
-                return superseded
-        if run.has_succeeded(patience):
-            end(run, lock, SUCCEEDED)
-        forget_earlier(run.task, run.task_id, run.slip.sent)
-        if takes_over:
-            run.conflict(run.first).notify(task_taken_over, "takes over lock %r from %s")
-    except BaseException:
-        with contextlib.suppress(LockError):
+    if takes_over:
+        run.may_have_succeeded = not dead
+    if not run.adoptable:
+        run.overtake()
+        if run.give_up_reservation():
+            run.may_have_succeeded = False
+        elif (superseded := run.superseded(lock.fence)) is not None:
             lock.release()
-        raise
+            return superseded
+    if run.has_succeeded(patience):
+        end(run, lock, SUCCEEDED)
+    forget_earlier(run.task, run.task_id, run.slip.sent)
+    if takes_over:
+        run.conflict(run.first).notify(task_taken_over, "takes over lock %r from %s")
     return lock, None
 
 
