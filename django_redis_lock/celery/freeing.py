@@ -61,7 +61,15 @@ Work = Callable[[BaseLockBackend], None]
 
 def free(using: str, name: str, token_id: str) -> None:
     """Release a lock as soon as the server is available, if this holder still has it."""
-    _freers.setdefault(using, _Freer(using)).add(lambda backend: _release(backend, name, token_id))
+    _later(using, lambda backend: _release(backend, name, token_id))
+
+
+def free_dead(aliases: Iterable[str]) -> list[threading.Event]:
+    """Release the locks of tasks whose process on this host is dead, found by listing all locks.
+
+    The event of each alias is set after the first attempt.
+    """
+    return [_free_dead(using) for using in aliases]
 
 
 def _free_dead(using: str) -> threading.Event:
@@ -74,16 +82,12 @@ def _free_dead(using: str) -> threading.Event:
         finally:
             attempted.set()
 
-    _freers.setdefault(using, _Freer(using)).add(work)
+    _later(using, work)
     return attempted
 
 
-def free_dead(aliases: Iterable[str]) -> list[threading.Event]:
-    """Release the locks of tasks whose process on this host is dead, found by listing all locks.
-
-    The event of each alias is set after the first attempt.
-    """
-    return [_free_dead(using) for using in aliases]
+def _later(using: str, work: Work) -> None:
+    _freers.setdefault(using, _Freer(using)).add(work)
 
 
 def finish(seconds: float) -> None:

@@ -45,9 +45,6 @@ SINCE = "queued_since"
 with a ``+``, that many seconds after the reservation was made."""
 MARK = "~~"
 """Separates a key from what the guard adds to it in the name of a lock."""
-TURN = 1.0
-"""Seconds to wait for one of several locks before trying the others."""
-
 STOP_EVERY = 0.5
 """Seconds after which a wait notices at the latest that its worker is to stop."""
 POLL_EVERY = 0.8
@@ -203,35 +200,6 @@ class KeyLocks:
             if lock.acquire(blocking=False):
                 return lock
         return None
-
-    def wait(self, handle: Handles, seconds: float | None, *, for_runs: bool) -> TaskLock | None:
-        """Wait in the queue of a lock; return ``None`` when the time is up.
-
-        With ``for_runs`` it raises ``HeldForMessage`` as soon as messages hold all the locks.
-        """
-        until = None if seconds is None else monotonic() + seconds
-        several = len(self.names) > 1
-        while True:
-            left = None if until is None else max(0.0, until - monotonic())
-            if several:
-                left = TURN if left is None else min(TURN, left)
-            lock = handle(random.choice(self.names))
-            lock.for_runs = for_runs
-            try:
-                if lock.acquire(blocking_timeout=left):
-                    return lock
-            except HeldForMessage:
-                if self._for_messages():
-                    raise
-            if until is not None and monotonic() >= until:
-                return None
-            if several and (free := self.take(handle)):
-                return free
-
-    def _for_messages(self) -> bool:
-        """Whether all locks are held, and for messages."""
-        holders = self.holders()
-        return len(holders) == len(self.names) and all(map(is_for_message, holders))
 
     def holders(self) -> list[Holder]:
         found = map(self.backend.holder, self.names)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from functools import cache
 from typing import Any, Literal, TypedDict, get_args
 
 from django.conf import ENVIRONMENT_VARIABLE, settings
@@ -200,6 +199,7 @@ def _listed(values: Sequence[str]) -> str:
 # The setting.
 
 _NONE: Mapping[str, Any] = {}
+_checked: list[Mapping[str, Any]] = []
 
 
 def project_defaults() -> Mapping[str, Any]:
@@ -207,20 +207,12 @@ def project_defaults() -> Mapping[str, Any]:
 
     Raises ``ImproperlyConfigured``.
     """
-    try:
-        return _checked_defaults()
-    except _NoSettingsError:
-        return _NONE
+    if not _checked and (settings.configured or os.environ.get(ENVIRONMENT_VARIABLE)):
+        _checked.append(_read_defaults())
+    return _checked[0] if _checked else _NONE  # in a program without settings
 
 
-class _NoSettingsError(Exception):
-    """This is a program without settings, at least until now."""
-
-
-@cache
-def _checked_defaults() -> Mapping[str, Any]:
-    if not (settings.configured or os.environ.get(ENVIRONMENT_VARIABLE)):
-        raise _NoSettingsError
+def _read_defaults() -> Mapping[str, Any]:
     given = getattr(settings, SETTING, _NONE)
     if not isinstance(given, Mapping):
         raise ImproperlyConfigured(f"{SETTING} must be a dict, not {given!r}.")
@@ -238,7 +230,7 @@ def _checked_defaults() -> Mapping[str, Any]:
 
 def _forget(*, setting: str, **kwargs: Any) -> None:
     if setting == SETTING:
-        _checked_defaults.cache_clear()
+        _checked.clear()
 
 
 setting_changed.connect(_forget)

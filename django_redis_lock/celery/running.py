@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
+from random import choice
 from time import monotonic
 from typing import Any, NamedTuple, TypeAlias
 
@@ -69,6 +70,8 @@ it goes back to the queue for as long."""
 WAIT_FOR_WORKER = 1.0
 """Seconds for which a message stays in the queue that a stopping worker has sent again. Until the
 worker has stopped to take messages, it would take the same one again and again."""
+TURN = 1.0
+"""Seconds to wait for one of several locks before trying the others."""
 TICKET_TURN = 0.25
 """Seconds between checks of a ticket that may become valid."""
 RESULT_PATIENCE = 2.0
@@ -105,15 +108,31 @@ class Run:
     Passes on the exceptions of ``make_key``; the message ends then and gives up its reservation.
     """
 
+    lock: TaskLock | None = None
+    fence = 0
+    slip = NO_SLIP
+    task_id: str | None = None
+    redelivered = False
+    """Whether another delivery may have begun, also if this one was sent again since."""
+    nested = False
+    """Whether it is made inside a run that holds its lock."""
+    followed = False
+    """Whether it has sent a message in its own place: a retry or replacement."""
+    reserve_for: float | None = None
+    """Seconds for which the lock is reserved for that message, if it takes the lock over."""
+    wait_until: float | None = None
+    """When its wait for another instance ends (monotonic), once it has begun."""
+    first: Holder | None = None
+    """Another delivery of its task that it waits for, until ``first_until`` (monotonic)."""
+    first_until = 0.0
+    _handle: TaskLock | None = None
+    _sent_back = False
+
     def __init__(
         self, options: Options, make_key: Callable[..., str], task: Any, arguments: Arguments
     ) -> None:
         self.options, self.task, self.arguments = options, task, arguments
         request = self.request = _request_of(task)
-        self.task_id: str | None = None
-        self.slip = NO_SLIP
-        self.redelivered = False
-        """Whether another delivery may have begun, also if this one was sent again since."""
         if request is not None:
             self.task_id = request.id
             self.slip = slip_in(request) or NO_SLIP
@@ -121,30 +140,14 @@ class Run:
             self.redelivered = self.slip.redelivered or bool(marked)
         self.may_have_succeeded = self.redelivered
         """Whether another delivery may have run the task already."""
-        self.lock: TaskLock | None = None
-        self.fence = 0
-        self.followed = False
-        """Whether it has sent a message in its own place: a retry or replacement."""
-        self.reserve_for: float | None = None
-        """Seconds for which the lock is reserved for that message, if it takes the lock over."""
-        self.wait_until: float | None = None
-        """When its wait for another delivery or instance ends (monotonic), once it has begun."""
-        self.first: Holder | None = None
-        """Another delivery of its task that it waits for, until ``first_until`` (monotonic)."""
-        self.first_until = 0.0
-        self._handle: TaskLock | None = None
-        self._sent_back = False
         self.key_locks = KeyLocks(options, "", task, self.task_id)
         try:
             self.key = self.key_locks.key = make_key(task, *arguments)
         except BaseException:
             self._try_to_give_up_reservation()
             raise
-        outer = runs()
-        self.nested = bool(outer) and any(
-            run.lock is not None and run.has_key(self.key, options) for run in outer
-        )
-        """Whether it is made inside a run that holds its lock."""
+        for run in runs():
+            self.nested |= run.lock is not None and run.has_key(self.key, options)
 
     def has_key(self, key: str, options: Options) -> bool:
         """Whether it has this key, on the alias that these options name."""
@@ -310,7 +313,8 @@ class Run:
     def left_to_wait(self, holder: Holder) -> float | None:
         """Return the seconds that are left of ``blocking_timeout``; ``None`` for no limit."""
         if self.wait_until is not None:
-            return None if self.wait_until == math.inf else self.wait_until - monotonic()
+            left = max(0.0, self.wait_until - monotonic())
+            return None if left == math.inf else left
         if not self.slip.wait_until or holder.fence is None:
             return self.options.longest_wait
         return max(0.0, (self.slip.wait_until - clock_at(holder)) / 1_000_000)
@@ -544,19 +548,20 @@ def retry(run: Run, holder: Holder) -> Entry:
 
 
 def wait(run: Run, holder: Holder) -> Entry | None:
-    """Wait for runs, as long as no message has the lock."""
+    """Wait for a run to end; where several may run, for another one after a while."""
     left = run.left_to_wait(holder)
     if run.wait_until is None:
         run.conflict(holder).notify(task_waiting, "waits: lock %r is held by %s")
         run.wait_until = math.inf if left is None else monotonic() + left
-    if holder.task_id == run.task_id:
-        run.key_locks.names = [holder.name]  # one id does not run twice at a time
+    if run.options.concurrency > 1:
+        left = TURN if left is None else min(TURN, left)
+    lock = run.lock_of_run(holder.name)
+    lock.for_runs = in_worker()
     with contextlib.suppress(HeldForMessage):
-        lock = run.key_locks.wait(run.lock_of_run, left, for_runs=in_worker())
-        if lock is None:
-            refuse(run, next(iter(run.key_locks.holders()), None))
-        else:
+        if lock.acquire(blocking_timeout=left):
             return start(run, lock)
+        if monotonic() >= run.wait_until:
+            refuse(run, next(iter(run.key_locks.holders()), None))
     return None
 
 
@@ -721,7 +726,8 @@ def _ask(run: Run, *, first: bool) -> tuple[set[str], Any]:
         return _facts_of_own(run, own), own
     if not holders:
         return set(), None
-    return _facts_of_others(run, [own] if own else holders), own or holders[0]
+    runs_now = [holder for holder in holders if not is_for_message(holder)]
+    return _facts_of_others(run, [own] if own else holders), own or choice(runs_now or holders)
 
 
 def _facts_of_own(run: Run, own: Holder) -> set[str]:
