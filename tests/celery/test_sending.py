@@ -119,16 +119,6 @@ def test_place_is_free_if_the_message_can_not_be_sent(
         assert locks["locmem"].holder(place_of(task, scope)) is None
 
 
-@pytest.mark.parametrize("scope", WAITING)
-def test_arguments_are_checked_before_a_place_is_taken(consumer: Consumer, scope: str) -> None:
-    def work(one: int) -> None: ...
-
-    task = consumer.task(work, scope=scope)
-    with pytest.raises(TypeError, match="one"):
-        task.apply_async()
-    assert locks["locmem"].holder(place_of(task, scope)) is None
-
-
 # Duplicates.
 
 
