@@ -127,11 +127,7 @@ class Conflict:
         skipped[self.task.name] += 1
         self.notify(task_skipped, "skipped: lock %r is held by %s", policy=self.policy)
         return TaskSkipped(
-            skipped=True,
-            reason=reason,
-            task=self.task.name,
-            key=self.key,
-            holder=self.described,
+            skipped=True, reason=reason, task=self.task.name, key=self.key, holder=self.described
         )
 
     def error(self, why: str = "") -> TaskAlreadyRunning:

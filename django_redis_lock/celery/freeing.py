@@ -25,13 +25,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from time import monotonic
 from typing import Any
 
-from celery.signals import (
-    task_rejected,
-    task_revoked,
-    task_unknown,
-    worker_ready,
-    worker_shutdown,
-)
+from celery.signals import task_rejected, task_revoked, task_unknown, worker_ready, worker_shutdown
 
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.celery.guard import GUARD

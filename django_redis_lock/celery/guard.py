@@ -20,12 +20,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django_redis_lock.celery.conflicts import TaskAlreadyRunning
 from django_redis_lock.celery.keys import AsModels, KeyMaker, check_key, with_own_defaults
 from django_redis_lock.celery.message import due_as_broker_can
-from django_redis_lock.celery.options import (
-    Options,
-    make_options,
-    project_defaults,
-    refuse_idle,
-)
+from django_redis_lock.celery.options import Options, make_options, project_defaults, refuse_idle
 from django_redis_lock.celery.private import (
     PromiseProxy,
     Proxy,

@@ -156,8 +156,11 @@ class Run:
     def carry_out(self, call: Callable[..., Any]) -> Any:
         """Make the call with the lock held, or return the result of the conflict."""
         args, kwargs = self.arguments
-        if self.nested and (self.request is None or self._is_next_eager()):
-            return finished(self.task.run, call(*args, **kwargs))
+        if self.nested:
+            # An eager call may stand for the message that waits until this run has ended.
+            waits = self.options.scope == "queue" and self.options.run_policy in ("retry", "wait")
+            if self.request is None or (self.request.is_eager and waits):
+                return finished(self.task.run, call(*args, **kwargs))
         before = _runs.set((*runs(), self))
         began = 0.0
         try:
@@ -177,12 +180,6 @@ class Run:
                     self._leave(lock, monotonic() - began)
         finally:
             _runs.reset(before)
-
-    def _is_next_eager(self) -> bool:
-        """Whether it stands for the message that waits in the queue until this run has ended."""
-        options, request = self.options, self.request
-        waits = options.run_policy in ("retry", "wait")
-        return bool(request.is_eager and options.scope == "queue" and waits)
 
     def _enter(self) -> Entry:
         try:
@@ -310,14 +307,15 @@ class Run:
             time.sleep(0.05)
         return True
 
-    def left_to_wait(self, holder: Holder) -> float | None:
-        """Return the seconds that are left of ``blocking_timeout``; ``None`` for no limit."""
-        if self.wait_until is not None:
-            left = max(0.0, self.wait_until - monotonic())
-            return None if left == math.inf else left
-        if not self.slip.wait_until or holder.fence is None:
-            return self.options.longest_wait
-        return max(0.0, (self.slip.wait_until - clock_at(holder)) / 1_000_000)
+    def left_to_wait(self, holder: Holder) -> float:
+        """Return the seconds that are left of ``blocking_timeout``; infinity for no limit."""
+        if self.wait_until is None:
+            longest = self.options.longest_wait
+            left = math.inf if longest is None else longest
+            if self.slip.wait_until and holder.fence is not None:
+                left = (self.slip.wait_until - clock_at(holder)) / 1_000_000
+            self.wait_until = monotonic() + left
+        return max(0.0, self.wait_until - monotonic())
 
     # The message, and the lock that was reserved for it when it was sent.
 
@@ -549,31 +547,27 @@ def retry(run: Run, holder: Holder) -> Entry:
 
 def wait(run: Run, holder: Holder) -> Entry | None:
     """Wait for a run to end; where several may run, for another one after a while."""
-    left = run.left_to_wait(holder)
     if run.wait_until is None:
         run.conflict(holder).notify(task_waiting, "waits: lock %r is held by %s")
-        run.wait_until = math.inf if left is None else monotonic() + left
-    if run.options.concurrency > 1:
-        left = TURN if left is None else min(TURN, left)
+    left = run.left_to_wait(holder)
     lock = run.lock_of_run(holder.name)
     lock.for_runs = in_worker()
     with contextlib.suppress(HeldForMessage):
-        if lock.acquire(blocking_timeout=left):
+        if lock.acquire(blocking_timeout=left if run.options.concurrency == 1 else min(TURN, left)):
             return start(run, lock)
-        if monotonic() >= run.wait_until:
+        if not run.left_to_wait(holder):
             refuse(run, next(iter(run.key_locks.holders()), None))
     return None
 
 
 def wait_in_queue(run: Run, holder: Holder) -> Entry:
     """Come again, as long as there are seconds left to wait for a message."""
-    left, countdown, slip = run.left_to_wait(holder), run.options.countdown, run.slip_to_send()
-    if left is not None:
-        if left <= 0:
-            refuse(run, holder)
-        countdown = min(countdown, left)
+    left, slip = run.left_to_wait(holder), run.slip_to_send()
+    if not left:
+        refuse(run, holder)
+    if left < math.inf:
         slip = replace(slip, wait_until=slip.wait_until or clock_at(holder, left))
-    return _send_again(run, holder, slip, countdown)
+    return _send_again(run, holder, slip, min(run.options.countdown, left))
 
 
 def _send_again(run: Run, holder: Holder, slip: Slip, countdown: float) -> Entry:
