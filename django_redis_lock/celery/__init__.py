@@ -22,7 +22,7 @@ from django_redis_lock.celery.conflicts import (
     task_taken_over,
     task_waiting,
 )
-from django_redis_lock.celery.decorator import single_instance_task
+from django_redis_lock.celery.guard import single_instance_task
 
 __all__ = [
     "Conflict",

@@ -14,8 +14,7 @@ from celery.signals import worker_ready
 from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
 
-from django_redis_lock.celery.decorator import is_unguarded
-from django_redis_lock.celery.guard import GUARD
+from django_redis_lock.celery.guard import GUARD, is_unguarded
 from django_redis_lock.celery.options import SETTING, Options, project_defaults
 from django_redis_lock.celery.private import active_apps
 from django_redis_lock.exceptions import InvalidLockBackend

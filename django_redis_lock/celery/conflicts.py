@@ -125,36 +125,26 @@ class Conflict:
     def skip(self, reason: str = "another instance is running") -> TaskSkipped:
         """Log, count and signal the duplicate, and return its result."""
         skipped[self.task.name] += 1
-        self.tell(task_skipped, "skipped: lock %r is held by %s", policy=self.policy)
+        self.notify(task_skipped, "skipped: lock %r is held by %s", policy=self.policy)
         return TaskSkipped(
-            skipped=True,
-            reason=reason,
-            task=self.task.name,
-            key=self.key,
-            holder=self.described,
+            skipped=True, reason=reason, task=self.task.name, key=self.key, holder=self.described
         )
 
     def error(self, why: str = "") -> TaskAlreadyRunning:
         """Log, count and signal the duplicate, and return the exception that refuses it."""
         skipped[self.task.name] += 1
-        self.tell(task_skipped, "refused: lock %r is held by %s", policy=self.policy)
+        self.notify(task_skipped, "refused: lock %r is held by %s", policy=self.policy)
         message = f"Task {self.task.name} is not {'run' if self.moment == 'run' else 'sent'}: " + (
             why or f"lock {self.key!r} is held by {self.who}."
         )
         return TaskAlreadyRunning(message, self.key, self.described)
 
-    def tell(self, signal: Signal, text: str, *more: object, **news: str) -> None:
+    def notify(self, signal: Signal, text: str, *more: object, **facts: str) -> None:
         """Log a text, formatted with the key, the holder and ``more``, and send a signal."""
-        logger.info(
-            f"Task %s[%s] {text}",  # noqa: G004 - a format of its own
-            self.task.name,
-            self.task_id,
-            self.key,
-            self.who,
-            *more,
-        )
-        told = {"task_id": self.task_id, "key": self.key, "holder": self.holder, **news}
-        signal.send_robust(sender=self.task, **told)
+        text = f"Task %s[%s] {text}"
+        logger.info(text, self.task.name, self.task_id, self.key, self.who, *more)
+        known = {"task_id": self.task_id, "key": self.key, "holder": self.holder}
+        signal.send_robust(sender=self.task, **known, **facts)
 
 
 def describe(holder: Holder | None) -> Described | None:

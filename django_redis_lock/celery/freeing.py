@@ -25,18 +25,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from time import monotonic
 from typing import Any
 
-from celery.signals import (
-    task_rejected,
-    task_revoked,
-    task_unknown,
-    worker_ready,
-    worker_shutdown,
-)
+from celery.signals import task_rejected, task_revoked, task_unknown, worker_ready, worker_shutdown
 
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.celery.guard import GUARD
-from django_redis_lock.celery.message import Slip, headers_of
-from django_redis_lock.celery.places import is_dead
+from django_redis_lock.celery.key_locks import is_dead
+from django_redis_lock.celery.message import Slip, slip_in
 from django_redis_lock.celery.private import children_of, was_recycled
 from django_redis_lock.exceptions import InvalidLockBackend, LockUnavailable
 from django_redis_lock.handler import locks
@@ -44,8 +38,8 @@ from django_redis_lock.support.process import began_at, state_of
 
 logger = logging.getLogger("django_redis_lock.celery")
 
-LOOK_EVERY = 0.2
-"""Seconds between looks for dead children."""
+POLL_EVERY = 0.2
+"""Seconds between checks for dead children."""
 FIRST_CHANCE = 2.0
 """Seconds that a worker's start waits at most for the release of dead workers' locks, so that a
 task that comes again does not meet its own dead run."""
@@ -61,7 +55,15 @@ Work = Callable[[BaseLockBackend], None]
 
 def free(using: str, name: str, token_id: str) -> None:
     """Release a lock as soon as the server is available, if this holder still has it."""
-    _freers.setdefault(using, _Freer(using)).add(lambda backend: _release(backend, name, token_id))
+    _later(using, lambda backend: _release(backend, name, token_id))
+
+
+def free_dead(aliases: Iterable[str]) -> list[threading.Event]:
+    """Release the locks of tasks whose process on this host is dead, found by listing all locks.
+
+    The event of each alias is set after the first attempt.
+    """
+    return [_free_dead(using) for using in aliases]
 
 
 def _free_dead(using: str) -> threading.Event:
@@ -74,16 +76,12 @@ def _free_dead(using: str) -> threading.Event:
         finally:
             attempted.set()
 
-    _freers.setdefault(using, _Freer(using)).add(work)
+    _later(using, work)
     return attempted
 
 
-def free_dead(aliases: Iterable[str]) -> list[threading.Event]:
-    """Release the locks of tasks whose process on this host is dead, found by listing all locks.
-
-    The event of each alias is set after the first attempt.
-    """
-    return [_free_dead(using) for using in aliases]
+def _later(using: str, work: Work) -> None:
+    _freers.setdefault(using, _Freer(using)).add(work)
 
 
 def finish(seconds: float) -> None:
@@ -124,15 +122,15 @@ class _Freer:
                 self.thread.start()
 
     def _run(self) -> None:
-        told = False
+        warned = False
         while (work := self._next()) is not None:
             try:
                 work(locks[self._using])
             except LockUnavailable as error:
-                if not told:
+                if not warned:
                     text = "Locks of LOCKS[%r] can't be released yet: %s"
                     logger.warning(text, self._using, error)
-                told = True
+                warned = True
                 self._work.appendleft(work)
                 if self.ended.is_set():
                     self._work.clear()
@@ -170,19 +168,19 @@ class ChildWatch(threading.Thread):
 
     def run(self) -> None:
         failure = ""
-        while not self._ended.wait(LOOK_EVERY):
+        while not self._ended.wait(POLL_EVERY):
             try:
-                self.look()
+                self.poll()
             except Exception as error:
                 if repr(error) != failure:
                     logger.exception("The watch over the worker's children failed, and goes on")
                 failure = repr(error)
 
-    def look(self) -> None:
-        """Release the locks of dead children if one died since the last look.
+    def poll(self) -> None:
+        """Release the locks of dead children if one died since the last poll.
 
-        A child that was born and died between two looks shows by its successor. After a death there
-        is a second look, for what the server was asked for just before.
+        A child that was born and died between two polls shows by its successor. After a death the
+        next poll releases as well, for what the server was asked for just before.
         """
         children = children_of(self._pool)
         alive = {(pid, began_at(pid)): child for pid, child in children.items() if state_of(pid)}
@@ -237,25 +235,25 @@ def _on_shutdown(**kwargs: Any) -> None:
 # Messages that a worker drops.
 
 
-def _free_place(headers: Mapping[str, Any], task_id: Any) -> None:
-    slip = Slip.of(headers, task_id)
+def _free_reservation(slip: Slip | None) -> None:
     if slip is None or not slip.ticket:
         return
     if slip.using in locks.settings:
         free(slip.using, slip.lock, slip.ticket)
     else:
         text = "Message %s was dropped; its lock %r is of alias %r, which LOCKS does not have"
-        logger.info(text, task_id, slip.lock, slip.using)
+        logger.info(text, slip.task_id, slip.lock, slip.using)
 
 
 def _on_revoked(request: Any = None, **kwargs: Any) -> None:
     if request is not None:
-        _free_place(headers_of(request), request.id)
+        _free_reservation(slip_in(request))
 
 
 def _on_dropped(message: Any = None, **kwargs: Any) -> None:
     headers = message.headers if isinstance(message.headers, Mapping) else {}
-    _free_place(headers, headers.get("id") or message.properties.get("correlation_id"))
+    task_id = headers.get("id") or message.properties.get("correlation_id")
+    _free_reservation(Slip.of(headers, task_id))
 
 
 task_revoked.connect(_on_revoked, weak=False)

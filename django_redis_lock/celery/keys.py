@@ -1,16 +1,29 @@
-"""The name of the lock for one call of a task, made of the call's arguments."""
+"""The name of the lock for one call of a task, made of the call's arguments.
+
+A serializer changes arguments on their way: tuples become lists, an enum's member its value. Keys
+are made of the form that all serializers leave as it is, so it does not matter whether they are
+made of the caller's objects or of what a worker gets.
+"""
 
 from __future__ import annotations
 
+import base64
 import copy
+import datetime
+import decimal
+import enum
 import hashlib
 import inspect
+import json
 import re
 import string
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from django_redis_lock.celery.arguments import as_json, normal
+from django.db.models import Model
+from kombu.utils.json import dumps, loads
 
 Key = str | Callable[..., str] | None
 UniqueOn = str | Iterable[str] | None
@@ -40,6 +53,7 @@ class KeyMaker:
         parameters = signature.parameters.values()
         kinds = {item.kind: item.name for item in parameters}
         self._signature = signature
+        self._bound = _binder(signature)
         self._key = key
         self._as_models = as_models
         self._rest = kinds.get(inspect.Parameter.VAR_POSITIONAL, "")
@@ -53,6 +67,10 @@ class KeyMaker:
             self._fields = list(_fields_of(key)) if isinstance(key, str) else []
         except ValueError as error:
             raise ValueError(f"key={key!r} is not a valid template: {error}") from None
+        if isinstance(key, str):
+            # Arguments are in their normal form; models, and what a field finds in one, are not.
+            direct = as_models is None and all(field == _root(field) for field in self._fields)
+            self._format = key.format_map if direct else partial(_FORMATTER.vformat, key, ())
         known = signature.parameters
         named = known if unique_on == ALL else unique_on
         self._unique_on = None if named is None else tuple(named)
@@ -74,16 +92,15 @@ class KeyMaker:
         Raises ``TypeError`` if the arguments don't fit the task, or if one of them has no stable
         representation.
         """
-        bound = self._signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        values = {name: normal(bound.arguments[name]) for name in self._used}
+        bound = self._bound(*args, **kwargs)
+        values = {name: normal(bound[name]) for name in self._used}
         if self._as_models is not None and self._used:
             given = self._as_models(normal(args), normal(kwargs))
             values.update(self._signature.bind(*given[0], **given[1]).arguments)
         if callable(self._key):
             return self._called(self._key, task_name, values, (len(args), sorted(kwargs)))
         if self._key is not None:
-            return self._formatted(self._key, task_name, values) if self._fields else self._key
+            return self._formatted(task_name, values) if self._fields else self._key
         if self._unique_on is not None:
             return self._joined(self._unique_on, task_name, values)
         return task_name
@@ -107,9 +124,10 @@ class KeyMaker:
             )
         return made
 
-    def _formatted(self, template: str, task_name: str, values: dict[str, Any]) -> str:
-        values = {**values, **values.get(self._variadic, {})}
-        made = _FORMATTER.vformat(template, (), values)
+    def _formatted(self, task_name: str, values: dict[str, Any]) -> str:
+        if self._variadic in values:
+            values = {**values, **values[self._variadic]}
+        made = self._format(values)
         if _ADDRESS.search(made):
             names = [_root(field) for field in self._fields]
             unstable = (name for name in names if _ADDRESS.search(str(values[name])))
@@ -140,6 +158,34 @@ class _Formatter(string.Formatter):
 
 
 _FORMATTER = _Formatter()
+
+
+class _Source(str):
+    """A text whose representation it is itself."""
+
+    __repr__ = str.__str__
+
+
+def _binder(signature: inspect.Signature) -> Callable[..., dict[str, Any]]:
+    """Return a function that returns the arguments of a call by name, with the defaults.
+
+    ``Signature.bind`` does the same, and takes ten times as long.
+    """
+    parameters = list(signature.parameters.values())
+    bare = [
+        item.replace(
+            annotation=item.empty,
+            default=item.empty if item.default is item.empty else _Source(f"defaults[{number}]"),
+        )
+        for number, item in enumerate(parameters)
+    ]
+    taken = str(inspect.Signature(bare))[1:-1]
+    returned = ", ".join(f"{item.name!r}: {item.name}" for item in parameters)
+    defaults = [item.default for item in parameters]
+    made: Callable[..., dict[str, Any]]
+    made = eval(f"lambda {taken}: {{{returned}}}", {"defaults": defaults})  # noqa: S307 - of names
+    made.__qualname__ = "run"  # in the TypeError for arguments that don't fit
+    return made
 
 
 def with_own_defaults(signature: inspect.Signature) -> inspect.Signature:
@@ -196,3 +242,113 @@ def _unstable(task_name: str, argument: str, value: Any) -> TypeError:
         f"{type(value).__qualname__} is not written the same in every process: {value!r}. "
         f"Pass an id instead, or use key= with what tells calls apart."
     )
+
+
+# One form of arguments, at both ends of a message.
+
+
+class UnstableValueError(TypeError):
+    """A value has no representation that is the same in every process."""
+
+    def __init__(self, value: Any) -> None:
+        super().__init__(value)
+        self.value = value
+
+
+_SAME_EVERYWHERE = frozenset(
+    {
+        *(type(None), bool, int, float, str, bytes),
+        *(datetime.date, datetime.timedelta, decimal.Decimal, uuid.UUID),
+    }
+)
+
+
+def normal(value: Any) -> Any:
+    """Return a value in the form that serializers leave as it is.
+
+    Tuples and sets are lists, sets in a fixed order. Dicts have text as keys, in a fixed order. An
+    enum's member is its value, and a time zone an offset. What JSON as Celery writes it takes is
+    what it gives back. Other objects are themselves.
+    """
+    if type(value) in _SAME_EVERYWHERE:
+        return value
+    if isinstance(value, dict):
+        return _normal_dict(value)
+    if isinstance(value, list | tuple):
+        return [normal(item) for item in value]
+    try:
+        read = loads(dumps(value))
+    except Exception:  # of any type's own way to be written
+        return _unwritten(value)
+    return normal(read) if isinstance(read, dict | list) else read
+
+
+def _unwritten(value: Any) -> Any:
+    """Return the form of a value that JSON does not take."""
+    if isinstance(value, enum.Enum):
+        return normal(value.value)
+    if isinstance(value, set | frozenset):
+        return sorted(map(normal, value), key=_rank)
+    if isinstance(value, Mapping):
+        return _normal_dict(value)
+    return bytes(value) if isinstance(value, bytearray | memoryview) else value
+
+
+def _normal_dict(items: Mapping[Any, Any]) -> dict[Any, Any]:
+    found = {_normal_key(key): normal(item) for key, item in items.items()}
+    return dict(sorted(found.items(), key=lambda item: str(item[0])))
+
+
+def _normal_key(key: Any) -> Any:
+    if type(key) is str:
+        return key
+    key = normal(key)
+    try:
+        text = as_json(key)
+    except UnstableValueError:
+        return key
+    return json.loads(text) if text.startswith('"') else text
+
+
+def _rank(value: Any) -> str:
+    try:
+        return as_json(value)
+    except TypeError:
+        return repr(value)
+
+
+# One JSON text for each value. Values that a message can't tell apart have the same: tuples and
+# lists, an enum's member and its value, a date or UUID and its text. 1, "1" and True differ.
+
+
+def _plain(value: Any) -> Any:
+    """Return a value that has no form in JSON as one that has."""
+    for types, convert in _CONVERSIONS:
+        if isinstance(value, types):
+            return convert(value)
+    dump = getattr(value, "model_dump", None)
+    if not callable(dump):
+        raise UnstableValueError(value)
+    fields = normal(dump())  # of pydantic, whose JSON has sets in any order
+    try:
+        as_json(fields)
+    except TypeError:
+        return normal(dump(mode="json"))
+    return fields
+
+
+def _row(instance: Model) -> Any:
+    if instance.pk is None:
+        raise UnstableValueError(instance)
+    return {instance._meta.label: normal(instance.pk)}
+
+
+_CONVERSIONS: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
+    ((datetime.date, datetime.time), lambda moment: moment.isoformat()),
+    ((uuid.UUID, decimal.Decimal, datetime.timedelta), str),
+    (bytes, lambda data: {"bytes": base64.b64encode(data).decode()}),
+    (Model, _row),
+)
+
+as_json = json.JSONEncoder(separators=(",", ":"), sort_keys=True, default=_plain).encode
+"""Return the text of a value in its normal form. Raises ``TypeError`` if it has none."""

@@ -74,8 +74,13 @@ class Slip:
         return cls(**{key: value for key, value in found.items() if key in known})
 
 
-def headers_of(request: Any) -> Mapping[str, Any]:
-    return {**(request.headers or {}), **request.__dict__}
+NO_SLIP = Slip("")
+
+
+def slip_in(request: Any) -> Slip | None:
+    """Return the slip of the message that a request was made of; eager ones have it elsewhere."""
+    attributes = vars(request)
+    return Slip.of(attributes if HEADER in attributes else request.headers, request.id)
 
 
 def clock_at(holder: Holder, seconds: float = 0.0) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from functools import cache
 from typing import Any, Literal, TypedDict, get_args
 
 from django.conf import ENVIRONMENT_VARIABLE, settings
@@ -114,13 +113,13 @@ def make_options(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> Optio
 
     A given ``on_conflict`` also replaces the default ``blocking_timeout``.
     """
-    kept = {**defaults, **given}
+    merged = {**defaults, **given}
     if "on_conflict" in given and "blocking_timeout" not in given:
-        kept.pop("blocking_timeout", None)
-    for name in kept:
+        merged.pop("blocking_timeout", None)
+    for name in merged:
         if name not in NAMES:
             raise TypeError(f"{name!r} is not an option; choose from {_listed(NAMES)}.")
-    return Options(**kept)
+    return Options(**merged)
 
 
 def refuse_idle(given: Mapping[str, Any], options: Options) -> None:
@@ -200,6 +199,7 @@ def _listed(values: Sequence[str]) -> str:
 # The setting.
 
 _NONE: Mapping[str, Any] = {}
+_checked: list[Mapping[str, Any]] = []
 
 
 def project_defaults() -> Mapping[str, Any]:
@@ -207,13 +207,12 @@ def project_defaults() -> Mapping[str, Any]:
 
     Raises ``ImproperlyConfigured``.
     """
-    if not (settings.configured or os.environ.get(ENVIRONMENT_VARIABLE)):
-        return _NONE  # a program without settings
-    return _checked_defaults()
+    if not _checked and (settings.configured or os.environ.get(ENVIRONMENT_VARIABLE)):
+        _checked.append(_read_defaults())
+    return _checked[0] if _checked else _NONE  # in a program without settings
 
 
-@cache
-def _checked_defaults() -> Mapping[str, Any]:
+def _read_defaults() -> Mapping[str, Any]:
     given = getattr(settings, SETTING, _NONE)
     if not isinstance(given, Mapping):
         raise ImproperlyConfigured(f"{SETTING} must be a dict, not {given!r}.")
@@ -231,7 +230,7 @@ def _checked_defaults() -> Mapping[str, Any]:
 
 def _forget(*, setting: str, **kwargs: Any) -> None:
     if setting == SETTING:
-        _checked_defaults.cache_clear()
+        _checked.clear()
 
 
 setting_changed.connect(_forget)

@@ -1,29 +1,94 @@
-"""The guard around the run of a task, from its start or conflict to the release."""
+"""One call of a guarded task, from its start or conflict to the release of its lock.
+
+Most calls find their lock free and take it, in one round trip. What becomes of all others is in
+``TABLE``.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import math
+import time
 from collections.abc import Callable
 from contextvars import ContextVar
+from dataclasses import replace
+from functools import partial
+from random import choice
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
-from celery.exceptions import SoftTimeLimitExceeded
+from celery import states
+from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 
-from django_redis_lock.celery.conflicts import task_lock_lost
-from django_redis_lock.celery.delivery import Delivery
-from django_redis_lock.celery.entering import Entry, enter
+from django_redis_lock.celery.conflicts import (
+    Conflict,
+    TaskAlreadyRunning,
+    task_lock_lost,
+    task_taken_over,
+    task_waiting,
+)
+from django_redis_lock.celery.key_locks import (
+    QUEUED,
+    RESTING,
+    SINCE,
+    HeldForMessage,
+    KeyLocks,
+    TaskLock,
+    WorkerStops,
+    is_dead,
+    is_for_message,
+    name_of_run,
+    queued_since,
+)
+from django_redis_lock.celery.message import (
+    NO_SLIP,
+    Slip,
+    clock_at,
+    forget_earlier,
+    is_made_up,
+    sent_mark,
+    sent_of,
+    slip_in,
+    stored_state,
+)
 from django_redis_lock.celery.options import Arguments, Options
-from django_redis_lock.celery.places import QUEUED, RESTING, TaskLock
+from django_redis_lock.celery.private import in_worker
 from django_redis_lock.exceptions import LockError, LockUnavailable
+from django_redis_lock.handler import locks
+from django_redis_lock.protocol.records import Holder
 from django_redis_lock.signals import lock_lost
+from django_redis_lock.support.functions import finished
 
 logger = logging.getLogger("django_redis_lock.celery")
 
-_runs: ContextVar[tuple[Run, ...]] = ContextVar("django_redis_lock_runs", default=())
-_UNGUARDED = object()
+GIVE_UP_LEASE = 10.0
+"""Seconds of lease while a reservation is given up, in case the process dies in between."""
+WAIT_FOR_FIRST = 10.0
+"""Seconds for which a delivery waits in a worker for an earlier one of the same task to end. Then
+it goes back to the queue for as long."""
+WAIT_FOR_WORKER = 1.0
+"""Seconds for which a message stays in the queue that a stopping worker has sent again. Until the
+worker has stopped to take messages, it would take the same one again and again."""
+TURN = 1.0
+"""Seconds to wait for one of several locks before trying the others."""
+TICKET_TURN = 0.25
+"""Seconds between checks of a ticket that may become valid."""
+RESULT_PATIENCE = 2.0
+"""Seconds for an earlier delivery to store its result after it was seen to release its lock."""
+RESULT_MOMENT = 0.25
+"""The same for a delivery that may have released it, if there was one at all."""
 
+SUCCEEDED = "another delivery of {run.task_id} has succeeded"
+WOULD_BLOCK = (
+    "lock {run.key!r} is held for a message, which may need the worker that this call would wait "
+    "in."
+)
+
+Entry: TypeAlias = "tuple[TaskLock | None, Any]"
+"""The lock that the task may run with, or ``None`` and the result of the call."""
+_UNGUARDED = object()
+_runs: ContextVar[tuple[Run, ...]] = ContextVar("django_redis_lock_runs", default=())
 
 runs = _runs.get
 """Returns the guarded runs that this thread or greenlet is in, the innermost last."""
@@ -37,90 +102,125 @@ def current_lock(task: Any = None) -> TaskLock | None:
     return None
 
 
-class Run(Delivery):
-    """One call of a guarded task, by a worker or directly.
+class Run:
+    """A call by a worker or an eager one, with a ``request``; or a direct call, without.
 
-    Passes on the exceptions of ``make_key``; the message ends then and gives up its place.
+    Passes on the exceptions of ``make_key``; the message ends then and gives up its reservation.
     """
+
+    lock: TaskLock | None = None
+    fence = 0
+    slip = NO_SLIP
+    task_id: str | None = None
+    redelivered = False
+    """Whether another delivery may have begun, also if this one was sent again since."""
+    nested = False
+    """Whether it is made inside a run that holds its lock."""
+    followed = False
+    """Whether it has sent a message in its own place: a retry or replacement."""
+    reserve_for: float | None = None
+    """Seconds for which the lock is reserved for that message, if it takes the lock over."""
+    wait_until: float | None = None
+    """When its wait for another instance ends (monotonic), once it has begun."""
+    first: Holder | None = None
+    """Another delivery of its task that it waits for, until ``first_until`` (monotonic)."""
+    first_until = 0.0
+    _handle: TaskLock | None = None
+    _sent_back = False
 
     def __init__(
         self, options: Options, make_key: Callable[..., str], task: Any, arguments: Arguments
     ) -> None:
-        super().__init__(options, task, arguments, _request_of(task))
-        self.lock: TaskLock | None = None
-        self.fence = 0
-        self.followed = False
-        """Whether it has sent a message in its own place: a retry or replacement."""
-        self.kept_for: float | None = None
-        """Seconds for which that message keeps the lock, if it takes the lock over."""
+        self.options, self.task, self.arguments = options, task, arguments
+        request = self.request = _request_of(task)
+        if request is not None:
+            self.task_id = request.id
+            self.slip = slip_in(request) or NO_SLIP
+            marked = (request.delivery_info or {}).get("redelivered")
+            self.redelivered = self.slip.redelivered or bool(marked)
+        self.may_have_succeeded = self.redelivered
+        """Whether another delivery may have run the task already."""
+        self.key_locks = KeyLocks(options, "", task, self.task_id)
         try:
-            self.key = make_key(task, *arguments)
+            self.key = self.key_locks.key = make_key(task, *arguments)
         except BaseException:
-            self._try_to_give_up_place()
+            self._try_to_give_up_reservation()
             raise
-        self.nested = any(run.lock is not None and run.has_key(self.key, options) for run in runs())
+        for run in runs():
+            self.nested |= run.lock is not None and run.has_key(self.key, options)
 
     def has_key(self, key: str, options: Options) -> bool:
         """Whether it has this key, on the alias that these options name."""
         return (self.key, self.options.using) == (key, options.using)
 
-    def carry_out(self, body: Callable[[], Any]) -> Any:
-        """Run the body with the lock held, or return the result of the conflict."""
-        if self.nested and (self.request is None or self._is_next_eager()):
-            return body()
+    def carry_out(self, call: Callable[..., Any]) -> Any:
+        """Make the call with the lock held, or return the result of the conflict."""
+        args, kwargs = self.arguments
+        if self.nested:
+            # An eager call may stand for the message that waits until this run has ended.
+            waits = self.options.scope == "queue" and self.options.run_policy in ("retry", "wait")
+            if self.request is None or (self.request.is_eager and waits):
+                return finished(self.task.run, call(*args, **kwargs))
         before = _runs.set((*runs(), self))
+        began = 0.0
         try:
             lock, result = self._enter()
-            if result is _UNGUARDED:
-                try:
-                    return body()
-                finally:
-                    self._try_to_give_up_place()  # if the server is available again
-            if lock is None:
+            if lock is None and result is not _UNGUARDED:
                 return result
-            self.lock, self.fence = lock, lock.fence
-            began = monotonic()
             try:
-                return body()
+                if lock is not None:
+                    self.lock, self.fence = lock, lock.fence
+                began = monotonic()
+                result = call(*args, **kwargs)
+                return result if result is None else finished(self.task.run, result)
             finally:
-                self._leave(lock, monotonic() - began)
+                if lock is None:
+                    self._try_to_give_up_reservation()  # if the server is available again
+                else:
+                    self._leave(lock, monotonic() - began)
         finally:
             _runs.reset(before)
 
-    def _is_next_eager(self) -> bool:
-        """Whether it stands for the message that waits in the queue until this run has ended."""
-        options, request = self.options, self.request
-        waits = options.run_policy in ("retry", "wait")
-        return bool(request.is_eager and options.scope == "queue" and waits)
-
     def _enter(self) -> Entry:
         try:
-            lock, result = enter(self)
-        except LockUnavailable as error:
-            if self.options.on_unavailable == "raise":
-                raise
-            logger.warning("Task %s[%s] runs unguarded: %s", self.task.name, self.task_id, error)
-            return None, _UNGUARDED
-        except BaseException:
-            self._try_to_give_up_place()
+            entry = self._take_if_plain() or enter(self)
+        except BaseException as error:
+            if self._handle is not None:  # which may hold the lock, wherever that was raised
+                with contextlib.suppress(LockError):
+                    self._handle.release()
+            if not isinstance(error, LockUnavailable):
+                self._try_to_give_up_reservation()
+            elif self.options.on_unavailable == "run":
+                text = "Task %s[%s] runs unguarded: %s"
+                logger.warning(text, self.task.name, self.task_id, error)
+                return None, _UNGUARDED
             raise
-        if lock is None:
-            self._try_to_give_up_place()
-        return lock, result
+        if entry[0] is None:
+            self._try_to_give_up_reservation()
+        return entry
 
-    def _try_to_give_up_place(self) -> None:
-        with contextlib.suppress(LockError):
-            self.give_up_place()
+    @property
+    def is_plain(self) -> bool:
+        """Whether its message says nothing about its lock, of which there is only one."""
+        return self.slip is NO_SLIP and not self.redelivered and self.options.concurrency == 1
+
+    def _take_if_plain(self) -> Entry | None:
+        """Take the lock of a plain call if it is free, as it is most of the time."""
+        if self.is_plain:
+            lock = self.lock_of_run(name_of_run(self.key))
+            if lock.acquire(blocking=False):
+                return lock, None
+        return None
 
     def _leave(self, lock: TaskLock, seconds: float) -> None:
-        """Release the lock, or keep it for the task's next message or its rest.
+        """Release the lock, or leave it to the task's next message or its rest.
 
         The task's work is done, so neither a failure here nor a soft time limit fails the task.
         """
         rest = self.options.at_least_for - seconds
         try:
-            if self.kept_for is not None:
-                lock.detach(self.kept_for, {"state": QUEUED})
+            if self.reserve_for is not None:
+                lock.detach(self.reserve_for, {"state": QUEUED})
             elif rest >= 0.001 and not self.followed:
                 lock.detach(rest, {"state": RESTING})
             else:
@@ -132,6 +232,187 @@ class Run(Delivery):
             text = "Task %s[%s] had ended when its soft time limit struck"
             logger.warning(text, self.task.name, self.task_id)
 
+    # What is known of the call, and of the holder that it meets.
+
+    @property
+    def can_go_back(self) -> bool:
+        """Whether a worker carries it out, so that it can be sent again."""
+        return self.request is not None and not self.request.is_eager
+
+    @property
+    def retries(self) -> int:
+        return int((self.request.retries if self.request else 0) or 0)
+
+    def marks(self) -> dict[str, str]:
+        """Return this attempt's part of the holder's metadata."""
+        marks = sent_mark(self.slip.sent)
+        return {**marks, "retries": str(self.retries)} if self.retries else marks
+
+    def lock_of_run(self, name: str) -> TaskLock:
+        """Return a handle with the lease of a run."""
+        lock = self.key_locks.lock(name, self.options.timeout, **self.marks())
+        lock.until_worker_stops = self.can_go_back
+        self._handle = lock
+        return lock
+
+    def conflict(self, holder: Holder | None, policy: str = "") -> Conflict:
+        """Return a conflict, by default about a run."""
+        return Conflict(
+            "run",
+            self.task,
+            self.task_id,
+            self.key,
+            holder,
+            *self.arguments,
+            policy=policy or self.options.run_policy,
+        )
+
+    def among(self, holders: list[Holder]) -> Holder | None:
+        """Return the holder that has this task's id."""
+        if self.task_id is None:
+            return None
+        return next((item for item in holders if item.task_id == self.task_id), None)
+
+    def is_same(self, holder: Holder) -> bool:
+        """Whether a holder is another delivery or attempt of this task.
+
+        Otherwise it may have the same id, if that was chosen by who sent both.
+        """
+        if self.task_id is None or holder.task_id != self.task_id:
+            return False
+        ours, sent = self.slip.sent, sent_of(holder)
+        if ours and sent:
+            return ours == sent
+        if self.redelivered or self.slip.follows or self.retries:
+            return True
+        return not ours and not sent and is_made_up(self.task_id)
+
+    def was_sent_by(self, holder: Holder) -> bool:
+        """Whether its message was sent by the run that it meets, as its retry."""
+        before = int(holder.metadata.get("retries", 0))
+        return holder.fence == self.slip.follows or before < self.retries
+
+    def has_succeeded(self, patience: float = 0.0) -> bool:
+        """Whether another delivery has stored a success, as it does after its release.
+
+        ``patience``: the seconds to wait for that.
+        """
+        task = self.task
+        if not self.may_have_succeeded or task.ignore_result or self.request.ignore_result:
+            return False
+        until = monotonic() + patience
+        while (state := stored_state(task, self.task_id, self.slip.sent)) != states.SUCCESS:
+            if state is None or monotonic() >= until:
+                return False
+            time.sleep(0.05)
+        return True
+
+    def left_to_wait(self, holder: Holder) -> float:
+        """Return the seconds that are left of ``blocking_timeout``; infinity for no limit."""
+        if self.wait_until is None:
+            longest = self.options.longest_wait
+            left = math.inf if longest is None else longest
+            if self.slip.wait_until and holder.fence is not None:
+                left = (self.slip.wait_until - clock_at(holder)) / 1_000_000
+            self.wait_until = monotonic() + left
+        return max(0.0, self.wait_until - monotonic())
+
+    # The message, and the lock that was reserved for it when it was sent.
+
+    @property
+    def adoptable(self) -> bool:
+        """Whether the task may run with the lock that is reserved for its message.
+
+        Otherwise that is a reservation to give up: the one of scope ``queue``, or one that the
+        sender's options name and the worker's options do not.
+        """
+        slip = self.slip
+        ours = bool(slip.ticket) and slip.using == self.options.using
+        return ours and slip.lock in self.key_locks.names
+
+    def slip_to_send(self) -> Slip:
+        assert self.task_id is not None
+        return replace(self.slip, task_id=self.task_id, redelivered=self.redelivered)
+
+    def send_back(self, countdown: float, slip: Slip) -> None:
+        """Send this message again in ``countdown`` seconds; the current one can be acknowledged."""
+        request = self.request
+        headers = {**(request.headers or {}), **slip.header()}
+        signature = self.task.signature_from_request(
+            request, countdown=countdown, eta=None, retries=request.retries, headers=headers
+        )
+        try:
+            signature.apply_async()
+        except Exception as error:
+            if self.task.acks_late:
+                raise Reject(error, requeue=True) from error
+            raise
+        self._sent_back = True
+
+    def give_up_reservation(self) -> bool:
+        """Release the lock that was reserved when the message was sent, if it still is.
+
+        Returns whether it was. Does nothing if the message was sent back. Raises
+        ``LockUnavailable``, unless the lock is on another alias than the task's: its lease ends.
+        """
+        slip = self.slip
+        if not slip.ticket or self._sent_back or slip.using not in locks.settings:
+            return False
+        reserved = self.key_locks.lock(slip.lock, GIVE_UP_LEASE, using=slip.using)
+        try:
+            given_up = reserved.take_over(slip.ticket)
+            if given_up:
+                reserved.release()
+        except LockUnavailable:
+            if slip.using == self.options.using:
+                raise
+            return False
+        return given_up
+
+    def _try_to_give_up_reservation(self) -> None:
+        if self.slip.ticket:
+            with contextlib.suppress(LockError):
+                self.give_up_reservation()
+
+    def overtake(self) -> None:
+        """End the reservation of an older message, whose arguments must not come after these.
+
+        Raises ``LockUnavailable``.
+        """
+        if self.options.on_queue_conflict != "supersede" or self.slip is NO_SLIP:
+            return
+        found = self.key_locks.in_queue()
+        own = next((one for one in found if one.token_id == self.slip.ticket), None)
+        for other in found:
+            is_message = other.metadata.get("state") == QUEUED
+            if own is not None and is_message and queued_since(other) < queued_since(own):
+                older = self.key_locks.lock(other.name, GIVE_UP_LEASE)
+                if older.take_over(other.token_id):
+                    older.release()
+
+    def superseded(self, now: float = math.inf) -> Entry | None:
+        """Return the result of a task whose reservation newer arguments have, else ``None``.
+
+        ``now`` is the server's clock in microseconds; without it only a newer task that still has
+        the reservation counts. The newer task may have run already, so a ticket that became invalid
+        before its time is proof enough, unless an earlier delivery or attempt of the same task used
+        it.
+        """
+        slip, key_locks = self.slip, self.key_locks
+        if self.options.on_queue_conflict != "supersede" or slip.lock not in key_locks.reservations:
+            return None
+        newer = key_locks.backend.holder(slip.lock)
+        if newer is None or self.is_same(newer):
+            if self.retries or self.redelivered or now >= slip.good_until:
+                return None
+            newer = None
+            stored = stored_state(self.task, self.task_id, slip.sent) if slip.sent else None
+            if stored in states.READY_STATES:
+                self.request.ignore_result = True  # a newer task with the id has stored its own
+        elif newer.task_id == self.task_id:
+            self.request.ignore_result = True  # the id is that of the newer one
+        return None, self.conflict(newer, "supersede").skip("superseded by newer arguments")
+
 
 def _request_of(task: Any) -> Any:
     """Return the request that a worker, or an eager call, runs the task for.
@@ -141,8 +422,353 @@ def _request_of(task: Any) -> Any:
     request = task.request
     if request.called_directly:
         return None
-    entered = any(run.task_id == request.id and run.task.name == task.name for run in runs())
-    return None if entered else request
+    for run in runs():
+        if run.task_id == request.id and run.task.name == task.name:
+            return None
+    return request
+
+
+# What a call does, by what its message and the server say. Each function takes the run, and its
+# lock or the holder of that, and returns an entry; or ``None`` to ask the server once more. It
+# raises what ends the call. All raise ``LockUnavailable``.
+
+
+def start(run: Run, lock: TaskLock, dead: bool = False) -> Entry:
+    """Run with the lock that is held now, unless another delivery has succeeded.
+
+    ``dead``: whether the delivery that had the lock has died.
+    """
+    takes_over = run.first is not None and not run.was_sent_by(run.first)
+    patience = RESULT_PATIENCE if takes_over or run.wait_until is not None else RESULT_MOMENT
+    if takes_over:
+        run.may_have_succeeded = not dead
+    if not run.adoptable:
+        run.overtake()
+        if run.give_up_reservation():
+            run.may_have_succeeded = False
+        elif (superseded := run.superseded(lock.fence)) is not None:
+            lock.release()
+            return superseded
+    if run.has_succeeded(patience):
+        end(run, lock, SUCCEEDED)
+    forget_earlier(run.task, run.task_id, run.slip.sent)
+    if takes_over:
+        run.conflict(run.first).notify(task_taken_over, "takes over lock %r from %s")
+    return lock, None
+
+
+def answer(run: Run, duplicate_of: Any) -> Entry | None:
+    """Return the result of a task that was sent only to give its id a result."""
+    conflict = replace(run.conflict(None, run.options.queue_policy), when_sent=duplicate_of)
+    policy = run.options.on_queue_conflict
+
+    def result() -> Entry:
+        if callable(policy):
+            return None, policy(conflict)
+        if policy == "raise":
+            raise conflict.error()
+        return None, conflict.skip("another instance was waiting or running when it was sent")
+
+    same_id = duplicate_of.get("task_id") == run.task_id
+    return _without_result(run, result) if same_id else result()
+
+
+def skip_superseded(run: Run, entry: Entry) -> Entry:
+    return entry
+
+
+# The same task, in another delivery.
+
+
+def take_over(run: Run, own: Holder) -> Entry | None:
+    lock = run.lock_of_run(own.name)
+    if not lock.take_over(own.token_id):
+        return None
+    run.first = own
+    return start(run, lock, dead=True)
+
+
+def end(run: Run, _: Any, why: str) -> Entry:
+    """End the call without a result of its own."""
+    raise Ignore(why.format(run=run))
+
+
+def go_back(run: Run, own: Holder) -> Entry:
+    return _send_again(run, own, run.slip_to_send(), run.options.countdown)
+
+
+def wait_for_it(run: Run, own: Holder) -> Entry | None:
+    """Wait for another delivery of this task to end, a while."""
+    if run.first is None:
+        text = "waits: lock %r is held by another delivery of the same task, %s"
+        run.conflict(own).notify(task_waiting, text)
+        run.first_until = monotonic() + WAIT_FOR_FIRST
+    run.first = own
+    turn = TICKET_TURN if run.adoptable else WAIT_FOR_FIRST
+    lock = run.lock_of_run(own.name)
+    lock.for_runs = in_worker()
+    with contextlib.suppress(HeldForMessage):
+        if lock.acquire(blocking_timeout=min(turn, max(0.0, run.first_until - monotonic()))):
+            return start(run, lock)
+    return None
+
+
+def send_back(run: Run, own: Holder) -> Entry:
+    """Come again as a later delivery, so that other tasks can run meanwhile."""
+    slip = run.slip_to_send()
+    begun = slip.redelivered or not run.was_sent_by(own)
+    run.send_back(WAIT_FOR_FIRST, replace(slip, redelivered=begun))
+    raise Ignore(f"another delivery of {run.task_id} runs; this one is sent again")
+
+
+# Another instance.
+
+
+def call_it(run: Run, holder: Holder) -> Entry:
+    return None, run.options.on_run_conflict(run.conflict(holder))  # type: ignore[operator]
+
+
+def skip(run: Run, holder: Holder) -> Entry:
+    return None, run.conflict(holder).skip()
+
+
+def refuse(run: Run, holder: Holder | None, why: str = "") -> Entry:
+    raise run.conflict(holder).error(why.format(run=run))
+
+
+def retry(run: Run, holder: Holder) -> Entry:
+    """Come again, up to ``max_retries`` times."""
+    slip, most = run.slip_to_send(), run.options.max_retries
+    attempts = slip.attempts + 1
+    if most is not None and attempts > most:
+        refuse(run, holder, f"lock {{run.key!r}} was held at each of {attempts} attempts.")
+    return _send_again(run, holder, slip, run.options.countdown)
+
+
+def wait(run: Run, holder: Holder) -> Entry | None:
+    """Wait for a run to end; where several may run, for another one after a while."""
+    if run.wait_until is None:
+        run.conflict(holder).notify(task_waiting, "waits: lock %r is held by %s")
+    left = run.left_to_wait(holder)
+    lock = run.lock_of_run(holder.name)
+    lock.for_runs = in_worker()
+    with contextlib.suppress(HeldForMessage):
+        if lock.acquire(blocking_timeout=left if run.options.concurrency == 1 else min(TURN, left)):
+            return start(run, lock)
+        if not run.left_to_wait(holder):
+            refuse(run, next(iter(run.key_locks.holders()), None))
+    return None
+
+
+def wait_in_queue(run: Run, holder: Holder) -> Entry:
+    """Come again, as long as there are seconds left to wait for a message."""
+    left, slip = run.left_to_wait(holder), run.slip_to_send()
+    if not left:
+        refuse(run, holder)
+    if left < math.inf:
+        slip = replace(slip, wait_until=slip.wait_until or clock_at(holder, left))
+    return _send_again(run, holder, slip, min(run.options.countdown, left))
+
+
+def _send_again(run: Run, holder: Holder, slip: Slip, countdown: float) -> Entry:
+    """Send the message again, with its reservation if it has one."""
+    conflict = run.conflict(holder)
+    if run.options.scope != "run" and slip.lock in run.key_locks.reservations:
+        lease = run.options.queue_timeout + countdown
+        marks = sent_mark(slip.sent)
+        if run.options.on_queue_conflict == "supersede":  # it loses no time
+            before = run.key_locks.backend.holder(slip.lock)
+            marks |= {} if before is None else {SINCE: f"{queued_since(before):.6f}"}
+        reserved = run.key_locks.lock(slip.lock, lease, state=QUEUED, **marks)
+        if reserved.take_over(slip.ticket):
+            slip = slip.naming(reserved, lease)
+        elif (superseded := run.superseded(holder.fence or 0)) is not None:
+            return superseded
+    text = "comes again: lock %r is held by %s, next try in %g s"
+    conflict.notify(task_waiting, text, countdown)
+    run.send_back(countdown, replace(slip, attempts=slip.attempts + 1))
+    when: Any = countdown  # the types of Celery know no float here
+    raise Retry(message=f"lock {conflict.key!r} is held by {holder}", when=when)
+
+
+def _without_result(run: Run, act: Callable[[], Entry | None]) -> Entry | None:
+    """Act on a conflict with a task of the same id, whose result is the one to store.
+
+    A canvas that the message belongs to goes on, or fails, as without that.
+    """
+    try:
+        entry = act()
+    except Retry as error:
+        raise Ignore(str(error)) from None
+    except (Ignore, Reject, LockUnavailable, WorkerStops):
+        raise
+    except Exception as error:
+        if not isinstance(error, TaskAlreadyRunning):
+            text = "Task %s[%s] failed, and stores no result: another task with its id runs"
+            logger.exception(text, run.task.name, run.task_id)
+        run.task.backend.mark_as_failure(
+            run.task_id, error, request=run.request, store_result=False
+        )
+        raise Ignore(str(error)) from None
+    if entry is not None and entry[0] is None:
+        run.request.ignore_result = True
+    return entry
+
+
+class Row(NamedTuple):
+    """What a call does if all this is true of it, and of none of the rows before."""
+
+    call: str
+    lock: str
+    policy: str
+    """The policy for a run that finds another one."""
+    then: Callable[..., Entry | None]
+    why: tuple[str, ...] = ()
+    """The reason, a format of the run, where ``then`` takes one."""
+
+
+ANY = "any"
+ANSWER = "is sent for its result only"
+KNOWN = "has a header, or is redelivered"
+INSIDE = "is made inside a run with its key"
+CALL = "is direct or eager"
+
+SUPERSEDED = "newer arguments have its reservation"
+FREE = "free, or reserved for it"
+DEAD = "held by a dead run of this task"
+SENT_AGAIN = "queued for another message of this task"
+RESERVED = "held for a message of this task"
+FIRST = "held by a run of this task"
+FIRST_LASTS = "the same after ten seconds"
+DONE = "held by another, and this task has succeeded"
+OTHER = "held by another"
+MESSAGES = "held for messages that need this worker"
+
+TABLE = (
+    Row(ANSWER, ANY, ANY, answer),
+    Row(ANY, SUPERSEDED, ANY, skip_superseded),
+    Row(ANY, FREE, ANY, start),
+    Row(ANY, DEAD, ANY, take_over),
+    Row(KNOWN, SENT_AGAIN, ANY, end, ("{run.task_id} was sent again, and waits in the queue",)),
+    Row(ANY, RESERVED, ANY, go_back),
+    Row(ANY, FIRST_LASTS, ANY, send_back),
+    Row(ANY, FIRST, ANY, wait_for_it),
+    Row(ANY, DONE, ANY, end, (SUCCEEDED,)),
+    Row(ANY, OTHER, "callable", call_it),
+    Row(ANY, OTHER, "skip", skip),
+    Row(ANY, OTHER, "raise", refuse),
+    Row(INSIDE, OTHER, ANY, refuse, ("it would wait for the run that it is called in.",)),
+    Row(CALL, OTHER, "retry", refuse, ("it can't be sent again, because no worker runs it.",)),
+    Row(ANY, OTHER, "retry", retry),
+    Row(CALL, MESSAGES, "wait", refuse, (WOULD_BLOCK,)),
+    Row(ANY, MESSAGES, "wait", wait_in_queue),
+    Row(ANY, OTHER, "wait", wait),
+)
+"""What a call does, by what is true of it and of its lock; the first row that fits counts."""
+
+
+def enter(run: Run) -> Entry:
+    """Return the lock that the task may run with, or its result without a run."""
+    facts, first = _facts(run), True
+    try:
+        while True:
+            lock, found = _ask(run, first=first)
+            first = False
+            if found is None:
+                continue  # it was released just now
+            policies = (ANY, run.options.run_policy)
+            fits = (row for row in TABLE if row.call in facts and row.lock in lock)
+            row = next(row for row in fits if row.policy in policies)
+            act = partial(row.then, run, found, *row.why)
+            namesake = OTHER in lock and run.can_go_back and found.task_id == run.task_id
+            entry = _without_result(run, act) if namesake else act()
+            if entry is not None:
+                return entry
+    except WorkerStops:
+        run.send_back(WAIT_FOR_WORKER, run.slip_to_send())
+        raise Ignore(f"its worker stops while {run.task_id} waits; it is sent again") from None
+
+
+def _facts(run: Run) -> set[str]:
+    """Return what ``TABLE`` says about a call."""
+    facts = {
+        ANY: True,
+        ANSWER: run.slip.duplicate_of is not None,
+        KNOWN: run.slip is not NO_SLIP or run.redelivered,
+        INSIDE: run.nested,
+        CALL: not run.can_go_back,
+    }
+    return {fact for fact, is_true in facts.items() if is_true}
+
+
+def _ask(run: Run, *, first: bool) -> tuple[set[str], Any]:
+    """Take the lock if it is free; return what ``TABLE`` says about it, and what it comes with.
+
+    That is the lock or its holder, and ``None`` if it was released just now.
+    """
+    if run.slip.duplicate_of is not None:
+        return {ANY}, run.slip.duplicate_of
+    # A message that is superseded must not get in the way of one that is not.
+    if first and not run.redelivered and (superseded := run.superseded()) is not None:
+        return {SUPERSEDED}, superseded
+    lock = _adopt(run) or (None if first and run.is_plain else _take(run))
+    if lock is not None:
+        return {FREE}, lock
+    holders = run.key_locks.holders()
+    own = run.among(holders)
+    if own is not None and run.is_same(own):
+        return _facts_of_own(run, own), own
+    if not holders:
+        return set(), None
+    runs_now = [holder for holder in holders if not is_for_message(holder)]
+    return _facts_of_others(run, [own] if own else holders), own or choice(runs_now or holders)
+
+
+def _facts_of_own(run: Run, own: Holder) -> set[str]:
+    """Return what ``TABLE`` says about a lock that this task has itself."""
+    if is_dead(own):
+        return {DEAD}
+    if is_for_message(own):
+        return {RESERVED, SENT_AGAIN} if own.metadata.get("state") == QUEUED else {RESERVED}
+    lasts = run.first is not None and monotonic() >= run.first_until
+    return {FIRST, FIRST_LASTS} if lasts else {FIRST}
+
+
+def _facts_of_others(run: Run, holders: list[Holder]) -> set[str]:
+    """Return what ``TABLE`` says about locks that other tasks have, or one with the same id."""
+    run.first = None
+    if run.has_succeeded():
+        return {DONE}
+    full = len(holders) == len(run.key_locks.names) or holders[0].task_id == run.task_id
+    for_messages = full and in_worker() and all(map(is_for_message, holders))
+    return {OTHER, MESSAGES} if for_messages else {OTHER}
+
+
+def _adopt(run: Run) -> TaskLock | None:
+    """Take over the lock that is reserved for the message."""
+    if not run.adoptable:
+        return None
+    lock = run.lock_of_run(run.slip.lock)
+    if not lock.take_over(run.slip.ticket):
+        return None
+    run.may_have_succeeded, run.first = False, None
+    return lock
+
+
+def _take(run: Run) -> TaskLock | None:
+    """Take a free lock, unless this task has another one of the key already."""
+    several = run.options.concurrency > 1
+    if several and run.among(run.key_locks.holders()):
+        return None  # a free one says nothing about other deliveries
+    lock = run.key_locks.take(run.lock_of_run)
+    if lock is None or not several or run.task_id is None:
+        return lock
+    fence = lock.fence
+    for holder in run.key_locks.holders():
+        if holder.task_id == run.task_id and (holder.fence or 0) < fence:
+            lock.release()  # another delivery of this task took one of the other locks first
+            return None
+    return lock
 
 
 def _on_lock_lost(lock: Any = None, **kwargs: Any) -> None:

@@ -12,6 +12,14 @@ from typing import Any
 from celery import current_task, states, uuid
 
 from django_redis_lock.celery.conflicts import Conflict, describe
+from django_redis_lock.celery.key_locks import (
+    QUEUED,
+    SINCE,
+    KeyLocks,
+    TaskLock,
+    now_at,
+    queued_since,
+)
 from django_redis_lock.celery.message import (
     Slip,
     is_made_up,
@@ -22,14 +30,6 @@ from django_redis_lock.celery.message import (
     stored_state,
 )
 from django_redis_lock.celery.options import Arguments, Options
-from django_redis_lock.celery.places import (
-    QUEUED,
-    SINCE,
-    Places,
-    TaskLock,
-    now_at,
-    queued_since,
-)
 from django_redis_lock.celery.private import check_arguments, execution_options
 from django_redis_lock.celery.running import Run, runs
 from django_redis_lock.exceptions import LockError, LockUnavailable
@@ -38,7 +38,7 @@ from django_redis_lock.protocol.records import Holder
 logger = logging.getLogger("django_redis_lock.celery")
 
 EXPIRY_SLACK = 5.0
-"""Seconds for which the lock of an expired message is kept, because clocks differ."""
+"""Seconds for which the reservation of an expired message lasts on, because clocks differ."""
 _GOES_ON = ("link", "link_error", "chain", "chord", "group_id")
 _IN_CANVAS = ("chain", "chord", "group_id", "parent_id", "root_id")
 
@@ -65,11 +65,11 @@ class Sending:
         task, message = self._task, self._message
         run = self._run_to_follow()
         named = Slip.of(message.get("headers"), message.get("task_id"))
-        had_place = bool(message.get("retries")) or named is not None  # it was sent before
-        if task.app.conf.task_always_eager or (run is None and had_place):
+        was_sent = bool(message.get("retries")) or named is not None  # it was sent before
+        if task.app.conf.task_always_eager or (run is None and was_sent):
             return self._publish(**message)
         if run is not None:
-            self._sent = run.sent
+            self._sent = run.slip.sent
         elif self._id_may_be_reused():
             self._sent = time.time()
         if run is None and self._options.scope == "run":
@@ -111,10 +111,10 @@ class Sending:
         options = self._options
         try:
             key = make_key(self._task, *self._arguments)
-            places = Places(options, key, self._task, self._task_id)
+            key_locks = KeyLocks(options, key, self._task, self._task_id)
             follows = run is not None and run.has_key(key, options)
-            takes_place = not follows and options.scope != "run"
-            lock, holder = self._take(places) if takes_place else (None, None)
+            reserves = not follows and options.scope != "run"
+            lock, holder = self._take(key_locks) if reserves else (None, None)
         except Exception as error:
             unguarded = isinstance(error, LockUnavailable) and options.on_unavailable == "run"
             # A task that has succeeded must not fail because the worker can't go on with its
@@ -125,11 +125,11 @@ class Sending:
             logger.warning(text, self._task.name, self._task_id, error)
             return self._publish_with(self._slip())
         if run is not None and follows:
-            return self._follow(run, places)
-        if not takes_place:
+            return self._follow(run, key_locks)
+        if not reserves:
             return self._publish_with(self._slip())
         if lock is None:
-            return self._settle(places, holder)
+            return self._give_way(key_locks, holder)
         slip = self._slip().naming(lock, self._lease())
         try:
             return self._publish_with(slip)
@@ -138,51 +138,55 @@ class Sending:
                 lock.release()
             raise
 
-    def _take(self, places: Places) -> tuple[TaskLock | None, Holder | None]:
+    def _take(self, key_locks: KeyLocks) -> tuple[TaskLock | None, Holder | None]:
         if self._options.on_queue_conflict == "supersede":
-            return self._supersede(places)
+            return self._supersede(key_locks)
         if self._options.scope == "queue":
-            places.names = [places.waiting]
+            key_locks.names = [key_locks.reservations[0]]
         lease, marks = self._lease(), self._marks()
+
+        def handle(name: str) -> TaskLock:
+            return key_locks.lock(name, lease, **marks)
+
         while True:
-            lock = places.take(lease, **marks)
+            lock = key_locks.take(handle)
             if lock is not None:
                 return lock, None
-            holders = places.holders()
+            holders = key_locks.holders()
             if not holders:
                 continue  # it was released just now
             ended = next(filter(self._has_ended, holders), None)
             if ended is not None:
-                newest = places.lock(ended.name, lease, **marks)
+                newest = handle(ended.name)
                 if newest.take_over(ended.token_id):
                     return newest, None
                 continue
             own = next((one for one in holders if one.task_name == self._task.name), None)
             by_tasks = any(one.task_id for one in holders)
             skips = by_tasks and self._options.on_queue_conflict == "skip"
-            if own is not None or not skips or places.names == [places.waiting]:
+            if own is not None or not skips or key_locks.names == [key_locks.reservations[0]]:
                 return None, own or holders[0]
-            # The results of other tasks are no answer to this call. So the message has a place of
-            # its own, and meets the policy for its run.
-            places.names = [places.waiting]
+            # The results of other tasks are no answer to this call. So the message has a
+            # reservation of its own, and meets the policy for its run.
+            key_locks.names = [key_locks.reservations[0]]
 
     def _marks(self) -> dict[str, str]:
-        """Return the metadata of a place."""
+        """Return the metadata of a reservation."""
         return {"state": QUEUED, **sent_mark(self._sent)}
 
-    def _supersede(self, places: Places) -> tuple[TaskLock | None, Holder | None]:
-        """Take the place of an older message, or wait behind one that has waited long enough.
+    def _supersede(self, key_locks: KeyLocks) -> tuple[TaskLock | None, Holder | None]:
+        """Take the reservation of an older message, or one behind one that has waited long enough.
 
         What supersedes a message goes on with its work, so it counts as waiting since that did, but
         always as newer than the message that it waits behind.
         """
         lease, due = self._lease(), self._seconds_until_due()
         while True:
-            holders = places.in_queue()
+            holders = key_locks.in_queue()
             waiting = [one for one in holders if one.metadata.get("state") == QUEUED]
             waiting.sort(key=queued_since, reverse=True)
             taken = [one.name for one in holders]
-            free = [name for name in (places.waiting, places.behind) if name not in taken]
+            free = [name for name in key_locks.reservations if name not in taken]
             older = next((one for one in waiting if self._may_be_superseded(one, lease)), None)
             if older is None and not free:
                 older = next(filter(self._has_ended, waiting), waiting[0] if waiting else None)
@@ -194,32 +198,32 @@ class Sending:
                 others = [queued_since(one) + 1e-6 for one in waiting if one is not older]
                 begun = max(min(queued_since(older), now_at(older) + due), *others, 0.0)
                 name, since = older.name, f"{begun:.6f}"
-            lock = places.lock(name, lease, **self._marks(), **{SINCE: since})
+            lock = key_locks.lock(name, lease, **self._marks(), **{SINCE: since})
             if lock.take_over(older.token_id) if older else lock.acquire(blocking=False):
                 return lock, None
 
-    def _may_be_superseded(self, place: Holder, lease: float) -> bool:
+    def _may_be_superseded(self, reserved: Holder, lease: float) -> bool:
         """Whether a message is new, or due later than one that has this lease.
 
         One that comes again is due after ``countdown``.
         """
-        waited, options = now_at(place) - queued_since(place), self._options
-        return waited < options.supersede_for or (place.ttl or 0.0) > lease + options.countdown
+        waited, options = now_at(reserved) - queued_since(reserved), self._options
+        return waited < options.supersede_for or (reserved.ttl or 0.0) > lease + options.countdown
 
     def _has_ended(self, holder: Holder) -> bool:
-        """Whether the task of a place has ended, as that of a revoked message."""
+        """Whether the task of a reservation has ended, as that of a revoked message."""
         if holder.metadata.get("state") != QUEUED:
             return False
         task = self._task.app.tasks.get(holder.task_name, self._task)
         return stored_state(task, holder.task_id, sent_of(holder)) in states.READY_STATES
 
-    def _settle(self, places: Places, holder: Holder | None) -> Any:
+    def _give_way(self, key_locks: KeyLocks, holder: Holder | None) -> Any:
         policy, awaited = self._options.on_queue_conflict, self._is_awaited(holder)
         conflict = Conflict(
             "queue",
             self._task,
             self._task_id,
-            places.key,
+            key_locks.key,
             holder,
             *self._arguments,
             policy=self._options.queue_policy,
@@ -236,23 +240,23 @@ class Sending:
         conflict.skip()
         return self._task.AsyncResult(holder.task_id)
 
-    def _follow(self, run: Run, places: Places) -> Any:
+    def _follow(self, run: Run, key_locks: KeyLocks) -> Any:
         """Send the next message of a run's own key, which takes over its lock if the scope says so.
 
-        Otherwise it needs no place, because the run had one.
+        Otherwise it needs no reservation, because the run had one.
         """
         assert run.lock is not None
         slip, lock = replace(self._slip(), follows=run.fence), run.lock
         if (
             self._options.scope != "queue_and_run"
-            or lock.name not in places.names
+            or lock.name not in key_locks.names
             or not lock.remaining
         ):
             return self._publish_with(slip)
         result = self._publish_with(
             replace(slip, lock=lock.name, ticket=lock.ticket, using=self._options.using)
         )
-        run.kept_for = self._lease()
+        run.reserve_for = self._lease()
         return result
 
     def _publish_with(self, slip: Slip) -> Any:
@@ -263,7 +267,7 @@ class Sending:
         return seconds_until_due({**execution_options(self._task), **self._message})
 
     def _lease(self) -> float:
-        """Return the seconds for which the message may keep its lock while it waits."""
+        """Return the seconds for which the message may have its lock while it waits."""
         seconds = self._seconds_until_due() + self._options.queue_timeout
         expiry = seconds_until_expiry({**execution_options(self._task), **self._message})
         return seconds if expiry is None else min(seconds, expiry + EXPIRY_SLACK)

@@ -20,8 +20,8 @@ from django_redis_lock.celery import (
 )
 from django_redis_lock.celery.conflicts import logger
 from django_redis_lock.celery.guard import GUARD
+from django_redis_lock.celery.key_locks import KeyLocks, TaskLock
 from django_redis_lock.celery.message import Slip
-from django_redis_lock.celery.places import Places, TaskLock
 
 SIGNALS = {
     "skipped": task_skipped,
@@ -112,21 +112,26 @@ class Consumer:
         return self.message()
 
 
-def places(task: Any, task_id: str | None = None) -> Places:
+def key_locks(task: Any, task_id: str | None = None) -> KeyLocks:
     """Return the locks of a task of a consumer; its key is the name of the app."""
-    return Places(getattr(task, GUARD).options, task.app.main, task, task_id)
+    return KeyLocks(getattr(task, GUARD).options, task.app.main, task, task_id)
 
 
 def held(task: Any, task_id: str | None = None, **metadata: str) -> TaskLock:
     """Let another delivery or instance of a task take its lock."""
-    lock = places(task, task_id).take(60, **metadata)
+    return take(key_locks(task, task_id), **metadata)
+
+
+def take(locks: KeyLocks, **metadata: str) -> TaskLock:
+    """Take one of the locks of a key."""
+    lock = locks.take(lambda name: locks.lock(name, 60, **metadata))
     assert lock is not None
     return lock
 
 
 def is_free(task: Any) -> bool:
     """Whether no lock of a task is held."""
-    return not places(task).holders()
+    return not key_locks(task).holders()
 
 
 def id_of(message: Any) -> str:

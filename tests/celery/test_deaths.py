@@ -56,9 +56,9 @@ def test_only_a_death_costs_listings(
     monkeypatch.setattr(freeing, "free_dead", asked.append)
     watch = freeing.ChildWatch(None, ["default"])
     for _ in range(2):
-        watch.look()
+        watch.poll()
     asked.clear()
     alive = after
     for _ in range(3):
-        watch.look()
+        watch.poll()
     assert asked == [["default"]] * listings[recycled]

@@ -13,7 +13,7 @@ import redis
 
 from django_redis_lock import lock, locks
 from django_redis_lock.celery import freeing
-from django_redis_lock.celery.places import FAMILY
+from django_redis_lock.celery.key_locks import FAMILY
 from django_redis_lock.protocol.records import Holder
 from django_redis_lock.support.process import began_at, current_process
 from example_project.embedded import EmbeddedServer

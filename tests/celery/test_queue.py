@@ -53,30 +53,31 @@ from tests.tools.celery_worker import (
 # Retries.
 
 
+@pytest.mark.parametrize("failures", [2, 9])
 @pytest.mark.parametrize("scope", SCOPES)
 @pytest.mark.parametrize("table", [tasks.retrying, tasks.autoretrying], ids=["self", "auto"])
 def test_retries_are_one_chain(
-    client: redis.Redis, worker: Worker, what: str, table: dict[str, Any], scope: str
+    client: redis.Redis,
+    worker: Worker,
+    what: str,
+    table: dict[str, Any],
+    scope: str,
+    failures: int,
 ) -> None:
-    """A retried task comes through its own lock, one run after the other, and ends with none."""
-    result = table[scope].delay(what, failures=2)
-    assert result.get(timeout=WAIT) == 2
+    """A retried task comes through its own lock, one run after the other, and ends with none.
+
+    When the retries are exhausted the error is the task's own.
+    """
+    result = table[scope].delay(what, failures=failures)
+    if failures == 2:
+        assert result.get(timeout=WAIT) == 2
+    else:
+        with pytest.raises(KeyError, match=what):
+            result.get(timeout=WAIT)
     assert ran(client, what) == ["1", "1", "1"]
     all_free(what)
     assert len(worker.lines(f"[{result.id}] received")) == 3
     assert not signals_of(client, result.id, "skipped")
-
-
-@pytest.mark.parametrize("scope", SCOPES)
-@pytest.mark.parametrize("table", [tasks.retrying, tasks.autoretrying], ids=["self", "auto"])
-def test_exhausted_retries_leave_no_lock(
-    client: redis.Redis, what: str, table: dict[str, Any], scope: str
-) -> None:
-    """When the retries are exhausted the error is the task's own, and its locks are free."""
-    with pytest.raises(KeyError, match=what):
-        table[scope].delay(what, failures=9).get(timeout=WAIT)
-    assert ran(client, what) == ["1", "1", "1"]
-    all_free(what)
 
 
 @pytest.mark.parametrize("scope", SCOPES)
@@ -438,12 +439,6 @@ def test_open_guard_runs_without_its_server(
     assert ran(client, what) == ["ran"]
 
 
-# What a duplicate learns.
-
-
-# Policies.
-
-
 # The newest arguments win.
 
 CALLS = 20
@@ -573,6 +568,3 @@ def test_concurrency_is_never_exceeded(client: redis.Redis, what: str, number: i
     assert len(inside) == 20
     assert max(inside) <= number
     all_free(what)
-
-
-# What is told of it.

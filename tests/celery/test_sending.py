@@ -16,19 +16,19 @@ from celery.result import AsyncResult
 from django_redis_lock import lock, locks
 from django_redis_lock.celery import TaskAlreadyRunning, skipped
 from django_redis_lock.celery.conflicts import describe
+from django_redis_lock.celery.key_locks import QUEUED, KeyLocks, TaskLock
 from django_redis_lock.celery.message import HEADER, Slip
 from django_redis_lock.celery.options import SCOPES
-from django_redis_lock.celery.places import QUEUED, Places, TaskLock
 from django_redis_lock.celery.sending import EXPIRY_SLACK
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol.records import Holder
 from tests.apps.celery.app import WAITING
-from tests.celery.consumer import Consumer, body, held, id_of, is_free, lines, places, slip_of
+from tests.celery.consumer import Consumer, body, held, id_of, is_free, key_locks, lines, slip_of
 
 
 def place_of(task: Any, scope: str) -> str:
     """Return the name of the lock that a waiting message holds."""
-    return places(task).waiting if scope == "queue" else str(task.app.main)
+    return key_locks(task).reservations[0] if scope == "queue" else str(task.app.main)
 
 
 def holder_of(task: Any, scope: str) -> Holder:
@@ -117,16 +117,6 @@ def test_place_is_free_if_the_message_can_not_be_sent(
         with pytest.raises(ConnectionError, match="no broker"):
             task.apply_async()
         assert locks["locmem"].holder(place_of(task, scope)) is None
-
-
-@pytest.mark.parametrize("scope", WAITING)
-def test_arguments_are_checked_before_a_place_is_taken(consumer: Consumer, scope: str) -> None:
-    def work(one: int) -> None: ...
-
-    task = consumer.task(work, scope=scope)
-    with pytest.raises(TypeError, match="one"):
-        task.apply_async()
-    assert locks["locmem"].holder(place_of(task, scope)) is None
 
 
 # Duplicates.
@@ -337,7 +327,7 @@ def test_message_that_had_a_place_needs_none(
 ) -> None:
     """It says so itself, or is a retry."""
     task = consumer.task(body, scope=scope)
-    other = places(task, "other").lock(place_of(task, scope), 60, state=QUEUED)
+    other = key_locks(task, "other").lock(place_of(task, scope), 60, state=QUEUED)
     assert other.acquire(blocking=False)
     options = {"headers": header} if header else {"retries": 1}
     message = consumer.send(task, task_id="id", **options)
@@ -440,7 +430,7 @@ def test_run_without_its_lock_has_nothing_to_hand_over(
     task = consumer.task(work, {"bind": True}, scope="queue_and_run", on_unavailable="run")
     message = consumer.send(task)
     if how == "unguarded":
-        monkeypatch.setattr(Places, "take", unavailable)
+        monkeypatch.setattr(KeyLocks, "take", unavailable)
         monkeypatch.setattr(TaskLock, "take_over", unavailable)
     assert isinstance(consumer.deliver(message), Retry)
     slip = slip_of(consumer.message())

@@ -26,7 +26,7 @@ from redis.crc import key_slot
 from redis.exceptions import MovedError
 
 from django_redis_lock.support.process import forget_after_fork
-from django_redis_lock.transport.connections import URL_DEFAULTS
+from django_redis_lock.transport.connections import DEFAULTS
 from django_redis_lock.transport.redis_py import masters_of, parse_url
 from django_redis_lock.transport.threads import start_in_thread
 
@@ -71,7 +71,7 @@ class Topology:
 
     def __init__(self, urls: Sequence[str]) -> None:
         # All have the same user, password and options.
-        self._arguments: dict[str, Any] = {**URL_DEFAULTS, **parse_url(urls[0])}
+        self._arguments: dict[str, Any] = {**DEFAULTS, **parse_url(urls[0]), "protocol": 2}
         self._seeds = [_address_in(url) for url in urls]
         self.changed: Callable[[], object] = lambda: None
         """Called after a change, in the thread that noticed it."""

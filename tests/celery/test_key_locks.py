@@ -11,10 +11,10 @@ from celery.exceptions import Retry
 
 from django_redis_lock import lock, locks
 from django_redis_lock.celery.guard import GUARD
+from django_redis_lock.celery.key_locks import QUEUED, KeyLocks, queued_since
 from django_redis_lock.celery.options import make_options
-from django_redis_lock.celery.places import QUEUED, Places, queued_since
 from django_redis_lock.support.arguments import check_name
-from tests.celery.consumer import Consumer, body, held, id_of, places
+from tests.celery.consumer import Consumer, body, held, id_of, key_locks, take
 from tests.tools import eventually
 
 TASKS = ("shop.tasks.sync", "queued", "~", "~~", "a~~1", "t" * 512, "t" * 513, "a\nb")
@@ -22,12 +22,12 @@ TASKS = ("shop.tasks.sync", "queued", "~", "~~", "a~~1", "t" * 512, "t" * 513, "
 
 def names_of(key: str) -> dict[Any, str]:
     """Return the names of all locks of a key, by what they stand for."""
-    several = Places(make_options({}, {"concurrency": 2}), key, None, None).names
-    (run,) = Places(make_options({}, {}), key, None, None).names
+    several = KeyLocks(make_options({}, {"concurrency": 2}), key, None, None).names
+    (run,) = KeyLocks(make_options({}, {}), key, None, None).names
     names: dict[Any, str] = {**dict(enumerate(several)), "run": run}
     for task in TASKS:
-        places = Places(make_options({}, {}), key, SimpleNamespace(name=task), None)
-        names |= {task: places.waiting, ("behind", task): places.behind}
+        of_key = KeyLocks(make_options({}, {}), key, SimpleNamespace(name=task), None)
+        names |= {(task, number): name for number, name in enumerate(of_key.reservations)}
     return names
 
 
@@ -41,7 +41,7 @@ def test_no_key_gives_the_name_that_stands_for_something_else() -> None:
         for what, name in names_of(key).items():
             found[check_name(name)].add((key, what))
     assert [what for what in found.values() if len(what) > 1] == []
-    assert Places(make_options({}, {}), "import:7", None, None).names == ["import:7"]
+    assert KeyLocks(make_options({}, {}), "import:7", None, None).names == ["import:7"]
 
 
 @pytest.mark.parametrize("policy", ["skip", "supersede"])
@@ -52,10 +52,9 @@ def test_key_that_is_called_like_a_place_is_a_key_like_any_other(
     name = consumer.app.main
     task = consumer.task(body, key="{args[0]}", scope="queue", on_conflict=policy)
     options = getattr(task, GUARD).options
-    place = Places(options, name, task, None).waiting
+    place = KeyLocks(options, name, task, None).reservations[0]
     for like in (f"{name}:queued", place, f"{place}~~run"):
-        running = Places(options, like, task, "runs").take(60)
-        assert running is not None
+        running = take(KeyLocks(options, like, task, "runs"))
         first, second = consumer.send(task, name), consumer.send(task, like)
         assert id_of(first) != id_of(second)
         assert consumer.deliver(first) == "ran"
@@ -146,7 +145,7 @@ def test_work_that_is_superseded_again_and_again_gets_older(
 def test_message_that_comes_again_is_spared_and_gets_older(consumer: Consumer) -> None:
     """Another instance runs; it waits as long as if it had stayed in the queue."""
     task = consumer.task(body, **SUPERSEDE, supersede_for=0)
-    running, name = held(task, "another"), places(task).waiting
+    running, name = held(task, "another"), key_locks(task).reservations[0]
     first = consumer.send(task)
     before = locks["locmem"].holder(name)
     assert isinstance(consumer.deliver(first), Retry)

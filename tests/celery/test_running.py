@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import operator
+import re
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -9,21 +12,22 @@ from typing import Any
 
 import pytest
 from celery import states
-from celery.exceptions import Ignore, Reject, Retry
+from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 from celery.result import AsyncResult
 from celery.signals import worker_shutdown, worker_shutting_down
 
 from django_redis_lock import locks
-from django_redis_lock.celery import TaskAlreadyRunning, entering, skipped
-from django_redis_lock.celery.delivery import Delivery
+from django_redis_lock.celery import TaskAlreadyRunning, running, skipped
+from django_redis_lock.celery.key_locks import QUEUED, KeyLocks, TaskLock
 from django_redis_lock.celery.message import HEADER, Slip
 from django_redis_lock.celery.options import SCOPES
-from django_redis_lock.celery.places import QUEUED, TaskLock
+from django_redis_lock.celery.running import Run
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.primitives.lock import DETACHED
 from django_redis_lock.protocol.records import Holder
-from tests.celery.consumer import Consumer, body, held, id_of, is_free, lines, places, slip_of
+from tests.celery.consumer import Consumer, body, held, id_of, is_free, key_locks, lines, slip_of
 from tests.tools import Background, eventually, waiters
+from tests.tools.docs import DOCS, table
 
 LONG = 2.0
 """Seconds to wait for what comes, and BRIEF for what does not."""
@@ -36,7 +40,7 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     def set_to(**seconds: float) -> None:
         for name, value in seconds.items():
-            monkeypatch.setattr(entering, name, value)
+            monkeypatch.setattr(running, name, value)
 
     set_to(WAIT_FOR_FIRST=LONG, TICKET_TURN=BRIEF, RESULT_PATIENCE=BRIEF, RESULT_MOMENT=BRIEF)
     return set_to
@@ -64,32 +68,174 @@ def is_ignored(result: Any, text: str) -> bool:
     return isinstance(result, Ignore) and str(result) == text
 
 
-# The same task, in another delivery.
+# The table of what a call does.
 
 
-def test_delivery_waits_for_another_of_its_task(
-    consumer: Consumer, log: pytest.LogCaptureFixture
+def decide(conflict: Any) -> str:
+    return "decided"
+
+
+ROWS = [
+    (*row[:3], re.findall(r"\*\*(.+?)\*\*", row[3])[0])
+    for row in table(DOCS / "explanation/celery.md", "What a call does")
+]
+"""Those of the page: the call, its lock, the policy, and what it does."""
+MESSAGES: dict[str, set[str]] = {
+    "new": set(),
+    "known": {running.KNOWN},
+    "redelivered": {running.KNOWN},
+}
+CALLS = {"direct": {running.CALL}, "eager": {running.CALL}}
+INSIDE = {"inside": {running.CALL, running.INSIDE}}
+"""What the table says about each kind of call."""
+OWN: dict[str, tuple[set[str], str]] = {
+    "dead": ({running.DEAD}, ""),
+    "sent again": ({running.RESERVED, running.SENT_AGAIN}, QUEUED),
+    "ticket": ({running.RESERVED}, DETACHED),
+    "run": ({running.FIRST}, ""),
+    "other state": ({running.FIRST}, "other"),
+    "long run": ({running.FIRST, running.FIRST_LASTS}, ""),
+}
+OTHERS = {
+    "another": ({running.OTHER}, ""),
+    "message": ({running.OTHER, running.MESSAGES}, QUEUED),
+    "detached": ({running.OTHER, running.MESSAGES}, DETACHED),
+}
+FREE = {"free": ({running.FREE}, "")}
+DONE = {"done": ({running.DONE}, "")}
+HELD = {**OWN, **OTHERS, **FREE, **DONE}
+"""What the table says about each holder, and its ``state``."""
+POLICIES = ("callable", "skip", "raise", "retry", "wait")
+CASES = [
+    *itertools.product(MESSAGES, {**OWN, **FREE}, ["skip"]),
+    *itertools.product({**MESSAGES, **CALLS}, OTHERS, POLICIES),
+    *itertools.product(["redelivered"], DONE, POLICIES),
+    *itertools.product(INSIDE, ["another"], POLICIES),
+]
+WAITS = ("waiting", "waits: lock {key!r} is held by {holder}")
+FOR_ITS_RUN = (
+    "waiting",
+    "waits: lock {key!r} is held by another delivery of the same task, {holder}",
+)
+COMES_AGAIN = ("waiting", "comes again: lock {key!r} is held by {holder}, next try in 1 s")
+TAKES_OVER = ("taken over", "takes over lock {key!r} from {holder}")
+OUTCOMES: dict[str, tuple[Any, list[tuple[str, str]]]] = {
+    "start": ("ran", []),
+    "take over": ("ran", [TAKES_OVER]),
+    "end": (Ignore, []),
+    "go back": (Retry, [COMES_AGAIN]),
+    "send back": (Ignore, [FOR_ITS_RUN]),
+    "wait for it": ("ran", [FOR_ITS_RUN, TAKES_OVER]),
+    "call it": ("decided", []),
+    "skip": (dict, [("skipped", "skipped: lock {key!r} is held by {holder}")]),
+    "refuse": (TaskAlreadyRunning, [("skipped", "refused: lock {key!r} is held by {holder}")]),
+    "retry": (Retry, [COMES_AGAIN]),
+    "wait in queue": (Retry, [COMES_AGAIN]),
+    "wait": ("ran", [WAITS]),
+}
+"""The result of each thing that a call can do, or the type of that; its signals and log lines."""
+REASONS = {
+    "raise": "lock {key!r} is held by {holder}.",
+    "inside": "it would wait for the run that it is called in.",
+    "retry": "it can't be sent again, because no worker runs it.",
+    "wait": "lock {key!r} is held for a message, which may need the worker that this call would "
+    "wait in.",
+}
+"""Why a call is refused."""
+
+
+def action(call: str, lock: str, policy: str) -> str:
+    """Return what a call does by the first row of the page that fits."""
+    fit = (
+        {"any", *{**MESSAGES, **CALLS, **INSIDE}[call]},
+        {"any", *HELD[lock][0]},
+        {"any", policy},
+    )
+    return next(row[3] for row in ROWS if all(map(operator.contains, fit, row)))
+
+
+def test_page_has_the_rows_of_the_code() -> None:
+    """And all of them are tried here, but two that have tests of their own."""
+    rows = [(row.call, row.lock, row.policy, row.then.__name__) for row in running.TABLE]
+    assert [(*row[:3], row[3].replace(" ", "_")) for row in ROWS] == rows
+    tried = {action(*case) for case in CASES}
+    assert {row[3] for row in ROWS} - tried == {"answer", "skip superseded"}
+    assert tried == set(OUTCOMES)
+
+
+@pytest.mark.parametrize(("call", "lock", "policy"), CASES)
+def test_call_does_what_the_page_says(
+    consumer: Consumer,
+    monkeypatch: pytest.MonkeyPatch,
+    patience: Callable[..., None],
+    log: pytest.LogCaptureFixture,
+    call: str,
+    lock: str,
+    policy: str,
 ) -> None:
-    """And runs if that one has stored no result."""
-    task, name = consumer.task(body), consumer.app.main
+    waits = {"blocking_timeout": LONG} if policy == "wait" else {}
+    task = consumer.task(body, on_conflict=decide if policy == "callable" else policy, **waits)
     message = consumer.send(task)
-    other = held(task, id_of(message))
-    (holder,) = places(task).holders()
-    consumer.when["waiting"] = other.release
-    assert consumer.deliver(message) == "ran"
-    assert lines(log) == [
-        f"Task {task.name}[{id_of(message)}] {text}"
-        for text in (
-            f"waits: lock {name!r} is held by another delivery of the same task, {holder}",
-            f"takes over lock {name!r} from {holder}",
-        )
-    ]
-    assert consumer.kinds() == ["waiting", "taken over"]
+    if call == "known":
+        message.headers |= Slip(id_of(message)).header()
+    if lock != "free" and call != "inside":
+        state = {"state": HELD[lock][1]} if HELD[lock][1] else {}
+        other = held(task, id_of(message) if lock in OWN else "another", **state)
+        if lock == "dead":
+            patience(RESULT_PATIENCE=60)  # which can't have stored a result
+            monkeypatch.setattr(running, "is_dead", lambda it: it.token_id == other.token_id)
+        elif lock == "long run":
+            patience(WAIT_FOR_FIRST=BRIEF)
+        elif lock == "done":
+            task.backend.mark_as_done(id_of(message), "its result")
+        else:
+            consumer.when["waiting"] = other.release
+    holders, results = key_locks(task).holders(), []
+
+    def outer() -> Any:
+        holders.extend(key_locks(task).holders())
+        results.append(task() if call == "direct" else task.apply().result)
+
+    if call in MESSAGES:
+        results.append(consumer.deliver(message, redelivered=call == "redelivered"))
+    else:
+        made = consumer.task if call == "inside" else consumer.app.task(name="outer", shared=False)
+        results.append(consumer.deliver(consumer.send(made(outer))))
+    does = action(call, lock, policy)
+    result, signals = OUTCOMES[does]
+    assert isinstance(results[0], result) if isinstance(result, type) else results[0] == result
+    names = {"key": task.app.main, "holder": holders[0] if holders else None}
+    texts = [text.format(**names) for _, text in signals]
+    assert [line.partition("] ")[2] for line in lines(log)] == texts
+    assert consumer.kinds() == [kind for kind, _ in signals]
     for _, news in consumer.told:
-        assert (news["task_id"], news["key"]) == (id_of(message), name)
-        assert news["holder"].token_id == holder.token_id
+        assert (news["key"], news["holder"].token_id) == (task.app.main, holders[0].token_id)
+        assert news.get("policy", policy) == policy
+        assert call not in MESSAGES or news["task_id"] == id_of(message)
+    if does == "refuse":
+        reason = REASONS["inside" if call == "inside" and policy != "raise" else policy]
+        assert str(results[0]) == f"Task {task.name} is not run: {reason.format(**names)}"
+    comes_again = does in {"go back", "send back", "retry", "wait in queue"}
+    assert (consumer.message() is not None) is comes_again
     assert consumer.ended == ["ack"]
-    assert is_free(task)
+
+
+def test_lock_is_released_between_two_questions(
+    consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = consumer.task(body)
+    other, holders = held(task, "another"), KeyLocks.holders
+
+    def too_late(self: KeyLocks) -> list[Holder]:
+        monkeypatch.undo()
+        other.release()
+        return holders(self)
+
+    monkeypatch.setattr(KeyLocks, "holders", too_late)
+    assert consumer.deliver(consumer.send(task)) == "ran"
+
+
+# The same task, in another delivery.
 
 
 def test_delivery_ends_if_the_one_before_has_succeeded(
@@ -153,20 +299,6 @@ def test_delivery_with_its_place_looks_for_no_result(
     patience(RESULT_MOMENT=60)
     task = consumer.task(body, scope=scope)
     assert consumer.deliver(consumer.send(task), redelivered=True) == "ran"
-    assert is_free(task)
-
-
-def test_delivery_takes_over_from_a_dead_one(
-    consumer: Consumer, monkeypatch: pytest.MonkeyPatch, patience: Callable[..., None]
-) -> None:
-    """At once, and without a look for a result, which the dead can't have stored."""
-    patience(RESULT_PATIENCE=60)
-    task = consumer.task(body)
-    message = consumer.send(task)
-    dead = held(task, id_of(message)).token_id
-    monkeypatch.setattr(entering, "is_dead", lambda holder: holder.token_id == dead)
-    assert consumer.deliver(message) == "ran"
-    assert consumer.kinds() == ["taken over"]
     assert is_free(task)
 
 
@@ -234,7 +366,7 @@ def test_delivery_whose_ticket_becomes_valid_runs(consumer: Consumer) -> None:
     """The message of a retry may arrive before the run that sent it has left the lock to it."""
     task = consumer.task(body, scope="queue_and_run")
     message = consumer.send(task)
-    lock = places(task, id_of(message)).lock(consumer.app.main, 60)
+    lock = key_locks(task, id_of(message)).lock(consumer.app.main, 60)
     assert lock.take_over(slip_of(message).ticket)
     message.headers[HEADER] |= {"ticket": lock.ticket, "follows": lock.fence}
     consumer.when["waiting"] = lambda: lock.detach(60, {"state": QUEUED})
@@ -243,40 +375,6 @@ def test_delivery_whose_ticket_becomes_valid_runs(consumer: Consumer) -> None:
     assert time.monotonic() - began < LONG
     assert consumer.kinds() == ["waiting"]
     assert is_free(task)
-
-
-@pytest.mark.parametrize("known", ["header", "redelivered"])
-def test_delivery_ends_if_its_task_was_sent_again(consumer: Consumer, known: str) -> None:
-    """The lock is held for that message, which waits in the queue."""
-    task = consumer.task(body)
-    message = consumer.send(task)
-    if known == "header":
-        message.headers |= Slip(id_of(message)).header()
-    held(task, id_of(message), state=QUEUED)
-    result = consumer.deliver(message, redelivered=known == "redelivered")
-    assert is_ignored(result, f"{id_of(message)} was sent again, and waits in the queue")
-    assert consumer.kinds() == []
-    assert consumer.message() is None
-
-
-@pytest.mark.parametrize("metadata", [{"state": QUEUED}, {}, {"state": "other"}])
-def test_lock_may_be_held_for_the_message_itself(
-    consumer: Consumer, metadata: dict[str, str]
-) -> None:
-    """If it has no header, as one that another program has sent again; or by a run.
-
-    It does not wait in the worker for a message.
-    """
-    task = consumer.task(body)
-    message = consumer.send(task)
-    if metadata.get("state") != QUEUED:
-        message.headers |= Slip(id_of(message)).header()
-    consumer.when["waiting"] = held(task, id_of(message), **metadata).release
-    result = consumer.deliver(message)
-    if metadata.get("state") == QUEUED:
-        assert isinstance(result, Retry)
-        result = consumer.deliver()
-    assert result == "ran"
 
 
 def test_delivery_meets_another_instance_after_its_own(
@@ -334,7 +432,7 @@ def test_message_of_a_run_is_no_other_delivery_of_it(consumer: Consumer) -> None
     assert consumer.kinds() == ["waiting"]
 
 
-def test_delivery_of_several_places_waits_for_its_own(consumer: Consumer) -> None:
+def test_delivery_of_several_locks_waits_for_its_own(consumer: Consumer) -> None:
     """That another lock is free does not let it run beside the first."""
     task = consumer.task(body, concurrency=3)
     message = consumer.send(task)
@@ -349,7 +447,7 @@ def test_delivery_of_several_places_waits_for_its_own(consumer: Consumer) -> Non
 
 
 def refusal(task: Any, why: str = "") -> str:
-    (holder,) = places(task).holders()
+    (holder,) = key_locks(task).holders()
     why = why or f"lock {task.app.main!r} is held by {holder}."
     return f"Task {task.name} is not run: {why}"
 
@@ -360,13 +458,13 @@ def test_delivery_gives_way_to_one_that_took_another_place(
     """Both saw nothing of each other; the one with the lower fence runs."""
     task = consumer.task(body, concurrency=2)
     message = consumer.send(task)
-    other, looks, among = held(task, id_of(message)), [], Delivery.among
+    other, looks, among = held(task, id_of(message)), [], Run.among
 
-    def see_late(self: Delivery, holders: list[Holder]) -> Holder | None:
+    def see_late(self: Run, holders: list[Holder]) -> Holder | None:
         looks.append(len(holders))
         return None if len(looks) == 1 else among(self, holders)
 
-    monkeypatch.setattr(Delivery, "among", see_late)
+    monkeypatch.setattr(Run, "among", see_late)
     consumer.when["waiting"] = other.release
     assert consumer.deliver(message) == "ran"
     assert looks == [1, 1]
@@ -374,12 +472,12 @@ def test_delivery_gives_way_to_one_that_took_another_place(
     assert is_free(task)
 
 
-def test_duplicate_is_skipped(consumer: Consumer, log: pytest.LogCaptureFixture) -> None:
+def test_duplicate_is_skipped(consumer: Consumer) -> None:
     """Its result tells who was running."""
     task = consumer.task(body)
     before = skipped[task.name]
     running = held(task, "another")
-    (holder,) = places(task).holders()
+    (holder,) = key_locks(task).holders()
     message = consumer.send(task)
     result = consumer.deliver(message)
     described = result.pop("holder")
@@ -399,30 +497,19 @@ def test_duplicate_is_skipped(consumer: Consumer, log: pytest.LogCaptureFixture)
     }
     assert task.AsyncResult(id_of(message)).result["key"] == task.app.main
     assert skipped[task.name] == before + 1
-    (told,) = consumer.told
-    assert told[0] == "skipped"
-    assert told[1]["policy"] == "skip"
-    text = f"skipped: lock {task.app.main!r} is held by {holder}"
-    assert lines(log) == [f"Task {task.name}[{id_of(message)}] {text}"]
     running.ensure_held()
 
 
-def test_duplicate_is_refused(consumer: Consumer, log: pytest.LogCaptureFixture) -> None:
+def test_duplicate_is_refused(consumer: Consumer) -> None:
     task = consumer.task(body, on_conflict="raise")
     before = skipped[task.name]
     held(task, "another")
     message = consumer.send(task)
     error = consumer.deliver(message)
-    assert isinstance(error, TaskAlreadyRunning)
-    assert str(error) == refusal(task)
     assert error.name == task.app.main
-    assert error.holder is not None
     assert error.holder["task_id"] == "another"
     assert error.ttl == error.holder["ttl"]
     assert skipped[task.name] == before + 1
-    assert [(kind, news["policy"]) for kind, news in consumer.told] == [("skipped", "raise")]
-    (line,) = lines(log)
-    assert f"[{id_of(message)}] refused: lock {task.app.main!r} is held by" in line
     assert task.AsyncResult(id_of(message)).state == states.FAILURE
 
 
@@ -446,35 +533,6 @@ def test_duplicate_is_left_to_a_function(consumer: Consumer) -> None:
     assert conflict.when_sent is None
 
 
-@pytest.mark.parametrize("stored", [True, False])
-def test_delivery_that_has_succeeded_is_no_duplicate(consumer: Consumer, stored: bool) -> None:
-    """Whoever runs meanwhile; there is no time to wait for a result."""
-    task = consumer.task(body)
-    message = consumer.send(task)
-    if stored:
-        task.backend.mark_as_done(id_of(message), "its result")
-    held(task, "another")
-    result = consumer.deliver(message, redelivered=True)
-    if stored:
-        assert is_ignored(result, f"another delivery of {id_of(message)} has succeeded")
-    else:
-        assert result["skipped"]
-    assert task.AsyncResult(id_of(message)).result == ("its result" if stored else result)
-
-
-def test_duplicate_waits(consumer: Consumer, log: pytest.LogCaptureFixture) -> None:
-    task = consumer.task(body, on_conflict="wait", blocking_timeout=LONG)
-    running = held(task, "another")
-    (holder,) = places(task).holders()
-    consumer.when["waiting"] = running.release
-    message = consumer.send(task)
-    assert consumer.deliver(message) == "ran"
-    assert consumer.kinds() == ["waiting"]
-    text = f"waits: lock {task.app.main!r} is held by {holder}"
-    assert lines(log) == [f"Task {task.name}[{id_of(message)}] {text}"]
-    assert is_free(task)
-
-
 @pytest.mark.parametrize("options", [{}, {"blocking_timeout": 0.05}])
 def test_duplicate_waits_for_its_time(
     consumer: Consumer, options: dict[str, Any], settings: Any
@@ -492,43 +550,24 @@ def test_duplicate_waits_for_its_time(
     assert consumer.told[1][1]["policy"] == "wait"
 
 
-def test_run_does_not_wait_for_itself(consumer: Consumer) -> None:
-    """A task that another one with its key calls."""
-    inner = consumer.task(body, on_conflict="wait")
-
-    def outer() -> str:
-        return str(inner.apply().result)
-
-    task = consumer.task(outer, on_conflict="wait")
-    why = "it would wait for the run that it is called in."
-    assert consumer.deliver(consumer.send(task)) == f"Task {inner.name} is not run: {why}"
-
-
 # Holders that need a worker themselves.
 
 
 FOR_MESSAGES = (QUEUED, DETACHED)
 
 
-@pytest.mark.parametrize("state", FOR_MESSAGES)
 @pytest.mark.parametrize("scope", SCOPES)
-def test_duplicate_waits_in_the_queue_for_a_message(
-    consumer: Consumer, log: pytest.LogCaptureFixture, scope: str, state: str
-) -> None:
+def test_duplicate_waits_in_the_queue_for_a_message(consumer: Consumer, scope: str) -> None:
     """That one may need this very worker; no retry of Celery's is used up."""
     task = consumer.task(
         body, {"max_retries": 0}, scope=scope, on_conflict={"run": "wait"}, countdown=30
     )
     message = consumer.send(task)
     locks["locmem"].force_release(task.app.main)
-    waiting = held(task, "another", state=state)
-    (holder,) = places(task).holders()
+    waiting = held(task, "another", state=QUEUED)
     result = consumer.deliver(message)
     assert isinstance(result, Retry)
     assert result.when == 30
-    text = f"comes again: lock {task.app.main!r} is held by {holder}, next try in 30 s"
-    assert lines(log) == [f"Task {task.name}[{id_of(message)}] {text}"]
-    assert consumer.ended == ["ack"]
     again = consumer.message()
     assert (id_of(again), again.headers["retries"]) == (id_of(message), 0)
     waiting.release()
@@ -551,7 +590,7 @@ def test_duplicate_stops_waiting_when_a_message_gets_the_lock(
     consumer.when["waiting"] = pass_on
     assert isinstance(consumer.deliver(consumer.send(task)), Retry)
     assert consumer.kinds() == ["waiting", "waiting"]
-    assert [holder.waiters for holder in places(task).holders()] == [0] * concurrency
+    assert [holder.waiters for holder in key_locks(task).holders()] == [0] * concurrency
 
 
 def test_duplicate_waits_for_a_message_for_its_time(consumer: Consumer) -> None:
@@ -570,30 +609,11 @@ def test_duplicate_waits_for_a_message_for_its_time(consumer: Consumer) -> None:
     assert str(result) == refusal(task)
 
 
-@pytest.mark.parametrize("how", ["direct", "eager"])
-def test_call_that_can_not_go_back_does_not_wait_for_a_message(
-    consumer: Consumer, how: str
-) -> None:
-    """In a worker; elsewhere it waits."""
-    inner = consumer.task(body, on_conflict="wait", blocking_timeout=LONG)
-
-    def call() -> Any:
-        return inner() if how == "direct" else inner.apply().result
-
-    @consumer.app.task(name=f"{consumer.app.main}.outer", shared=False)
-    def outer() -> Any:
-        try:
-            return str(call())
-        except TaskAlreadyRunning as error:
-            return str(error)
-
-    waiting = held(inner, "another", state=QUEUED)
-    outer.delay()
-    result = consumer.deliver()
-    why = "is held for a message, which may need the worker that this call would wait in."
-    assert result == refusal(inner, f"lock {inner.app.main!r} {why}")
-    consumer.when["waiting"] = waiting.release
-    assert call() == "ran"
+def test_call_outside_a_worker_waits_for_a_message(consumer: Consumer) -> None:
+    """As it is in the way of none."""
+    task = consumer.task(body, on_conflict="wait", blocking_timeout=LONG)
+    consumer.when["waiting"] = held(task, "another", state=QUEUED).release
+    assert task() == "ran"
 
 
 # Another task with the same id, which who sends them has chosen.
@@ -609,10 +629,6 @@ def twins(consumer: Consumer, task: Any, **options: Any) -> tuple[TaskLock, Any]
     first = consumer.send(task, task_id=own_id(consumer))
     lock = held(task, own_id(consumer), sent=repr(slip_of(first).sent))
     return lock, consumer.send(task, task_id=own_id(consumer), **options)
-
-
-def decide(conflict: Any) -> str:
-    return "decided"
 
 
 @pytest.mark.parametrize("redelivered", [False, True])
@@ -670,7 +686,7 @@ def test_delivery_is_the_same_task(consumer: Consumer, foreign: bool) -> None:
     if foreign:
         del message.headers[HEADER]
     else:
-        message.headers[HEADER]["sent"] = float(places(task).holders()[0].metadata["sent"])
+        message.headers[HEADER]["sent"] = float(key_locks(task).holders()[0].metadata["sent"])
     consumer.when["waiting"] = running.release
     assert consumer.deliver(message, redelivered=foreign) == "ran"
     assert consumer.kinds() == ["waiting", "taken over"]
@@ -749,20 +765,16 @@ def test_retry_is_of_the_same_task(consumer: Consumer) -> None:
 # Duplicates that come again.
 
 
-def test_duplicate_comes_again(consumer: Consumer, log: pytest.LogCaptureFixture) -> None:
+def test_duplicate_comes_again(consumer: Consumer) -> None:
     """As the same task, in the same try, until it gets its lock."""
     task = consumer.task(body, on_conflict="retry", countdown=30)
     running = held(task, "another")
-    (holder,) = places(task).holders()
+    (holder,) = key_locks(task).holders()
     message = consumer.send(task, 1, retries=2)
     before = datetime.now(UTC)
     result = consumer.deliver(message)
-    assert isinstance(result, Retry)
     assert result.message == f"lock {task.app.main!r} is held by {holder}"
     assert result.when == 30
-    text = f"comes again: lock {task.app.main!r} is held by {holder}, next try in 30 s"
-    assert lines(log) == [f"Task {task.name}[{id_of(message)}] {text}"]
-    assert consumer.kinds() == ["waiting"]
     again = consumer.message()
     assert id_of(again) == id_of(message)
     assert again.headers["retries"] == 2
@@ -838,16 +850,6 @@ def test_duplicate_that_can_not_be_sent_again(
     assert task.AsyncResult(id_of(message)).state == ("PENDING" if late else "FAILURE")
 
 
-@pytest.mark.parametrize("how", ["direct", "eager"])
-def test_call_without_a_worker_does_not_come_again(consumer: Consumer, how: str) -> None:
-    task = consumer.task(body, on_conflict="retry")
-    held(task, "another")
-    with pytest.raises(TaskAlreadyRunning) as caught:
-        task() if how == "direct" else task.apply(throw=True)
-    assert str(caught.value) == refusal(task, "it can't be sent again, because no worker runs it.")
-    assert consumer.message() is None
-
-
 def test_duplicate_that_comes_again_keeps_its_place(consumer: Consumer) -> None:
     """In scope ``queue`` its place stays taken, for as long as it waits."""
     task = consumer.task(
@@ -855,7 +857,7 @@ def test_duplicate_that_comes_again_keeps_its_place(consumer: Consumer) -> None:
     )
     held(task, "another")
     message = consumer.send(task)
-    place = places(task).waiting
+    place = key_locks(task).reservations[0]
     assert slip_of(message).lock == place
     assert isinstance(consumer.deliver(message), Retry)
     again = slip_of(consumer.message())
@@ -892,7 +894,7 @@ def test_place_that_ended_early_was_taken_by_newer_arguments(
     """They may have run already; without them it ends with its lease, by the server's clock."""
     task = consumer.task(body, scope="queue", on_conflict={"queue": "supersede", "run": "retry"})
     message = consumer.send(task)
-    locks["locmem"].force_release(places(task).waiting)
+    locks["locmem"].force_release(key_locks(task).reservations[0])
     running = held(task, "another")
     message.headers[HEADER] |= {"good_until": running.fence + early}
     result = consumer.deliver(message)
@@ -927,7 +929,7 @@ def test_awaited_duplicate_has_a_result(consumer: Consumer, log: pytest.LogCaptu
     """Without a run, although the lock is free by now."""
     task = consumer.task(body, scope="queue")
     message = awaited(consumer, task)
-    locks["locmem"].force_release(places(task).waiting)
+    locks["locmem"].force_release(key_locks(task).reservations[0])
     assert consumer.deliver(message) == {
         "skipped": True,
         "reason": "another instance was waiting or running when it was sent",
@@ -950,15 +952,45 @@ def test_lock_is_released_if_the_start_fails(
     """If it is still held."""
     task = consumer.task(body)
 
-    def fail(self: Delivery) -> bool:
+    def fail(self: Run) -> bool:
         if lost:
             locks["locmem"].force_release(task.app.main)
         raise LockUnavailable("gone")
 
-    monkeypatch.setattr(Delivery, "give_up_place", fail)
-    error = consumer.deliver(consumer.send(task))
+    monkeypatch.setattr(Run, "give_up_reservation", fail)
+    error = consumer.deliver(consumer.send(task), redelivered=True)
     assert isinstance(error, LockUnavailable)
     assert str(error) == "gone"
+    assert is_free(task)
+
+
+@pytest.mark.parametrize("how", ["new", "redelivered", "reserved", "several", "waits"])
+def test_lock_is_released_if_a_signal_comes_when_it_was_taken(
+    consumer: Consumer, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Such as that of a soft time limit, before the guard knows that it has the lock."""
+    options: dict[str, Any] = {
+        "reserved": {"scope": "queue_and_run"},
+        "several": {"concurrency": 2},
+        "waits": {"on_conflict": "wait"},
+    }.get(how, {})
+    task = consumer.task(body, **options)
+    message = consumer.send(task)
+    if how == "waits":
+        consumer.when["waiting"] = held(task, "another").release
+
+    def interrupted(method: Callable[..., bool]) -> Callable[..., bool]:
+        def call(*args: Any, **kwargs: Any) -> bool:
+            if method(*args, **kwargs):
+                raise SoftTimeLimitExceeded
+            return False
+
+        return call
+
+    for name in ("acquire", "take_over"):
+        monkeypatch.setattr(TaskLock, name, interrupted(getattr(TaskLock, name)))
+    result = consumer.deliver(message, redelivered=how == "redelivered")
+    assert isinstance(result, SoftTimeLimitExceeded)
     assert is_free(task)
 
 
@@ -997,7 +1029,7 @@ def test_wait_ends_when_the_worker_is_to_stop(consumer: Consumer, stop: Any, how
     assert consumer.ended == ["ack"]
     again = consumer.message()
     assert id_of(again) == id_of(message)
-    assert places(task).backend.holder(places(task).names[0]).waiters == 0
+    assert key_locks(task).backend.holder(key_locks(task).names[0]).waiters == 0
     for lock in locks_of_others:
         lock.release()
     assert consumer.deliver(again) == "ran"

@@ -1,4 +1,7 @@
-"""The locks of one key: those that a task waits for and runs with, and those of messages."""
+"""The locks of one key: those that a task waits for and runs with, and reservations.
+
+A reservation is a lock that the sender of a message has taken for it.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,9 @@ import hashlib
 import mmap
 import random
 import secrets
-from collections.abc import Generator
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from time import monotonic
 from typing import Any
 
@@ -24,7 +27,6 @@ from django_redis_lock.protocol.calls import Step, Wait
 from django_redis_lock.protocol.drivers import Result, Steps
 from django_redis_lock.protocol.lease import Request
 from django_redis_lock.protocol.records import Holder
-from django_redis_lock.protocol.waiting import LOOK_EVERY
 from django_redis_lock.support.arguments import MAX_NAME_LENGTH, Default, check_name
 from django_redis_lock.support.process import current_process, state_of
 
@@ -39,15 +41,14 @@ QUEUED = "queued"
 RESTING = "resting"
 """The ``state`` of a lock that is kept for a while after a short run."""
 SINCE = "queued_since"
-"""From when on the work of a place counts as waiting: by the server's clock in seconds, or, with a
-``+``, that many seconds after the place was taken."""
+"""From when on the work of a reservation counts as waiting: by the server's clock in seconds, or,
+with a ``+``, that many seconds after the reservation was made."""
 MARK = "~~"
 """Separates a key from what the guard adds to it in the name of a lock."""
-TURN = 1.0
-"""Seconds to wait for one of several locks before trying the others."""
-
 STOP_EVERY = 0.5
 """Seconds after which a wait notices at the latest that its worker is to stop."""
+POLL_EVERY = 0.8
+"""Seconds between checks whether the lock that a task waits for is held for a message."""
 
 _stops = mmap.mmap(-1, 1)
 
@@ -73,31 +74,32 @@ class WorkerStops(Exception):
     """The worker in which a task waits for its lock is to stop."""
 
 
-class UntilWorkerStops(Generator[Step, Any, Result]):
-    """Steps in which ``WorkerStops`` is raised where they would wait in a stopping worker."""
-
-    def __init__(self, steps: Steps[Result]) -> None:
-        self._steps = steps
-
-    def send(self, value: Any) -> Step:
-        return self._limited(self._steps.send(value))
-
-    def throw(self, error: Any, value: Any = None, traceback: Any = None) -> Step:
-        return self._limited(self._steps.throw(error))
-
-    def _limited(self, step: Step) -> Step:
+def until_worker_stops(steps: Steps[Result]) -> Steps[Result]:
+    """Take steps, but raise ``WorkerStops`` where they would wait in a stopping worker."""
+    resume: Callable[[Any], Step] = steps.send
+    value: Any = None
+    while True:
+        try:
+            step = resume(value)
+        except StopIteration as stop:
+            result: Result = stop.value
+            return result
         if isinstance(step, Wait):
             if _stops[0]:
-                return self.throw(WorkerStops())
+                resume, value = steps.throw, WorkerStops()
+                continue
             step.until = min(step.until, monotonic() + STOP_EVERY)
-        return step
+        try:
+            resume, value = steps.send, (yield step)
+        except BaseException as error:
+            resume, value = steps.throw, error
 
 
 class HeldForMessage(LockError):
     """A worker must not wait for this lock: its holder is a message."""
 
 
-class _LookAtHolder(Step):
+class _CheckHolder(Step):
     """Raises ``HeldForMessage`` if that is what a lock is."""
 
     __slots__ = ("due", "name")
@@ -109,7 +111,7 @@ class _LookAtHolder(Step):
     def do(self, port: BaseLockBackend) -> None:
         if monotonic() < self.due:  # a waiter that polls comes by more often
             return
-        self.due = monotonic() + LOOK_EVERY
+        self.due = monotonic() + POLL_EVERY
         try:
             holder = port.holder(self.name)
         except LockUnavailable:  # which a waiter tolerates for a while
@@ -119,37 +121,39 @@ class _LookAtHolder(Step):
 
 
 class TaskLock(Lock):
-    """A lock held by a task."""
+    """A lock held by a task, or for its message."""
 
     task: Any = None
     task_id: str | None = None
     until_worker_stops = False
     """Whether a wait for it ends with ``WorkerStops`` in a worker that is to stop."""
-    for_runs: bool = False
+    for_runs = False
     """Whether to wait for runs only, and to raise ``HeldForMessage`` for a message."""
 
     def _acquire(self, until: float | None, from_token_id: str = "") -> Steps[bool]:
         steps = super()._acquire(until, from_token_id)
         waits = until is not None and self.until_worker_stops
-        return (yield from UntilWorkerStops(steps) if waits else steps)
+        return until_worker_stops(steps) if waits else steps
 
     def _request(self, backend: BaseLockBackend) -> Request:
         request = super()._request(backend)
         if self.for_runs:
-            request.when_held = _LookAtHolder(self.name)
+            request.when_held = _CheckHolder(self.name)
         return request
 
 
+Handles = Callable[[str], TaskLock]
+"""Returns a handle for a lock of this name."""
+
+
 @dataclass(eq=False)
-class Places:
-    """The locks of one key, for one task: as many as may run at once."""
+class KeyLocks:
+    """The locks of one key, for one task: as many as may run at once, and its reservations."""
 
     options: Options
     key: str
     _task: Any
     _task_id: str | None
-    _until_worker_stops: bool = False
-    """Whether waits for these locks end in a worker that is to stop."""
 
     @cached_property
     def names(self) -> list[str]:
@@ -157,21 +161,18 @@ class Places:
         count = self.options.concurrency
         if count > 1:
             return [_marked(self.key, str(number + 1)) for number in range(count)]
-        return [_marked(self.key, "run") if MARK in self.key else self.key]
+        return [name_of_run(self.key)]
 
     @cached_property
-    def waiting(self) -> str:
-        """The lock that a waiting message holds with scope ``queue``.
+    def reservations(self) -> tuple[str, str]:
+        """The locks of waiting messages with scope ``queue``.
 
-        It belongs to the task, and the lock of the run to all tasks with the key. Raises
-        ``TypeError`` or ``ValueError``.
+        The second is for a message that waits behind one which is no longer superseded. They belong
+        to the task, and the lock of the run to all tasks with the key. Raises ``TypeError`` or
+        ``ValueError``.
         """
-        return _marked(self.key, f"{QUEUED}:{self._task.name}")
-
-    @cached_property
-    def behind(self) -> str:
-        """The same for a second message, while one waits that is no longer superseded."""
-        return _marked(self.key, f"{QUEUED}2:{self._task.name}")
+        name = self._task.name
+        return _marked(self.key, f"{QUEUED}:{name}"), _marked(self.key, f"{QUEUED}2:{name}")
 
     @property
     def backend(self) -> BaseLockBackend:
@@ -182,7 +183,7 @@ class Places:
     ) -> TaskLock:
         """Return a handle; ``using`` overrides the alias of the task."""
         lock = TaskLock(
-            lambda: locks[using or self.options.using],
+            partial(locks.__getitem__, using or self.options.using),
             name,
             timeout,
             metadata={"worker": FAMILY, **metadata},
@@ -190,75 +191,43 @@ class Places:
             task_name=self._task.name,
         )
         lock.task, lock.task_id = self._task, self._task_id
-        lock.until_worker_stops = self._until_worker_stops
         return lock
 
-    def take(self, timeout: float | Default | None, **metadata: str) -> TaskLock | None:
+    def take(self, handle: Handles) -> TaskLock | None:
         """Take a free lock; return ``None`` if all are held. Raises ``LockUnavailable``."""
         for name in random.sample(self.names, len(self.names)):
-            lock = self.lock(name, timeout, **metadata)
+            lock = handle(name)
             if lock.acquire(blocking=False):
                 return lock
         return None
-
-    def wait(
-        self,
-        timeout: float | Default | None,
-        seconds: float | None,
-        *,
-        for_runs: bool,
-        **metadata: str,
-    ) -> TaskLock | None:
-        """Wait in the queue of a lock; return ``None`` when the time is up.
-
-        With ``for_runs`` it raises ``HeldForMessage`` as soon as messages hold all the locks.
-        """
-        until = None if seconds is None else monotonic() + seconds
-        several = len(self.names) > 1
-        while True:
-            left = None if until is None else max(0.0, until - monotonic())
-            if several:
-                left = TURN if left is None else min(TURN, left)
-            lock = self.lock(random.choice(self.names), timeout, **metadata)
-            lock.for_runs = for_runs
-            try:
-                if lock.acquire(blocking_timeout=left):
-                    return lock
-            except HeldForMessage:
-                if self.for_messages():
-                    raise
-            if until is not None and monotonic() >= until:
-                return None
-            if several and (free := self.take(timeout, **metadata)):
-                return free
-
-    def for_messages(self) -> bool:
-        """Whether all locks are held, and for messages."""
-        holders = self.holders()
-        return len(holders) == len(self.names) and all(map(is_for_message, holders))
 
     def holders(self) -> list[Holder]:
         found = map(self.backend.holder, self.names)
         return [holder for holder in found if holder is not None]
 
     def in_queue(self) -> list[Holder]:
-        """Return the holders of the places of waiting messages. Raises ``LockUnavailable``."""
-        return list(self.backend.holders_of([self.waiting, self.behind]))
+        """Return the holders of the reservations. Raises ``LockUnavailable``."""
+        return list(self.backend.holders_of(self.reservations))
 
 
-def queued_since(place: Holder) -> float:
-    """Return from when on the work of a place has waited, in seconds of the server's clock."""
-    text = place.metadata.get(SINCE, "+0")
-    return float(text) + (_taken_at(place) if text.startswith("+") else 0.0)
+def name_of_run(key: str) -> str:
+    """Return the name of the one lock that a run needs."""
+    return _marked(key, "run") if MARK in key else key
 
 
-def now_at(place: Holder) -> float:
-    """Return when the server was asked for a place, in seconds of its clock."""
-    return _taken_at(place) + (place.held_for or 0.0)
+def queued_since(reserved: Holder) -> float:
+    """Return since when the work of a reservation has waited, in seconds of the server's clock."""
+    text = reserved.metadata.get(SINCE, "+0")
+    return float(text) + (_taken_at(reserved) if text.startswith("+") else 0.0)
 
 
-def _taken_at(place: Holder) -> float:
-    return place.acquired_at.timestamp() if place.acquired_at else 0.0
+def now_at(reserved: Holder) -> float:
+    """Return when the server was asked for a holder, in seconds of its clock."""
+    return _taken_at(reserved) + (reserved.held_for or 0.0)
+
+
+def _taken_at(reserved: Holder) -> float:
+    return reserved.acquired_at.timestamp() if reserved.acquired_at else 0.0
 
 
 def _marked(key: str, part: str) -> str:
