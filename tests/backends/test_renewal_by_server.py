@@ -121,17 +121,13 @@ class TestHandedOff:
 
     def taken(self, name: str, monkeypatch: pytest.MonkeyPatch, *, by: float, **how: Any) -> Any:
         """Return a handle of a lock that must be verified within so many seconds."""
-        granted = Request.granted
-
-        def handed_off(request: Request, fence: int, deadline: float) -> Lease:
-            lease = granted(request, fence, deadline)
-            lease.verify_by = monotonic() + by
-            return lease
-
-        monkeypatch.setattr(Request, "granted", handed_off)
+        until = monotonic() + by
         held = lock(name, **how)
-        held.acquire()
-        monkeypatch.setattr(Request, "granted", granted)
+        with monkeypatch.context() as patched:
+            patched.setattr(Lease, "verify_by", until)
+            held.acquire()
+            assert held._lease is not None
+            held._lease.verify_by = until
         return held
 
     @pytest.mark.parametrize("auto_renew", [False, True])

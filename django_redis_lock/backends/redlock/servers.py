@@ -15,6 +15,7 @@ from __future__ import annotations
 import _thread
 import atexit
 import contextlib
+import copy
 import threading
 import time
 import weakref
@@ -22,7 +23,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import monotonic
-from types import SimpleNamespace
 from typing import Any
 
 import redis
@@ -39,9 +39,12 @@ from django_redis_lock.support.process import forget_after_fork, made_once
 from django_redis_lock.support.text import without_passwords
 from django_redis_lock.transport import scripts
 from django_redis_lock.transport.clients import BlockingClient
-from django_redis_lock.transport.connections import listening_connection
 from django_redis_lock.transport.location import databases_of
 from django_redis_lock.transport.packing import Packed
+
+
+READ_FOR = 5.0
+"""Seconds without an answer after which a connection is closed."""
 
 
 def ignore(answer: Any) -> None:
@@ -263,14 +266,18 @@ class Server(RedisLockBackend):
     @made_once
     def client(self) -> BlockingClient:
         """What the executor uses. Raises ``InvalidLockBackend``."""
-        self._own_pool = _Pool(self.pool, self._timeout)
-        return BlockingClient(self._own_pool)
+        pool = copy.copy(self.pool)
+        pool.connection_kwargs = {
+            **pool.connection_kwargs,
+            "socket_timeout": max(READ_FOR, self._timeout),
+            "socket_connect_timeout": self._timeout,
+        }
+        return BlockingClient(pool)
 
     def close(self) -> None:
         self.executor.close()
         if "client" in self.__dict__:
             self.__dict__.pop("client").close()
-            self._own_pool.disconnect()  # the thread may wait for an answer
         super().close()
 
     def pack(self, call: Call) -> Packed:
@@ -329,28 +336,6 @@ def _packed(script: scripts.Script, keys: Sequence[str], *args: int | str) -> Pa
 
 def _nothing() -> None:
     pass
-
-
-class _Pool(redis.ConnectionPool):
-    """Connections to the server of another pool, with timeouts of their own."""
-
-    READ_FOR = 5.0
-    """Seconds without an answer after which a connection is closed."""
-
-    def __init__(self, pool: redis.ConnectionPool, timeout: float) -> None:
-        super().__init__()
-        kwargs = {
-            **pool.connection_kwargs,
-            "socket_timeout": max(self.READ_FOR, timeout),
-            "socket_connect_timeout": timeout,
-        }
-        kwargs.pop("retry", None)
-        self._like: Any = SimpleNamespace(
-            connection_class=pool.connection_class, connection_kwargs=kwargs
-        )
-
-    def make_connection(self) -> Any:
-        return listening_connection(self._like)
 
 
 def check_servers(alias: str, location: Any) -> list[str]:
