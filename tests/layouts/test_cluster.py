@@ -278,6 +278,19 @@ def test_cluster_without_sharded_channels(settings: Any, name: str) -> None:
         locks.reset()
 
 
+def test_nodes_that_do_not_tell_their_hosts(own_cluster: Cluster, name: str) -> None:
+    """They have the host of the node that was asked, as behind a proxy or in containers."""
+    for server in own_cluster.masters():
+        with client(server) as one:
+            one.config_set("cluster-preferred-endpoint-type", "unknown-endpoint")
+    for one in names_on_each(own_cluster, name):
+        held = lock(one, timeout=60)
+        held.acquire()
+        own_cluster.move_slot(slot_of(one), other_master(own_cluster, slot_of(one)))
+        held.ensure_held()
+        held.release()
+
+
 def test_unreachable_cluster_is_unavailable(settings: Any, name: str) -> None:
     """If no node answers it is LockUnavailable, which never looks like a held lock."""
     with Cluster(1, 0) as gone:

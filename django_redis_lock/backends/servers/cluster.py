@@ -42,8 +42,6 @@ Part = tuple[int, Packed]
 """A slot, and a call on keys of that slot."""
 Join = Callable[[list[Any]], Any]
 """What makes the answer to a call of the answers to its parts."""
-Order = dict[int, list[int]]
-"""The positions of items in a call, by the shard of each item."""
 
 
 class Cluster(Servers):
@@ -257,21 +255,22 @@ class _ReadIndexes(Call):
 
 
 def _calls_of_shards(call: Call) -> tuple[dict[int, Call], Join]:
-    order: Order
     match call:
-        case calls.Renew(leases=leases):
+        case calls.Renew(leases=leases, at_least=at_least, until=until):
             order = _by_shard(lease[0] for lease in leases)
             return {
-                shard: calls.Renew(
-                    [leases[n] for n in own], at_least=call.at_least, until=call.until
-                )
+                shard: calls.Renew([leases[n] for n in own], at_least=at_least, until=until)
                 for shard, own in order.items()
             }, lambda answers: _in_order(order, answers)
-        case calls.Inspect(names=names):
+        case calls.Inspect(names=names, until=until):
             order = _by_shard(names)
             return {
-                shard: calls.Inspect([names[n] for n in own]) for shard, own in order.items()
-            }, lambda answers: _inspected(order, answers)
+                shard: calls.Inspect([names[n] for n in own], until=until)
+                for shard, own in order.items()
+            }, lambda answers: [
+                max((now for now, *_ in answers), default=0),
+                *_in_order(order, [holders for _, *holders in answers], each=3),
+            ]
         case calls.ReadHistory():
             return dict.fromkeys(range(SHARDS), call), lambda answers: [*chain(*answers)]
         case _ReadIndexes(shards=shards):
@@ -282,23 +281,19 @@ def _calls_of_shards(call: Call) -> tuple[dict[int, Call], Join]:
     raise TypeError(f"{type(call).__name__} can't be split over shards")
 
 
-def _by_shard(names: Iterable[str]) -> Order:
-    found: Order = {}
+def _by_shard(names: Iterable[str]) -> dict[int, list[int]]:
+    """Return the positions of names, by the shard of each name."""
+    found: dict[int, list[int]] = {}
     for number, name in enumerate(names):
         found.setdefault(shard_of(name), []).append(number)
     return found
 
 
-def _in_order(order: Order, answers: list[Any]) -> list[Any]:
-    whole = {
-        number: item
+def _in_order(order: dict[int, list[int]], answers: list[Any], each: int = 1) -> list[Any]:
+    """Return the values of all answers, of which ``each`` belong to one name, in order of names."""
+    found = {
+        number: answer[start : start + each]
         for own, answer in zip(order.values(), answers, strict=True)
-        for number, item in zip(own, answer, strict=True)
+        for number, start in zip(own, range(0, len(answer), each), strict=True)
     }
-    return [whole[number] for number in sorted(whole)]
-
-
-def _inspected(order: Order, answers: list[Any]) -> list[Any]:
-    threes = [list(zip(*[iter(answer[1:])] * 3, strict=True)) for answer in answers]
-    now = max((answer[0] for answer in answers), default=0)
-    return [now, *[value for three in _in_order(order, threes) for value in three]]
+    return [*chain(*(found[number] for number in sorted(found)))]

@@ -76,7 +76,7 @@ class Topology:
         self.changed: Callable[[], object] = lambda: None
         """Called after a change, in the thread that noticed it."""
         self._pools: dict[Address, redis.ConnectionPool] = {}
-        self._masters: dict[int, Address] = {}  # by slot; replaced as a whole
+        self._masters: dict[int, Address] = {}  # by slot
         self._nodes: list[Address] = []
         self._stale = True
         self._suspect: Address | None = None
@@ -139,8 +139,7 @@ class Topology:
         """Follow a redirection to another node, and read in the background what else moved."""
         to = error.host or by[0], error.port
         if self._masters.get(slot) != to:
-            with self._mutex:
-                self._masters = {**self._masters, slot: to}
+            self._masters[slot] = to
             self._read({slot: to})
             self.changed()
 
@@ -162,8 +161,7 @@ class Topology:
         except BaseException:
             self._stale = True
             raise
-        with self._mutex:
-            self._masters = {**masters, **moved}  # a redirection counts for more
+        self._masters = {**masters, **moved}  # a redirection counts for more
         self._stale = False
         self.changed()
 
