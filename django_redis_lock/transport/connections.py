@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import encodings.idna  # noqa: F401 - see below
-import ipaddress
 import math
 import re
-import socket
 from collections.abc import Callable
 from functools import partial
 from time import monotonic
@@ -21,8 +19,7 @@ from redis.sentinel import MasterNotFoundError, SentinelConnectionPool
 
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.support.text import keep_secrets
-from django_redis_lock.transport.redis_py import OverSocket, parameters_of, socket_of
-from django_redis_lock.transport.threads import run_in_thread
+from django_redis_lock.transport.redis_py import Dialled, parameters_of, socket_of
 
 SCHEMES = ("redis://", "rediss://", "unix://")
 
@@ -128,7 +125,8 @@ def connect(pool: redis.ConnectionPool, until: float = math.inf) -> Any:
         raise
     if until != math.inf:
         connection.socket_timeout, connection.socket_connect_timeout = own, own_connect
-        socket_of(connection).settimeout(own)
+        if (sock := socket_of(connection)) is not None:
+            sock.settimeout(own)
     return connection
 
 
@@ -195,7 +193,7 @@ def asyncio_connection(pool: redis.ConnectionPool) -> Any:
             }
             kwargs["socket_timeout"] = None  # the reader times the replies
             connection = awaiting(**kwargs)
-            if isinstance(connection, _Dialled):
+            if isinstance(connection, Dialled):
                 connection.locate = master_of(pool)
             return connection
     raise LockUnavailable(
@@ -204,39 +202,9 @@ def asyncio_connection(pool: redis.ConnectionPool) -> Any:
     )
 
 
-class _Dialled(OverSocket):
-    """An asyncio connection that looks up hosts without the default executor of the loop.
-
-    asyncio would use that, and wait while it is busy.
-    """
-
-    host: Any
-    port: Any
-    socket_connect_timeout: Any
-    locate: Callable[[float], tuple[str, int]] | None = None
-
-    async def dial(self) -> socket.socket | None:
-        if self.locate is None and _is_address(self.host):
-            return None
-        return await run_in_thread(self._dial, discard=socket.socket.close)
-
-    def _dial(self) -> socket.socket:
-        if self.locate is not None:
-            self.host, self.port = self.locate(math.inf)
-        return socket.create_connection((self.host, self.port), self.socket_connect_timeout)
-
-
-class _Connection(_Dialled, redis.asyncio.Connection):
+class _Connection(Dialled, redis.asyncio.Connection):
     pass
 
 
-class _TLSConnection(_Dialled, redis.asyncio.SSLConnection):
+class _TLSConnection(Dialled, redis.asyncio.SSLConnection):
     pass
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True

@@ -1,4 +1,4 @@
-"""LOCATION: an alias of CACHES that is on Redis, a URL, or a list of URLs; what is wrong with it."""
+"""LOCATION: an alias of CACHES that is on Redis, a URL, or a list of URLs; and what is wrong."""
 
 from __future__ import annotations
 

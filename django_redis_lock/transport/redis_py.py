@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import redis
@@ -26,20 +27,7 @@ from redis.exceptions import (
     TryAgainError,
 )
 
-__all__ = [
-    "BROKEN",
-    "OverSocket",
-    "close_without_loop",
-    "cluster_error",
-    "masters_of",
-    "parameters_of",
-    "parse_error",
-    "parse_url",
-    "socket_of",
-    "speaks_plain_resp2",
-    "take_writer",
-    "write",
-]
+from django_redis_lock.transport.threads import run_in_thread
 
 BROKEN = (RedisError, OSError, AttributeError, TypeError, ValueError)
 """What a broken connection raises. The last three come from redis-py's own code if another thread
@@ -153,27 +141,34 @@ def speaks_plain_resp2(connection: Any) -> bool:
 # Connections of asyncio.
 
 
-class OverSocket:
-    """A mixin for asyncio connections that connect over a socket of the caller's."""
+class Dialled:
+    """A mixin for asyncio connections that looks up hosts in a thread of its own.
 
-    _dialled: socket.socket | None = None
+    asyncio would use the default executor of the loop, and wait while it is busy.
+    """
 
-    async def dial(self) -> socket.socket | None:
-        """Return an open socket, or ``None`` to let redis-py connect."""
-        return None
+    locate: Callable[[float], tuple[str, int]] | None = None
+    """Asks sentinels for the address, until a time (monotonic)."""
+    host: Any
+    port: Any
+    socket_connect_timeout: Any
+    _dialled: socket.socket
+
+    def _dial(self) -> socket.socket:
+        if self.locate is not None:
+            self.host, self.port = self.locate(math.inf)
+        return socket.create_connection((self.host, self.port), self.socket_connect_timeout)
 
     async def _connect(self) -> None:
-        self._dialled = await self.dial()
+        self._dialled = await run_in_thread(self._dial, discard=socket.socket.close)
         await super()._connect()  # type: ignore[misc]
 
     def _connection_arguments(self) -> dict[str, Any]:
         arguments = dict(super()._connection_arguments())  # type: ignore[misc]
-        if self._dialled is not None:
-            host = arguments.pop("host")
-            del arguments["port"]
-            arguments["sock"] = self._dialled
-            if "ssl" in arguments:
-                arguments["server_hostname"] = host
+        host, _ = arguments.pop("host"), arguments.pop("port")
+        arguments["sock"] = self._dialled
+        if "ssl" in arguments:
+            arguments["server_hostname"] = host
         return arguments
 
 

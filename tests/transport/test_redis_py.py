@@ -126,26 +126,17 @@ def test_which_connections_speak_plain_resp2() -> None:
     assert not redis_py.speaks_plain_resp2(Instrumented(protocol=2))
 
 
-class Dialling(redis_py.OverSocket, redis.asyncio.Connection):
-    """A connection over a socket that the test opens."""
-
-    def __init__(self, opened: socket.socket | None, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.opened = opened
-
-    async def dial(self) -> socket.socket | None:
-        return self.opened
+class Dialling(redis_py.Dialled, redis.asyncio.Connection):
+    """A connection that is dialled in a thread."""
 
 
-@pytest.mark.parametrize("over_socket", [True, False])
-def test_asyncio_connections_over_a_socket(server: EmbeddedServer, over_socket: bool) -> None:
+def test_asyncio_connections_over_a_socket(server: EmbeddedServer) -> None:
     """``_connect`` and ``_connection_arguments``."""
-    opened = socket.create_connection(("127.0.0.1", server.port)) if over_socket else None
-    # A port of no server's shows that redis-py itself connects nowhere.
-    port = 1 if over_socket else server.port
 
     async def main() -> None:
-        connection = Dialling(opened, host="127.0.0.1", port=port, protocol=2)
+        # A port of no server's shows that redis-py itself connects nowhere.
+        connection = Dialling(host="127.0.0.1", port=1, protocol=2)
+        connection.locate = lambda until: ("127.0.0.1", server.port)
         await connection.connect()
         redis_py.write(connection, b"*1\r\n$4\r\nPING\r\n")
         assert await connection.read_response(disable_decoding=True) == b"PONG"
