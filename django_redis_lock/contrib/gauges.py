@@ -6,7 +6,6 @@ import logging
 import threading
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable
-from concurrent.futures import Future, wait
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -125,38 +124,37 @@ reads: ContextVar[bool] = ContextVar("django_redis_lock_reads", default=False)
 """Whether this thread reads for gauges, whose failures are not counted as operations."""
 
 
-class _Reading:
-    """One reading of a backend, by a thread of its own."""
+class _Reading(threading.Thread):
+    """One reading of a backend."""
 
     def __init__(self, backend: BaseLockBackend) -> None:
+        super().__init__(name=f"django-redis-lock-gauges-{backend.alias}", daemon=True)
         self._backend = backend
         self._began = monotonic()
-        self._held: Future[Held] = Future()
+        self._read: Held | None = None
         self._late = False
-        name = f"django-redis-lock-gauges-{backend.alias}"
-        threading.Thread(target=self._read, name=name, daemon=True).start()
+        self.start()
 
     @property
     def recent(self) -> bool:
-        return not self._held.done() or monotonic() - self._began < SHARED_FOR
+        return self.is_alive() or monotonic() - self._began < SHARED_FOR
 
     def result(self, patience: float) -> Held | None:
         """Return what was read; ``None`` if it failed or takes too long."""
-        done, _ = wait([self._held], 0.0 if self._late else patience)
-        self._late = not done  # the next ones do not wait for it again
-        return self._held.result() if done and self._held.exception() is None else None
+        self.join(0.0 if self._late else patience)
+        self._late = self.is_alive()  # the next ones do not wait for it again
+        return None if self._late else self._read
 
-    def _read(self) -> None:
+    def run(self) -> None:
+        """Read the figures, once."""
         reads.set(True)
         try:
-            self._held.set_result(read_held(self._backend))
-        except Exception as error:
+            self._read = read_held(self._backend)
+        except LockError as error:
+            logger.info("LOCKS[%r] has no gauges now: %s", self._backend.alias, error)
+        except Exception:
             using = self._backend.alias
-            if isinstance(error, LockError):
-                logger.info("LOCKS[%r] has no gauges now: %s", using, error)
-            else:
-                logger.exception("The held locks of LOCKS[%r] could not be counted", using)
-            self._held.set_exception(error)
+            logger.exception("The held locks of LOCKS[%r] could not be counted", using)
         finally:
             connections.close_all()  # a signal receiver may have opened one in this thread
 

@@ -6,27 +6,8 @@ import signal
 from pathlib import Path
 
 import pytest
-import redis
 
-from example_project.embedded import EmbeddedServer
-from tests.tools import alive, check_it_dies_with_its_parent
-
-
-def test_start_restart_and_stop() -> None:
-    """It answers once started, comes back on the same port, and is gone after the stop."""
-    with EmbeddedServer(persist=True) as server:
-        pid, port, directory = server.pid, server.port, server.directory
-        with redis.Redis.from_url(server.url()) as client:
-            client.set("a", "b")
-        server.kill()
-        assert not alive(pid)
-        server.restart()
-        assert server.port == port
-        with redis.Redis.from_url(server.url()) as client:
-            assert client.get("a") == b"b"
-        pid = server.pid
-    assert not alive(pid)
-    assert not directory.exists()
+from tests.tools import check_it_dies_with_its_parent
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")

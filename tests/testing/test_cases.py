@@ -1,17 +1,22 @@
-"""The mixin for test cases."""
+"""The mixin for test cases, and the pages about tests."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 import unittest
+from pathlib import Path
 from typing import Any, ClassVar
 
+import pytest
 from django.db import transaction
 from django.test import SimpleTestCase, TestCase, override_settings
 
 from django_redis_lock import Lock, lock, locks
 from django_redis_lock.backends.locmem import LocMemLockBackend
-from django_redis_lock.testing import LockTestMixin
+from django_redis_lock.testing import LockSpace, LockTestMixin, assert_no_locks_held, plugin
+from tests.testing.project import GUIDE, Project
+from tests.tools.docs import DOCS, blocks, table
 
 
 def outcome(*cases: type[unittest.TestCase]) -> unittest.TestResult:
@@ -104,3 +109,31 @@ def test_the_space_of_a_class_ends_with_it(server: Any) -> None:
     before = type(locks["default"])
     outcome(Cases.Lenient)
     assert type(locks["default"]) is before
+
+
+# The pages about tests, with the tests that they show.
+
+
+def test_the_tests_of_the_guide_pass(tmp_path: Path) -> None:
+    """All but one, which starts a worker: ``tests/workers`` runs that."""
+    project = Project(tmp_path)
+    number = project.follow_the_guide()
+    assert number >= 10
+    found = project.run("-k", "not mails")
+    assert found == {"passed": number - 1, "deselected": 1}, project.output
+
+
+def test_the_report_is_that_of_the_guide() -> None:
+    (shown,) = [block.text for block in blocks(GUIDE) if block.language == "text"]
+    with LockSpace(), lock("report"), pytest.raises(AssertionError) as caught:
+        assert_no_locks_held()
+    numbers = re.compile(r"\d[\d.:]*")
+    assert numbers.sub("0", str(caught.value)) == numbers.sub("0", shown.strip())
+
+
+def test_the_options_are_those_of_the_plugin() -> None:
+    rows = table(DOCS / "reference/testing.md", "pytest")
+    source = Path(plugin.__file__).read_text()
+    assert [row[0] for row in rows] == re.findall(r'addini\(\s*"(\w+)"', source)
+    assert [row[1] for row in rows] == re.findall(r'addoption\(\s*"([\w-]+)"', source)
+    assert all(space in rows[0][3] for space in plugin.SPACES)
