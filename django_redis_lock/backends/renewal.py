@@ -238,8 +238,8 @@ class ServerRenewer:
         """Make one call for what is due, leases first. It ends by ``until`` (monotonic)."""
         now = monotonic()
         mine = self._entries()
-        left = (min((entry.lost_at() for entry in mine), default=math.inf) - now) / 2
-        until = min(until, now + min(LONGEST_CALL, max(SHORTEST_CALL, left)))
+        left = min((entry.lost_at() for entry in mine), default=math.inf) - now
+        until = min(until, now + min(LONGEST_CALL, max(SHORTEST_CALL, left * 2 / 3)))
         owed = min([*self.withdrawals], key=attrgetter("due"), default=None)
         batch = heapq.nsmallest(BATCH, mine, key=attrgetter("due"))
         try:
