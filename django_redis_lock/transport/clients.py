@@ -99,18 +99,24 @@ class BlockingClient:
     def call_all(self, batch: Sequence[Packed]) -> list[Any]:
         """Send calls in one go; return the reply, or the server's error, to each."""
 
+        until = min(packed.until for packed in batch)
+
         def talk(connection: Connection) -> list[Any]:
+            if until != math.inf:
+                connection.limit(until)
             for packed in batch:
                 packed.sending()
             connection.send(b"".join([packed.pack() for packed in batch]))
             connection.read_due()
             replies = [connection.read() for _ in batch]
-            return [
+            answers = [
                 connection.complete(packed, reply)
                 for packed, reply in zip(batch, replies, strict=True)
             ]
+            connection.unlimit()
+            return answers
 
-        return self._exchange(talk, all(packed.repeatable for packed in batch))
+        return self._exchange(talk, all(packed.repeatable for packed in batch), until)
 
     def post(self, packed: Packed) -> None:
         """Send a call without waiting for its reply, which is dropped.

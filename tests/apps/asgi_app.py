@@ -19,8 +19,8 @@ from django.urls import path
 
 from django_redis_lock.views import locked
 
-CLIENT_NAME = "asgi-site"
-"""The name of this server's connections."""
+CLIENT_NAME = "asgi-site-{pid}"
+"""The name of a server's connections."""
 FILES = 4096
 """How many files may be open: a socket for each request."""
 
@@ -71,7 +71,7 @@ def main() -> None:
     allow_many_files()
     settings.ROOT_URLCONF = "tests.apps.asgi_app"
     settings.MIDDLEWARE = []
-    settings.CACHES["locks"]["LOCATION"] += f"?client_name={CLIENT_NAME}"
+    settings.CACHES["locks"]["LOCATION"] += f"?client_name={CLIENT_NAME.format(pid=os.getpid())}"
     config = uvicorn.Config(
         get_asgi_application(), log_level="warning", lifespan="off", backlog=2 * FILES
     )
