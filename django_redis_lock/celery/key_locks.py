@@ -142,10 +142,6 @@ class TaskLock(Lock):
         return request
 
 
-Handles = Callable[[str], TaskLock]
-"""Returns a handle for a lock of this name."""
-
-
 @dataclass(eq=False)
 class KeyLocks:
     """The locks of one key, for one task: as many as may run at once, and its reservations."""
@@ -193,8 +189,8 @@ class KeyLocks:
         lock.task, lock.task_id = self._task, self._task_id
         return lock
 
-    def take(self, handle: Handles) -> TaskLock | None:
-        """Take a free lock; return ``None`` if all are held. Raises ``LockUnavailable``."""
+    def take(self, handle: Callable[[str], TaskLock]) -> TaskLock | None:
+        """Take a free lock by a handle for its name; return ``None`` if all are held."""
         for name in random.sample(self.names, len(self.names)):
             lock = handle(name)
             if lock.acquire(blocking=False):

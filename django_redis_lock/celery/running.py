@@ -112,6 +112,7 @@ class Run:
     fence = 0
     slip = NO_SLIP
     task_id: str | None = None
+    retries = 0
     redelivered = False
     """Whether another delivery may have begun, also if this one was sent again since."""
     nested = False
@@ -136,6 +137,7 @@ class Run:
         if request is not None:
             self.task_id = request.id
             self.slip = slip_in(request) or NO_SLIP
+            self.retries = int(request.retries or 0)
             marked = (request.delivery_info or {}).get("redelivered")
             self.redelivered = self.slip.redelivered or bool(marked)
         self.may_have_succeeded = self.redelivered
@@ -239,10 +241,6 @@ class Run:
         """Whether a worker carries it out, so that it can be sent again."""
         return self.request is not None and not self.request.is_eager
 
-    @property
-    def retries(self) -> int:
-        return int((self.request.retries if self.request else 0) or 0)
-
     def marks(self) -> dict[str, str]:
         """Return this attempt's part of the holder's metadata."""
         marks = sent_mark(self.slip.sent)
@@ -257,15 +255,8 @@ class Run:
 
     def conflict(self, holder: Holder | None, policy: str = "") -> Conflict:
         """Return a conflict, by default about a run."""
-        return Conflict(
-            "run",
-            self.task,
-            self.task_id,
-            self.key,
-            holder,
-            *self.arguments,
-            policy=policy or self.options.run_policy,
-        )
+        about = self.task, self.task_id, self.key, holder, *self.arguments
+        return Conflict("run", *about, policy=policy or self.options.run_policy)
 
     def among(self, holders: list[Holder]) -> Holder | None:
         """Return the holder that has this task's id."""

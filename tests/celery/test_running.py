@@ -208,7 +208,7 @@ def test_call_does_what_the_page_says(
     texts = [text.format(**names) for _, text in signals]
     assert [line.partition("] ")[2] for line in lines(log)] == texts
     assert consumer.kinds() == [kind for kind, _ in signals]
-    for _, news in consumer.told:
+    for _, news in consumer.notified:
         assert (news["key"], news["holder"].token_id) == (task.app.main, holders[0].token_id)
         assert news.get("policy", policy) == policy
         assert call not in MESSAGES or news["task_id"] == id_of(message)
@@ -218,6 +218,26 @@ def test_call_does_what_the_page_says(
     comes_again = does in {"go back", "send back", "retry", "wait in queue"}
     assert (consumer.message() is not None) is comes_again
     assert consumer.ended == ["ack"]
+
+
+@pytest.mark.parametrize(("policy", "handles"), [(None, 1), ("skip", 1), ("wait", 2)])
+def test_lock_that_is_held_is_not_asked_for_twice(
+    consumer: Consumer, monkeypatch: pytest.MonkeyPatch, policy: str | None, handles: int
+) -> None:
+    """It takes one handle to find out, and one more to wait."""
+    task = consumer.task(body, **({"on_conflict": policy} if policy else {}))
+    if policy:
+        consumer.when["waiting"] = held(task, "another").release
+    calls: list[str] = []
+    made = KeyLocks.lock
+
+    def make(self: KeyLocks, name: str, *rest: Any, **more: Any) -> TaskLock:
+        calls.append(name)
+        return made(self, name, *rest, **more)
+
+    monkeypatch.setattr(KeyLocks, "lock", make)
+    consumer.deliver(consumer.send(task))
+    assert calls == [task.app.main] * handles
 
 
 def test_lock_is_released_between_two_questions(
@@ -547,7 +567,7 @@ def test_duplicate_waits_for_its_time(
     assert isinstance(error, TaskAlreadyRunning)
     assert str(error) == refusal(task)
     assert consumer.kinds() == ["waiting", "skipped"]
-    assert consumer.told[1][1]["policy"] == "wait"
+    assert consumer.notified[1][1]["policy"] == "wait"
 
 
 # Holders that need a worker themselves.
@@ -882,7 +902,7 @@ def test_duplicate_does_not_come_again_with_old_arguments(consumer: Consumer) ->
     result = consumer.deliver(older)
     assert result["reason"] == "superseded by newer arguments"
     assert result["holder"]["task_id"] == id_of(newer)
-    assert consumer.told[-1][1]["policy"] == "supersede"
+    assert consumer.notified[-1][1]["policy"] == "supersede"
     assert consumer.message() is None
     assert isinstance(consumer.deliver(newer), Retry)
 
@@ -939,7 +959,7 @@ def test_awaited_duplicate_has_a_result(consumer: Consumer, log: pytest.LogCaptu
     }
     text = f"skipped: lock {task.app.main!r} is held by task its name[first] on its host:7"
     assert lines(log) == [f"Task {task.name}[{id_of(message)}] {text}"]
-    assert [(kind, news["policy"]) for kind, news in consumer.told] == [("skipped", "skip")]
+    assert [(kind, news["policy"]) for kind, news in consumer.notified] == [("skipped", "skip")]
 
 
 # When the server does not answer.
