@@ -164,7 +164,7 @@ class Run:
             if self.request is None or (self.request.is_eager and waits):
                 return finished(self.task.run, call(*args, **kwargs))
         before = _runs.set((*runs(), self))
-        began = 0.0
+        began = -math.inf
         try:
             lock, result = self._enter()
             if lock is None and result is not _UNGUARDED:

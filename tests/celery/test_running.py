@@ -397,24 +397,25 @@ def test_delivery_whose_ticket_becomes_valid_runs(consumer: Consumer) -> None:
     assert is_free(task)
 
 
-def test_delivery_meets_another_instance_after_its_own(
-    consumer: Consumer, patience: Callable[..., None]
-) -> None:
-    """Which has come first; the policy says what to do about it."""
-    patience(WAIT_FOR_FIRST=0.1)
-    task = consumer.task(body)
+@pytest.mark.parametrize("policy", ["skip", "wait"])
+def test_delivery_meets_another_instance_after_its_own(consumer: Consumer, policy: str) -> None:
+    """Which has come first; the policy says what to do about it, and nothing is taken over."""
+    task = consumer.task(body, on_conflict=policy)
     message = consumer.send(task)
     first = held(task, id_of(message))
 
     def pass_on() -> None:
         first.release()
-        held(task, "another")
+        consumer.when["waiting"] = held(task, "another").release
 
     consumer.when["waiting"] = pass_on
     result = consumer.deliver(message)
-    assert result["reason"] == "another instance is running"
-    assert result["holder"]["task_id"] == "another"
-    assert consumer.kinds() == ["waiting", "skipped"]
+    if policy == "skip":
+        assert result["holder"]["task_id"] == "another"
+        assert consumer.kinds() == ["waiting", "skipped"]
+    else:
+        assert result == "ran"
+        assert consumer.kinds() == ["waiting", "waiting"]
 
 
 @pytest.mark.parametrize(
