@@ -258,14 +258,18 @@ def test_lock_is_released_between_two_questions(
 # The same task, in another delivery.
 
 
+@pytest.mark.parametrize("other", ["", "another"])
 def test_delivery_ends_if_the_one_before_has_succeeded(
-    consumer: Consumer, patience: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    consumer: Consumer,
+    patience: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    other: str,
 ) -> None:
-    """It stores its result soon after it has released its lock."""
+    """It stores its result soon after it has released its lock, whoever has had that since."""
     patience(RESULT_PATIENCE=LONG)
-    task = consumer.task(body)
+    task = consumer.task(body, on_conflict="wait")
     message = consumer.send(task)
-    consumer.when["waiting"] = held(task, id_of(message)).release
+    consumer.when["waiting"] = held(task, other or id_of(message)).release
     naps: list[float] = []
 
     def nap(seconds: float) -> None:
@@ -273,7 +277,7 @@ def test_delivery_ends_if_the_one_before_has_succeeded(
         task.backend.mark_as_done(id_of(message), "its result")
 
     monkeypatch.setattr(time, "sleep", nap)
-    result = consumer.deliver(message)
+    result = consumer.deliver(message, redelivered=True)
     assert is_ignored(result, f"another delivery of {id_of(message)} has succeeded")
     assert task.AsyncResult(id_of(message)).result == "its result"
     assert naps == [0.05]
