@@ -730,8 +730,7 @@ def _facts_of_others(run: Run, holders: list[Holder]) -> set[str]:
     run.first = None
     if run.has_succeeded():
         return {DONE}
-    full = len(holders) == len(run.key_locks.names) or holders[0].task_id == run.task_id
-    for_messages = full and in_worker() and all(map(is_for_message, holders))
+    for_messages = in_worker() and all(map(is_for_message, holders))
     return {OTHER, MESSAGES} if for_messages else {OTHER}
 
 
@@ -742,7 +741,7 @@ def _adopt(run: Run) -> TaskLock | None:
     lock = run.lock_of_run(run.slip.lock)
     if not lock.take_over(run.slip.ticket):
         return None
-    run.may_have_succeeded, run.first = False, None
+    run.may_have_succeeded = False
     return lock
 
 

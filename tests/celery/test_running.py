@@ -98,6 +98,7 @@ OWN: dict[str, tuple[set[str], str]] = {
 }
 OTHERS = {
     "another": ({running.OTHER}, ""),
+    "no task": ({running.OTHER}, ""),
     "message": ({running.OTHER, running.MESSAGES}, QUEUED),
     "detached": ({running.OTHER, running.MESSAGES}, DETACHED),
 }
@@ -180,9 +181,10 @@ def test_call_does_what_the_page_says(
         message.headers |= Slip(id_of(message)).header()
     if lock != "free" and call != "inside":
         state = {"state": HELD[lock][1]} if HELD[lock][1] else {}
-        other = held(task, id_of(message) if lock in OWN else "another", **state)
+        others_id = None if lock == "no task" else "another"
+        other = held(task, id_of(message) if lock in OWN else others_id, **state)
         if lock == "dead":
-            patience(RESULT_PATIENCE=60)  # which can't have stored a result
+            monkeypatch.setattr(running, "stored_state", pytest.fail)  # it can't have stored one
             monkeypatch.setattr(running, "is_dead", lambda it: it.token_id == other.token_id)
         elif lock == "long run":
             patience(WAIT_FOR_FIRST=BRIEF)
@@ -218,6 +220,39 @@ def test_call_does_what_the_page_says(
     comes_again = does in {"go back", "send back", "retry", "wait in queue"}
     assert (consumer.message() is not None) is comes_again
     assert consumer.ended == ["ack"]
+
+
+def test_duplicate_waits_for_a_run_where_a_message_has_another_lock(
+    consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = consumer.task(body, on_conflict="wait", concurrency=2)
+    run, message = held(task, "run"), held(task, "message", state=QUEUED)
+    offered: list[str] = []
+
+    def choose(holders: list[Holder]) -> Holder:
+        offered.extend(holder.name for holder in holders)
+        return holders[0]
+
+    monkeypatch.setattr(running, "choice", choose)
+    consumer.when["waiting"] = run.release
+    assert consumer.deliver(consumer.send(task)) == "ran"
+    assert offered == [run.name]
+    message.ensure_held()
+
+
+def test_duplicate_waits_for_all_of_several_locks(
+    consumer: Consumer, monkeypatch: pytest.MonkeyPatch, patience: Callable[..., None]
+) -> None:
+    """For each in turn, so it gets the one that comes free."""
+    patience(TURN=BRIEF)
+    task = consumer.task(body, on_conflict="wait", concurrency=2, blocking_timeout=LONG)
+    long, short = held(task, "long"), held(task, "short")
+    consumer.when["waiting"] = short.release
+    monkeypatch.setattr(
+        running, "choice", lambda holders: next(one for one in holders if one.task_id == "long")
+    )
+    assert consumer.deliver(consumer.send(task)) == "ran"
+    long.ensure_held()
 
 
 @pytest.mark.parametrize(("policy", "handles"), [(None, 1), ("skip", 1), ("wait", 2)])
