@@ -159,7 +159,7 @@ def test_template_reads_defaults_and_attributes(app: Celery, name: str) -> None:
 
 
 def test_template_writes_what_it_finds_in_one_order() -> None:
-    """A set in an argument, as a set that is one; braces and formats are those of ``str.format``."""
+    """A set in an argument like one that is it; the rest is as in ``str.format``."""
     make = KeyMaker("{{k}}:{a.b}:{c:03}", None, inspect.signature(lambda a, c: None))
     found = types.SimpleNamespace(b={f"item {number}" for number in range(100)})
     assert make("task", (found, 7), {}) == f"{{k}}:{sorted(found.b)}:007"

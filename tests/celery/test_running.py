@@ -301,7 +301,7 @@ def test_delivery_ends_if_the_one_before_has_succeeded(
     other: str,
 ) -> None:
     """It stores its result soon after it has released its lock, whoever has had that since."""
-    patience(RESULT_PATIENCE=LONG)
+    patience(RESULT_PATIENCE=LONG, RESULT_MOMENT=0)
     task = consumer.task(body, on_conflict="wait")
     message = consumer.send(task)
     consumer.when["waiting"] = held(task, other or id_of(message)).release
