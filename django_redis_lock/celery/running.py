@@ -666,7 +666,7 @@ def enter(run: Run) -> Entry:
             lock, found = _ask(run, first=first)
             first = False
             if found is None:
-                continue  # it was released just now
+                continue  # it came free just now
             policies = (ANY, run.options.run_policy)
             fits = (row for row in TABLE if row.call in facts and row.lock in lock)
             row = next(row for row in fits if row.policy in policies)
@@ -695,7 +695,7 @@ def _facts(run: Run) -> set[str]:
 def _ask(run: Run, *, first: bool) -> tuple[set[str], Any]:
     """Take the lock if it is free; return what ``TABLE`` says about it, and what it comes with.
 
-    That is the lock or its holder, and ``None`` if it was released just now.
+    That is the lock or its holder, and ``None`` if it came free just now.
     """
     if run.slip.duplicate_of is not None:
         return {ANY}, run.slip.duplicate_of
@@ -707,10 +707,11 @@ def _ask(run: Run, *, first: bool) -> tuple[set[str], Any]:
         return {FREE}, lock
     holders = run.key_locks.holders()
     own = run.among(holders)
+    # A run that sent it may have left it the lock since ``_adopt``.
+    if not holders or (own is not None and own.token_id == run.slip.ticket):
+        return set(), None
     if own is not None and run.is_same(own):
         return _facts_of_own(run, own), own
-    if not holders:
-        return set(), None
     runs_now = [holder for holder in holders if not is_for_message(holder)]
     return _facts_of_others(run, [own] if own else holders), own or choice(runs_now or holders)
 

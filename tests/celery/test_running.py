@@ -435,6 +435,27 @@ def test_delivery_whose_ticket_becomes_valid_runs(consumer: Consumer, turns: lis
     assert is_free(task)
 
 
+def test_run_may_leave_the_lock_to_its_retry_at_any_moment(
+    consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As between two questions of that retry, which is not taken for another message then."""
+    task = consumer.task(body, scope="queue_and_run")
+    message = consumer.send(task)
+    lock = key_locks(task, id_of(message)).lock(consumer.app.main, 60)
+    assert lock.take_over(slip_of(message).ticket)
+    message.headers[HEADER] |= {"ticket": lock.ticket, "follows": lock.fence}
+    holders = KeyLocks.holders
+
+    def leave(self: KeyLocks) -> list[Holder]:
+        monkeypatch.undo()
+        lock.detach(60, {"state": QUEUED})
+        return holders(self)
+
+    monkeypatch.setattr(KeyLocks, "holders", leave)
+    assert consumer.deliver(message) == "ran"
+    assert is_free(task)
+
+
 @pytest.mark.parametrize("policy", ["skip", "wait"])
 def test_delivery_meets_another_instance_after_its_own(consumer: Consumer, policy: str) -> None:
     """Which has come first; the policy says what to do about it, and nothing is taken over."""
