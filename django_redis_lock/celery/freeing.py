@@ -9,7 +9,7 @@ names. It does so by the ticket, so nothing happens if a run has used that.
 
 When a worker starts, it releases what workers that were killed as a whole left on its host.
 
-Celery reports a death late (it may look only every five seconds), or too early (the hooks of a
+Celery reports a death late (it may check only every five seconds), or too early (the hooks of a
 hard time limit and of ``revoke(terminate=True)`` run before the child is killed), or not at all (if
 the message is delivered again). So the parent watches its children itself. It lists the held locks
 when a child is gone, never before, and releases those whose process is.

@@ -298,7 +298,7 @@ class SingleInstanceTask(Generic[Given]):
         ``queue``: the newest arguments win) or a callable that takes a ``Conflict``; or a dict
         with one for when it is sent (``queue``) and one for when it is about to run (``run``).
 
-        ``at_least_for``: seconds from the start of a run for which the lock is kept at least.
+        ``at_least_for``: seconds from the start of a run for which the lock is held at least.
         ``queue_timeout``: seconds that a message may wait in the queue once it is due; then its
         lock is released. ``supersede_for``: seconds after which a waiting message is no longer
         superseded. ``on_unavailable``: ``raise`` or ``run`` if the server can't be reached.
@@ -394,7 +394,7 @@ def _mark(guard: Guard, function: Callable[..., Any]) -> Callable[..., Any]:
 
     marked.__signature__ = signature  # type: ignore[attr-defined] # Celery checks calls by it
     setattr(marked, GUARD, guard)
-    _watch(*active_apps())
+    _annotate(*active_apps())
     return marked
 
 
@@ -404,7 +404,7 @@ def _guard_shared(guard: Guard, proxy: Any) -> None:
     if function in _shared or hasattr(function, GUARD):
         raise TypeError(f"{function!r} is already a single_instance_task.")
     _shared[function] = guard
-    _watch(*active_apps())
+    _annotate(*active_apps())
     for app in active_apps():
         if app.finalized:
             _guard_tasks(app)
@@ -468,14 +468,14 @@ class Annotations:
         _guard_class(task)
 
 
-def _watch(*apps: Any) -> None:
+def _annotate(*apps: Any) -> None:
     for app in apps:
         if not isinstance(vars(app).get("annotations"), Annotations):
             set_annotations(app, Annotations(app))
 
 
 def _on_finalize(app: Any) -> None:
-    _watch(app)
+    _annotate(app)
     app.on_after_finalize.connect(lambda **kwargs: _guard_tasks(app), weak=False)
 
 

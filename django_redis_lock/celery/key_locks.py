@@ -39,7 +39,7 @@ host name, and each has its own process ids.
 QUEUED = "queued"
 """The ``state`` in the metadata of a lock that is held for a message in a queue."""
 RESTING = "resting"
-"""The ``state`` of a lock that is kept for a while after a short run."""
+"""The ``state`` of a lock that stays locked for a while after a short run."""
 SINCE = "queued_since"
 """From when on the work of a reservation counts as waiting: by the server's clock in seconds, or,
 with a ``+``, that many seconds after the reservation was made."""
@@ -142,10 +142,6 @@ class TaskLock(Lock):
         return request
 
 
-Handles = Callable[[str], TaskLock]
-"""Returns a handle for a lock of this name."""
-
-
 @dataclass(eq=False)
 class KeyLocks:
     """The locks of one key, for one task: as many as may run at once, and its reservations."""
@@ -193,8 +189,8 @@ class KeyLocks:
         lock.task, lock.task_id = self._task, self._task_id
         return lock
 
-    def take(self, handle: Handles) -> TaskLock | None:
-        """Take a free lock; return ``None`` if all are held. Raises ``LockUnavailable``."""
+    def take(self, handle: Callable[[str], TaskLock]) -> TaskLock | None:
+        """Take a free lock by a handle for its name; return ``None`` if all are held."""
         for name in random.sample(self.names, len(self.names)):
             lock = handle(name)
             if lock.acquire(blocking=False):
@@ -244,7 +240,7 @@ def _marked(key: str, part: str) -> str:
 
 
 # A worker that is to stop says so to its children in memory that it shares with them. Those that
-# wait look at it every now and then, for no signal of the system or of Celery tells a child of a
+# wait check it every now and then, for no signal of the system or of Celery tells a child of a
 # warm shutdown.
 
 

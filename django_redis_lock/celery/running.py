@@ -112,6 +112,7 @@ class Run:
     fence = 0
     slip = NO_SLIP
     task_id: str | None = None
+    retries = 0
     redelivered = False
     """Whether another delivery may have begun, also if this one was sent again since."""
     nested = False
@@ -136,6 +137,7 @@ class Run:
         if request is not None:
             self.task_id = request.id
             self.slip = slip_in(request) or NO_SLIP
+            self.retries = int(request.retries or 0)
             marked = (request.delivery_info or {}).get("redelivered")
             self.redelivered = self.slip.redelivered or bool(marked)
         self.may_have_succeeded = self.redelivered
@@ -162,7 +164,7 @@ class Run:
             if self.request is None or (self.request.is_eager and waits):
                 return finished(self.task.run, call(*args, **kwargs))
         before = _runs.set((*runs(), self))
-        began = 0.0
+        began = -math.inf
         try:
             lock, result = self._enter()
             if lock is None and result is not _UNGUARDED:
@@ -239,10 +241,6 @@ class Run:
         """Whether a worker carries it out, so that it can be sent again."""
         return self.request is not None and not self.request.is_eager
 
-    @property
-    def retries(self) -> int:
-        return int((self.request.retries if self.request else 0) or 0)
-
     def marks(self) -> dict[str, str]:
         """Return this attempt's part of the holder's metadata."""
         marks = sent_mark(self.slip.sent)
@@ -257,15 +255,8 @@ class Run:
 
     def conflict(self, holder: Holder | None, policy: str = "") -> Conflict:
         """Return a conflict, by default about a run."""
-        return Conflict(
-            "run",
-            self.task,
-            self.task_id,
-            self.key,
-            holder,
-            *self.arguments,
-            policy=policy or self.options.run_policy,
-        )
+        about = self.task, self.task_id, self.key, holder, *self.arguments
+        return Conflict("run", *about, policy=policy or self.options.run_policy)
 
     def among(self, holders: list[Holder]) -> Holder | None:
         """Return the holder that has this task's id."""
@@ -675,7 +666,7 @@ def enter(run: Run) -> Entry:
             lock, found = _ask(run, first=first)
             first = False
             if found is None:
-                continue  # it was released just now
+                continue  # it came free just now
             policies = (ANY, run.options.run_policy)
             fits = (row for row in TABLE if row.call in facts and row.lock in lock)
             row = next(row for row in fits if row.policy in policies)
@@ -704,7 +695,7 @@ def _facts(run: Run) -> set[str]:
 def _ask(run: Run, *, first: bool) -> tuple[set[str], Any]:
     """Take the lock if it is free; return what ``TABLE`` says about it, and what it comes with.
 
-    That is the lock or its holder, and ``None`` if it was released just now.
+    That is the lock or its holder, and ``None`` if it came free just now.
     """
     if run.slip.duplicate_of is not None:
         return {ANY}, run.slip.duplicate_of
@@ -716,10 +707,11 @@ def _ask(run: Run, *, first: bool) -> tuple[set[str], Any]:
         return {FREE}, lock
     holders = run.key_locks.holders()
     own = run.among(holders)
+    # A run that sent it may have left it the lock since ``_adopt``.
+    if not holders or (own is not None and own.token_id == run.slip.ticket):
+        return set(), None
     if own is not None and run.is_same(own):
         return _facts_of_own(run, own), own
-    if not holders:
-        return set(), None
     runs_now = [holder for holder in holders if not is_for_message(holder)]
     return _facts_of_others(run, [own] if own else holders), own or choice(runs_now or holders)
 
@@ -739,8 +731,7 @@ def _facts_of_others(run: Run, holders: list[Holder]) -> set[str]:
     run.first = None
     if run.has_succeeded():
         return {DONE}
-    full = len(holders) == len(run.key_locks.names) or holders[0].task_id == run.task_id
-    for_messages = full and in_worker() and all(map(is_for_message, holders))
+    for_messages = in_worker() and all(map(is_for_message, holders))
     return {OTHER, MESSAGES} if for_messages else {OTHER}
 
 
@@ -751,7 +742,7 @@ def _adopt(run: Run) -> TaskLock | None:
     lock = run.lock_of_run(run.slip.lock)
     if not lock.take_over(run.slip.ticket):
         return None
-    run.may_have_succeeded, run.first = False, None
+    run.may_have_succeeded = False
     return lock
 
 

@@ -59,6 +59,7 @@ class Sending:
     def __post_init__(self) -> None:
         self._task_id = self._message.get("task_id") or uuid()
         self._sent = 0.0
+        self._timing = {**execution_options(self._task), **self._message}
 
     def send(self, make_key: Callable[..., str]) -> Any:
         """Send the task, unless one with its key waits already. Returns an ``AsyncResult``."""
@@ -180,7 +181,7 @@ class Sending:
         What supersedes a message goes on with its work, so it counts as waiting since that did, but
         always as newer than the message that it waits behind.
         """
-        lease, due = self._lease(), self._seconds_until_due()
+        lease, due = self._lease(), seconds_until_due(self._timing)
         while True:
             holders = key_locks.in_queue()
             waiting = [one for one in holders if one.metadata.get("state") == QUEUED]
@@ -219,22 +220,14 @@ class Sending:
 
     def _give_way(self, key_locks: KeyLocks, holder: Holder | None) -> Any:
         policy, awaited = self._options.on_queue_conflict, self._is_awaited(holder)
-        conflict = Conflict(
-            "queue",
-            self._task,
-            self._task_id,
-            key_locks.key,
-            holder,
-            *self._arguments,
-            policy=self._options.queue_policy,
-        )
+        about = self._task, self._task_id, key_locks.key, holder, *self._arguments
+        conflict = Conflict("queue", *about, policy=self._options.queue_policy)
         if callable(policy) and not awaited:
             return policy(conflict)
         if awaited or holder is None or holder.task_id is None:
             # Sent only to give a result to those who wait for this id.
-            return self._publish_with(
-                replace(self._slip(), duplicate_of=dict(describe(holder) or {}))
-            )
+            slip = replace(self._slip(), duplicate_of=dict(describe(holder) or {}))
+            return self._publish_with(slip)
         if policy == "raise":
             raise conflict.error()
         conflict.skip()
@@ -246,16 +239,12 @@ class Sending:
         Otherwise it needs no reservation, because the run had one.
         """
         assert run.lock is not None
-        slip, lock = replace(self._slip(), follows=run.fence), run.lock
-        if (
-            self._options.scope != "queue_and_run"
-            or lock.name not in key_locks.names
-            or not lock.remaining
-        ):
+        slip, lock, options = replace(self._slip(), follows=run.fence), run.lock, self._options
+        passes_on = options.scope == "queue_and_run" and lock.name in key_locks.names
+        if not (passes_on and lock.remaining):
             return self._publish_with(slip)
-        result = self._publish_with(
-            replace(slip, lock=lock.name, ticket=lock.ticket, using=self._options.using)
-        )
+        slip = replace(slip, lock=lock.name, ticket=lock.ticket, using=options.using)
+        result = self._publish_with(slip)
         run.reserve_for = self._lease()
         return result
 
@@ -263,11 +252,8 @@ class Sending:
         headers = {**(self._message.get("headers") or {}), **slip.header()}
         return self._publish(**{**self._message, "task_id": slip.task_id, "headers": headers})
 
-    def _seconds_until_due(self) -> float:
-        return seconds_until_due({**execution_options(self._task), **self._message})
-
     def _lease(self) -> float:
         """Return the seconds for which the message may have its lock while it waits."""
-        seconds = self._seconds_until_due() + self._options.queue_timeout
-        expiry = seconds_until_expiry({**execution_options(self._task), **self._message})
+        seconds = seconds_until_due(self._timing) + self._options.queue_timeout
+        expiry = seconds_until_expiry(self._timing)
         return seconds if expiry is None else min(seconds, expiry + EXPIRY_SLACK)

@@ -46,7 +46,7 @@ class Consumer:
         self.app.conf.update(task_default_queue=name, result_extended=True)
         self.ended: list[str] = []
         """How each delivery ended for the broker: ``ack`` or ``reject``."""
-        self.told: list[tuple[str, dict[str, Any]]] = []
+        self.notified: list[tuple[str, dict[str, Any]]] = []
         """The signals of the guard, by the names of ``SIGNALS``."""
         self.when: dict[str, Callable[[], object]] = {}
         """What to do at the next signal of a kind."""
@@ -57,7 +57,7 @@ class Consumer:
     def _listen(self, kind: str, signal: Signal) -> None:
         def receive(sender: Any, signal: Signal, **news: Any) -> None:
             if sender.app is self.app:
-                self.told.append((kind, news))
+                self.notified.append((kind, news))
                 self.when.pop(kind, lambda: None)()
 
         signal.connect(receive, weak=False)
@@ -65,7 +65,7 @@ class Consumer:
 
     def kinds(self) -> list[str]:
         """Return what was told."""
-        return [kind for kind, _ in self.told]
+        return [kind for kind, _ in self.notified]
 
     def close(self) -> None:
         for signal, receive in self._receivers:

@@ -158,6 +158,15 @@ def test_template_reads_defaults_and_attributes(app: Celery, name: str) -> None:
     assert seen == [("k:1:two:3:4", False)] * 2
 
 
+def test_template_writes_what_it_finds_in_one_order() -> None:
+    """A set in an argument like one that is it; the rest is as in ``str.format``."""
+    make = KeyMaker("{{k}}:{a.b}:{c:03}", None, inspect.signature(lambda a, c: None))
+    found = types.SimpleNamespace(b={f"item {number}" for number in range(100)})
+    assert make("task", (found, 7), {}) == f"{{k}}:{sorted(found.b)}:007"
+    make = KeyMaker("{{k}}:{c:03}", None, inspect.signature(lambda c: None))
+    assert make("task", (7,), {}) == "{k}:007"
+
+
 def test_callable_must_return_text(app: Celery, name: str) -> None:
     """The error names what it returned."""
 

@@ -137,7 +137,7 @@ def test_duplicate_is_not_sent(
     assert consumer.message() is None
     assert holder_of(task, scope).token_id == holder.token_id
     assert skipped[task.name] == 1
-    ((kind, news),) = consumer.told
+    ((kind, news),) = consumer.notified
     assert (kind, news["policy"]) == ("skipped", "skip")
     assert news["task_id"] not in (None, id_of(first))
     assert (news["key"], news["holder"].token_id) == (task.app.main, holder.token_id)
@@ -160,7 +160,7 @@ def test_duplicate_is_refused(consumer: Consumer) -> None:
     assert caught.value.holder["task_id"] == id_of(first)
     assert str(copy.copy(caught.value)) == str(caught.value)  # as from a result backend
     assert consumer.message() is None
-    assert [(kind, news["policy"]) for kind, news in consumer.told] == [("skipped", "raise")]
+    assert [(kind, news["policy"]) for kind, news in consumer.notified] == [("skipped", "raise")]
     assert skipped[task.name] == 1
     with pytest.raises(TaskAlreadyRunning):
         task.delay()
