@@ -104,3 +104,31 @@ def test_tasks_without_celery(module: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     told = done.stderr.splitlines()[-1]
     assert "needs Celery: run python -m pip install 'django-redis-lock[celery]'" in told
+
+
+PLAIN = """
+import sys
+import django
+from django.conf import settings
+
+cache = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": sys.argv[1]}
+settings.configure(INSTALLED_APPS=["django_redis_lock"], CACHES={"default": cache})
+django.setup()
+from django_redis_lock import lock
+
+with lock(sys.argv[2]):
+    others = ("locmem", "dummy", "redlock", "getset")
+    print([name for name in others if f"django_redis_lock.backends.{name}" in sys.modules])
+"""
+
+
+def test_backends_that_are_not_used_are_not_imported(name: str, server: EmbeddedServer) -> None:
+    """A site with the defaults imports the redis backend alone."""
+    done = subprocess.run(
+        [sys.executable, "-c", PLAIN, server.url(), name],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "[]\n"

@@ -118,7 +118,7 @@ class _Store:
             _, token, lease_ms, record = queue.popleft().split(" ", 3)
             fence = self._give(key, token, int(lease_ms), record)
             if token == own or self.hub.dispatch(token, Grant(fence, int(lease_ms), _clock_ms())):
-                self._tell_of_end(key, end)
+                self._notify_of_end(key, end)
                 break
         else:
             self._locks.pop(key, None)
@@ -127,7 +127,7 @@ class _Store:
             self._queues.pop(key, None)
         return token
 
-    def _tell_of_end(self, key: _Key, before: float) -> None:
+    def _notify_of_end(self, key: _Key, before: float) -> None:
         if self._locks[key].end < before:
             self.hub.look_soon(key[1])
 
@@ -160,7 +160,7 @@ class _Store:
         if held is None or call.token_id != token_id(held.token.encode()):
             return None
         fence = self._give(key, request.token, request.lease_ms, request.record)
-        self._tell_of_end(key, held.end)
+        self._notify_of_end(key, held.end)
         return fence
 
     def _release(self, call: calls.Release, prefix: str) -> int:
@@ -186,7 +186,7 @@ class _Store:
             before, end = held.end, math.inf if lease_ms < 0 else monotonic() + lease_ms / 1000
             if lease_ms and not (call.at_least and before > end):
                 held.end = end
-                self._tell_of_end((prefix, name), before)
+                self._notify_of_end((prefix, name), before)
             left.append(held.ttl_ms)
         return left
 

@@ -318,12 +318,12 @@ class RedlockLockBackend(BaseLockBackend):
             fence = yield self._send(call, packed, votes.last_fence)
         except votes.NoQuorum:
             return False
-        told = Ballot(len(starts), votes.complete, self.server_timeout)
+        admitted = Ballot(len(starts), votes.complete, self.server_timeout)
         for position, (index, start) in enumerate(starts.items()):
             server = self.servers[index]
-            reply = partial(told.receive, position)
-            server.executor.submit(Job(server.admit(fence, start), told.until, reply))
-        yield told
+            reply = partial(admitted.receive, position)
+            server.executor.submit(Job(server.admit(fence, start), admitted.until, reply))
+        yield admitted
         return True
 
     def _teach_aside(self) -> None:

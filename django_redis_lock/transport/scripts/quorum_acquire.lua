@@ -27,12 +27,16 @@ local token, fence = string.match(held or '', '^(%S+) (%d+) ')
 -- A vote for an earlier attempt of the caller becomes one for this attempt, with its own fence and
 -- lease. Releasing the earlier attempt no longer affects it.
 local again = token == ARGV[1] and attempt(held) < attempt(ARGV[3])
-if not held or again or takes_over then
+local free = not held
+if takes_over then
+  free = is_held_by_digest(ARGV[8], held)
+end
+if free or again or takes_over then
   local start, left = not_voting(KEYS[5], math.floor(now / 1000), tonumber(ARGV[7]))
   if start then
     return answer('0', left, 2, '', start)
   end
-  if again or (takes_over and is_held_by_digest(ARGV[8], held)) or not (takes_over or held) then
+  if free or again then
     if not held then
       -- All waiters poll again, so the queue is filled anew; that drops the dead ones.
       redis.call('DEL', KEYS[2])
