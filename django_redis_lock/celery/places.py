@@ -24,7 +24,7 @@ from django_redis_lock.protocol.calls import Step, Wait
 from django_redis_lock.protocol.drivers import Result, Steps
 from django_redis_lock.protocol.lease import Request
 from django_redis_lock.protocol.records import Holder
-from django_redis_lock.protocol.waiting import LOOK_EVERY
+from django_redis_lock.protocol.waiting import POLL_EVERY
 from django_redis_lock.support.arguments import MAX_NAME_LENGTH, Default, check_name
 from django_redis_lock.support.process import current_process, state_of
 
@@ -109,7 +109,7 @@ class _LookAtHolder(Step):
     def do(self, port: BaseLockBackend) -> None:
         if monotonic() < self.due:  # a waiter that polls comes by more often
             return
-        self.due = monotonic() + LOOK_EVERY
+        self.due = monotonic() + POLL_EVERY
         try:
             holder = port.holder(self.name)
         except LockUnavailable:  # which a waiter tolerates for a while

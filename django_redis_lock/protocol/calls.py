@@ -125,7 +125,7 @@ class Acquire(_TakeOne):
 
     channel: str
     asked_ms: int | None = None
-    """For a request that waits already: see ``Watch.asked_ms``."""
+    """For a request that waits already: see ``Schedule.answered_ms``."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -177,7 +177,7 @@ class Inspect(Call):
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Glance(Call):
+class Peek(Call):
     """Read the value of a lock. Answers ``None`` if it is free."""
 
     name: str
@@ -253,7 +253,7 @@ class Listen(Call):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Wait(Step):
-    """Sleep until the waiter is granted its lock or nudged, or until a time (monotonic)."""
+    """Sleep until the waiter has something to do, or until a time (monotonic)."""
 
     hub: Hub
     waiter: LocalWaiter

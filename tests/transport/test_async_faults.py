@@ -157,14 +157,15 @@ def test_a_connection_counts_for_tasks_even_if_the_one_that_opened_it_is_interru
 ) -> None:
     """A signal strikes right after the hub has connected; a task is still granted its lock."""
     settings.LOCKS = {"default": {"LOCATION": own_server.url()}}
-    monkeypatch.setattr("django_redis_lock.protocol.waiting.LOOK_EVERY", 60.0)  # no help from there
+    monkeypatch.setattr("django_redis_lock.protocol.waiting.POLL_EVERY", 60.0)  # no help from there
     hub: Any = locks["default"].hub
+    receiver = hub.receiver
 
     def interrupt() -> None:
-        monkeypatch.setattr(hub, "_disconnect_interrupted", lambda: None)
+        monkeypatch.setattr(receiver, "disconnect_interrupted", lambda: None)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(hub, "_disconnect_interrupted", interrupt)
+    monkeypatch.setattr(receiver, "disconnect_interrupted", interrupt)
     with pytest.raises(KeyboardInterrupt):
         hub.listen()
     held = lock(name, timeout=60)

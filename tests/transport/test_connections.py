@@ -22,7 +22,7 @@ import redis
 
 from django_redis_lock import lock, locks
 from django_redis_lock.exceptions import LockUnavailable
-from django_redis_lock.protocol.calls import Glance
+from django_redis_lock.protocol.calls import Peek
 from example_project.embedded import EmbeddedServer
 from tests.tools import Background, Child, eventually, handling, in_finalizer, waiters
 
@@ -74,10 +74,10 @@ def test_a_server_that_went_away_costs_one_try(client: redis.Redis) -> None:
         calls._keep(checkout)
     client.client_kill_filter(_type="normal", skipme=True)
     with pytest.raises(LockUnavailable, match="closed"):
-        backend.call(Glance("name"))
+        backend.call(Peek("name"))
     assert len(calls._kept) == 3
     others = [calls._take() for _ in range(2)]
-    assert backend.call(Glance("name")) is None
+    assert backend.call(Peek("name")) is None
     assert len({id(checkout.connection) for checkout in [*others, *calls._kept]}) == 3
 
 
@@ -306,7 +306,7 @@ def test_interruptions_lose_no_connection(
     backend = locks["default"]
     client = backend.servers.client
     client.KEEP = keep
-    assert backend.call(Glance(name)) is None
+    assert backend.call(Peek(name)) is None
     armed = False
 
     def strike(signum: int, frame: FrameType | None) -> None:
@@ -319,7 +319,7 @@ def test_interruptions_lose_no_connection(
 
     def glance_until_struck() -> None:
         while armed:
-            assert backend.call(Glance(name)) is None
+            assert backend.call(Peek(name)) is None
 
     chance = random.Random(1)
     struck = 0

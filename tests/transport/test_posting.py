@@ -13,7 +13,7 @@ import redis
 from django_redis_lock import lock, locks
 from django_redis_lock.backends.redis import RedisLockBackend
 from django_redis_lock.exceptions import LockUnavailable
-from django_redis_lock.protocol.calls import Glance, Release
+from django_redis_lock.protocol.calls import Peek, Release
 from example_project.embedded import EmbeddedServer
 from tests.tools import counted, eventually
 
@@ -62,8 +62,8 @@ def test_a_posted_call_is_carried_out_before_the_next(
         backend.post(held(control, name))
         control.set(f"lock:{name}-other", f"{number} 1 {{}}")
         backend.post(held(control, name))
-        assert backend.call(Glance(name)) is None
-        assert backend.call(Glance(f"{name}-other")) == f"{number} 1 {{}}".encode()
+        assert backend.call(Peek(name)) is None
+        assert backend.call(Peek(f"{name}-other")) == f"{number} 1 {{}}".encode()
 
 
 def test_a_connection_goes_back_to_its_pool_in_step(
@@ -84,15 +84,15 @@ def test_a_connection_that_dies_with_replies_owed(
     """The next call fails as on any broken connection, and the one after it is in step again."""
     call = held(control, name)
     backend.post(call)
-    eventually(lambda: not control.get(f"lock:{name}") or backend.call(Glance(name)) is None)
+    eventually(lambda: not control.get(f"lock:{name}") or backend.call(Peek(name)) is None)
     backend.post(Release(name, "nobody"))
     control.client_kill_filter(_type="normal", skipme=True)
     control.set(f"lock:{name}", "mine 2 {}")
     if backend.pool.max_connections > 2:  # else the pool looks before it hands one out
         with pytest.raises(LockUnavailable):
-            backend.call(Glance(name))
+            backend.call(Peek(name))
     for _ in range(3):
-        assert backend.call(Glance(name)) == b"mine 2 {}"
+        assert backend.call(Peek(name)) == b"mine 2 {}"
 
 
 def test_a_pool_that_is_disconnected_with_replies_owed(
@@ -103,7 +103,7 @@ def test_a_pool_that_is_disconnected_with_replies_owed(
     backend.post(Release(name, "nobody"))
     backend.pool.disconnect()
     began = time.monotonic()
-    assert backend.call(Glance(name)) == b"mine 2 {}"
+    assert backend.call(Peek(name)) == b"mine 2 {}"
     assert time.monotonic() - began < 2
 
 
@@ -112,13 +112,13 @@ def test_posting_under_asyncio(name: str, backend: RedisLockBackend, control: re
 
     async def main() -> None:
         await backend.apost(held(control, name))
-        while await backend.acall(Glance(name)) is not None:
+        while await backend.acall(Peek(name)) is not None:
             await asyncio.sleep(0.001)
         await backend.apost(held(control, name))
-        assert await backend.acall(Glance(name)) is None
+        assert await backend.acall(Peek(name)) is None
         control.script_flush()
         await backend.apost(held(control, name))
-        assert await backend.acall(Glance(name)) is None
+        assert await backend.acall(Peek(name)) is None
 
     asyncio.run(main())
 
@@ -134,6 +134,6 @@ def test_posting_takes_no_round_trip(name: str, own_server: EmbeddedServer, sett
         locks["default"].post(Release(name, "nobody"))
         assert time.monotonic() - began < 0.5
         own_server.resume()
-        assert locks["default"].call(Glance(name)) is None
+        assert locks["default"].call(Peek(name)) is None
     assert counts["eval"] == 1
     control.close()

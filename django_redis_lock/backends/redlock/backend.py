@@ -27,25 +27,12 @@ from django_redis_lock.protocol import calls
 from django_redis_lock.protocol.calls import Call
 from django_redis_lock.protocol.conversation import ask
 from django_redis_lock.protocol.drivers import Steps, adrive, drive
-from django_redis_lock.transport.polling import PollingHub
+from django_redis_lock.protocol.waiting import Hub
 
 SERVER_TIMEOUT = 0.5
 REJOIN_DELAY = 30.0
 INTERVAL = 0.1
-"""Seconds between two looks at a lock that another holds, unless POLL_INTERVAL says otherwise."""
-
-
-class _Hub(PollingHub):
-    """Where waiters sleep between looks. They are in the queue to be counted, not to be served."""
-
-    def __init__(self, interval: float, channel: str) -> None:
-        super().__init__(interval, channel=channel)
-        self.glances = False
-
-    @property
-    def in_queue(self) -> bool:
-        """No waiter has a turn."""
-        return False
+"""Seconds between two polls of a lock that another holds, unless POLL_INTERVAL says otherwise."""
 
 
 class RedlockLockBackend(BaseLockBackend):
@@ -64,7 +51,6 @@ class RedlockLockBackend(BaseLockBackend):
     Waiters poll, and are served in no order.
     """
 
-    hub: _Hub
     options: ClassVar[tuple[str, ...]] = ("SERVER_TIMEOUT", "REJOIN_DELAY", "POLL_INTERVAL")
 
     def configure(self, location: Any, options: dict[str, Any]) -> None:
@@ -77,7 +63,8 @@ class RedlockLockBackend(BaseLockBackend):
             for item in check_servers(self.alias, location)
         ]
         interval = read_poll_interval(options, self.alias, INTERVAL)
-        self.hub = _Hub(interval, f"{self.key_prefix}-grant:quorum")
+        # Waiters are in the queue to be counted, not to be served.
+        self.hub = Hub(interval=interval, channel=f"{self.key_prefix}-grant:quorum")
         self._ballots = Ballots(
             self.servers, self.server_timeout, round(self.rejoin_delay * 1000), interval
         )
@@ -152,7 +139,7 @@ class RedlockLockBackend(BaseLockBackend):
                 if left_ms == -2 and ms >= 0:  # with -1 it is still being acquired
                     self._give_back(name, token)
         if answer and isinstance(call, calls.Release | calls.ForceRelease):
-            self.hub.look_soon(call.name)  # for the waiters of this process
+            self.hub.poll_soon(call.name)  # for the waiters of this process
         return answer
 
     def _give_back(self, name: str, token: str) -> None:

@@ -29,6 +29,7 @@ from django_redis_lock.protocol.waiting import Hub
 from django_redis_lock.support.process import made_once
 from django_redis_lock.transport.location import Location
 from django_redis_lock.transport.packing import Packing, Replicas
+from django_redis_lock.transport.receiving import ReceivingHub
 
 Order = dict[int, list[int]]
 """The positions of items in a call, by the shard of each item."""
@@ -52,7 +53,8 @@ class Cluster(Servers):
             )
         self.topology = Topology(location.urls or [])
         self._packings = [Packing(key_prefix, tag, replicas) for tag in TAGS]
-        self._hub = ClusterListener(self.topology, f"{key_prefix}-grant", give_back)
+        listener = ClusterListener(self.topology, f"{key_prefix}-grant")
+        self._hub = ReceivingHub(listener, give_back, confirming=True)
 
     def hub(self, scheme: str) -> Hub:
         """Return the hub of the waiters. Raises ``InvalidLockBackend`` for other schemes."""
