@@ -75,18 +75,6 @@ class Schedule:
     ==============  ===========================================================================
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_answered_ms",
-        "_mutex",
-        "_since_ms",
-        "due",
-        "peeked_at",
-        "polled_at",
-        "poller",
-        "version",
-    )
-
     TURN = 1.0
     """Seconds after which another waiter polls if the one whose turn it was did not."""
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from time import monotonic
 
-from django_redis_lock.transport.messages import NOTHING, Messages
-from django_redis_lock.transport.receiving import ANSWER_WITHIN, Subscription
+from django_redis_lock.transport.receiving import ANSWER_WITHIN, NOTHING, Messages, Subscription
 
 ROUND = 2.0
 """Seconds for which one BLPOP blocks."""

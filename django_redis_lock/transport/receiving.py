@@ -6,12 +6,11 @@ import asyncio
 import math
 import re
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from time import monotonic
-from typing import Any
+from typing import Any, Protocol
 
 from redis.exceptions import RedisError
 
@@ -19,8 +18,13 @@ from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol.waiting import Grant, Hub, LocalWaiter
 from django_redis_lock.support.bells import LONGEST_SLEEP
 from django_redis_lock.transport.connections import leave_to_parent
-from django_redis_lock.transport.messages import NOTHING, Messages, messages_of
-from django_redis_lock.transport.redis_py import BROKEN
+from django_redis_lock.transport.redis_py import (
+    BROKEN,
+    parse_error,
+    socket_of,
+    speaks_plain_resp2,
+)
+from django_redis_lock.transport.resp import Replies
 from django_redis_lock.transport.threads import shielded, start_in_thread
 
 LOOK_UP = 0.1
@@ -33,6 +37,8 @@ ANSWER_WITHIN = 5.0
 
 _GRANT = re.compile(rb"grant ([!-~]+) (\d{1,16}) (\d{1,16}) (\d{1,16}) (.+)", re.DOTALL)
 """What a script sends. Other programs may publish anything, which is ignored."""
+NOTHING = object()
+"""In place of a message: none has come."""
 
 
 class ReceivingHub(Hub):
@@ -64,7 +70,7 @@ class ReceivingHub(Hub):
 
     def _reset(self) -> None:
         super()._reset()
-        self._connecting = threading.RLock()  # a signal handler may wait for a lock, too
+        self._connecting = threading.Lock()
         self._failed: tuple[float, str] = 0.0, ""  # when connecting last failed, and why
         self._attempts: dict[str, Future[None]] = {}  # to listen for asyncio tasks, by channel
         self._leader: object = None  # who reads: a waiter, or the thread
@@ -90,14 +96,14 @@ class ReceivingHub(Hub):
 
         Raises ``LockUnavailable``.
         """
-        if self.receives(name):
-            return
-        if until != math.inf:
+        if not self.receives(name):
             try:
-                shielded(partial(self.listen, name), until)
+                shielded(partial(self._connect, name), until)
             except TimeoutError as error:
                 raise LockUnavailable(f"Can't listen for grants: {error}") from error
-            return
+
+    def _connect(self, name: str) -> None:
+        """Connect; no exception from a signal handler interrupts this."""
         asked_at = monotonic()
         with self._connecting:
             if self.receives(name):
@@ -106,12 +112,12 @@ class ReceivingHub(Hub):
             if failed_at > asked_at:  # another attempt, while this one waited for the mutex
                 raise LockUnavailable(why)
             try:
-                connection = self.receiver.dial(name)
+                self.receiver.connect(name)
             except (RedisError, OSError) as error:
                 self._failed = monotonic(), f"Can't listen for grants: {error}"
                 raise LockUnavailable(self._failed[1]) from error
             self._closed = False
-            self.receiver.adopt(connection)
+            self._thread_may_lead.set()
 
     async def alisten(self, name: str = "") -> None:
         """Do as ``listen`` without blocking the event loop, and have a thread read.
@@ -132,9 +138,9 @@ class ReceivingHub(Hub):
         """Return the outcome of listening in a thread, which is shared by all tasks that ask."""
         channel = self.channel_of(name)
 
-        def listen() -> None:
+        def connect() -> None:
             try:
-                self.listen(name)
+                self._connect(name)
             finally:
                 with self.mutex:
                     self._attempts.pop(channel, None)
@@ -142,12 +148,8 @@ class ReceivingHub(Hub):
         with self.mutex:
             attempt = self._attempts.get(channel)
             if attempt is None:
-                attempt = self._attempts[channel] = start_in_thread(listen)
+                attempt = self._attempts[channel] = start_in_thread(connect)
         return attempt
-
-    def connected(self) -> None:
-        """Have the thread read from a new connection, if there is a thread."""
-        self._thread_may_lead.set()
 
     def close(self) -> None:
         """Close the connection. Waiters open another, which the last of them closes."""
@@ -250,49 +252,27 @@ class ReceivingHub(Hub):
                     return
 
 
-class Receiver(ABC):
+class Receiver(Protocol):
     """What brings messages from a server to a hub."""
 
     hub: ReceivingHub
 
-    @abstractmethod
-    def reset(self) -> None:
-        """Begin without any connection, at first and in a forked child."""
-
-    @abstractmethod
-    def leave_to_parent(self) -> None:
-        """Close inherited connections in a forked child only."""
-
-    @abstractmethod
-    def channel_of(self, name: str) -> str:
-        """Return what tells scripts how to send the grants of a lock to this process."""
-
-    @abstractmethod
-    def receives(self, name: str) -> bool:
-        """Whether there is a connection on which the grants of a lock arrive."""
-
-    @abstractmethod
-    def dial(self, name: str) -> Any:
-        """Return a new connection for grants of a lock. Raises ``RedisError`` and ``OSError``."""
-
-    @abstractmethod
-    def adopt(self, connection: Any) -> None:
-        """Begin to read from a new connection, and tell the hub as soon as it counts."""
-
-    @abstractmethod
-    def receive(self, seconds: float) -> bool:
-        """Read what comes within some seconds; return False if there is no connection."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Close all connections."""
+    def reset(self) -> None: ...  # begin without any connection, at first and in a forked child
+    def leave_to_parent(self) -> None: ...  # close inherited connections in a forked child only
+    def channel_of(self, name: str) -> str: ...
+    def receives(self, name: str) -> bool: ...
+    def connect(self, name: str) -> None: ...  # raises RedisError and OSError
+    def receive(self, seconds: float) -> bool: ...  # return False if there is no connection
+    def close(self) -> None: ...
 
 
-class Subscription(Receiver):
-    """Receives by pub/sub. ``connect`` makes a connection that is not open yet."""
+class Subscription:
+    """Receives by pub/sub. ``dial`` makes a connection that is not open yet."""
 
-    def __init__(self, connect: Callable[[], Any], prefix: str) -> None:
-        self._connect = connect
+    hub: ReceivingHub
+
+    def __init__(self, dial: Callable[[], Any], prefix: str) -> None:
+        self._dial = dial
         self._prefix = prefix
 
     def reset(self) -> None:
@@ -311,34 +291,27 @@ class Subscription(Receiver):
     def receives(self, name: str) -> bool:
         return self.messages is not None
 
-    def dial(self, name: str) -> Messages:
-        connection = self._connect()
+    def connect(self, name: str) -> None:
+        connection = self._dial()
         try:
             connection.connect()
-            messages = messages_of(connection)
+            messages = Messages(connection)
             self._introduce(messages)
         except BaseException:
             connection.disconnect()
             raise
-        return messages
+        self._liveness = Liveness()
+        self.messages = messages
+        self._disconnect_interrupted()
 
     def _introduce(self, messages: Messages) -> None:
         messages.connection.send_command("SUBSCRIBE", self.channel_of(""))
         messages.read()
 
-    def adopt(self, connection: Messages) -> None:
-        if self.messages is not None:  # a signal handler has connected meanwhile
-            connection.disconnect()
-            return
-        self._liveness = Liveness()
-        self.messages = connection
-        self.hub.connected()  # before anything else, which a signal's exception may interrupt
-        self.disconnect_interrupted()
-
     def close(self) -> None:
         if self.messages is not None:
             self._drop(self.messages)
-        self.disconnect_interrupted()
+        self._disconnect_interrupted()
 
     def receive(self, seconds: float) -> bool:
         messages = self.messages
@@ -367,7 +340,7 @@ class Subscription(Receiver):
 
     def _drop(self, messages: Messages) -> None:
         self._turn_from(messages)
-        messages.disconnect()
+        messages.connection.disconnect()
 
     def _abandon(self, messages: Messages) -> None:
         """Stop reading from a connection, but leave it open until there is another.
@@ -378,16 +351,40 @@ class Subscription(Receiver):
         self._interrupted.append(messages)
         self._turn_from(messages)
 
-    def disconnect_interrupted(self) -> None:
-        """Close the connections that were left open after an interruption."""
+    def _disconnect_interrupted(self) -> None:
         while self._interrupted:
-            self._interrupted.pop().disconnect()
+            self._interrupted.pop().connection.disconnect()
 
     def _turn_from(self, messages: Messages) -> None:
         """Stop reading from a connection. Grants may be lost, so all waiters have to poll."""
         if self.messages is messages:
             self.messages = None
         self.hub.notify_all()
+
+
+class Messages:
+    """What comes over a connection, read without redis-py where that is possible."""
+
+    def __init__(self, connection: Any) -> None:
+        self.connection = connection
+        self._replies: Replies | None = None
+        if speaks_plain_resp2(connection):
+            self._replies = Replies(socket_of(connection), partial(parse_error, connection))
+
+    def wait(self, seconds: float) -> Any:
+        """Return a message, or ``NOTHING`` if none begins to arrive within some seconds."""
+        replies = self._replies
+        arrives = self.connection.can_read(seconds) if replies is None else replies.arrive(seconds)
+        return self.read() if arrives else NOTHING
+
+    def read(self) -> Any:
+        """Return the next message. Raises the server's error, and what a broken connection does."""
+        if self._replies is None:
+            return self.connection.read_response(disable_decoding=True)
+        message = self._replies.read()
+        if isinstance(message, Exception):
+            raise message
+        return message
 
 
 class Liveness:

@@ -63,6 +63,20 @@ class Replies:
         """Whether nothing was received beyond the last reply."""
         return self._start == len(self._buffer)
 
+    def arrive(self, seconds: float) -> bool:
+        """Return whether the next reply begins to arrive within some seconds."""
+        if not self.drained:
+            return True
+        own = self.socket.gettimeout()
+        self.socket.settimeout(seconds)
+        try:
+            self._receive()
+        except redis.TimeoutError:
+            return False
+        finally:
+            self.socket.settimeout(own)
+        return True
+
     def read(self) -> Any:
         """Return a reply, or the server's error. Raises ``RedisError`` and ``OSError``."""
         line = self._line()

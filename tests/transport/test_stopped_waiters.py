@@ -183,7 +183,7 @@ def test_numbers_are_the_same_in_lua_and_in_python() -> None:
         for key, value in re.findall(r"^ *local ([A-Z_]+) = (\d+)", source, re.MULTILINE)
     }
     assert numbers["CLAIM"] == CLAIM
-    assert POLL_EVERY < numbers["HEARD"] < CLAIM < DELAY
+    assert POLL_EVERY < numbers["SEEN"] < CLAIM < DELAY
     assert numbers["CLAIM_UNTOLD"] > 2 * POLL_EVERY
 
 

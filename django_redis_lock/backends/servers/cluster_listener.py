@@ -14,14 +14,14 @@ from redis.exceptions import MovedError, RedisError, ResponseError
 from django_redis_lock.backends.servers.sharding import SHARD_SLOTS, TAGS, shard_of
 from django_redis_lock.backends.servers.topology import Address, Topology
 from django_redis_lock.transport.connections import leave_to_parent, listening_connection
-from django_redis_lock.transport.receiving import Liveness, Receiver
+from django_redis_lock.transport.receiving import Liveness, ReceivingHub
 from django_redis_lock.transport.redis_py import BROKEN, cluster_error, socket_of
 
 _BROKEN = (*BROKEN, KeyError)
 """What reading can raise; ``KeyError`` comes from the selector if a socket was closed."""
 
 
-class ClusterListener(Receiver):
+class ClusterListener:
     """Listens on one connection to each node that has locks waited for.
 
     ``PUBLISH`` counts only receivers on its own node, and no receiver means that the waiter is
@@ -33,6 +33,8 @@ class ClusterListener(Receiver):
     waiters poll their locks. A message may come from a node that has just lost its shard. So its
     hub has to be ``confirming``.
     """
+
+    hub: ReceivingHub
 
     def __init__(self, topology: Topology, prefix: str) -> None:
         self._topology = topology
@@ -62,9 +64,19 @@ class ClusterListener(Receiver):
     def _all(self) -> list[_Ear]:
         return list(dict.fromkeys(list(self._ears.values())))
 
-    def dial(self, name: str) -> _Ear:
-        """Connect to the node of a lock, and subscribe to all shards of the node."""
-        shard = shard_of(name)
+    def connect(self, name: str) -> None:
+        ear = self._open(shard_of(name))
+        with self.hub.mutex:
+            before = {self._ears[one] for one in ear.shards if one in self._ears}
+            self._ears.update(dict.fromkeys(ear.shards, ear))
+        self._waker.ring()  # the leader has to read from the new connection too
+        for old in before:
+            self._forget(old, ())
+        if before:  # what they had not read yet is lost
+            self._notify(ear.shards)
+
+    def _open(self, shard: int) -> _Ear:
+        """Connect to the node of a shard, and subscribe to all shards of the node."""
         for _ in range(3):
             address = self._topology.address(SHARD_SLOTS[shard])
             shards = [one for one, slot in enumerate(SHARD_SLOTS)
@@ -90,18 +102,6 @@ class ClusterListener(Receiver):
             else:
                 return ear
         raise redis.exceptions.ConnectionError("the nodes don't agree who serves the lock")
-
-    def adopt(self, connection: _Ear) -> None:
-        shards = connection.shards
-        with self.hub.mutex:
-            before = {self._ears[one] for one in shards if one in self._ears}
-            self._ears.update(dict.fromkeys(shards, connection))
-            self.hub.connected()
-        self._waker.ring()  # the leader has to read from the new connection too
-        for old in before:
-            self._forget(old, ())
-        if before:  # what they had not read yet is lost
-            self._notify(shards)
 
     def leave_to_parent(self) -> None:
         for ear in self._all():
