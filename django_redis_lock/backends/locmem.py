@@ -68,11 +68,18 @@ class _Held:
 _Key = tuple[str, str]
 
 
+class _Hub(Hub):
+    """A hub that needs no server to tell the time."""
+
+    def server_ms(self) -> int:
+        return _wall_ms()
+
+
 class _Store:
     """The server's part of the protocol: each method replies like the script of its name."""
 
     def __init__(self) -> None:
-        self.hub = Hub()
+        self.hub = _Hub()
         self.after_fork()
         forget_after_fork(self)
 
@@ -117,7 +124,7 @@ class _Store:
         while queue:
             _, token, lease_ms, record = queue.popleft().split(" ", 3)
             fence = self._give(key, token, int(lease_ms), record)
-            if token == own or self.hub.dispatch(token, Grant(fence, int(lease_ms), _clock_ms())):
+            if token == own or self.hub.notify(token, Grant(fence, int(lease_ms), _clock_ms())):
                 self._notify_of_end(key, end)
                 break
         else:
@@ -129,7 +136,7 @@ class _Store:
 
     def _notify_of_end(self, key: _Key, before: float) -> None:
         if self._locks[key].end < before:
-            self.hub.look_soon(key[1])
+            self.hub.poll_soon(key[1])
 
     def _acquire(self, call: calls.Acquire, prefix: str) -> Any:
         request = call.request

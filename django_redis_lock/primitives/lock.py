@@ -27,9 +27,9 @@ from django_redis_lock.primitives.held import (
     report_losses,
 )
 from django_redis_lock.protocol import calls, conversation
-from django_redis_lock.protocol.acquiring import withdrawal
 from django_redis_lock.protocol.calls import Steps, ask
 from django_redis_lock.protocol.lease import Request, milliseconds, token_id, write_record
+from django_redis_lock.protocol.queueing import withdrawal
 from django_redis_lock.protocol.waiting import check_scheme
 from django_redis_lock.support.arguments import (
     DEFAULT,

@@ -16,7 +16,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from django_redis_lock.exceptions import LockUnavailable
-from django_redis_lock.protocol.lease import Request
+from django_redis_lock.protocol.lease import Lease, Request
 from django_redis_lock.protocol.waiting import Hub, LocalWaiter
 from django_redis_lock.signals import LockSignal
 
@@ -147,7 +147,18 @@ class Acquire(_TakeOne):
 
     channel: str
     asked_ms: int | None = None
-    """For a request that waits already: see ``Watch.asked_ms``."""
+    """For a request that waits already: see ``Schedule.answered_ms``."""
+
+    def lease(self, answer: Any) -> Lease | None:
+        """Return the lease that an answer grants, if it does."""
+        request = self.request
+        request.under_way = False
+        if isinstance(answer, int):  # the fence: the lock was free, and nothing waited for it
+            return Lease(request, answer, self.sent_at + request.lease_ms / 1000)
+        fence, ttl_ms = answer[0], answer[1]
+        if fence <= 0:
+            return None
+        return Lease(request, fence, self.sent_at + ttl_ms / 1000 if ttl_ms >= 0 else math.inf)
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -199,7 +210,7 @@ class Inspect(Call):
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Glance(Call):
+class Peek(Call):
     """Read the value of a lock. Answers ``None`` if it is free."""
 
     name: str
@@ -275,7 +286,7 @@ class Listen(Call):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Wait(Step):
-    """Sleep until the waiter is granted its lock or nudged, or until a time (monotonic)."""
+    """Sleep until the waiter has something to do, or until a time (monotonic)."""
 
     hub: Hub
     waiter: LocalWaiter

@@ -13,12 +13,10 @@ from functools import partial
 from time import monotonic
 
 from django_redis_lock.exceptions import LockError, LockUnavailable
-from django_redis_lock.protocol.acquiring import lease_of, wait_in_queue, withdrawal
 from django_redis_lock.protocol.calls import (
     GRACE,
     Acquire,
     Call,
-    Listen,
     Release,
     Renew,
     Steps,
@@ -26,6 +24,7 @@ from django_redis_lock.protocol.calls import (
 )
 from django_redis_lock.protocol.calls import ask as ask
 from django_redis_lock.protocol.lease import Lease, Request
+from django_redis_lock.protocol.queueing import wait_in_queue, withdrawal
 from django_redis_lock.protocol.waiting import Hub
 
 GIVE_UP_AFTER = 1.0
@@ -88,17 +87,15 @@ def _obtain(
 
 
 def _acquire(hub: Hub, request: Request, until: float | None) -> Steps[Lease | None]:
-    if until is None or not hub.listens_for(request.name) or hub.server_ms() is None:
-        # Most locks are free; only a held one is worth a subscription. And a queue entry says since
-        # when it waits, which takes the server's clock.
+    if until is None or not hub.may_join(request.name):
+        # Most locks are free; only a held one is worth a subscription.
         call = Acquire(request, "")
         answer = yield from ask(call)
-        lease = lease_of(call, answer)
+        lease = call.lease(answer)
         if not isinstance(answer, int):
-            hub.heard(answer[2])
+            hub.note_server_ms(answer[2])
         if lease is not None or until is None:
             return lease
-        yield from ask(Listen(hub, request.name, until=request.until))
     return (yield from wait_in_queue(hub, request, until))
 
 

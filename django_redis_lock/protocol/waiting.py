@@ -1,11 +1,11 @@
-"""Where the waiters of one process sleep, and how a grant finds its waiter."""
+"""The waiters of one process: where they sleep, when they poll, how a grant finds its waiter."""
 
 from __future__ import annotations
 
 import itertools
 import math
+import random
 import threading
-import time
 import weakref
 from collections.abc import Callable
 from time import monotonic
@@ -17,20 +17,24 @@ from django_redis_lock.support.process import forget_after_fork, keep_inherited,
 
 WAITING_SCHEMES = ("queue", "blpop", "poll")
 """How waiters learn that it is their turn: by pub/sub, from a list, or by polling."""
-LOOK_EVERY = 0.8
-"""Seconds after which the waiters of a process look at their lock at the latest. So the server
-knows that their process runs, and they notice a grant that nobody claims; see ``common.lua``."""
+POLL_EVERY = 0.8
+"""Seconds after which the waiters of a process poll their lock at the latest. So the server knows
+that their process runs, and they notice a grant that nobody claims; see ``common.lua``."""
+POLL_FOREIGN_EVERY = 0.25
+"""Seconds between polls of a lock that another program holds, which hands off to nobody."""
+JITTER = 0.2
+"""The part of a polling interval by which each is longer or shorter, so that processes that began
+together spread out."""
 CLAIM = 1.2
-"""Seconds in which a lock that was handed off has to be claimed; see ``common.lua``."""
+"""Seconds in which a lock that was handed off has to be claimed; see ``common.lua``. Those who poll
+have four intervals if that is longer."""
 GONE = 5.0
-"""Seconds without a sign of life after which the waiters of a process lose their places; see
-``join.lua``."""
-UNHEARD = 3.0
+"""Seconds without a sign of life after which the waiters of a process lose their positions; see
+``acquire.lua``."""
+UNSEEN = 3.0
 """Seconds without one after which they are not shown. A process that was itself not answered for so
 long can't tell who is gone."""
-LOOK_AT_FOREIGN = 0.25
-"""Seconds between looks at a lock that another program holds, which hands off to nobody."""
-CLOCK_KEPT = 60.0
+CLOCK_VALID = 60.0
 """Seconds for which a reading of the server's clock is carried forward by the local clock."""
 
 
@@ -57,84 +61,92 @@ class Grant:
         self.received_at = monotonic()
 
 
-class Watch:
-    """When the waiters of one lock in this process should look at it next.
+class Schedule:
+    """When the waiters of one lock in this process poll it.
 
-    They share it and take turns, so a hundred waiters ask the server no more often than one.
+    They share it and take turns, so a hundred waiters ask the server no more often than one:
+
+    ==============  ===========================================================================
+    ``take_turn``   A waiter finds a poll due and takes it on. If it fails, another does later.
+    ``polled``      A poll found the lock held, which tells when the next one is due.
+    ``peeked``      A waiter has read the holder, and not asked for the lock.
+    ``plan``        The next poll is due then. Whoever puts it off has to know the latest news.
+    ``poll_soon``   The next poll is due now: what was planned is out of date.
+    ==============  ===========================================================================
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_asked_ms",
-        "_mutex",
-        "_since_ms",
-        "asked_at",
-        "due",
-        "glanced_at",
-        "news",
-    )
-
     TURN = 1.0
-    """Seconds after which another waiter looks if the one whose turn it was did not."""
+    """Seconds after which another waiter polls if the one whose turn it was did not."""
 
     def __init__(self, mutex: Any) -> None:
         self.due = monotonic() + LONGEST_SLEEP
-        self.asked_at = self.glanced_at = monotonic()  # when one of them last asked, or glanced
-        self.news = 0  # how often they were told when to look
-        self._asked_ms = self._since_ms = 0  # the server's clock: at the last answer, the first
+        self.poller = ""  # the token of the waiter whose turn it is; the others may sleep on
+        self.version = 0  # how often it was said when to poll
+        self.polled_at = self.peeked_at = monotonic()
+        self._answered_ms = self._since_ms = 0  # the server's clock: at the last answer, the first
         self._mutex = mutex
 
     @property
-    def asked_ms(self) -> int:
+    def answered_ms(self) -> int:
         """The server's clock when one of them was last answered.
 
-        It is 0 until they have been answered regularly for so long that whoever was not heard
+        It is 0 until they have been answered regularly for so long that whoever was not seen
         meanwhile is gone: it can't be the server that was stopped.
         """
-        return self._asked_ms if self._asked_ms - self._since_ms >= GONE * 1000 else 0
+        return self._answered_ms if self._answered_ms - self._since_ms >= GONE * 1000 else 0
 
-    def answered(self, now_ms: int) -> None:
-        """Note what the server's clock read when one of them was answered."""
-        if abs(now_ms - self._asked_ms) > UNHEARD * 1000:
-            self._since_ms = now_ms
-        self._asked_ms = now_ms
-
-    def plan(self, due: float, news: int) -> None:
-        """Look next at ``due``, or earlier if news since that look began has said so.
-
-        Answers may arrive in another order than the server gave them, so only the first may put off
-        the next look.
-        """
-        with self._mutex:
-            self.due = due if self.news == news else min(self.due, due)
-            self.news += 1
-
-    def claim(self) -> bool:
-        """Return True to only one of the waiters that find a look due."""
+    def take_turn(self, waiter: LocalWaiter) -> bool:
+        """Return True to only one of the waiters that find a poll due."""
         with self._mutex:
             now = monotonic()
             if now < self.due:
                 return False
-            self.due = now + self.TURN
+            self.due, self.poller = now + self.TURN, waiter.token
             return True
+
+    def polled(self, at: float, now_ms: int) -> None:
+        """Note a poll that was sent ``at`` (monotonic), and the server's clock in the answer."""
+        if abs(now_ms - self._answered_ms) > UNSEEN * 1000:
+            self._since_ms = now_ms
+        self._answered_ms, self.polled_at = now_ms, at
+
+    def peeked(self, at: float) -> float:
+        """Note that the holder was read ``at`` (monotonic); return when it was read before."""
+        before, self.peeked_at = self.peeked_at, at
+        return before
+
+    def plan(self, due: float, version: int) -> None:
+        """Poll next at ``due``, or earlier if that was said since ``version``.
+
+        Answers may arrive in another order than the server gave them, so only the first may put off
+        the next poll.
+        """
+        with self._mutex:
+            self.due = due if self.version == version else min(self.due, due)
+            self.version += 1
+
+    def poll_soon(self, poller: LocalWaiter) -> None:
+        """Have a waiter poll now; another does if that one leaves."""
+        with self._mutex:
+            self.due, self.poller = monotonic(), poller.token
+            self.version += 1
 
 
 class LocalWaiter:
-    """One acquisition that waits in this process."""
+    """One acquisition that waits in this process.
 
-    __slots__ = (
-        "grant",
-        "looks",
-        "name",
-        "nudged",
-        "sleeper",
-        "stirred",
-        "token",
-        "until",
-        "watch",
-    )
+    When it wakes, it does the first of these that applies:
 
-    watch: Watch
+    ==================  ===================================================================
+    ``grant``           It claims the lock that it was given.
+    ``must_poll``       It polls: something has happened that may concern it alone.
+    ``schedule.due``    It takes the turn to poll for all waiters of the lock, if still due.
+    ==================  ===================================================================
+    """
+
+    __slots__ = ("grant", "must_poll", "name", "schedule", "sleeper", "token", "until")
+
+    schedule: Schedule
     """Shared with the others that wait for the lock; set as it joins."""
 
     def __init__(self, request: Request) -> None:
@@ -142,15 +154,14 @@ class LocalWaiter:
         self.name = request.name
         self.until = request.until
         self.grant: Grant | None = None
-        self.nudged = False  # it has to look
-        self.stirred = False  # one of the waiters of its lock has to look
-        self.looks = False  # the others may sleep on when the next look is due
+        self.must_poll = False
         self.sleeper: Callable[[], object] | None = None  # wakes it while it sleeps
 
-    @property
-    def awake(self) -> bool:
-        """Whether there is a reason not to sleep."""
-        return self.nudged or self.stirred or self.grant is not None
+    def wakes_at(self, until: float) -> float:
+        """Return until when (monotonic) it may sleep, ``until`` at the latest."""
+        if self.must_poll or self.grant is not None:
+            return -math.inf
+        return min(until, self.schedule.due)
 
     def wake(self) -> bool:
         """End its sleep, if it sleeps. Returns False if its event loop has been closed."""
@@ -159,23 +170,38 @@ class LocalWaiter:
 
 
 class Hub:
-    """The waiters of one process and backend. This one gets grants from within the process."""
+    """The waiters of one process and backend.
 
-    takes_back = False
+    They are told of their turns from within the process; a ``ReceivingHub`` receives messages for
+    them. With an ``interval`` (seconds) they poll so often instead. If they also stand in the
+    queue of a server that can't tell them of their turns, they have ``claim_ms`` to find out. So
+    they peek: one reads the holder for all, and only the one whose turn it is asks for the lock.
+
+    ``channel`` is what stands in the queue's entries where waiters are not served in its order.
+    """
+
+    must_claim = False
     """Whether a lock that is handed off to a waiter here has to be claimed."""
-    glances = False
-    """Whether waiters read the holder, and ask for the lock only if that is needed."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, *, interval: float | None = None, peeks: bool = False, channel: str | None = None
+    ) -> None:
+        self.interval = interval
+        self.peeks = peeks
+        longest = (interval or 0) * (1 + JITTER)
+        self.claim_ms = round(max(CLAIM, 4 * longest) * 1000)
+        self._channel = channel
+        self.in_order = channel is None
         self._reset()
         forget_after_fork(self)
 
     def _reset(self) -> None:
-        self._mutex = threading.RLock()  # the collector may close a generator that waits here
+        self.mutex = threading.RLock()  # the collector may close a generator that waits here
         self._waiters: dict[str, LocalWaiter] = {}
-        # Its waiters keep a watch. A count of them would be wrong after an interruption.
-        self._watches: weakref.WeakValueDictionary[str, Watch] = weakref.WeakValueDictionary()
+        # Its waiters keep a schedule. A count of them would be wrong after an interruption.
+        self._schedules: weakref.WeakValueDictionary[str, Schedule] = weakref.WeakValueDictionary()
         self._number = next(_numbers)
+        self._clock = -CLOCK_VALID, 0  # local (s) and server (ms) at the last reading
 
     def after_fork(self) -> None:
         """Forget the waiters of the parent process, and wake those that this child inherited."""
@@ -184,50 +210,43 @@ class Hub:
         self._leave_to_parent()
         self._reset()
         for waiter in inherited:
-            waiter.nudged = True
+            waiter.must_poll = True
             waiter.wake()
 
     def _leave_to_parent(self) -> None:
         """Give up what only one process may read."""
 
     @property
-    def channel(self) -> str:
-        """The address of the waiters here in queue entries."""
+    def id(self) -> str:
+        """Tells the hubs of all processes apart."""
         return f"{known_process().id}-{self._number}"
-
-    @property
-    def listening(self) -> bool:
-        """Whether grants would be received now."""
-        return True
-
-    @property
-    def in_queue(self) -> bool:
-        """Whether waiters stand in a queue and are served in its order."""
-        return bool(self.channel)
-
-    def next_look(self, ttl_ms: int, *, foreign: bool = False) -> float:
-        """Return after how many seconds to look again at a lock with ``ttl_ms`` left (-1: no end).
-
-        ``foreign`` says that another program holds it, which hands off to nobody.
-        """
-        most = LOOK_AT_FOREIGN if foreign else LOOK_EVERY
-        # A key is gone in the millisecond after its last.
-        return most if ttl_ms < 0 else min(most, (ttl_ms + 2) / 1000)
 
     def channel_of(self, name: str) -> str:
         """Return the channel on which this process receives the grants of a lock."""
-        return self.channel
+        if self._channel is not None:
+            return self._channel
+        return f"@poll:{self.claim_ms}:{self.id}" if self.peeks else self.id
 
-    def listens_for(self, name: str) -> bool:
-        """Return whether grants of a lock would be received now."""
-        return self.listening
+    def receives(self, name: str) -> bool:
+        """Whether grants of a lock would be received now."""
+        return True
 
-    def heard(self, now_ms: int) -> None:
+    def may_join(self, name: str) -> bool:
+        """Whether the first call for a lock may join its queue.
+
+        A queue entry says since when it waits, which takes the server's clock.
+        """
+        return self.receives(name) and self.server_ms() is not None
+
+    def note_server_ms(self, now_ms: int) -> None:
         """Note what the server's clock reads now."""
+        self._clock = monotonic(), now_ms
 
     def server_ms(self) -> int | None:
-        """Return the server's clock as far as this process knows it, else ``None``."""
-        return time.time_ns() // 1_000_000
+        """Return the server's clock, or ``None`` if the last reading is a minute old."""
+        local, server_ms = self._clock
+        passed = monotonic() - local
+        return None if passed > CLOCK_VALID else server_ms + round(passed * 1000)
 
     def listen(self, name: str = "", until: float = math.inf) -> None:
         """Begin to receive the grants of a lock; give up ``until`` (monotonic)."""
@@ -238,46 +257,84 @@ class Hub:
     def close(self) -> None:
         """Close what receives grants."""
 
+    def next_poll(self, ttl_ms: int, *, foreign: bool = False) -> float:
+        """Return after how many seconds to poll a lock with ``ttl_ms`` left (-1: no end).
+
+        ``foreign`` says that another program holds it, which hands off to nobody.
+        """
+        if self.interval is not None:
+            most = self.interval * random.uniform(1 - JITTER, 1 + JITTER)
+        else:
+            most = POLL_FOREIGN_EVERY if foreign else POLL_EVERY
+        # A key is gone in the millisecond after its last.
+        return most if ttl_ms < 0 else min(most, (ttl_ms + 2) / 1000)
+
+    # Waiters come and go.
+
     def join(self, waiter: LocalWaiter) -> None:
         """Expect a grant for the waiter."""
-        with self._mutex:
-            watch = self._watches.get(waiter.name)
-            if watch is None:
-                watch = self._watches[waiter.name] = Watch(self._mutex)
-            waiter.watch = watch
+        with self.mutex:
+            schedule = self._schedules.get(waiter.name)
+            if schedule is None:
+                schedule = self._schedules[waiter.name] = Schedule(self.mutex)
+            waiter.schedule = schedule
             self._waiters[waiter.token] = waiter
 
     def leave(self, waiter: LocalWaiter) -> None:
         """Expect no grant for it any more. It need not have joined."""
         heir: LocalWaiter | None = None
-        with self._mutex:
-            if self._waiters.pop(waiter.token, None) is not None and waiter.looks:
-                others = list(self._waiters.values())
-                heir = next((item for item in others if item.watch is waiter.watch), None)
-                if heir is not None:
-                    heir.looks = heir.stirred = True
+        with self.mutex:
+            if self._waiters.pop(waiter.token, None) is not None:
+                schedule = waiter.schedule
+                if schedule.poller == waiter.token:
+                    heir = self._first_of(waiter.name)
+                    if heir is not None:
+                        schedule.poller = heir.token
         if heir is not None:
-            self._wake(heir)
+            self._wake(heir)  # when the next poll is due it may not know
 
-    def nudge(self, name: str | None = None) -> None:
-        """Make all waiters, or those of one lock, look at it again."""
-        self._nudge(lambda waiter: name in (None, waiter.name))
+    def _first_of(self, name: str) -> LocalWaiter | None:
+        return next((item for item in list(self._waiters.values()) if item.name == name), None)
 
-    def _nudge(self, concerns: Callable[[LocalWaiter], bool]) -> None:
-        with self._mutex:
-            nudged = [item for item in list(self._waiters.values()) if concerns(item)]
-            for waiter in nudged:
-                waiter.nudged = True
-        for waiter in nudged:
-            self._wake(waiter)
+    # Waiters are notified.
 
-    def nudge_one(self, token: str) -> bool:
-        """Make the waiter with this token look; return whether it waits here."""
+    def notify(self, token: str, grant: Grant | None = None) -> bool:
+        """Give a waiter its grant, or have it poll; return whether it waits here."""
         waiter = self._waiters.get(token)
         if waiter is None:
             return False
-        waiter.nudged = True
+        if grant is None:
+            waiter.must_poll = True
+        else:
+            waiter.grant = grant
         return self._wake(waiter)
+
+    def notify_all(self, name: str | None = None) -> None:
+        """Have all waiters poll, or those of one lock."""
+        self.notify_if(lambda waiter: name in (None, waiter.name))
+
+    def notify_if(self, concerns: Callable[[LocalWaiter], bool]) -> None:
+        """Have those waiters poll of whom ``concerns`` returns True."""
+        with self.mutex:
+            notified = [item for item in list(self._waiters.values()) if concerns(item)]
+            for waiter in notified:
+                waiter.must_poll = True
+        for waiter in notified:
+            self._wake(waiter)
+
+    def poll_soon(self, name: str) -> None:
+        """Have one of the waiters of a lock poll it now."""
+        with self.mutex:
+            poller = self._first_of(name)
+            if poller is None:
+                return
+            poller.schedule.poll_soon(poller)
+        self._wake(poller)
+
+    def freed(self, name: str) -> None:
+        """Note that this process has released a lock, of which those who poll are not told."""
+        if self.interval is not None:
+            self.poll_soon(name)
 
     def _wake(self, waiter: LocalWaiter) -> bool:
         if waiter.wake():
@@ -285,72 +342,39 @@ class Hub:
         self.leave(waiter)
         return False
 
-    def may_have_missed(self, seconds: float) -> bool:
-        """Whether a turn may have come and gone unseen between looks so many seconds apart."""
-        return False
-
-    def freed(self, name: str) -> None:
-        """Note that this process has released a lock."""
-
-    def look_soon(self, name: str) -> None:
-        """Make one of the waiters of a lock look at it now."""
-        with self._mutex:
-            watch = self._watches.get(name)
-            if watch is None:
-                return
-            watch.due = monotonic()
-            watch.news += 1
-            stirred = [item for item in list(self._waiters.values()) if item.name == name]
-            for waiter in stirred:
-                waiter.stirred = True
-        for waiter in stirred:
-            self._wake(waiter)
-
-    def dispatch(self, token: str, grant: Grant) -> bool:
-        """Deliver a grant to its waiter; return whether it waits here."""
-        waiter = self._waiters.get(token)
-        if waiter is None:
-            return False
-        waiter.grant = grant
-        return self._wake(waiter)
+    # Waiters sleep.
 
     def wait(self, waiter: LocalWaiter, until: float) -> None:
-        """Block until the waiter is granted its lock, is nudged, or ``until`` (monotonic)."""
-        bell = Bell()
-        waiter.sleeper = bell.ring
-        try:
-            if not waiter.awake:
-                bell.wait(until)
-        finally:
-            waiter.sleeper = None
+        """Block until the waiter has something to do, or ``until`` (monotonic)."""
+        while waiter.wakes_at(until) > monotonic():
+            self._sleep(waiter, until)
 
     async def await_(self, waiter: LocalWaiter, until: float) -> None:
         """Wait as ``wait`` does, under asyncio."""
-        bell = AsyncBell()
+        while waiter.wakes_at(until) > monotonic():
+            await self._asleep(waiter, until)
+
+    def _sleep(self, waiter: LocalWaiter, until: float) -> None:
+        """Block until the waiter is woken, or as long as it may sleep."""
+        bell = Bell()
         waiter.sleeper = bell.ring
         try:
-            if not waiter.awake:
-                await bell.wait(until)
+            bell.wait(self._sleeps_until(waiter, until))
         finally:
             waiter.sleeper = None
 
+    def _sleeps_until(self, waiter: LocalWaiter, until: float) -> float:
+        """Return until when it may sleep, now that it can be woken."""
+        return waiter.wakes_at(until)
 
-class ServerHub(Hub):
-    """A hub that carries a server's clock forward by the local one."""
-
-    def _reset(self) -> None:
-        super()._reset()
-        self._clock = -CLOCK_KEPT, 0  # local (s) and server (ms) at the last reading
-
-    def heard(self, now_ms: int) -> None:
-        """Note what the server's clock reads now."""
-        self._clock = monotonic(), now_ms
-
-    def server_ms(self) -> int | None:
-        """Return the server's clock, or ``None`` if the last reading is a minute old."""
-        local, server_ms = self._clock
-        passed = monotonic() - local
-        return None if passed > CLOCK_KEPT else server_ms + round(passed * 1000)
+    async def _asleep(self, waiter: LocalWaiter, until: float) -> None:
+        """Do as ``_sleep`` does, under asyncio."""
+        bell = AsyncBell()
+        waiter.sleeper = bell.ring
+        try:
+            await bell.wait(waiter.wakes_at(until))
+        finally:
+            waiter.sleeper = None
 
 
 _numbers = itertools.count(1)

@@ -172,7 +172,12 @@ class BlockingClient:
         if origin.pid != getpid():
             leave_to_parent(origin)
             raise redis.ConnectionError("The process was forked while it connected")
-        return Connection(origin) if speaks_plain_resp2(origin) else _Instrumented(origin)
+        return replies_of(origin)
+
+
+def replies_of(origin: Any) -> Connection:
+    """Return what sends and reads over an open connection of redis-py's."""
+    return Connection(origin) if speaks_plain_resp2(origin) else _Instrumented(origin)
 
 
 class Connection:
@@ -261,6 +266,20 @@ class Connection:
             raise reply  # the server is no longer the master, so the connection is closed
         return reply
 
+    def arrives(self, seconds: float) -> bool:
+        """Return whether the next reply begins to arrive within some seconds."""
+        if self._buffer:
+            return True
+        sock = socket_of(self.origin)
+        sock.settimeout(seconds)
+        try:
+            self._receive_more()
+        except TimeoutError:
+            return False
+        finally:
+            sock.settimeout(self.origin.socket_timeout)
+        return True
+
     def read(self) -> Any:
         """Return a reply, or the server's error. Raises ``RedisError`` and ``OSError``."""
         if not self._buffer:
@@ -347,6 +366,9 @@ class _Instrumented(Connection):
 
     def send(self, commands: bytes, flags: int = 0) -> None:
         self.origin.send_packed_command([commands], check_health=False)
+
+    def arrives(self, seconds: float) -> bool:
+        return bool(self.origin.can_read(timeout=seconds))
 
     def read(self) -> Any:
         try:

@@ -164,7 +164,7 @@ class Packing:
     def _encode_inspect(self, call: calls.Inspect) -> _Encoded:
         return [self.heard_key, *(key for name in call.names for key in self._own_keys(name))], []
 
-    def _encode_glance(self, call: calls.Glance) -> _Encoded:
+    def _encode_peek(self, call: calls.Peek) -> _Encoded:
         return [self.lock_prefix + call.name], []
 
     def _encode_read_index(self, call: calls.ReadIndex) -> _Encoded:
@@ -183,7 +183,7 @@ _ENCODERS: dict[type[Call], _Encoder] = {
     calls.Release: (scripts.RELEASE, Packing._encode_release),
     calls.Claim: (scripts.CLAIM, Packing._encode_claim),
     calls.Renew: (scripts.RENEW, Packing._encode_renew),
-    calls.Glance: (scripts.GET, Packing._encode_glance),
+    calls.Peek: (scripts.GET, Packing._encode_peek),
     calls.Inspect: (scripts.INSPECT, Packing._encode_inspect),
     calls.ForceRelease: (scripts.FORCE_RELEASE, Packing._encode_force_release),
     calls.ReadHistory: (scripts.HISTORY, Packing._encode_read_history),

@@ -12,7 +12,7 @@ from django.test import override_settings
 
 from django_redis_lock import Lock, lock, locks
 from django_redis_lock.exceptions import LockUnavailable
-from django_redis_lock.protocol import acquiring
+from django_redis_lock.protocol import queueing
 from example_project.embedded import EmbeddedServer
 from tests.contracts.locks import LayoutContract
 from tests.layouts.servers import BACKEND, client
@@ -128,7 +128,7 @@ def test_handed_off_lock_counts_once_it_is_replicated(
     pair: Pair, name: str, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A grant does not count before the replica has it; if it never does, it is passed on."""
-    monkeypatch.setattr(acquiring, "OUTAGE_LIMIT", 1.0)
+    monkeypatch.setattr(queueing, "OUTAGE_LIMIT", 1.0)
     _, waiting = hand_off_without_the_replica(pair, name, way)
     with pytest.raises(LockUnavailable, match="only 0 of 1 replicas"):
         waiting.outcome()

@@ -63,15 +63,15 @@ def test_a_grant_that_went_to_a_dead_connection_is_found(
     The test stands for the old connection: it pops before the new one does.
     """
     monkeypatch.setattr("django_redis_lock.transport.popping.ROUND", 4)
-    monkeypatch.setattr("django_redis_lock.protocol.waiting.LOOK_EVERY", 1000)  # no help from there
-    hub = locks["default"].hub_for("blpop")
+    monkeypatch.setattr("django_redis_lock.protocol.waiting.POLL_EVERY", 1000)  # no help from there
+    list_key = locks["default"].hub_for("blpop").receiver.list_key
     held = lock(name, timeout=300)
     held.acquire()
     waiting = Background(lock(name, timeout=300, wait="blpop").acquire)
     with redis.Redis.from_url(server.url(), decode_responses=True) as client:
         before = eventually(lambda: popping(client))
         (old,) = before
-        stolen = Background(lambda: redis.Redis.from_url(server.url()).blpop([hub.list_key], 20))
+        stolen = Background(lambda: redis.Redis.from_url(server.url()).blpop([list_key], 20))
         eventually(lambda: len(popping(client)) == 2)
         client.client_kill_filter(_id=old)
         eventually(lambda: len(popping(client)) == 2 and old not in popping(client))

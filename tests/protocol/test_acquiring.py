@@ -10,37 +10,38 @@ from typing import Any
 import pytest
 
 from django_redis_lock.exceptions import LockUnavailable
-from django_redis_lock.protocol import acquiring, conversation
+from django_redis_lock.protocol import conversation, queueing
 from django_redis_lock.protocol.calls import (
     Acquire,
-    Glance,
     Listen,
     Pause,
+    Peek,
     Release,
     Renew,
     Wait,
 )
 from django_redis_lock.protocol.lease import Request
-from django_redis_lock.protocol.waiting import LOOK_EVERY, Hub, LocalWaiter
+from django_redis_lock.protocol.waiting import POLL_EVERY, Hub, LocalWaiter
 from tests.protocol.steps import ended, joined, refused
 
 
-class PollingHub(Hub):
+class PeekingHub(Hub):
     """A hub whose waiters poll, with a server clock that a test sets."""
 
-    glances = True
-
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(interval=POLL_EVERY, peeks=True)
         self.clock: int | None = 5_000
-        self.unseen: list[float] = []
 
     def server_ms(self) -> int | None:
         return self.clock
 
-    def may_have_missed(self, seconds: float) -> bool:
-        self.unseen.append(seconds)
-        return seconds > 5
+
+class KnowingHub(Hub):
+    """A hub that knows the server's clock."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.note_server_ms(5_000)
 
 
 def request(timeout: float | None = 30.0) -> Request:
@@ -48,11 +49,11 @@ def request(timeout: float | None = 30.0) -> Request:
 
 
 @pytest.fixture
-def hub() -> PollingHub:
-    return PollingHub()
+def hub() -> PeekingHub:
+    return PeekingHub()
 
 
-class HearingHub(Hub):
+class ListeningHub(Hub):
     """A hub that notes the readings of the server's clock, and has a channel for each lock."""
 
     def __init__(self) -> None:
@@ -60,10 +61,11 @@ class HearingHub(Hub):
         self.readings: list[int] = []
         self.listened_for: set[str] = set()
 
-    def heard(self, now_ms: int) -> None:
+    def note_server_ms(self, now_ms: int) -> None:
+        super().note_server_ms(now_ms)
         self.readings.append(now_ms)
 
-    def listens_for(self, name: str) -> bool:
+    def receives(self, name: str) -> bool:
         return name in self.listened_for
 
     def channel_of(self, name: str) -> str:
@@ -84,9 +86,9 @@ def test_one_attempt(
     answer: Any, fence: int | None, left: float | None, readings: list[int]
 ) -> None:
     """The lease counts from the sending; a lock that is held is no reason to withdraw anything."""
-    hub, wanted = HearingHub(), request()
+    hub, wanted = ListeningHub(), request()
     steps = conversation.acquire(hub, wanted, None)
-    call = look(steps)
+    call = poll(steps)
     assert (call.request, call.channel) == (wanted, "")
     lease = ended(steps, answer)
     if fence is None:
@@ -100,18 +102,18 @@ def test_one_attempt(
 
 def test_lock_without_end_is_made_so_by_a_second_call() -> None:
     """If it was lost in between, it is taken again."""
-    steps = conversation.acquire(Hub(), request(None), None)
-    look(steps)
+    steps = conversation.acquire(KnowingHub(), request(None), None)
+    poll(steps)
     for answer in (-2, -1):
         renewal = steps.send(7)
         assert isinstance(renewal, Renew)
         assert renewal.leases == [("name", "token", -1)]
         if answer == -2:
-            look(steps, [answer])
+            poll(steps, [answer])
     assert ended(steps, [-1]).deadline == math.inf
 
 
-# A waiter's looks at its lock.
+# A waiter polls its lock.
 
 HELD = 0
 """What the server answers in place of a fence."""
@@ -119,7 +121,7 @@ JOINED, WAITING, JOINED_FOREIGN, WAITING_FOREIGN = 1, 2, 4, 5
 """The kinds of answers to a waiter; see ``acquire.lua``."""
 
 
-def look(steps: Any, answer: Any = None) -> Acquire:
+def poll(steps: Any, answer: Any = None) -> Acquire:
     """Let steps go on with an answer, until they ask for the lock."""
     call = steps.send(answer)
     assert isinstance(call, Acquire)
@@ -129,24 +131,24 @@ def look(steps: Any, answer: Any = None) -> Acquire:
 
 def test_waiter_listens_on_the_channel_of_its_lock() -> None:
     """Before it joins the queue, and again if it hears nothing any more."""
-    hub, wanted = HearingHub(), request()
+    hub, wanted = ListeningHub(), request()
     steps = conversation.acquire(hub, wanted, monotonic() + 60)
-    assert look(steps).channel == ""
+    assert poll(steps).channel == ""
     listen = steps.send([HELD, 30_000, 5_000, 0])
     hub.listened_for.add("name")
     assert isinstance(listen, Listen)
     assert (listen.hub, listen.name) == (hub, "name")
-    assert look(steps).channel == "channel of name"
+    assert poll(steps).channel == "channel of name"
     wait = steps.send([HELD, 30_000, 6_000, JOINED])
     assert isinstance(wait, Wait)
     assert wait.hub is hub
     assert hub.readings == [5_000, 6_000]
     hub.listened_for.clear()
-    hub.nudge("name")
+    hub.notify_all("name")
     listen = steps.send(None)
     assert isinstance(listen, Listen)
     assert (listen.hub, listen.name) == (hub, "name")
-    assert look(steps).channel == "channel of name"
+    assert poll(steps).channel == "channel of name"
     withdrawal = steps.throw(KeyboardInterrupt())
     assert isinstance(withdrawal, Release)
     assert withdrawal.entry == wanted.entry("channel of name")
@@ -155,7 +157,7 @@ def test_waiter_listens_on_the_channel_of_its_lock() -> None:
 def waiting(hub: Hub, wanted: Request) -> Any:
     """Return the steps of a request that has asked for its lock and sleeps."""
     steps = conversation.acquire(hub, wanted, monotonic() + 60)
-    look(steps)
+    poll(steps)
     assert isinstance(steps.send([HELD, 30_000, 5_000, JOINED]), Wait)
     return steps
 
@@ -163,55 +165,55 @@ def waiting(hub: Hub, wanted: Request) -> Any:
 @pytest.mark.parametrize(
     ("kind", "ttl_ms", "seconds"),
     [
-        (JOINED, 30_000, LOOK_EVERY),
-        (WAITING, 30_000, LOOK_EVERY),
+        (JOINED, 30_000, POLL_EVERY),
+        (WAITING, 30_000, POLL_EVERY),
         (WAITING, 98, 0.1),
         (JOINED_FOREIGN, 30_000, 0.25),
         (WAITING_FOREIGN, 30_000, 0.25),
     ],
 )
-def test_when_a_waiter_looks_again(kind: int, ttl_ms: int, seconds: float) -> None:
+def test_when_a_waiter_polls_again(kind: int, ttl_ms: int, seconds: float) -> None:
     """At the end of the lease, or sooner; often, if another program holds the lock."""
-    steps = conversation.acquire(Hub(), request(), monotonic() + 60)
-    call = look(steps)
+    steps = conversation.acquire(KnowingHub(), request(), monotonic() + 60)
+    call = poll(steps)
     wait = steps.send([HELD, ttl_ms, 5_000, kind])
     assert isinstance(wait, Wait)
-    assert wait.until - call.sent_at == pytest.approx(seconds)
+    assert wait.waiter.wakes_at(wait.until) - call.sent_at == pytest.approx(seconds)
     steps.close()
 
 
 def test_waiter_joins_the_queue_with_its_first_call() -> None:
     """Where the server's clock is known, and grants are heard."""
-    hub, wanted = Hub(), request()
+    hub, wanted = KnowingHub(), request()
     steps = conversation.acquire(hub, wanted, monotonic() + 60)
-    call = look(steps)
-    assert call.channel == hub.channel
+    call = poll(steps)
+    assert call.channel == hub.channel_of("name")
     assert wanted.since is not None
     steps.close()
 
 
 @pytest.mark.parametrize(
-    ("kind", "lost_its_place"),
+    ("kind", "lost_its_position"),
     [(JOINED, True), (WAITING, False), (JOINED_FOREIGN, True), (WAITING_FOREIGN, False)],
 )
-def test_all_look_where_a_waiter_has_lost_its_place(kind: int, lost_its_place: bool) -> None:
+def test_all_poll_where_a_waiter_has_lost_its_position(kind: int, lost_its_position: bool) -> None:
     """The queue was dropped, so nobody of this process stands in it any more."""
-    hub = Hub()
+    hub = KnowingHub()
     beside = joined(hub, "beside")
     elsewhere = joined(hub, "elsewhere", "other")
     steps = waiting(hub, request())
-    assert not beside.nudged
-    hub.nudge_one("token")
-    look(steps)
+    assert not beside.must_poll
+    hub.notify("token")
+    poll(steps)
     assert isinstance(steps.send([HELD, 30_000, 5_001, kind]), Wait)
-    assert (beside.nudged, elsewhere.nudged) == (lost_its_place, False)
+    assert (beside.must_poll, elsewhere.must_poll) == (lost_its_position, False)
     steps.close()
 
 
 def test_wait_that_runs_out_is_withdrawn_patiently() -> None:
     """There is nothing else to do, so it is sent again if no answer comes."""
-    steps = conversation.acquire(Hub(), request(), monotonic())
-    look(steps)
+    steps = conversation.acquire(KnowingHub(), request(), monotonic())
+    poll(steps)
     assert isinstance(steps.send([HELD, 30_000, 5_000, JOINED]), Wait)
     withdrawal = steps.send(None)
     assert isinstance(withdrawal, Release)
@@ -228,19 +230,19 @@ def test_waiter_bears_with_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
         return 0.5
 
     monkeypatch.setattr(random, "uniform", share)
-    hub = Hub()
+    hub = KnowingHub()
     steps = waiting(hub, request())
-    hub.nudge()
-    look(steps)
+    hub.notify_all()
+    poll(steps)
     for seconds in (0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0):
         pause = steps.throw(refused())
         assert isinstance(pause, Pause)
         assert pause.seconds == pytest.approx(seconds / 2)
-        look(steps)
+        poll(steps)
     steps.close()
     assert set(shares) == {(0.5, 1.5)}
-    steps = conversation.acquire(Hub(), request(), monotonic() + 60)
-    look(steps)
+    steps = conversation.acquire(KnowingHub(), request(), monotonic() + 60)
+    poll(steps)
     assert isinstance(steps.throw(refused()), Release)
     with pytest.raises(LockUnavailable) as caught:
         steps.send(0)
@@ -250,57 +252,57 @@ def test_waiter_bears_with_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_waiter_bears_with_an_outage_as_long_as_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Or as long as is tolerated."""
     now = monotonic()
-    monkeypatch.setattr(acquiring, "monotonic", lambda: now)
+    monkeypatch.setattr(queueing, "monotonic", lambda: now)
     for limit in (0.02, 60):
-        hub = Hub()
+        hub = KnowingHub()
         steps = conversation.acquire(hub, request(), now + limit)
-        look(steps)
+        poll(steps)
         steps.send([HELD, 30_000, 5_000, JOINED])
-        hub.nudge()
-        look(steps)
-        left = min(limit, acquiring.OUTAGE_LIMIT)
+        hub.notify_all()
+        poll(steps)
+        left = min(limit, queueing.OUTAGE_LIMIT)
         now += left - 0.001
         assert steps.throw(refused()).seconds == pytest.approx(0.001)
-        look(steps)
+        poll(steps)
         now += 0.001
         steps.throw(refused())  # which withdraws the request
         with pytest.raises(LockUnavailable):
             steps.send(0)
 
 
-# Waiters that poll: one of them glances at the holder for all.
+# Waiters that poll: one of them reads the holder for all.
 
 
 @pytest.fixture
-def waiter(hub: PollingHub) -> LocalWaiter:
-    """A waiter that has just asked for the lock, and glanced at it."""
+def waiter(hub: PeekingHub) -> LocalWaiter:
+    """A waiter that has just asked for the lock, and read its holder."""
     return joined(hub, "token")
 
 
-def glancing(hub: PollingHub, waiter: LocalWaiter) -> Any:
-    steps = acquiring._glance_shows_need(hub, waiter)
-    glance = next(steps)
-    assert isinstance(glance, Glance)
-    assert glance.name == "name"
+def peeking(hub: PeekingHub, waiter: LocalWaiter) -> Any:
+    steps = queueing._peek_shows_need(hub, waiter)
+    peek = next(steps)
+    assert isinstance(peek, Peek)
+    assert peek.name == "name"
     return steps
 
 
-def test_lock_is_asked_for_if_it_can_not_be_read(hub: PollingHub, waiter: LocalWaiter) -> None:
-    """The look knows how long to bear with a server."""
+def test_lock_is_asked_for_if_it_can_not_be_read(hub: PeekingHub, waiter: LocalWaiter) -> None:
+    """The poll knows how long to bear with a server."""
     with pytest.raises(StopIteration) as stop:
-        glancing(hub, waiter).throw(refused())
+        peeking(hub, waiter).throw(refused())
     assert stop.value.value is True
 
 
 def test_lock_that_was_handed_off_to_another_waiter_here(
-    hub: PollingHub, waiter: LocalWaiter
+    hub: PeekingHub, waiter: LocalWaiter
 ) -> None:
-    """That one has to look, and nobody else, even if it is late."""
+    """That one has to poll, and nobody else, even if it is late."""
     hub.clock = 9_000
     heir = joined(hub, "heir")
     third = joined(hub, "third")
-    assert ended(glancing(hub, waiter), b'heir 7 {"unclaimed":"6200 x",') is False
-    assert [each.nudged for each in (waiter, heir, third)] == [False, True, False]
+    assert ended(peeking(hub, waiter), b'heir 7 {"unclaimed":"6200 x",') is False
+    assert [each.must_poll for each in (waiter, heir, third)] == [False, True, False]
 
 
 @pytest.mark.parametrize(
@@ -317,24 +319,23 @@ def test_lock_that_was_handed_off_to_another_waiter_here(
     ],
 )
 def test_lock_that_nobody_claims_is_asked_for(
-    hub: PollingHub, waiter: LocalWaiter, value: bytes | None, clock: int | None, asked: bool
+    hub: PeekingHub, waiter: LocalWaiter, value: bytes | None, clock: int | None, asked: bool
 ) -> None:
     """Once its time is over, or where the server's clock is not known; and so is a free one."""
     hub.clock = clock
-    assert ended(glancing(hub, waiter), value) is asked
+    assert ended(peeking(hub, waiter), value) is asked
 
 
 @pytest.mark.parametrize(("ago", "missed"), [(10.0, True), (1.0, False)])
-def test_all_waiters_look_after_a_long_time_between_glances(
-    hub: PollingHub, waiter: LocalWaiter, ago: float, missed: bool
+def test_all_waiters_poll_if_the_holder_was_not_read_for_long(
+    hub: PeekingHub, waiter: LocalWaiter, ago: float, missed: bool
 ) -> None:
     """A turn of theirs may have come and gone; waiters of other locks are left alone."""
     beside = joined(hub, "beside")
     elsewhere = joined(hub, "elsewhere", "other")
-    waiter.watch.glanced_at = monotonic() - ago
-    ended(glancing(hub, waiter), b"another 7 {}")
-    assert hub.unseen == [pytest.approx(ago, abs=0.5)]
-    assert [each.nudged for each in (waiter, beside, elsewhere)] == [missed, missed, False]
+    waiter.schedule.peeked(monotonic() - ago)
+    ended(peeking(hub, waiter), b"another 7 {}")
+    assert [each.must_poll for each in (waiter, beside, elsewhere)] == [missed, missed, False]
 
 
 @pytest.mark.parametrize(
@@ -344,7 +345,7 @@ def test_how_long_a_caller_waits_for_a_silent_server(wait: float | None, patienc
     """Half a second beyond its wait at most, or beyond a second; without a limit, no shorter."""
     before = monotonic()
     until = None if wait is None else before + wait
-    first = next(conversation.acquire(Hub(), request(), until))
+    first = next(conversation.acquire(KnowingHub(), request(), until))
     assert isinstance(first, Acquire)
     assert before + patience <= first.until <= monotonic() + patience
 
@@ -352,7 +353,7 @@ def test_how_long_a_caller_waits_for_a_silent_server(wait: float | None, patienc
 def test_a_caller_that_gives_up_does_not_ask_again() -> None:
     """The withdrawal is left to the background, too: the server would not answer that either."""
     asked = request()
-    steps = conversation.acquire(Hub(), asked, None)
+    steps = conversation.acquire(KnowingHub(), asked, None)
     call = next(steps)
     assert isinstance(call, Acquire)
     call.sending()
@@ -363,16 +364,13 @@ def test_a_caller_that_gives_up_does_not_ask_again() -> None:
     assert asked.adrift
 
 
-def test_waiter_that_does_not_know_the_servers_clock_tries_first(hub: PollingHub) -> None:
+def test_waiter_that_does_not_know_the_servers_clock_tries_first(hub: PeekingHub) -> None:
     """The answer tells it; a lock that is free needs no more."""
     hub.clock = None
     wanted = request()
     steps = conversation.acquire(hub, wanted, monotonic() + 60)
-    assert look(steps).channel == ""
+    assert poll(steps).channel == ""
     hub.clock = 5_000
-    listen = steps.send([HELD, 30_000, 5_000, 0])
-    assert isinstance(listen, Listen)
-    assert listen.name == "name"
-    assert look(steps).channel == hub.channel
+    assert poll(steps, [HELD, 30_000, 5_000, 0]).channel == hub.channel_of("name")
     assert wanted.since == 5_000
     steps.close()

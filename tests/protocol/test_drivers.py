@@ -13,7 +13,7 @@ import pytest
 
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.protocol import drivers
-from django_redis_lock.protocol.calls import Glance, Pause, Step
+from django_redis_lock.protocol.calls import Pause, Peek, Step
 from django_redis_lock.protocol.drivers import Steps, arun, run
 from django_redis_lock.support.process import Process, known_process
 
@@ -149,7 +149,7 @@ def test_cleaning_up_goes_on(driver: Driver) -> None:
     """With the answers of the server, and with its errors."""
     server = Server()
     answer, error, port, again = driver(
-        server, interrupted(Glance("one"), Glance("fails"), Told(), Glance("two"))
+        server, interrupted(Peek("one"), Peek("fails"), Told(), Peek("two"))
     )
     assert (answer, again) == ("answer about one", "answer about two")
     assert isinstance(error, LookupError)
@@ -160,7 +160,7 @@ def test_cleaning_up_goes_on(driver: Driver) -> None:
 def test_cleaning_up_is_left_to_a_thread_that_does_not_keep_the_process() -> None:
     """No exception of a signal handler interrupts that."""
     server = Server()
-    run(server, interrupted(Glance("one")))
+    run(server, interrupted(Peek("one")))
     (thread,) = server.asked_by
     assert thread is not threading.main_thread()
     assert thread.name == "django-redis-lock-tidying"
@@ -172,7 +172,7 @@ def test_cleaning_up_does_not_wait_for_long(driver: Driver) -> None:
     """A server that does not answer then is unavailable, and a pause is cut short."""
     server = Server()
     server.answering.clear()
-    first, second, pause = driver(server, interrupted(Glance("one"), Glance("two"), Pause(3600)))
+    first, second, pause = driver(server, interrupted(Peek("one"), Peek("two"), Pause(3600)))
     server.answering.set()
     assert isinstance(first, LockUnavailable)
     assert "within 0.25 s" in str(first)
@@ -190,9 +190,9 @@ def test_a_task_that_is_cancelled_twice_cleans_up() -> None:
 
     def steps() -> Steps[None]:
         try:
-            yield Glance("one")
+            yield Peek("one")
         finally:
-            found.append((yield Glance("two")))
+            found.append((yield Peek("two")))
 
     async def main() -> None:
         task = asyncio.ensure_future(arun(server, steps()))
@@ -224,7 +224,7 @@ def test_error_of_a_clean_up_that_nobody_awaits_is_not_reported() -> None:
         try:
             yield Interruption()
         finally:
-            yield Glance("fails")
+            yield Peek("fails")
 
     async def main() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, what: reported.append(what))
@@ -251,15 +251,15 @@ def test_results_and_errors_of_steps_are_given_to_them(driver: Driver) -> None:
     def steps() -> Steps[str]:
         assert (yield Told()) is server
         try:
-            yield Glance("fails")
+            yield Peek("fails")
         except LookupError:
-            return str((yield Glance("one")))
+            return str((yield Peek("one")))
         return "no error"
 
     assert driver(server, steps()) == "answer about one"
 
     def failing() -> Steps[None]:
-        yield Glance("fails")
+        yield Peek("fails")
 
     with pytest.raises(LookupError):
         driver(server, failing())
@@ -283,7 +283,7 @@ def test_a_child_does_not_go_on_with_what_its_parent_began(
 
     def steps() -> Steps[str]:
         try:
-            yield Glance("n")
+            yield Peek("n")
             yield Forks()
             if not last:
                 yield Told()
@@ -306,7 +306,7 @@ def test_lock_error_is_no_interruption() -> None:
         try:
             yield Refused()
         except LockUnavailable:
-            return str((yield Glance("one")))
+            return str((yield Peek("one")))
         return "no error"
 
     assert run(server, steps()) == "answer about one"

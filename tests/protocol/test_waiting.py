@@ -11,7 +11,7 @@ import pytest
 
 from django_redis_lock.protocol import conversation, waiting
 from django_redis_lock.protocol.lease import Request
-from django_redis_lock.protocol.waiting import CLOCK_KEPT, Grant, Hub, LocalWaiter, ServerHub
+from django_redis_lock.protocol.waiting import CLOCK_VALID, Grant, Hub, LocalWaiter
 from tests.protocol.steps import joined
 from tests.tools import Background, eventually
 from tests.tools.interruption import Interrupted, Interruption
@@ -31,22 +31,22 @@ def test_waiter_whose_event_loop_is_closed_is_gone() -> None:
     hub = Hub()
     closed, _ = joined(hub, "closed"), joined(hub, "other")
     closed.sleeper = lambda: False
-    assert hub.dispatch("closed", Grant(7, 1_000, 0)) is False
-    assert hub.nudge_one("closed") is False
-    assert hub.nudge_one("other") is True
+    assert hub.notify("closed", Grant(7, 1_000, 0)) is False
+    assert hub.notify("closed") is False
+    assert hub.notify("other") is True
 
 
 def test_clock_of_the_server_is_carried_forward(monkeypatch: pytest.MonkeyPatch) -> None:
     """For a minute; then a waiter has to ask for it."""
     now = 1.0  # of a machine that has just started
     monkeypatch.setattr(waiting, "monotonic", lambda: now)
-    hub = ServerHub()
+    hub = Hub()
     assert hub.server_ms() is None
-    hub.heard(5_000)
+    hub.note_server_ms(5_000)
     assert hub.server_ms() == 5_000
     now += 2.5
     assert hub.server_ms() == 7_500
-    now += CLOCK_KEPT
+    now += CLOCK_VALID
     assert hub.server_ms() is None
 
 
@@ -61,20 +61,20 @@ def sleeping(hub: Hub, waiter: LocalWaiter) -> Background:
 
 
 def test_forked_child_forgets_its_parents_waiters() -> None:
-    """Those that it inherited look, and then find that they belong to the parent."""
+    """Those that it inherited poll, and then find that they belong to the parent."""
     hub = Hub()
     waiter = joined(hub, "token")
-    before = hub.channel
+    before = hub.channel_of("name")
     thread = sleeping(hub, waiter)
     hub.after_fork()
     thread.outcome()
-    assert waiter.nudged
-    assert hub.channel != before
-    assert not hub.dispatch("token", Grant(7, 1_000, 0))
-    assert joined(hub, "another").watch is not waiter.watch
+    assert waiter.must_poll
+    assert hub.channel_of("name") != before
+    assert not hub.notify("token", Grant(7, 1_000, 0))
+    assert joined(hub, "another").schedule is not waiter.schedule
 
 
-def test_a_waiter_leaves_while_others_are_nudged() -> None:
+def test_a_waiter_leaves_while_others_are_notified() -> None:
     """The garbage collector may close the generator of one at any moment."""
     hub = Hub()
     one, other = joined(hub, "one"), joined(hub, "other")
@@ -83,9 +83,9 @@ def test_a_waiter_leaves_while_others_are_nudged() -> None:
         hub.leave(other)
         return waiter is one
 
-    hub._nudge(collect)
-    assert one.nudged
-    assert not hub.nudge_one("other")
+    hub.notify_if(collect)
+    assert one.must_poll
+    assert not hub.notify("other")
 
 
 def test_wherever_a_waiter_is_interrupted() -> None:
@@ -99,7 +99,7 @@ def test_wherever_a_waiter_is_interrupted() -> None:
             steps.close()
         assert len(hub._waiters) <= 1  # the one that was interrupted before it could leave
         for waiter in [joined(hub, f"other {at}"), joined(hub, f"another {at}")]:
-            waiter.looks = True
+            waiter.schedule.poller = waiter.token
             hub.leave(waiter)
         if not interruption.raised:
             break

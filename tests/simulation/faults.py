@@ -9,7 +9,7 @@ import copy
 from functools import partial
 from typing import Any
 
-from django_redis_lock.protocol.waiting import Watch
+from django_redis_lock.protocol.waiting import Schedule
 from tests.simulation.actors import Interrupted
 from tests.simulation.loops import Tasklet
 from tests.simulation.network import Fate, Site
@@ -96,8 +96,8 @@ def _interrupt(world: World, thread: Thread) -> None:
         for attempt in [item for item in world.ledger.waiting if item.thread is thread]:
             world.ledger.leaves(attempt)
 
-    # If it was its turn to look, another waiter of the process looks a second later.
-    thread.process.disturb(world.machine.now + Watch.TURN)
+    # If it was its turn to poll, another waiter of the process polls a second later.
+    thread.process.disturb(world.machine.now + Schedule.TURN)
     thread.interrupt(Interrupted(world.machine.now), leave)
 
 

@@ -161,6 +161,8 @@ class FirstComeFirstServed(Promise):
         for name in self.world.names:
             hold = self._view.hold(name)
             holder, queue = hold.token if hold else "", self._view.queue(name)
+            if name not in self._before:
+                self._joined.update(queue)
             former, line = self._before.setdefault(name, (holder, queue))
             if holder == former and queue == line:
                 continue

@@ -322,7 +322,7 @@ virtual_threading = SimpleNamespace(
     Event=Event,
     Thread=Thread,
     current_thread=getcurrent,
-    main_thread=lambda: _NOBODY,
+    main_thread=lambda: SimpleNamespace(name="main", ident=id(getcurrent())),
     get_ident=lambda: id(getcurrent()),
     local=threading.local,
 )

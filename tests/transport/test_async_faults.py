@@ -150,32 +150,3 @@ def test_loops_that_are_closed_as_they_are_leave_no_connection(
     assert sum(item() is not None for item in loops) <= 1
     eventually(lambda: len(connections(client) - before) <= 2)  # the last, and one for blocking
     asyncio.run(main())
-
-
-def test_a_connection_counts_for_tasks_even_if_the_one_that_opened_it_is_interrupted(
-    name: str, own_server: EmbeddedServer, settings: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A signal strikes right after the hub has connected; a task is still granted its lock."""
-    settings.LOCKS = {"default": {"LOCATION": own_server.url()}}
-    monkeypatch.setattr("django_redis_lock.protocol.waiting.LOOK_EVERY", 60.0)  # no help from there
-    hub: Any = locks["default"].hub
-
-    def interrupt() -> None:
-        monkeypatch.setattr(hub, "_disconnect_interrupted", lambda: None)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(hub, "_disconnect_interrupted", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        hub.listen()
-    held = lock(name, timeout=60)
-    held.acquire()
-
-    async def main() -> bool:
-        waiting = asyncio.ensure_future(lock(name, timeout=60, blocking_timeout=30).aacquire())
-        while not await asyncio.to_thread(locks["default"].waiting, name):
-            assert not waiting.done()
-        await held.arelease()
-        began = time.monotonic()
-        return await waiting and time.monotonic() - began < 10
-
-    assert asyncio.run(main())

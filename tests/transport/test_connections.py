@@ -24,7 +24,7 @@ from django_redis import get_redis_connection
 
 from django_redis_lock import lock, locks
 from django_redis_lock.exceptions import LockUnavailable
-from django_redis_lock.protocol.calls import Glance
+from django_redis_lock.protocol.calls import Peek
 from django_redis_lock.transport.connections import own_pool
 from example_project.embedded import EmbeddedServer
 from tests.tools import Background, Child, connections, eventually, handling, in_finalizer, waiters
@@ -80,7 +80,7 @@ def test_connections_that_the_server_closed_while_idle(client: redis.Redis) -> N
     calls = backend.servers.client
     calls._idle.extend([calls._open(math.inf) for _ in range(3)])
     client.client_kill_filter(_type="normal", skipme=True)
-    call = Glance("name")
+    call = Peek("name")
     assert backend.call(call) is None
     assert call.resent
     assert len(calls._idle) == 1
@@ -321,10 +321,10 @@ def test_interrupted_calls_leave_the_client_in_step(name: str, client: redis.Red
             armed = False
             raise Interrupted
 
-    def glance_until_struck() -> None:
+    def peek_until_struck() -> None:
         while armed:
             for key, value in replies.items():
-                assert backend.call(Glance(key)) == value
+                assert backend.call(Peek(key)) == value
 
     chance = random.Random(1)
     struck = 0
@@ -334,14 +334,14 @@ def test_interrupted_calls_leave_the_client_in_step(name: str, client: redis.Red
                 armed = True
                 signal.setitimer(signal.ITIMER_REAL, chance.uniform(0.00001, 0.001))
                 # A function, as Python 3.13 strikes at the end of a loop outside its "try" block.
-                glance_until_struck()
+                peek_until_struck()
             except Interrupted:
                 struck += 1
             finally:
                 armed = False
     assert struck > 250
     for key, value in replies.items():
-        assert backend.call(Glance(key)) == value
+        assert backend.call(Peek(key)) == value
 
 
 def test_an_interruption_while_a_reply_is_read(
@@ -352,20 +352,20 @@ def test_an_interruption_while_a_reply_is_read(
     backend = locks["default"]
     with redis.Redis.from_url(own_server.url()) as client:
         client.set(f"lock:{name}", "late 1 {}")
-        assert backend.call(Glance(f"{name}-free")) is None
+        assert backend.call(Peek(f"{name}-free")) is None
         own_server.pause()
         try:
             with handling(signal.SIGALRM, Interrupted), pytest.raises(Interrupted):
                 signal.setitimer(signal.ITIMER_REAL, 0.2)
-                backend.call(Glance(name))
+                backend.call(Peek(name))
         finally:
             own_server.resume()
-    assert backend.call(Glance(f"{name}-free")) is None
+    assert backend.call(Peek(f"{name}-free")) is None
 
 
 FORK = """
     backend = locks["url"]
-    backend.call(Glance("warm-up"))
+    backend.call(Peek("warm-up"))
     (before,) = backend.servers.client._idle
     child = os.fork()
     for number in range(200):
@@ -383,7 +383,7 @@ FORK = """
 @pytest.mark.usefixtures("server")
 def test_a_forked_child_leaves_the_connection_to_its_parent(name: str) -> None:
     """It opens one of its own, and the parent goes on using the one it has."""
-    before = "from django_redis_lock.protocol.calls import Glance"
+    before = "from django_redis_lock.protocol.calls import Peek"
     with Child(FORK, name, before=before) as child:
         assert [child.hear(), child.hear()] == ["new", "the same"]
         assert child.end() == 0
@@ -394,10 +394,10 @@ def test_a_server_that_restarts_between_two_calls(name: str, settings: Any) -> N
     with EmbeddedServer() as server:
         settings.LOCKS = {"default": {"LOCATION": server.url()}}
         backend = locks["default"]
-        assert backend.call(Glance(name)) is None
+        assert backend.call(Peek(name)) is None
         server.kill()
         server.restart()
-        assert backend.call(Glance(name)) is None
+        assert backend.call(Peek(name)) is None
         locks.reset()
 
 

@@ -79,17 +79,17 @@ def test_silent_connection_is_noticed(
     name: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A listening connection that died without a word is replaced before it costs a hand-off."""
-    monkeypatch.setattr("django_redis_lock.transport.listener.SILENCE", 0.2)
-    monkeypatch.setattr("django_redis_lock.transport.listener.ANSWER_WITHIN", 0.2)
+    monkeypatch.setattr("django_redis_lock.transport.receiving.SILENCE", 0.2)
+    monkeypatch.setattr("django_redis_lock.transport.receiving.ANSWER_WITHIN", 0.2)
     held = lock(name, using="direct", timeout=60)
     held.acquire()
     waiting = Background(lock(name, timeout=60).acquire)
     eventually(lambda: waiters(name, "direct") == 1)
-    dead = locks["default"].hub._connection
+    dead = locks["default"].hub.receiver.messages
     time.sleep(0.5)  # several spells of silence, each ended by an answer
-    assert locks["default"].hub._connection is dead
+    assert locks["default"].hub.receiver.messages is dead
     proxy.silence(listening_only=True)
-    eventually(lambda: locks["default"].hub._connection not in (None, dead))
+    eventually(lambda: locks["default"].hub.receiver.messages not in (None, dead))
     eventually(lambda: waiters(name, "direct") == 1)
     began = time.monotonic()
     held.release()
@@ -237,9 +237,9 @@ def test_waiter_tolerates_a_socket_timeout_shorter_than_its_wait(
     held.acquire()
     waiting = Background(lambda: lock(name).acquire(blocking_timeout=10))
     eventually(lambda: waiters(name) == 1)
-    listening = locks["default"].hub._connection
+    listening = locks["default"].hub.receiver.messages
     time.sleep(0.5)  # several socket timeouts pass
-    assert locks["default"].hub._connection is listening
+    assert locks["default"].hub.receiver.messages is listening
     held.release()
     assert waiting.outcome() is True
 

@@ -19,7 +19,7 @@ from django.test import Client
 from django_redis_lock import lock, locks
 from django_redis_lock.exceptions import LockError
 from django_redis_lock.support.arguments import MAX_NAME_LENGTH, check_name
-from django_redis_lock.transport.listener import Listener
+from django_redis_lock.transport.receiving import ReceivingHub
 from example_project.embedded import EmbeddedServer
 from tests.tools import Background, eventually, waiters
 from tests.tools.admin import LIST, page_of, root
@@ -393,21 +393,23 @@ MESSAGES = [
 def test_garbage_on_the_channel(raw: redis.Redis, bystander: Callable[[], None]) -> None:
     """It wakes nobody, gives nobody a lock, and costs no connection."""
     backend = locks["default"]
-    assert isinstance(backend.hub, Listener)
+    assert isinstance(backend.hub, ReceivingHub)
     first, second = lock(VICTIM, timeout=20), lock(VICTIM, timeout=20)
     first.acquire()
     waiting = Background(lambda: second.acquire(blocking_timeout=15))
     eventually(lambda: waiters(VICTIM) == 1)
-    connection = backend.hub._connection
+    connection = backend.hub.receiver.messages
     (token,) = backend.hub._waiters
     for message in MESSAGES:
-        assert raw.publish(backend.hub.channel, message.replace(b"TOKEN", token.encode()))
+        assert raw.publish(
+            backend.hub.channel_of(VICTIM), message.replace(b"TOKEN", token.encode())
+        )
     bystander()
     assert waiting.is_alive()
     first.ensure_held()
     first.release()
     assert waiting.outcome() is True
-    assert backend.hub._connection is connection
+    assert backend.hub.receiver.messages is connection
     second.ensure_held()
     second.release()
 

@@ -10,8 +10,7 @@ import pytest
 from django_redis_lock.backends.locmem import LocMemLockBackend
 from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.protocol import calls
-from django_redis_lock.protocol.waiting import Watch
-from django_redis_lock.transport.polling import PollingHub
+from django_redis_lock.protocol.waiting import Hub, Schedule
 from tests.tools import Background, eventually
 
 
@@ -20,33 +19,33 @@ class Deaf(LocMemLockBackend):
 
     def __init__(self) -> None:
         super().__init__("deaf", {})
-        self.hub: PollingHub = PollingHub(0.01, 0.5)
-        self.looks = 0
+        self.hub: Hub = Hub(interval=0.01, channel="")
+        self.polls = 0
 
     def call(self, call: calls.Call) -> Any:
-        self.looks += isinstance(call, calls.Acquire)
+        self.polls += isinstance(call, calls.Acquire)
         return super().call(call)
 
     def lock(self, name: str, **options: Any) -> Lock:
         return Lock(lambda: self, name, 20, **options)
 
 
-def test_the_waiters_of_a_lock_share_their_looks(
+def test_the_waiters_of_a_lock_share_their_polls(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Twenty threads look no more often than one, and go on after one has the lock."""
-    monkeypatch.setattr(Watch, "TURN", 1000)  # whoever has looked says when to look next
+    """Twenty threads poll no more often than one, and go on after one has the lock."""
+    monkeypatch.setattr(Schedule, "TURN", 1000)  # whoever has polled says when to poll next
     backend = Deaf()
     with backend.lock(name):
         queue = [
             Background(lambda: backend.lock(name).acquire(blocking_timeout=60)) for _ in range(20)
         ]
         eventually(lambda: len(backend.hub._waiters) == 20)
-        before = backend.looks
-        eventually(lambda: backend.looks >= before + 20)  # each has looked for itself
-        began, before = time.monotonic(), backend.looks
-        eventually(lambda: backend.looks >= before + 20)
-        # Twenty looks of one take ten times 0.005 s at the least, of twenty next to nothing.
+        before = backend.polls
+        eventually(lambda: backend.polls >= before + 20)  # each has polled for itself
+        began, before = time.monotonic(), backend.polls
+        eventually(lambda: backend.polls >= before + 20)
+        # Twenty polls of one take nineteen times 0.008 s at the least, of twenty next to nothing.
         assert time.monotonic() - began > 0.05
     for _ in queue:
         eventually(lambda: backend.holder(name))

@@ -14,7 +14,7 @@ import pytest
 import redis
 
 from django_redis_lock import lock
-from django_redis_lock.protocol.waiting import CLAIM, LOOK_EVERY, WAITING_SCHEMES
+from django_redis_lock.protocol.waiting import CLAIM, POLL_EVERY, WAITING_SCHEMES
 from django_redis_lock.transport import scripts
 from tests.tools import Background, Child, eventually, waiters
 
@@ -183,8 +183,8 @@ def test_numbers_are_the_same_in_lua_and_in_python() -> None:
         for key, value in re.findall(r"^ *local ([A-Z_]+) = (\d+)", source, re.MULTILINE)
     }
     assert numbers["CLAIM"] == CLAIM
-    assert LOOK_EVERY < numbers["HEARD"] < CLAIM < DELAY
-    assert numbers["CLAIM_UNTOLD"] > 2 * LOOK_EVERY
+    assert POLL_EVERY < numbers["SEEN"] < CLAIM < DELAY
+    assert numbers["CLAIM_UNTOLD"] > 2 * POLL_EVERY
 
 
 def test_aliases_that_share_a_server_pop_their_own_grants(name: str, settings: Any) -> None:
@@ -206,7 +206,7 @@ def test_aliases_that_share_a_server_pop_their_own_grants(name: str, settings: A
             held.release()
         for handle, waiting in queue:
             assert waiting.outcome() is True
-            assert waiting.ended_at - began < LOOK_EVERY / 2
+            assert waiting.ended_at - began < POLL_EVERY / 2
             handle.release()
 
 

@@ -12,7 +12,7 @@ from django.test import override_settings
 
 from django_redis_lock import Lock, lock, locks
 from django_redis_lock.exceptions import InvalidLockBackend
-from django_redis_lock.protocol.waiting import LOOK_EVERY, WAITING_SCHEMES
+from django_redis_lock.protocol.waiting import POLL_EVERY, WAITING_SCHEMES
 from tests.settings import server_url
 from tests.tools import QUEUED, Background, connections, counted, eventually, queued, waiters
 
@@ -22,8 +22,8 @@ OTHERS = ("blpop", "poll")
 HASTY = (
     """
     locks["default"].hub_for("poll").claim_ms = 300
-    from django_redis_lock.protocol import conversation
-    conversation.LOOK_EVERY = 1000  # no help from there
+    from django_redis_lock.protocol import waiting
+    waiting.POLL_EVERY = 1000  # no help from there
 """
     + QUEUED
 )
@@ -108,7 +108,7 @@ def test_a_hundred_waiters_cost_as_much_as_one(name: str, wait: str, client: red
             began = time.monotonic()
             time.sleep(1.0)  # idle time is what is measured
             seconds = time.monotonic() - began
-    assert counts.get("evalsha", 0) <= seconds / LOOK_EVERY + 2
+    assert counts.get("evalsha", 0) <= seconds / POLL_EVERY + 2
     assert counts.get("publish", 0) == 0
     looks, rounds = counts.get("get", 0) - counts.get("evalsha", 0), counts.get("blpop", 0)
     if wait == "poll":  # a sleep is a fifth shorter than the interval at the most

@@ -40,9 +40,9 @@ from django_redis_lock.protocol.calls import Call, ask
 from django_redis_lock.protocol.drivers import Steps, adrive, drive
 from django_redis_lock.protocol.lease import Request
 from django_redis_lock.protocol.records import Holder, moment, read_holder, token_id
+from django_redis_lock.protocol.waiting import Hub
 from django_redis_lock.transport.location import Location
 from django_redis_lock.transport.packing import Packed
-from django_redis_lock.transport.polling import PollingHub
 from django_redis_lock.transport.scripts import Command
 
 NAME = "{name}"
@@ -83,7 +83,7 @@ class GetSetLockBackend(ServersLockBackend):
                 f"or a proxy that looks like one; write an alias of CACHES, or a URL."
             )
         form = read_choice(options, "FORMAT", FORMATS, self.alias)
-        self.hub = PollingHub(read_poll_interval(options, self.alias))
+        self.hub = Hub(interval=read_poll_interval(options, self.alias), channel="")
         key = options.get("KEY", f"{self.key_prefix}:{NAME}")
         if not isinstance(key, str) or key.count(NAME) != 1:
             raise InvalidLockBackend(

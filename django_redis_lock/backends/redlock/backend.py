@@ -33,8 +33,8 @@ from django_redis_lock.protocol import calls
 from django_redis_lock.protocol.calls import Call, Pause, ask
 from django_redis_lock.protocol.drivers import Steps, adrive, drive
 from django_redis_lock.protocol.lease import Request
+from django_redis_lock.protocol.waiting import Hub
 from django_redis_lock.transport.packing import Packed
-from django_redis_lock.transport.polling import PollingHub
 
 SERVER_TIMEOUT = 0.5
 REJOIN_DELAY = 30.0
@@ -48,19 +48,6 @@ OWED_FOR = 60.0
 """Seconds for which a release is sent again to a server that can't be reached."""
 
 _Vote = calls.Acquire | calls.TakeOver
-
-
-class _Hub(PollingHub):
-    """Where waiters sleep between polls. They are in the queue to be counted, not to be served."""
-
-    def __init__(self, interval: float, channel: str) -> None:
-        super().__init__(interval, channel=channel)
-        self.glances = False
-
-    @property
-    def in_queue(self) -> bool:
-        """No waiter has a turn."""
-        return False
 
 
 class RedlockLockBackend(BaseLockBackend):
@@ -79,7 +66,6 @@ class RedlockLockBackend(BaseLockBackend):
     Waiters poll, and are served in no order.
     """
 
-    hub: _Hub
     options: ClassVar[tuple[str, ...]] = ("SERVER_TIMEOUT", "REJOIN_DELAY", "POLL_INTERVAL")
 
     def configure(self, location: Any, options: dict[str, Any]) -> None:
@@ -91,8 +77,9 @@ class RedlockLockBackend(BaseLockBackend):
             Server(self.alias, {**params, "LOCATION": item}, self.server_timeout)
             for item in check_servers(self.alias, location)
         ]
-        interval = read_poll_interval(options, self.alias, INTERVAL)
-        self.hub = _Hub(interval, f"{self.key_prefix}-grant:quorum")
+        self.interval = read_poll_interval(options, self.alias, INTERVAL)
+        # Waiters are in the queue to be counted, not to be served.
+        self.hub = Hub(interval=self.interval, channel=f"{self.key_prefix}-grant:quorum")
         self._delay_ms = round(self.rejoin_delay * 1000)
         self._clocks = Clocks()
         self._starts: dict[int, int] = {}  # by server: the start of one that waits for the fence
@@ -195,7 +182,7 @@ class RedlockLockBackend(BaseLockBackend):
                 if left_ms == -2 and ms >= 0:  # with -1 it is still being acquired
                     self._give_back(name, token)
         if answer and isinstance(call, calls.Release | calls.ForceRelease):
-            self.hub.look_soon(call.name)  # for the waiters of this process
+            self.hub.poll_soon(call.name)  # for the waiters of this process
         return answer
 
     def _give_back(self, name: str, token: str) -> None:
@@ -251,7 +238,7 @@ class RedlockLockBackend(BaseLockBackend):
         if acquires:
             if fence:
                 return [fence, left_ms, outcome.now_ms]
-            return [0, _next_poll_ms(outcome, self.hub.interval), outcome.now_ms, 3]
+            return [0, _next_poll_ms(outcome, self.interval), outcome.now_ms, 3]
         if not fence:
             return None
         # The lease counts from a little earlier, since the clocks may differ.

@@ -42,7 +42,6 @@ from django_redis_lock.transport.clients import BlockingClient
 from django_redis_lock.transport.location import databases_of
 from django_redis_lock.transport.packing import Packed
 
-
 READ_FOR = 5.0
 """Seconds without an answer after which a connection is closed."""
 

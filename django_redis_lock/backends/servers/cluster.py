@@ -34,6 +34,7 @@ from django_redis_lock.transport.clients import BlockingClient, is_read_only
 from django_redis_lock.transport.connections import asyncio_connection
 from django_redis_lock.transport.location import Location
 from django_redis_lock.transport.packing import Packed, Packing, Replicas
+from django_redis_lock.transport.receiving import ReceivingHub
 
 REDIRECTIONS = 5
 """How often a call is redirected before it counts as unanswered."""
@@ -62,7 +63,8 @@ class Cluster(Servers):
             )
         self.topology = Topology(location.urls or [])
         self._packings = [Packing(key_prefix, tag, replicas) for tag in TAGS]
-        self._hub = ClusterListener(self.topology, f"{key_prefix}-grant", give_back)
+        listener = ClusterListener(self.topology, f"{key_prefix}-grant")
+        self._hub = ReceivingHub(listener, give_back, confirming=True)
         self._clients: dict[Address, BlockingClient] = {}
         self._async_clients: dict[Address, AsyncClient] = {}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import selectors
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import redis
@@ -18,18 +18,16 @@ from django_redis_lock.backends.servers.topology import (
     Topology,
     shard_of,
 )
-from django_redis_lock.protocol.waiting import LocalWaiter
-from django_redis_lock.support.process import known_process
 from django_redis_lock.transport.connections import leave_to_parent, listening_connection
-from django_redis_lock.transport.listener import Listener, Liveness
+from django_redis_lock.transport.receiving import Liveness, ReceivingHub
 from django_redis_lock.transport.redis_py import BROKEN, cluster_error, socket_of
 
 _BROKEN = (*BROKEN, KeyError)
 """What reading can raise; ``KeyError`` comes from the selector if a socket was closed."""
 
 
-class ClusterListener(Listener):
-    """A listener with one connection to each node that has locks waited for.
+class ClusterListener:
+    """Listens on one connection to each node that has locks waited for.
 
     ``PUBLISH`` counts only receivers on its own node, and no receiver means that the waiter is
     dead. So the process has a channel for each shard, with the shard's hash tag, on the node that
@@ -37,19 +35,18 @@ class ClusterListener(Listener):
     channels are used if the server has them.
 
     After a shard has moved, by resharding or a failover, the listener subscribes again and its
-    waiters look at their locks. A message may come from a node that has just lost its shard. So a
-    grant is only a reason to look.
+    waiters poll their locks. A message may come from a node that has just lost its shard. So its
+    hub has to be ``confirming``.
     """
 
-    def __init__(
-        self, topology: Topology, prefix: str, give_back: Callable[[str, str, float], object]
-    ) -> None:
+    hub: ReceivingHub
+
+    def __init__(self, topology: Topology, prefix: str) -> None:
         self._topology = topology
-        super().__init__(lambda: None, prefix, give_back, confirming=True)
+        self._prefix = prefix
         topology.changed = self._follow_shards
 
-    def _reset(self) -> None:
-        super()._reset()
+    def reset(self) -> None:
         self._ears: dict[int, _Ear] = {}  # by shard
         self._sharded = True  # until a server does not know such channels
         self._waker = _Waker()
@@ -59,35 +56,29 @@ class ClusterListener(Listener):
 
     def _channel(self, shard: int) -> str:
         tag = f"{{{TAGS[shard]}}}" if self._sharded else TAGS[shard]
-        return f"{self._prefix}:{tag}:{known_process().id}-{self._number}"
+        return f"{self._prefix}:{tag}:{self.hub.id}"
 
-    @property
-    def listening(self) -> bool:
-        return bool(self._ears)
-
-    def listens_for(self, name: str) -> bool:
+    def receives(self, name: str) -> bool:
         return shard_of(name) in self._ears
 
     @property
     def connections(self) -> int:
+        """How many connections are open."""
         return len(self._all())
 
     def _all(self) -> list[_Ear]:
         return list(dict.fromkeys(list(self._ears.values())))
 
-    def _dial(self, name: str) -> _Ear:
-        return self._open(shard_of(name))
-
-    def _adopt(self, ear: _Ear) -> None:
-        with self._mutex:
+    def connect(self, name: str) -> None:
+        ear = self._open(shard_of(name))
+        with self.hub.mutex:
             before = {self._ears[one] for one in ear.shards if one in self._ears}
             self._ears.update(dict.fromkeys(ear.shards, ear))
-            self._connected.set()
         self._waker.ring()  # the leader has to read from the new connection too
         for old in before:
             self._forget(old, ())
         if before:  # what they had not read yet is lost
-            self._nudge(lambda waiter: shard_of(waiter.name) in ear.shards)
+            self._notify(ear.shards)
 
     def _open(self, shard: int) -> _Ear:
         """Connect to the node of a shard, and subscribe to all shards of the node."""
@@ -117,38 +108,38 @@ class ClusterListener(Listener):
                 return ear
         raise redis.exceptions.ConnectionError("the nodes don't agree who serves the lock")
 
-    def _leave_to_parent(self) -> None:
+    def leave_to_parent(self) -> None:
         for ear in self._all():
             leave_to_parent(ear.connection)
         self._waker.ring()  # wakes a selecting thread of this child; it does no harm to the parent
 
-    def _hang_up(self) -> None:
+    def close(self) -> None:
         for ear in self._all():
-            self._drop_ear(ear)
+            self._drop(ear)
 
-    def _nudge(self, concerns: Callable[[LocalWaiter], bool]) -> None:
-        super()._nudge(concerns)
-        self._waker.ring()  # it may be the leader's turn to look
+    def _notify(self, shards: Iterable[int]) -> None:
+        """Have the waiters of some shards poll."""
+        self.hub.notify_if(lambda waiter: shard_of(waiter.name) in shards)
+        self._waker.ring()  # it may be for the leader to poll
 
-    def _hear(self, seconds: float) -> bool:
-        """Read what comes within some seconds; return False if there is no connection."""
+    def receive(self, seconds: float) -> bool:
         ears = self._all()
         if not ears:
             return False
         if sum(self._read_ready(ear) for ear in ears):
             return True
-        bell = self._waker
+        waker = self._waker
         with selectors.DefaultSelector() as selector:
-            selector.register(bell, selectors.EVENT_READ)
+            selector.register(waker, selectors.EVENT_READ)
             for ear in ears:
                 try:
                     seconds = min(seconds, ear.patience())
                     selector.register(socket_of(ear.connection), selectors.EVENT_READ)
                 except _BROKEN:
-                    self._drop_ear(ear)
+                    self._drop(ear)
                     return True
             selector.select(seconds)
-            bell.hush()
+            waker.hush()
         return True
 
     def _read_ready(self, ear: _Ear) -> bool:
@@ -157,20 +148,20 @@ class ClusterListener(Listener):
         try:
             while ear.connection.can_read(timeout=0):
                 read = True
-                ear.liveness.heard()
+                ear.liveness.note_seen()
                 self._take_message(ear, ear.connection.read_response(disable_decoding=True))
         except _BROKEN:
-            self._drop_ear(ear)
+            self._drop(ear)
             return True
         except BaseException:
-            self._drop_ear(ear)  # it may have been interrupted in the middle of a message
+            self._drop(ear)  # it may have been interrupted in the middle of a message
             raise
         return read
 
     def _take_message(self, ear: _Ear, message: Any) -> None:
         kind = message[0]
         if kind in (b"message", b"smessage"):
-            self._take_in(message[2])
+            self.hub.take_in(message[2])
         elif kind == b"sunsubscribe" and message[1] is not None:
             lost = [one for one in ear.shards if self._channel(one).encode() == message[1]]
             self._topology.suspect(ear.address)
@@ -188,19 +179,17 @@ class ClusterListener(Listener):
                 self._forget(ear, gone)
 
     def _forget(self, ear: _Ear, shards: Iterable[int]) -> None:
-        """Note that a connection no longer serves some shards, and have their waiters look."""
-        with self._mutex:
+        """Note that a connection no longer serves some shards, and have their waiters poll."""
+        with self.hub.mutex:
             gone = {shard for shard in shards if self._ears.get(shard) is ear}
             for shard in gone:
                 del self._ears[shard]
             unused = ear not in self._ears.values()
-            if not self._ears:
-                self._connected.clear()
-        self._nudge(lambda waiter: shard_of(waiter.name) in gone)
+        self._notify(gone)
         if unused:
             ear.connection.disconnect()
 
-    def _drop_ear(self, ear: _Ear) -> None:
+    def _drop(self, ear: _Ear) -> None:
         self._forget(ear, ear.shards)
         ear.connection.disconnect()
 
@@ -227,7 +216,7 @@ class _Ear:
                 self.connection.read_response(disable_decoding=True)
         except ResponseError as error:
             raise cluster_error(error) from None
-        self.liveness.heard()
+        self.liveness.note_seen()
 
     def _subscription(self, channel: str) -> tuple[str, str]:
         return ("SSUBSCRIBE" if "{" in channel else "SUBSCRIBE"), channel
@@ -246,23 +235,23 @@ class _Waker:
 
     def __init__(self) -> None:
         # gevent and eventlet leave non-blocking sockets alone, but not pipes.
-        self._heard, self._rung = socket.socketpair()
-        for end in (self._heard, self._rung):
+        self._near, self._far = socket.socketpair()
+        for end in (self._near, self._far):
             end.setblocking(False)
 
     def __del__(self) -> None:
-        for end in (self._heard, self._rung):
+        for end in (self._near, self._far):
             end.close()
 
     def fileno(self) -> int:
-        return self._heard.fileno()
+        return self._near.fileno()
 
     def ring(self) -> None:
         """Wake the thread that selects now or next."""
         with contextlib.suppress(BlockingIOError):  # full of rings
-            self._rung.send(b"!")
+            self._far.send(b"!")
 
     def hush(self) -> None:
         """Be silent until the next ring."""
         with contextlib.suppress(BlockingIOError):
-            self._heard.recv(4096)
+            self._near.recv(4096)

@@ -9,17 +9,16 @@ import redis
 
 from django_redis_lock.backends.index import Index, read_whole
 from django_redis_lock.backends.servers.base import Servers, numbers
-from django_redis_lock.protocol.calls import Call, Glance
+from django_redis_lock.protocol.calls import Call, Peek
 from django_redis_lock.protocol.drivers import Steps
 from django_redis_lock.protocol.waiting import Hub
 from django_redis_lock.support.process import made_once
 from django_redis_lock.transport.clients import BlockingClient
 from django_redis_lock.transport.connections import asyncio_connection, listening_connection
-from django_redis_lock.transport.listener import Listener
 from django_redis_lock.transport.location import Location
 from django_redis_lock.transport.packing import Packing, Replicas
-from django_redis_lock.transport.polling import ClaimingHub
-from django_redis_lock.transport.popping import Popper
+from django_redis_lock.transport.popping import PoppedList
+from django_redis_lock.transport.receiving import ReceivingHub, Subscription
 
 if TYPE_CHECKING:
     from django_redis_lock.transport.async_client import AsyncClient
@@ -73,11 +72,10 @@ class ScriptedServer(SingleServer):
 
     def _make_hub(self, scheme: str) -> Hub:
         if scheme == "poll":
-            return ClaimingHub(self._poll_interval)
-        kinds = {"queue": Listener, "blpop": Popper}
-        return kinds[scheme](
-            lambda: listening_connection(self.pool),
-            f"{self._key_prefix}-grant",
+            return Hub(interval=self._poll_interval, peeks=True)
+        receiver = PoppedList if scheme == "blpop" else Subscription
+        return ReceivingHub(
+            receiver(lambda: listening_connection(self.pool), f"{self._key_prefix}-grant"),
             self._give_back,
             # A lock that was handed off counts only once the replicas have it, too.
             confirming=self.replicas is not None,
@@ -125,4 +123,4 @@ class ScriptedServer(SingleServer):
 
 
 def _answer(call: Call, reply: Any) -> Any:
-    return reply if isinstance(call, Glance) else numbers(reply)
+    return reply if isinstance(call, Peek) else numbers(reply)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Sequence
 from importlib.resources import files
 from typing import Any
@@ -30,16 +31,28 @@ def _bulk(item: str) -> str:
     return f"${len(item)}\r\n{item}\r\n"
 
 
+_INCLUDE = re.compile(r"^ *-- include (\w+)\n", re.MULTILINE)
+
+
+def _read(name: str, included: set[str]) -> str:
+    """Return the source of a file with the files that it includes, each of them once."""
+    if name in included:
+        return ""
+    included.add(name)
+    source = (files(__package__) / f"{name}.lua").read_text(encoding="ascii")
+    return _INCLUDE.sub(lambda found: _read(found[1], included), source)
+
+
 class Script:
-    """A Lua script, made of the named ``.lua`` files.
+    """A Lua script, made of the named ``.lua`` files, and of those that they include.
 
     The constant head of an EVALSHA is packed once for each script, and the rest of a call in one
     go: that takes a third off the client's share of a call.
     """
 
     def __init__(self, *names: str) -> None:
-        parts = [(files(__package__) / f"{name}.lua").read_text(encoding="ascii") for name in names]
-        self.source = "".join(parts)
+        included: set[str] = set()
+        self.source = "".join([_read(name, included) for name in names])
         self.sha = hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
         self._by_sha = _bulk("EVALSHA") + _bulk(self.sha)
         self._by_source = _bulk("EVAL") + _bulk(self.source)
@@ -66,20 +79,20 @@ class Command:
         return pack([self.name, *keys, *args])
 
 
-ACQUIRE = Script("clock", "prune", "common", "acquire", "gone", "join")
-RELEASE = Script("clock", "holds", "common", "release")
+ACQUIRE = Script("acquire")
+RELEASE = Script("release")
 CLAIM = Script("claim")
-TAKE_OVER = Script("clock", "holds", "digest", "common", "take_over")
-FORCE_RELEASE = Script("clock", "digest", "common", "force_release")
-RENEW = Script("clock", "holds", "common", "renew")
+TAKE_OVER = Script("take_over")
+FORCE_RELEASE = Script("force_release")
+RENEW = Script("renew")
 HISTORY = Script("history")
-WAITING = Script("clock", "gone", "waiting")
-INSPECT = Script("clock", "gone", "inspect")
-INDEX = Script("clock", "index")
+WAITING = Script("waiting")
+INSPECT = Script("inspect")
+INDEX = Script("index")
 GET = Command("GET")
 
-QUORUM_ACQUIRE = Script("clock", "prune", "digest", "quorum_common", "quorum_acquire")
+QUORUM_ACQUIRE = Script("base", "quorum_common", "quorum_acquire")
 QUORUM_SETTLE = Script("quorum_settle")
-QUORUM_RELEASE = Script("holds", "quorum_release")
-QUORUM_FENCE = Script("clock", "quorum_common", "quorum_fence")
+QUORUM_RELEASE = Script("base", "quorum_release")
+QUORUM_FENCE = Script("base", "quorum_common", "quorum_fence")
 QUORUM_ADMIT = Script("quorum_admit")

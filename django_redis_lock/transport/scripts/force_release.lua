@@ -6,6 +6,7 @@
 -- Returns 1, or 2 if the entry could not be written; nil if the lock is free or held by another
 -- token, unless the entry is among the last thousand, so that an earlier sending released the lock.
 -- After an error this sending has neither released the lock nor written the entry.
+-- include common
 local held = redis.call('GET', KEYS[1])
 if not is_held_by_digest(ARGV[2], held) then
   if ARGV[4] == '1' then
@@ -31,7 +32,7 @@ end
 redis.call('XREVRANGE', KEYS[6], '+', '-', 'COUNT', 1) -- fails where it is no stream
 -- The lock is released even if this user may not hand it off, or if another program's data is in
 -- place of the queue: the waiters find it free when they look.
-local ok, handed_off = pcall(contended().hand_off, ARGV[1], '')
+local ok, handed_off = pcall(hand_off, ARGV[1], '')
 if not ok or not handed_off then
   local deleted = redis.pcall('DEL', KEYS[1])
   if type(deleted) == 'table' and redis.call('GET', KEYS[1]) == held then

@@ -6,6 +6,7 @@
 -- Returns {names, lease ends, last member}, the first two each as one text with a line for each
 -- lock: reading that takes a hundredth of the time of reading thousands of items. An empty line
 -- stands for a member that can't be a name.
+-- include base
 local from, after = ARGV[1], ARGV[2]
 local found
 if after == '' then

@@ -1,10 +1,11 @@
 -- Read who holds locks, without changing anything.
--- KEYS[1] when each waiting process was last heard, see common.lua, then two for each lock: the
+-- KEYS[1] when each waiting process was last seen, see common.lua, then two for each lock: the
 -- lock, its waiters.
 -- Returns {now, ...} with three for each lock: its value (nil if free or not a string), its
--- remaining lease in ms (-1 without end) and the number of waiters whose process was heard lately
+-- remaining lease in ms (-1 without end) and the number of waiters whose process was seen lately
 -- (nil if this user may not know).
 -- now is the server's clock in ms.
+-- include common
 
 -- Another program's data under a key is no lock and no queue; any other error is returned.
 local function is_foreign(answer)

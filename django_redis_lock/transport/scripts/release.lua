@@ -4,14 +4,19 @@
 -- ARGV[4] given to release the lock only if it was not claimed yet.
 -- Returns 1: released, 0: not held by this token.
 local held = redis.call('GET', KEYS[1])
-if holds(ARGV[1], held) and not (ARGV[4] and not unclaimed_until(held)) then
-  if redis.call('EXISTS', KEYS[2]) == 0 or not contended().hand_off(ARGV[2], '') then
-    redis.call('DEL', KEYS[1])
-    redis.call('ZREM', KEYS[3], ARGV[2])
+if not held or string.sub(held, 1, #ARGV[1] + 1) ~= ARGV[1] .. ' '
+    or (ARGV[4] and not string.find(held, '^%S+ %d+ {"unclaimed":"%d+ ')) then
+  if ARGV[3] ~= '' then
+    redis.call('LREM', KEYS[2], 1, ARGV[3])
   end
-  return 1
+  return 0
 end
-if ARGV[3] ~= '' then
-  redis.call('LREM', KEYS[2], 1, ARGV[3])
+if redis.call('EXISTS', KEYS[2]) == 1 then
+  -- include common
+  if hand_off(ARGV[2], '') then
+    return 1
+  end
 end
-return 0
+redis.call('DEL', KEYS[1])
+redis.call('ZREM', KEYS[3], ARGV[2])
+return 1

@@ -4,25 +4,22 @@
 -- check; with a plus sign before it a longer lease is left alone.
 -- Returns for each lock its remaining lease in ms, -1 for one without end, -2 if the token does not
 -- hold it.
-local now = math.floor(clock() / 1000)
-local left, queue = {}, nil
+-- include common
+local now, left = math.floor(clock() / 1000), {}
 -- With pcall: one lock, or the index, that another program has overwritten is no reason to lose the
 -- others.
 for i = 1, #ARGV / 3 do
   local lock, waiters = KEYS[2 * i], KEYS[2 * i + 1]
   local name, token, lease = ARGV[3 * i - 2], ARGV[3 * i - 1], tonumber(ARGV[3 * i])
   local held = redis.pcall('GET', lock)
-  if type(held) ~= 'string' or not holds(token, held) then
-    left[i] = -2
-  elseif unclaimed_until(held) and contended().claim(lock, held, now) <= 0 then
+  if type(held) ~= 'string' or not holds(token, held) or (claim(lock, held, now) or 1) <= 0 then
     left[i] = -2
   else
     local ttl = redis.call('PTTL', lock)
     if lease == 0 or (string.sub(ARGV[3 * i], 1, 1) == '+' and (ttl < 0 or ttl > lease)) then
       left[i] = ttl
     elseif lease > 0 then
-      queue = queue or contended()
-      queue.tell_of_end(name, waiters, ttl, lease)
+      notify_of_end(name, waiters, ttl, lease)
       redis.call('PEXPIRE', lock, lease)
       redis.pcall('ZADD', KEYS[1], now + lease, name)
       left[i] = lease

@@ -3,6 +3,7 @@
 -- ARGV[1] token, ARGV[2] lease (ms), ARGV[3] holder record, ARGV[4] name,
 -- ARGV[5] the digest of the token that must still hold the lock.
 -- Returns the fence, or nil if the lock is free or held by another token.
+-- include common
 local held = redis.call('GET', KEYS[1])
 -- The caller holds it already if the reply to an earlier sending was lost.
 if not (holds(ARGV[1], held) or is_held_by_digest(ARGV[5], held)) then
@@ -10,5 +11,5 @@ if not (holds(ARGV[1], held) or is_held_by_digest(ARGV[5], held)) then
 end
 local before = redis.call('PTTL', KEYS[1])
 local fence = give(ARGV[4], ARGV[1], tonumber(ARGV[2]), ARGV[3], clock())
-contended().tell_of_end(ARGV[4], KEYS[2], before, tonumber(ARGV[2]))
+notify_of_end(ARGV[4], KEYS[2], before, tonumber(ARGV[2]))
 return fence

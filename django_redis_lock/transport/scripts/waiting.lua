@@ -1,8 +1,9 @@
 -- Read the queue of a lock, without changing anything.
--- KEYS[1] the waiters, KEYS[2] when each waiting process was last heard; see common.lua.
+-- KEYS[1] the waiters, KEYS[2] when each waiting process was last seen; see common.lua.
 -- ARGV[1] how many waiters to read at most, or -1 for all.
--- Returns {now, waiter, ...}, the longest waiting first, without those whose process was not heard
+-- Returns {now, waiter, ...}, the longest waiting first, without those whose process was not seen
 -- lately. now is the server's clock in ms.
+-- include common
 local answer, from = {math.floor(clock() / 1000)}, 0
 local gone = gone_for(3000, KEYS[2], answer[1])
 repeat

@@ -1,4 +1,7 @@
-"""Waiting for a lock in its queue: polling it, and claiming it when it is granted."""
+"""What a waiter asks the server, from joining the queue of a lock until it has the lock.
+
+Like ``conversation``, each function is a generator of steps.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,9 @@ from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.protocol.calls import (
     Acquire,
     Claim,
-    Glance,
     Listen,
     Pause,
+    Peek,
     Post,
     Release,
     Steps,
@@ -23,7 +26,7 @@ from django_redis_lock.protocol.calls import (
     ask,
 )
 from django_redis_lock.protocol.lease import Lease, Request
-from django_redis_lock.protocol.waiting import CLAIM, LOOK_EVERY, Grant, Hub, LocalWaiter
+from django_redis_lock.protocol.waiting import CLAIM, POLL_EVERY, Grant, Hub, LocalWaiter
 
 OUTAGE_LIMIT = 10.0
 """Seconds that a waiter tolerates an unavailable server before it raises."""
@@ -40,49 +43,54 @@ def withdrawal(
 
 
 def wait_in_queue(hub: Hub, request: Request, until: float) -> Steps[Lease | None]:
-    """Wait for a lock in its queue, until ``until`` (monotonic); return ``None`` if that passed."""
+    """Join the queue of a lock; return the lease, or ``None`` if it was not granted ``until``."""
+    yield from _listen(hub, request)
     request.join_queue(hub.server_ms())
     waiter = LocalWaiter(request)
     try:
         hub.join(waiter)
-        return (yield from _wait_in_queue(hub, request, waiter, until))
+        return (yield from _wait_for_turn(hub, request, waiter, until))
     except LockError:
-        hub.look_soon(request.name)  # another waiter here, which has not seen what this one did
+        hub.poll_soon(request.name)  # another waiter here, which has not seen what this one did
         raise
     finally:
         hub.leave(waiter)
 
 
-def _wait_in_queue(
+def _listen(hub: Hub, request: Request) -> Steps[None]:
+    if not hub.receives(request.name):
+        yield from ask(Listen(hub, request.name, until=request.until))
+
+
+def _wait_for_turn(
     hub: Hub, request: Request, waiter: LocalWaiter, until: float
 ) -> Steps[Lease | None]:
-    watch = waiter.watch
+    schedule = waiter.schedule
     held_at: tuple[float, int] | None = None  # local and server clock when last found held
-    for_all = False  # whether it looks on behalf of all waiters of the lock in this process
+    for_all = False  # whether it polls on behalf of all waiters of the lock in this process
     while True:
-        news = watch.news
-        asked_ms = None if held_at is None else watch.asked_ms
-        call, answer = yield from _look(hub, request, until, asked_ms)
-        lease = lease_of(call, answer)
+        version = schedule.version
+        answered_ms = None if held_at is None else schedule.answered_ms
+        call, answer = yield from _poll(hub, request, until, answered_ms)
+        lease = call.lease(answer)
         not_in_queue = isinstance(answer, int) or (lease is None and answer[3] % 3 == 1)
-        if held_at is not None and not_in_queue and hub.in_queue:
-            # The queue was lost or dropped, and our place with it: the others have to look too.
-            hub.nudge(request.name)
+        if held_at is not None and not_in_queue and hub.in_order:
+            # The queue was lost or dropped, and our position with it: the others have to poll too.
+            hub.notify_all(request.name)
         if lease is not None:
             left = -1 if lease.deadline == math.inf else int(lease.remaining * 1000)
-            watch.plan(call.sent_at + hub.next_look(left), news)  # for the others
+            schedule.plan(call.sent_at + hub.next_poll(left), version)  # for the others
             return lease
         minus_fence, ttl_ms, now_ms, kind = answer
-        hub.heard(now_ms)
-        watch.answered(now_ms)
         held_at = call.sent_at, now_ms
-        watch.asked_at = call.sent_at
-        # A waiter that glances found the lock free, and may have got it for another one.
-        pause = 0.0 if for_all and hub.glances else hub.next_look(ttl_ms, foreign=kind >= 3)
+        hub.note_server_ms(now_ms)
+        schedule.polled(*held_at)
+        # A waiter that peeks found the lock free, and may have got it for another one.
+        pause = 0.0 if for_all and hub.peeks else hub.next_poll(ttl_ms, foreign=kind >= 3)
         due = call.sent_at + pause
-        if hub.glances and not for_all:  # it did not see for which waiter here the lock is
-            due = min(due, watch.due)
-        watch.plan(due, news)
+        if hub.peeks and not for_all:  # it did not see for which waiter here the lock is
+            due = min(due, schedule.due)
+        schedule.plan(due, version)
         yield from _found_held(request)
         reason = yield from _sleep(hub, waiter, until)
         if reason is _Awake.GRANTED:
@@ -107,50 +115,48 @@ def _found_held(request: Request) -> Steps[None]:
 
 
 class _Awake(Enum):
-    """Why a waiter stopped sleeping."""
+    """Why a waiter does not sleep any more; see ``LocalWaiter``."""
 
     GRANTED = auto()
-    NUDGED = auto()  # it has to look
-    TURN = auto()  # it looks on behalf of all waiters of the lock
+    NOTIFIED = auto()  # it has to poll
+    TURN = auto()  # it polls on behalf of all waiters of the lock
     OVER = auto()
 
 
 def _sleep(hub: Hub, waiter: LocalWaiter, until: float) -> Steps[_Awake]:
     while True:
-        yield Wait(hub, waiter, min(until, waiter.watch.due))
-        waiter.stirred = False
+        yield Wait(hub, waiter, until)
         if waiter.grant is not None:
             return _Awake.GRANTED
-        if waiter.nudged:
-            waiter.nudged = False
-            return _Awake.NUDGED
+        if waiter.must_poll:
+            waiter.must_poll = False
+            return _Awake.NOTIFIED
         if monotonic() >= until:
             return _Awake.OVER
-        if waiter.watch.claim():
-            waiter.looks = True
-            if not hub.glances or (yield from _glance_shows_need(hub, waiter)):
-                return _Awake.TURN
+        if waiter.schedule.take_turn(waiter) and (
+            not hub.peeks or (yield from _peek_shows_need(hub, waiter))
+        ):
+            return _Awake.TURN
 
 
-def _glance_shows_need(hub: Hub, waiter: LocalWaiter) -> Steps[bool]:
+def _peek_shows_need(hub: Hub, waiter: LocalWaiter) -> Steps[bool]:
     """Read the holder on behalf of all local waiters; return whether to ask for the lock."""
-    watch = waiter.watch
-    news, before, began = watch.news, watch.glanced_at, monotonic()
-    if began - watch.asked_at > LOOK_EVERY:
+    schedule = waiter.schedule
+    version, began = schedule.version, monotonic()
+    if began - schedule.polled_at > POLL_EVERY:
         return True  # the queue has to be kept alive
     try:
-        value = yield from ask(Glance(waiter.name, until=waiter.until))
+        value = yield from ask(Peek(waiter.name, until=waiter.until))
     except LockUnavailable:
         return True
-    watch.glanced_at = began
-    if hub.may_have_missed(monotonic() - before):
-        hub.nudge(waiter.name)  # some turns may have come and gone
+    if (monotonic() - schedule.peeked(began)) * 1000 > hub.claim_ms:
+        hub.notify_all(waiter.name)  # some turns may have come and gone
     if value is None:
         return True
     token = value.partition(b" ")[0].decode(errors="replace")
-    if not hub.nudge_one(token) and _is_overdue(hub, value):
+    if not hub.notify(token) and _is_overdue(hub, value):
         return True
-    watch.plan(began + hub.next_look(-1), news)
+    schedule.plan(began + hub.next_poll(-1), version)
     return bool(token == waiter.token)
 
 
@@ -161,35 +167,22 @@ def _is_overdue(hub: Hub, value: bytes) -> bool:
     return found is not None and (now_ms is None or now_ms >= int(found[1]))
 
 
-def _look(
-    hub: Hub, request: Request, until: float, asked_ms: int | None
+def _poll(
+    hub: Hub, request: Request, until: float, answered_ms: int | None
 ) -> Steps[tuple[Acquire, Any]]:
     """Ask for the lock. A request that waits already tolerates an outage for a while."""
     give_up = min(until, monotonic() + OUTAGE_LIMIT)
     pause = 0.05
     while True:
         try:
-            if not hub.listens_for(request.name):
-                yield from ask(Listen(hub, request.name, until=request.until))
-            call = Acquire(request, hub.channel_of(request.name), asked_ms)
+            yield from _listen(hub, request)
+            call = Acquire(request, hub.channel_of(request.name), answered_ms)
             return call, (yield from ask(call))
         except LockUnavailable:
-            if asked_ms is None or monotonic() >= give_up:
+            if answered_ms is None or monotonic() >= give_up:
                 raise
         yield Pause(min(pause * random.uniform(0.5, 1.5), max(0.0, give_up - monotonic())))
         pause = min(pause * 2, 1.0)
-
-
-def lease_of(call: Acquire, answer: Any) -> Lease | None:
-    """Return the lease that an answer grants, or ``None``."""
-    request = call.request
-    request.under_way = False
-    if isinstance(answer, int):  # the fence: the lock was free, and nothing waited for it
-        return Lease(request, answer, call.sent_at + request.lease_ms / 1000)
-    fence, ttl_ms = answer[0], answer[1]
-    if fence <= 0:
-        return None
-    return Lease(request, fence, call.sent_at + ttl_ms / 1000 if ttl_ms >= 0 else math.inf)
 
 
 def _granted(request: Request, grant: Grant, local: float, server_ms: int) -> Lease:
@@ -203,13 +196,13 @@ def _granted(request: Request, grant: Grant, local: float, server_ms: int) -> Le
     return Lease(request, grant.fence, min(grant.received_at, given_at) + lease)
 
 
-def _claim(hub: Hub, lease: Lease, grant: Grant, until: float = math.inf) -> Steps[bool]:
+def _claim(hub: Hub, lease: Lease, grant: Grant, until: float) -> Steps[bool]:
     """Claim a lock that was handed off, without waiting for the answer.
 
     Returns False if so much time has passed that the server may take the lock back before it
     receives the claim; then the server has to be asked.
     """
-    if not hub.takes_back or lease.passed:
+    if not hub.must_claim or lease.passed:
         return not lease.passed
     seconds = grant.lease_ms / 1000
     in_time = min(CLAIM, seconds)

@@ -1,0 +1,406 @@
+"""Receives the grants of this process for all of its waiters, over one connection."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import re
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from time import monotonic
+from typing import Any, Protocol
+
+from redis.exceptions import RedisError
+
+from django_redis_lock.exceptions import LockUnavailable
+from django_redis_lock.protocol.waiting import Grant, Hub, LocalWaiter
+from django_redis_lock.support.bells import LONGEST_SLEEP
+from django_redis_lock.transport.clients import replies_of
+from django_redis_lock.transport.connections import leave_to_parent
+from django_redis_lock.transport.redis_py import BROKEN
+from django_redis_lock.transport.threads import shielded, start_in_thread
+
+LOOK_UP = 0.1
+"""Seconds for which a leader reads at a time. The others can't wake it meanwhile, and the one that
+polls for all may leave that to the leader."""
+SILENCE = 10.0
+"""Seconds without a message after which the server is asked for one."""
+ANSWER_WITHIN = 5.0
+"""Seconds within which it must answer; otherwise the connection is replaced."""
+
+_GRANT = re.compile(rb"grant ([!-~]+) (\d{1,16}) (\d{1,16}) (\d{1,16}) (.+)", re.DOTALL)
+"""What a script sends. Other programs may publish anything, which is ignored."""
+NOTHING = object()
+"""In place of a message: none has come."""
+
+
+class ReceivingHub(Hub):
+    """A hub whose waiters take turns at reading what a receiver brings.
+
+    While only threads and greenlets wait, there is no extra thread. One waiter, the leader, reads
+    for all; the others, its followers, sleep until it wakes them. A leader that leaves wakes a
+    follower to take its place. So a grant reaches a lone waiter without a switch of threads (the
+    leader/followers pattern, Schmidt and others, 2000). The first asyncio waiter, which can't
+    block, starts a thread that leads from then on, while there are waiters.
+
+    ``give_back`` is called with the name, the token and the remaining lease (seconds) of a lock
+    that was granted to a waiter who has left. With ``confirming`` a grant only makes its waiter
+    poll, and the answer to that counts.
+    """
+
+    def __init__(
+        self,
+        receiver: Receiver,
+        give_back: Callable[[str, str, float], object],
+        *,
+        confirming: bool = False,
+    ) -> None:
+        self.receiver = receiver
+        receiver.hub = self
+        self._give_back = give_back
+        self.must_claim = not confirming
+        super().__init__()
+
+    def _reset(self) -> None:
+        super()._reset()
+        self._connecting = threading.Lock()
+        self._failed: tuple[float, str] = 0.0, ""  # when connecting last failed, and why
+        self._attempts: dict[str, Future[None]] = {}  # to listen for asyncio tasks, by channel
+        self._leader: object = None  # who reads: a waiter, or the thread
+        self._thread: threading.Thread | None = None
+        self._thread_may_lead = threading.Event()
+        self._closed = False
+        self._retired = False  # closed, and only used by those who waited then
+        self.receiver.reset()
+
+    def _leave_to_parent(self) -> None:
+        self.receiver.leave_to_parent()
+
+    def channel_of(self, name: str) -> str:
+        return self.receiver.channel_of(name)
+
+    def receives(self, name: str) -> bool:
+        return self.receiver.receives(name)
+
+    # Connecting.
+
+    def listen(self, name: str = "", until: float = math.inf) -> None:
+        """Connect to receive the grants of a lock, if need be; give up ``until`` (monotonic).
+
+        Raises ``LockUnavailable``.
+        """
+        if not self.receives(name):
+            try:
+                shielded(partial(self._connect, name), until)
+            except TimeoutError as error:
+                raise LockUnavailable(f"Can't listen for grants: {error}") from error
+
+    def _connect(self, name: str) -> None:
+        """Connect; no exception from a signal handler interrupts this."""
+        asked_at = monotonic()
+        with self._connecting:
+            if self.receives(name):
+                return
+            failed_at, why = self._failed
+            if failed_at > asked_at:  # another attempt, while this one waited for the mutex
+                raise LockUnavailable(why)
+            try:
+                self.receiver.connect(name)
+            except (RedisError, OSError) as error:
+                self._failed = monotonic(), f"Can't listen for grants: {error}"
+                raise LockUnavailable(self._failed[1]) from error
+            self._closed = False
+            self._thread_may_lead.set()
+
+    async def alisten(self, name: str = "") -> None:
+        """Do as ``listen`` without blocking the event loop, and have a thread read.
+
+        The loop's executor is not used: it may be busy with callers that wait for this one.
+        """
+        if not self.receives(name):
+            await asyncio.wrap_future(self._attempt(name))
+        with self.mutex:
+            if self._thread is None:
+                thread = threading.Thread(
+                    target=self._lead_for_ever, name="django-redis-lock-listener", daemon=True
+                )
+                thread.start()
+                self._thread = thread
+
+    def _attempt(self, name: str) -> Future[None]:
+        """Return the outcome of listening in a thread, which is shared by all tasks that ask."""
+        channel = self.channel_of(name)
+
+        def connect() -> None:
+            try:
+                self._connect(name)
+            finally:
+                with self.mutex:
+                    self._attempts.pop(channel, None)
+
+        with self.mutex:
+            attempt = self._attempts.get(channel)
+            if attempt is None:
+                attempt = self._attempts[channel] = start_in_thread(connect)
+        return attempt
+
+    def close(self) -> None:
+        """Close the connection. Waiters open another, which the last of them closes."""
+        self._retired = True
+        self._close()
+
+    def _close(self) -> None:
+        self._closed = True
+        self._thread_may_lead.set()
+        self.receiver.close()
+
+    # Waiters.
+
+    def join(self, waiter: LocalWaiter) -> None:
+        super().join(waiter)
+        self._thread_may_lead.set()
+
+    def leave(self, waiter: LocalWaiter) -> None:
+        """Remove a waiter; if its ``wait`` was interrupted at the end, it still leads."""
+        super().leave(waiter)
+        self._pass_lead(waiter)
+        if self._retired and not self._waiters:
+            self._close()
+
+    def take_in(self, message: bytes) -> None:
+        """Notify the waiters whom a message concerns."""
+        if grant := _GRANT.fullmatch(message):
+            token = grant[1].decode()
+            lease_ms = int(grant[3])
+            given = Grant(int(grant[2]), lease_ms, int(grant[4])) if self.must_claim else None
+            if not self.notify(token, given):
+                self._give_back(grant[5].decode(errors="replace"), token, lease_ms / 1000)
+        elif message.startswith(b"look "):
+            self.poll_soon(message[5:].decode(errors="replace"))
+
+    def wait(self, waiter: LocalWaiter, until: float) -> None:
+        """Block until the waiter has something to do, or ``until`` (monotonic)."""
+        try:
+            while waiter.wakes_at(until) > monotonic():
+                if self._take_lead(waiter):
+                    self._lead(waiter, until)
+                else:
+                    self._sleep(waiter, until)
+        finally:
+            self._pass_lead(waiter)
+
+    def _sleeps_until(self, waiter: LocalWaiter, until: float) -> float:
+        return super()._sleeps_until(waiter, until) if self._leader is not None else -math.inf
+
+    async def _asleep(self, waiter: LocalWaiter, until: float) -> None:
+        if self._thread is None:
+            await self.alisten(waiter.name)
+        await super()._asleep(waiter, until)
+
+    # Leading.
+
+    def _lead(self, waiter: LocalWaiter, until: float) -> None:
+        while (left := waiter.wakes_at(until) - monotonic()) > 0:
+            if not self.receiver.receive(min(left, LOOK_UP)):
+                waiter.must_poll = True  # the connection was closed before the waiter came
+                return
+
+    def _lead_for_ever(self) -> None:
+        thread = threading.current_thread()
+        try:
+            while True:
+                self._thread_may_lead.clear()
+                if self._closed:
+                    return
+                if self._waiters and self._take_lead(thread):
+                    while self._waiters and self.receiver.receive(LONGEST_SLEEP):
+                        pass
+                    self._pass_lead(thread)
+                self._thread_may_lead.wait()
+        finally:
+            self._thread = None
+            self._pass_lead(thread)
+
+    def _take_lead(self, candidate: object) -> bool:
+        # The leader is stored, rather than a mutex held: wherever an exception from a signal
+        # handler strikes, ``_pass_lead`` still knows whose lead it has to end.
+        with self.mutex:
+            if self._leader is None:
+                self._leader = candidate
+            return self._leader is candidate
+
+    def _pass_lead(self, leaver: object) -> None:
+        """End the lead of a leaver, if it leads; if there is no leader, wake a candidate."""
+        with self.mutex:
+            if self._leader is leaver:
+                self._leader = None
+            if self._leader is not None or self._thread is leaver:
+                return
+            if self._thread is not None:
+                self._thread_may_lead.set()
+                return
+            for waiter in list(self._waiters.values()):
+                if waiter.sleeper is not None:
+                    waiter.wake()
+                    return
+
+
+class Receiver(Protocol):
+    """What brings messages from a server to a hub."""
+
+    hub: ReceivingHub
+
+    def reset(self) -> None: ...  # begin without any connection, at first and in a forked child
+    def leave_to_parent(self) -> None: ...  # close inherited connections in a forked child only
+    def channel_of(self, name: str) -> str: ...
+    def receives(self, name: str) -> bool: ...
+    def connect(self, name: str) -> None: ...  # raises RedisError and OSError
+    def receive(self, seconds: float) -> bool: ...  # return False if there is no connection
+    def close(self) -> None: ...
+
+
+class Subscription:
+    """Receives by pub/sub. ``dial`` makes a connection that is not open yet."""
+
+    hub: ReceivingHub
+
+    def __init__(self, dial: Callable[[], Any], prefix: str) -> None:
+        self._dial = dial
+        self._prefix = prefix
+
+    def reset(self) -> None:
+        self.messages: Messages | None = None
+        self._interrupted: list[Messages] = []  # those that an exception struck while reading
+        self._liveness = Liveness()
+
+    def leave_to_parent(self) -> None:
+        for messages in (self.messages, *self._interrupted):
+            if messages is not None:
+                leave_to_parent(messages.connection)
+
+    def channel_of(self, name: str) -> str:
+        return f"{self._prefix}:{self.hub.id}"
+
+    def receives(self, name: str) -> bool:
+        return self.messages is not None
+
+    def connect(self, name: str) -> None:
+        connection = self._dial()
+        try:
+            connection.connect()
+            messages = Messages(connection)
+            self._introduce(messages)
+        except BaseException:
+            connection.disconnect()
+            raise
+        self._liveness = Liveness()
+        self.messages = messages
+        self._disconnect_interrupted()
+
+    def _introduce(self, messages: Messages) -> None:
+        messages.connection.send_command("SUBSCRIBE", self.channel_of(""))
+        messages.read()
+
+    def close(self) -> None:
+        if self.messages is not None:
+            self._drop(self.messages)
+        self._disconnect_interrupted()
+
+    def receive(self, seconds: float) -> bool:
+        messages = self.messages
+        if messages is None:
+            return False
+        try:
+            self._receive(messages, seconds)
+        except BROKEN:
+            self._drop(messages)
+        except BaseException:
+            # Possibly interrupted in the middle of a message, so the next can't be told apart.
+            self._abandon(messages)
+            raise
+        return True
+
+    def _receive(self, messages: Messages, seconds: float) -> None:
+        def ask() -> None:
+            # Subscribing again changes nothing, and needs no further permission.
+            messages.connection.send_command("SUBSCRIBE", self.channel_of(""), check_health=False)
+
+        message = messages.wait(min(seconds, self._liveness.patience(ask)))
+        if message is not NOTHING:
+            self._liveness.note_seen()
+            if message[0] == b"message":
+                self.hub.take_in(message[2])
+
+    def _drop(self, messages: Messages) -> None:
+        self._turn_from(messages)
+        messages.connection.disconnect()
+
+    def _abandon(self, messages: Messages) -> None:
+        """Stop reading from a connection, but leave it open until there is another.
+
+        Waiters stay in the queue only while the channel has a subscriber. They find the grants that
+        this one receives by polling.
+        """
+        self._interrupted.append(messages)
+        self._turn_from(messages)
+
+    def _disconnect_interrupted(self) -> None:
+        while self._interrupted:
+            self._interrupted.pop().connection.disconnect()
+
+    def _turn_from(self, messages: Messages) -> None:
+        """Stop reading from a connection. Grants may be lost, so all waiters have to poll."""
+        if self.messages is messages:
+            self.messages = None
+        self.hub.notify_all()
+
+
+class Messages:
+    """What comes over a connection."""
+
+    def __init__(self, connection: Any) -> None:
+        self.connection = connection
+        self._replies = replies_of(connection)
+
+    def wait(self, seconds: float) -> Any:
+        """Return a message, or ``NOTHING`` if none begins to arrive within some seconds."""
+        return self.read() if self._replies.arrives(seconds) else NOTHING
+
+    def read(self) -> Any:
+        """Return the next message. Raises the server's error, and what a broken connection does."""
+        message = self._replies.read()
+        if isinstance(message, Exception):
+            raise message
+        return message
+
+
+class Liveness:
+    """Finds out whether a listening connection is still alive.
+
+    A connection can die silently, for example if a router forgets it.
+    """
+
+    def __init__(self) -> None:
+        self._seen_at = monotonic()
+        self._asked_at = 0.0
+
+    def note_seen(self) -> None:
+        """Note that a message came."""
+        self._seen_at = monotonic()
+
+    def patience(self, ask: Callable[[], object]) -> float:
+        """Return how many seconds of silence are normal, after calling ``ask`` if that was long.
+
+        Raises ``OSError`` if the server did not answer.
+        """
+        now = monotonic()
+        if now - self._seen_at < SILENCE:
+            return self._seen_at + SILENCE - now
+        if self._asked_at < self._seen_at:
+            ask()
+            self._asked_at = now
+        if now - self._asked_at > ANSWER_WITHIN:
+            raise OSError(f"nothing received for {now - self._seen_at:.0f} s")
+        return max(0.001, self._asked_at + ANSWER_WITHIN - now)
