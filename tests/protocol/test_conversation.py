@@ -62,7 +62,7 @@ def test_call_is_not_sent_again_to_a_server_that_lets_it_time_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = monotonic()
-    monkeypatch.setattr(conversation, "monotonic", lambda: now)
+    monkeypatch.setattr(calls, "monotonic", lambda: now)
     steps = calls.ask(Peek("name"))
     next(steps)
     now += calls.RETRY_FOR - 0.01
@@ -79,7 +79,7 @@ def test_a_server_has_time_to_answer(
     left: float, given: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that was stopped until after the end of its wait asks a server that is well."""
-    monkeypatch.setattr(conversation, "monotonic", lambda: 100.0)
+    monkeypatch.setattr(calls, "monotonic", lambda: 100.0)
     call = next(calls.ask(Peek("name", until=100.0 + left)))
     assert isinstance(call, Peek)
     assert call.until == 100.0 + given
