@@ -198,7 +198,7 @@ class Hub:
     def _reset(self) -> None:
         self.mutex = threading.RLock()  # the collector may close a generator that waits here
         self._waiters: dict[str, LocalWaiter] = {}
-        # A schedule lives as long as its waiters. A count of them would be wrong after an interruption.
+        # One lives as long as its waiters. A count of them would be wrong after an interruption.
         self._schedules: weakref.WeakValueDictionary[str, Schedule] = weakref.WeakValueDictionary()
         self._number = next(_numbers)
         self._clock = -CLOCK_VALID, 0  # local (s) and server (ms) at the last reading
