@@ -144,7 +144,7 @@ def _peek_shows_need(hub: Hub, waiter: LocalWaiter) -> Steps[bool]:
     schedule = waiter.schedule
     version, began = schedule.version, monotonic()
     if began - schedule.polled_at > POLL_EVERY:
-        return True  # the queue has to be kept alive
+        return True  # else the queue expires
     try:
         value = yield from ask(Peek(waiter.name, until=waiter.until))
     except LockUnavailable:

@@ -70,7 +70,7 @@ class Schedule:
     ``take_turn``   A waiter finds a poll due and takes it on. If it fails, another does later.
     ``polled``      A poll found the lock held, which tells when the next one is due.
     ``peeked``      A waiter has read the holder, and not asked for the lock.
-    ``plan``        The next poll is due then. Whoever puts it off has to know the latest news.
+    ``plan``        The next poll is due then. Only who knows the latest may put it off.
     ``poll_soon``   The next poll is due now: what was planned is out of date.
     ==============  ===========================================================================
     """
@@ -172,9 +172,9 @@ class LocalWaiter:
 class Hub:
     """The waiters of one process and backend.
 
-    They are told of their turns from within the process; a ``ReceivingHub`` receives messages for
-    them. With an ``interval`` (seconds) they poll so often instead. If they also stand in the
-    queue of a server that can't tell them of their turns, they have ``claim_ms`` to find out. So
+    They are notified from within the process; a ``ReceivingHub`` receives messages for them. With
+    an ``interval`` (seconds) they poll so often instead. If they also stand in the queue of a
+    server that can't notify them, they have ``claim_ms`` to find out that it is their turn. So
     they peek: one reads the holder for all, and only the one whose turn it is asks for the lock.
 
     ``channel`` is what stands in the queue's entries where waiters are not served in its order.
@@ -198,7 +198,7 @@ class Hub:
     def _reset(self) -> None:
         self.mutex = threading.RLock()  # the collector may close a generator that waits here
         self._waiters: dict[str, LocalWaiter] = {}
-        # Its waiters keep a schedule. A count of them would be wrong after an interruption.
+        # One lives as long as its waiters. A count of them would be wrong after an interruption.
         self._schedules: weakref.WeakValueDictionary[str, Schedule] = weakref.WeakValueDictionary()
         self._number = next(_numbers)
         self._clock = -CLOCK_VALID, 0  # local (s) and server (ms) at the last reading
@@ -332,7 +332,7 @@ class Hub:
         self._wake(poller)
 
     def freed(self, name: str) -> None:
-        """Note that this process has released a lock, of which those who poll are not told."""
+        """Note that this process has released a lock, of which those who poll do not know."""
         if self.interval is not None:
             self.poll_soon(name)
 

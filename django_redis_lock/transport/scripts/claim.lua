@@ -1,6 +1,6 @@
--- Claim a lock that was handed off to the caller, who was told of it and waits for no answer.
+-- Claim a lock that was handed off to the caller, who was notified of it and waits for no answer.
 -- KEYS[1] the lock.
--- ARGV[1] token, ARGV[2] the end of the lease (ms of the server's clock), as the grant told it.
+-- ARGV[1] token, ARGV[2] the end of the lease (ms of the server's clock), as in the grant.
 -- Returns 1, or 0 if the token does not hold the lock any more or has claimed it already.
 local held = redis.call('GET', KEYS[1])
 local token, head, record = string.match(held or '', '^(%S+)( %d+ {)"unclaimed":"[^"]*",(.*)$')

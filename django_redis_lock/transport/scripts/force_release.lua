@@ -31,7 +31,7 @@ if not string.find(refused.err, 'greater than 0-0', 1, true) then
 end
 redis.call('XREVRANGE', KEYS[6], '+', '-', 'COUNT', 1) -- fails where it is no stream
 -- The lock is released even if this user may not hand it off, or if another program's data is in
--- place of the queue: the waiters find it free when they look.
+-- place of the queue: the waiters find it free when they poll.
 local ok, handed_off = pcall(hand_off, ARGV[1], '')
 if not ok or not handed_off then
   local deleted = redis.pcall('DEL', KEYS[1])
