@@ -22,7 +22,7 @@ from django.utils.translation import gettext_lazy as _
 from redis.exceptions import NoPermissionError, OutOfMemoryError, RedisError, ResponseError
 
 from django_redis_lock.backends.base import BaseLockBackend
-from django_redis_lock.backends.redis.backend import RedisLockBackend
+from django_redis_lock.backends.redis import RedisLockBackend
 from django_redis_lock.exceptions import InvalidLockBackend, LockError, LockUnavailable
 from django_redis_lock.handler import locks
 from django_redis_lock.protocol.attention import Attention, attention

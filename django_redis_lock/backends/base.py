@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.core import checks
@@ -15,29 +16,35 @@ from django_redis_lock.backends.settings import (
     read_options,
     read_timeout,
 )
-from django_redis_lock.protocol.waiting import Hub
 from django_redis_lock.support.arguments import check_wait
 from django_redis_lock.support.process import made_once
+from django_redis_lock.transport.threads import shielded
 
 if TYPE_CHECKING:
     from django_redis_lock.backends.operator_settings import Operators
+    from django_redis_lock.protocol.waiting import Hub
 
 
 class BaseLockBackend(LockOperations):
     """One entry of ``LOCKS``: where its locks are kept, and their defaults.
 
-    A subclass carries out the calls of the protocol (``call`` and ``acall``) and makes a hub in
-    ``configure``.
+    A subclass carries out the calls of the protocol (``call`` and ``acall``) and makes the hubs of
+    its waiters (``make_hub``).
     """
 
     options: ClassVar[Collection[str]] = ()
     """The keys that ``OPTIONS`` may have."""
 
-    hub: Hub
+    schemes: ClassVar[Collection[str]] = ()
+    """The waiting schemes that a call may choose; a backend with only one has none."""
+    wait = "queue"
+    """The waiting scheme where a call gives none."""
 
     def __init__(self, alias: str, params: dict[str, Any]) -> None:
         self.alias = alias
         self.params = params
+        self.hubs: dict[str, Hub] = {}
+        """Where callers have waited, by waiting scheme."""
         check_keys(params, SETTINGS, f"LOCKS[{alias!r}]")
         self.timeout = read_timeout(params.get("TIMEOUT", 30), f"LOCKS[{alias!r}]")
         """The lease in seconds where a call gives none; ``None`` for a lease without end."""
@@ -77,21 +84,43 @@ class BaseLockBackend(LockOperations):
         The first call does it otherwise. A process that forks does it before it starts threads
         that call: a child that is forked while a thread imports a module can never import it.
         """
+        self.hub_for(self.wait)
 
     def close(self) -> None:
         """Close connections and stop threads; the backend can be used again afterwards."""
-        self.hub.close()
+        for hub in [*self.hubs.values()]:
+            hub.close()
 
-    def hub_for(self, wait: str | None) -> Hub:
-        """Return the hub of a waiting scheme, ``None`` for that of the backend.
+    def make_hub(self, scheme: str) -> Hub:
+        """Return a hub of a waiting scheme; most backends have only one kind."""
+        raise NotImplementedError
 
-        Most backends have only one.
+    def hub_for(self, scheme: str) -> Hub:
+        """Return the hub of a waiting scheme, made when a caller first waits by it.
+
+        Raises ``InvalidLockBackend`` for a scheme that can't be used.
         """
-        return self.hub
+        scheme = scheme if scheme in self.schemes else self.wait
+        hub = self.hubs.get(scheme)
+        if hub is None:  # where two threads make one, both use the same
+            hub = self.hubs.setdefault(scheme, shielded(partial(self._import_and_make, scheme)))
+        return hub
+
+    def _import_and_make(self, scheme: str) -> Hub:
+        # What waiters need is imported here, where no signal handler can interrupt the import.
+        import django_redis_lock.protocol.queueing  # noqa: F401
+
+        return self.make_hub(scheme)
+
+    @property
+    def hub(self) -> Hub:
+        """The hub of the backend's own waiting scheme."""
+        return self.hub_for(self.wait)
 
     def freed(self, name: str) -> None:
-        """Tell the waiters of this process that it has released a lock."""
-        self.hub.freed(name)
+        """Notify the waiters of this process that it has released a lock."""
+        for hub in [*self.hubs.values()]:
+            hub.freed(name)
 
     def together(self, name: str) -> Hashable:
         """Return the same for all locks whose leases one round trip can renew."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from django_redis_lock.backends.redis.backend import RedisLockBackend
+from django_redis_lock.backends.redis import RedisLockBackend
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.transport.location import shown
 

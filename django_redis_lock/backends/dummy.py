@@ -14,8 +14,8 @@ from django_redis_lock.protocol.waiting import Hub
 class DummyLockBackend(BaseLockBackend):
     """Acquires at once, excludes nobody and remembers nothing. LOCATION means nothing."""
 
-    def configure(self, location: Any, options: dict[str, Any]) -> None:
-        self.hub = Hub()
+    def make_hub(self, scheme: str) -> Hub:
+        return Hub()
 
     def call(self, call: Call) -> Any:
         call.sending()

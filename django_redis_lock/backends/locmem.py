@@ -32,7 +32,9 @@ class LocMemLockBackend(BaseLockBackend):
 
     def configure(self, location: Any, options: dict[str, Any]) -> None:
         self.store = _stores.setdefault(str(location or ""), _Store())
-        self.hub = self.store.hub
+
+    def make_hub(self, scheme: str) -> Hub:
+        return self.store.hub
 
     def clear(self) -> None:
         """Forget all locks of this LOCATION; for tests, between one and the next."""

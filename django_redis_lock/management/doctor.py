@@ -22,13 +22,13 @@ from django.core.management.base import CommandError
 from redis.exceptions import RedisError
 
 from django_redis_lock.backends.base import BaseLockBackend
+from django_redis_lock.backends.clusters.servers import Cluster
 from django_redis_lock.backends.dummy import DummyLockBackend
+from django_redis_lock.backends.errors import reason
 from django_redis_lock.backends.locmem import LocMemLockBackend
 from django_redis_lock.backends.redlock.backend import RedlockLockBackend
 from django_redis_lock.backends.redlock.votes import majority
-from django_redis_lock.backends.servers.base import ServersLockBackend
-from django_redis_lock.backends.servers.cluster import Cluster
-from django_redis_lock.backends.servers.errors import reason
+from django_redis_lock.backends.servers import ServersLockBackend
 from django_redis_lock.exceptions import InvalidLockBackend, LockError
 from django_redis_lock.handler import locks
 from django_redis_lock.management.output import Terminal

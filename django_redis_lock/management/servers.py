@@ -16,11 +16,11 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
 from redis.retry import Retry
 
-from django_redis_lock.backends.redis.backend import RedisLockBackend
-from django_redis_lock.backends.servers.base import ServersLockBackend
-from django_redis_lock.backends.servers.cluster import Cluster
-from django_redis_lock.backends.servers.errors import reason
-from django_redis_lock.backends.servers.topology import SLOTS
+from django_redis_lock.backends.clusters.servers import Cluster
+from django_redis_lock.backends.clusters.topology import SLOTS
+from django_redis_lock.backends.errors import reason
+from django_redis_lock.backends.redis import RedisLockBackend
+from django_redis_lock.backends.servers import ServersLockBackend
 from django_redis_lock.management.output import duration
 from django_redis_lock.support.text import without_passwords
 from django_redis_lock.transport.connections import listening_connection, master_of

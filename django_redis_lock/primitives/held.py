@@ -193,7 +193,8 @@ def release(held: Held) -> Steps[None]:
     if not ours:
         reason = f"{GONE} before its release"
         raise (yield from report_losses([(held, lease)], backend, reason))
-    backend.freed(lease.name)
+    if backend.hubs:
+        backend.freed(lease.name)
     if signals.lock_released.receivers:
         held_for = monotonic() - held._acquired_at
         yield from emit(signals.lock_released, held, backend, held_for=held_for)

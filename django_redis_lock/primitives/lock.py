@@ -27,16 +27,15 @@ from django_redis_lock.primitives.held import (
     report_losses,
 )
 from django_redis_lock.protocol import calls, conversation
-from django_redis_lock.protocol.calls import Steps, ask
+from django_redis_lock.protocol.calls import Steps, ask, withdrawal
 from django_redis_lock.protocol.lease import Request, milliseconds, token_id, write_record
-from django_redis_lock.protocol.queueing import withdrawal
-from django_redis_lock.protocol.waiting import check_scheme
 from django_redis_lock.support.arguments import (
     DEFAULT,
     Default,
     check_metadata,
     check_name,
     check_renewal,
+    check_scheme,
     check_timeout,
     check_token_id,
 )
@@ -220,13 +219,14 @@ class Lock(Held, Handle):
         request = self._request(backend)
         if until is not None:
             request.when_waiting = partial(self._begin_to_wait, backend, until)
-        hub = backend.hub if self._wait is None else backend.hub_for(self._wait)
-        lease = None
+        scheme, lease = self._wait or backend.wait, None
         try:
             lease = yield from (
-                conversation.take_over(hub, request, from_token_id)
+                conversation.take_over(request, from_token_id)
                 if from_token_id
-                else conversation.acquire(hub, request, until)
+                else conversation.acquire(
+                    backend.hubs.get(scheme), request, until, partial(backend.hub_for, scheme)
+                )
             )
             if lease is not None:
                 if former is not None:
@@ -236,7 +236,7 @@ class Lock(Held, Handle):
         finally:
             # Given up, but the server may still grant it.
             if (lease is None or self._lease is not lease) and request.adrift:
-                renewer.withdraw(withdrawal(hub, request), backend, request.longest)
+                renewer.withdraw(withdrawal(request), backend, request.longest)
 
     def _begin_to_wait(self, backend: BaseLockBackend, until: float) -> Steps[None]:
         self._waited = True

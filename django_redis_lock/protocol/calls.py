@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol.lease import Lease, Request
-from django_redis_lock.protocol.waiting import Hub, LocalWaiter
 from django_redis_lock.signals import LockSignal
 
 if TYPE_CHECKING:
     from django_redis_lock.protocol.audit import Fields
+    from django_redis_lock.protocol.waiting import Hub, LocalWaiter
 
 Result = TypeVar("Result")
 RETRY_PAUSES = (0.0, 0.05, 0.2, 0.5)
@@ -148,6 +148,11 @@ class Acquire(_TakeOne):
     channel: str
     asked_ms: int | None = None
     """For a request that waits already: see ``Schedule.answered_ms``."""
+
+    def __post_init__(self) -> None:
+        _TakeOne.__post_init__(self)
+        if self.channel:
+            self.request.channel = self.channel
 
     def lease(self, answer: Any) -> Lease | None:
         """Return the lease that an answer grants, if it does."""
@@ -356,6 +361,12 @@ class Pause(Step):
 
     async def ado(self, port: Any) -> None:
         await asyncio.sleep(self.seconds)
+
+
+def withdrawal(request: Request, *, patient: bool = False, until: float = math.inf) -> Release:
+    """Return the call that withdraws a request, whatever became of it."""
+    entry = request.entry(request.channel) if request.channel else ""
+    return Release(request.name, request.token, entry, patient=patient, until=until)
 
 
 def ask(call: Call) -> Steps[Any]:

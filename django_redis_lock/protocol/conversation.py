@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from time import monotonic
+from typing import TYPE_CHECKING
 
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.protocol.calls import (
@@ -21,41 +22,45 @@ from django_redis_lock.protocol.calls import (
     Renew,
     Steps,
     TakeOver,
+    ask,
+    withdrawal,
 )
-from django_redis_lock.protocol.calls import ask as ask
 from django_redis_lock.protocol.lease import Lease, Request
-from django_redis_lock.protocol.queueing import wait_in_queue, withdrawal
-from django_redis_lock.protocol.waiting import Hub
+
+if TYPE_CHECKING:
+    from django_redis_lock.protocol.waiting import Hub
 
 GIVE_UP_AFTER = 1.0
 """Seconds that a caller with a shorter wait, or none, gives the server to answer."""
 
 
-def acquire(hub: Hub, request: Request, until: float | None) -> Steps[Lease | None]:
+def acquire(
+    hub: Hub | None,
+    request: Request,
+    until: float | None,
+    make_hub: Callable[[], Hub] | None = None,
+) -> Steps[Lease | None]:
     """Take a lock, waiting until ``until`` (monotonic); ``None`` does not wait.
 
-    Returns the lease, or ``None`` when the wait ran out. If anything interrupts the wait, the
-    request is withdrawn: it leaves the queue, and a grant already under way is passed on. If the
-    server can't be reached, or a call may arrive later than that, ``request.sent`` stays set: the
-    server may still carry out the request.
+    Returns the lease, or ``None`` when the wait ran out. Without a ``hub``, one is made when the
+    lock is found held. If anything interrupts the wait, the request is withdrawn: it leaves the
+    queue, and a grant already under way is passed on. If the server can't be reached, or a call may
+    arrive later than that, ``request.sent`` stays set: the server may still carry out the request.
     """
-    return _obtain(hub, request, until, partial(_acquire, hub, request, until))
+    return _obtain(request, until, partial(_acquire, hub, request, until, make_hub))
 
 
-def take_over(hub: Hub, request: Request, token_id: str) -> Steps[Lease | None]:
+def take_over(request: Request, token_id: str) -> Steps[Lease | None]:
     """Take a lock from the holder with a token id, ahead of the queue.
 
     Returns the lease, or ``None`` if that holder no longer has the lock. If interrupted, it
     withdraws the request as ``acquire`` does.
     """
-    return _obtain(hub, request, None, partial(_take_over, request, token_id))
+    return _obtain(request, None, partial(_take_over, request, token_id))
 
 
 def _obtain(
-    hub: Hub,
-    request: Request,
-    until: float | None,
-    attempt: Callable[[], Steps[Lease | None]],
+    request: Request, until: float | None, attempt: Callable[[], Steps[Lease | None]]
 ) -> Steps[Lease | None]:
     # A caller that would wait without limit leaves it to the socket timeout when to give up.
     soonest = monotonic() + GIVE_UP_AFTER
@@ -80,22 +85,31 @@ def _obtain(
         silent = isinstance(error, LockUnavailable) and error.silent
         if not silent and request.adrift:
             with contextlib.suppress(LockError):
-                yield from ask(withdrawal(hub, request, until=request.until))
+                yield from ask(withdrawal(request, until=request.until))
                 # Over another connection, a call may arrive after its withdrawal.
                 request.sent = request.under_way
         raise
 
 
-def _acquire(hub: Hub, request: Request, until: float | None) -> Steps[Lease | None]:
-    if until is None or not hub.may_join(request.name):
+def _acquire(
+    hub: Hub | None,
+    request: Request,
+    until: float | None,
+    make_hub: Callable[[], Hub] | None,
+) -> Steps[Lease | None]:
+    if until is None or hub is None or not hub.may_join(request.name):
         # Most locks are free; only a held one is worth a subscription.
         call = Acquire(request, "")
         answer = yield from ask(call)
         lease = call.lease(answer)
-        if not isinstance(answer, int):
-            hub.note_server_ms(answer[2])
         if lease is not None or until is None:
             return lease
+        if hub is None:
+            assert make_hub is not None
+            hub = make_hub()
+        hub.note_server_ms(answer[2])
+    from django_redis_lock.protocol.queueing import wait_in_queue
+
     return (yield from wait_in_queue(hub, request, until))
 
 

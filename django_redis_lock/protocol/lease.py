@@ -20,6 +20,8 @@ class Request:
     # call. So a grant or a reply that is lost can't leave a lock that nobody can release.
     PROBATION = 10_000
 
+    channel = ""
+    """On which it waits for its grant, once it was sent to join the queue."""
     since: int | None = None
     when_waiting: Any = None
     """Returns the steps to take once, when it begins to wait."""

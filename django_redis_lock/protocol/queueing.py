@@ -20,10 +20,10 @@ from django_redis_lock.protocol.calls import (
     Pause,
     Peek,
     Post,
-    Release,
     Steps,
     Wait,
     ask,
+    withdrawal,
 )
 from django_redis_lock.protocol.lease import Lease, Request
 from django_redis_lock.protocol.waiting import CLAIM, POLL_EVERY, Grant, Hub, LocalWaiter
@@ -32,14 +32,6 @@ OUTAGE_LIMIT = 10.0
 """Seconds that a waiter tolerates an unavailable server before it raises."""
 _UNCLAIMED = re.compile(rb'^\S+ \d+ {"unclaimed":"(\d{1,16}) ')
 """Opens the value of a lock that was handed off and is not claimed yet; see ``common.lua``."""
-
-
-def withdrawal(
-    hub: Hub, request: Request, *, patient: bool = False, until: float = math.inf
-) -> Release:
-    """Return the call that withdraws a request, whatever became of it."""
-    entry = request.entry(hub.channel_of(request.name))
-    return Release(request.name, request.token, entry, patient=patient, until=until)
 
 
 def wait_in_queue(hub: Hub, request: Request, until: float) -> Steps[Lease | None]:
@@ -101,7 +93,7 @@ def _wait_for_turn(
             if grant.fence > -minus_fence and (yield from _claim(hub, lease, grant, request.until)):
                 return lease
         elif reason is _Awake.OVER:
-            yield from ask(withdrawal(hub, request, patient=True, until=request.until))
+            yield from ask(withdrawal(request, patient=True, until=request.until))
             return None
         for_all = reason is _Awake.TURN
 

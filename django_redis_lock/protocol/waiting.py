@@ -15,8 +15,6 @@ from django_redis_lock.protocol.lease import Request
 from django_redis_lock.support.bells import LONGEST_SLEEP, AsyncBell, Bell
 from django_redis_lock.support.process import forget_after_fork, keep_inherited, known_process
 
-WAITING_SCHEMES = ("queue", "blpop", "poll")
-"""How waiters learn that it is their turn: by pub/sub, from a list, or by polling."""
 POLL_EVERY = 0.8
 """Seconds after which the waiters of a process poll their lock at the latest. So the server knows
 that their process runs, and they notice a grant that nobody claims; see ``common.lua``."""
@@ -36,17 +34,6 @@ UNSEEN = 3.0
 long can't tell who is gone."""
 CLOCK_VALID = 60.0
 """Seconds for which a reading of the server's clock is carried forward by the local clock."""
-
-
-def check_scheme(wait: Any) -> str | None:
-    """Return a waiting scheme, or ``None`` for the backend's own. Raises ``ValueError``."""
-    if wait is not None and wait not in WAITING_SCHEMES:
-        raise ValueError(
-            f"wait={wait!r} is no waiting scheme. "
-            f"Give {', '.join(map(repr, WAITING_SCHEMES))}, or None for the backend's."
-        )
-    scheme: str | None = wait
-    return scheme
 
 
 class Grant:

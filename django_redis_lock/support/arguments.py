@@ -17,6 +17,8 @@ MAX_METADATA_BYTES = 1024
 """Bytes of a holder's metadata, as the JSON that is stored with each lock and each waiter."""
 MAX_TEXT_LENGTH = 500
 """Characters of the ``by`` and of the ``reason`` of a forced release."""
+WAITING_SCHEMES = ("queue", "blpop", "poll")
+"""How waiters learn that it is their turn: by pub/sub, from a list, or by polling."""
 TOKEN_ID = re.compile("[0-9a-f]{16}")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 _NEVER_IN_NAMES = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -130,6 +132,17 @@ def check_name(name: str) -> str:
             f"{name!r} has {found[0]!r} at position {found.start()}."
         )
     return name
+
+
+def check_scheme(wait: Any) -> str | None:
+    """Return a waiting scheme, or ``None`` for the backend's own. Raises ``ValueError``."""
+    if wait is not None and wait not in WAITING_SCHEMES:
+        raise ValueError(
+            f"wait={wait!r} is no waiting scheme. "
+            f"Give {', '.join(map(repr, WAITING_SCHEMES))}, or None for the backend's."
+        )
+    scheme: str | None = wait
+    return scheme
 
 
 def check_metadata(metadata: Mapping[str, str]) -> dict[str, str]:

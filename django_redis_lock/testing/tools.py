@@ -56,7 +56,7 @@ def held_by_another(
         auto_renew=renew, lease_ms=lease_ms, metadata={"held": "by held_by_another()"}
     )
     request = Request(check_name(name), os.urandom(16).hex(), lease_s, record, auto_renew=renew)
-    lease = backend.run(conversation.acquire(backend.hub, request, None))
+    lease = backend.run(conversation.acquire(None, request, None))
     if lease is None:
         raise LockNotAcquired(f"Lock {name!r} can't go to another: it is held already.", name=name)
     lease.reported = True  # no holder in this process is notified of a loss

@@ -12,16 +12,16 @@ from redis.crc import key_slot
 from redis.exceptions import RedisError
 
 from django_redis_lock.backends.cluster import RedisClusterLockBackend
-from django_redis_lock.backends.redis import RedisLockBackend
-from django_redis_lock.backends.servers.cluster import Cluster
-from django_redis_lock.backends.servers.single import ScriptedServer
-from django_redis_lock.backends.servers.topology import (
+from django_redis_lock.backends.clusters.servers import Cluster
+from django_redis_lock.backends.clusters.topology import (
     SHARD_SLOTS,
     SHARDS,
     TAGS,
     Topology,
     shard_of,
 )
+from django_redis_lock.backends.redis import RedisLockBackend
+from django_redis_lock.backends.servers import ScriptedServer
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.transport.packing import Packing
 from tests.tools import Background

@@ -16,7 +16,7 @@ from redis.retry import Retry
 from redis.sentinel import Sentinel as SentinelClient
 
 from django_redis_lock import locks
-from django_redis_lock.backends.servers.topology import SHARD_SLOTS, TAGS, shard_of
+from django_redis_lock.backends.clusters.topology import SHARD_SLOTS, TAGS, shard_of
 from example_project.embedded import EmbeddedServer
 from tests.chaos.plan import ALL_NAMES, DEFAULT_LEASE
 from tests.layouts.servers import Cluster, Sentinel

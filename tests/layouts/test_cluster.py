@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from django_redis_lock import lock, locks
-from django_redis_lock.backends.servers.topology import SHARD_SLOTS, SHARDS, TAGS, shard_of
+from django_redis_lock.backends.clusters.topology import SHARD_SLOTS, SHARDS, TAGS, shard_of
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.transport.clients import BlockingClient
 from tests.layouts.failovers import answered, patiently

@@ -12,7 +12,7 @@ import redis
 from django.test import override_settings
 
 from django_redis_lock import lock, locks
-from django_redis_lock.backends.redis.backend import RedisLockBackend
+from django_redis_lock.backends.redis import RedisLockBackend
 from django_redis_lock.exceptions import LockUnavailable
 from example_project.embedded import EmbeddedServer
 from tests.tools import Background, counted, eventually, waiters

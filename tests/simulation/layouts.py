@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from django_redis_lock.backends import locmem
-from django_redis_lock.backends.getset import GetSetLockBackend
-from django_redis_lock.backends.getset.backend import CLAIM_KEPT
+from django_redis_lock.backends.getset import CLAIM_KEPT, GetSetLockBackend
 from django_redis_lock.backends.locmem import LocMemLockBackend
 from django_redis_lock.backends.redis import RedisLockBackend
 from django_redis_lock.backends.redlock import RedlockLockBackend

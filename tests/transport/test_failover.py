@@ -13,7 +13,7 @@ import redis
 from redis.connection import DefaultParser
 
 from django_redis_lock import lock
-from django_redis_lock.backends.servers.errors import passes, refused
+from django_redis_lock.backends.errors import passes, refused
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.transport.redis_py import cluster_error
 from example_project.embedded import EmbeddedServer

@@ -11,7 +11,7 @@ import redis
 from django_redis_lock import lock, locks
 from django_redis_lock.backends.operator_settings import OTHER
 from django_redis_lock.contrib.gauges import read_held
-from django_redis_lock.protocol.waiting import WAITING_SCHEMES
+from django_redis_lock.support.arguments import WAITING_SCHEMES
 from tests.tools import Background, Child, eventually, waiters
 
 pytestmark = pytest.mark.usefixtures("server")

@@ -14,7 +14,8 @@ import pytest
 import redis
 
 from django_redis_lock import lock
-from django_redis_lock.protocol.waiting import CLAIM, POLL_EVERY, WAITING_SCHEMES
+from django_redis_lock.protocol.waiting import CLAIM, POLL_EVERY
+from django_redis_lock.support.arguments import WAITING_SCHEMES
 from django_redis_lock.transport import scripts
 from tests.tools import Background, Child, eventually, waiters
 

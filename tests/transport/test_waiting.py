@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from django_redis_lock import lock, locks
-from django_redis_lock.protocol.waiting import WAITING_SCHEMES
+from django_redis_lock.support.arguments import WAITING_SCHEMES
 from tests.tools import (
     Background,
     connections,

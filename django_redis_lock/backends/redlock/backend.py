@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 from django.core import checks
 
 from django_redis_lock.backends.base import BaseLockBackend
+from django_redis_lock.backends.errors import lock_error, reason
 from django_redis_lock.backends.index import Index, read_page
 from django_redis_lock.backends.redlock import votes
 from django_redis_lock.backends.redlock.servers import (
@@ -26,7 +27,6 @@ from django_redis_lock.backends.redlock.servers import (
     Server,
     check_servers,
 )
-from django_redis_lock.backends.servers.errors import lock_error, reason
 from django_redis_lock.backends.settings import read_poll_interval, read_seconds
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.protocol import calls
@@ -78,13 +78,15 @@ class RedlockLockBackend(BaseLockBackend):
             for item in check_servers(self.alias, location)
         ]
         self.interval = read_poll_interval(options, self.alias, INTERVAL)
-        # Waiters are in the queue to be counted, not to be served.
-        self.hub = Hub(interval=self.interval, channel=f"{self.key_prefix}-grant:quorum")
         self._delay_ms = round(self.rejoin_delay * 1000)
         self._clocks = Clocks()
         self._starts: dict[int, int] = {}  # by server: the start of one that waits for the fence
         self._taught_at = -math.inf
         self._attempts = itertools.count(1)
+
+    def make_hub(self, scheme: str) -> Hub:
+        # Waiters are in the queue to be counted, not to be served.
+        return Hub(interval=self.interval, channel=f"{self.key_prefix}-grant:quorum")
 
     def databases(self) -> set[Hashable]:
         return {found for server in self.servers for found in server.databases()}
@@ -182,7 +184,7 @@ class RedlockLockBackend(BaseLockBackend):
                 if left_ms == -2 and ms >= 0:  # with -1 it is still being acquired
                     self._give_back(name, token)
         if answer and isinstance(call, calls.Release | calls.ForceRelease):
-            self.hub.poll_soon(call.name)  # for the waiters of this process
+            self.freed(call.name)  # for the waiters of this process
         return answer
 
     def _give_back(self, name: str, token: str) -> None:

@@ -27,10 +27,9 @@ from typing import Any
 
 import redis
 
-from django_redis_lock.backends.redis.backend import RedisLockBackend
+from django_redis_lock.backends.redis import RedisLockBackend
 from django_redis_lock.backends.redlock.votes import PENDING
-from django_redis_lock.backends.servers.base import numbers
-from django_redis_lock.backends.servers.single import ScriptedServer
+from django_redis_lock.backends.servers import ScriptedServer, numbers
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.protocol import calls
 from django_redis_lock.protocol.calls import Call, Step

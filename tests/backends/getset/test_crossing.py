@@ -10,8 +10,7 @@ import pytest
 import redis
 
 from django_redis_lock import lock
-from django_redis_lock.backends.getset import GetSetLockBackend
-from django_redis_lock.backends.getset.timestamps import FORMATS
+from django_redis_lock.backends.getset import FORMATS, GetSetLockBackend
 from django_redis_lock.exceptions import (
     LockError,
 )

@@ -12,9 +12,9 @@ import pytest
 import redis
 
 from django_redis_lock import lock, locks
-from django_redis_lock.backends.getset import GetSetLockBackend
-from django_redis_lock.backends.getset.timestamps import (
+from django_redis_lock.backends.getset import (
     FORMATS,
+    GetSetLockBackend,
     ServerClock,
     Stamp,
     Values,
@@ -129,7 +129,7 @@ def test_a_slow_answer_is_asked_for_again_but_not_for_ever() -> None:
         """Answer each TIME after so many seconds; return how often it was asked for."""
         nonlocal now
         steps, asked = clock.read(), 0
-        with patch("django_redis_lock.backends.getset.timestamps.monotonic", lambda: now):
+        with patch("django_redis_lock.backends.getset.monotonic", lambda: now):
             try:
                 next(steps)
                 while True:
@@ -140,7 +140,7 @@ def test_a_slow_answer_is_asked_for_again_but_not_for_ever() -> None:
                 return asked
 
     assert ask(0.4, 0.01) == 2
-    with patch("django_redis_lock.backends.getset.timestamps.monotonic", lambda: now):
+    with patch("django_redis_lock.backends.getset.monotonic", lambda: now):
         assert (clock.earliest_ms(), clock.latest_ms()) == (1_000_010, 1_000_021)
     now += ServerClock.KEPT / 2
     assert ask() == 0

@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from django_redis_lock import lock, locks
-from django_redis_lock.backends.getset.timestamps import FORMATS
+from django_redis_lock.backends.getset import FORMATS
 from django_redis_lock.exceptions import (
     LockLost,
 )

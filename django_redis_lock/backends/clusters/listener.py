@@ -11,7 +11,7 @@ from typing import Any
 import redis
 from redis.exceptions import MovedError, RedisError, ResponseError
 
-from django_redis_lock.backends.servers.topology import (
+from django_redis_lock.backends.clusters.topology import (
     SHARD_SLOTS,
     TAGS,
     Address,

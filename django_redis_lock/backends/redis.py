@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from redis.exceptions import RedisError
 
-from django_redis_lock.backends.index import Index
 from django_redis_lock.backends.renewal import renewer
-from django_redis_lock.backends.servers.base import ServersLockBackend
-from django_redis_lock.backends.servers.single import ScriptedServer
+from django_redis_lock.backends.servers import ScriptedServer, ServersLockBackend
 from django_redis_lock.backends.settings import read_choice, read_poll_interval, read_replicas
-from django_redis_lock.protocol.calls import Call, Release
-from django_redis_lock.protocol.drivers import Steps
-from django_redis_lock.protocol.waiting import WAITING_SCHEMES, Hub
+from django_redis_lock.protocol.calls import Call, Release, Steps
+from django_redis_lock.support.arguments import WAITING_SCHEMES
 from django_redis_lock.transport.location import Location
 
 if TYPE_CHECKING:
-    from django_redis_lock.backends.servers.cluster import Cluster
+    from django_redis_lock.backends.clusters.servers import Cluster
+    from django_redis_lock.backends.index import Index
+    from django_redis_lock.protocol.waiting import Hub
 
 
 class RedisLockBackend(ServersLockBackend):
@@ -28,7 +26,7 @@ class RedisLockBackend(ServersLockBackend):
     RedisCache serves, a URL, or, for a cluster, a list of URLs of some of its nodes.
 
     OPTIONS["WAIT"] says how waiters learn of their turn: ``queue`` by pub/sub, ``blpop`` from a
-    list, ``poll`` by looking every OPTIONS["POLL_INTERVAL"] seconds. All of them wait in one queue
+    list, ``poll`` by asking every OPTIONS["POLL_INTERVAL"] seconds. All of them wait in one queue
     and are served in order of arrival. In a cluster all wait by ``queue``.
 
     OPTIONS["REPLICAS"] is how many replicas must have a lock before it counts as acquired, and
@@ -36,6 +34,7 @@ class RedisLockBackend(ServersLockBackend):
     """
 
     options: ClassVar[tuple[str, ...]] = ("WAIT", "POLL_INTERVAL", "REPLICAS", "REPLICA_TIMEOUT")
+    schemes: ClassVar[tuple[str, ...]] = WAITING_SCHEMES
     servers: ScriptedServer | Cluster
 
     def configure(self, location: Any, options: dict[str, Any]) -> None:
@@ -44,28 +43,22 @@ class RedisLockBackend(ServersLockBackend):
         self.replicas = read_replicas(options, self.alias)
         interval = read_poll_interval(options, self.alias)
         if self.location.urls:
-            from django_redis_lock.backends.servers.cluster import Cluster
+            from django_redis_lock.backends.clusters.servers import Cluster
 
             self.servers = Cluster(self.location, self.key_prefix, self.replicas, self._give_back)
+            self.servers.check_scheme(self.wait)
         else:
             self.servers = ScriptedServer(
                 self.location, self.key_prefix, self.replicas, interval, self._give_back
             )
-        self.hub = self.servers.hub(self.wait)
+
+    def make_hub(self, scheme: str) -> Hub:
+        return self.servers.make_hub(scheme)
 
     def _give_back(self, name: str, token: str, seconds: float) -> None:
         """Release a lock that was handed off to a former waiter, unless it was claimed."""
         call = Release(name, token, patient=False, unclaimed=True)
         renewer.withdraw(call, self, seconds, at_once=True)
-
-    def hub_for(self, wait: str | None) -> Hub:
-        return self.hub if wait is None else self.servers.hub(wait)
-
-    def freed(self, name: str) -> None:
-        self.servers.freed(name)
-
-    def together(self, name: str) -> Hashable:
-        return self.servers.together(name)
 
     def post(self, call: Call) -> None:
         try:

@@ -13,10 +13,8 @@ from typing import Any
 import redis
 from redis.exceptions import ClusterDownError, MovedError, RedisError, ResponseError
 
-from django_redis_lock.backends.index import Index, read_page
-from django_redis_lock.backends.servers.base import Servers, numbers
-from django_redis_lock.backends.servers.cluster_listener import ClusterListener
-from django_redis_lock.backends.servers.topology import (
+from django_redis_lock.backends.clusters.listener import ClusterListener
+from django_redis_lock.backends.clusters.topology import (
     SHARD_SLOTS,
     SHARDS,
     TAGS,
@@ -24,6 +22,8 @@ from django_redis_lock.backends.servers.topology import (
     Topology,
     shard_of,
 )
+from django_redis_lock.backends.index import Index, read_page
+from django_redis_lock.backends.servers import Servers, numbers
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.protocol import calls
 from django_redis_lock.protocol.calls import Call, ask
@@ -63,28 +63,29 @@ class Cluster(Servers):
             )
         self.topology = Topology(location.urls or [])
         self._packings = [Packing(key_prefix, tag, replicas) for tag in TAGS]
-        listener = ClusterListener(self.topology, f"{key_prefix}-grant")
-        self._hub = ReceivingHub(listener, give_back, confirming=True)
+        self._channel_prefix = f"{key_prefix}-grant"
+        self._give_back = give_back
         self._clients: dict[Address, BlockingClient] = {}
         self._async_clients: dict[Address, AsyncClient] = {}
 
-    def hub(self, scheme: str) -> Hub:
-        """Return the hub of the waiters. Raises ``InvalidLockBackend`` for other schemes."""
+    def make_hub(self, scheme: str) -> Hub:
+        """Return a hub of the waiters. Raises ``InvalidLockBackend`` for other schemes."""
+        self.check_scheme(scheme)
+        listener = ClusterListener(self.topology, self._channel_prefix)
+        return ReceivingHub(listener, self._give_back, confirming=True)
+
+    def check_scheme(self, scheme: str) -> None:
+        """Raise ``InvalidLockBackend`` for a waiting scheme that a cluster does not have."""
         if scheme != "queue":
             raise InvalidLockBackend(
                 f"LOCKS[{self.location.using!r}] is a cluster, where WAIT, or wait= of a lock, "
                 f"can only be 'queue', not {scheme!r}."
             )
-        return self._hub
-
-    def freed(self, name: str) -> None:
-        """Do nothing: no waiter of a cluster polls."""
 
     def open(self) -> None:
         """Do nothing: which clients are needed shows when the nodes have been asked."""
 
     def close(self) -> None:
-        self._hub.close()
         clients: list[Any] = [*self._clients.values(), *self._async_clients.values()]
         self._clients, self._async_clients = {}, {}
         for client in clients:

@@ -1,0 +1,208 @@
+"""One server: its connections, its keys, and the hubs of its waiters; and backends that use it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, Any
+
+import redis
+from django.core import checks
+from redis.exceptions import RedisError
+
+from django_redis_lock.backends.base import BaseLockBackend
+from django_redis_lock.backends.errors import lock_error
+from django_redis_lock.exceptions import InvalidLockBackend, LockError
+from django_redis_lock.protocol.calls import Call, Peek, Steps
+from django_redis_lock.support.process import made_once
+from django_redis_lock.transport.clients import BlockingClient
+from django_redis_lock.transport.connections import asyncio_connection, listening_connection
+from django_redis_lock.transport.location import Location
+from django_redis_lock.transport.packing import Packing, Replicas
+
+if TYPE_CHECKING:
+    from django_redis_lock.backends.index import Index
+    from django_redis_lock.protocol.waiting import Hub
+    from django_redis_lock.transport.async_client import AsyncClient
+
+
+class Servers:
+    """The servers of one backend: one server, or the nodes of a cluster."""
+
+    pool: Any
+    """The connections to the server, or to one of the masters of a cluster."""
+    client: Any
+    """Sends blocking calls; made when it is first read."""
+    async_client: Any
+    """Sends calls under asyncio; made when it is first read."""
+
+    def __init__(self, location: Location, replicas: Replicas | None = None) -> None:
+        self.location = location
+        self.replicas = replicas
+
+    def open(self) -> None:
+        """Make what calls need, without connecting. Raises ``InvalidLockBackend``."""
+        self.client  # noqa: B018 - is made when it is first read
+
+    def close(self) -> None:
+        """Close the clients; new ones are made when they are needed."""
+        for attribute in ("client", "async_client"):
+            client = self.__dict__.pop(attribute, None)
+            if client is not None:
+                client.close()
+
+    def together(self, name: str) -> Hashable:
+        """Return the same for all locks whose leases one round trip can renew."""
+        return None
+
+    def timeout_of(self, pool: redis.ConnectionPool) -> float | None:
+        """Return the socket timeout of a pool in seconds.
+
+        Raises ``InvalidLockBackend`` where replicas may take as long as that.
+        """
+        timeout: float | None = pool.connection_kwargs.get("socket_timeout")
+        if self.replicas is not None and timeout and timeout <= self.replicas.timeout:
+            raise InvalidLockBackend(
+                f"LOCKS[{self.location.using!r}]['OPTIONS']['REPLICA_TIMEOUT'] is "
+                f"{self.replicas.timeout:g} s, but a connection is given up after {timeout:g} s; "
+                f"make it shorter than the connection's socket_timeout."
+            )
+        return timeout
+
+
+class SingleServer(Servers):
+    """A server, or a proxy that looks like one."""
+
+    @made_once
+    def pool(self) -> redis.ConnectionPool:
+        """The settings of the connections."""
+        return self.location.pool()
+
+    @made_once
+    def client(self) -> BlockingClient:
+        self.timeout_of(self.pool)
+        return BlockingClient(self.pool)
+
+    @made_once
+    def async_client(self) -> AsyncClient:
+        from django_redis_lock.transport.async_client import AsyncClient
+
+        timeout = self.timeout_of(self.pool)
+        return AsyncClient(lambda: asyncio_connection(self.pool), timeout)
+
+
+class ScriptedServer(SingleServer):
+    """A server that carries out each call in a script."""
+
+    def __init__(
+        self,
+        location: Location,
+        key_prefix: str,
+        replicas: Replicas | None,
+        poll_interval: float,
+        give_back: Callable[[str, str, float], object],
+    ) -> None:
+        super().__init__(location, replicas)
+        self.packing = Packing(key_prefix, replicas=replicas)
+        self._key_prefix = key_prefix
+        self._poll_interval = poll_interval
+        self._give_back = give_back
+
+    def make_hub(self, scheme: str) -> Hub:
+        """Return a hub of a waiting scheme."""
+        from django_redis_lock.protocol.waiting import Hub
+        from django_redis_lock.transport.receiving import ReceivingHub, Subscription
+
+        if scheme == "poll":
+            return Hub(interval=self._poll_interval, peeks=True)
+        receiver = Subscription
+        if scheme == "blpop":
+            from django_redis_lock.transport.popping import PoppedList
+
+            receiver = PoppedList
+        return ReceivingHub(
+            receiver(lambda: listening_connection(self.pool), f"{self._key_prefix}-grant"),
+            self._give_back,
+            # A lock that was handed off counts only once the replicas have it, too.
+            confirming=self.replicas is not None,
+        )
+
+    def pools(self) -> list[redis.ConnectionPool]:
+        return [self.pool]
+
+    def packing_at(self, pool: redis.ConnectionPool) -> Packing:
+        return self.packing
+
+    def call(self, call: Call) -> Any:
+        reply = self.client.call(self.packing.pack(call))
+        return reply if type(reply) is int or type(call) is Peek else numbers(reply)
+
+    async def acall(self, call: Call) -> Any:
+        reply = await self.async_client.call(self.packing.pack(call))
+        return reply if type(call) is Peek else numbers(reply)
+
+    def post(self, call: Call) -> None:
+        """Send a call without waiting for the reply. Raises ``RedisError`` and ``OSError``.
+
+        It may share a packet with the next call; otherwise it leaves within about 200 ms.
+        """
+        self.client.post(self.packing.pack(call))
+
+    async def apost(self, call: Call) -> None:
+        self.async_client.post(self.packing.pack(call))
+
+    def read_index(self, pattern: str, size: int) -> Steps[Index]:
+        from django_redis_lock.backends.index import read_whole
+
+        return read_whole(pattern, size)
+
+
+class ServersLockBackend(BaseLockBackend):
+    """A backend with servers, which LOCATION names."""
+
+    location: Location
+    servers: Any
+    """The ``Servers``; ``call`` and ``acall`` carry out a call, or raise an error of redis-py."""
+
+    @property
+    def pool(self) -> redis.ConnectionPool:
+        """The connections to the server, or to one of the masters of a cluster."""
+        pool: redis.ConnectionPool = self.servers.pool
+        return pool
+
+    def databases(self) -> set[Hashable]:
+        return self.location.databases()
+
+    def check(self) -> list[checks.CheckMessage]:
+        return self.location.check()
+
+    def open(self) -> None:
+        super().open()
+        self.servers.open()
+
+    def close(self) -> None:
+        super().close()
+        self.servers.close()
+
+    def call(self, call: Call) -> Any:
+        try:
+            return self.servers.call(call)
+        except (RedisError, OSError) as error:
+            raise self._error(call, error) from error
+
+    async def acall(self, call: Call) -> Any:
+        try:
+            return await self.servers.acall(call)
+        except (RedisError, OSError) as error:
+            raise self._error(call, error) from error
+
+    def together(self, name: str) -> Hashable:
+        same: Hashable = self.servers.together(name)
+        return same
+
+    def _error(self, call: Call, error: Exception) -> LockError:
+        return lock_error(call, error, using=self.alias, key_prefix=self.key_prefix)
+
+
+def numbers(reply: Any) -> Any:
+    """Return the numbers in a text reply. Scripts send them as text, which is read faster."""
+    return list(map(int, reply.split())) if isinstance(reply, bytes) else reply

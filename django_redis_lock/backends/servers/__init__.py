@@ -1,1 +1,0 @@
-"""Redis and Valkey servers as backends use them: one server, or a cluster."""
