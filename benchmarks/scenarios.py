@@ -364,7 +364,7 @@ def reading(contender: Contender) -> dict[str, float]:
 
     sys.settrace(trace)
     try:
-        handle = lock("reads")
+        handle = lock("walk")
         handle.acquire()
         handle.release()
     finally:

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from django_redis_lock.protocol.audit import AuditEntry
     from django_redis_lock.protocol.records import Holder, Waiter
 else:
-    from django_redis_lock.support.lazy import imported_when_used
+    from django_redis_lock.support import imported_when_used
 
     __getattr__ = imported_when_used(
         __name__,

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from django.conf import settings
 from django.core.signals import setting_changed
@@ -15,11 +15,13 @@ from django.views.decorators.debug import sensitive_variables
 
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.exceptions import InvalidLockBackend
-from django_redis_lock.primitives.group import LockGroup
 from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.support.arguments import DEFAULT, Default
 from django_redis_lock.support.process import current_process, forget_after_fork
 from django_redis_lock.support.text import keep_secrets
+
+if TYPE_CHECKING:
+    from django_redis_lock.primitives.group import LockGroup
 
 DEFAULT_ALIAS = "default"
 MOST_NAMES = 1000
@@ -260,6 +262,8 @@ def lock_many(
             f"@lock_many needs the names of the locks, and was given {names!r}. "
             f"Write @lock_many(['stock', 'prices']) in place of @lock_many."
         )
+    from django_redis_lock.primitives.group import LockGroup  # unless it is used, it is not needed
+
     distinct = sorted(set(names))
     if not distinct:
         raise ValueError("There are no names of locks to acquire.")

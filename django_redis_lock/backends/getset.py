@@ -34,8 +34,7 @@ from django_redis_lock.protocol.lease import Request
 from django_redis_lock.protocol.records import Holder, moment, read_holder, token_id
 from django_redis_lock.protocol.waiting import Hub
 from django_redis_lock.transport.location import Location
-from django_redis_lock.transport.packing import Packed
-from django_redis_lock.transport.scripts import Command
+from django_redis_lock.transport.packing import Command, Packed
 
 ENDLESS = 253_402_300_800
 """Seconds since the epoch: the year 10000. A value from there on is a lease without end."""

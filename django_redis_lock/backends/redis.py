@@ -47,6 +47,7 @@ class RedisLockBackend(ServersLockBackend):
 
             self.servers = Cluster(self.location, self.key_prefix, self.replicas, self._give_back)
             self.servers.check_scheme(self.wait)
+            self.together = self.servers.together  # type: ignore[method-assign]
         else:
             self.servers = ScriptedServer(
                 self.location, self.key_prefix, self.replicas, interval, self._give_back

@@ -25,8 +25,7 @@ from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.protocol.calls import Call, Release, Renew
 from django_redis_lock.protocol.drivers import Steps, run
 from django_redis_lock.protocol.lease import Lease, milliseconds
-from django_redis_lock.support.bells import Bell
-from django_redis_lock.support.process import forget_after_fork
+from django_redis_lock.support.process import Bell, forget_after_fork
 
 logger = logging.getLogger("django_redis_lock")
 BATCH = 500

@@ -50,10 +50,6 @@ class Servers:
             if client is not None:
                 client.close()
 
-    def together(self, name: str) -> Hashable:
-        """Return the same for all locks whose leases one round trip can renew."""
-        return None
-
     def timeout_of(self, pool: redis.ConnectionPool) -> float | None:
         """Return the socket timeout of a pool in seconds.
 
@@ -196,8 +192,7 @@ class ServersLockBackend(BaseLockBackend):
             raise self._error(call, error) from error
 
     def together(self, name: str) -> Hashable:
-        same: Hashable = self.servers.together(name)
-        return same
+        return None  # with a cluster ``configure`` replaces this
 
     def _error(self, call: Call, error: Exception) -> LockError:
         return lock_error(call, error, using=self.alias, key_prefix=self.key_prefix)

@@ -19,7 +19,6 @@ from django_redis_lock.primitives.held import Held, register
 from django_redis_lock.protocol.calls import Steps
 from django_redis_lock.protocol.lease import Lease, milliseconds
 from django_redis_lock.support.arguments import DEFAULT, Default, check_timeout, check_wait
-from django_redis_lock.support.functions import finished, is_async, is_generator
 from django_redis_lock.support.process import kind_of_execution
 
 logger = logging.getLogger("django_redis_lock")
@@ -169,6 +168,8 @@ class Handle(ABC):
         Raises ``TypeError`` for what does its work after the call has returned: at once for a class
         or a generator function, and from the call if it returns a coroutine, future or generator.
         """
+        from django_redis_lock.support.functions import finished, is_async, is_generator
+
         if isinstance(function, staticmethod | classmethod):
             return cast("Decorated", type(function)(self(function.__func__)))
         if isinstance(function, type) or not callable(function):

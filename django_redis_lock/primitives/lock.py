@@ -220,14 +220,13 @@ class Lock(Held, Handle):
         if until is not None:
             request.when_waiting = partial(self._begin_to_wait, backend, until)
         scheme, lease = self._wait or backend.wait, None
+        if from_token_id:
+            steps = conversation.take_over(request, from_token_id)
+        else:
+            make_hub = partial(backend.hub_for, scheme)
+            steps = conversation.acquire(backend.hubs.get(scheme), request, until, make_hub)
         try:
-            lease = yield from (
-                conversation.take_over(request, from_token_id)
-                if from_token_id
-                else conversation.acquire(
-                    backend.hubs.get(scheme), request, until, partial(backend.hub_for, scheme)
-                )
-            )
+            lease = yield from steps
             if lease is not None:
                 if former is not None:
                     former._let_go(former._held())

@@ -133,9 +133,6 @@ class _TakeOne(Call):
 
     request: Request
 
-    def __post_init__(self) -> None:
-        self.until = self.request.until
-
     def sending(self) -> None:
         self.request.sent = self.request.under_way = True
         Call.sending(self)
@@ -148,11 +145,6 @@ class Acquire(_TakeOne):
     channel: str
     asked_ms: int | None = None
     """For a request that waits already: see ``Schedule.answered_ms``."""
-
-    def __post_init__(self) -> None:
-        _TakeOne.__post_init__(self)
-        if self.channel:
-            self.request.channel = self.channel
 
     def lease(self, answer: Any) -> Lease | None:
         """Return the lease that an answer grants, if it does."""

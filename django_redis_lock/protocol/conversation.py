@@ -99,7 +99,7 @@ def _acquire(
 ) -> Steps[Lease | None]:
     if until is None or hub is None or not hub.may_join(request.name):
         # Most locks are free; only a held one is worth a subscription.
-        call = Acquire(request, "")
+        call = Acquire(request, "", until=request.until)
         answer = yield from ask(call)
         lease = call.lease(answer)
         if lease is not None or until is None:
@@ -114,7 +114,7 @@ def _acquire(
 
 
 def _take_over(request: Request, token_id: str) -> Steps[Lease | None]:
-    call = TakeOver(request, token_id)
+    call = TakeOver(request, token_id, until=request.until)
     fence = yield from ask(call)
     request.under_way = False
     if fence is None:

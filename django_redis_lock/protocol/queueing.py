@@ -168,7 +168,8 @@ def _poll(
     while True:
         try:
             yield from _listen(hub, request)
-            call = Acquire(request, hub.channel_of(request.name), answered_ms)
+            request.channel = hub.channel_of(request.name)
+            call = Acquire(request, request.channel, answered_ms, until=request.until)
             return call, (yield from ask(call))
         except LockUnavailable:
             if answered_ms is None or monotonic() >= give_up:

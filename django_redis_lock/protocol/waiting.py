@@ -12,8 +12,14 @@ from time import monotonic
 from typing import Any
 
 from django_redis_lock.protocol.lease import Request
-from django_redis_lock.support.bells import LONGEST_SLEEP, AsyncBell, Bell
-from django_redis_lock.support.process import forget_after_fork, keep_inherited, known_process
+from django_redis_lock.support.process import (
+    LONGEST_SLEEP,
+    AsyncBell,
+    Bell,
+    forget_after_fork,
+    keep_inherited,
+    known_process,
+)
 
 POLL_EVERY = 0.8
 """Seconds after which the waiters of a process poll their lock at the latest. So the server knows

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
         unavailable,
     )
 else:
-    from django_redis_lock.support.lazy import imported_when_used
+    from django_redis_lock.support import imported_when_used
 
     __getattr__ = imported_when_used(
         __name__,

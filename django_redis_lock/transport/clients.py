@@ -76,7 +76,7 @@ class BlockingClient:
             if packed.until != math.inf:
                 connection.limit(packed.until)
             packed.sending()
-            connection.send(packed.pack())
+            connection.send(packed.script.pack(packed.keys, packed.args))
             if connection.due:
                 connection.read_due()
             reply = connection.read()

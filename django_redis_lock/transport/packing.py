@@ -1,10 +1,13 @@
-"""Packs calls for the scripts: the keys of each, and its arguments."""
+"""The Lua scripts, and how calls to them are packed: the keys of each, and its arguments."""
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Callable, Generator, Sequence
+import re
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -13,8 +16,89 @@ from redis.exceptions import NoScriptError
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol import calls
 from django_redis_lock.protocol.calls import Call
-from django_redis_lock.transport import scripts
-from django_redis_lock.transport.scripts import Command, Script, pack
+
+
+def pack(items: Iterable[bytes | str | int]) -> bytes:
+    """Return a command as RESP."""
+    packed = [item if isinstance(item, bytes) else str(item).encode() for item in items]
+    text = b"".join([b"$%d\r\n%b\r\n" % (len(item), item) for item in packed])
+    return b"*%d\r\n%b" % (len(packed), text)
+
+
+class _Lengths(dict[int, str]):
+    """The prefix of an item by its length; formatting the number takes longer than the rest."""
+
+    def __missing__(self, length: int) -> str:
+        prefix = self[length] = f"${length}\r\n"
+        return prefix
+
+
+_LENGTHS = _Lengths()
+
+
+def _bulk(item: str) -> str:
+    return f"${len(item)}\r\n{item}\r\n"
+
+
+_INCLUDE = re.compile(r"^ *-- include (\w+)\n", re.MULTILINE)
+
+
+def _read(name: str, included: set[str]) -> str:
+    """Return the source of a file with the files that it includes, each of them once."""
+    if name in included:
+        return ""
+    included.add(name)
+    source = (files(__package__) / "scripts" / f"{name}.lua").read_text(encoding="ascii")
+    return _INCLUDE.sub(lambda found: _read(found[1], included), source)
+
+
+class Script:
+    """A Lua script, made of the named ``.lua`` files, and of those that they include.
+
+    The constant head of an EVALSHA is packed once for each script, and the rest of a call in one
+    go: that takes a third off the client's share of a call.
+    """
+
+    def __init__(self, *names: str) -> None:
+        included: set[str] = set()
+        self.source = "".join([_read(name, included) for name in names])
+        self.sha = hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
+        self._by_sha = _bulk("EVALSHA") + _bulk(self.sha)
+        self._by_source = _bulk("EVAL") + _bulk(self.source)
+
+    def pack(self, keys: Sequence[str], args: Sequence[str], *, with_source: bool = False) -> bytes:
+        """Return a call as RESP; ``with_source`` sends the script itself and not its digest."""
+        items = [str(len(keys)), *keys, *args]
+        text = "\r\n".join([_LENGTHS[len(item)] + item for item in items]) + "\r\n"
+        if not text.isascii():
+            # Lengths count bytes: let each character stand for one byte of the UTF-8.
+            text = "".join([_bulk(item.encode().decode("latin-1")) for item in items])
+        head = self._by_source if with_source else self._by_sha
+        return f"*{len(items) + 2}\r\n{head}{text}".encode("latin-1")
+
+
+class Command:
+    """A command that is called like a script."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def pack(self, keys: Sequence[str], args: Sequence[Any], *, with_source: bool = False) -> bytes:
+        """Return a call as RESP."""
+        return pack([self.name, *keys, *args])
+
+
+ACQUIRE = Script("acquire")
+RELEASE = Script("release")
+CLAIM = Script("claim")
+TAKE_OVER = Script("take_over")
+FORCE_RELEASE = Script("force_release")
+RENEW = Script("renew")
+HISTORY = Script("history")
+WAITING = Script("waiting")
+INSPECT = Script("inspect")
+INDEX = Script("index")
+GET = Command("GET")
 
 
 class Replicas(NamedTuple):
@@ -104,7 +188,7 @@ class Packing:
             type(call) in (calls.Acquire, calls.TakeOver) or _makes_endless(call)
         ):
             replicas = self._replicas
-        repeatable = script is not scripts.FORCE_RELEASE  # it has to know that it is sent again
+        repeatable = script is not FORCE_RELEASE  # it has to know that it is sent again
         return Packed(script, keys, args, sending or call.sending, replicas, call.until, repeatable)
 
     def keys(self, name: str) -> list[str]:
@@ -178,15 +262,15 @@ def _makes_endless(call: Call) -> bool:
 _Encoded = tuple[list[str], list[str]]
 _Encoder = tuple[Script | Command, Callable[[Any, Any], _Encoded]]
 _ENCODERS: dict[type[Call], _Encoder] = {
-    calls.Acquire: (scripts.ACQUIRE, Packing._encode_acquire),
-    calls.TakeOver: (scripts.TAKE_OVER, Packing._encode_take_over),
-    calls.Release: (scripts.RELEASE, Packing._encode_release),
-    calls.Claim: (scripts.CLAIM, Packing._encode_claim),
-    calls.Renew: (scripts.RENEW, Packing._encode_renew),
-    calls.Peek: (scripts.GET, Packing._encode_peek),
-    calls.Inspect: (scripts.INSPECT, Packing._encode_inspect),
-    calls.ForceRelease: (scripts.FORCE_RELEASE, Packing._encode_force_release),
-    calls.ReadHistory: (scripts.HISTORY, Packing._encode_read_history),
-    calls.ReadQueue: (scripts.WAITING, Packing._encode_read_queue),
-    calls.ReadIndex: (scripts.INDEX, Packing._encode_read_index),
+    calls.Acquire: (ACQUIRE, Packing._encode_acquire),
+    calls.TakeOver: (TAKE_OVER, Packing._encode_take_over),
+    calls.Release: (RELEASE, Packing._encode_release),
+    calls.Claim: (CLAIM, Packing._encode_claim),
+    calls.Renew: (RENEW, Packing._encode_renew),
+    calls.Peek: (GET, Packing._encode_peek),
+    calls.Inspect: (INSPECT, Packing._encode_inspect),
+    calls.ForceRelease: (FORCE_RELEASE, Packing._encode_force_release),
+    calls.ReadHistory: (HISTORY, Packing._encode_read_history),
+    calls.ReadQueue: (WAITING, Packing._encode_read_queue),
+    calls.ReadIndex: (INDEX, Packing._encode_read_index),
 }

@@ -16,7 +16,7 @@ from redis.exceptions import RedisError
 
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol.waiting import Grant, Hub, LocalWaiter
-from django_redis_lock.support.bells import LONGEST_SLEEP
+from django_redis_lock.support.process import LONGEST_SLEEP
 from django_redis_lock.transport.clients import replies_of
 from django_redis_lock.transport.connections import leave_to_parent
 from django_redis_lock.transport.redis_py import BROKEN

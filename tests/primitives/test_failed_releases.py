@@ -20,7 +20,7 @@ import redis
 
 from django_redis_lock import lock, lock_many, locks, signals
 from django_redis_lock.exceptions import LockNotOwned, LockUnavailable
-from django_redis_lock.transport import scripts
+from django_redis_lock.transport import packing
 from example_project.embedded import EmbeddedServer
 from tests.tools import ROOT, eventually, handling, in_finalizer, owes, told
 from tests.tools.proxy import Proxy
@@ -136,7 +136,7 @@ def test_detach_that_was_carried_out_unseen(name: str, settings: Any, server: An
                 held.acquire()
                 if not number:
                     held.detach(30)
-            proxy.lose_replies(1000, marker=scripts.TAKE_OVER.sha.encode())
+            proxy.lose_replies(1000, marker=packing.TAKE_OVER.sha.encode())
             with pytest.raises(LockUnavailable):
                 held.detach(30)
             proxy.lose_replies(0)

@@ -11,7 +11,7 @@ import redis
 from greenlet import getcurrent
 from redis.exceptions import ResponseError
 
-from django_redis_lock.transport.scripts import pack
+from django_redis_lock.transport.packing import pack
 from tests.simulation.network import Fate, Site, broken
 from tests.simulation.threads import Thread
 

@@ -11,7 +11,7 @@ import redis
 from django_redis_lock import lock, locks
 from django_redis_lock.exceptions import LockError
 from django_redis_lock.protocol.waiting import CLOCK_VALID
-from django_redis_lock.transport import scripts
+from django_redis_lock.transport import packing
 from example_project.embedded import EmbeddedServer
 from tests.tools import Background, eventually, waiters
 from tests.tools.proxy import Proxy
@@ -39,7 +39,7 @@ def proxy(server: EmbeddedServer, settings: Any) -> Iterator[Proxy]:
 def test_lost_reply_to_a_forced_release_is_one_entry(name: str, proxy: Proxy) -> None:
     """A forced release that is sent twice is in the audit once."""
     lock(name, using="direct").acquire()
-    proxy.lose_replies(1, marker=scripts.FORCE_RELEASE.sha.encode())
+    proxy.lose_replies(1, marker=packing.FORCE_RELEASE.sha.encode())
     assert locks["default"].force_release(name, by="ada", reason="stuck")
     assert proxy.lost.acquire(timeout=1)
     (entry,) = locks["direct"].history(name)

@@ -16,7 +16,7 @@ import redis
 from django_redis_lock import lock
 from django_redis_lock.protocol.waiting import CLAIM, POLL_EVERY
 from django_redis_lock.support.arguments import WAITING_SCHEMES
-from django_redis_lock.transport import scripts
+from django_redis_lock.transport import packing
 from tests.tools import Background, Child, eventually, waiters
 
 pytestmark = pytest.mark.usefixtures("server")
@@ -178,7 +178,7 @@ def test_waiter_of_a_closed_loop_is_passed_over(name: str) -> None:
 
 def test_numbers_are_the_same_in_lua_and_in_python() -> None:
     """The scripts count on waiters that look often enough, and claim in time."""
-    source = scripts.ACQUIRE.source
+    source = packing.ACQUIRE.source
     numbers = {
         key: int(value) / 1000
         for key, value in re.findall(r"^ *local ([A-Z_]+) = (\d+)", source, re.MULTILINE)

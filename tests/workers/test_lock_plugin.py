@@ -126,7 +126,6 @@ def test_it_costs_nothing_where_there_is_no_django(project: Project) -> None:
             assert ours == {
                 "django_redis_lock",
                 "django_redis_lock.support",
-                "django_redis_lock.support.lazy",
                 "django_redis_lock.testing",
                 "django_redis_lock.testing.plugin",
             }

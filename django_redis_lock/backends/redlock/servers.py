@@ -33,13 +33,17 @@ from django_redis_lock.backends.servers import ScriptedServer, numbers
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.protocol import calls
 from django_redis_lock.protocol.calls import Call, Step
-from django_redis_lock.support.bells import AsyncBell, Bell
-from django_redis_lock.support.process import forget_after_fork, made_once
+from django_redis_lock.support.process import AsyncBell, Bell, forget_after_fork, made_once
 from django_redis_lock.support.text import without_passwords
-from django_redis_lock.transport import scripts
 from django_redis_lock.transport.clients import BlockingClient
 from django_redis_lock.transport.location import databases_of
-from django_redis_lock.transport.packing import Packed
+from django_redis_lock.transport.packing import Packed, Script
+
+ACQUIRE = Script("base", "quorum_common", "quorum_acquire")
+SETTLE = Script("quorum_settle")
+RELEASE = Script("base", "quorum_release")
+READ_FENCE = Script("base", "quorum_common", "quorum_fence")
+ADMIT = Script("quorum_admit")
 
 READ_FOR = 5.0
 """Seconds without an answer after which a connection is closed."""
@@ -284,7 +288,7 @@ class Server(RedisLockBackend):
             case calls.Release():
                 return self.release(call)
             case ReadFences():
-                return self._pack_own(scripts.QUORUM_FENCE, call.delay_ms)
+                return self._pack_own(READ_FENCE, call.delay_ms)
             case Admit():
                 return self.admit(call.fence)
         packed = self._packing.pack(call)
@@ -300,24 +304,24 @@ class Server(RedisLockBackend):
         keys = [*self._packing.keys(request.name), self._mark_key]
         record = f'{request.record[:-1]},"try":{attempt}}}'
         mine = (request.token, str(request.lease_ms), record, request.name, _entry_of(call))
-        return _packed(scripts.QUORUM_ACQUIRE, keys, *mine, least, delay_ms, former)
+        return _packed(ACQUIRE, keys, *mine, least, delay_ms, former)
 
     def confirm(self, call: calls.Acquire | calls.TakeOver, fence: int) -> Packed:
         """Pack the fence of a lock that was acquired or taken over."""
         lock, queue, _, last = self._packing.keys(call.request.name)
         token, entry = call.request.token, _entry_of(call)
-        return _packed(scripts.QUORUM_SETTLE, [lock, queue, last], token, fence, entry)
+        return _packed(SETTLE, [lock, queue, last], token, fence, entry)
 
     def release(self, call: calls.Release, attempt: int | str = "") -> Packed:
         """Pack a release, or the withdrawal of the vote for an attempt."""
         keys = self._packing.keys(call.name)[:3]
-        return _packed(scripts.QUORUM_RELEASE, keys, call.token, call.name, call.entry, attempt)
+        return _packed(RELEASE, keys, call.token, call.name, call.entry, attempt)
 
     def admit(self, fence: int, start: int | str = "") -> Packed:
         """Pack the last fence for a server that lost it."""
-        return self._pack_own(scripts.QUORUM_ADMIT, fence, start)
+        return self._pack_own(ADMIT, fence, start)
 
-    def _pack_own(self, script: scripts.Script, *args: int | str) -> Packed:
+    def _pack_own(self, script: Script, *args: int | str) -> Packed:
         """Pack a call that is about the server itself."""
         return _packed(script, [self._fence_key, self._mark_key], *args)
 
@@ -328,7 +332,7 @@ def _entry_of(call: calls.Acquire | calls.TakeOver) -> str:
     return call.request.entry(channel) if channel else ""
 
 
-def _packed(script: scripts.Script, keys: Sequence[str], *args: int | str) -> Packed:
+def _packed(script: Script, keys: Sequence[str], *args: int | str) -> Packed:
     return Packed(script, keys, [*map(str, args)], _nothing)
 
 

@@ -12,12 +12,11 @@ from typing import Any
 import pytest
 
 from django_redis_lock import lock
-from django_redis_lock.backends.redlock import votes
+from django_redis_lock.backends.redlock import servers, votes
 from django_redis_lock.backends.redlock.servers import Executor
 from django_redis_lock.backends.redlock.votes import PENDING
 from django_redis_lock.exceptions import LockLost, LockUnavailable
 from django_redis_lock.operators import Result, release_shown
-from django_redis_lock.transport import scripts
 from tests.backends.redlock.conftest import backend
 from tests.tools import Background, eventually
 from tests.tools.proxy import Proxy
@@ -174,7 +173,7 @@ def test_a_release_that_is_told_again_is_no_loss(
     for server in proxied.servers[1:]:
         server.pause()
     for proxy in proxied.proxies[:2]:
-        proxy.lose_replies(1, scripts.QUORUM_RELEASE.sha.encode())
+        proxy.lose_replies(1, servers.RELEASE.sha.encode())
     releasing = Background(held.release)
     executor = backend().servers[0].executor
     eventually(lambda: not proxied.proxies[0].losing and _is_idle(executor))

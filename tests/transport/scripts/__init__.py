@@ -8,7 +8,7 @@ from typing import Any
 
 import redis
 
-from django_redis_lock.transport.scripts import ACQUIRE, RELEASE, RENEW, Script
+from django_redis_lock.transport.packing import ACQUIRE, RELEASE, RENEW, Script
 
 RECORD = '{"host":"here"}'
 CHANNEL = "process-1"

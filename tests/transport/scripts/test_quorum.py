@@ -5,14 +5,8 @@ from __future__ import annotations
 import pytest
 import redis
 
+from django_redis_lock.backends.redlock import servers
 from django_redis_lock.protocol.records import token_id
-from django_redis_lock.transport.scripts import (
-    QUORUM_ACQUIRE,
-    QUORUM_ADMIT,
-    QUORUM_FENCE,
-    QUORUM_RELEASE,
-    QUORUM_SETTLE,
-)
 from tests.transport.scripts import LEASE, Keys
 
 DELAY = 20_000
@@ -43,22 +37,22 @@ class Server(Keys):
     def _vote(self, token: str, attempt: int, *rest: str | int) -> dict[str, int]:
         entry, *others = rest
         arguments = (token, LEASE, record(attempt), self.name, entry, *others)
-        answer = self.call(QUORUM_ACQUIRE, self.all, *arguments).split()
+        answer = self.call(servers.ACQUIRE, self.all, *arguments).split()
         return dict(zip(("fence", "left", "now", "kind", "holder"), map(int, answer), strict=True))
 
     def settle(self, token: str, fence: int, entry: str = "") -> int:
         keys = [self.lock, self.queue, self.fence]
-        return int(self.call(QUORUM_SETTLE, keys, token, fence, entry))
+        return int(self.call(servers.SETTLE, keys, token, fence, entry))
 
     def withdraw(self, token: str, entry: str = "", attempt: int | str = "") -> int:
         keys = [self.lock, self.queue, self.index]
-        return int(self.call(QUORUM_RELEASE, keys, token, self.name, entry, attempt))
+        return int(self.call(servers.RELEASE, keys, token, self.name, entry, attempt))
 
     def last_fence(self, delay: int = DELAY) -> str:
-        return str(self.call(QUORUM_FENCE, [self.fence, self.mark], delay))
+        return str(self.call(servers.READ_FENCE, [self.fence, self.mark], delay))
 
     def admit(self, fence: int, start: int | str = "") -> int:
-        return int(self.call(QUORUM_ADMIT, [self.fence, self.mark], fence, start))
+        return int(self.call(servers.ADMIT, [self.fence, self.mark], fence, start))
 
 
 def record(attempt: int) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import redis
 
-from django_redis_lock.transport.scripts import (
+from django_redis_lock.transport.packing import (
     HISTORY,
     INDEX,
     INSPECT,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from django_redis_lock.transport.scripts import ACQUIRE
+from django_redis_lock.transport.packing import ACQUIRE
 from tests.transport.scripts import CHANNEL, LEASE, RECORD, Keys, listening
 
 # A free lock.
