@@ -65,13 +65,14 @@ def test_protocols_and_decoding(
     query = f"?protocol={protocol}&decode_responses={decode}"
     settings.LOCKS = {"default": {"LOCATION": server.url() + query}}
     exercise(name)
-    assert protocols(server) == {"2"}
+    assert protocols() == {2}
 
 
-def protocols(server: EmbeddedServer) -> set[str]:
-    """Return which protocols the connections of the test speak, apart from the one that asks."""
-    with redis.Redis.from_url(server.url(), client_name="asks") as asking:
-        return {each["resp"] for each in asking.client_list() if each["name"] != "asks"}
+def protocols() -> set[int]:
+    """Return which protocols the connections of the default backend speak."""
+    idle = [connection.origin for connection in locks["default"].servers.client._idle]
+    assert idle
+    return {int(origin.protocol) for origin in [*idle, locks["default"].hub._connection]}
 
 
 def test_connections_that_the_server_closed_while_idle(client: redis.Redis) -> None:
@@ -132,7 +133,7 @@ def test_through_django_redis(
     settings.LOCKS = {"default": {"LOCATION": "locks"}}
     exercise(name)
     assert locks["default"].pool.connection_kwargs["db"] == 3
-    assert protocols(server) == {"2"}
+    assert protocols() == {2}
 
 
 def test_a_cache_whose_connections_are_all_taken(
