@@ -30,8 +30,8 @@ from django_redis_lock.exceptions import InvalidLockBackend, LockError
 from django_redis_lock.protocol import calls
 from django_redis_lock.protocol.calls import Call, Step, Steps, ask
 from django_redis_lock.protocol.drivers import adrive, drive
-from django_redis_lock.protocol.lease import Request
-from django_redis_lock.protocol.records import Holder, moment, read_holder, token_id
+from django_redis_lock.protocol.lease import Request, token_id
+from django_redis_lock.protocol.records import Holder, moment, read_holder
 from django_redis_lock.protocol.waiting import Hub
 from django_redis_lock.transport.location import Location
 from django_redis_lock.transport.packing import Command, Packed

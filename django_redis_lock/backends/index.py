@@ -9,8 +9,7 @@ from fnmatch import translate
 from itertools import islice
 from re import compile as compile_pattern
 
-from django_redis_lock.protocol.calls import ReadIndex, ask
-from django_redis_lock.protocol.drivers import Steps
+from django_redis_lock.protocol.calls import ReadIndex, Steps, ask
 from django_redis_lock.support.arguments import MAX_NAME_LENGTH, check_name
 
 Page = tuple[list[str | None], list[str], bytes]

@@ -22,8 +22,8 @@ from typing import Any
 
 from django_redis_lock import signals
 from django_redis_lock.exceptions import LockError, LockUnavailable
-from django_redis_lock.protocol.calls import Call, Release, Renew
-from django_redis_lock.protocol.drivers import Steps, run
+from django_redis_lock.protocol.calls import Call, Release, Renew, Steps
+from django_redis_lock.protocol.drivers import run
 from django_redis_lock.protocol.lease import Lease, milliseconds
 from django_redis_lock.support.process import Bell, forget_after_fork
 

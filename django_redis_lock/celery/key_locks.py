@@ -23,8 +23,8 @@ from django_redis_lock.celery.options import Options
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.handler import locks
 from django_redis_lock.primitives.lock import DETACHED, Lock
-from django_redis_lock.protocol.calls import Step, Wait
-from django_redis_lock.protocol.drivers import Result, Steps
+from django_redis_lock.protocol.calls import Step, Steps, Wait
+from django_redis_lock.protocol.drivers import Result
 from django_redis_lock.protocol.lease import Request
 from django_redis_lock.protocol.records import Holder
 from django_redis_lock.support.arguments import MAX_NAME_LENGTH, Default, check_name

@@ -237,12 +237,12 @@ class Handle(ABC):
     def _until(
         self, blocking: bool | None, blocking_timeout: float | Default | None
     ) -> float | None:
-        if not isinstance(blocking_timeout, Default):
+        if isinstance(blocking_timeout, Default):
+            blocking_timeout = self._blocking_timeout
+        else:
             blocking_timeout = check_wait(blocking_timeout, blocking=blocking is not False)
         if not (self.blocking if blocking is None else blocking):
             return None
-        if isinstance(blocking_timeout, Default):
-            blocking_timeout = self._blocking_timeout
         if isinstance(blocking_timeout, Default):
             blocking_timeout = self._default_wait()
         if blocking_timeout == 0:

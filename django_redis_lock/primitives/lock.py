@@ -28,7 +28,7 @@ from django_redis_lock.primitives.held import (
 )
 from django_redis_lock.protocol import calls, conversation
 from django_redis_lock.protocol.calls import Steps, ask, withdrawal
-from django_redis_lock.protocol.lease import Request, milliseconds, token_id, write_record
+from django_redis_lock.protocol.lease import Request, token_id, write_record
 from django_redis_lock.support.arguments import (
     DEFAULT,
     Default,
@@ -266,10 +266,8 @@ class Lock(Held, Handle):
         if self._max_hold is not None:
             timeout = min(self._max_hold, math.inf if timeout is None else timeout)
         auto_renew = self._auto_renew and timeout is not None
-        lease_ms = None if timeout is None else milliseconds(timeout)
-        hold_ms = None if self._max_hold is None else milliseconds(self._max_hold)
         record = write_record(
-            auto_renew=auto_renew, lease_ms=lease_ms, max_hold_ms=hold_ms, **self._origin
+            auto_renew=auto_renew, lease=timeout, max_hold=self._max_hold, **self._origin
         )
         return Request(self.name, os.urandom(16).hex(), timeout, record, auto_renew=auto_renew)
 

@@ -16,8 +16,7 @@ from typing import Any, TypeVar
 
 from django_redis_lock import signals
 from django_redis_lock.exceptions import LockError, LockUnavailable
-from django_redis_lock.protocol.calls import Call, Emit, Pause, Port, Step
-from django_redis_lock.protocol.calls import Steps as Steps
+from django_redis_lock.protocol.calls import Call, Emit, Pause, Port, Step, Steps
 from django_redis_lock.support.process import Process, current_process, known_process
 
 Result = TypeVar("Result")

@@ -149,21 +149,21 @@ def write_record(
     metadata: Mapping[str, str] | None = None,
     task_id: str | None = None,
     task_name: str | None = None,
-    lease_ms: int | None = None,
-    max_hold_ms: int | None = None,
+    lease: float | None = None,
+    max_hold: float | None = None,
 ) -> str:
     """Return the JSON record of a holder in the current thread.
 
-    A renewed lock's record tells the lease of a renewal (``lease_ms``) and until when it is renewed
-    (``max_hold_ms``), since those who read it may have other settings.
+    A renewed lock's record has the lease of a renewal (``lease``) and for how long it is renewed
+    (``max_hold``), both in milliseconds, since those who read it may have other settings.
     """
     record = known_process().record()
     if auto_renew:
         record += ',"auto_renew":true'
-        if lease_ms is not None:
-            record += f',"lease":{lease_ms}'
-        if max_hold_ms is not None:
-            record += f',"max_hold":{max_hold_ms}'
+        if lease is not None:
+            record += f',"lease":{milliseconds(lease)}'
+        if max_hold is not None:
+            record += f',"max_hold":{milliseconds(max_hold)}'
     if task_id or task_name or metadata:
         extra: dict[str, Any] = {"task_id": task_id, "task_name": task_name, "metadata": metadata}
         given = {key: value for key, value in extra.items() if value}

@@ -9,8 +9,7 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, Protocol
 
-from django_redis_lock.protocol.lease import token_id as token_id
-from django_redis_lock.protocol.lease import write_record as write_record
+from django_redis_lock.protocol.lease import token_id
 
 MAX_CACHED_BYTES = 2048
 """Bytes of the longest record whose parsed form is cached. Our own records are shorter."""

@@ -23,8 +23,8 @@ from django_redis_lock.protocol import calls, conversation
 from django_redis_lock.protocol import lease as leases
 from django_redis_lock.protocol.audit import FORCE_RELEASED, taken
 from django_redis_lock.protocol.calls import Breaking, Call, Listen, Post
-from django_redis_lock.protocol.lease import Lease, Request, milliseconds
-from django_redis_lock.protocol.records import Holder, token_id, write_record
+from django_redis_lock.protocol.lease import Lease, Request, token_id, write_record
+from django_redis_lock.protocol.records import Holder
 from django_redis_lock.support.arguments import check_name, check_timeout
 from django_redis_lock.support.process import current_process
 
@@ -51,9 +51,8 @@ def held_by_another(
         lease_s, renew = backend.timeout, backend.timeout is not None
     else:
         lease_s, renew = timeout, False
-    lease_ms = None if lease_s is None else milliseconds(lease_s)
     record = write_record(
-        auto_renew=renew, lease_ms=lease_ms, metadata={"held": "by held_by_another()"}
+        auto_renew=renew, lease=lease_s, metadata={"held": "by held_by_another()"}
     )
     request = Request(check_name(name), os.urandom(16).hex(), lease_s, record, auto_renew=renew)
     lease = backend.run(conversation.acquire(None, request, None))

@@ -10,7 +10,8 @@ import pytest
 
 from django_redis_lock import Lock, locks
 from django_redis_lock.protocol.attention import Attention, attention, is_renewed
-from django_redis_lock.protocol.records import read_holder, write_record
+from django_redis_lock.protocol.lease import write_record
+from django_redis_lock.protocol.records import read_holder
 
 NOW_MS = 1_700_000_000_000
 DAY = 86_400

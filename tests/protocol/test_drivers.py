@@ -13,8 +13,8 @@ import pytest
 
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.protocol import drivers
-from django_redis_lock.protocol.calls import Pause, Peek, Step
-from django_redis_lock.protocol.drivers import Steps, arun, run
+from django_redis_lock.protocol.calls import Pause, Peek, Step, Steps
+from django_redis_lock.protocol.drivers import arun, run
 from django_redis_lock.support.process import Process, known_process
 
 

@@ -10,14 +10,8 @@ from datetime import UTC, datetime
 import pytest
 
 from django_redis_lock.protocol import records
-from django_redis_lock.protocol.records import (
-    Holder,
-    Waiter,
-    read_holder,
-    read_waiter,
-    token_id,
-    write_record,
-)
+from django_redis_lock.protocol.lease import token_id, write_record
+from django_redis_lock.protocol.records import Holder, Waiter, read_holder, read_waiter
 from django_redis_lock.support.process import known_process
 
 

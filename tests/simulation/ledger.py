@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from greenlet import getcurrent
 
-from django_redis_lock.protocol.records import token_id as digest
+from django_redis_lock.protocol.lease import token_id as digest
 
 if TYPE_CHECKING:
     from django_redis_lock.protocol.lease import Request

@@ -26,8 +26,7 @@ from django_redis_lock.backends.index import Index, read_page
 from django_redis_lock.backends.servers import Servers, numbers
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.protocol import calls
-from django_redis_lock.protocol.calls import Call, ask
-from django_redis_lock.protocol.drivers import Steps
+from django_redis_lock.protocol.calls import Call, Steps, ask
 from django_redis_lock.protocol.waiting import Hub
 from django_redis_lock.transport.async_client import AsyncClient
 from django_redis_lock.transport.clients import BlockingClient, is_read_only

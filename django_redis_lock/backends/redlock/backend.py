@@ -30,8 +30,8 @@ from django_redis_lock.backends.redlock.servers import (
 from django_redis_lock.backends.settings import read_poll_interval, read_seconds
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.protocol import calls
-from django_redis_lock.protocol.calls import Call, Pause, ask
-from django_redis_lock.protocol.drivers import Steps, adrive, drive
+from django_redis_lock.protocol.calls import Call, Pause, Steps, ask
+from django_redis_lock.protocol.drivers import adrive, drive
 from django_redis_lock.protocol.lease import Request
 from django_redis_lock.protocol.waiting import Hub
 from django_redis_lock.transport.packing import Packed

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from django_redis_lock.protocol.records import token_id
+from django_redis_lock.protocol.lease import token_id
 from django_redis_lock.transport.packing import CLAIM, FORCE_RELEASE, RENEW, TAKE_OVER
 from tests.transport.scripts import CHANNEL, LEASE, RECORD, Keys, listening
 

@@ -6,7 +6,7 @@ import pytest
 import redis
 
 from django_redis_lock.backends.redlock import servers
-from django_redis_lock.protocol.records import token_id
+from django_redis_lock.protocol.lease import token_id
 from tests.transport.scripts import LEASE, Keys
 
 DELAY = 20_000
