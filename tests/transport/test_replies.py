@@ -42,6 +42,23 @@ def ends() -> Iterator[tuple[Replies, socket.socket]]:
     theirs.close()
 
 
+def test_waiting_for_a_reply(ends: tuple[Replies, socket.socket]) -> None:
+    """However it comes, it is waited for no longer than that, and then read as a whole."""
+    replies, server = ends
+    assert not replies.arrive(0.001)
+    server.sendall(b":1\r\n:2\r\n*2\r\n:3\r\n")
+    assert replies.arrive(5)
+    assert [replies.read(), replies.read()] == [1, 2]
+    assert replies.arrive(0.001)  # the beginning of the third
+    server.sendall(b"$1\r\n4\r\n")
+    assert replies.read() == [3, b"4"]
+    assert not replies.arrive(0.001)
+    assert replies.socket.gettimeout() == 5
+    server.close()
+    with pytest.raises(redis.ConnectionError):
+        replies.arrive(5)
+
+
 def test_replies_of_every_kind_in_one_go(ends: tuple[Replies, socket.socket]) -> None:
     """What has come together is taken apart."""
     replies, server = ends
