@@ -161,8 +161,9 @@ class FirstComeFirstServed(Promise):
         for name in self.world.names:
             hold = self._view.hold(name)
             holder, queue = hold.token if hold else "", self._view.queue(name)
-            if name not in self._before:
+            if name not in self._before:  # in what order these joined was not seen
                 self._joined.update(queue)
+                self._served.update(queue)
             former, line = self._before.setdefault(name, (holder, queue))
             if holder == former and queue == line:
                 continue

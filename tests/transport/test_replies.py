@@ -41,6 +41,23 @@ def ends() -> Iterator[tuple[Connection, socket.socket]]:
     theirs.close()
 
 
+def test_waiting_for_a_reply(ends: tuple[Connection, socket.socket]) -> None:
+    """However it comes, it is waited for no longer than that, and then read as a whole."""
+    replies, server = ends
+    assert not replies.arrives(0.001)
+    server.sendall(b":1\r\n:2\r\n*2\r\n:3\r\n")
+    assert replies.arrives(5)
+    assert [replies.read(), replies.read()] == [1, 2]
+    assert replies.arrives(0.001)  # the beginning of the third
+    server.sendall(b"$1\r\n4\r\n")
+    assert replies.read() == [3, b"4"]
+    assert not replies.arrives(0.001)
+    assert socket_of(replies.origin).gettimeout() == replies.origin.socket_timeout
+    server.close()
+    with pytest.raises(redis.ConnectionError):
+        replies.arrives(5)
+
+
 def test_replies_of_every_kind_in_one_go(ends: tuple[Connection, socket.socket]) -> None:
     """What has come together is taken apart."""
     replies, server = ends
