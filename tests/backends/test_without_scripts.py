@@ -14,7 +14,7 @@ from django.test import override_settings
 
 from django_redis_lock import lock, lock_many, locks
 from django_redis_lock.exceptions import LockUnavailable
-from django_redis_lock.protocol.waiting import WAITING_SCHEMES
+from django_redis_lock.support.arguments import WAITING_SCHEMES
 from example_project.embedded import EmbeddedServer
 from tests.settings import REDIS
 

@@ -72,7 +72,8 @@ def protocols() -> set[int]:
     """Return which protocols the connections of the default backend speak."""
     idle = [connection.origin for connection in locks["default"].servers.client._idle]
     assert idle
-    return {int(origin.protocol) for origin in [*idle, locks["default"].hub._connection]}
+    listening = locks["default"].hub.receiver.messages.connection
+    return {int(origin.protocol) for origin in [*idle, listening]}
 
 
 def test_connections_that_the_server_closed_while_idle(client: redis.Redis) -> None:

@@ -19,8 +19,10 @@ class Deaf(LocMemLockBackend):
 
     def __init__(self) -> None:
         super().__init__("deaf", {})
-        self.hub: Hub = Hub(interval=0.01, channel="")
         self.polls = 0
+
+    def make_hub(self, scheme: str) -> Hub:
+        return Hub(interval=0.01, channel="")
 
     def call(self, call: calls.Call) -> Any:
         self.polls += isinstance(call, calls.Acquire)

@@ -12,6 +12,7 @@ import redis
 from django_redis_lock import lock, locks
 from django_redis_lock.transport.clients import Connection
 from django_redis_lock.transport.connections import own_pool
+from django_redis_lock.transport.redis_py import socket_of
 from example_project.embedded import EmbeddedServer
 
 MIXED: list[tuple[bytes, Any]] = [
