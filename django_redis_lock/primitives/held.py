@@ -11,6 +11,7 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -317,13 +318,15 @@ class Register:
     def after_fork(self) -> None:
         """Forget what the parent process holds."""
         self._mutex = threading.RLock()
-        self._leases: weakref.WeakValueDictionary[_Key, Lease] = weakref.WeakValueDictionary()
+        self._leases: dict[_Key, weakref.ref[Lease]] = {}
 
     def add(self, lease: Lease, alias: str, *, reentrant: bool) -> None:
         """Note that the current execution holds a lock."""
         execution = current_execution()
         lease.execution = weakref.ref(execution)
-        self._leases[lease.name, id(execution), alias, reentrant] = lease
+        key = lease.name, id(execution), alias, reentrant
+        # As a ``WeakValueDictionary`` does it, but without running any Python code.
+        self._leases[key] = weakref.ref(lease, partial(self._leases.pop, key))
 
     def forget(self, lease: Lease) -> None:
         """Note that a lease is held no longer."""
@@ -333,17 +336,21 @@ class Register:
 
     def find(self, alias: str, name: str) -> Lease | None:
         """Return the lease that the current execution seems to hold; ``enter`` checks it."""
-        return self._leases.get((name, id(current_execution()), alias, True))
+        return self._get((name, id(current_execution()), alias, True))
+
+    def _get(self, key: _Key) -> Lease | None:
+        reference = self._leases.get(key)
+        return None if reference is None else reference()
 
     def holds(self, alias: str, name: str) -> bool:
         """Whether the current execution holds a lock, as far as is known here."""
         key = name, id(current_execution()), alias
-        found = (self._leases.get((*key, reentrant)) for reentrant in (True, False))
+        found = (self._get((*key, reentrant)) for reentrant in (True, False))
         return any(lease is not None and _is_held_here(lease) for lease in found)
 
     def under_any_alias(self, name: str) -> list[Lease]:
         """Return the leases of the current execution on locks of a name, as far as is known."""
-        leases = (reference() for reference in self._leases.valuerefs())
+        leases = (reference() for reference in [*self._leases.values()])
         return [
             lease
             for lease in leases
