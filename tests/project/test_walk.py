@@ -8,6 +8,7 @@ import sys
 
 from benchmarks.__main__ import TARGETS
 from example_project.embedded import EmbeddedServer
+from tests.tools.walk import PAGE, walk
 
 PROGRAM = """
 import json, sys
@@ -24,3 +25,8 @@ def test_a_free_lock_is_read_in_an_hour(server: EmbeddedServer) -> None:
     found = json.loads(answer)
     assert found.keys() == limits.keys()
     assert {what: found[what] for what in found if found[what] > limits[what]} == {}
+
+
+def test_the_page_shows_the_walk_as_it_is(server: EmbeddedServer) -> None:
+    """``python -m tests.tools.walk`` writes it anew."""
+    assert walk(server.url()) in PAGE.read_text()

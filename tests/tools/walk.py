@@ -60,7 +60,7 @@ def walk(url: str) -> str:
                 shown = [*shown[: MOST - 1], "..."]
             head = f"# {path.relative_to(PACKAGE)}: {'.'.join(names)}"
             blocks.append("\n".join([head, *shown]))
-    return "```python\n" + "\n\n".join(blocks) + "\n```\n"
+    return "```py\n" + "\n\n".join(blocks) + "\n```\n"
 
 
 def _functions(
