@@ -19,7 +19,6 @@ from django.core.exceptions import ImproperlyConfigured
 
 from django_redis_lock.celery.conflicts import TaskAlreadyRunning
 from django_redis_lock.celery.keys import AsModels, KeyMaker, check_key, with_own_defaults
-from django_redis_lock.celery.message import due_as_broker_can
 from django_redis_lock.celery.options import Options, make_options, project_defaults, refuse_idle
 from django_redis_lock.celery.private import (
     PromiseProxy,
@@ -34,7 +33,7 @@ from django_redis_lock.celery.private import (
     when_made,
 )
 from django_redis_lock.celery.running import Run, current_lock, runs
-from django_redis_lock.celery.sending import Sending
+from django_redis_lock.celery.sending import Sending, due_as_broker_can
 from django_redis_lock.exceptions import LockNotOwned
 from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.support.arguments import DEFAULT, Default
@@ -80,13 +79,14 @@ class Guard:
         return self._options
 
     def key(self, task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        return self._key_maker(type(task))(task.name, args, kwargs)
+        cls = type(task)
+        if cls not in self._key_makers:
+            self._add_key_maker(cls)  # a subclass may have a run() of its own
+        return self._key_makers[cls](task.name, args, kwargs)
 
-    def _key_maker(self, cls: type[AnyTask]) -> KeyMaker:
-        if cls not in self._key_makers:  # a subclass may have a run() of its own
-            as_models = argument_models(cls.run, is_static(cls))
-            self._key_makers[cls] = self.make_keys(cls.run, self._signature(cls), as_models)
-        return self._key_makers[cls]
+    def _add_key_maker(self, cls: type[AnyTask]) -> None:
+        as_models = argument_models(cls.run, is_static(cls))
+        self._key_makers[cls] = self.make_keys(cls.run, self._signature(cls), as_models)
 
     def _signature(self, cls: type[AnyTask]) -> inspect.Signature:
         """Return the signature of calls, its defaults as they were before any body ran.
@@ -132,7 +132,7 @@ class Guard:
         _refuse_other_ways_to_run(cls)
         installed, sender = getattr(cls, GUARD, None), cls
         if installed is None:
-            self._key_maker(cls)
+            self._add_key_maker(cls)
             sender = _beneath_overrides(cls)
             on_bound = inspect.getattr_static(cls, "on_bound")
 

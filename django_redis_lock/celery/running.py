@@ -29,24 +29,22 @@ from django_redis_lock.celery.conflicts import (
     task_waiting,
 )
 from django_redis_lock.celery.key_locks import (
+    NO_SLIP,
     QUEUED,
     RESTING,
     SINCE,
     HeldForMessage,
     KeyLocks,
+    Slip,
     TaskLock,
     WorkerStops,
-    is_dead,
-    is_for_message,
-    name_of_run,
-    queued_since,
-)
-from django_redis_lock.celery.message import (
-    NO_SLIP,
-    Slip,
     clock_at,
     forget_earlier,
+    is_dead,
+    is_for_message,
     is_made_up,
+    name_of_run,
+    queued_since,
     sent_mark,
     sent_of,
     slip_in,
@@ -142,6 +140,10 @@ class Run:
             self.redelivered = self.slip.redelivered or bool(marked)
         self.may_have_succeeded = self.redelivered
         """Whether another delivery may have run the task already."""
+        self.can_go_back = request is not None and not request.is_eager
+        """Whether a worker carries it out, so that it can be sent again."""
+        self.is_plain = self.slip is NO_SLIP and not self.redelivered and options.concurrency == 1
+        """Whether its message says nothing about its lock, of which there is only one."""
         self.key_locks = KeyLocks(options, "", task, self.task_id)
         try:
             self.key = self.key_locks.key = make_key(task, *arguments)
@@ -201,11 +203,6 @@ class Run:
             self._try_to_give_up_reservation()
         return entry
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether its message says nothing about its lock, of which there is only one."""
-        return self.slip is NO_SLIP and not self.redelivered and self.options.concurrency == 1
-
     def _take_if_plain(self) -> Entry | None:
         """Take the lock of a plain call if it is free, as it is most of the time."""
         if self.is_plain:
@@ -236,19 +233,12 @@ class Run:
 
     # What is known of the call, and of the holder that it meets.
 
-    @property
-    def can_go_back(self) -> bool:
-        """Whether a worker carries it out, so that it can be sent again."""
-        return self.request is not None and not self.request.is_eager
-
-    def marks(self) -> dict[str, str]:
-        """Return this attempt's part of the holder's metadata."""
-        marks = sent_mark(self.slip.sent)
-        return {**marks, "retries": str(self.retries)} if self.retries else marks
-
     def lock_of_run(self, name: str) -> TaskLock:
-        """Return a handle with the lease of a run."""
-        lock = self.key_locks.lock(name, self.options.timeout, **self.marks())
+        """Return a handle with the lease of a run, whose metadata says which attempt it is."""
+        marks = sent_mark(self.slip.sent)
+        if self.retries:
+            marks["retries"] = str(self.retries)
+        lock = self.key_locks.lock(name, self.options.timeout, **marks)
         lock.until_worker_stops = self.can_go_back
         self._handle = lock
         return lock
@@ -349,16 +339,19 @@ class Run:
         slip = self.slip
         if not slip.ticket or self._sent_back or slip.using not in locks.settings:
             return False
-        reserved = self.key_locks.lock(slip.lock, GIVE_UP_LEASE, using=slip.using)
         try:
-            given_up = reserved.take_over(slip.ticket)
-            if given_up:
-                reserved.release()
+            return self._end_reservation(slip.lock, slip.ticket, slip.using)
         except LockUnavailable:
             if slip.using == self.options.using:
                 raise
             return False
-        return given_up
+
+    def _end_reservation(self, name: str, ticket: str, using: str) -> bool:
+        reserved = self.key_locks.lock(name, GIVE_UP_LEASE, using=using)
+        taken = reserved.take_over(ticket)
+        if taken:
+            reserved.release()
+        return taken
 
     def _try_to_give_up_reservation(self) -> None:
         if self.slip.ticket:
@@ -377,9 +370,7 @@ class Run:
         for other in found:
             is_message = other.metadata.get("state") == QUEUED
             if own is not None and is_message and queued_since(other) < queued_since(own):
-                older = self.key_locks.lock(other.name, GIVE_UP_LEASE)
-                if older.take_over(other.token_id):
-                    older.release()
+                self._end_reservation(other.name, other.token_id, self.options.using)
 
     def superseded(self, now: float = math.inf) -> Entry | None:
         """Return the result of a task whose reservation newer arguments have, else ``None``.
@@ -497,7 +488,6 @@ def wait_for_it(run: Run, own: Holder) -> Entry | None:
     run.first = own
     turn = TICKET_TURN if run.adoptable else WAIT_FOR_FIRST
     lock = run.lock_of_run(own.name)
-    lock.for_runs = in_worker()
     with contextlib.suppress(HeldForMessage):
         if lock.acquire(blocking_timeout=min(turn, max(0.0, run.first_until - monotonic()))):
             return start(run, lock)
@@ -542,7 +532,6 @@ def wait(run: Run, holder: Holder) -> Entry | None:
         run.conflict(holder).notify(task_waiting, "waits: lock %r is held by %s")
     left = run.left_to_wait(holder)
     lock = run.lock_of_run(holder.name)
-    lock.for_runs = in_worker()
     with contextlib.suppress(HeldForMessage):
         if lock.acquire(blocking_timeout=left if run.options.concurrency == 1 else min(TURN, left)):
             return start(run, lock)
@@ -683,13 +672,12 @@ def enter(run: Run) -> Entry:
 def _facts(run: Run) -> set[str]:
     """Return what ``TABLE`` says about a call."""
     facts = {
-        ANY: True,
         ANSWER: run.slip.duplicate_of is not None,
         KNOWN: run.slip is not NO_SLIP or run.redelivered,
         INSIDE: run.nested,
         CALL: not run.can_go_back,
     }
-    return {fact for fact, is_true in facts.items() if is_true}
+    return {ANY, *filter(facts.get, facts)}
 
 
 def _ask(run: Run, *, first: bool) -> tuple[set[str], Any]:

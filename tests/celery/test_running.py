@@ -18,8 +18,7 @@ from celery.signals import worker_shutdown, worker_shutting_down
 
 from django_redis_lock import locks
 from django_redis_lock.celery import TaskAlreadyRunning, running, skipped
-from django_redis_lock.celery.key_locks import QUEUED, KeyLocks, TaskLock
-from django_redis_lock.celery.message import HEADER, Slip
+from django_redis_lock.celery.key_locks import HEADER, QUEUED, KeyLocks, Slip, TaskLock
 from django_redis_lock.celery.options import SCOPES
 from django_redis_lock.celery.running import Run
 from django_redis_lock.exceptions import LockUnavailable

@@ -16,8 +16,7 @@ from celery.result import AsyncResult
 from django_redis_lock import lock, locks
 from django_redis_lock.celery import TaskAlreadyRunning, skipped
 from django_redis_lock.celery.conflicts import describe
-from django_redis_lock.celery.key_locks import QUEUED, KeyLocks, TaskLock
-from django_redis_lock.celery.message import HEADER, Slip
+from django_redis_lock.celery.key_locks import HEADER, QUEUED, KeyLocks, Slip, TaskLock
 from django_redis_lock.celery.options import SCOPES
 from django_redis_lock.celery.sending import EXPIRY_SLACK
 from django_redis_lock.exceptions import LockUnavailable
