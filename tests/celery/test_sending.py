@@ -263,7 +263,7 @@ AWAITED = {
 }
 
 
-@pytest.mark.parametrize("how", [*AWAITED, "nothing"])
+@pytest.mark.parametrize("how", AWAITED)
 @pytest.mark.parametrize("policy", ["skip", "raise", "function"])
 def test_awaited_duplicate_is_sent_for_its_result(
     consumer: Consumer, how: str, policy: str
@@ -276,18 +276,8 @@ def test_awaited_duplicate_is_sent_for_its_result(
     described = holder_of(task, "queue")
     options = {
         key: [after] if value == [] else after if value == {} else value
-        for key, value in AWAITED.get(how, {}).items()
+        for key, value in AWAITED[how].items()
     }
-    if how == "nothing":
-        if policy == "raise":
-            with pytest.raises(TaskAlreadyRunning):
-                task.apply_async(**options)
-        elif policy == "function":
-            assert task.apply_async(**options) == "decided"
-        else:
-            assert task.apply_async(**options).id == id_of(first)
-        assert consumer.message() is None
-        return
     result = task.apply_async(**options)
     message = consumer.message()
     assert result.id == id_of(message) != id_of(first)
