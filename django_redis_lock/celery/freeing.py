@@ -2,12 +2,8 @@
 
 The parent of a worker serves all its children with one thread, which must not wait for a lock
 server. So each alias of LOCKS has a thread of its own, which ends when there is nothing left to do.
-
-A message of scope ``queue`` or ``queue_and_run`` holds a lock from its sending on, and its run
-takes that over. If a worker drops the message before, its parent releases the lock that the header
-names. It does so by the ticket, so nothing happens if a run has used that.
-
-When a worker starts, it releases what workers that were killed as a whole left on its host.
+If a worker drops a message, its parent releases the reservation by its ticket: nothing happens if a
+run has used that. When a worker starts, it releases what killed workers left on its host.
 
 Celery reports a death late (it may check only every five seconds), or too early (the hooks of a
 hard time limit and of ``revoke(terminate=True)`` run before the child is killed), or not at all (if
@@ -136,10 +132,9 @@ class _Freer:
 
     def _next(self) -> tuple[Work, threading.Event] | None:
         with self._mutex:
-            if self._work:
-                return self._work.popleft()
-            self.thread = None
-            return None
+            if not self._work:
+                self.thread = None
+            return self._work.popleft() if self._work else None
 
 
 _freers: dict[str, _Freer] = {}
@@ -149,10 +144,7 @@ _freers: dict[str, _Freer] = {}
 
 
 class ChildWatch(threading.Thread):
-    """Releases the locks of a worker's children as soon as they are dead.
-
-    The releases are left to other threads, so a server that does not answer can't block the watch.
-    """
+    """Releases the locks of a worker's children as soon as they are dead, in other threads."""
 
     def __init__(self, pool: Any, aliases: Collection[str]) -> None:
         super().__init__(name="django-redis-lock-children", daemon=True)
@@ -196,9 +188,9 @@ class ChildWatch(threading.Thread):
 _watches: list[ChildWatch] = []
 
 
-def _on_ready(sender: Any = None, **kwargs: Any) -> None:
-    guards = [getattr(task, GUARD, None) for task in sender.app.tasks.values()]
-    aliases = {guard.options.using for guard in guards if guard is not None}
+def _on_ready(sender: Any, **kwargs: Any) -> None:
+    tasks = sender.app.tasks.values()
+    aliases = {getattr(task, GUARD).options.using for task in tasks if hasattr(task, GUARD)}
     if not aliases:
         return
     try:
@@ -241,12 +233,11 @@ def _free_reservation(slip: Slip | None) -> None:
         logger.info(text, slip.task_id, slip.lock, slip.using)
 
 
-def _on_revoked(request: Any = None, **kwargs: Any) -> None:
-    if request is not None:
-        _free_reservation(slip_in(request))
+def _on_revoked(request: Any, **kwargs: Any) -> None:
+    _free_reservation(slip_in(request))
 
 
-def _on_dropped(message: Any = None, **kwargs: Any) -> None:
+def _on_dropped(message: Any, **kwargs: Any) -> None:
     headers = message.headers if isinstance(message.headers, Mapping) else {}
     task_id = headers.get("id") or message.properties.get("correlation_id")
     _free_reservation(Slip.of(headers, task_id))

@@ -60,7 +60,8 @@ class Guard:
         check_key(given.get("key"), given.get("unique_on"))
         self._options: Options | None = None
         self._defaults: Mapping[str, Any] = {}
-        self._key_makers: dict[type, KeyMaker] = {}
+        self.key_makers: dict[type, KeyMaker] = {}
+        """Those of the classes that it guards, each of which may have a ``run`` of its own."""
         self._signatures: dict[Callable[..., Any], inspect.Signature] = {}
         with contextlib.suppress(ImproperlyConfigured):  # reported by the checks
             self.options  # noqa: B018 - to check them
@@ -80,13 +81,13 @@ class Guard:
 
     def key(self, task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         cls = type(task)
-        if cls not in self._key_makers:
-            self._add_key_maker(cls)  # a subclass may have a run() of its own
-        return self._key_makers[cls](task.name, args, kwargs)
+        if cls not in self.key_makers:
+            self._add_key_maker(cls)
+        return self.key_makers[cls](task.name, args, kwargs)
 
     def _add_key_maker(self, cls: type[AnyTask]) -> None:
         as_models = argument_models(cls.run, is_static(cls))
-        self._key_makers[cls] = self.make_keys(cls.run, self._signature(cls), as_models)
+        self.key_makers[cls] = self.make_keys(cls.run, self._signature(cls), as_models)
 
     def _signature(self, cls: type[AnyTask]) -> inspect.Signature:
         """Return the signature of calls, its defaults as they were before any body ran.
@@ -101,10 +102,6 @@ class Guard:
                 signature = signature.replace(parameters=own)
             self._signatures[run] = with_own_defaults(signature)
         return self._signatures[run]
-
-    @property
-    def installed(self) -> bool:
-        return bool(self._key_makers)
 
     def make_keys(
         self,
@@ -384,7 +381,7 @@ def _mark(guard: Guard, function: Callable[..., Any]) -> Callable[..., Any]:
         task = _unguarded_task(guard)
         if task is not None:
             return task(*(args if is_static(type(task)) else args[1:]), **kwargs)
-        if not guard.installed:
+        if not guard.key_makers:
             raise TypeError(
                 f"{function.__qualname__} is decorated with single_instance_task, but is no "
                 f"Celery task, so this call would not be guarded. Add @shared_task or "
@@ -463,9 +460,7 @@ class Annotations:
         yield self
         yield from annotations_of(self._app) if self._before is None else self._before
 
-    def annotate(self, task: type[AnyTask]) -> None:
-        """Guard a task class that is made of a decorated function."""
-        _guard_class(task)
+    annotate = staticmethod(_guard_class)
 
 
 def _annotate(*apps: Any) -> None:

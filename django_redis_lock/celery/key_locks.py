@@ -362,18 +362,17 @@ def _seconds_of(ended: Any) -> float:
 # warm shutdown.
 
 
-class Stopping(bootsteps.StartStopStep):
-    """Ends the waits before the pool waits for its tasks, however the worker came to stop."""
-
-    def close(self, worker: Any) -> None:
-        _end_waits()
-
-
-def _end_waits(**kwargs: Any) -> None:
+def _end_waits(*args: Any, **kwargs: Any) -> None:
     _stops[0] = 1
 
 
-def _on_init(sender: Any = None, **kwargs: Any) -> None:
+class Stopping(bootsteps.StartStopStep):
+    """Ends the waits before the pool waits for its tasks, however the worker came to stop."""
+
+    close = _end_waits
+
+
+def _on_init(sender: Any, **kwargs: Any) -> None:
     sender.app.steps["worker"].add(Stopping)
 
 

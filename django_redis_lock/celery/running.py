@@ -66,8 +66,7 @@ WAIT_FOR_FIRST = 10.0
 """Seconds for which a delivery waits in a worker for an earlier one of the same task to end. Then
 it goes back to the queue for as long."""
 WAIT_FOR_WORKER = 1.0
-"""Seconds for which a message stays in the queue that a stopping worker has sent again. Until the
-worker has stopped to take messages, it would take the same one again and again."""
+"""Seconds for which a stopping worker's message stays in the queue, or it would take it again."""
 TURN = 1.0
 """Seconds to wait for one of several locks before trying the others."""
 TICKET_TURN = 0.25
@@ -250,9 +249,8 @@ class Run:
 
     def among(self, holders: list[Holder]) -> Holder | None:
         """Return the holder that has this task's id."""
-        if self.task_id is None:
-            return None
-        return next((item for item in holders if item.task_id == self.task_id), None)
+        ours = (item for item in holders if item.task_id == self.task_id)
+        return None if self.task_id is None else next(ours, None)
 
     def is_same(self, holder: Holder) -> bool:
         """Whether a holder is another delivery or attempt of this task.
@@ -304,8 +302,7 @@ class Run:
     def adoptable(self) -> bool:
         """Whether the task may run with the lock that is reserved for its message.
 
-        Otherwise that is a reservation to give up: the one of scope ``queue``, or one that the
-        sender's options name and the worker's options do not.
+        Otherwise it gives that up: it is of scope ``queue``, or of other options than the worker's.
         """
         slip = self.slip
         ours = bool(slip.ticket) and slip.using == self.options.using
@@ -354,9 +351,8 @@ class Run:
         return taken
 
     def _try_to_give_up_reservation(self) -> None:
-        if self.slip.ticket:
-            with contextlib.suppress(LockError):
-                self.give_up_reservation()
+        with contextlib.suppress(LockError):
+            self.give_up_reservation()
 
     def overtake(self) -> None:
         """End the reservation of an older message, whose arguments must not come after these.
@@ -649,7 +645,13 @@ TABLE = (
 
 def enter(run: Run) -> Entry:
     """Return the lock that the task may run with, or its result without a run."""
-    facts, first = _facts(run), True
+    facts = {
+        ANSWER: run.slip.duplicate_of is not None,
+        KNOWN: run.slip is not NO_SLIP or run.redelivered,
+        INSIDE: run.nested,
+        CALL: not run.can_go_back,
+    }
+    call, first = {ANY, *filter(facts.get, facts)}, True
     try:
         while True:
             lock, found = _ask(run, first=first)
@@ -657,7 +659,7 @@ def enter(run: Run) -> Entry:
             if found is None:
                 continue  # it came free just now
             policies = (ANY, run.options.run_policy)
-            fits = (row for row in TABLE if row.call in facts and row.lock in lock)
+            fits = (row for row in TABLE if row.call in call and row.lock in lock)
             row = next(row for row in fits if row.policy in policies)
             act = partial(row.then, run, found, *row.why)
             namesake = OTHER in lock and run.can_go_back and found.task_id == run.task_id
@@ -667,17 +669,6 @@ def enter(run: Run) -> Entry:
     except WorkerStops:
         run.send_back(WAIT_FOR_WORKER, run.slip_to_send())
         raise Ignore(f"its worker stops while {run.task_id} waits; it is sent again") from None
-
-
-def _facts(run: Run) -> set[str]:
-    """Return what ``TABLE`` says about a call."""
-    facts = {
-        ANSWER: run.slip.duplicate_of is not None,
-        KNOWN: run.slip is not NO_SLIP or run.redelivered,
-        INSIDE: run.nested,
-        CALL: not run.can_go_back,
-    }
-    return {ANY, *filter(facts.get, facts)}
 
 
 def _ask(run: Run, *, first: bool) -> tuple[set[str], Any]:
@@ -700,8 +691,13 @@ def _ask(run: Run, *, first: bool) -> tuple[set[str], Any]:
         return set(), None
     if own is not None and run.is_same(own):
         return _facts_of_own(run, own), own
-    runs_now = [holder for holder in holders if not is_for_message(holder)]
-    return _facts_of_others(run, [own] if own else holders), own or choice(runs_now or holders)
+    run.first, facts = None, {OTHER}
+    holder = own or choice([one for one in holders if not is_for_message(one)] or holders)
+    if run.has_succeeded():
+        facts = {DONE}
+    elif is_for_message(holder) and in_worker():  # then no other lock is held by a run
+        facts |= {MESSAGES}
+    return facts, holder
 
 
 def _facts_of_own(run: Run, own: Holder) -> set[str]:
@@ -714,21 +710,10 @@ def _facts_of_own(run: Run, own: Holder) -> set[str]:
     return {FIRST, FIRST_LASTS} if lasts else {FIRST}
 
 
-def _facts_of_others(run: Run, holders: list[Holder]) -> set[str]:
-    """Return what ``TABLE`` says about locks that other tasks have, or one with the same id."""
-    run.first = None
-    if run.has_succeeded():
-        return {DONE}
-    for_messages = in_worker() and all(map(is_for_message, holders))
-    return {OTHER, MESSAGES} if for_messages else {OTHER}
-
-
 def _adopt(run: Run) -> TaskLock | None:
     """Take over the lock that is reserved for the message."""
-    if not run.adoptable:
-        return None
-    lock = run.lock_of_run(run.slip.lock)
-    if not lock.take_over(run.slip.ticket):
+    lock = run.lock_of_run(run.slip.lock) if run.adoptable else None
+    if lock is None or not lock.take_over(run.slip.ticket):
         return None
     run.may_have_succeeded = False
     return lock

@@ -63,7 +63,6 @@ class Sending:
 
     def __post_init__(self) -> None:
         self._task_id = self._message.get("task_id") or uuid()
-        self._slip = Slip(self._task_id)
         self._timing = {**execution_options(self._task), **self._message}
 
     def send(self, make_key: Callable[..., str]) -> Any:
@@ -74,12 +73,14 @@ class Sending:
         was_sent = bool(message.get("retries")) or named is not None  # it was sent before
         if task.app.conf.task_always_eager or (run is None and was_sent):
             return self._publish(**message)
+        sent = 0.0
         if run is not None:
-            self._slip = replace(self._slip, sent=run.slip.sent)
+            sent = run.slip.sent
         elif self._id_may_be_reused():
-            self._slip = replace(self._slip, sent=time.time())
+            sent = time.time()
+        self._slip = Slip(self._task_id, sent=sent)
+        self._marks = {"state": QUEUED, **sent_mark(sent)}
         if run is None and self._options.scope == "run":
-            sent = self._slip.sent
             return self._publish_with(self._slip) if sent else self._publish(**message)
         check_arguments(task, *self._arguments)
         result = self._send_guarded(make_key, run)
@@ -148,10 +149,10 @@ class Sending:
         own_place = [key_locks.reservations[0]]
         if self._options.scope == "queue":
             key_locks.names = own_place
-        lease, marks = self._lease(), self._marks()
+        lease = self._lease()
 
         def handle(name: str) -> TaskLock:
-            return key_locks.lock(name, lease, **marks)
+            return key_locks.lock(name, lease, **self._marks)
 
         while True:
             lock = key_locks.take(handle)
@@ -174,10 +175,6 @@ class Sending:
             # The results of other tasks are no answer to this call. So the message has a
             # reservation of its own, and meets the policy for its run.
             key_locks.names = own_place
-
-    def _marks(self) -> dict[str, str]:
-        """Return the metadata of a reservation."""
-        return {"state": QUEUED, **sent_mark(self._slip.sent)}
 
     def _supersede(self, key_locks: KeyLocks) -> tuple[TaskLock | None, Holder | None]:
         """Take the reservation of an older message, or one behind one that has waited long enough.
@@ -205,7 +202,7 @@ class Sending:
                     min(queued_since(older), clock_at(older) / 1_000_000 + due), *others, 0.0
                 )
                 name, since = older.name, f"{begun:.6f}"
-            lock = key_locks.lock(name, lease, **self._marks(), **{SINCE: since})
+            lock = key_locks.lock(name, lease, **self._marks, **{SINCE: since})
             if lock.take_over(older.token_id) if older else lock.acquire(blocking=False):
                 return lock, None
 

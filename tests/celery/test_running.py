@@ -736,22 +736,6 @@ def test_results_have_dates_of_several_kinds(
     assert isinstance(result, Ignore) is proof
 
 
-def test_retry_is_of_the_same_task(consumer: Consumer) -> None:
-    """It was sent when the task was sent first."""
-
-    def fail(self: Any) -> str:
-        if not self.request.retries:
-            raise self.retry(countdown=0)
-        return "retried"
-
-    task = consumer.task(fail, {"bind": True}, scope="queue_and_run")
-    first = consumer.send(task, task_id=own_id(consumer))
-    assert isinstance(consumer.deliver(first), Retry)
-    second = consumer.message()
-    assert slip_of(second).sent == slip_of(first).sent > 0
-    assert consumer.deliver(second) == "retried"
-
-
 # Duplicates that come again.
 
 
