@@ -28,7 +28,7 @@ from django.utils import timezone
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.celery.options import Options
 from django_redis_lock.celery.private import in_worker
-from django_redis_lock.exceptions import LockError, LockUnavailable
+from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.handler import locks
 from django_redis_lock.primitives.lock import DETACHED, Lock
 from django_redis_lock.protocol.calls import Step, Steps, Wait
@@ -81,25 +81,8 @@ class WorkerStops(Exception):
     """The worker in which a task waits for its lock is to stop."""
 
 
-class HeldForMessage(LockError):
+class HeldForMessage(Exception):
     """A worker must not wait for this lock: its holder is a message."""
-
-
-class _CheckHolder(Step):
-    """Raises ``HeldForMessage`` if that is what a lock is."""
-
-    __slots__ = ("name",)
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def do(self, port: BaseLockBackend) -> None:
-        try:
-            holder = port.holder(self.name)
-        except LockUnavailable:  # which a waiter tolerates for a while
-            return
-        if holder is not None and is_for_message(holder):
-            raise HeldForMessage(f"Lock {self.name!r} is held for a message.", name=self.name)
 
 
 class TaskLock(Lock):
@@ -116,7 +99,7 @@ class TaskLock(Lock):
 
     def _wait_in_worker(self, steps: Steps[bool]) -> Steps[bool]:
         """Take steps, but raise where a worker would wait for a message, or is to stop."""
-        check, due = _CheckHolder(self.name), 0.0 if in_worker() else math.inf
+        due = 0.0 if in_worker() else math.inf
         resume: Callable[[Any], Step] = steps.send
         value: Any = None
         while True:
@@ -126,16 +109,23 @@ class TaskLock(Lock):
                 return bool(stop.value)
             try:
                 if isinstance(step, Wait):
-                    if monotonic() >= due:
-                        due = monotonic() + POLL_EVERY
-                        yield check
-                    if self.until_worker_stops and _stops[0]:
-                        resume, value = steps.throw, WorkerStops()
-                        continue
+                    due = self._check_wait(due)
                     step.until = min(step.until, monotonic() + STOP_EVERY)
                 resume, value = steps.send, (yield step)
             except BaseException as error:
                 resume, value = steps.throw, error
+
+    def _check_wait(self, due: float) -> float:
+        """Raise if the wait must end; return when the holder is due to be read again."""
+        if self.until_worker_stops and _stops[0]:
+            raise WorkerStops
+        if monotonic() < due:
+            return due
+        with contextlib.suppress(LockUnavailable):  # which a waiter tolerates for a while
+            holder = self.backend.holder(self.name)
+            if holder is not None and is_for_message(holder):
+                raise HeldForMessage
+        return monotonic() + POLL_EVERY
 
 
 @dataclass(eq=False)

@@ -68,8 +68,11 @@ class Sending:
     def send(self, make_key: Callable[..., str]) -> Any:
         """Send the task, unless one with its key waits already. Returns an ``AsyncResult``."""
         task, message = self._task, self._message
-        run = self._run_to_follow()
-        named = Slip.of(message.get("headers"), message.get("task_id"))
+        task_id = message.get("task_id")
+        # The run that sends this message in its own place, to retry or replace itself.
+        ours = (run for run in runs() if run.lock and run.task_id == task_id)
+        run = next(ours, None) if task_id else None
+        named = Slip.of(message.get("headers"), task_id)
         was_sent = bool(message.get("retries")) or named is not None  # it was sent before
         if task.app.conf.task_always_eager or (run is None and was_sent):
             return self._publish(**message)
@@ -87,12 +90,6 @@ class Sending:
         if run is not None:
             run.followed = True
         return result
-
-    def _run_to_follow(self) -> Run | None:
-        """Return the run that sends this message in its own place, to retry or replace itself."""
-        if not self._message.get("task_id"):
-            return None
-        return next((run for run in runs() if run.lock and run.task_id == self._task_id), None)
 
     def _id_may_be_reused(self) -> bool:
         """Whether the caller has chosen the id; a canvas makes up those of its tasks."""

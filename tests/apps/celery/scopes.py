@@ -222,12 +222,6 @@ def total(items: list[Any]) -> list[Any]:
     return items
 
 
-@app.task(shared=False, name="broken")
-def broken() -> None:
-    """Fail."""
-    raise KeyError("broken")
-
-
 def _tell(kind: str, sender: Any, task_id: str, key: str, holder: Any, **kwargs: Any) -> None:
     told = {"kind": kind, "task": sender.name, "key": key, "holder": holder and holder.task_id}
     with events() as client:
