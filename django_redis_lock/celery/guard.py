@@ -63,6 +63,7 @@ class Guard:
         self.key_makers: dict[type, KeyMaker] = {}
         """Those of the classes that it guards, each of which may have a ``run`` of its own."""
         self._signatures: dict[Callable[..., Any], inspect.Signature] = {}
+        """Those of calls, with the defaults as they were before any body ran."""
         with contextlib.suppress(ImproperlyConfigured):  # reported by the checks
             self.options  # noqa: B018 - to check them
 
@@ -86,14 +87,7 @@ class Guard:
         return self.key_makers[cls](task.name, args, kwargs)
 
     def _add_key_maker(self, cls: type[AnyTask]) -> None:
-        as_models = argument_models(cls.run, is_static(cls))
-        self.key_makers[cls] = self.make_keys(cls.run, self._signature(cls), as_models)
-
-    def _signature(self, cls: type[AnyTask]) -> inspect.Signature:
-        """Return the signature of calls, its defaults as they were before any body ran.
-
-        It is that of the function, if Celery made the class of one.
-        """
+        # That of the function, if Celery made the class of one.
         run = vars(cls).get("__wrapped__") or inspect.getattr_static(cls, "run")
         if run not in self._signatures:
             signature = inspect.signature(run)
@@ -101,7 +95,8 @@ class Guard:
                 own = list(signature.parameters.values())[1:]
                 signature = signature.replace(parameters=own)
             self._signatures[run] = with_own_defaults(signature)
-        return self._signatures[run]
+        as_models = argument_models(cls.run, is_static(cls))
+        self.key_makers[cls] = self.make_keys(cls.run, self._signatures[run], as_models)
 
     def make_keys(
         self,

@@ -186,7 +186,11 @@ class Run:
 
     def _enter(self) -> Entry:
         try:
-            entry = self._take_if_plain() or enter(self)
+            if self.is_plain:  # and its lock is free, most of the time
+                lock = self.lock_of_run(name_of_run(self.key))
+                if lock.acquire(blocking=False):
+                    return lock, None
+            entry = enter(self)
         except BaseException as error:
             if self._handle is not None:  # which may hold the lock, wherever that was raised
                 with contextlib.suppress(LockError):
@@ -201,14 +205,6 @@ class Run:
         if entry[0] is None:
             self._try_to_give_up_reservation()
         return entry
-
-    def _take_if_plain(self) -> Entry | None:
-        """Take the lock of a plain call if it is free, as it is most of the time."""
-        if self.is_plain:
-            lock = self.lock_of_run(name_of_run(self.key))
-            if lock.acquire(blocking=False):
-                return lock, None
-        return None
 
     def _leave(self, lock: TaskLock, seconds: float) -> None:
         """Release the lock, or leave it to the task's next message or its rest.

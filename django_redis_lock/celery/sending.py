@@ -93,10 +93,8 @@ class Sending:
 
     def _id_may_be_reused(self) -> bool:
         """Whether the caller has chosen the id; a canvas makes up those of its tasks."""
-        if not self._message.get("task_id"):
-            return False
         in_canvas = any(self._message.get(name) for name in _IN_CANVAS)
-        return not (in_canvas and is_made_up(self._task_id))
+        return bool(self._message.get("task_id")) and not (in_canvas and is_made_up(self._task_id))
 
     def _is_awaited(self, holder: Holder | None = None) -> bool:
         """Whether something waits for a result of this very message, such as a chord.
