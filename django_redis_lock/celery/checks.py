@@ -106,7 +106,7 @@ def _check_task(app: Any, task: Any, options: Options) -> Iterator[checks.Warnin
         )
 
 
-def _on_ready(sender: Any = None, **kwargs: Any) -> None:
+def _on_ready(sender: Any, **kwargs: Any) -> None:
     for message in _check_app(sender.app):
         logger.warning("%s %s (%s)", message.msg, message.hint, message.id)
 

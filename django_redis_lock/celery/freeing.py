@@ -2,12 +2,8 @@
 
 The parent of a worker serves all its children with one thread, which must not wait for a lock
 server. So each alias of LOCKS has a thread of its own, which ends when there is nothing left to do.
-
-A message of scope ``queue`` or ``queue_and_run`` holds a lock from its sending on, and its run
-takes that over. If a worker drops the message before, its parent releases the lock that the header
-names. It does so by the ticket, so nothing happens if a run has used that.
-
-When a worker starts, it releases what workers that were killed as a whole left on its host.
+If a worker drops a message, its parent releases the reservation by its ticket: nothing happens if a
+run has used that. When a worker starts, it releases what killed workers left on its host.
 
 Celery reports a death late (it may check only every five seconds), or too early (the hooks of a
 hard time limit and of ``revoke(terminate=True)`` run before the child is killed), or not at all (if
@@ -29,8 +25,7 @@ from celery.signals import task_rejected, task_revoked, task_unknown, worker_rea
 
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.celery.guard import GUARD
-from django_redis_lock.celery.key_locks import is_dead
-from django_redis_lock.celery.message import Slip, slip_in
+from django_redis_lock.celery.key_locks import Slip, is_dead, slip_in
 from django_redis_lock.celery.private import children_of, was_recycled
 from django_redis_lock.exceptions import InvalidLockBackend, LockUnavailable
 from django_redis_lock.handler import locks
@@ -63,25 +58,11 @@ def free_dead(aliases: Iterable[str]) -> list[threading.Event]:
 
     The event of each alias is set after the first attempt.
     """
-    return [_free_dead(using) for using in aliases]
+    return [_later(using, _release_dead) for using in aliases]
 
 
-def _free_dead(using: str) -> threading.Event:
-    attempted = threading.Event()
-
-    def work(backend: BaseLockBackend) -> None:
-        try:
-            for holder in filter(is_dead, list(backend.holders())):
-                _release(backend, holder.name, holder.token_id)
-        finally:
-            attempted.set()
-
-    _later(using, work)
-    return attempted
-
-
-def _later(using: str, work: Work) -> None:
-    _freers.setdefault(using, _Freer(using)).add(work)
+def _later(using: str, work: Work) -> threading.Event:
+    return _freers.setdefault(using, _Freer(using)).add(work)
 
 
 def finish(seconds: float) -> None:
@@ -102,28 +83,37 @@ def _release(backend: BaseLockBackend, name: str, token_id: str) -> None:
         logger.warning("Lock %r was released for %s, which is gone", name, holder)
 
 
+def _release_dead(backend: BaseLockBackend) -> None:
+    for holder in filter(is_dead, list(backend.holders())):
+        _release(backend, holder.name, holder.token_id)
+
+
 class _Freer:
     """The pending work for one alias, done in order by a thread."""
 
     def __init__(self, using: str) -> None:
         self._using = using
-        self._work: deque[Work] = deque(maxlen=MOST)
+        self._work: deque[tuple[Work, threading.Event]] = deque(maxlen=MOST)
         self._mutex = threading.Lock()
         self.thread: threading.Thread | None = None
         self.ended = threading.Event()
         """Set when no more than one further attempt is to be made."""
 
-    def add(self, work: Work) -> None:
+    def add(self, work: Work) -> threading.Event:
+        """Return an event that is set after the first attempt."""
+        attempted = threading.Event()
         with self._mutex:
-            self._work.append(work)
+            self._work.append((work, attempted))
             if self.thread is None:
                 name = f"django-redis-lock-free-{self._using}"
                 self.thread = threading.Thread(target=self._run, name=name, daemon=True)
                 self.thread.start()
+        return attempted
 
     def _run(self) -> None:
         warned = False
-        while (work := self._next()) is not None:
+        while (item := self._next()) is not None:
+            work, attempted = item
             try:
                 work(locks[self._using])
             except LockUnavailable as error:
@@ -131,19 +121,20 @@ class _Freer:
                     text = "Locks of LOCKS[%r] can't be released yet: %s"
                     logger.warning(text, self._using, error)
                 warned = True
-                self._work.appendleft(work)
+                attempted.set()
+                self._work.appendleft(item)
                 if self.ended.is_set():
                     self._work.clear()
                 self.ended.wait(RETRY_EVERY)
             except Exception as error:  # also of names from another program's message
                 logger.warning("A lock of LOCKS[%r] can't be released: %s", self._using, error)
+            attempted.set()
 
-    def _next(self) -> Work | None:
+    def _next(self) -> tuple[Work, threading.Event] | None:
         with self._mutex:
-            if self._work:
-                return self._work.popleft()
-            self.thread = None
-            return None
+            if not self._work:
+                self.thread = None
+            return self._work.popleft() if self._work else None
 
 
 _freers: dict[str, _Freer] = {}
@@ -153,10 +144,7 @@ _freers: dict[str, _Freer] = {}
 
 
 class ChildWatch(threading.Thread):
-    """Releases the locks of a worker's children as soon as they are dead.
-
-    The releases are left to other threads, so a server that does not answer can't block the watch.
-    """
+    """Releases the locks of a worker's children as soon as they are dead, in other threads."""
 
     def __init__(self, pool: Any, aliases: Collection[str]) -> None:
         super().__init__(name="django-redis-lock-children", daemon=True)
@@ -200,9 +188,9 @@ class ChildWatch(threading.Thread):
 _watches: list[ChildWatch] = []
 
 
-def _on_ready(sender: Any = None, **kwargs: Any) -> None:
-    guards = [getattr(task, GUARD, None) for task in sender.app.tasks.values()]
-    aliases = {guard.options.using for guard in guards if guard is not None}
+def _on_ready(sender: Any, **kwargs: Any) -> None:
+    tasks = sender.app.tasks.values()
+    aliases = {getattr(task, GUARD).options.using for task in tasks if hasattr(task, GUARD)}
     if not aliases:
         return
     try:
@@ -245,12 +233,11 @@ def _free_reservation(slip: Slip | None) -> None:
         logger.info(text, slip.task_id, slip.lock, slip.using)
 
 
-def _on_revoked(request: Any = None, **kwargs: Any) -> None:
-    if request is not None:
-        _free_reservation(slip_in(request))
+def _on_revoked(request: Any, **kwargs: Any) -> None:
+    _free_reservation(slip_in(request))
 
 
-def _on_dropped(message: Any = None, **kwargs: Any) -> None:
+def _on_dropped(message: Any, **kwargs: Any) -> None:
     headers = message.headers if isinstance(message.headers, Mapping) else {}
     task_id = headers.get("id") or message.properties.get("correlation_id")
     _free_reservation(Slip.of(headers, task_id))

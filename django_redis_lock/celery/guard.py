@@ -19,7 +19,6 @@ from django.core.exceptions import ImproperlyConfigured
 
 from django_redis_lock.celery.conflicts import TaskAlreadyRunning
 from django_redis_lock.celery.keys import AsModels, KeyMaker, check_key, with_own_defaults
-from django_redis_lock.celery.message import due_as_broker_can
 from django_redis_lock.celery.options import Options, make_options, project_defaults, refuse_idle
 from django_redis_lock.celery.private import (
     PromiseProxy,
@@ -34,7 +33,7 @@ from django_redis_lock.celery.private import (
     when_made,
 )
 from django_redis_lock.celery.running import Run, current_lock, runs
-from django_redis_lock.celery.sending import Sending
+from django_redis_lock.celery.sending import Sending, due_as_broker_can
 from django_redis_lock.exceptions import LockNotOwned
 from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.support.arguments import DEFAULT, Default
@@ -61,8 +60,10 @@ class Guard:
         check_key(given.get("key"), given.get("unique_on"))
         self._options: Options | None = None
         self._defaults: Mapping[str, Any] = {}
-        self._key_makers: dict[type, KeyMaker] = {}
+        self.key_makers: dict[type, KeyMaker] = {}
+        """Those of the classes that it guards, each of which may have a ``run`` of its own."""
         self._signatures: dict[Callable[..., Any], inspect.Signature] = {}
+        """Those of calls, with the defaults as they were before any body ran."""
         with contextlib.suppress(ImproperlyConfigured):  # reported by the checks
             self.options  # noqa: B018 - to check them
 
@@ -80,19 +81,13 @@ class Guard:
         return self._options
 
     def key(self, task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        return self._key_maker(type(task))(task.name, args, kwargs)
+        cls = type(task)
+        if cls not in self.key_makers:
+            self._add_key_maker(cls)
+        return self.key_makers[cls](task.name, args, kwargs)
 
-    def _key_maker(self, cls: type[AnyTask]) -> KeyMaker:
-        if cls not in self._key_makers:  # a subclass may have a run() of its own
-            as_models = argument_models(cls.run, is_static(cls))
-            self._key_makers[cls] = self.make_keys(cls.run, self._signature(cls), as_models)
-        return self._key_makers[cls]
-
-    def _signature(self, cls: type[AnyTask]) -> inspect.Signature:
-        """Return the signature of calls, its defaults as they were before any body ran.
-
-        It is that of the function, if Celery made the class of one.
-        """
+    def _add_key_maker(self, cls: type[AnyTask]) -> None:
+        # That of the function, if Celery made the class of one.
         run = vars(cls).get("__wrapped__") or inspect.getattr_static(cls, "run")
         if run not in self._signatures:
             signature = inspect.signature(run)
@@ -100,11 +95,8 @@ class Guard:
                 own = list(signature.parameters.values())[1:]
                 signature = signature.replace(parameters=own)
             self._signatures[run] = with_own_defaults(signature)
-        return self._signatures[run]
-
-    @property
-    def installed(self) -> bool:
-        return bool(self._key_makers)
+        as_models = argument_models(cls.run, is_static(cls))
+        self.key_makers[cls] = self.make_keys(cls.run, self._signatures[run], as_models)
 
     def make_keys(
         self,
@@ -132,7 +124,7 @@ class Guard:
         _refuse_other_ways_to_run(cls)
         installed, sender = getattr(cls, GUARD, None), cls
         if installed is None:
-            self._key_maker(cls)
+            self._add_key_maker(cls)
             sender = _beneath_overrides(cls)
             on_bound = inspect.getattr_static(cls, "on_bound")
 
@@ -384,7 +376,7 @@ def _mark(guard: Guard, function: Callable[..., Any]) -> Callable[..., Any]:
         task = _unguarded_task(guard)
         if task is not None:
             return task(*(args if is_static(type(task)) else args[1:]), **kwargs)
-        if not guard.installed:
+        if not guard.key_makers:
             raise TypeError(
                 f"{function.__qualname__} is decorated with single_instance_task, but is no "
                 f"Celery task, so this call would not be guarded. Add @shared_task or "
@@ -463,9 +455,7 @@ class Annotations:
         yield self
         yield from annotations_of(self._app) if self._before is None else self._before
 
-    def annotate(self, task: type[AnyTask]) -> None:
-        """Guard a task class that is made of a decorated function."""
-        _guard_class(task)
+    annotate = staticmethod(_guard_class)
 
 
 def _annotate(*apps: Any) -> None:

@@ -1,31 +1,37 @@
-"""The locks of one key: those that a task waits for and runs with, and reservations.
+"""The locks of one key, and what a task's message says about them.
 
-A reservation is a lock that the sender of a message has taken for it.
+A task waits for and runs with some. Others are reservations: the sender of a message takes one for
+it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import datetime
 import hashlib
+import math
 import mmap
 import random
 import secrets
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from time import monotonic
-from typing import Any
+from typing import Any, Self
+from uuid import UUID
 
-from celery import bootsteps
+from celery import bootsteps, states
 from celery.signals import worker_init, worker_shutdown, worker_shutting_down
+from django.conf import settings
+from django.utils import timezone
 
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.celery.options import Options
-from django_redis_lock.exceptions import LockError, LockUnavailable
+from django_redis_lock.celery.private import in_worker
+from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.handler import locks
 from django_redis_lock.primitives.lock import DETACHED, Lock
 from django_redis_lock.protocol.calls import Step, Steps, Wait
-from django_redis_lock.protocol.drivers import Result
-from django_redis_lock.protocol.lease import Request
 from django_redis_lock.protocol.records import Holder
 from django_redis_lock.support.arguments import MAX_NAME_LENGTH, Default, check_name
 from django_redis_lock.support.process import current_process, state_of
@@ -43,6 +49,7 @@ RESTING = "resting"
 SINCE = "queued_since"
 """From when on the work of a reservation counts as waiting: by the server's clock in seconds, or,
 with a ``+``, that many seconds after the reservation was made."""
+HEADER = "single_instance_task"
 MARK = "~~"
 """Separates a key from what the guard adds to it in the name of a lock."""
 STOP_EVERY = 0.5
@@ -74,50 +81,8 @@ class WorkerStops(Exception):
     """The worker in which a task waits for its lock is to stop."""
 
 
-def until_worker_stops(steps: Steps[Result]) -> Steps[Result]:
-    """Take steps, but raise ``WorkerStops`` where they would wait in a stopping worker."""
-    resume: Callable[[Any], Step] = steps.send
-    value: Any = None
-    while True:
-        try:
-            step = resume(value)
-        except StopIteration as stop:
-            result: Result = stop.value
-            return result
-        if isinstance(step, Wait):
-            if _stops[0]:
-                resume, value = steps.throw, WorkerStops()
-                continue
-            step.until = min(step.until, monotonic() + STOP_EVERY)
-        try:
-            resume, value = steps.send, (yield step)
-        except BaseException as error:
-            resume, value = steps.throw, error
-
-
-class HeldForMessage(LockError):
+class HeldForMessage(Exception):
     """A worker must not wait for this lock: its holder is a message."""
-
-
-class _CheckHolder(Step):
-    """Raises ``HeldForMessage`` if that is what a lock is."""
-
-    __slots__ = ("due", "name")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.due = 0.0
-
-    def do(self, port: BaseLockBackend) -> None:
-        if monotonic() < self.due:  # a waiter that polls comes by more often
-            return
-        self.due = monotonic() + POLL_EVERY
-        try:
-            holder = port.holder(self.name)
-        except LockUnavailable:  # which a waiter tolerates for a while
-            return
-        if holder is not None and is_for_message(holder):
-            raise HeldForMessage(f"Lock {self.name!r} is held for a message.", name=self.name)
 
 
 class TaskLock(Lock):
@@ -127,19 +92,40 @@ class TaskLock(Lock):
     task_id: str | None = None
     until_worker_stops = False
     """Whether a wait for it ends with ``WorkerStops`` in a worker that is to stop."""
-    for_runs = False
-    """Whether to wait for runs only, and to raise ``HeldForMessage`` for a message."""
 
     def _acquire(self, until: float | None, from_token_id: str = "") -> Steps[bool]:
         steps = super()._acquire(until, from_token_id)
-        waits = until is not None and self.until_worker_stops
-        return until_worker_stops(steps) if waits else steps
+        return steps if until is None else self._wait_in_worker(steps)
 
-    def _request(self, backend: BaseLockBackend) -> Request:
-        request = super()._request(backend)
-        if self.for_runs:
-            request.when_held = _CheckHolder(self.name)
-        return request
+    def _wait_in_worker(self, steps: Steps[bool]) -> Steps[bool]:
+        """Take steps, but raise where a worker would wait for a message, or is to stop."""
+        due = 0.0 if in_worker() else math.inf
+        resume: Callable[[Any], Step] = steps.send
+        value: Any = None
+        while True:
+            try:
+                step = resume(value)
+            except StopIteration as stop:
+                return bool(stop.value)
+            try:
+                if isinstance(step, Wait):
+                    due = self._check_wait(due)
+                    step.until = min(step.until, monotonic() + STOP_EVERY)
+                resume, value = steps.send, (yield step)
+            except BaseException as error:
+                resume, value = steps.throw, error
+
+    def _check_wait(self, due: float) -> float:
+        """Raise if the wait must end; return when the holder is due to be read again."""
+        if self.until_worker_stops and _stops[0]:
+            raise WorkerStops
+        if monotonic() < due:
+            return due
+        with contextlib.suppress(LockUnavailable):  # which a waiter tolerates for a while
+            holder = self.backend.holder(self.name)
+            if holder is not None and is_for_message(holder):
+                raise HeldForMessage
+        return monotonic() + POLL_EVERY
 
 
 @dataclass(eq=False)
@@ -214,16 +200,23 @@ def name_of_run(key: str) -> str:
 def queued_since(reserved: Holder) -> float:
     """Return since when the work of a reservation has waited, in seconds of the server's clock."""
     text = reserved.metadata.get(SINCE, "+0")
-    return float(text) + (_taken_at(reserved) if text.startswith("+") else 0.0)
+    taken_at = (reserved.fence or 0) / 1_000_000
+    return float(text) + (taken_at if text.startswith("+") else 0.0)
 
 
-def now_at(reserved: Holder) -> float:
-    """Return when the server was asked for a holder, in seconds of its clock."""
-    return _taken_at(reserved) + (reserved.held_for or 0.0)
+def clock_at(holder: Holder, seconds: float = 0.0) -> int:
+    """Return the server's clock when a holder was read, in microseconds, and some seconds on."""
+    return (holder.fence or 0) + round(((holder.held_for or 0.0) + seconds) * 1_000_000)
 
 
-def _taken_at(reserved: Holder) -> float:
-    return reserved.acquired_at.timestamp() if reserved.acquired_at else 0.0
+def sent_mark(sent: float) -> dict[str, str]:
+    """Return the part of a holder's metadata that tells tasks of one id apart."""
+    return {"sent": repr(sent)} if sent else {}
+
+
+def sent_of(holder: Holder) -> float:
+    """Return what ``sent_mark`` has put into a holder's metadata; 0 for nothing."""
+    return float(holder.metadata.get("sent", 0))
 
 
 def _marked(key: str, part: str) -> str:
@@ -239,23 +232,137 @@ def _marked(key: str, part: str) -> str:
     return key[: MAX_NAME_LENGTH - len(MARK) - len(digest)] + MARK + digest
 
 
+# What a task's message says about its lock, and what is stored of its end.
+
+
+@dataclass(frozen=True)
+class Slip:
+    """The header that travels with a message from sender to worker, and through retries."""
+
+    task_id: str
+    """The task that the slip belongs to; it is void in another task's message."""
+    lock: str = ""
+    """The lock taken when the task was sent."""
+    ticket: str = ""
+    """The ``token_id`` by which the run takes that lock over."""
+    good_until: int = 0
+    """When that lock's lease ends, by the server's clock in microseconds, like a fence."""
+    attempts: int = 0
+    """How often the task went back to the queue because another instance was running."""
+    duplicate_of: dict[str, Any] | None = None
+    """Who held the lock when the task was sent, if it was sent only to report that."""
+    using: str = ""
+    """The alias of LOCKS that has the lock."""
+    follows: int = 0
+    """The fence of the run that sent this message in its own place: a retry or replacement."""
+    sent: float = 0.0
+    """When a task with an id of the caller's was sent, in seconds since the epoch by the sender's
+    clock; 0 if unknown. Retries and replacements keep it, so it also tells two such tasks apart."""
+    wait_until: int = 0
+    """When a task that waits gives up, like ``good_until``; 0 if it has not gone back yet."""
+    redelivered: bool = False
+    """Whether another delivery of the message had begun when it was sent again."""
+
+    def header(self) -> dict[str, Any]:
+        return {HEADER: asdict(self)}
+
+    def naming(self, lock: Lock, lease: float) -> Self:
+        """Return the slip for a lock that was taken just now, with a lease in seconds."""
+        return replace(
+            self,
+            lock=lock.name,
+            ticket=lock.token_id,
+            good_until=lock.fence + round(lease * 1_000_000),
+            using=lock.backend.alias,
+        )
+
+    @classmethod
+    def of(cls, headers: Mapping[str, Any] | None, task_id: str | None) -> Self | None:
+        """Return the slip in a message's headers, if it belongs to the task."""
+        found = (headers or {}).get(HEADER)
+        if not isinstance(found, Mapping) or found.get("task_id") != task_id or task_id is None:
+            return None
+        known = cls.__dataclass_fields__
+        return cls(**{key: value for key, value in found.items() if key in known})
+
+
+NO_SLIP = Slip("")
+
+
+def slip_in(request: Any) -> Slip | None:
+    """Return the slip of the message that a request was made of; eager ones have it elsewhere."""
+    attributes = vars(request)
+    return Slip.of(attributes if HEADER in attributes else request.headers, request.id)
+
+
+def is_made_up(task_id: str) -> bool:
+    """Whether an id looks like those that Celery makes, which no other task has."""
+    try:
+        return UUID(task_id).version == 4
+    except ValueError:
+        return False
+
+
+def stored_state(task: Any, task_id: str | None, sent: float = 0.0) -> str | None:
+    """Return the state stored for a task that was sent at ``sent``, ``PENDING`` if there is none.
+
+    An earlier task may have had the id. The end of that one does not count, nor does any end whose
+    task is in doubt. ``None`` if the state can't be known: results are ignored, or their backend
+    does not answer.
+    """
+    if task.ignore_result or task_id is None:
+        return None
+    try:
+        result = task.AsyncResult(task_id)
+        state, ended = str(result.state), _seconds_of(result.date_done)
+    except Exception:  # of any result backend
+        return None
+    if state not in states.READY_STATES or (not sent and is_made_up(task_id)):
+        return state
+    return state if 0 < sent <= ended else states.PENDING
+
+
+def forget_earlier(task: Any, task_id: str | None, sent: float) -> None:
+    """Remove the success of an earlier task with the id of one that was sent at ``sent``.
+
+    Some backends keep the first success of an id. And Celery takes any for that of a run whose
+    child was killed, and does not run it again.
+    """
+    if not sent or task.ignore_result:
+        return
+    with contextlib.suppress(Exception):  # of any result backend
+        result = task.AsyncResult(task_id)
+        if result.state == states.SUCCESS and 0 < _seconds_of(result.date_done) < sent:
+            result.forget()
+
+
+def _seconds_of(ended: Any) -> float:
+    """Return when a task ended, in seconds since the epoch; 0 if unknown, and rather too early."""
+    if not isinstance(ended, datetime.datetime):
+        return 0.0
+    if timezone.is_aware(ended):
+        return ended.timestamp()
+    # Celery means UTC; without USE_TZ, Django's models give local times.
+    zones = {datetime.UTC, datetime.UTC if settings.USE_TZ else timezone.get_default_timezone()}
+    return min(timezone.make_aware(ended, zone).timestamp() for zone in zones)
+
+
 # A worker that is to stop says so to its children in memory that it shares with them. Those that
 # wait check it every now and then, for no signal of the system or of Celery tells a child of a
 # warm shutdown.
 
 
-class Stopping(bootsteps.StartStopStep):
-    """Ends the waits before the pool waits for its tasks, however the worker came to stop."""
-
-    def close(self, worker: Any) -> None:
-        _end_waits()
-
-
-def _end_waits(**kwargs: Any) -> None:
+def _end_waits(*args: Any, **kwargs: Any) -> None:
     _stops[0] = 1
 
 
-def _on_init(sender: Any = None, **kwargs: Any) -> None:
+class Stopping(bootsteps.StartStopStep):
+    """Ends the waits before the pool waits for its tasks, however the worker came to stop."""
+
+    close = _end_waits
+
+
+def _on_init(sender: Any, **kwargs: Any) -> None:
     sender.app.steps["worker"].add(Stopping)
 
 

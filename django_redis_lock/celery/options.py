@@ -207,12 +207,10 @@ def project_defaults() -> Mapping[str, Any]:
 
     Raises ``ImproperlyConfigured``.
     """
-    if not _checked and (settings.configured or os.environ.get(ENVIRONMENT_VARIABLE)):
-        _checked.append(_read_defaults())
-    return _checked[0] if _checked else _NONE  # in a program without settings
-
-
-def _read_defaults() -> Mapping[str, Any]:
+    if _checked:
+        return _checked[0]
+    if not (settings.configured or os.environ.get(ENVIRONMENT_VARIABLE)):
+        return _NONE  # in a program without settings
     given = getattr(settings, SETTING, _NONE)
     if not isinstance(given, Mapping):
         raise ImproperlyConfigured(f"{SETTING} must be a dict, not {given!r}.")
@@ -225,7 +223,8 @@ def _read_defaults() -> Mapping[str, Any]:
         make_options({}, given)
     except (TypeError, ValueError) as error:
         raise ImproperlyConfigured(f"{SETTING}: {error}") from None
-    return dict(given)
+    _checked.append(dict(given))
+    return _checked[0]
 
 
 def _forget(*, setting: str, **kwargs: Any) -> None:

@@ -1,7 +1,6 @@
 """The parts of Celery that are not its public API.
 
-The package uses them only by way of this module. They were seen to work with Celery 5.4 to 5.7;
-``tests/celery/test_private.py`` fails first if one changes.
+The package uses them only by way of this module. They were seen to work with Celery 5.4 to 5.7.
 """
 
 from __future__ import annotations

@@ -29,24 +29,22 @@ from django_redis_lock.celery.conflicts import (
     task_waiting,
 )
 from django_redis_lock.celery.key_locks import (
+    NO_SLIP,
     QUEUED,
     RESTING,
     SINCE,
     HeldForMessage,
     KeyLocks,
+    Slip,
     TaskLock,
     WorkerStops,
-    is_dead,
-    is_for_message,
-    name_of_run,
-    queued_since,
-)
-from django_redis_lock.celery.message import (
-    NO_SLIP,
-    Slip,
     clock_at,
     forget_earlier,
+    is_dead,
+    is_for_message,
     is_made_up,
+    name_of_run,
+    queued_since,
     sent_mark,
     sent_of,
     slip_in,
@@ -68,8 +66,7 @@ WAIT_FOR_FIRST = 10.0
 """Seconds for which a delivery waits in a worker for an earlier one of the same task to end. Then
 it goes back to the queue for as long."""
 WAIT_FOR_WORKER = 1.0
-"""Seconds for which a message stays in the queue that a stopping worker has sent again. Until the
-worker has stopped to take messages, it would take the same one again and again."""
+"""Seconds for which a stopping worker's message stays in the queue, or it would take it again."""
 TURN = 1.0
 """Seconds to wait for one of several locks before trying the others."""
 TICKET_TURN = 0.25
@@ -142,6 +139,10 @@ class Run:
             self.redelivered = self.slip.redelivered or bool(marked)
         self.may_have_succeeded = self.redelivered
         """Whether another delivery may have run the task already."""
+        self.can_go_back = request is not None and not request.is_eager
+        """Whether a worker carries it out, so that it can be sent again."""
+        self.is_plain = self.slip is NO_SLIP and not self.redelivered and options.concurrency == 1
+        """Whether its message says nothing about its lock, of which there is only one."""
         self.key_locks = KeyLocks(options, "", task, self.task_id)
         try:
             self.key = self.key_locks.key = make_key(task, *arguments)
@@ -185,7 +186,11 @@ class Run:
 
     def _enter(self) -> Entry:
         try:
-            entry = self._take_if_plain() or enter(self)
+            if self.is_plain:  # and its lock is free, most of the time
+                lock = self.lock_of_run(name_of_run(self.key))
+                if lock.acquire(blocking=False):
+                    return lock, None
+            entry = enter(self)
         except BaseException as error:
             if self._handle is not None:  # which may hold the lock, wherever that was raised
                 with contextlib.suppress(LockError):
@@ -200,19 +205,6 @@ class Run:
         if entry[0] is None:
             self._try_to_give_up_reservation()
         return entry
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether its message says nothing about its lock, of which there is only one."""
-        return self.slip is NO_SLIP and not self.redelivered and self.options.concurrency == 1
-
-    def _take_if_plain(self) -> Entry | None:
-        """Take the lock of a plain call if it is free, as it is most of the time."""
-        if self.is_plain:
-            lock = self.lock_of_run(name_of_run(self.key))
-            if lock.acquire(blocking=False):
-                return lock, None
-        return None
 
     def _leave(self, lock: TaskLock, seconds: float) -> None:
         """Release the lock, or leave it to the task's next message or its rest.
@@ -236,19 +228,12 @@ class Run:
 
     # What is known of the call, and of the holder that it meets.
 
-    @property
-    def can_go_back(self) -> bool:
-        """Whether a worker carries it out, so that it can be sent again."""
-        return self.request is not None and not self.request.is_eager
-
-    def marks(self) -> dict[str, str]:
-        """Return this attempt's part of the holder's metadata."""
-        marks = sent_mark(self.slip.sent)
-        return {**marks, "retries": str(self.retries)} if self.retries else marks
-
     def lock_of_run(self, name: str) -> TaskLock:
-        """Return a handle with the lease of a run."""
-        lock = self.key_locks.lock(name, self.options.timeout, **self.marks())
+        """Return a handle with the lease of a run, whose metadata says which attempt it is."""
+        marks = sent_mark(self.slip.sent)
+        if self.retries:
+            marks["retries"] = str(self.retries)
+        lock = self.key_locks.lock(name, self.options.timeout, **marks)
         lock.until_worker_stops = self.can_go_back
         self._handle = lock
         return lock
@@ -260,9 +245,8 @@ class Run:
 
     def among(self, holders: list[Holder]) -> Holder | None:
         """Return the holder that has this task's id."""
-        if self.task_id is None:
-            return None
-        return next((item for item in holders if item.task_id == self.task_id), None)
+        ours = (item for item in holders if item.task_id == self.task_id)
+        return None if self.task_id is None else next(ours, None)
 
     def is_same(self, holder: Holder) -> bool:
         """Whether a holder is another delivery or attempt of this task.
@@ -314,8 +298,7 @@ class Run:
     def adoptable(self) -> bool:
         """Whether the task may run with the lock that is reserved for its message.
 
-        Otherwise that is a reservation to give up: the one of scope ``queue``, or one that the
-        sender's options name and the worker's options do not.
+        Otherwise it gives that up: it is of scope ``queue``, or of other options than the worker's.
         """
         slip = self.slip
         ours = bool(slip.ticket) and slip.using == self.options.using
@@ -349,21 +332,23 @@ class Run:
         slip = self.slip
         if not slip.ticket or self._sent_back or slip.using not in locks.settings:
             return False
-        reserved = self.key_locks.lock(slip.lock, GIVE_UP_LEASE, using=slip.using)
         try:
-            given_up = reserved.take_over(slip.ticket)
-            if given_up:
-                reserved.release()
+            return self._end_reservation(slip.lock, slip.ticket, slip.using)
         except LockUnavailable:
             if slip.using == self.options.using:
                 raise
             return False
-        return given_up
+
+    def _end_reservation(self, name: str, ticket: str, using: str) -> bool:
+        reserved = self.key_locks.lock(name, GIVE_UP_LEASE, using=using)
+        taken = reserved.take_over(ticket)
+        if taken:
+            reserved.release()
+        return taken
 
     def _try_to_give_up_reservation(self) -> None:
-        if self.slip.ticket:
-            with contextlib.suppress(LockError):
-                self.give_up_reservation()
+        with contextlib.suppress(LockError):
+            self.give_up_reservation()
 
     def overtake(self) -> None:
         """End the reservation of an older message, whose arguments must not come after these.
@@ -377,9 +362,7 @@ class Run:
         for other in found:
             is_message = other.metadata.get("state") == QUEUED
             if own is not None and is_message and queued_since(other) < queued_since(own):
-                older = self.key_locks.lock(other.name, GIVE_UP_LEASE)
-                if older.take_over(other.token_id):
-                    older.release()
+                self._end_reservation(other.name, other.token_id, self.options.using)
 
     def superseded(self, now: float = math.inf) -> Entry | None:
         """Return the result of a task whose reservation newer arguments have, else ``None``.
@@ -497,7 +480,6 @@ def wait_for_it(run: Run, own: Holder) -> Entry | None:
     run.first = own
     turn = TICKET_TURN if run.adoptable else WAIT_FOR_FIRST
     lock = run.lock_of_run(own.name)
-    lock.for_runs = in_worker()
     with contextlib.suppress(HeldForMessage):
         if lock.acquire(blocking_timeout=min(turn, max(0.0, run.first_until - monotonic()))):
             return start(run, lock)
@@ -542,7 +524,6 @@ def wait(run: Run, holder: Holder) -> Entry | None:
         run.conflict(holder).notify(task_waiting, "waits: lock %r is held by %s")
     left = run.left_to_wait(holder)
     lock = run.lock_of_run(holder.name)
-    lock.for_runs = in_worker()
     with contextlib.suppress(HeldForMessage):
         if lock.acquire(blocking_timeout=left if run.options.concurrency == 1 else min(TURN, left)):
             return start(run, lock)
@@ -660,7 +641,13 @@ TABLE = (
 
 def enter(run: Run) -> Entry:
     """Return the lock that the task may run with, or its result without a run."""
-    facts, first = _facts(run), True
+    facts = {
+        ANSWER: run.slip.duplicate_of is not None,
+        KNOWN: run.slip is not NO_SLIP or run.redelivered,
+        INSIDE: run.nested,
+        CALL: not run.can_go_back,
+    }
+    call, first = {ANY, *filter(facts.get, facts)}, True
     try:
         while True:
             lock, found = _ask(run, first=first)
@@ -668,7 +655,7 @@ def enter(run: Run) -> Entry:
             if found is None:
                 continue  # it came free just now
             policies = (ANY, run.options.run_policy)
-            fits = (row for row in TABLE if row.call in facts and row.lock in lock)
+            fits = (row for row in TABLE if row.call in call and row.lock in lock)
             row = next(row for row in fits if row.policy in policies)
             act = partial(row.then, run, found, *row.why)
             namesake = OTHER in lock and run.can_go_back and found.task_id == run.task_id
@@ -678,18 +665,6 @@ def enter(run: Run) -> Entry:
     except WorkerStops:
         run.send_back(WAIT_FOR_WORKER, run.slip_to_send())
         raise Ignore(f"its worker stops while {run.task_id} waits; it is sent again") from None
-
-
-def _facts(run: Run) -> set[str]:
-    """Return what ``TABLE`` says about a call."""
-    facts = {
-        ANY: True,
-        ANSWER: run.slip.duplicate_of is not None,
-        KNOWN: run.slip is not NO_SLIP or run.redelivered,
-        INSIDE: run.nested,
-        CALL: not run.can_go_back,
-    }
-    return {fact for fact, is_true in facts.items() if is_true}
 
 
 def _ask(run: Run, *, first: bool) -> tuple[set[str], Any]:
@@ -712,8 +687,13 @@ def _ask(run: Run, *, first: bool) -> tuple[set[str], Any]:
         return set(), None
     if own is not None and run.is_same(own):
         return _facts_of_own(run, own), own
-    runs_now = [holder for holder in holders if not is_for_message(holder)]
-    return _facts_of_others(run, [own] if own else holders), own or choice(runs_now or holders)
+    run.first, facts = None, {OTHER}
+    holder = own or choice([one for one in holders if not is_for_message(one)] or holders)
+    if run.has_succeeded():
+        facts = {DONE}
+    elif is_for_message(holder) and in_worker():  # then no other lock is held by a run
+        facts |= {MESSAGES}
+    return facts, holder
 
 
 def _facts_of_own(run: Run, own: Holder) -> set[str]:
@@ -726,21 +706,10 @@ def _facts_of_own(run: Run, own: Holder) -> set[str]:
     return {FIRST, FIRST_LASTS} if lasts else {FIRST}
 
 
-def _facts_of_others(run: Run, holders: list[Holder]) -> set[str]:
-    """Return what ``TABLE`` says about locks that other tasks have, or one with the same id."""
-    run.first = None
-    if run.has_succeeded():
-        return {DONE}
-    for_messages = in_worker() and all(map(is_for_message, holders))
-    return {OTHER, MESSAGES} if for_messages else {OTHER}
-
-
 def _adopt(run: Run) -> TaskLock | None:
     """Take over the lock that is reserved for the message."""
-    if not run.adoptable:
-        return None
-    lock = run.lock_of_run(run.slip.lock)
-    if not lock.take_over(run.slip.ticket):
+    lock = run.lock_of_run(run.slip.lock) if run.adoptable else None
+    if lock is None or not lock.take_over(run.slip.ticket):
         return None
     run.may_have_succeeded = False
     return lock

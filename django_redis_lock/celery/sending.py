@@ -3,34 +3,39 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import logging
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from celery import current_task, states, uuid
+from celery.utils.time import maybe_make_aware
+from django.utils import timezone
+from django.utils.dateparse import parse_datetime
 
 from django_redis_lock.celery.conflicts import Conflict, describe
 from django_redis_lock.celery.key_locks import (
     QUEUED,
     SINCE,
     KeyLocks,
-    TaskLock,
-    now_at,
-    queued_since,
-)
-from django_redis_lock.celery.message import (
     Slip,
+    TaskLock,
+    clock_at,
     is_made_up,
-    seconds_until_due,
-    seconds_until_expiry,
+    queued_since,
     sent_mark,
     sent_of,
     stored_state,
 )
 from django_redis_lock.celery.options import Arguments, Options
-from django_redis_lock.celery.private import check_arguments, execution_options
+from django_redis_lock.celery.private import (
+    check_arguments,
+    delays_by_whole_seconds,
+    execution_options,
+)
 from django_redis_lock.celery.running import Run, runs
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.protocol.records import Holder
@@ -58,44 +63,38 @@ class Sending:
 
     def __post_init__(self) -> None:
         self._task_id = self._message.get("task_id") or uuid()
-        self._sent = 0.0
         self._timing = {**execution_options(self._task), **self._message}
 
     def send(self, make_key: Callable[..., str]) -> Any:
         """Send the task, unless one with its key waits already. Returns an ``AsyncResult``."""
         task, message = self._task, self._message
-        run = self._run_to_follow()
-        named = Slip.of(message.get("headers"), message.get("task_id"))
+        task_id = message.get("task_id")
+        # The run that sends this message in its own place, to retry or replace itself.
+        ours = (run for run in runs() if run.lock and run.task_id == task_id)
+        run = next(ours, None) if task_id else None
+        named = Slip.of(message.get("headers"), task_id)
         was_sent = bool(message.get("retries")) or named is not None  # it was sent before
         if task.app.conf.task_always_eager or (run is None and was_sent):
             return self._publish(**message)
+        sent = 0.0
         if run is not None:
-            self._sent = run.slip.sent
+            sent = run.slip.sent
         elif self._id_may_be_reused():
-            self._sent = time.time()
+            sent = time.time()
+        self._slip = Slip(self._task_id, sent=sent)
+        self._marks = {"state": QUEUED, **sent_mark(sent)}
         if run is None and self._options.scope == "run":
-            return self._publish_with(self._slip()) if self._sent else self._publish(**message)
+            return self._publish_with(self._slip) if sent else self._publish(**message)
         check_arguments(task, *self._arguments)
         result = self._send_guarded(make_key, run)
         if run is not None:
             run.followed = True
         return result
 
-    def _run_to_follow(self) -> Run | None:
-        """Return the run that sends this message in its own place, to retry or replace itself."""
-        if not self._message.get("task_id"):
-            return None
-        return next((run for run in runs() if run.lock and run.task_id == self._task_id), None)
-
     def _id_may_be_reused(self) -> bool:
         """Whether the caller has chosen the id; a canvas makes up those of its tasks."""
-        if not self._message.get("task_id"):
-            return False
         in_canvas = any(self._message.get(name) for name in _IN_CANVAS)
-        return not (in_canvas and is_made_up(self._task_id))
-
-    def _slip(self) -> Slip:
-        return Slip(self._task_id, sent=self._sent)
+        return bool(self._message.get("task_id")) and not (in_canvas and is_made_up(self._task_id))
 
     def _is_awaited(self, holder: Holder | None = None) -> bool:
         """Whether something waits for a result of this very message, such as a chord.
@@ -106,7 +105,7 @@ class Sending:
         goes_on = any(self._message.get(name) for name in _GOES_ON)
         if holder is None or holder.task_id != self._task_id:
             return bool(self._message.get("task_id")) or goes_on
-        return self._sent != sent_of(holder) and goes_on
+        return self._slip.sent != sent_of(holder) and goes_on
 
     def _send_guarded(self, make_key: Callable[..., str], run: Run | None) -> Any:
         options = self._options
@@ -124,14 +123,14 @@ class Sending:
                 raise
             text = "Task %s[%s] is sent unguarded: %s"
             logger.warning(text, self._task.name, self._task_id, error)
-            return self._publish_with(self._slip())
+            return self._publish_with(self._slip)
         if run is not None and follows:
             return self._follow(run, key_locks)
         if not reserves:
-            return self._publish_with(self._slip())
+            return self._publish_with(self._slip)
         if lock is None:
             return self._give_way(key_locks, holder)
-        slip = self._slip().naming(lock, self._lease())
+        slip = self._slip.naming(lock, self._lease())
         try:
             return self._publish_with(slip)
         except BaseException:
@@ -142,12 +141,13 @@ class Sending:
     def _take(self, key_locks: KeyLocks) -> tuple[TaskLock | None, Holder | None]:
         if self._options.on_queue_conflict == "supersede":
             return self._supersede(key_locks)
+        own_place = [key_locks.reservations[0]]
         if self._options.scope == "queue":
-            key_locks.names = [key_locks.reservations[0]]
-        lease, marks = self._lease(), self._marks()
+            key_locks.names = own_place
+        lease = self._lease()
 
         def handle(name: str) -> TaskLock:
-            return key_locks.lock(name, lease, **marks)
+            return key_locks.lock(name, lease, **self._marks)
 
         while True:
             lock = key_locks.take(handle)
@@ -165,15 +165,11 @@ class Sending:
             own = next((one for one in holders if one.task_name == self._task.name), None)
             by_tasks = any(one.task_id for one in holders)
             skips = by_tasks and self._options.on_queue_conflict == "skip"
-            if own is not None or not skips or key_locks.names == [key_locks.reservations[0]]:
+            if own is not None or not skips or key_locks.names == own_place:
                 return None, own or holders[0]
             # The results of other tasks are no answer to this call. So the message has a
             # reservation of its own, and meets the policy for its run.
-            key_locks.names = [key_locks.reservations[0]]
-
-    def _marks(self) -> dict[str, str]:
-        """Return the metadata of a reservation."""
-        return {"state": QUEUED, **sent_mark(self._sent)}
+            key_locks.names = own_place
 
     def _supersede(self, key_locks: KeyLocks) -> tuple[TaskLock | None, Holder | None]:
         """Take the reservation of an older message, or one behind one that has waited long enough.
@@ -181,7 +177,7 @@ class Sending:
         What supersedes a message goes on with its work, so it counts as waiting since that did, but
         always as newer than the message that it waits behind.
         """
-        lease, due = self._lease(), seconds_until_due(self._timing)
+        lease, due = self._lease(), _seconds_until_due(self._timing)
         while True:
             holders = key_locks.in_queue()
             waiting = [one for one in holders if one.metadata.get("state") == QUEUED]
@@ -197,9 +193,11 @@ class Sending:
                 name, since = free[0], f"+{due:.6f}"
             else:
                 others = [queued_since(one) + 1e-6 for one in waiting if one is not older]
-                begun = max(min(queued_since(older), now_at(older) + due), *others, 0.0)
+                begun = max(
+                    min(queued_since(older), clock_at(older) / 1_000_000 + due), *others, 0.0
+                )
                 name, since = older.name, f"{begun:.6f}"
-            lock = key_locks.lock(name, lease, **self._marks(), **{SINCE: since})
+            lock = key_locks.lock(name, lease, **self._marks, **{SINCE: since})
             if lock.take_over(older.token_id) if older else lock.acquire(blocking=False):
                 return lock, None
 
@@ -208,7 +206,8 @@ class Sending:
 
         One that comes again is due after ``countdown``.
         """
-        waited, options = now_at(reserved) - queued_since(reserved), self._options
+        waited = clock_at(reserved) / 1_000_000 - queued_since(reserved)
+        options = self._options
         return waited < options.supersede_for or (reserved.ttl or 0.0) > lease + options.countdown
 
     def _has_ended(self, holder: Holder) -> bool:
@@ -226,7 +225,7 @@ class Sending:
             return policy(conflict)
         if awaited or holder is None or holder.task_id is None:
             # Sent only to give a result to those who wait for this id.
-            slip = replace(self._slip(), duplicate_of=dict(describe(holder) or {}))
+            slip = replace(self._slip, duplicate_of=dict(describe(holder) or {}))
             return self._publish_with(slip)
         if policy == "raise":
             raise conflict.error()
@@ -239,7 +238,7 @@ class Sending:
         Otherwise it needs no reservation, because the run had one.
         """
         assert run.lock is not None
-        slip, lock, options = replace(self._slip(), follows=run.fence), run.lock, self._options
+        slip, lock, options = replace(self._slip, follows=run.fence), run.lock, self._options
         passes_on = options.scope == "queue_and_run" and lock.name in key_locks.names
         if not (passes_on and lock.remaining):
             return self._publish_with(slip)
@@ -254,6 +253,36 @@ class Sending:
 
     def _lease(self) -> float:
         """Return the seconds for which the message may have its lock while it waits."""
-        seconds = seconds_until_due(self._timing) + self._options.queue_timeout
-        expiry = seconds_until_expiry(self._timing)
+        seconds = _seconds_until_due(self._timing) + self._options.queue_timeout
+        expiry = _seconds_until(self._timing.get("expires"))
         return seconds if expiry is None else min(seconds, expiry + EXPIRY_SLACK)
+
+
+# When a message is due.
+
+
+def _seconds_until_due(options: Mapping[str, Any]) -> float:
+    """Return how long a message waits at least, by its ``countdown`` or ``eta``."""
+    countdown = options.get("countdown")
+    return _seconds_until(options.get("eta") if countdown is None else countdown) or 0.0
+
+
+def due_as_broker_can(task: Any, args: Any, kwargs: Any, message: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of ``apply_async`` with a delay that the broker can express.
+
+    It is rounded up, so no message comes early.
+    """
+    seconds = _seconds_until_due(message)
+    options = {**execution_options(task), **message}
+    if not seconds % 1 or not delays_by_whole_seconds(task, args, kwargs, options):
+        return message
+    return {**message, "countdown": math.ceil(seconds), "eta": None}
+
+
+def _seconds_until(moment: Any) -> float | None:
+    """Return how far off a time is, which may be given in seconds; ``None`` if there is none."""
+    if isinstance(moment, str):
+        moment = parse_datetime(moment)
+    if isinstance(moment, datetime.datetime):
+        moment = (maybe_make_aware(moment) - timezone.now()).total_seconds()
+    return max(0.0, float(moment)) if isinstance(moment, int | float) else None

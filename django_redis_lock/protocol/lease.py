@@ -25,8 +25,6 @@ class Request:
     since: int | None = None
     when_waiting: Any = None
     """Returns the steps to take once, when it begins to wait."""
-    when_held: Any = None
-    """The step to take at each poll that finds the lock held; it may raise."""
     until = math.inf
     """When (monotonic) its caller gives up on a silent server."""
     sent = False

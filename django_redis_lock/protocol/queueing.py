@@ -102,8 +102,6 @@ def _found_held(request: Request) -> Steps[None]:
     if request.when_waiting is not None:
         begin, request.when_waiting = request.when_waiting, None
         yield from begin()
-    if request.when_held is not None:
-        yield request.when_held
 
 
 class _Awake(Enum):

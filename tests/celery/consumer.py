@@ -20,8 +20,7 @@ from django_redis_lock.celery import (
 )
 from django_redis_lock.celery.conflicts import logger
 from django_redis_lock.celery.guard import GUARD
-from django_redis_lock.celery.key_locks import KeyLocks, TaskLock
-from django_redis_lock.celery.message import Slip
+from django_redis_lock.celery.key_locks import KeyLocks, Slip, TaskLock
 
 SIGNALS = {
     "skipped": task_skipped,

@@ -150,18 +150,6 @@ def test_middle_of_a_chain(case: Case) -> None:
     assert result.parent.parent.state == "SUCCESS"
 
 
-@each_conflict
-def test_link(case: Case) -> None:
-    """A task that is linked to another ends in its own way; the other has succeeded."""
-    member = case.member
-    linked = member.freeze()
-    parent = tasks.echo.apply_async(("first",), link=member)
-    case.sent()
-    check_last(case, linked)
-    assert parent.get(timeout=WAIT) == "first"
-    assert parent.state == "SUCCESS"
-
-
 def check_failed_chord(result: AsyncResult, text: str) -> None:
     """Assert that the body of a chord fails for an error in the header."""
     eventually(lambda: result.state == "FAILURE", "the failure of the chord")

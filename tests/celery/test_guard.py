@@ -115,18 +115,6 @@ def test_class_with_methods_of_its_own(consumer: Consumer) -> None:
     assert lock.name == consumer.app.main
 
 
-def test_task_has_its_lock(consumer: Consumer) -> None:
-    def work(self: Any) -> list[Any]:
-        return [self.lock.name, self.lock.fence]
-
-    task = consumer.task(work, {"bind": True})
-    name, fence = consumer.deliver(consumer.send(task))
-    assert name == consumer.app.main
-    assert fence > 0
-    assert task.lock is None
-    assert task.__class__.lock.__doc__ == current_lock.__doc__
-
-
 # What the annotations of an app do to a task, after or before it is guarded.
 
 

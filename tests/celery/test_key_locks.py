@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 from celery.exceptions import Retry
 
-from django_redis_lock import lock, locks
-from django_redis_lock.celery.guard import GUARD
+from django_redis_lock import locks
 from django_redis_lock.celery.key_locks import QUEUED, KeyLocks, queued_since
 from django_redis_lock.celery.options import make_options
 from django_redis_lock.support.arguments import check_name
-from tests.celery.consumer import Consumer, body, held, id_of, key_locks, take
+from tests.celery.consumer import Consumer, body, held, id_of, key_locks
 from tests.tools import eventually
 
 TASKS = ("shop.tasks.sync", "queued", "~", "~~", "a~~1", "t" * 512, "t" * 513, "a\nb")
@@ -42,27 +41,6 @@ def test_no_key_gives_the_name_that_stands_for_something_else() -> None:
             found[check_name(name)].add((key, what))
     assert [what for what in found.values() if len(what) > 1] == []
     assert KeyLocks(make_options({}, {}), "import:7", None, None).names == ["import:7"]
-
-
-@pytest.mark.parametrize("policy", ["skip", "supersede"])
-def test_key_that_is_called_like_a_place_is_a_key_like_any_other(
-    consumer: Consumer, policy: str
-) -> None:
-    """Neither the run nor the message of one key is in the way of those of the other."""
-    name = consumer.app.main
-    task = consumer.task(body, key="{args[0]}", scope="queue", on_conflict=policy)
-    options = getattr(task, GUARD).options
-    place = KeyLocks(options, name, task, None).reservations[0]
-    for like in (f"{name}:queued", place, f"{place}~~run"):
-        running = take(KeyLocks(options, like, task, "runs"))
-        first, second = consumer.send(task, name), consumer.send(task, like)
-        assert id_of(first) != id_of(second)
-        assert consumer.deliver(first) == "ran"
-        running.release()
-        assert consumer.deliver(second) == "ran"
-    with lock(place, 60, using="locmem"):
-        assert consumer.deliver(consumer.send(task, place)) == "ran"
-    assert not list(locks["locmem"].holders(f"{name}*"))
 
 
 @pytest.mark.parametrize("key", ["", "k" * 513, "a\0b"])

@@ -122,18 +122,6 @@ def test_a_shared_task_is_guarded_in_every_app(make_app: Any, name: str) -> None
             assert is_guarded(app.tasks[f"{name}-{where}"])
 
 
-@pytest.mark.parametrize("final", [False, True])
-def test_a_marked_method_of_a_class_is_guarded(make_app: Any, name: str, final: bool) -> None:
-    """The class is guarded when it is registered."""
-    app = make_app()
-    if final:
-        app.finalize()
-    members = {"name": name, "run": single_instance_task(using="locmem")(bound)}
-    task = app.register_task(type("Work", (Task,), members)())
-    assert is_guarded(task)
-    assert task.apply((7,)).get() == [name, 7]
-
-
 class Unwatched:
     """A task that Celery makes without asking for annotations: its base class had an app before."""
 

@@ -44,17 +44,6 @@ def test_a_lease_without_end_has_no_seconds_left(local_app: Celery, name: str) -
     assert TaskAlreadyRunning("nobody").ttl is None
 
 
-@pytest.mark.parametrize(
-    "own", [(), (KeyError,), [KeyError, ValueError], KeyError, (TaskAlreadyRunning,)]
-)
-def test_the_tasks_own_expected_errors_stay(local_app: Celery, name: str, own: Any) -> None:
-    """``throws`` has what the task says and ``TaskAlreadyRunning``."""
-    task = local_app.task(name=name, throws=own)(single_instance_task(work))
-    before = own if isinstance(own, tuple | list) else (own,)
-    assert isinstance(TaskAlreadyRunning("no"), task.throws)
-    assert set(task.throws) == {*before, TaskAlreadyRunning}
-
-
 def test_options_of_celery_once_are_refused(local_app: Celery, name: str) -> None:
     """``once=`` is told, not swallowed."""
     task = local_app.task(name=name, shared=False)(single_instance_task(using="locmem")(work))

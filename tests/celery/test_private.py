@@ -12,9 +12,8 @@ from importlib.util import find_spec
 from typing import Any
 
 import pytest
-from celery import Celery, Task, shared_task
+from celery import Celery, Task
 from celery.app.trace import build_tracer
-from celery.local import PromiseProxy, Proxy
 from kombu import Exchange, Queue
 
 from django_redis_lock.celery import private
@@ -62,81 +61,6 @@ def test_all_of_it_stands_in_one_module() -> None:
                 pytest.fail(f"{path} names {node.attr}")
 
 
-def test_active_apps_are_those_that_live(app: Celery) -> None:
-    """``celery._state._get_active_apps``."""
-    assert app in set(private.active_apps())
-
-
-def test_apps_tell_before_they_make_their_tasks(app: Celery) -> None:
-    """``celery._state.connect_on_app_finalize``: called with each app, once, before it is final."""
-    told: list[tuple[Any, int]] = []
-    task = app.task(name="private-1", shared=False)(body)
-
-    def tell(final: Any) -> None:
-        if final is app:
-            told.append((final, "private-1" in final._tasks))
-
-    private.connect_on_app_finalize(tell)
-    app.finalize()
-    app.finalize()
-    assert told == [(app, False)]
-    assert task.name == "private-1"
-
-
-def test_an_app_is_asked_for_annotations_of_each_class_that_it_binds(app: Celery) -> None:
-    """``app.annotations``: read when a class is bound, and any iterable will do."""
-    seen: list[Any] = []
-
-    class Annotation:
-        def annotate(self, task: Any) -> None:
-            seen.append(task)
-
-    class Lazy:
-        def __iter__(self) -> Iterator[Any]:
-            yield Annotation()
-
-    private.set_annotations(app, Lazy())
-    made = app.task(name="private-2", shared=False)(body)
-    assert not seen
-    assert made.name == "private-2"
-    registered = app.register_task(type("Work", (Task,), {"name": "private-3", "run": body})())
-    assert [cls for cls in seen if cls.name in ("private-2", "private-3")] == [
-        type(made._get_current_object()),
-        type(registered),
-    ]
-
-
-def test_the_setting_comes_to_annotations(app: Celery) -> None:
-    """``celery.app.annotations.prepare``: what the app itself makes of ``task_annotations``."""
-    app.conf.task_annotations = {"private-5": {"rate_limit": "7/s"}}
-    task = app.task(name="private-5", shared=False)(body)
-    (annotation,) = private.annotations_of(app)
-    assert annotation.annotate(task) == {"rate_limit": "7/s"}
-    app.conf.task_annotations = None
-    assert not list(private.annotations_of(app))
-
-
-def test_tasks_are_proxies_before_they_are_tasks(app: Celery) -> None:
-    """``celery.local``: what the decorators return, and how to hear of the task behind it."""
-    assert (private.Proxy, private.PromiseProxy) == (Proxy, PromiseProxy)
-    promise = app.task(name="private-6", shared=False)(body)
-    heard: list[str] = []
-    private.when_made(promise, lambda cls: heard.append(cls.name))
-    assert type(promise) is PromiseProxy
-    assert not heard
-    assert promise.name
-    assert heard == ["private-6"]
-    assert type(shared_task(name="private-7")(body)) is Proxy
-
-
-@pytest.mark.parametrize("bind", [False, True])
-def test_a_task_knows_its_function(app: Celery, bind: bool) -> None:
-    """``Task.__wrapped__``, bound or not."""
-    task = app.task(name=f"private-8-{bind}", shared=False, bind=bind)(body)
-    assert private.function_of(task) is body
-    assert private.function_of(type(task._get_current_object())) is body
-
-
 def test_a_task_checks_its_arguments(app: Celery) -> None:
     """``Task.__header__``: what ``apply_async`` checks them by; a class has none."""
     task = app.task(name="private-9", shared=False)(body)
@@ -149,14 +73,6 @@ def test_a_task_checks_its_arguments(app: Celery) -> None:
     private.check_arguments(
         app.register_task(type("Work", (Task,), {"name": "private-11"})()), (), {}
     )
-
-
-def test_a_task_says_what_its_messages_are_like(app: Celery) -> None:
-    """``Task._get_exec_options``: its own ``expires`` among them."""
-    task = app.task(name="private-12", shared=False, expires=7, serializer="pickle")(body)
-    options = private.execution_options(task)
-    assert (options["expires"], options["serializer"]) == (7, "pickle")
-    assert "countdown" not in options
 
 
 @pytest.mark.parametrize(
@@ -186,17 +102,6 @@ def test_quorum_queues_delay_by_whole_seconds(
     assert delays(queue="other") is False
     app.conf.task_always_eager = True
     assert delays() is False
-
-
-def test_the_running_task_is_known(app: Celery) -> None:
-    """``celery._state.get_current_task``: no proxy, and no app made for the question."""
-
-    def running() -> str:
-        return str(private.running_task().name)
-
-    task = app.task(name="private-13", shared=False)(running)
-    assert private.running_task() is None
-    assert task.apply().get() == "private-13"
 
 
 def test_a_call_in_a_worker_is_known(app: Celery) -> None:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,7 +23,6 @@ from example_project.embedded import EmbeddedServer
 from tests.apps.celery import scopes as tasks
 from tests.apps.celery import settings as worker_settings
 from tests.apps.celery.app import (
-    NOWHERE,
     QUEUE,
     QUEUE_NAME,
     SCOPES,
@@ -34,7 +30,7 @@ from tests.apps.celery.app import (
     app,
 )
 from tests.settings import server_url
-from tests.tools import ROOT, Background, eventually
+from tests.tools import eventually
 from tests.tools.celery_worker import (
     WAIT,
     Worker,
@@ -42,7 +38,6 @@ from tests.tools.celery_worker import (
     go,
     held,
     key_of,
-    messages,
     place_of,
     ran,
     signals_of,
@@ -78,21 +73,6 @@ def test_retries_are_one_chain(
     all_free(what)
     assert len(worker.lines(f"[{result.id}] received")) == 3
     assert not signals_of(client, result.id, "skipped")
-
-
-@pytest.mark.parametrize("scope", SCOPES)
-def test_retry_waits_for_the_run_that_sent_it(
-    client: redis.Redis, worker: Worker, what: str, scope: str
-) -> None:
-    """A retry that arrives while its sender still runs is neither dropped nor run beside it."""
-    result = tasks.lingering[scope].delay(what)
-    started(client, what)
-    eventually(lambda: signals_of(client, result.id, "waiting"), "the retry to arrive")
-    assert ran(client, what) == ["begin 0"]
-    go(client, what)
-    assert result.get(timeout=WAIT) == "retried"
-    assert ran(client, what) == ["begin 0", "end 0", "begin 1"]
-    all_free(what)
 
 
 @pytest.mark.parametrize("policy", ["raise", "retry"])
@@ -159,18 +139,6 @@ def test_waiting_lock_lasts_from_sending_to_start(
     go(client, what, 2)
     assert result.get(timeout=WAIT) == "go"
     all_free(what)
-
-
-@pytest.mark.parametrize("scope", WAITING)
-def test_waiting_lock_is_bounded(client: redis.Redis, what: str, scope: str) -> None:
-    """The lock of a message that never arrives ends with ``queue_timeout``."""
-    task = tasks.briefly_queued[scope]
-    task.apply_async((what,), queue=NOWHERE)
-    assert locks["default"].holder(place_of(task, what)).ttl <= 0.3
-    all_free(what)
-    result = task.delay(what)
-    go(client, what)
-    assert result.get(timeout=WAIT) == "go"
 
 
 @pytest.mark.django_db(transaction=True)
@@ -254,57 +222,6 @@ def test_eager_task_sends_its_own_next_page(eager: Celery, what: str, guard: Any
     assert not held(what)
 
 
-@pytest.mark.parametrize("scope", SCOPES)
-def test_direct_calls_are_guarded(client: redis.Redis, what: str, scope: str) -> None:
-    """A direct call takes the lock without a task id; ``run`` is the bare body."""
-    task = tasks.skipping[scope]
-    call = Background(lambda: task(what))
-    started(client, what)
-    holder = locks["default"].holder(key_of(task, what))
-    assert (holder.task_id, holder.task_name) == (None, task.name)
-    assert task(what)["skipped"] is True
-    bare = Background(lambda: task.run(what))
-    started(client, what)
-    go(client, what, 2)
-    assert (call.outcome(), bare.outcome()) == ("go", "go")
-    assert not held(what)
-
-
-@pytest.mark.parametrize("scope", SCOPES)
-def test_nested_calls(client: redis.Redis, what: str, scope: str) -> None:
-    """A direct call of the same key goes on in the run it is in, in a worker as well."""
-    task = tasks.nesting[scope]
-    assert task.delay(what, "direct").get(timeout=WAIT) == ["outer", "inner"]
-    all_free(what)
-    assert task(what, "direct") == ["outer", "inner"]
-    assert not held(what)
-
-
-@pytest.mark.parametrize("scope", SCOPES)
-@pytest.mark.parametrize("form", ["map", "starmap", "chunks"])
-def test_maps_guard_each_item(client: redis.Redis, what: str, scope: str, form: str) -> None:
-    """Each item of ``map``, ``starmap`` and ``chunks`` is a call under a lock of its own."""
-    task = tasks.skipping[scope]
-    items = [f"{what}-{number}" for number in range(3)]
-    go(client, items[0])
-    go(client, items[2])
-    with lock(key_of(task, items[1])):
-        if form == "chunks":
-            result = task.chunks([(item,) for item in items], 2).apply_async()
-        elif form == "starmap":
-            result = task.starmap([(item,) for item in items]).delay()
-        else:
-            result = task.map(items).delay()
-        answers = result.get(timeout=WAIT)
-    if form == "chunks":
-        answers = [answer for chunk in answers for answer in chunk]
-    first, second, third = answers
-    assert (first, third) == ("go", "go")
-    assert second["skipped"] is True
-    assert not ran(client, items[1])
-    all_free(what)
-
-
 # Senders that bypass the task.
 
 
@@ -351,53 +268,6 @@ def test_foreign_senders_meet_the_guard(
     all_free(what)
 
 
-def test_beat_that_knows_the_name_only(client: redis.Redis, worker: Worker, tmp_path: Path) -> None:
-    """What a real ``celery beat`` sends by name is skipped while the lock is held, then runs."""
-    beat = [sys.executable, "-m", "celery", "-A", "tests.apps.celery.scopes:beat_app", "beat"]
-    with lock("beaten"), (tmp_path / "beat.log").open("wb") as log:
-        process = subprocess.Popen(
-            [*beat, "-s", str(tmp_path / "schedule"), "--pidfile", ""],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONDEVMODE": ""},
-            stdout=log,
-            stderr=subprocess.STDOUT,
-        )
-        try:
-            skips = "skipped: lock 'beaten'"
-            eventually(lambda: len(worker.lines(skips)) > 1, "skipped tasks of beat")
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait(WAIT)
-        eventually(lambda: not messages(QUEUE_NAME), "an empty queue")
-        assert not ran(client, "beaten")
-    tasks.beat_app.send_task("beaten").get(timeout=WAIT)
-    assert "ran" in ran(client, "beaten")
-
-
-# Arguments.
-
-
-@pytest.mark.parametrize("scope", SCOPES)
-@pytest.mark.parametrize("table", [tasks.plain, tasks.untyped], ids=["typed", "untyped"])
-def test_missing_argument_takes_no_lock(
-    client: redis.Redis, scope: str, table: dict[str, Any]
-) -> None:
-    """A call that doesn't fit is a TypeError that names the argument, before any lock."""
-    task = table[scope]
-
-    def call_wrongly() -> None:
-        with pytest.raises(TypeError, match="what"):
-            task.delay().get(timeout=WAIT)
-        with pytest.raises(TypeError, match=r"positional|'wrong'"):
-            task.delay("a", wrong=1).get(timeout=WAIT)
-        with pytest.raises(TypeError, match="what"):
-            tasks.beat_app.send_task(task.name).get(timeout=WAIT)
-        with pytest.raises(TypeError, match="what"):
-            task()
-
-    takes_no_lock(call_wrongly)
-
-
 # Servers that are down.
 
 
@@ -441,9 +311,6 @@ def test_open_guard_runs_without_its_server(
 
 # The newest arguments win.
 
-CALLS = 20
-"""How many calls of a test have no answer yet at a time, so that the worker keeps up."""
-
 
 def test_supersede_in_a_burst(client: redis.Redis, what: str) -> None:
     """Of a burst the newest runs after the one that runs; there are never more than one of each."""
@@ -464,33 +331,6 @@ def test_supersede_in_a_burst(client: redis.Redis, what: str) -> None:
         assert answer["reason"] == "superseded by newer arguments"
     assert ran(client, f"order:{what}") == ["0", "8"]
     assert ran(client, what) == ["1", "1"]
-    all_free(what)
-
-
-@pytest.mark.parametrize("wait", ["for its time", "for a run"])
-def test_supersede_never_keeps_the_work_from_running(
-    client: redis.Redis, what: str, wait: str
-) -> None:
-    """However fast calls come, a message runs; and the newest does in the end."""
-    task, results = tasks.hurried, []
-    countdown = 0.4 if wait == "for its time" else 0
-
-    def call() -> list[str]:
-        results.append(task.apply_async((what, len(results)), countdown=countdown))
-        if len(results) > CALLS:
-            results[-CALLS].get(timeout=WAIT)
-        return ran(client, what)
-
-    def call_until_two_wait() -> bool:
-        call()
-        return len(held(what)) == 3
-
-    if wait == "for a run":
-        with lock(key_of(task, what), 60):
-            eventually(call_until_two_wait, "a message that is spared")
-    eventually(call, "a run")
-    results[-1].get(timeout=WAIT)
-    assert ran(client, what)[-1] == str(len(results) - 1)
     all_free(what)
 
 

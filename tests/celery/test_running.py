@@ -18,11 +18,8 @@ from celery.signals import worker_shutdown, worker_shutting_down
 
 from django_redis_lock import locks
 from django_redis_lock.celery import TaskAlreadyRunning, running, skipped
-from django_redis_lock.celery.key_locks import QUEUED, KeyLocks, TaskLock
-from django_redis_lock.celery.message import HEADER, Slip
-from django_redis_lock.celery.options import SCOPES
+from django_redis_lock.celery.key_locks import HEADER, QUEUED, KeyLocks, Slip, TaskLock
 from django_redis_lock.celery.running import Run
-from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.primitives.lock import DETACHED
 from django_redis_lock.protocol.records import Holder
 from tests.celery.consumer import Consumer, body, held, id_of, is_free, key_locks, lines, slip_of
@@ -255,26 +252,6 @@ def test_duplicate_waits_for_all_of_several_locks(
     long.ensure_held()
 
 
-@pytest.mark.parametrize(("policy", "handles"), [(None, 1), ("skip", 1), ("wait", 2)])
-def test_lock_that_is_held_is_not_asked_for_twice(
-    consumer: Consumer, monkeypatch: pytest.MonkeyPatch, policy: str | None, handles: int
-) -> None:
-    """It takes one handle to find out, and one more to wait."""
-    task = consumer.task(body, **({"on_conflict": policy} if policy else {}))
-    if policy:
-        consumer.when["waiting"] = held(task, "another").release
-    calls: list[str] = []
-    made = KeyLocks.lock
-
-    def make(self: KeyLocks, name: str, *rest: Any, **more: Any) -> TaskLock:
-        calls.append(name)
-        return made(self, name, *rest, **more)
-
-    monkeypatch.setattr(KeyLocks, "lock", make)
-    consumer.deliver(consumer.send(task))
-    assert calls == [task.app.main] * handles
-
-
 def test_lock_is_released_between_two_questions(
     consumer: Consumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -478,38 +455,36 @@ def test_delivery_meets_another_instance_after_its_own(consumer: Consumer, polic
 
 
 @pytest.mark.parametrize(
-    ("before", "now", "told"),
+    ("before", "now", "follows", "told"),
     [
-        ("", 0, True),
-        ("", 1, False),
-        ("2", 1, True),
-        ("9", 10, False),
+        ("", 0, False, True),
+        ("", 0, True, False),
+        ("", 1, False, False),
+        ("2", 1, False, True),
+        ("9", 10, False, False),
     ],
 )
-def test_retry_is_no_other_delivery_of_the_run_before(
-    consumer: Consumer, patience: Callable[..., None], before: str, now: int, told: bool
+def test_message_of_a_run_is_no_other_delivery_of_it(
+    consumer: Consumer,
+    patience: Callable[..., None],
+    before: str,
+    now: int,
+    follows: bool,
+    told: bool,
 ) -> None:
     """It takes nothing over, and there is no result to wait for."""
     patience(RESULT_PATIENCE=0.3)
     task = consumer.task(body)
     message = consumer.send(task, retries=now)
     other = held(task, id_of(message), **({"retries": before} if before else {}))
+    if follows:
+        message.headers |= Slip(id_of(message), follows=other.fence).header()
     consumer.when["waiting"] = other.release
     began = time.monotonic()
     assert consumer.deliver(message, redelivered=not told) == "ran"
     assert consumer.kinds() == (["waiting", "taken over"] if told else ["waiting"])
     if told:
         assert time.monotonic() - began >= 0.3
-
-
-def test_message_of_a_run_is_no_other_delivery_of_it(consumer: Consumer) -> None:
-    task = consumer.task(body)
-    message = consumer.send(task)
-    other = held(task, id_of(message))
-    message.headers |= Slip(id_of(message), follows=other.fence).header()
-    consumer.when["waiting"] = other.release
-    assert consumer.deliver(message) == "ran"
-    assert consumer.kinds() == ["waiting"]
 
 
 def test_delivery_of_several_locks_waits_for_its_own(consumer: Consumer) -> None:
@@ -580,19 +555,6 @@ def test_duplicate_is_skipped(consumer: Consumer) -> None:
     running.ensure_held()
 
 
-def test_duplicate_is_refused(consumer: Consumer) -> None:
-    task = consumer.task(body, on_conflict="raise")
-    before = skipped[task.name]
-    held(task, "another")
-    message = consumer.send(task)
-    error = consumer.deliver(message)
-    assert error.name == task.app.main
-    assert error.holder["task_id"] == "another"
-    assert error.ttl == error.holder["ttl"]
-    assert skipped[task.name] == before + 1
-    assert task.AsyncResult(id_of(message)).state == states.FAILURE
-
-
 def test_duplicate_is_left_to_a_function(consumer: Consumer) -> None:
     """Which knows what it is about."""
     seen: list[Any] = []
@@ -633,28 +595,6 @@ def test_duplicate_waits_for_its_time(
 # Holders that need a worker themselves.
 
 
-FOR_MESSAGES = (QUEUED, DETACHED)
-
-
-@pytest.mark.parametrize("scope", SCOPES)
-def test_duplicate_waits_in_the_queue_for_a_message(consumer: Consumer, scope: str) -> None:
-    """That one may need this very worker; no retry of Celery's is used up."""
-    task = consumer.task(
-        body, {"max_retries": 0}, scope=scope, on_conflict={"run": "wait"}, countdown=30
-    )
-    message = consumer.send(task)
-    locks["locmem"].force_release(task.app.main)
-    waiting = held(task, "another", state=QUEUED)
-    result = consumer.deliver(message)
-    assert isinstance(result, Retry)
-    assert result.when == 30
-    again = consumer.message()
-    assert (id_of(again), again.headers["retries"]) == (id_of(message), 0)
-    waiting.release()
-    assert consumer.deliver(again) == "ran"
-    assert is_free(task)
-
-
 @pytest.mark.parametrize("concurrency", [1, 2])
 def test_duplicate_stops_waiting_when_a_message_gets_the_lock(
     consumer: Consumer, concurrency: int
@@ -687,13 +627,6 @@ def test_duplicate_waits_for_a_message_for_its_time(consumer: Consumer) -> None:
     assert 10 - LONG < second <= 10
     assert isinstance(result, TaskAlreadyRunning)
     assert str(result) == refusal(task)
-
-
-def test_call_outside_a_worker_waits_for_a_message(consumer: Consumer) -> None:
-    """As it is in the way of none."""
-    task = consumer.task(body, on_conflict="wait", blocking_timeout=LONG)
-    consumer.when["waiting"] = held(task, "another", state=QUEUED).release
-    assert task() == "ran"
 
 
 # Another task with the same id, which who sends them has chosen.
@@ -772,29 +705,6 @@ def test_delivery_is_the_same_task(consumer: Consumer, foreign: bool) -> None:
     assert consumer.kinds() == ["waiting", "taken over"]
 
 
-@pytest.mark.parametrize("by", ["us", "others"])
-@pytest.mark.parametrize("scope", SCOPES)
-def test_success_of_an_earlier_task_of_the_same_id_proves_nothing(
-    consumer: Consumer, scope: str, by: str
-) -> None:
-    """A message that is put back runs; whoever runs meanwhile, it is not done."""
-    task = consumer.task(body, scope=scope, on_conflict={"run": "retry"})
-    task.backend.mark_as_done(own_id(consumer), "of yesterday")
-    message = consumer.send(task, task_id=own_id(consumer))
-    if by == "others":
-        del message.headers[HEADER]
-        for holder in list(locks["locmem"].holders(f"{task.app.main}*")):
-            locks["locmem"].force_release(holder.name)
-    elif scope != "queue_and_run":
-        running = held(task, "another")
-        assert isinstance(consumer.deliver(message, redelivered=True), Retry)
-        running.release()
-        message = consumer.message()
-    assert consumer.deliver(message, redelivered=True) == "ran"
-    stored = "of yesterday" if by == "others" else "ran"  # Celery keeps the first
-    assert task.AsyncResult(own_id(consumer)).result == stored
-
-
 @pytest.mark.parametrize(
     ("ended", "zone", "proof"),
     [
@@ -826,47 +736,7 @@ def test_results_have_dates_of_several_kinds(
     assert isinstance(result, Ignore) is proof
 
 
-def test_retry_is_of_the_same_task(consumer: Consumer) -> None:
-    """It was sent when the task was sent first."""
-
-    def fail(self: Any) -> str:
-        if not self.request.retries:
-            raise self.retry(countdown=0)
-        return "retried"
-
-    task = consumer.task(fail, {"bind": True}, scope="queue_and_run")
-    first = consumer.send(task, task_id=own_id(consumer))
-    assert isinstance(consumer.deliver(first), Retry)
-    second = consumer.message()
-    assert slip_of(second).sent == slip_of(first).sent > 0
-    assert consumer.deliver(second) == "retried"
-
-
 # Duplicates that come again.
-
-
-def test_duplicate_comes_again(consumer: Consumer) -> None:
-    """As the same task, in the same try, until it gets its lock."""
-    task = consumer.task(body, on_conflict="retry", countdown=30)
-    running = held(task, "another")
-    (holder,) = key_locks(task).holders()
-    message = consumer.send(task, 1, retries=2)
-    before = datetime.now(UTC)
-    result = consumer.deliver(message)
-    assert result.message == f"lock {task.app.main!r} is held by {holder}"
-    assert result.when == 30
-    again = consumer.message()
-    assert id_of(again) == id_of(message)
-    assert again.headers["retries"] == 2
-    assert again.payload[0] == [1]
-    due = datetime.fromisoformat(again.headers["eta"]) - before
-    assert timedelta(seconds=30) <= due < timedelta(seconds=30 + LONG)
-    assert slip_of(again) == Slip(id_of(message), attempts=1)
-    assert isinstance(consumer.deliver(again), Retry)
-    third = consumer.message()
-    assert slip_of(third) == Slip(id_of(message), attempts=2)
-    running.release()
-    assert consumer.deliver(third) == "ran"
 
 
 @pytest.mark.parametrize("waits", [False, True])
@@ -1023,25 +893,6 @@ def test_awaited_duplicate_has_a_result(consumer: Consumer, log: pytest.LogCaptu
 
 
 # When the server does not answer.
-
-
-@pytest.mark.parametrize("lost", [False, True])
-def test_lock_is_released_if_the_start_fails(
-    consumer: Consumer, monkeypatch: pytest.MonkeyPatch, lost: bool
-) -> None:
-    """If it is still held."""
-    task = consumer.task(body)
-
-    def fail(self: Run) -> bool:
-        if lost:
-            locks["locmem"].force_release(task.app.main)
-        raise LockUnavailable("gone")
-
-    monkeypatch.setattr(Run, "give_up_reservation", fail)
-    error = consumer.deliver(consumer.send(task), redelivered=True)
-    assert isinstance(error, LockUnavailable)
-    assert str(error) == "gone"
-    assert is_free(task)
 
 
 @pytest.mark.parametrize("how", ["new", "redelivered", "reserved", "several", "waits"])

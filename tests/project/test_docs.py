@@ -28,7 +28,7 @@ from django_redis_lock.backends.redis import RedisLockBackend
 from django_redis_lock.backends.redlock import RedlockLockBackend
 from django_redis_lock.celery import conflicts, single_instance_task
 from django_redis_lock.celery.conflicts import Conflict
-from django_redis_lock.celery.message import Slip
+from django_redis_lock.celery.key_locks import Slip
 from django_redis_lock.celery.options import ON_CONFLICT
 from django_redis_lock.contrib.prometheus import metrics
 from django_redis_lock.exceptions import LockUnavailable

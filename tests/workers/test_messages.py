@@ -16,7 +16,7 @@ from celery.exceptions import TaskRevokedError
 from kombu import Connection
 
 from django_redis_lock import lock, locks
-from django_redis_lock.celery.message import HEADER
+from django_redis_lock.celery.key_locks import HEADER
 from tests.apps.celery import deaths as tasks
 from tests.apps.celery.app import NOWHERE, QUEUE_NAME, app
 from tests.settings import server_url

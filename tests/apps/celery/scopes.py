@@ -23,11 +23,7 @@ from django_redis_lock.celery import (
 from tests.apps.celery.app import QUEUE, QUEUE_AND_RUN, RUN, SCOPES, WAITING, app, new_app
 from tests.tools.celery_worker import counted, events, record, tell, tell_and_wait
 
-beat_app = new_app(
-    "beat",
-    beat_schedule={"by-name": {"task": "beaten", "schedule": 0.2}},
-    beat_max_loop_interval=0.2,
-)
+beat_app = new_app("beat")
 """Sends a task of which it knows only the name."""
 
 
@@ -70,17 +66,6 @@ def fail(self: Task, what: str, failures: int) -> int:
         return self.request.retries
 
 
-def linger(self: Task, what: str) -> str:
-    """Send the retry, and go on until the test says go."""
-    record(what, f"begin {self.request.retries}")
-    if not self.request.retries:
-        again = self.retry(countdown=0, throw=False)
-        tell_and_wait(what)
-        record(what, "end 0")
-        raise again
-    return "retried"
-
-
 def wait_or_fail(self: Task, what: str) -> str:
     """Run until the test says go or fail."""
     record(what, self.request.retries)
@@ -119,11 +104,6 @@ def supersede(self: Task, what: str, number: int) -> str:
     return f"{number} {said} {self.request.retries}"
 
 
-def note(what: str, number: int) -> None:
-    """Say which call it was of."""
-    record(what, number)
-
-
 def come_back(self: Task, what: str) -> int:
     """Run until the test says go or retry."""
     with counted(what):
@@ -141,15 +121,6 @@ def crowd(what: str) -> str:
     """Run among others."""
     with counted(what):
         return tell_and_wait(what)
-
-
-def nest(self: Task, what: str, how: str = "") -> Any:
-    """Call itself while it runs."""
-    if how == "direct":
-        return ["outer", self(what)]
-    if how == "eager":
-        return ["outer", self.apply((what,)).get(disable_sync_subtasks=False)]
-    return "inner"
 
 
 def join(self: Task, *items: Any, what: str, hold: bool = False) -> str:
@@ -180,14 +151,12 @@ plain = {
     scope: define(scope, "plain", wait, **({"countdown": 0.1} if scope == QUEUE else {}))
     for scope in SCOPES
 }
-untyped = {scope: define(scope, "untyped", wait, {"typing": False}) for scope in SCOPES}
 skipping = {scope: define(scope, "skipping", wait, on_conflict={"run": "skip"}) for scope in SCOPES}
 retrying = {scope: define(scope, "retrying", retry, BOUND) for scope in SCOPES}
 autoretrying = {
     scope: define(scope, "autoretrying", fail, {**BOUND, "autoretry_for": (KeyError,)})
     for scope in SCOPES
 }
-lingering = {scope: define(scope, "lingering", linger, BOUND) for scope in SCOPES}
 leaving = {scope: define(scope, "leaving", leave, BOUND) for scope in SCOPES}
 briefly_queued = {
     scope: define(scope, "briefly-queued", wait, queue_timeout=0.3) for scope in WAITING
@@ -202,7 +171,6 @@ burning = {
 superseding = define(
     QUEUE, "superseding", supersede, {**BOUND, **SAFE}, on_conflict="supersede", countdown=0.1
 )
-hurried = define(QUEUE, "hurried", note, on_conflict="supersede", supersede_for=0.1, countdown=0.1)
 returning = define(
     QUEUE_AND_RUN, "returning", come_back, BOUND, on_conflict={"run": "wait"}, countdown=0.1
 )
@@ -213,7 +181,6 @@ crowding = {
     number: define(RUN, f"crowding-{number}", crowd, concurrency=number, on_conflict="wait")
     for number in (2, 3)
 }
-nesting = {scope: define(scope, "nesting", nest, {"bind": True}) for scope in SCOPES}
 closed = {
     (scope, then): define(scope, f"closed-{then}", wait, using="closed", on_unavailable=then)
     for scope in SCOPES
@@ -243,13 +210,6 @@ members = {
 }
 
 
-@app.task(shared=False, name="beaten")
-@single_instance_task
-def beaten() -> None:
-    """Run for beat."""
-    record("beaten", "ran")
-
-
 @app.task(shared=False, name="echo")
 def echo(*items: Any) -> Any:
     """Return the last argument."""
@@ -260,12 +220,6 @@ def echo(*items: Any) -> Any:
 def total(items: list[Any]) -> list[Any]:
     """Return the results of a chord's header."""
     return items
-
-
-@app.task(shared=False, name="broken")
-def broken() -> None:
-    """Fail."""
-    raise KeyError("broken")
 
 
 def _tell(kind: str, sender: Any, task_id: str, key: str, holder: Any, **kwargs: Any) -> None:
