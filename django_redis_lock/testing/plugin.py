@@ -1,6 +1,6 @@
 """The pytest plugin. Loading it imports nothing else of the package but what is needed for that.
 
-``django_redis_lock.testing.spaces`` says what the lock spaces are.
+``django_redis_lock.testing.tools`` says what the lock spaces are.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from celery import Celery
 from django.test import override_settings
 
 from django_redis_lock import lock, locks
-from django_redis_lock.management import servers
+from django_redis_lock.management import doctor
 from django_redis_lock.management.commands.locks import Command
 from example_project.embedded import EmbeddedServer
 from tests.apps.celery.app import app as tests_app
@@ -183,8 +183,8 @@ def test_clock_and_distance_are_judged(
     target: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A slow round trip and a skewed clock are warnings with a remedy."""
-    monkeypatch.setattr(servers, "SLOW", 0.0)
-    monkeypatch.setattr(servers, "SKEW", -1.0)
+    monkeypatch.setattr(doctor, "SLOW", 0.0)
+    monkeypatch.setattr(doctor, "SKEW", -1.0)
     code, found = examine()
     assert code == 0
     assert only(found, "round trip")[0] == only(found, "clock")[0] == "warn"
