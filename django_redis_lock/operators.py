@@ -206,11 +206,8 @@ def unwritable_because(backend: BaseLockBackend) -> Reason:
             client.set(f"{backend.key_prefix}:{token_hex()}", "", xx=True)
     except OutOfMemoryError:
         return _("is full: no new lock can be taken there; a forced release still works")
-    except NoPermissionError:
-        return ""
-    except ResponseError as error:
-        text = _("refuses writes, so nothing can be released there: {error}")
-        return format_lazy(text, error=without_passwords(str(error)).rstrip("."))
-    except (RedisError, OSError):
-        return ""
+    except (RedisError, OSError) as error:
+        if isinstance(error, ResponseError) and not isinstance(error, NoPermissionError):
+            text = _("refuses writes, so nothing can be released there: {error}")
+            return format_lazy(text, error=without_passwords(str(error)).rstrip("."))
     return ""

@@ -27,14 +27,12 @@ from django.views.decorators.http import require_safe
 from django_redis_lock.admin.changelist import COLUMNS, HeldLockChangeList, column
 from django_redis_lock.admin.filters import BackendFilter, LeaseFilter, TaskFilter, WaitersFilter
 from django_redis_lock.admin.pages import (
-    ShownHold,
     audit,
     confirmation,
     detail,
     lock_of,
     read_shown,
     release,
-    shown_hold,
 )
 from django_redis_lock.admin.reading import aliases
 from django_redis_lock.exceptions import InvalidLockBackend
@@ -151,7 +149,7 @@ class HeldLockAdmin(_ModelAdmin):
         return format_html(
             '<input type="checkbox" name="{}" value="{}" class="action-select" aria-label="{}">',
             ACTION_CHECKBOX_NAME,
-            shown_hold(obj),
+            obj.hold,
             _("Select %(name)s") % {"name": visible(obj.name)},
         )
 
@@ -250,27 +248,22 @@ class HeldLockAdmin(_ModelAdmin):
         url = self._url("changelist", filters)
         if from_lock := "from_lock" in request.POST:
             for hold in read_shown(request.POST.getlist(ACTION_CHECKBOX_NAME)[:1]):
-                key = HeldLock.of(hold.using, hold.name).pk
-                url = self._url("change", filters, quote(key))
+                url = self._url("change", filters, quote(hold.pk))
         return {"back_url": url, "filters": filters, "from_lock": from_lock}
 
-    def _shown_holds(self, request: HttpRequest) -> tuple[list[ShownHold], list[str]]:
+    def _shown_holds(self, request: HttpRequest) -> tuple[list[HeldLock], list[str]]:
         """Return the holds of a form, and the names of the locks that the user may not release.
 
         Raises ``PermissionDenied`` if the user may release none.
         """
         holds = read_shown(request.POST.getlist(ACTION_CHECKBOX_NAME))
-        allowed = [
-            hold
-            for hold in holds
-            if self.has_release_permission(request, HeldLock.of(hold.using, hold.name))
-        ]
+        allowed = [hold for hold in holds if self.has_release_permission(request, hold)]
         if holds and not allowed:
             raise PermissionDenied
         return allowed, [visible(one.name) for one in holds if one not in allowed]
 
     def _confirm(
-        self, request: HttpRequest, holds: list[ShownHold], denied: list[str], error: str = ""
+        self, request: HttpRequest, holds: list[HeldLock], denied: list[str], error: str = ""
     ) -> HttpResponse:
         """Show which holders would lose which locks."""
         context = {

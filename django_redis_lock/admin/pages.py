@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import shlex
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 from urllib.parse import quote, unquote
@@ -93,7 +92,7 @@ def _held(row: HeldLock, holder: Holder) -> dict[str, Any]:
     """Return what is shown of a holder."""
     verdict = judge(holder)
     return {
-        "hold": shown_hold(row),
+        "hold": row.hold,
         "held_for": held_for_html(holder, row.attention),
         "lease_left": lease_left_html(holder, row.attention),
         "lease_bar": lease_bar(holder),
@@ -200,26 +199,8 @@ def _entry(entry: AuditEntry) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class ShownHold:
-    """A lock and the holder that was shown with it."""
-
-    using: str
-    name: str
-    token_id: str
-
-    def __str__(self) -> str:
-        key: str = HeldLock.of(self.using, self.name).pk
-        return f"{self.token_id}:{quote(key)}"
-
-
-def shown_hold(row: HeldLock) -> ShownHold:
-    assert row.holder
-    return ShownHold(row.using, row.name, row.holder.token_id)
-
-
-def read_shown(texts: Iterable[str]) -> list[ShownHold]:
-    """Return the holds of a form, without duplicates.
+def read_shown(texts: Iterable[str]) -> list[HeldLock]:
+    """Return the locks of a form with their holders, without duplicates.
 
     Raises ``BadRequest`` for a text that no page sent.
     """
@@ -229,7 +210,8 @@ def read_shown(texts: Iterable[str]) -> list[ShownHold]:
         lock = lock_of(unquote(key))
         if lock is None or not TOKEN_ID.fullmatch(token_id):
             raise BadRequest("A ticked lock is none that this page has shown.")
-        holds.append(ShownHold(lock.using, lock.name, token_id))
+        lock.token_id = token_id
+        holds.append(lock)
     return holds
 
 
@@ -245,17 +227,17 @@ def lock_of(key: str) -> HeldLock | None:
     return lock
 
 
-def confirmation(holds: Sequence[ShownHold]) -> dict[str, Any]:
+def confirmation(holds: Sequence[HeldLock]) -> dict[str, Any]:
     """Return the context of the confirmation: who would lose what, and what has changed."""
     rows, problems = read_rows([(hold.using, hold.name) for hold in holds])
-    found = {str(shown_hold(row)): row for row in rows}
+    found = {row.hold: row for row in rows}
     silent = {problem.using for problem in problems}
     return {
-        "held": [_shown(found[str(one)]) for one in holds if str(one) in found],
+        "held": [_shown(found[one.hold]) for one in holds if one.hold in found],
         "changed": [
             visible(one.name)
             for one in holds
-            if str(one) not in found and visible(one.using) not in silent
+            if one.hold not in found and visible(one.using) not in silent
         ],
         "problems": problems,
         "unwritable": unwritable({hold.using for hold in holds}, problems),
@@ -272,11 +254,11 @@ def _shown(row: HeldLock) -> dict[str, Any]:
         for name, one in COLUMNS.items()
         if name != "fence"
     ]
-    return {"name": visible(row.name), "hold": shown_hold(row), "cells": cells}
+    return {"name": visible(row.name), "hold": row.hold, "cells": cells}
 
 
 def release(
-    holds: Sequence[ShownHold], by: str, reason: str, log: Callable[[HeldLock, str], Any]
+    holds: Sequence[HeldLock], by: str, reason: str, log: Callable[[HeldLock, str], Any]
 ) -> list[tuple[int, str]]:
     """Release the locks of holds; return a (level, message) for each.
 

@@ -125,7 +125,7 @@ def read_rows(keys: Sequence[tuple[str, str]]) -> tuple[list[HeldLock], list[Pro
 
     def read(backend: BaseLockBackend) -> Iterator[HeldLock]:
         for holder in backend.holders_of(names[backend.alias]):
-            row = HeldLock.of(holder.using, holder.name)
+            row = HeldLock.of(holder.using, holder.name, holder.token_id)
             row.holder = holder
             row.attention = attention_of(holder)
             yield row

@@ -47,10 +47,8 @@ class Operators:
 
         The first pattern that matches the name counts.
         """
-        for pattern, seconds in self.warn_after.items():
-            if fnmatchcase(name, pattern):
-                return seconds
-        return None
+        after = self.warn_after.items()
+        return next((seconds for pattern, seconds in after if fnmatchcase(name, pattern)), None)
 
     def group(self, name: str) -> str:
         """Return the group that a lock is counted in.

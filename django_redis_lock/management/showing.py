@@ -91,8 +91,8 @@ class _Known:
 def show(options: dict[str, Any], terminal: Terminal) -> None:
     name = options["name"]
     backends = Backends(options["using"], terminal.notice)
-    asked = [_ask(name, backend, backends) for backend in backends.all]
-    found = [one for one in asked if one and (one.holder or one.queue or one.history)]
+    asked = backends.each(lambda backend: [_ask(name, backend, backends)])
+    found = [one for one in asked if one.holder or one.queue or one.history]
     if terminal.as_json:
         terminal.json_object("locks", (_facts(name, one) for one in found), backends.not_known)
     else:
@@ -105,12 +105,9 @@ def show(options: dict[str, Any], terminal: Terminal) -> None:
         raise nothing(f"Lock {visible(name)!r} is not held.{hint_at_pattern(name, 'locks list')}")
 
 
-def _ask(name: str, backend: BaseLockBackend, backends: Backends) -> _Known | None:
-    """Ask one backend; each question may fail by itself."""
-    answer = backends.attempt(backend, lambda: [backend.holder(name)])
-    if answer is None:  # unavailable; don't wait for it again
-        return None
-    (holder,) = answer
+def _ask(name: str, backend: BaseLockBackend, backends: Backends) -> _Known:
+    """Ask one backend; the later questions may fail each by itself."""
+    holder = backend.holder(name)
     limit = WAITERS if holder else None  # a holder knows the number of waiters
     return _Known(
         backend.alias,

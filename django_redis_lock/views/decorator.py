@@ -6,6 +6,7 @@ import functools
 import logging
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Self, TypeVar, cast
 
 from asgiref.sync import sync_to_async
@@ -104,20 +105,14 @@ def _check_methods(methods: Any) -> frozenset[str] | None:
     return frozenset(methods)
 
 
+@dataclass(frozen=True)
 class _Guard:
     """Guards views with the arguments of one ``locked()``."""
 
-    def __init__(
-        self,
-        make_name: NameMaker,
-        new_lock: Callable[..., Lock],
-        methods: frozenset[str] | None,
-        refusal: Refusal,
-    ) -> None:
-        self._make_name = make_name
-        self._new_lock = new_lock
-        self._methods = methods
-        self._refusal = refusal
+    _make_name: NameMaker
+    _new_lock: Callable[..., Lock]
+    _methods: frozenset[str] | None
+    _refusal: Refusal
 
     def decorate(self, view: Decorated, /, *args: Any, **kwargs: Any) -> Decorated:
         if args or kwargs:  # of a URL: this is called as a view

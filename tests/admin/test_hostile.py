@@ -11,8 +11,8 @@ import redis
 from django.utils import translation
 
 from django_redis_lock import lock
-from django_redis_lock.admin.pages import ShownHold
 from django_redis_lock.admin.reading import ask_each
+from django_redis_lock.models import HeldLock
 from example_project.embedded import EmbeddedServer, free_port
 from tests.settings import REDIS, server_url
 from tests.tools import Background
@@ -42,7 +42,7 @@ def test_names_and_metadata_are_escaped(client: redis.Redis) -> None:
         browser.get(f"{LIST}?task={NASTY}&q={NASTY}"),
         browser.get(page_of(NASTY)),
         browser.post(RELEASE, {"_selected_action": box_of(NASTY)}),
-        browser.post(RELEASE, {"_selected_action": str(ShownHold("default", NASTY, "0" * 16))}),
+        browser.post(RELEASE, {"_selected_action": HeldLock.of("default", NASTY, "0" * 16).hold}),
         browser.post(
             RELEASE,
             {"_selected_action": box_of(NASTY), "confirmed": "yes", "reason": NASTY},

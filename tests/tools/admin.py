@@ -14,7 +14,6 @@ from django.contrib.auth.models import Permission
 from django.test import Client
 
 from django_redis_lock import locks
-from django_redis_lock.admin.pages import ShownHold
 from django_redis_lock.models import HeldLock
 
 LIST = "/admin/django_redis_lock/heldlock/"
@@ -49,7 +48,7 @@ def box_of(name: str, using: str = "default") -> str:
     """Return what the box of a lock says now."""
     holder = locks[using].holder(name)
     assert holder is not None
-    return str(ShownHold(using, name, holder.token_id))
+    return HeldLock.of(using, name, holder.token_id).hold
 
 
 def names(response: Any) -> list[str]:
