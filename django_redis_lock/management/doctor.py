@@ -36,8 +36,7 @@ from django_redis_lock.backends.redlock.votes import majority
 from django_redis_lock.backends.servers import ServersLockBackend
 from django_redis_lock.exceptions import InvalidLockBackend, LockError
 from django_redis_lock.handler import locks
-from django_redis_lock.management.output import Terminal, duration
-from django_redis_lock.management.selection import aliases_of
+from django_redis_lock.management.output import Terminal, aliases_of, duration
 from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.support.text import visible, without_passwords
 from django_redis_lock.transport.connections import listening_connection, master_of, pool_from_url

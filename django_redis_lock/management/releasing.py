@@ -13,12 +13,13 @@ from django.core.management.base import CommandError
 
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.management import output
-from django_redis_lock.management.output import Column, Terminal
-from django_redis_lock.management.selection import (
+from django_redis_lock.management.output import (
     INTERRUPTED,
     NOT_KNOWN,
     USAGE,
     Backends,
+    Column,
+    Terminal,
     hint_at_pattern,
     nothing,
 )

@@ -12,8 +12,14 @@ from django.utils.text import get_text_list
 
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.management import output
-from django_redis_lock.management.output import Column, Terminal
-from django_redis_lock.management.selection import SORTS, Backends, hint_at_pattern, nothing
+from django_redis_lock.management.output import (
+    SORTS,
+    Backends,
+    Column,
+    Terminal,
+    hint_at_pattern,
+    nothing,
+)
 from django_redis_lock.operators import attention_of, judge
 from django_redis_lock.protocol.audit import AuditEntry
 from django_redis_lock.protocol.records import Holder, Waiter

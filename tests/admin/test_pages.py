@@ -17,8 +17,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from django_redis_lock import lock, locks
-from django_redis_lock.admin.options import HEADER
-from django_redis_lock.admin.pages import release_command, renewed_at, task_links
+from django_redis_lock.admin.options import HEADER, release_command, renewed_at, task_links
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.models import HeldLock
 from django_redis_lock.protocol.records import read_holder

@@ -19,9 +19,8 @@ from django_redis_lock import lock, locks
 from django_redis_lock.exceptions import LockLost
 from django_redis_lock.management import doctor
 from django_redis_lock.management.commands.locks import Command, parse_duration
-from django_redis_lock.management.output import Terminal
+from django_redis_lock.management.output import NOTHING, SORTS, USAGE, Terminal
 from django_redis_lock.management.releasing import system_user
-from django_redis_lock.management.selection import NOTHING, SORTS, USAGE
 from example_project.embedded import EmbeddedServer
 from tests.tools import Background, eventually, waiters
 from tests.tools.console import Done, command, held, read

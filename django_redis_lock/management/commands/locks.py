@@ -19,8 +19,7 @@ from django.core.management.base import (
 
 from django_redis_lock import __version__
 from django_redis_lock.management import doctor, releasing, showing
-from django_redis_lock.management.output import Terminal
-from django_redis_lock.management.selection import INTERRUPTED, SORTS
+from django_redis_lock.management.output import INTERRUPTED, SORTS, Terminal
 from django_redis_lock.support.text import visible
 
 RUN = {
