@@ -48,13 +48,10 @@ class Shown(Protocol):
 
 
 class Result(StrEnum):
-    """The outcome of a release."""
-
     RELEASED = "released"
     CHANGED = "changed"
     """Another holder has it by now and keeps it."""
     GONE = "gone"
-    """It was free already."""
     REFUSED = "refused"
     """The server refused, for instance because it is read-only: nothing was released."""
     UNAVAILABLE = "unavailable"
@@ -63,8 +60,6 @@ class Result(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The outcome for one lock."""
-
     shown: Shown
     result: Result
     loser: Holder | None = None
@@ -147,7 +142,6 @@ def _release(one: Shown, by: str, reason: str) -> Outcome:
 
 
 def attention_of(holder: Holder) -> Attention | None:
-    """Return why a hold deserves attention, if it does."""
     return attention(holder, locks[holder.using].operators.threshold(holder.name))
 
 

@@ -87,7 +87,6 @@ class HeldLockChangeList(ChangeList):
     reading: Reading
 
     def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> Any:
-        """Return the objects of all pages, in order."""
         specs, self.has_filters, unknown, _, self.has_active_filters = self.get_filters(request)
         if unknown:
             raise IncorrectLookupParameters
@@ -143,12 +142,10 @@ class HeldLockChangeList(ChangeList):
 
     @property
     def waiting(self) -> int:
-        """How many callers wait for the locks that were read."""
         return sum(row.holder.waiters or 0 for row in self.reading.rows if row.holder)
 
     @property
     def attention(self) -> int:
-        """How many of the locks that were read need attention."""
         return sum(row.attention is not None for row in self.reading.rows)
 
 

@@ -69,7 +69,6 @@ HEADER = "X-Held-Locks"
 
 TEMPLATES = "admin/django_redis_lock/heldlock"
 MOST_WAITERS = 100
-"""Waiters shown."""
 MOST_RELEASES = 100
 """Entries on the page of the audit."""
 LEVELS = {
@@ -150,7 +149,6 @@ class HeldLockAdmin(_ModelAdmin):
     # The list.
 
     def get_list_display(self, request: HttpRequest) -> list[Any]:
-        """Leave out the backend if there is only one."""
         one = len(aliases()) == 1
         return [name for name in self.list_display if name != "backend" or not one]
 
@@ -231,7 +229,6 @@ class HeldLockAdmin(_ModelAdmin):
         return self._answer(request, page, "detail.html")
 
     def audit_view(self, request: HttpRequest) -> HttpResponse:
-        """Show the latest forced releases of all locks."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         return self._page(request, "audit.html", audit(), _("Forced releases"))
@@ -239,7 +236,6 @@ class HeldLockAdmin(_ModelAdmin):
     # The release.
 
     def get_urls(self) -> list[URLPattern]:
-        """Return the URLs of ``ModelAdmin``, and those of the release and the audit."""
         base = f"{self.opts.app_label}_{self.opts.model_name}"
         wrap = self.admin_site.admin_view
         return [
@@ -294,7 +290,6 @@ class HeldLockAdmin(_ModelAdmin):
     def _confirm(
         self, request: HttpRequest, holds: list[HeldLock], denied: list[str], error: str = ""
     ) -> HttpResponse:
-        """Show which holders would lose which locks."""
         context = {
             **self._back(request),
             "denied": denied,
@@ -369,7 +364,6 @@ def detail(lock: HeldLock, recent_entries: int) -> dict[str, Any]:
 
 
 def audit() -> dict[str, Any]:
-    """Return the context of the page of the audit, of all locks."""
     answers, problems = ask_each(aliases(), lambda one: one.history(limit=MOST_RELEASES))
     entries = [entry for answer in answers.values() for entry in answer]
     entries.sort(key=lambda one: one.at or datetime.min.replace(tzinfo=UTC), reverse=True)
@@ -378,7 +372,6 @@ def audit() -> dict[str, Any]:
 
 
 def _held(row: HeldLock, holder: Holder) -> dict[str, Any]:
-    """Return what is shown of a holder."""
     verdict = judge(holder)
     return {
         "hold": row.hold,

@@ -50,13 +50,10 @@ class Reading:
     unread: int = 0
     """How many locks whose names match were not read."""
     problems: list[Problem] = field(default_factory=list)
-    """The backends that are not available."""
     unwritable: list[Problem] = field(default_factory=list)
-    """The backends whose server refuses writes."""
 
 
 def aliases() -> list[str]:
-    """Return the aliases of LOCKS, none if LOCKS is invalid."""
     try:
         return list(locks)
     except InvalidLockBackend:

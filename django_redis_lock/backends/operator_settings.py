@@ -31,9 +31,7 @@ class Operators:
     warn_after: Mapping[str, float] = field(default_factory=dict)
     """After how many seconds a held lock is marked, by shell patterns of names."""
     audit_entries: int = AUDIT_ENTRIES
-    """How many entries the audit keeps."""
     reason_required: bool = False
-    """Whether a forced release needs a reason."""
     release_permission: str | None = None
     """The permission to release locks of this alias, such as ``shop.release_locks``; ``None`` for
     the general one."""

@@ -69,18 +69,12 @@ NO_EVICTION = "CONFIG SET maxmemory-policy noeviction, or give the locks a serve
 
 
 class Finding(NamedTuple):
-    """The outcome of one check."""
-
     status: str
     """``ok``, ``warn`` or ``fail``."""
     check: str
-    """What was checked."""
     found: str
-    """What was found."""
     remedy: str = ""
-    """What to do about it, if anything."""
     server: str | None = None
-    """The server that was checked, if it was one."""
 
 
 ok, warn, fail = (partial(Finding, status) for status in ("ok", "warn", "fail"))
@@ -108,7 +102,6 @@ class Server(NamedTuple):
 
 
 def run(options: dict[str, Any], terminal: Terminal) -> None:
-    """Check the servers of the aliases, and report the findings."""
     shown, counted = tee(
         (using, finding)
         for using in aliases_of(options["using"])
@@ -220,7 +213,6 @@ def _check_sharing(servers: list[Server]) -> Finding:
 
 
 def _others() -> list[tuple[str, _MakePool]]:
-    """Return the other users of Redis, by name."""
     found: list[tuple[str, _MakePool]] = [
         (f"CACHES[{alias!r}]", partial(pool_of_cache, alias, entry))
         for alias, entry in settings.CACHES.items()
@@ -559,4 +551,3 @@ _CHECKS: dict[str, Callable[[Any, Server], Iterator[Finding]]] = {
     "cluster": _check_cluster,
     "channels": _check_channels,
 }
-"""Each takes a client of the server."""

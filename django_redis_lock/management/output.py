@@ -66,7 +66,6 @@ class Backends:
         self.all: list[BaseLockBackend] = []
         """The backends with valid settings."""
         self.silent: dict[str, str] = {}
-        """Why a backend did not answer, by alias."""
         self._misconfigured: set[str] = set()
         self.aliases = aliases_of(using)
         self.many = len(self.aliases) > 1
@@ -138,25 +137,20 @@ def aliases_of(using: str | None) -> list[str]:
 
 
 def hint_at_pattern(name: str, way: str) -> str:
-    """Return a hint for a name that looks like a pattern."""
     if not any(character in name for character in "*?["):
         return ""
     return f" For a pattern, use: {way} {visible(shlex.quote(name))}"
 
 
 def nothing(message: str) -> CommandError:
-    """Return the error for a selection that nothing matches."""
     return CommandError(message, returncode=NOTHING)
 
 
 @dataclass(frozen=True)
 class Column(Generic[Row]):
-    """A column of a table: its heading, and the text of a row's cell."""
-
     heading: str
     cell: Callable[[Row], str]
     right: bool = False
-    """Whether its cells are aligned to the right, as numbers are."""
 
 
 class Terminal:
@@ -324,7 +318,6 @@ def who(one: Holder | Waiter | AuditEntry) -> str:
 
 
 def holder_columns(*, many: bool) -> list[Column[Holder]]:
-    """Return the columns of a table of holders; with ``many`` backends it names each."""
     columns: list[Column[Holder]] = [
         Column("NAME", lambda one: visible(one.name)),
         Column("USING", lambda one: visible(one.using)),

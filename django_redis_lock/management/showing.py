@@ -26,7 +26,6 @@ from django_redis_lock.protocol.records import Holder, Waiter
 from django_redis_lock.support.text import visible
 
 EVENTS = 10
-"""Newest events shown."""
 WAITERS = 100
 """Waiters shown, from the head of the queue."""
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
@@ -65,7 +64,6 @@ def _selected(options: dict[str, Any], found: Iterator[Holder]) -> Iterator[Hold
 
 
 def _wanted(options: dict[str, Any]) -> list[str]:
-    """Return what the options ask of a lock."""
     wanted = []
     if options["pattern"] != "*":
         wanted.append(f"matches {visible(options['pattern'])!r}")
@@ -87,7 +85,6 @@ class _Known:
 
     @property
     def waiters(self) -> int | None:
-        """The number of waiters."""
         counted = [self.holder.waiters] if self.holder else []
         if self.queue is not None:
             counted.append(len(self.queue))
@@ -112,7 +109,6 @@ def show(options: dict[str, Any], terminal: Terminal) -> None:
 
 
 def _ask(name: str, backend: BaseLockBackend, backends: Backends) -> _Known:
-    """Ask one backend; the later questions may fail each by itself."""
     holder = backend.holder(name)
     limit = WAITERS if holder else None  # a holder knows the number of waiters
     return _Known(
@@ -202,7 +198,6 @@ QUEUE: list[Column[tuple[int, Waiter]]] = [
     Column("LEASE", lambda row: output.time_of(row[1].lease), right=True),
     Column("TOKEN ID", lambda row: row[1].token_id or output.UNKNOWN),
 ]
-"""The columns of a queue."""
 
 
 def history(options: dict[str, Any], terminal: Terminal) -> None:
@@ -234,4 +229,3 @@ EVENT: list[Column[AuditEntry]] = [
     Column("REASON", lambda one: visible(one.reason) or output.UNKNOWN),
     Column("FENCE", lambda one: str(one.fence or output.UNKNOWN), right=True),
 ]
-"""The columns of events."""

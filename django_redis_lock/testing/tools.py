@@ -348,7 +348,6 @@ class LockSpace:
         }
 
     def note(self, backend: BaseLockBackend) -> None:
-        """Remember a backend that was made in this space."""
         self._made[f"{backend.alias} {backend.params}"] = backend
 
     @property
@@ -393,12 +392,10 @@ class LockTestMixin(TestCase):
 
     @classmethod
     def setUpClass(cls) -> None:
-        """Begin the lock space."""
         cls._space = cls.enterClassContext(LockSpace(cls.lock_space))
         super().setUpClass()
 
     def setUp(self) -> None:
-        """Have what this test leaves released at its end."""
         self.enterContext(self._space.one_test(fail_on_held=self.fail_on_held_locks))
         super().setUp()
 
@@ -428,7 +425,6 @@ def _held(backends: Iterable[BaseLockBackend], *, others: bool) -> Holds:
 
 
 def _check(left: Holds) -> None:
-    """Raise ``AssertionError`` if there is a lock that should have been released."""
     owed = [holder for holder in left.values() if holder.metadata.get("state") != RESTING]
     if owed:
         raise AssertionError(_report(owed))

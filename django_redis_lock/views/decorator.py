@@ -95,7 +95,6 @@ def locked(
 
 
 def _check_methods(methods: Any) -> frozenset[str] | None:
-    """Return the methods that take the lock, ``None`` for all."""
     if methods is None:
         return None
     if isinstance(methods, str) or not isinstance(methods, Collection):
@@ -253,7 +252,6 @@ class Declined(set[str]):
 
     @classmethod
     def by(cls, view: View) -> Self:
-        """Return what a view declines."""
         given = non_atomic_databases(view)
         declined = cls(given)
         declined.left_to_view = isinstance(given, cls)

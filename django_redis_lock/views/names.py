@@ -176,7 +176,6 @@ def _handlers(view: Callable[..., Any]) -> list[Callable[..., Any]]:
 
 
 def _arguments(view: Callable[..., Any]) -> list[inspect.Parameter]:
-    """Return the parameters of a view after the request."""
     target = view.func if isinstance(view, functools.partial) else view
     known = list(inspect.signature(target).parameters.values())
     return known[2 if known and known[0].name == "self" else 1 :]

@@ -32,7 +32,6 @@ logger = logging.getLogger("django_redis_lock")
 
 MULTIPART = "multipart/form-data"
 CHUNK = 2**16
-"""Bytes per read."""
 STATUSES = (409, 423, 503)
 """The statuses to choose from when another request holds the lock."""
 UNAVAILABLE = 503
@@ -156,7 +155,6 @@ class Refusal:
         self._retry_after = retry_after
 
     def locked(self, request: Any) -> HttpResponse:
-        """Return the response for a lock that another request holds."""
         return self._answer(
             request, self._status, "locked", _("Somebody else is doing this right now.")
         )

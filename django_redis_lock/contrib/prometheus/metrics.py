@@ -194,7 +194,6 @@ if find_spec("celery"):
 
 
 def connect() -> None:
-    """Connect all receivers, each once."""
     for signal, receiver in RECEIVERS:
         signal.connect(receiver)
     setting_changed.connect(_settings_changed)
@@ -205,14 +204,11 @@ MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
 
 
 class HeldLocks(Collector):
-    """Yields the gauges of every backend."""
-
     def describe(self) -> Iterator[GaugeMetricFamily]:
         """Yield the metrics without values, so that registering reads nothing."""
         yield from self._families().values()
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yield the gauges of all backends."""
         families = self._families()
         for backend, held in read_gauges():
             labels = (backend.alias, type(backend).__name__)
