@@ -82,7 +82,6 @@ def placeholders(text: str) -> set[Any]:
 
 
 def test_texts_are_found() -> None:
-    """The search knows Python, templates and plurals."""
     found = marked()
     assert ("Any task",) in found
     assert ("This lock is free.",) in found
@@ -92,7 +91,6 @@ def test_texts_are_found() -> None:
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_each_text_is_in_the_file_and_nothing_else(language: str) -> None:
-    """``makemessages`` would find nothing to add and nothing to remove."""
     catalog = po(language)
     assert {texts_of(message) for message in catalog if message.id} == marked()
     assert not catalog.obsolete
@@ -101,7 +99,6 @@ def test_each_text_is_in_the_file_and_nothing_else(language: str) -> None:
 
 @pytest.mark.parametrize("language", TRANSLATED)
 def test_each_text_is_translated(language: str) -> None:
-    """No form is missing, and each fills in what the text fills in."""
     catalog = po(language)
     for message in catalog:
         if not message.id:

@@ -63,7 +63,6 @@ def pins() -> list[str]:
 
 
 def test_the_constraints_are_versions_and_nothing_else() -> None:
-    """No address of an index, no path of the machine that wrote them, no hash."""
     assert pins()
     assert [line for line in pins() if not re.fullmatch(r"[\w.-]+==[\w.]+", line)] == []
 

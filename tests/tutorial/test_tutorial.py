@@ -26,7 +26,6 @@ def typed_instead() -> dict[str, str]:
 
 @pytest.mark.timeout(900)
 def test_the_tutorial_does_what_it_says(tmp_path: Path) -> None:
-    """Every command runs, every output is the one shown, and it takes less than ten minutes."""
     folder = tmp_path / "shop"
     folder.mkdir()
     (tmp_path / "django-redis-lock").symlink_to(ROOT)  # the clone

@@ -132,7 +132,6 @@ def fresh_site(server: EmbeddedServer, tmp_path: Path) -> Iterator[Site]:
 def test_a_thousand_requests_wait_with_one_connection(
     fresh_site: Site, client: redis.Redis, name: str
 ) -> None:
-    """They share one connection and one for the listener, and are served in queue order."""
     site = fresh_site
 
     def opened() -> list[int]:
@@ -159,8 +158,6 @@ def test_a_thousand_requests_wait_with_one_connection(
 
 
 def test_a_client_that_goes_away_gives_up_its_place(site: Site, name: str) -> None:
-    """Django cancels its view; the others keep waiting in order."""
-
     async def main() -> None:
         held = lock(f"asgi:{name}", timeout=600)
         held.acquire()

@@ -70,7 +70,6 @@ def terminal(tmp_path: Path) -> Terminal:
 
 @pytest.mark.timeout(300)
 def test_the_runbook_does_what_it_says(worker: Worker, terminal: Terminal, settings: Any) -> None:
-    """The hung task is found, released and ended, its waiter has the lock, and all is proved."""
     settings.LOCKS = {"default": settings.LOCKS["default"]}
     result = operators_app.import_catalogue.apply_async(("7",))
     with operators_app.events() as client:

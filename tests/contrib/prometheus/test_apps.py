@@ -23,7 +23,6 @@ def test_missing_directory_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error says what to install."""
     for module in ("metrics",):
         monkeypatch.delitem(sys.modules, f"{NAME}.{module}")
         monkeypatch.delattr(prometheus, module)

@@ -80,7 +80,6 @@ def test_failures_are_counted_by_reason_and_their_waits_observed(value: Value) -
 
 
 def test_unavailable_server_is_a_reason(settings: Any, value: Value) -> None:
-    """It counts as an operation that failed, too."""
     url = "redis://127.0.0.1:1"
     settings.LOCKS = {"default": {"LOCATION": url, "OPERATORS": GROUPS}}
     with pytest.raises(LockUnavailable):
@@ -93,7 +92,6 @@ def test_unavailable_server_is_a_reason(settings: Any, value: Value) -> None:
 
 
 def test_forced_releases_and_losses_are_counted(value: Value) -> None:
-    """A lock that is taken away is lost as well, once its holder has noticed."""
     held = lock("product:1", timeout=5)
     held.acquire()
     locks["default"].force_release("product:1")
@@ -144,7 +142,6 @@ def test_asyncio_code_counts_without_another_thread(value: Value, blocks: bool) 
 
 
 def test_weak_method_goes_with_its_object() -> None:
-    """As Django promises for any receiver."""
     called = []
 
     class Counting:
@@ -166,8 +163,6 @@ def test_weak_method_goes_with_its_object() -> None:
 def test_failing_receiver_in_place_is_logged(
     value: Value, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The lock is acquired, and the next receiver called."""
-
     @signals.never_blocks
     def fail(**kwargs: Any) -> None:
         raise RuntimeError("the receiver's own fault")
