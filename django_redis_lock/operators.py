@@ -112,9 +112,17 @@ def release_shown(shown: Iterable[Shown], *, by: str, reason: str = "") -> list[
     return outcomes
 
 
-def requires_reason(aliases: Iterable[str]) -> str | None:
+def aliases() -> list[str]:
+    """Return the aliases of LOCKS, none if LOCKS is invalid."""
+    try:
+        return list(locks)
+    except InvalidLockBackend:
+        return []
+
+
+def requires_reason(usings: Iterable[str]) -> str | None:
     """Return the first alias whose ``OPERATORS`` require a reason, ``None`` without one."""
-    for using in sorted(set(aliases)):
+    for using in sorted(set(usings)):
         with suppress(InvalidLockBackend):  # then its locks can't be released anyway
             if locks[using].operators.reason_required:
                 return using

@@ -9,8 +9,8 @@ from django.contrib import admin
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
-from django_redis_lock.admin.reading import aliases
 from django_redis_lock.models import HeldLock
+from django_redis_lock.operators import aliases
 from django_redis_lock.support.text import visible
 
 Test = Callable[[HeldLock], bool]

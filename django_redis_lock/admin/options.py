@@ -31,9 +31,15 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_safe
 
-from django_redis_lock.admin.changelist import COLUMNS, HeldLockChangeList, column
+from django_redis_lock.admin.changelist import (
+    COLUMNS,
+    HeldLockChangeList,
+    ask_each,
+    column,
+    read_rows,
+    unwritable,
+)
 from django_redis_lock.admin.filters import BackendFilter, LeaseFilter, TaskFilter, WaitersFilter
-from django_redis_lock.admin.reading import aliases, ask_each, read_rows, unwritable
 from django_redis_lock.admin.wording import (
     duration,
     held_for_html,
@@ -51,7 +57,14 @@ from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.handler import locks
 from django_redis_lock.models import HeldLock
-from django_redis_lock.operators import Outcome, Result, judge, release_shown, requires_reason
+from django_redis_lock.operators import (
+    Outcome,
+    Result,
+    aliases,
+    judge,
+    release_shown,
+    requires_reason,
+)
 from django_redis_lock.protocol.attention import is_renewed
 from django_redis_lock.protocol.audit import FORCE_RELEASED, FREED, AuditEntry
 from django_redis_lock.protocol.records import Holder, Waiter

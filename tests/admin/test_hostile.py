@@ -11,7 +11,7 @@ import redis
 from django.utils import translation
 
 from django_redis_lock import lock
-from django_redis_lock.admin.reading import ask_each
+from django_redis_lock.admin.changelist import ask_each
 from django_redis_lock.models import HeldLock
 from example_project.embedded import EmbeddedServer, free_port
 from tests.settings import REDIS, server_url
