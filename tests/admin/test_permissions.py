@@ -44,7 +44,6 @@ def _held(settings: Any) -> None:
 
 
 def outsider() -> Client:
-    """Return a client of a user who is not staff."""
     client = Client()
     client.force_login(get_user_model().objects.create_user("outsider"))
     return client
@@ -203,7 +202,6 @@ class ForEachObject:
     asked: ClassVar[list[Any]] = []
 
     def has_perm(self, user: Any, permission: str, obj: HeldLock | None = None) -> bool:
-        """Grant the release of the shop's lock."""
         return bool(obj and permission == f"django_redis_lock.{OTHERS}" and obj.using == SHOP)
 
 

@@ -66,18 +66,6 @@ def test_a_change_of_mind_and_the_way_back(visit: Visit, hold: Hold) -> None:
     expect(page.get_by_text("This lock is free.")).to_be_visible()
 
 
-def test_the_holder_changes_before_the_click(visit: Visit, hold: Hold) -> None:
-    first = hold("a", timeout=600)
-    page = visit().open()
-    page.get_by_role("button", name="Pause").click()
-    first.release()
-    second = hold("a", timeout=600)
-    choose_release(page, "a")
-    expect(page.locator(".errornote")).to_contain_text("left alone: a")
-    expect(page.get_by_text("There is nothing to release.")).to_be_visible()
-    assert second.owned()
-
-
 def test_with_the_keyboard_alone(visit: Visit, hold: Hold) -> None:
     held = hold("a", timeout=600)
     hold("b", timeout=600)

@@ -44,8 +44,6 @@ WATCH = """
 
 @dataclass(frozen=True)
 class Shop:
-    """Where a sale is, and where the locks of the shop are."""
-
     base: str
     sale: str
     locks: str
@@ -53,7 +51,6 @@ class Shop:
 
 @contextmanager
 def running_shop() -> Iterator[Shop]:
-    """Start a shop as ``make demo`` does, with something on sale."""
     process = subprocess.Popen(
         [sys.executable, "-u", "-m", "example_project.demo", "--sale"],
         cwd=ROOT,

@@ -29,13 +29,11 @@ from tests.tools.docs import DOCS, table
 
 @pytest.fixture
 def one(server: EmbeddedServer, settings: Any) -> EmbeddedServer:
-    """One alias, on the session's server."""
     settings.LOCKS = {"default": {"LOCATION": server.url()}}
     return server
 
 
 def listed(done: Done) -> list[str]:
-    """Return the names in a table."""
     return [line.split("  ")[0] for line in done.lines[1:]]
 
 

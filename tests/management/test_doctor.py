@@ -287,7 +287,6 @@ def test_what_a_service_lacks_is_one_finding(
 
 @pytest.fixture
 def user(target: redis.Redis, own_server: EmbeddedServer, settings: Any) -> Callable[..., None]:
-    """Give the locks a user with a rule."""
     url = f"redis://locker:secret@127.0.0.1:{own_server.port}/1"
     settings.LOCKS = {"default": {"LOCATION": url}}
 
@@ -345,7 +344,6 @@ def test_missing_permission_is_found_and_named(
 
 @pytest.fixture
 def shop() -> Iterator[Celery]:
-    """A Celery application of the test's own."""
     app = Celery("doctors", broker="memory://", set_as_current=True)
     yield app
     tests_app.set_current()

@@ -26,7 +26,6 @@ USING = ("--using", "default")
 
 @pytest.fixture
 def many(server: EmbeddedServer) -> list[str]:
-    """Locks with short and long names."""
     names = ["short", "a name that goes on and on " * 8, "ключ " * 40]
     for name in names:
         held(name, 600)

@@ -67,7 +67,6 @@ def test_the_targets_that_pages_name_are_those_of_the_makefile() -> None:
 
 
 def _targets_of(page: str) -> set[str]:
-    """Return the ``make`` targets that a page names."""
     found = re.findall(r"`make ([\w-]+)|\$ make ([\w-]+)", (ROOT / page).read_text())
     return {first or second for first, second in found}
 

@@ -34,7 +34,6 @@ _IN_TEMPLATE = re.compile(rf"gettext\({_QUOTED}(?:, {_QUOTED})?")
 
 
 def in_python(path: Path) -> Iterator[tuple[str, ...]]:
-    """Yield the marked texts of a module."""
     for node in ast.walk(syntax_tree(path)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             texts = node.args[: CALLS.get(node.func.id, 0)]
@@ -43,13 +42,11 @@ def in_python(path: Path) -> Iterator[tuple[str, ...]]:
 
 
 def in_template(path: Path) -> Iterator[tuple[str, ...]]:
-    """Yield the marked texts of a template."""
     for match in _IN_TEMPLATE.finditer(templatize(path.read_text())):
         yield tuple(ast.literal_eval(text) for text in match.groups() if text)
 
 
 def marked() -> set[tuple[str, ...]]:
-    """Return all texts that are to be translated."""
     found = [texts for path in PACKAGE.rglob("*.py") for texts in in_python(path)]
     found += [texts for path in PACKAGE.rglob("*.html") for texts in in_template(path)]
     return set(found)
@@ -75,7 +72,6 @@ def translations(message: Message) -> tuple[str, ...]:
 
 
 def placeholders(text: str) -> set[Any]:
-    """Return what is filled into a text."""
     if "%(" in text:
         return set(re.findall(r"%\(\w+\)s", text))
     return {field for _, field, _, _ in string.Formatter().parse(text) if field}

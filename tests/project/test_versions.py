@@ -19,7 +19,6 @@ PROJECT = PYPROJECT["project"]
 
 
 def recorded() -> list[list[str]]:
-    """Return the rows of the table in the documentation."""
     return table(DOCS / "reference/versions.md", "Which versions are tested together")
 
 
@@ -57,7 +56,6 @@ def wanted() -> Iterator[Requirement]:
 
 
 def pins() -> list[str]:
-    """Return the lines of the file without its comments."""
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     return [line for line in lines if not line.startswith("#")]
 

@@ -84,7 +84,6 @@ class Project:
         return finished.returncode
 
     def tests(self, text: str, name: str = "test_small.py") -> None:
-        """Write a file of tests, with the usual imports."""
         self.write(name, textwrap.dedent(HEAD) + textwrap.dedent(text))
 
     def follow_the_guide(self) -> int:

@@ -22,7 +22,6 @@ VIEW, MAY_RELEASE = "view_heldlock", "release_heldlock"
 
 
 def root(**options: Any) -> Client:
-    """Return a client that a superuser is logged in to."""
     return _logged_in(get_user_model().objects.create_superuser("root"), **options)
 
 
@@ -40,7 +39,6 @@ def _logged_in(user: Any, **options: Any) -> Client:
 
 
 def page_of(name: str, using: str = "default", view: str = "change") -> str:
-    """Return the address of a lock's page."""
     return f"{LIST}{quote(HeldLock.of(using, name).pk)}/{view}/"
 
 

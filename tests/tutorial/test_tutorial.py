@@ -16,7 +16,6 @@ TEN_MINUTES = 600
 
 
 def typed_instead() -> dict[str, str]:
-    """Return what is typed in place of what is written: free ports, this host."""
     return {
         "laptop": socket.gethostname(),
         "6379": str(free_port()),

@@ -119,8 +119,6 @@ def test_templates_that_fit_no_request(name: str, expected: str) -> None:
 
 
 class Two(View):
-    """A view with two methods."""
-
     def get(self, request: Any, product_id: int) -> HttpResponse:
         raise AssertionError
 

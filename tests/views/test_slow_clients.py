@@ -36,7 +36,6 @@ BOUNDARY = "b0undary"
 
 
 def upload(size: int = 20) -> bytes:
-    """Return a form with a field and a file."""
     return (
         f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="sku"\r\n\r\nlamp\r\n'
         f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="file"; filename="f"\r\n\r\n'
@@ -177,14 +176,12 @@ class Sender:
         os.write(self._writing, more)
 
     def answer(self) -> HttpResponse:
-        """Send nothing more; return the answer."""
         os.close(self._writing)
         return self._request.outcome()
 
 
 @pytest.fixture
 def taken() -> Iterator[list[str]]:
-    """The names of the locks that were taken."""
     with LockRecorder() as recorded:
         yield recorded.acquired
 

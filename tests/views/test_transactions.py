@@ -10,7 +10,6 @@ from django.contrib.auth import get_user_model
 from django.db import connection
 from django.http import HttpResponse
 from django.test import Client, RequestFactory
-from django.views import View
 
 from django_redis_lock import lock, locks, signals
 from django_redis_lock.exceptions import LockLost, LockUnavailable
@@ -119,8 +118,3 @@ def test_the_unavailability_of_another_lock_is_the_views_own(settings: Any) -> N
 def test_asynchronous_views_have_no_transaction(web: Client, kind: str) -> None:
     with pytest.raises(RuntimeError, match="ATOMIC_REQUESTS"):
         web.post(f"/{kind}/7/")
-
-
-def test_a_class_of_views_stays_a_class() -> None:
-    assert issubclass(views_app.OnClass, View)
-    assert not hasattr(View.dispatch, "_non_atomic_requests")

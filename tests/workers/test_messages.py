@@ -37,7 +37,6 @@ both_scopes = pytest.mark.parametrize("task", [tasks.queued, tasks.whole], ids=[
 
 
 def place_of(task: Any, what: str) -> str:
-    """Return the name of the lock that a waiting message holds."""
     return what if task is tasks.whole else f"{what}~~queued:{task.name}"
 
 

@@ -54,7 +54,6 @@ def worker(server: EmbeddedServer, tmp_path: Path) -> Iterator[Worker]:
 
 @pytest.fixture
 def terminal(tmp_path: Path) -> Terminal:
-    """A shell in the project's folder, with the programs that the tests run on."""
     (tmp_path / "manage.py").write_text(MANAGE)
     return Terminal(
         tmp_path,

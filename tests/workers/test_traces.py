@@ -68,7 +68,6 @@ def only(spans: list[Span], name: str, parent: Span | None = None) -> Span:
 
 
 def order(site: str, what: str, telemetry: Telemetry) -> int:
-    """Order as a traced client; return the id of the trace."""
     with telemetry.tracer.start_as_current_span("client") as span:
         headers: dict[str, str] = {}
         TraceContextTextMapPropagator().inject(headers)

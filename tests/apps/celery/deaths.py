@@ -69,14 +69,12 @@ def look() -> dict[str, Any]:
 
 @receiver(task_lock_lost)
 def on_lock_lost(sender: Any, task_id: str, key: str, **kwargs: Any) -> None:
-    """Report a lost lock."""
     if sender.name.startswith(__name__):
         with events() as client:
             client.rpush(f"lost:{key}", task_id)
 
 
 def define(name: str, *lease: float, task: dict[str, Any] | None = None, **guard: Any) -> Any:
-    """Return a guarded task with a name and options of its own."""
     options = {"name": f"{__name__}.{name}", "shared": False, **(task or {})}
     return app.task(**options)(single_instance_task(*lease, key="{what}", **guard)(carry_out))
 

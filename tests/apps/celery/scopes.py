@@ -49,7 +49,6 @@ def always(scope: str, policy: str) -> dict[str, Any]:
 
 
 def wait(what: str) -> str:
-    """Run until the test says go."""
     record(what, "ran")
     return tell_and_wait(what)
 
@@ -63,7 +62,6 @@ def retry(self: Task, what: str, failures: int) -> int:
 
 
 def fail(self: Task, what: str, failures: int) -> int:
-    """Fail a number of times."""
     with counted(what):
         if self.request.retries < failures:
             raise KeyError(what)
@@ -82,7 +80,6 @@ def linger(self: Task, what: str) -> str:
 
 
 def wait_or_fail(self: Task, what: str) -> str:
-    """Run until the test says go or fail."""
     record(what, self.request.retries)
     said = tell_and_wait(what)
     if said == "fail":
@@ -110,7 +107,6 @@ def leave(self: Task, what: str, how: str) -> Any:
 
 
 def supersede(self: Task, what: str, number: int) -> str:
-    """Run until the test says go or retry."""
     with counted(what):
         said = tell_and_wait(what)
     record(f"order:{what}", number)
@@ -120,12 +116,10 @@ def supersede(self: Task, what: str, number: int) -> str:
 
 
 def note(what: str, number: int) -> None:
-    """Say which call it was of."""
     record(what, number)
 
 
 def come_back(self: Task, what: str) -> int:
-    """Run until the test says go or retry."""
     with counted(what):
         if tell_and_wait(what) == "retry":
             raise self.retry(countdown=0.5)
@@ -133,18 +127,15 @@ def come_back(self: Task, what: str) -> int:
 
 
 def be_quick(what: str) -> str:
-    """Return at once."""
     return what
 
 
 def crowd(what: str) -> str:
-    """Run among others."""
     with counted(what):
         return tell_and_wait(what)
 
 
 def nest(self: Task, what: str, how: str = "") -> Any:
-    """Call itself while it runs."""
     if how == "direct":
         return ["outer", self(what)]
     if how == "eager":
@@ -161,7 +152,6 @@ def join(self: Task, *items: Any, what: str, hold: bool = False) -> str:
 
 
 def answer(conflict: Conflict) -> dict[str, Any]:
-    """Return the result of a conflict."""
     return {
         "moment": conflict.moment,
         "id": conflict.task_id,
@@ -229,7 +219,6 @@ POLICIES: dict[str, dict[str, Any]] = {
 
 
 def policy_for(scope: str, policy: str) -> dict[str, Any]:
-    """Return the options of a policy."""
     return POLICIES.get(policy) or always(scope, policy)
 
 
@@ -246,25 +235,21 @@ members = {
 @app.task(shared=False, name="beaten")
 @single_instance_task
 def beaten() -> None:
-    """Run for beat."""
     record("beaten", "ran")
 
 
 @app.task(shared=False, name="echo")
 def echo(*items: Any) -> Any:
-    """Return the last argument."""
     return items[-1] if items else None
 
 
 @app.task(shared=False, name="total")
 def total(items: list[Any]) -> list[Any]:
-    """Return the results of a chord's header."""
     return items
 
 
 @app.task(shared=False, name="broken")
 def broken() -> None:
-    """Fail."""
     raise KeyError("broken")
 
 

@@ -32,7 +32,6 @@ def _grouped(settings: Any, server: EmbeddedServer) -> None:
 
 @pytest.fixture
 def holding() -> Any:
-    """Hold locks until the test ends."""
     with ExitStack() as stack:
         yield lambda name, **options: stack.enter_context(lock(name, **options))
 

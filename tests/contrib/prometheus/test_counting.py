@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
 from celery import shared_task
+from django.apps import AppConfig
+from django.core.exceptions import ImproperlyConfigured
 
 from django_redis_lock import lock, lock_many, locks, signals
 from django_redis_lock.celery import single_instance_task
+from django_redis_lock.contrib import prometheus
 from django_redis_lock.contrib.prometheus import metrics
 from django_redis_lock.exceptions import LockLost, LockUnavailable
 from example_project.embedded import EmbeddedServer
 from tests.contrib.prometheus.conftest import Value
 from tests.tools import Child
 
+NAME = "django_redis_lock.contrib.prometheus"
 GROUPS = {"GROUPS": {"product:*": "product"}}
 COUNTING = """
-    from django_redis_lock.contrib.prometheus import metrics
+    from django_redis_lock.contrib import prometheus
+from django_redis_lock.contrib.prometheus import metrics
     kind = type(locks["locmem"])
     def count():
         metrics.lost(sender=kind, using="locmem", name="report")
@@ -200,3 +207,23 @@ def test_child_forked_while_a_thread_counts_can_count() -> None:
     """A Celery worker's parent frees locks in a thread, and forks the next child meanwhile."""
     with Child(COUNTING) as child:
         assert child.hear() == "12 children have counted"
+
+
+# What the app needs is missed when Django starts.
+
+
+def test_missing_directory_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise each acquired lock would log an error."""
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path / "missing"))
+    with pytest.raises(ImproperlyConfigured, match="missing', which is no directory"):
+        AppConfig.create(NAME).ready()
+
+
+def test_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, metrics.__name__)
+    monkeypatch.delattr(prometheus, "metrics")
+    for module in [name for name in sys.modules if name.partition(".")[0] == "prometheus_client"]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    with pytest.raises(ImproperlyConfigured, match=r"django-redis-lock\[prometheus\]"):
+        AppConfig.create(NAME).ready()
