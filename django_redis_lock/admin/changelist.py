@@ -94,6 +94,12 @@ def column(name: str) -> Callable[[Any, HeldLock], SafeString]:
     return display
 
 
+class _Rows(list[HeldLock]):
+    """In place of a queryset."""
+
+    _clone = list.copy
+
+
 class HeldLockChangeList(ChangeList):
     """Filters, searches, sorts and paginates in memory, without a database query."""
 
@@ -118,8 +124,8 @@ class HeldLockChangeList(ChangeList):
             rows = spec.keep(rows)
         return self._in_order(rows)
 
-    def _in_order(self, rows: list[HeldLock]) -> list[HeldLock]:
-        rows = sorted(rows, key=lambda row: (row.name, row.using))
+    def _in_order(self, rows: list[HeldLock]) -> _Rows:
+        rows = _Rows(sorted(rows, key=lambda row: (row.name, row.using)))
         names = dict(enumerate(map(str, self.list_display)))
         for index, direction in reversed(self.get_ordering_field_columns().items()):
             if column := COLUMNS.get(names.get(index, "")):
@@ -136,22 +142,14 @@ class HeldLockChangeList(ChangeList):
 
     def get_results(self, request: HttpRequest) -> None:
         """Choose the rows of the page; past the end it is the last page, as locks come and go."""
-        found: Any = self.queryset
-        model_admin: Any = self.model_admin
-        self.paginator = model_admin.get_paginator(request, found, self.list_per_page)
-        self.result_count = len(found)
-        self.show_full_result_count = model_admin.show_full_result_count
+        pages = -(-len(self.queryset) // self.list_per_page)
+        self.page_num = max(1, min(self.page_num, pages))
+        super().get_results(request)
         self.full_result_count = self.reading.total
         self.show_admin_actions = bool(self.result_count)
-        self.can_show_all = self.result_count <= self.list_max_show_all
-        self.multi_page = self.result_count > self.list_per_page
-        if self.multi_page and not (self.show_all and self.can_show_all):
-            page = self.paginator.get_page(self.page_num)
-            self.page_num = page.number
-            found = page.object_list
-        for row in found:
+        model_admin: Any = self.model_admin
+        for row in self.result_list:
             row.may_release = model_admin.has_release_permission(request, row)
-        self.result_list = found
 
     @property
     def waiting(self) -> int:
@@ -206,10 +204,7 @@ class Reading:
 def ask_each(
     usings: Iterable[str], question: Callable[[BaseLockBackend], Answer]
 ) -> tuple[dict[str, Answer], list[Problem]]:
-    """Ask backends by their aliases; return the answers and the problems.
-
-    They are asked in parallel, because unavailable ones take until their timeout.
-    """
+    """Ask backends in parallel, as some may time out; return the answers and the problems."""
 
     def ask(using: str) -> Answer | Problem:
         try:

@@ -94,10 +94,7 @@ Item = TypeVar("Item")
 
 
 class HeldLockAdmin(_ModelAdmin):
-    """Lists the held locks and releases them; nothing is added, changed or deleted.
-
-    It reads the backends of ``LOCKS``; the model has no table.
-    """
+    """Lists the held locks and releases them; nothing is added, changed or deleted."""
 
     list_display = tuple(COLUMNS)
     list_filter = (LeaseFilter, WaitersFilter, TaskFilter, BackendFilter)
@@ -290,10 +287,7 @@ class HeldLockAdmin(_ModelAdmin):
         return {"back_url": url, "filters": filters, "from_lock": from_lock}
 
     def _shown_holds(self, request: HttpRequest) -> tuple[list[HeldLock], list[str]]:
-        """Return the holds of a form, and the names of the locks that the user may not release.
-
-        Raises ``PermissionDenied`` if the user may release none.
-        """
+        """Return what a form releases, and the names of the locks that the user may not release."""
         holds = read_shown(request.POST.getlist(ACTION_CHECKBOX_NAME))
         allowed = [hold for hold in holds if self.has_release_permission(request, hold)]
         if holds and not allowed:
@@ -441,10 +435,7 @@ def renewed_at(holder: Holder) -> datetime | None:
 
 
 def release_command(holder: Holder) -> list[str]:
-    """Return the arguments of the command that releases this hold, quoted for a shell.
-
-    Invisible characters are written as bash and zsh read them. A required reason is left empty.
-    """
+    """Return the arguments, for a shell, of the command that releases this hold."""
     options = ["--token-id", holder.token_id]
     if len(aliases()) > 1:
         options += ["--using", _quoted(holder.using)]
@@ -495,10 +486,7 @@ def _entry(entry: AuditEntry) -> dict[str, Any]:
 
 
 def read_shown(texts: Iterable[str]) -> list[HeldLock]:
-    """Return the locks of a form with their holders, without duplicates.
-
-    Raises ``BadRequest`` for a text that no page sent.
-    """
+    """Return the locks and holders of a form. Raises ``BadRequest`` for what no page sent."""
     holds = []
     for text in dict.fromkeys(texts):
         token_id, _colon, key = text.partition(":")

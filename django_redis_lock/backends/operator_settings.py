@@ -41,19 +41,12 @@ class Operators:
     """Groups of locks for metrics, by shell patterns of names."""
 
     def threshold(self, name: str) -> float | None:
-        """Return after how many seconds a lock is marked, ``None`` for never.
-
-        The first pattern that matches the name counts.
-        """
+        """Return after how many seconds a lock is marked, by the first pattern that matches."""
         after = self.warn_after.items()
         return next((seconds for pattern, seconds in after if fnmatchcase(name, pattern)), None)
 
     def group(self, name: str) -> str:
-        """Return the group that a lock is counted in.
-
-        The first pattern that matches the name counts. Locks that match none are in ``OTHER``, so
-        that there are never more groups than the settings name, and one.
-        """
+        """Return the group that a lock is counted in, by the first pattern that matches."""
         found = self._group_patterns.match(name)
         return OTHER if found is None else self._group_names[(found.lastindex or 0) - 1]
 

@@ -359,10 +359,7 @@ def in_parallel(ask: Callable[[Item], Outcome], items: list[Item]) -> list[Outco
 
 
 def check_servers(servers: list[Server]) -> tuple[list[Finding], list[Server]]:
-    """Check servers in parallel; return the findings, and the servers that can be used.
-
-    These answered to the end, and are of the kind that the backend expects.
-    """
+    """Check servers in parallel; return the findings, and the servers that can be used."""
     reports = in_parallel(lambda server: list(_findings(server)), servers)
     findings, usable = [], []
     for server, report in zip(servers, reports, strict=True):

@@ -176,10 +176,7 @@ class Terminal:
         rows: Iterable[Row],
         warn: Callable[[Row], object] = lambda row: False,
     ) -> None:
-        """Write a table as its rows are read; the first ones set the widths of its columns.
-
-        ``warn`` says which rows are coloured.
-        """
+        """Write a table as its rows are read; ``warn`` says which rows are coloured."""
         remaining = iter(rows)
         width = shutil.get_terminal_size().columns if self._out.isatty() else None
         most = None if width is None else width // CELLS
@@ -199,10 +196,7 @@ class Terminal:
     def json_object(
         self, name: str, items: Iterable[Any], trailer: Callable[[], Mapping[str, Any]] = dict
     ) -> None:
-        """Write a JSON object with the schema's version, the items, and what ``trailer`` returns.
-
-        The items are written as they are read, one per line.
-        """
+        """Write a JSON object of the items as they are read, and of what ``trailer`` returns."""
         remaining = map(_encode, items)
         before = f'{{"schema": {SCHEMA}, {json.dumps(name)}: ['
         gap = "\n"

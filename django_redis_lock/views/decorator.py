@@ -454,10 +454,7 @@ def _spool(request: Any) -> int:
 
 
 class Refusal:
-    """Makes responses as JSON or HTML, as the client prefers.
-
-    Raises ``ValueError`` for an invalid ``status`` or ``retry_after``.
-    """
+    """Makes responses as JSON or HTML, as the client prefers."""
 
     def __init__(self, status: int, retry_after: int | None) -> None:
         if status not in STATUSES:

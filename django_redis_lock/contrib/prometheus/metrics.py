@@ -97,11 +97,7 @@ _begun: list[bool] = []
 
 
 def _counts(receiver: Callable[..., None]) -> Callable[..., None]:
-    """Count one thing at a time.
-
-    What a signal handler does in the middle of it is not counted: the locks of prometheus_client
-    are not reentrant.
-    """
+    """Count one thing at a time: the locks of prometheus_client are not reentrant."""
 
     @signals.never_blocks
     @wraps(receiver)

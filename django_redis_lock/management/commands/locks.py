@@ -234,10 +234,7 @@ def _count(text: str) -> int:
 
 
 def parse_duration(text: str) -> float:
-    """Return the seconds of ``90``, ``1.5h`` or ``1h30m``.
-
-    Raises ``argparse.ArgumentTypeError`` naming the text.
-    """
+    """Return the seconds of ``90``, ``1.5h`` or ``1h30m``."""
     try:
         seconds = float(text)
     except ValueError:

@@ -26,8 +26,7 @@ from tests.tools import Child
 NAME = "django_redis_lock.contrib.prometheus"
 GROUPS = {"GROUPS": {"product:*": "product"}}
 COUNTING = """
-    from django_redis_lock.contrib import prometheus
-from django_redis_lock.contrib.prometheus import metrics
+    from django_redis_lock.contrib.prometheus import metrics
     kind = type(locks["locmem"])
     def count():
         metrics.lost(sender=kind, using="locmem", name="report")
