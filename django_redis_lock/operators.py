@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from secrets import token_hex
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import redis
 from django.utils.functional import Promise
@@ -31,20 +31,14 @@ from django_redis_lock.support.arguments import check_text
 from django_redis_lock.support.process import STOPPED, current_process, state_of
 from django_redis_lock.support.text import visible, without_passwords
 
+if TYPE_CHECKING:
+    from django_redis_lock.models import HeldLock
+
+    Shown = Holder | HeldLock
+
 logger = logging.getLogger("django_redis_lock")
 Reason = str | Promise
 """A text that is translated when it is shown; ``""`` for none."""
-
-
-class Shown(Protocol):
-    """A hold as shown to an operator: a ``Holder`` or anything else with these attributes."""
-
-    @property
-    def using(self) -> str: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def token_id(self) -> str: ...
 
 
 class Result(StrEnum):

@@ -144,11 +144,9 @@ def test_eviction_is_found(target: redis.Redis) -> None:
     assert only(examine()[1], "eviction")[0] == "fail"
     target.config_set("maxmemory-policy", "noeviction")
     status, told, remedy = only(examine()[1], "eviction")
-    assert (status, "keys were evicted since" in told, "RESETSTAT" in remedy) == (
-        "warn",
-        True,
-        True,
-    )
+    assert status == "warn"
+    assert "keys were evicted since" in told
+    assert "RESETSTAT" in remedy
 
 
 def test_missing_persistence_is_found(target: redis.Redis) -> None:

@@ -51,14 +51,7 @@ class Project:
     def run(self, *args: str, **env: str) -> dict[str, int]:
         """Run pytest; return how many tests passed, failed and so on."""
         self.program(
-            "-m",
-            "pytest",
-            "-p",
-            PLUGIN,
-            "-p",
-            "no:cacheprovider",
-            "-ra",
-            "--timeout=60",
+            *("-m", "pytest", "-p", PLUGIN, "-p", "no:cacheprovider", "-ra", "--timeout=60"),
             *args,
             **env,
         )
